@@ -1,0 +1,1 @@
+"""Anabranch: a message log that speaks the Kafka protocol."""

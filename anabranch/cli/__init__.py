@@ -1,0 +1,1 @@
+"""The anabranch command line."""

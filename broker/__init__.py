@@ -1,0 +1,1 @@
+"""The broker process: server, handlers, logs, group coordinator."""

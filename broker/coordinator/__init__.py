@@ -1,0 +1,1 @@
+"""The group coordinator: classic groups over __consumer_offsets."""

@@ -1,0 +1,44 @@
+"""A response that is filled in later."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Generic, TypeVar
+
+T = TypeVar("T")
+
+
+class Deferred(Generic[T]):
+    """One response slot: filled exactly once, by whoever was waiting for the condition.
+
+    A handler returns it instead of the response when the answer must wait (for the high watermark, for other members,
+    for the controller). The connection keeps the slot's place in its queue, so answers leave in request order.
+    """
+
+    __slots__ = ("_callback", "_filled", "_value")
+
+    def __init__(self) -> None:
+        self._filled = False
+        self._value: T | None = None
+        self._callback: Callable[[T], None] | None = None
+
+    @property
+    def filled(self) -> bool:
+        return self._filled
+
+    def fill(self, value: T) -> None:
+        """Set the value and tell the listener. Raises ``RuntimeError`` when it was set before."""
+        if self._filled:
+            raise RuntimeError("a response was filled twice")
+        self._filled = True
+        self._value = value
+        if self._callback is not None:
+            self._callback(value)
+
+    def then(self, callback: Callable[[T], None]) -> None:
+        """Call ``callback`` with the value, at once when it is there already. One listener only."""
+        if self._callback is not None:
+            raise RuntimeError("a response has one listener")
+        self._callback = callback
+        if self._filled:
+            callback(self._value)  # type: ignore[arg-type]

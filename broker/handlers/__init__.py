@@ -1,0 +1,1 @@
+"""One file per API family: request in, response or Deferred out."""

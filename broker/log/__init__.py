@@ -1,0 +1,1 @@
+"""Partition logs in Kafka's files: segments, indexes, checkpoints, retention, compaction, recovery."""

@@ -1,0 +1,1 @@
+"""The controller process: election, cluster image, partition and replica state machines."""

@@ -1,0 +1,1 @@
+"""The Kafka wire protocol: pure code, no sockets, files, clocks or threads."""

@@ -1,0 +1,1 @@
+"""One file per API: field tables with version ranges, version notes, what is skipped."""

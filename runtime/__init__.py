@@ -1,0 +1,1 @@
+"""The only door to the operating system. Importing this package imports no implementation."""

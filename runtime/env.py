@@ -1,0 +1,308 @@
+"""The world as the processes see it: protocols for clock, network, storage, ZooKeeper and randomness.
+
+Every process is ``async def run(config, env)``. The real implementations live in ``real_trio`` (broker, controller),
+``real_anyio`` (client) and ``zk_kazoo``; the simulated ones in ``sim_*``. One contract suite runs against both.
+This module imports none of them.
+"""
+
+from __future__ import annotations
+
+import enum
+import random
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Protocol, TypeAlias
+
+Buffer: TypeAlias = bytes | bytearray | memoryview
+
+
+class Clock(Protocol):
+    """Time. Sleeping goes through the event loop (trio or anyio), which a simulation virtualises too."""
+
+    def now_ms(self) -> int:
+        """Wall-clock time in milliseconds since the Unix epoch."""
+        ...
+
+    def monotonic(self) -> float:
+        """Seconds on a clock that never goes back; on the event loop's own clock, so deadlines compare."""
+        ...
+
+
+# ---------------------------------------------------------------- storage
+
+
+class File(Protocol):
+    """One open file, appended to at its end and read at any position.
+
+    ``append`` and ``pread`` are plain calls that end in the page cache. Errors are ``OSError``.
+    """
+
+    @property
+    def path(self) -> str: ...
+
+    def size(self) -> int:
+        """Bytes in the file."""
+        ...
+
+    def append(self, data: Buffer) -> None:
+        """Write all of ``data`` at the end; on an error the file is cut back to its size before the call."""
+        ...
+
+    def pread(self, offset: int, length: int) -> bytes:
+        """Up to ``length`` bytes from ``offset``; fewer only at the end of the file."""
+        ...
+
+    def pwrite(self, offset: int, data: Buffer) -> None:
+        """Overwrite in place (index entries, tests that corrupt a file)."""
+        ...
+
+    def truncate(self, size: int) -> None: ...
+
+    def range(self, offset: int, length: int) -> FileRange:
+        """A piece of this file to be sent; it stays readable after ``close`` and after the file is unlinked."""
+        ...
+
+    async def sync(self) -> None:
+        """fdatasync in a thread."""
+        ...
+
+    def close(self) -> None:
+        """Give the file up. The descriptor closes once no ``FileRange`` refers to it."""
+        ...
+
+
+class FileRange(Protocol):
+    """``length`` bytes of a file from ``offset``, sent without copying them through the process."""
+
+    offset: int
+    length: int
+
+    def __len__(self) -> int: ...
+
+    def read(self) -> bytes:
+        """The bytes themselves, for callers that cannot send a range."""
+        ...
+
+
+Part: TypeAlias = Buffer | FileRange
+
+
+class Storage(Protocol):
+    """A file system. All calls but ``sync_directory`` are plain; errors are ``OSError``."""
+
+    def open(self, path: str, *, create: bool = False) -> File: ...
+    def exists(self, path: str) -> bool: ...
+    def listdir(self, path: str) -> list[str]:
+        """Names in a directory, sorted."""
+        ...
+
+    def makedirs(self, path: str) -> None: ...
+    def rename(self, old: str, new: str) -> None: ...
+    def remove(self, path: str) -> None: ...
+    def remove_tree(self, path: str) -> None: ...
+    def size(self, path: str) -> int: ...
+    def modified_ms(self, path: str) -> int: ...
+    def read_bytes(self, path: str) -> bytes: ...
+    def write_atomic(self, path: str, data: bytes) -> None:
+        """Write to a temporary name, sync, rename over ``path``: a reader sees the old or the new content whole."""
+        ...
+
+    def lock(self, path: str) -> Callable[[], None]:
+        """Take an exclusive lock held until the returned function is called; ``BlockingIOError`` when another holds it."""
+        ...
+
+    def free_bytes(self, path: str) -> int: ...
+    def total_bytes(self, path: str) -> int: ...
+    async def sync_directory(self, path: str) -> None: ...
+
+
+# ---------------------------------------------------------------- network
+
+
+class Stream(Protocol):
+    """A connected byte stream. ``OSError`` (``ConnectionError``) when it breaks."""
+
+    @property
+    def peer(self) -> str:
+        """``host:port`` of the other side."""
+        ...
+
+    async def wait_readable(self) -> None:
+        """Return when ``receive_into`` would not wait: an idle connection holds no buffer."""
+        ...
+
+    async def receive_into(self, buffer: memoryview) -> int:
+        """Receive at least one byte into ``buffer``; 0 at the end of the stream."""
+        ...
+
+    async def send(self, parts: Sequence[Part]) -> None:
+        """Send all parts in order; a ``FileRange`` goes out by ``sendfile`` where the socket allows it."""
+        ...
+
+    def close(self) -> None:
+        """Close at once; a task waiting on the stream gets ``OSError``."""
+        ...
+
+
+class Listener(Protocol):
+    @property
+    def host(self) -> str: ...
+    @property
+    def port(self) -> int: ...
+    async def accept(self) -> Stream: ...
+    def close(self) -> None: ...
+
+
+class Network(Protocol):
+    async def listen(self, host: str, port: int) -> Listener:
+        """Bind (port 0: any free one) and listen."""
+        ...
+
+    async def connect(self, host: str, port: int) -> Stream:
+        """Connect; ``OSError`` when refused or unreachable. The caller sets the deadline."""
+        ...
+
+
+# ---------------------------------------------------------------- ZooKeeper
+
+
+class ZkError(Exception):
+    """A ZooKeeper call that failed; ``path`` names the znode."""
+
+    def __init__(self, path: str, detail: str = "") -> None:
+        super().__init__(f"{path}: {detail or type(self).__name__}")
+        self.path = path
+
+
+class NoNodeError(ZkError):
+    """The znode does not exist."""
+
+
+class NodeExistsError(ZkError):
+    """The znode exists already."""
+
+
+class BadVersionError(ZkError):
+    """The znode's version is not the expected one."""
+
+
+class NotEmptyError(ZkError):
+    """The znode has children."""
+
+
+class ZkConnectionError(ZkError):
+    """The connection was lost: a write may or may not have been applied. Read back before anything else."""
+
+
+class ZkSessionExpiredError(ZkError):
+    """The session is over: its ephemerals are gone or going, every watch is dropped."""
+
+
+class SessionState(enum.Enum):
+    CONNECTED = "connected"
+    SUSPENDED = "suspended"
+    """Not connected; the session may still live. Stop sending, keep serving."""
+    LOST = "lost"
+    """The session expired. A new one starts; ephemerals and watches must be made anew."""
+
+
+@dataclass(frozen=True, slots=True)
+class Znode:
+    """A znode as read: data and the parts of its stat that are used."""
+
+    data: bytes
+    version: int
+    czxid: int
+    mzxid: int
+    ephemeral_owner: int
+
+
+@dataclass(frozen=True, slots=True)
+class CreateOp:
+    path: str
+    data: bytes
+    ephemeral: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class SetOp:
+    path: str
+    data: bytes
+    version: int = -1
+
+
+@dataclass(frozen=True, slots=True)
+class DeleteOp:
+    path: str
+    version: int = -1
+
+
+@dataclass(frozen=True, slots=True)
+class CheckOp:
+    path: str
+    version: int
+
+
+ZkOp: TypeAlias = CreateOp | SetOp | DeleteOp | CheckOp
+Watch: TypeAlias = Callable[[], None]
+"""Called once, in the event loop, when the watched thing changed. It only marks something dirty; a task reads."""
+
+
+class ZkStore(Protocol):
+    """A ZooKeeper session, its successors after expiry included."""
+
+    @property
+    def state(self) -> SessionState: ...
+    @property
+    def session_id(self) -> int:
+        """Id of the current session, 0 before the first connection."""
+        ...
+
+    def on_state(self, callback: Callable[[SessionState], None]) -> Callable[[], None]:
+        """Call ``callback`` in the event loop at every change of state; returns what unregisters it."""
+        ...
+
+    async def get(self, path: str, watch: Watch | None = None) -> Znode: ...
+    async def exists(self, path: str, watch: Watch | None = None) -> Znode | None:
+        """The stat with empty data, or None; the watch fires on creation too."""
+        ...
+
+    async def children(self, path: str, watch: Watch | None = None) -> list[str]:
+        """Names of the children, sorted."""
+        ...
+
+    async def create(
+        self, path: str, data: bytes, *, ephemeral: bool = False, sequence: bool = False, make_parents: bool = False
+    ) -> str:
+        """Create and return the path (with its number when ``sequence``)."""
+        ...
+
+    async def set(self, path: str, data: bytes, version: int = -1) -> int:
+        """Write and return the new version."""
+        ...
+
+    async def delete(self, path: str, version: int = -1) -> None: ...
+    async def multi(self, ops: Sequence[ZkOp]) -> list[int]:
+        """All or nothing. Returns the new version for each op (0 for create, -1 for delete and check).
+
+        Raises the error of the first op that failed, with its path.
+        """
+        ...
+
+    async def sync(self, path: str) -> None:
+        """Let the server this session talks to catch up with the leader."""
+        ...
+
+
+# ---------------------------------------------------------------- the whole
+
+
+@dataclass(slots=True)
+class Env:
+    """Everything a process may touch. A client has no ``storage`` and no ``zk``."""
+
+    clock: Clock
+    network: Network
+    rng: random.Random = field(default_factory=random.Random)
+    storage: Storage | None = None
+    zk: ZkStore | None = None

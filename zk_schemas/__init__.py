@@ -1,0 +1,1 @@
+"""One class per znode: path, encode, decode, validation. Pure code."""
