@@ -1,0 +1,49 @@
+# Every target sets up what it needs in a virtual environment of its own.
+PYTHON ?= python3
+VENV ?= .venv
+BIN := $(VENV)/bin
+ARGS ?=
+SEEDS ?= 50
+
+.PHONY: demo up test check sim bench gen clean
+
+demo: $(VENV)/.user ## the main job on the embedded default
+	$(BIN)/anabranch demo $(ARGS)
+
+up: $(VENV)/.user ## a local cluster in the foreground
+	$(BIN)/anabranch up $(ARGS)
+
+test: check ## everything: lint, types, unit, property, contract, integration, interop
+	PYTHON=$(BIN)/python tests/setup-system
+	$(BIN)/python -m pytest tests/contract tests/sim tests/integration tests/interop $(ARGS)
+
+check: $(VENV)/.dev ## under a minute: ruff, import-linter, mypy, tidy, unit, property, golden
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/lint-imports
+	$(BIN)/mypy
+	$(BIN)/python -m pytest tests/unit tests/property tests/golden
+
+sim: $(VENV)/.dev ## simulated clusters, one per seed
+	ANABRANCH_SIM_SEEDS=$(SEEDS) $(BIN)/python -m pytest tests/sim $(ARGS)
+
+bench: $(VENV)/.dev ## side by side with Kafka (where Maven is present) and with other clients
+	$(BIN)/python -m bench $(ARGS)
+
+gen: $(VENV)/.dev ## message classes and codecs from the field tables
+	$(BIN)/python -m protocol.generate
+
+clean:
+	rm -rf $(VENV) .pytest_cache .mypy_cache .ruff_cache .hypothesis build dist
+
+$(VENV)/bin/python:
+	$(PYTHON) -m venv $(VENV)
+
+# What a user needs: the cluster, the embedded ZooKeeper, the audit.
+$(VENV)/.user: pyproject.toml | $(VENV)/bin/python
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -e '.[local,audit]'
+	touch $@
+
+$(VENV)/.dev: pyproject.toml | $(VENV)/bin/python
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -e '.[dev]'
+	touch $@ $(VENV)/.user

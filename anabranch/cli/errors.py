@@ -1,0 +1,42 @@
+"""Errors as a user of the command line sees them: one line that says what happened and what to do."""
+
+from __future__ import annotations
+
+import os
+import sys
+import traceback
+
+from protocol.errors import KafkaError
+from zk_schemas.config_def import ConfigError
+
+
+class CommandError(Exception):
+    """A command cannot go on; the message is one line that says what to do about it."""
+
+
+def report_error(error: BaseException) -> int:
+    """Print ``error`` on stderr and return the exit status.
+
+    Expected errors take one line. A defect shows its traceback only with ``ANABRANCH_TRACEBACK=1``.
+    """
+    error = _single_cause(error)
+    if os.environ.get("ANABRANCH_TRACEBACK"):
+        traceback.print_exception(error)
+    if isinstance(error, CommandError | ConfigError):
+        line = str(error)
+    elif isinstance(error, KafkaError):
+        line = f"{error.code.name}: {error.message}"
+    elif isinstance(error, OSError):
+        place = f"{error.filename}: " if error.filename else ""
+        line = f"{place}{error.strerror or error}"
+    else:
+        line = f"{type(error).__name__}: {error} (ANABRANCH_TRACEBACK=1 shows where)"
+    print("anabranch: " + " ".join(line.split()), file=sys.stderr)
+    return 1
+
+
+def _single_cause(error: BaseException) -> BaseException:
+    """The error inside groups that hold just one."""
+    while isinstance(error, BaseExceptionGroup) and len(error.exceptions) == 1:
+        error = error.exceptions[0]
+    return error

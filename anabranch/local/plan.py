@@ -1,0 +1,116 @@
+"""What a local cluster consists of: ports, directories and the properties of each process. No IO."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from zk_schemas.config_def import ConfigError
+from zk_schemas.config_keys import BROKER_CONFIGS
+
+HOST = "127.0.0.1"
+FIRST_CONTROLLER_ID = 1000
+SESSION_TIMEOUT_MS = 6_000
+
+
+@dataclass(frozen=True, slots=True)
+class LocalClusterConfig:
+    """Size and place of a local cluster.
+
+    ``port`` is the first broker's; the others follow it. 0 takes free ones. ``overrides`` are broker config keys.
+    """
+
+    directory: str
+    brokers: int = 3
+    controllers: int = 1
+    port: int = 0
+    overrides: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class ProcessPlan:
+    """One process: its name, the properties file it reads and the text of that file."""
+
+    name: str
+    role: str
+    node_id: int
+    port: int
+    config_path: str
+    properties: Mapping[str, str]
+
+    def properties_text(self) -> str:
+        return "".join(f"{key}={value}\n" for key, value in self.properties.items())
+
+
+def parse_overrides(settings: list[str]) -> dict[str, str]:
+    """``key=value`` pairs as broker config keys; a leading ``broker.`` that is no part of the key is dropped.
+
+    Raises ``ConfigError`` for a pair without ``=``, an unknown key (naming the nearest) or a value out of range.
+    """
+    overrides = {}
+    for setting in settings:
+        key, separator, value = setting.partition("=")
+        if not separator:
+            raise ConfigError(f"--set {setting}: expected key=value")
+        short = key.removeprefix("broker.")
+        if key not in BROKER_CONFIGS and short in BROKER_CONFIGS:
+            key = short
+        overrides[key] = value
+    BROKER_CONFIGS.parse(overrides, where="--set")
+    return overrides
+
+
+def log_dir(directory: str, broker_id: int) -> str:
+    return f"{directory}/broker-{broker_id}"
+
+
+def plan_brokers(config: LocalClusterConfig, zookeeper: str, ports: list[int]) -> list[ProcessPlan]:
+    """One plan per broker; ids start at 1."""
+    plans = []
+    for broker_id, port in enumerate(ports, 1):
+        properties = {
+            "broker.id": str(broker_id),
+            "zookeeper.connect": zookeeper,
+            "zookeeper.session.timeout.ms": str(SESSION_TIMEOUT_MS),
+            "listeners": f"PLAINTEXT://{HOST}:{port}",
+            "log.dirs": log_dir(config.directory, broker_id),
+            "offsets.topic.replication.factor": "1",
+            "group.initial.rebalance.delay.ms": "500",
+            **config.overrides,
+        }
+        name = f"broker-{broker_id}"
+        plans.append(ProcessPlan(name, "broker", broker_id, port, f"{config.directory}/{name}.properties", properties))
+    return plans
+
+
+def plan_controllers(config: LocalClusterConfig, zookeeper: str, ports: list[int]) -> list[ProcessPlan]:
+    """One plan per controller; ids start at 1000."""
+    plans = []
+    for controller_id, port in enumerate(ports, FIRST_CONTROLLER_ID):
+        properties = {
+            "controller.id": str(controller_id),
+            "zookeeper.connect": zookeeper,
+            "zookeeper.session.timeout.ms": str(SESSION_TIMEOUT_MS),
+            "controller.listener": f"PLAINTEXT://{HOST}:{port}",
+        }
+        name = f"controller-{controller_id}"
+        path = f"{config.directory}/{name}.properties"
+        plans.append(ProcessPlan(name, "controller", controller_id, port, path, properties))
+    return plans
+
+
+def validate(config: LocalClusterConfig) -> None:
+    """Raises ``ConfigError`` when the sizes or the port cannot work."""
+    if config.brokers < 1:
+        raise ConfigError(f"--brokers {config.brokers}: at least 1")
+    if config.controllers < 1:
+        raise ConfigError(f"--controllers {config.controllers}: at least 1")
+    last = config.port + config.brokers - 1
+    if config.port < 0 or last > 65535:
+        raise ConfigError(f"--port {config.port}: brokers would need ports up to {last}; the highest port is 65535")
+
+
+def restart_delay_s(quick_deaths: int) -> float:
+    """Seconds before a child that died is started again: one, doubling up to 30 while it dies without having served."""
+    return min(30.0, math.ldexp(1.0, min(quick_deaths, 5)))

@@ -1,0 +1,117 @@
+"""The rules about the code that no linter knows."""
+
+from __future__ import annotations
+
+import ast
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+PACKAGES = ["protocol", "zk_schemas", "runtime", "broker", "controller", "client", "audit", "anabranch"]
+PURE = ["protocol", "zk_schemas"]
+IMPURE_MODULES = {"trio", "anyio", "asyncio", "kazoo", "os", "time", "random", "socket", "threading", "subprocess"}
+PURE_EXEMPT = {"protocol/generate.py"}  # the generator writes files; nothing imports it
+MAX_FILE_LINES = 700
+MAX_FUNCTION_LINES = 80
+CLOCK_CALLS = re.compile(r"\btime\.(time|time_ns|monotonic|sleep)\(|\bdatetime\.(now|utcnow)\(|\brandom\.(random|randint|choice)\(")
+
+
+def tracked_text() -> list[Path]:
+    names = subprocess.run(
+        ["git", "ls-files", "--cached", "--others", "--exclude-standard"], cwd=ROOT, capture_output=True, text=True, check=True
+    ).stdout.splitlines()
+    text_suffixes = {".py", ".md", ".toml", ".yml", ".yaml", ".sh", ".cfg", ".tla", ".java", ".go", ".js", ".xml", ""}
+    return [ROOT / name for name in names if Path(name).suffix in text_suffixes and (ROOT / name).is_file()]
+
+
+def sources(*packages: str) -> list[Path]:
+    return sorted(path for package in packages for path in (ROOT / package).rglob("*.py") if "generated" not in path.parts)
+
+
+def relative(path: Path) -> str:
+    return path.relative_to(ROOT).as_posix()
+
+
+def imported_roots(tree: ast.AST) -> set[str]:
+    roots = set()
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            roots.update(alias.name.split(".")[0] for alias in node.names)
+        elif isinstance(node, ast.ImportFrom) and node.module and node.level == 0:
+            roots.add(node.module.split(".")[0])
+    return roots
+
+
+def test_pure_packages_import_nothing_that_touches_the_world() -> None:
+    offenders = {
+        relative(path): found
+        for path in sources(*PURE)
+        if relative(path) not in PURE_EXEMPT and (found := imported_roots(ast.parse(path.read_text())) & IMPURE_MODULES)
+    }
+    assert offenders == {}
+
+
+def test_only_runtime_reads_clocks_and_global_randomness() -> None:
+    offenders = [
+        f"{relative(path)}:{number}: {line.strip()}"
+        for path in sources("protocol", "zk_schemas", "broker", "controller", "client")
+        for number, line in enumerate(path.read_text().splitlines(), 1)
+        if CLOCK_CALLS.search(line)
+    ]
+    assert offenders == []
+
+
+def test_files_keep_one_subject_and_functions_fit_a_screen() -> None:
+    offenders = []
+    for path in sources(*PACKAGES):
+        text = path.read_text()
+        if (lines := text.count("\n")) > MAX_FILE_LINES:
+            offenders.append(f"{relative(path)}: {lines} lines")
+        for node in ast.walk(ast.parse(text)):
+            if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+                length = (node.end_lineno or node.lineno) - node.lineno + 1
+                if length > MAX_FUNCTION_LINES:
+                    offenders.append(f"{relative(path)}:{node.lineno} {node.name}: {length} lines")
+    assert offenders == []
+
+
+def test_every_package_says_what_lives_in_it_and_is_typed() -> None:
+    missing = [f"{package}/{name}" for package in PACKAGES for name in ("README.md", "py.typed") if not (ROOT / package / name).exists()]
+    assert missing == []
+
+
+def test_no_machine_paths_or_unfinished_marks() -> None:
+    forbidden = re.compile("|".join(["/" + "work/", "/" + "root/", "/tmp/" + "venv", r"\bTO" + "DO\\b", r"\bFIX" + "ME\\b", r"\bXX" + "X\\b"]))
+    offenders = [
+        f"{relative(path)}:{number}: {line.strip()[:100]}"
+        for path in tracked_text()
+        for number, line in enumerate(path.read_text(errors="replace").splitlines(), 1)
+        if forbidden.search(line)
+    ]
+    assert offenders == []
+
+
+def test_tests_do_not_sleep_to_synchronise() -> None:
+    pattern = re.compile(r"\b(time|trio|anyio|asyncio)\.sleep\(")
+    allowed = re.compile(r"#\s*(polls|virtual time|pause):")
+    offenders = [
+        f"{relative(path)}:{number}: {line.strip()}"
+        for path in sorted((ROOT / "tests").rglob("*.py"))
+        for number, line in enumerate(path.read_text().splitlines(), 1)
+        if pattern.search(line) and not allowed.search(line) and path != Path(__file__)
+    ]
+    assert offenders == []
+
+
+@pytest.mark.parametrize(
+    ("module", "forbidden"),
+    [("runtime", {"trio", "kazoo", "anyio"}), ("runtime.env", {"trio", "kazoo", "anyio"}), ("anabranch", {"trio", "kazoo", "pyspark"}), ("client", {"trio", "kazoo"})],
+)
+def test_importing_a_library_brings_in_no_foreign_event_loop(module: str, forbidden: set[str]) -> None:
+    code = f"import sys, {module}; print(' '.join(sorted({{m.split('.')[0] for m in sys.modules}} & {forbidden!r})))"
+    found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, cwd=ROOT).stdout.split()
+    assert found == []
