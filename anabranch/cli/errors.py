@@ -6,8 +6,9 @@ import os
 import sys
 import traceback
 
-from protocol.errors import KafkaError
 from zk_schemas.config_def import ConfigError
+
+from protocol.errors import KafkaError
 
 
 class CommandError(Exception):
