@@ -1,0 +1,121 @@
+"""Where a key lives: murmur2, linear hashing, and the tree of partitions that splits make (KIP-253).
+
+``initial`` is the partition count a topic was created with (N), ``undeleted`` the count producers use now (U); N <= U.
+The function ``place`` is the stock partitioner, ``hash % N``, until the first resize. Each partition from N on has one
+parent, so partitions form N trees; a resize moves a key only along the path from a partition to its root.
+
+Hashes are ``murmur2(key) & 0x7fffffff`` as in Kafka's Java client (``Utils.murmur2``, ``Utils.toPositive``).
+"""
+
+from __future__ import annotations
+
+_M = 0x5BD1E995
+_MASK = 0xFFFFFFFF
+_SEED = 0x9747B28C
+
+
+def murmur2(data: bytes) -> int:
+    """MurmurHash2 of ``data`` with Kafka's seed, as an unsigned 32-bit number."""
+    length = len(data)
+    h = _SEED ^ length
+    whole = length & ~3
+    pos = 0
+    while pos < whole:
+        k = data[pos] | data[pos + 1] << 8 | data[pos + 2] << 16 | data[pos + 3] << 24
+        k = k * _M & _MASK
+        k ^= k >> 24
+        h = (h * _M & _MASK) ^ (k * _M & _MASK)
+        pos += 4
+    tail = length - whole
+    if tail:
+        if tail == 3:
+            h ^= data[whole + 2] << 16
+        if tail >= 2:
+            h ^= data[whole + 1] << 8
+        h ^= data[whole]
+        h = h * _M & _MASK
+    h ^= h >> 13
+    h = h * _M & _MASK
+    return h ^ h >> 15
+
+
+def positive_hash(key: bytes) -> int:
+    """The hash every placement starts from: 31 bits, never negative."""
+    return murmur2(key) & 0x7FFFFFFF
+
+
+def _check_layout(initial: int, undeleted: int) -> None:
+    if initial < 1 or undeleted < initial:
+        raise ValueError(f"not a layout: initial partition count {initial}, undeleted partition count {undeleted}")
+
+
+def modulus(initial: int, undeleted: int) -> int:
+    """The largest ``initial * 2**level`` that is at most ``undeleted``."""
+    _check_layout(initial, undeleted)
+    m = initial
+    while m * 2 <= undeleted:
+        m *= 2
+    return m
+
+
+def place(key_hash: int, initial: int, undeleted: int) -> int:
+    """The partition of a key with this ``positive_hash`` under a layout (linear hashing)."""
+    m = modulus(initial, undeleted)
+    p = key_hash % m
+    return key_hash % (2 * m) if p < undeleted - m else p
+
+
+def parent(partition: int, initial: int) -> int:
+    """The partition that ``partition`` split from, or -1 for one of the first ``initial``, which have none."""
+    if partition < 0 or initial < 1:
+        raise ValueError(f"no partition {partition} with initial partition count {initial}")
+    if partition < initial:
+        return -1
+    return partition - modulus(initial, partition)
+
+
+def ancestors(partition: int, initial: int) -> list[int]:
+    """Parent, its parent, and so on up to the root; empty for a root."""
+    found: list[int] = []
+    p = parent(partition, initial)
+    while p >= 0:
+        found.append(p)
+        p = parent(p, initial)
+    return found
+
+
+def ancestor_below(partition: int, initial: int, limit: int) -> int:
+    """The nearest of ``partition`` and its ancestors with an id below ``limit`` (``limit >= initial``).
+
+    For a partition new in a grow from ``limit``: the one its keys came from. For one marked in a shrink to ``limit``:
+    the survivor its keys go to.
+    """
+    _check_layout(initial, limit)
+    p = partition
+    while p >= limit:
+        p = parent(p, initial)
+    return p
+
+
+def children(partition: int, initial: int, total: int) -> list[int]:
+    """Partitions below ``total`` whose parent is ``partition``, ascending."""
+    if partition < 0:
+        raise ValueError(f"no partition {partition}")
+    step = modulus(initial, partition) * 2 if partition >= initial else initial
+    found: list[int] = []
+    while partition + step < total:
+        found.append(partition + step)
+        step *= 2
+    return found
+
+
+def descendants(partition: int, initial: int, total: int) -> list[int]:
+    """Every partition below ``total`` that has ``partition`` among its ancestors, ascending."""
+    found: list[int] = []
+    todo = children(partition, initial, total)
+    while todo:
+        p = todo.pop()
+        found.append(p)
+        todo.extend(children(p, initial, total))
+    found.sort()
+    return found
