@@ -1,0 +1,213 @@
+"""Every znode class: round trips, unknown fields, Kafka's own content, and errors that name path and field."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import uuid
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from zk_schemas.broker_registration import BrokerRegistration, Endpoint, VersionRange
+from zk_schemas.cluster_id import ClusterId
+from zk_schemas.config import ConfigChange, ConfigZnode
+from zk_schemas.controller import ControllerZnode, decode_controller_epoch, encode_controller_epoch
+from zk_schemas.delete_topic import DeleteTopic
+from zk_schemas.features import Features, FeaturesStatus, FinalizedFeature
+from zk_schemas.partition_state import DURING_DELETE, Layout, PartitionState
+from zk_schemas.producer_id_block import ProducerIdBlock
+from zk_schemas.topic import TopicZnode
+from zk_schemas.znode import NO_ID, MalformedZnodeError, format_id, parse_id
+
+TOPIC_ID = uuid.UUID("6ba7b810-9dad-11d1-80b4-00c04fd430c8")
+EXAMPLES: list[Any] = [
+    BrokerRegistration(
+        [Endpoint("PLAINTEXT", "Node1", 9092), Endpoint("SSL", "::1", 9093)],
+        {"PLAINTEXT": "PLAINTEXT", "SSL": "SSL"},
+        rack="r1",
+        features={"ordered_resize": VersionRange(1, 2)},
+        timestamp_ms=1700000000000,
+    ),
+    TopicZnode(TOPIC_ID, {0: [1, 2], 1: [2, 3]}, 1, 2, 3, last_leader_epochs={2: 7}, adding_replicas={0: [2]}),
+    PartitionState(4, 1, 2, [1, 2], Layout(6, 1), {0: -1}, {1: 5}, sealed_offset=40),
+    PartitionState(1, DURING_DELETE, -1, []),
+    ControllerZnode(1000, "127.0.0.1", 9090, 5),
+    ConfigZnode({"retention.ms": "1000"}),
+    ConfigChange("topics/a.b"),
+    ClusterId("vGs2Ug1RQZSqXh5Yq1KQbA"),
+    ProducerIdBlock(3, 1000, 1999),
+    Features(FeaturesStatus.ENABLED, {"f": FinalizedFeature(1, 3)}),
+    DeleteTopic("t"),
+]
+
+
+@pytest.mark.parametrize("znode", EXAMPLES, ids=lambda znode: type(znode).__name__)
+def test_round_trip(znode: Any) -> None:
+    assert type(znode).decode("/x/t", znode.encode()) == znode
+
+
+@pytest.mark.parametrize("znode", EXAMPLES[:-1], ids=lambda znode: type(znode).__name__)
+def test_unknown_fields_are_kept_on_rewrite(znode: Any) -> None:
+    content = json.loads(znode.encode()) | {"from_the_future": {"a": [1, None]}}
+    rewritten = type(znode).decode("/x", json.dumps(content).encode()).encode()
+    assert json.loads(rewritten) == content
+
+
+def test_unknown_fields_of_a_feature_are_kept() -> None:
+    content = {
+        "version": 1,
+        "status": 1,
+        "features": {"f": {"min_version_level": 1, "max_version_level": 2, "why": "x"}},
+    }
+    assert json.loads(Features.decode("/features", json.dumps(content).encode()).encode()) == content
+
+
+def test_unknown_fields_survive_replace() -> None:
+    state = PartitionState.decode(
+        "/s", b'{"controller_epoch":1,"leader":1,"leader_epoch":0,"isr":[1],"version":1,"x":1}'
+    )
+    assert json.loads(state.replace(leader=2).encode())["x"] == 1
+
+
+def test_kafkas_own_topic_znode_gets_the_default_layout() -> None:
+    data = (
+        b'{"removing_replicas":{},"partitions":{"1":[2],"0":[1]},"topic_id":"a6e4EJ2tEdGAtADAT9QwyA",'
+        b'"adding_replicas":{},"version":3}'
+    )
+    topic = TopicZnode.decode("/brokers/topics/t", data)
+    assert topic.topic_id == TOPIC_ID
+    assert list(topic.partitions.items()) == [(0, [1]), (1, [2])]
+    assert (topic.initial_partition_count, topic.undeleted_partition_count, topic.layout_version) == (2, 2, 0)
+    assert not topic.complete
+    assert TopicZnode.decode("/brokers/topics/t", topic.encode()).complete
+
+
+def test_a_topic_znode_without_id_is_incomplete_and_stays_without() -> None:
+    topic = TopicZnode.decode("/t", b'{"version":1,"partitions":{"0":[1]}}')
+    assert topic.topic_id == NO_ID
+    assert "topic_id" not in json.loads(topic.encode())
+
+
+def test_kafkas_own_broker_registration() -> None:
+    data = (
+        b'{"features":{},"listener_security_protocol_map":{"PLAINTEXT":"PLAINTEXT"},"endpoints":["PLAINTEXT://kafka-1:9092"],'
+        b'"jmx_port":-1,"port":9092,"host":"kafka-1","version":5,"timestamp":"1700000000000"}'
+    )
+    broker = BrokerRegistration.decode("/brokers/ids/1", data)
+    assert broker.endpoint("PLAINTEXT") == Endpoint("PLAINTEXT", "kafka-1", 9092)
+    assert broker.endpoint("SSL") is None
+    assert broker.extra == {}
+    assert json.loads(broker.encode()) == json.loads(data)
+
+
+def test_a_broker_without_a_plaintext_listener_names_no_host() -> None:
+    content = json.loads(BrokerRegistration([Endpoint("SSL", "h", 1)]).encode())
+    assert (content["host"], content["port"]) == (None, -1)
+
+
+@pytest.mark.parametrize("text", ["PLAINTEXT://h:9092", "SSL://[::1]:1", "A://Upper:65535"])
+def test_endpoint_text_round_trip(text: str) -> None:
+    assert str(Endpoint.parse(text)) == text
+
+
+@pytest.mark.parametrize(
+    "text", ["h:9092", "PLAINTEXT://h", "PLAINTEXT://h:x", "PLAINTEXT://h:70000", "://h:1", "P://h:1/x"]
+)
+def test_bad_endpoints_are_refused(text: str) -> None:
+    with pytest.raises(ValueError):
+        Endpoint.parse(text)
+
+
+BAD: list[tuple[Any, bytes, str]] = [
+    (TopicZnode, b"", ""),
+    (TopicZnode, b"[1]", ""),
+    (TopicZnode, b"{}", "partitions"),
+    (TopicZnode, b'{"partitions":{}}', "partitions"),
+    (TopicZnode, b'{"partitions":{"0":[1],"2":[1]}}', "partitions"),
+    (TopicZnode, b'{"partitions":{"zero":[1]}}', "partitions"),
+    (TopicZnode, b'{"partitions":{"0":[]}}', "partitions.0"),
+    (TopicZnode, b'{"partitions":{"0":[1,1]}}', "partitions.0"),
+    (TopicZnode, b'{"partitions":{"0":["1"]}}', "partitions.0"),
+    (TopicZnode, b'{"partitions":{"0":[1]},"undeleted_partition_count":0}', "undeleted_partition_count"),
+    (TopicZnode, b'{"partitions":{"0":[1]},"topic_id":"short"}', "topic_id"),
+    (PartitionState, b'{"controller_epoch":1,"leader":1,"leader_epoch":0}', "isr"),
+    (PartitionState, b'{"controller_epoch":1,"leader":-3,"leader_epoch":0,"isr":[]}', "leader"),
+    (PartitionState, b'{"controller_epoch":1,"leader":true,"leader_epoch":0,"isr":[]}', "leader"),
+    (
+        PartitionState,
+        b'{"controller_epoch":1,"leader":1,"leader_epoch":0,"isr":[],"layout":{"layout_version":1}}',
+        "layout.undeleted_partition_count",
+    ),
+    (
+        PartitionState,
+        b'{"controller_epoch":1,"leader":1,"leader_epoch":0,"isr":[],"leaderEpochAfterCreation":{"0":"x"}}',
+        "leaderEpochAfterCreation.0",
+    ),
+    (BrokerRegistration, b'{"endpoints":[]}', "endpoints"),
+    (BrokerRegistration, b'{"endpoints":["nowhere"]}', "endpoints"),
+    (BrokerRegistration, b'{"endpoints":["A://h:1"],"features":{"f":{"min_version":1}}}', "features.f.max_version"),
+    (BrokerRegistration, b'{"endpoints":["A://h:1"],"features":{"f":{"min_version":2,"max_version":1}}}', "features.f"),
+    (BrokerRegistration, b'{"endpoints":["A://h:1"],"timestamp":"soon"}', "timestamp"),
+    (ControllerZnode, b'{"brokerid":1,"host":"h","port":0}', "port"),
+    (ConfigZnode, b'{"version":1,"config":{"a":1}}', "config.a"),
+    (ConfigChange, b'{"version":2,"entity_path":"topics"}', "entity_path"),
+    (ClusterId, b'{"version":"1","id":""}', "id"),
+    (ProducerIdBlock, b'{"broker":1,"block_start":"5","block_end":"4"}', "block_end"),
+    (Features, b'{"status":2}', "status"),
+    (Features, b'{"status":1,"features":{"f":{"min_version_level":3,"max_version_level":1}}}', "features.f"),
+]
+
+
+@pytest.mark.parametrize(
+    ("schema", "data", "field"), BAD, ids=[f"{case[0].__name__}-{case[2]}-{n}" for n, case in enumerate(BAD)]
+)
+def test_malformed_content_names_path_and_field(schema: Any, data: bytes, field: str) -> None:
+    with pytest.raises(MalformedZnodeError) as caught:
+        schema.decode("/some/path", data)
+    assert (caught.value.path, caught.value.field) == ("/some/path", field)
+    assert "/some/path" in str(caught.value) and field in str(caught.value)
+
+
+@given(
+    st.sampled_from([type(example) for example in EXAMPLES[:-1]]),
+    st.one_of(
+        st.binary(max_size=60),
+        st.recursive(
+            st.none() | st.booleans() | st.integers() | st.text(max_size=5),
+            lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=5), inner, max_size=3),
+        ).map(lambda value: json.dumps(value).encode()),
+    ),
+)
+def test_any_content_is_decoded_or_refused_with_the_typed_error(schema: Any, data: bytes) -> None:
+    with contextlib.suppress(MalformedZnodeError):
+        schema.decode("/p", data)
+
+
+def test_kafkas_first_config_change_format_is_read() -> None:
+    change = ConfigChange.decode("/c", b'{"version":1,"entity_type":"topics","entity_name":"a"}')
+    assert (change.entity_type, change.entity_name) == ("topics", "a")
+
+
+def test_controller_epoch_is_a_plain_number() -> None:
+    assert decode_controller_epoch("/controller_epoch", encode_controller_epoch(12)) == 12
+    with pytest.raises(MalformedZnodeError, match="/controller_epoch"):
+        decode_controller_epoch("/controller_epoch", b"-1")
+
+
+def test_producer_id_blocks_follow_each_other_and_end() -> None:
+    first = ProducerIdBlock.first(1)
+    second = first.next(2)
+    assert (second.block_start, second.block_end, second.broker) == (1000, 1999, 2)
+    with pytest.raises(OverflowError):
+        ProducerIdBlock(1, 0, 2**63 - 1).next(1)
+
+
+def test_ids_in_kafkas_text_form() -> None:
+    assert parse_id(format_id(TOPIC_ID)) == TOPIC_ID
+    assert len(format_id(TOPIC_ID)) == 22
+    for bad in ("", "a", "a6e4EJ2tEdGAtADAT9Qwy!", "a6e4EJ2tEdGAtADAT9QwyAAA"):
+        with pytest.raises(ValueError):
+            parse_id(bad)

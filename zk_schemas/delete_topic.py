@@ -1,0 +1,28 @@
+"""``/admin/delete_topics/<topic>``: a topic that is to be deleted. The znode is empty; its name says it all."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from zk_schemas import paths
+
+
+@dataclass(frozen=True, slots=True)
+class DeleteTopic:
+    """A request to delete one topic."""
+
+    topic: str
+
+    PARENT = paths.DELETE_TOPICS
+
+    @staticmethod
+    def path(topic: str) -> str:
+        return paths.delete_topic(topic)
+
+    @classmethod
+    def decode(cls, path: str, data: bytes) -> DeleteTopic:
+        """Any content is accepted: Kafka writes none."""
+        return cls(path.rpartition("/")[2])
+
+    def encode(self) -> bytes:
+        return b""

@@ -1,0 +1,88 @@
+"""``/brokers/topics/<topic>/partitions/<partition>/state``: leader, ISR and layout of one partition."""
+
+from __future__ import annotations
+
+import dataclasses
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+from zk_schemas import paths
+from zk_schemas.znode import ZnodeReader, encode_fields
+
+NO_LEADER = -1
+DURING_DELETE = -2
+
+
+class Layout(NamedTuple):
+    """Which keys a partition takes: the number of undeleted partitions and how often that number was changed."""
+
+    undeleted_partition_count: int
+    layout_version: int
+
+
+@dataclass(frozen=True, slots=True)
+class PartitionState:
+    """A partition's durable state. The znode's zkVersion is the partition epoch, its czxid the incarnation.
+
+    ``leader`` is a broker id, ``NO_LEADER`` or ``DURING_DELETE``; ``leader_epoch`` -1 with an empty ``isr`` means never
+    led. ``layout`` None: the topic was never resized. The two maps hold ``{ancestor: epoch}``, the last epoch of that
+    ancestor under the old layout, -1 for not yet known. ``sealed_offset`` -1: not sealed.
+    """
+
+    controller_epoch: int
+    leader: int
+    leader_epoch: int
+    isr: list[int]
+    layout: Layout | None = None
+    leader_epoch_after_creation: dict[int, int] = field(default_factory=dict)
+    leader_epoch_before_deletion: dict[int, int] = field(default_factory=dict)
+    sealed_offset: int = -1
+    version: int = 1
+    extra: dict[str, Any] = field(default_factory=dict)
+
+    @staticmethod
+    def path(topic: str, partition: int) -> str:
+        return paths.partition_state(topic, partition)
+
+    @classmethod
+    def decode(cls, path: str, data: bytes) -> PartitionState:
+        """Raises ``MalformedZnodeError``."""
+        reader = ZnodeReader.parse(path, data)
+        layout = None
+        if reader.has("layout"):
+            nested = reader.object("layout")
+            layout = Layout(nested.integer("undeleted_partition_count", low=1), nested.integer("layout_version"))
+        return cls(
+            version=reader.integer("version", 1, low=1),
+            controller_epoch=reader.integer("controller_epoch", low=-1),
+            leader=reader.integer("leader", low=DURING_DELETE),
+            leader_epoch=reader.integer("leader_epoch", low=-1),
+            isr=reader.integers("isr"),
+            layout=layout,
+            leader_epoch_after_creation=reader.epochs("leaderEpochAfterCreation"),
+            leader_epoch_before_deletion=reader.epochs("leaderEpochBeforeDeletion"),
+            sealed_offset=reader.integer("sealed_offset", -1, low=-1, high=2**63 - 1),
+            extra=reader.rest(),
+        )
+
+    def encode(self) -> bytes:
+        fields: dict[str, Any] = {
+            "controller_epoch": self.controller_epoch,
+            "leader": self.leader,
+            "version": self.version,
+            "leader_epoch": self.leader_epoch,
+            "isr": self.isr,
+        }
+        if self.layout is not None:
+            fields["layout"] = self.layout._asdict()
+        if self.leader_epoch_after_creation:
+            fields["leaderEpochAfterCreation"] = self.leader_epoch_after_creation
+        if self.leader_epoch_before_deletion:
+            fields["leaderEpochBeforeDeletion"] = self.leader_epoch_before_deletion
+        if self.sealed_offset >= 0:
+            fields["sealed_offset"] = self.sealed_offset
+        return encode_fields(fields, self.extra)
+
+    def replace(self, **changes: Any) -> PartitionState:
+        """A copy with some fields changed, unknown fields kept."""
+        return dataclasses.replace(self, **changes)

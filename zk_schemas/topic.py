@@ -1,0 +1,88 @@
+"""``/brokers/topics/<topic>``: a topic's id, assignment and layout."""
+
+from __future__ import annotations
+
+import dataclasses
+import uuid
+from dataclasses import dataclass, field
+from typing import Any
+
+from zk_schemas import paths
+from zk_schemas.znode import NO_ID, MalformedZnodeError, ZnodeReader, encode_fields, format_id
+
+
+@dataclass(frozen=True, slots=True)
+class TopicZnode:
+    """A topic as the controller keeps it.
+
+    ``partitions`` maps each partition, from 0 without gaps, to its assigned replicas (broker ids, preferred first).
+    Partitions from ``undeleted_partition_count`` on are marked for deletion or not yet led. ``last_leader_epochs``
+    holds the last leader epoch of each removed partition. ``complete`` is False when id, counts or layout version were
+    absent and stand here as defaults (a topic written by another tool): the controller then writes them.
+
+    Field relations that a hand edit may break (initial <= undeleted <= partitions) are the controller's to judge.
+    """
+
+    topic_id: uuid.UUID
+    partitions: dict[int, list[int]]
+    initial_partition_count: int
+    undeleted_partition_count: int
+    layout_version: int = 0
+    last_leader_epochs: dict[int, int] = field(default_factory=dict)
+    adding_replicas: dict[int, list[int]] = field(default_factory=dict)
+    removing_replicas: dict[int, list[int]] = field(default_factory=dict)
+    version: int = 3
+    complete: bool = field(default=True, compare=False)
+    extra: dict[str, Any] = field(default_factory=dict)
+
+    @staticmethod
+    def path(topic: str) -> str:
+        return paths.topic(topic)
+
+    @classmethod
+    def new(cls, topic_id: uuid.UUID, partitions: dict[int, list[int]]) -> TopicZnode:
+        """A topic that was never resized."""
+        return cls(topic_id, partitions, len(partitions), len(partitions))
+
+    @classmethod
+    def decode(cls, path: str, data: bytes) -> TopicZnode:
+        """Raises ``MalformedZnodeError``."""
+        reader = ZnodeReader.parse(path, data)
+        version = reader.integer("version", 3, low=1)
+        partitions = reader.replicas("partitions")
+        if list(partitions) != list(range(len(partitions))) or not partitions:
+            raise MalformedZnodeError(path, "partitions", "partitions must be numbered from 0 without a gap")
+        if lone := [index for index, replicas in partitions.items() if not replicas]:
+            raise MalformedZnodeError(path, f"partitions.{lone[0]}", "a partition needs at least one replica")
+        layout_fields = ("initial_partition_count", "undeleted_partition_count", "layout_version", "topic_id")
+        complete = all(reader.has(name) for name in layout_fields)
+        return cls(
+            topic_id=reader.topic_id("topic_id"),
+            partitions=partitions,
+            initial_partition_count=reader.integer("initial_partition_count", len(partitions), low=1),
+            undeleted_partition_count=reader.integer("undeleted_partition_count", len(partitions), low=1),
+            layout_version=reader.integer("layout_version", 0),
+            last_leader_epochs=reader.epochs("last_leader_epochs"),
+            adding_replicas=reader.replicas("adding_replicas", {}),
+            removing_replicas=reader.replicas("removing_replicas", {}),
+            version=version,
+            complete=complete,
+            extra=reader.rest(),
+        )
+
+    def encode(self) -> bytes:
+        fields: dict[str, Any] = {"version": self.version}
+        if self.topic_id != NO_ID:
+            fields["topic_id"] = format_id(self.topic_id)
+        fields["partitions"] = self.partitions
+        fields["adding_replicas"] = self.adding_replicas
+        fields["removing_replicas"] = self.removing_replicas
+        fields["initial_partition_count"] = self.initial_partition_count
+        fields["undeleted_partition_count"] = self.undeleted_partition_count
+        fields["layout_version"] = self.layout_version
+        fields["last_leader_epochs"] = self.last_leader_epochs
+        return encode_fields(fields, self.extra)
+
+    def replace(self, **changes: Any) -> TopicZnode:
+        """A copy with some fields changed, unknown fields kept."""
+        return dataclasses.replace(self, **changes)

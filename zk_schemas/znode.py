@@ -1,0 +1,204 @@
+"""What all znode classes share: reading a JSON object field by field, and the error that names path and field."""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import uuid
+from collections.abc import Mapping
+from typing import Any, NoReturn, cast
+
+import msgspec
+
+NO_ID = uuid.UUID(int=0)
+"""Kafka's "no topic id"."""
+_MISSING: Any = object()
+_INT32_MAX = 2**31 - 1
+_INT64_MAX = 2**63 - 1
+
+
+class MalformedZnodeError(ValueError):
+    """A znode whose content does not fit its schema; ``field`` is empty when the whole is not a JSON object."""
+
+    def __init__(self, path: str, field: str, detail: str) -> None:
+        super().__init__(f"znode {path}: {f'field {field}: ' if field else ''}{detail}")
+        self.path = path
+        self.field = field
+        self.detail = detail
+
+
+class ZnodeReader:
+    """Takes the fields of one JSON object, each checked; ``rest`` is what no one took: the unknown fields.
+
+    Every method takes the field's name; without ``default`` the field must be there. A JSON null counts as absent.
+    Raises ``MalformedZnodeError``.
+    """
+
+    __slots__ = ("_fields", "_path", "_prefix")
+
+    def __init__(self, path: str, fields: dict[str, Any], prefix: str = "") -> None:
+        self._path = path
+        self._fields = fields
+        self._prefix = prefix
+
+    @classmethod
+    def parse(cls, path: str, data: bytes) -> ZnodeReader:
+        """``data`` as a JSON object."""
+        try:
+            fields = msgspec.json.decode(data)
+        except (msgspec.DecodeError, UnicodeDecodeError) as error:
+            raise MalformedZnodeError(path, "", f"not JSON: {error}") from None
+        if not isinstance(fields, dict):
+            raise MalformedZnodeError(path, "", f"a JSON object was expected, not {describe(fields)}")
+        return cls(path, fields)
+
+    def fail(self, field: str, detail: str) -> NoReturn:
+        raise MalformedZnodeError(self._path, self._prefix + field, detail)
+
+    def has(self, field: str) -> bool:
+        """Whether the field is there and not null; does not take it."""
+        return self._fields.get(field) is not None
+
+    def integer(self, field: str, default: int = _MISSING, *, low: int = 0, high: int = _INT32_MAX) -> int:
+        value = self._take(field, default)
+        return value if value is default else self._checked_integer(field, value, low, high)
+
+    def number_text(self, field: str, default: int = _MISSING, *, low: int = 0) -> int:
+        """An int64 that Kafka writes as a string; a plain number is accepted."""
+        value: int | str = self._take(field, default)
+        if value is default:
+            return default
+        if isinstance(value, str):
+            try:
+                value = int(value)
+            except ValueError:
+                self.fail(field, f"a number was expected, not {value!r}")
+        return self._checked_integer(field, value, low, _INT64_MAX)
+
+    def text(self, field: str, default: str | None = _MISSING) -> str:
+        value = self._take(field, default)
+        if value is not default and not isinstance(value, str):
+            self.fail(field, f"a string was expected, not {describe(value)}")
+        return cast(str, value)
+
+    def optional_text(self, field: str) -> str | None:
+        return self.text(field, None)
+
+    def topic_id(self, field: str) -> uuid.UUID:
+        """A topic id in Kafka's base64url form; ``NO_ID`` when absent."""
+        if not self.has(field):
+            self._fields.pop(field, None)
+            return NO_ID
+        try:
+            return parse_id(self.text(field))
+        except ValueError as error:
+            self.fail(field, str(error))
+
+    def integers(self, field: str, *, low: int = 0) -> list[int]:
+        value = self._take(field, _MISSING)
+        return self._integer_list(field, value, low)
+
+    def texts(self, field: str, default: list[str] = _MISSING) -> list[str]:
+        value = self._take(field, default)
+        if not isinstance(value, list) or not all(isinstance(item, str) for item in value):
+            self.fail(field, f"a list of strings was expected, not {describe(value)}")
+        return value
+
+    def text_map(self, field: str, default: dict[str, str] = _MISSING) -> dict[str, str]:
+        value = self._take(field, default)
+        if not isinstance(value, dict):
+            self.fail(field, f"an object was expected, not {describe(value)}")
+        for key, item in value.items():
+            if not isinstance(item, str):
+                self.fail(f"{field}.{key}", f"a string was expected, not {describe(item)}")
+        return value
+
+    def epochs(self, field: str) -> dict[int, int]:
+        """``{partition: leader epoch}``; empty when absent."""
+        value = self._number_keyed(field, {})
+        return {key: self._checked_integer(f"{field}.{key}", item, -1, _INT32_MAX) for key, item in value.items()}
+
+    def replicas(self, field: str, default: dict[str, Any] = _MISSING) -> dict[int, list[int]]:
+        """``{partition: [broker ids]}``."""
+        value = self._number_keyed(field, default)
+        return {key: self._integer_list(f"{field}.{key}", item, 0) for key, item in value.items()}
+
+    def objects(self, field: str) -> dict[str, ZnodeReader]:
+        """``{name: object}``, a reader for each; empty when absent."""
+        value = self._take(field, {})
+        if not isinstance(value, dict):
+            self.fail(field, f"an object was expected, not {describe(value)}")
+        return {name: self._nested(f"{field}.{name}", item) for name, item in value.items()}
+
+    def object(self, field: str) -> ZnodeReader:
+        return self._nested(field, self._take(field, _MISSING))
+
+    def rest(self) -> dict[str, Any]:
+        return self._fields
+
+    def _nested(self, field: str, value: Any) -> ZnodeReader:
+        if not isinstance(value, dict):
+            self.fail(field, f"an object was expected, not {describe(value)}")
+        return ZnodeReader(self._path, value, f"{self._prefix}{field}.")
+
+    def _take(self, field: str, default: Any) -> Any:
+        value = self._fields.pop(field, None)
+        if value is not None:
+            return value
+        if default is _MISSING:
+            self.fail(field, "is missing")
+        return default
+
+    def _checked_integer(self, field: str, value: Any, low: int, high: int) -> int:
+        if not isinstance(value, int) or isinstance(value, bool):
+            self.fail(field, f"an integer was expected, not {describe(value)}")
+        if not low <= value <= high:
+            self.fail(field, f"{value} is not between {low} and {high}")
+        return value
+
+    def _integer_list(self, field: str, value: Any, low: int) -> list[int]:
+        if not isinstance(value, list):
+            self.fail(field, f"a list was expected, not {describe(value)}")
+        numbers = [self._checked_integer(field, item, low, _INT32_MAX) for item in value]
+        if len(set(numbers)) != len(numbers):
+            self.fail(field, f"{numbers} names one twice")
+        return numbers
+
+    def _number_keyed(self, field: str, default: Any) -> dict[int, Any]:
+        value = self._take(field, default)
+        if not isinstance(value, dict):
+            self.fail(field, f"an object was expected, not {describe(value)}")
+        keyed = {}
+        for key, item in value.items():
+            if not (key.isascii() and key.isdigit()):
+                self.fail(field, f"a partition number was expected, not {key!r}")
+            keyed[int(key)] = item
+        return dict(sorted(keyed.items()))
+
+
+def encode_fields(fields: Mapping[str, Any], extra: Mapping[str, Any]) -> bytes:
+    """One JSON object: known fields first, then the unknown ones that were there when it was read."""
+    return msgspec.json.encode({**fields, **{name: value for name, value in extra.items() if name not in fields}})
+
+
+def describe(value: object) -> str:
+    """A value's kind and start, short enough for an error message."""
+    kinds = {dict: "an object", list: "a list", str: "a string", bool: "a boolean", int: "a number", float: "a number"}
+    text = repr(value)
+    return f"{kinds.get(type(value), 'null')} {text if len(text) <= 40 else text[:37] + '...'}"
+
+
+def format_id(value: uuid.UUID) -> str:
+    """A UUID as Kafka prints it: 22 characters of base64url without padding."""
+    return base64.urlsafe_b64encode(value.bytes).rstrip(b"=").decode()
+
+
+def parse_id(text: str) -> uuid.UUID:
+    """The reverse of ``format_id``. Raises ``ValueError``."""
+    try:
+        raw = base64.b64decode(text + "=" * (-len(text) % 4), altchars=b"-_", validate=True)
+    except (binascii.Error, ValueError):
+        raw = b""
+    if len(raw) != 16:
+        raise ValueError(f"{text!r} is not a base64url id of 16 bytes")
+    return uuid.UUID(bytes=raw)
