@@ -115,7 +115,7 @@ class Worker:
 async def stream_events(
     bootstrap: str, directory: Path, limit: int | None, view: LiveView
 ) -> tuple[Verdict, float, float]:
-    """Create the topic, run the workers, and judge what they report. Returns the verdict and two durations in seconds."""
+    """Create the topic, run the workers, judge what they report: the verdict and two durations in seconds."""
     total = sum(1 for _ in load_events(limit))
     async with Admin(bootstrap_servers=bootstrap) as admin:
         await admin.create_topics(

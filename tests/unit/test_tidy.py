@@ -17,19 +17,27 @@ IMPURE_MODULES = {"trio", "anyio", "asyncio", "kazoo", "os", "time", "random", "
 PURE_EXEMPT = {"protocol/generate.py"}  # the generator writes files; nothing imports it
 MAX_FILE_LINES = 700
 MAX_FUNCTION_LINES = 80
-CLOCK_CALLS = re.compile(r"\btime\.(time|time_ns|monotonic|sleep)\(|\bdatetime\.(now|utcnow)\(|\brandom\.(random|randint|choice)\(")
+CLOCK_CALLS = re.compile(
+    r"\btime\.(time|time_ns|monotonic|sleep)\(|\bdatetime\.(now|utcnow)\(|\brandom\.(random|randint|choice)\("
+)
 
 
 def tracked_text() -> list[Path]:
     names = subprocess.run(
-        ["git", "ls-files", "--cached", "--others", "--exclude-standard"], cwd=ROOT, capture_output=True, text=True, check=True
+        ["git", "ls-files", "--cached", "--others", "--exclude-standard"],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        check=True,
     ).stdout.splitlines()
     text_suffixes = {".py", ".md", ".toml", ".yml", ".yaml", ".sh", ".cfg", ".tla", ".java", ".go", ".js", ".xml", ""}
     return [ROOT / name for name in names if Path(name).suffix in text_suffixes and (ROOT / name).is_file()]
 
 
 def sources(*packages: str) -> list[Path]:
-    return sorted(path for package in packages for path in (ROOT / package).rglob("*.py") if "generated" not in path.parts)
+    return sorted(
+        path for package in packages for path in (ROOT / package).rglob("*.py") if "generated" not in path.parts
+    )
 
 
 def relative(path: Path) -> str:
@@ -80,12 +88,21 @@ def test_files_keep_one_subject_and_functions_fit_a_screen() -> None:
 
 
 def test_every_package_says_what_lives_in_it_and_is_typed() -> None:
-    missing = [f"{package}/{name}" for package in PACKAGES for name in ("README.md", "py.typed") if not (ROOT / package / name).exists()]
+    missing = [
+        f"{package}/{name}"
+        for package in PACKAGES
+        for name in ("README.md", "py.typed")
+        if not (ROOT / package / name).exists()
+    ]
     assert missing == []
 
 
 def test_no_machine_paths_or_unfinished_marks() -> None:
-    forbidden = re.compile("|".join(["/" + "work/", "/" + "root/", "/tmp/" + "venv", r"\bTO" + "DO\\b", r"\bFIX" + "ME\\b", r"\bXX" + "X\\b"]))
+    forbidden = re.compile(
+        "|".join(
+            ["/" + "work/", "/" + "root/", "/tmp/" + "venv", r"\bTO" + "DO\\b", r"\bFIX" + "ME\\b", r"\bXX" + "X\\b"]
+        )
+    )
     offenders = [
         f"{relative(path)}:{number}: {line.strip()[:100]}"
         for path in tracked_text()
@@ -109,9 +126,16 @@ def test_tests_do_not_sleep_to_synchronise() -> None:
 
 @pytest.mark.parametrize(
     ("module", "forbidden"),
-    [("runtime", {"trio", "kazoo", "anyio"}), ("runtime.env", {"trio", "kazoo", "anyio"}), ("anabranch", {"trio", "kazoo", "pyspark"}), ("client", {"trio", "kazoo"})],
+    [
+        ("runtime", {"trio", "kazoo", "anyio"}),
+        ("runtime.env", {"trio", "kazoo", "anyio"}),
+        ("anabranch", {"trio", "kazoo", "pyspark"}),
+        ("client", {"trio", "kazoo"}),
+    ],
 )
 def test_importing_a_library_brings_in_no_foreign_event_loop(module: str, forbidden: set[str]) -> None:
     code = f"import sys, {module}; print(' '.join(sorted({{m.split('.')[0] for m in sys.modules}} & {forbidden!r})))"
-    found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, cwd=ROOT).stdout.split()
+    found = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=True, cwd=ROOT
+    ).stdout.split()
     assert found == []

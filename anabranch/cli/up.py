@@ -1,0 +1,85 @@
+"""``anabranch up``: a local cluster in the foreground."""
+
+from __future__ import annotations
+
+import signal
+from pathlib import Path
+from typing import Annotated
+
+import trio
+from cyclopts import Parameter
+from rich.console import Console
+
+from anabranch.local.cluster import LocalCluster, run_local_cluster
+from anabranch.local.plan import LocalClusterConfig, parse_overrides
+
+DEFAULT_PORT = 9092
+
+
+def up(
+    *,
+    brokers: int = 3,
+    controllers: int = 1,
+    dir: Path = Path("anabranch-data"),
+    port: int = DEFAULT_PORT,
+    ready_file: Path | None = None,
+    set_: Annotated[list[str] | None, Parameter(name="--set", negative=(), consume_multiple=False)] = None,
+) -> int:
+    """Run ZooKeeper, a controller and brokers on this machine until Ctrl-C.
+
+    Parameters
+    ----------
+    brokers
+        How many brokers; their ids start at 1.
+    controllers
+        How many controllers; one is active, the others stand by.
+    dir
+        Where logs, configuration and ZooKeeper's data go. What is there from an earlier run is used again.
+    port
+        The first broker's port, the others take the next ones; 0 takes free ones.
+    ready_file
+        Written as JSON when the cluster serves, and again whenever a process was restarted.
+    set_
+        A broker config as key=value; may be given many times.
+    """
+    config = LocalClusterConfig(str(dir), brokers, controllers, port, parse_overrides(set_ or []))
+    trio.run(_serve, config, ready_file)
+    return 0
+
+
+async def _serve(config: LocalClusterConfig, ready_file: Path | None) -> None:
+    console = Console(highlight=False)
+    async with trio.open_nursery() as nursery:
+        await nursery.start(_cancel_on_signal, nursery.cancel_scope, console)
+        async with run_local_cluster(config, say=console.print) as cluster:
+            if ready_file is not None:
+                cluster.on_change.append(lambda: cluster.write_ready_file(ready_file))
+                cluster.write_ready_file(ready_file)
+            console.print(welcome(cluster))
+            await trio.sleep_forever()
+
+
+def welcome(cluster: LocalCluster) -> str:
+    """What is running and what to type next."""
+    bootstrap = cluster.bootstrap
+    return f"""
+[bold]Anabranch serves at[/bold] {bootstrap}
+ZooKeeper at {cluster.zookeeper}, data and logs in {cluster.config.directory}
+
+Try in another terminal:
+  anabranch topics create events --partitions 6 --bootstrap-server {bootstrap}
+  seq 10 | anabranch produce events --bootstrap-server {bootstrap}
+  anabranch consume events --from-beginning --max-messages 10 --bootstrap-server {bootstrap}
+Any Kafka client works with the same bootstrap servers. Ctrl-C stops everything.
+"""
+
+
+async def _cancel_on_signal(
+    scope: trio.CancelScope, console: Console, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED
+) -> None:
+    with trio.open_signal_receiver(signal.SIGINT, signal.SIGTERM) as signals:
+        task_status.started()
+        async for _ in signals:
+            console.print("stopping")
+            scope.cancel()
+            return

@@ -1,0 +1,158 @@
+"""A local cluster: the embedded ZooKeeper, controllers and brokers as supervised processes."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import socket
+import sys
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import trio
+
+from anabranch.cli.errors import CommandError
+from anabranch.local.plan import (
+    HOST,
+    LocalClusterConfig,
+    ProcessPlan,
+    log_dir,
+    plan_brokers,
+    plan_controllers,
+    validate,
+)
+from anabranch.local.supervisor import Child, Supervisor
+from protocol.generated.describe_cluster import DescribeClusterRequest
+from runtime.channel import Channel
+from runtime.embedded_zookeeper import EmbeddedZookeeper
+from runtime.real_trio import RealNetwork
+
+READY_DEADLINE_S = 90.0
+CHECK_EVERY_S = 0.05
+CHECK_TIMEOUT_S = 5.0
+ZOOKEEPER = "zookeeper"
+
+
+@dataclass(slots=True)
+class LocalCluster:
+    """A running cluster. ``bootstrap`` stays the same while brokers are restarted."""
+
+    config: LocalClusterConfig
+    zookeeper: str
+    brokers: list[ProcessPlan]
+    controllers: list[ProcessPlan]
+    supervisor: Supervisor
+    on_change: list[Callable[[], None]] = field(default_factory=list)
+
+    @property
+    def bootstrap(self) -> str:
+        return ",".join(f"{HOST}:{plan.port}" for plan in self.brokers)
+
+    def pid(self, name: str) -> int:
+        """Process id of ``broker-1``, ``controller-1000`` or ``zookeeper``."""
+        return self.supervisor.children[name].pid
+
+    def describe(self) -> dict[str, Any]:
+        """What ``--ready-file`` holds."""
+        return {
+            "bootstrap": self.bootstrap,
+            "zookeeper": self.zookeeper,
+            "pids": {
+                "zookeeper": self.pid(ZOOKEEPER),
+                "controller": [self.pid(plan.name) for plan in self.controllers],
+                "brokers": {str(plan.node_id): self.pid(plan.name) for plan in self.brokers},
+            },
+            "log_dirs": {str(plan.node_id): log_dir(self.config.directory, plan.node_id) for plan in self.brokers},
+        }
+
+    def write_ready_file(self, path: Path) -> None:
+        """Replace ``path`` as a whole: a reader never sees half of it."""
+        temporary = path.with_name(f"{path.name}.{os.getpid()}.tmp")
+        temporary.write_text(json.dumps(self.describe(), indent=2) + "\n")
+        temporary.replace(path)
+
+    def kill(self, name: str, number: signal.Signals = signal.SIGKILL) -> None:
+        """Send a signal to one process; the supervisor restarts what dies of it."""
+        os.kill(self.pid(name), number)
+
+    async def wait_until_serving(self) -> None:
+        """Return when every broker answers and lists every broker. Raises ``CommandError`` at the deadline."""
+        with trio.move_on_after(READY_DEADLINE_S):
+            for plan in self.brokers:
+                while not await self._knows_all(plan):
+                    await trio.sleep(CHECK_EVERY_S)
+            return
+        children = self.supervisor.children.values()
+        down = [child for child in children if not child.running] or list(children)
+        reports = "; ".join(f"{child.name}: {child.last_lines(3) or 'no output'}" for child in down)
+        raise CommandError(f"the cluster did not serve within {READY_DEADLINE_S:g} s: {reports}")
+
+    async def _knows_all(self, plan: ProcessPlan) -> bool:
+        with trio.move_on_after(CHECK_TIMEOUT_S):
+            try:
+                async with Channel.open(RealNetwork(), HOST, plan.port, client_id="anabranch-up") as channel:
+                    response = await channel.request(DescribeClusterRequest(), timeout_s=CHECK_TIMEOUT_S)
+            except OSError:
+                return False
+            return {broker.broker_id for broker in response.brokers} >= {other.node_id for other in self.brokers}
+        return False
+
+
+@asynccontextmanager
+async def run_local_cluster(
+    config: LocalClusterConfig, *, say: Callable[[str], None], restart: bool = True
+) -> AsyncIterator[LocalCluster]:
+    """Start everything, yield the cluster once it serves, and stop everything on the way out.
+
+    Raises ``ConfigError`` for sizes that cannot work and ``CommandError`` when a port is taken or a process does not
+    come up. With ``restart=False`` a process that dies stays dead.
+    """
+    validate(config)
+    directory = Path(config.directory).resolve()
+    (directory / "logs").mkdir(parents=True, exist_ok=True)
+    broker_ports = [_usable_port(config.port + index if config.port else 0) for index in range(config.brokers)]
+    controller_ports = [_usable_port(0) for _ in range(config.controllers)]
+    config = LocalClusterConfig(str(directory), config.brokers, config.controllers, config.port, config.overrides)
+    zookeeper = EmbeddedZookeeper(str(directory / ZOOKEEPER), client_port=_usable_port(0))
+    cluster = LocalCluster(
+        config,
+        zookeeper.connect_string,
+        plan_brokers(config, zookeeper.connect_string, broker_ports),
+        plan_controllers(config, zookeeper.connect_string, controller_ports),
+        Supervisor(say=say, on_restart=lambda child: [callback() for callback in cluster.on_change], restart=restart),
+    )
+    async with trio.open_nursery() as nursery:
+        supervisor = cluster.supervisor
+        try:
+            say("starting ZooKeeper")
+            zookeeper.prepare()
+            supervisor.add(Child(ZOOKEEPER, zookeeper.command, str(directory / "logs" / "zookeeper.log")), nursery)
+            await zookeeper.wait_until_serving(READY_DEADLINE_S)
+            say(f"starting {config.controllers} controller(s) and {config.brokers} broker(s)")
+            for plan in [*cluster.controllers, *cluster.brokers]:
+                Path(plan.config_path).write_text(plan.properties_text())
+                argv = [sys.executable, "-m", plan.role, "--config", plan.config_path]
+                supervisor.add(Child(plan.name, argv, str(directory / "logs" / f"{plan.name}.log")), nursery)
+            await cluster.wait_until_serving()
+            yield cluster
+        finally:
+            with trio.CancelScope(shield=True):
+                await supervisor.stop([plan.name for plan in cluster.brokers if plan.name in supervisor.children])
+                await supervisor.stop([plan.name for plan in cluster.controllers if plan.name in supervisor.children])
+                await supervisor.stop([name for name in (ZOOKEEPER,) if name in supervisor.children])
+            nursery.cancel_scope.cancel()
+
+
+def _usable_port(port: int) -> int:
+    """``port`` itself when it can be bound, or a free one for 0. Raises ``CommandError`` when it is taken."""
+    with socket.socket() as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind((HOST, port))
+        except OSError as error:
+            raise CommandError(f"port {port} is taken ({error.strerror}); choose another with --port") from error
+        return int(probe.getsockname()[1])
