@@ -285,6 +285,19 @@ class RecordBatch:
         "producer_id",
     )
 
+    base_offset: int
+    partition_leader_epoch: int
+    magic: int
+    crc: int
+    attributes: int
+    last_offset_delta: int
+    base_timestamp: int
+    max_timestamp: int
+    producer_id: int
+    producer_epoch: int
+    base_sequence: int
+    count: int
+
     def __init__(self, buffer: Buffer, max_decompressed_bytes: int = DEFAULT_MAX_DECOMPRESSED_BYTES) -> None:
         self.buffer = memoryview(buffer)
         self.max_decompressed_bytes = max_decompressed_bytes
