@@ -108,7 +108,10 @@ class Storage(Protocol):
         ...
 
     def lock(self, path: str) -> Callable[[], None]:
-        """Take an exclusive lock held until the returned function is called; ``BlockingIOError`` when another holds it."""
+        """Take an exclusive lock, held until the returned function is called.
+
+        ``BlockingIOError`` when another process, or another caller in this one, holds it.
+        """
         ...
 
     def free_bytes(self, path: str) -> int: ...

@@ -1,0 +1,255 @@
+"""Files through the kernel: plain calls into the page cache, fdatasync in a thread."""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import fcntl
+import os
+import shutil
+from collections.abc import Callable
+
+import trio
+
+from runtime.env import Buffer, File, FileRange
+
+_DIRECTORY_MODE = 0o755
+_FILE_MODE = 0o644
+
+
+class Descriptor:
+    """A file descriptor that closes with its last reference: a file's own or a range's that waits to be sent."""
+
+    __slots__ = ("fd",)
+
+    def __init__(self, fd: int) -> None:
+        self.fd = fd
+
+    def __del__(self) -> None:
+        with contextlib.suppress(OSError):
+            os.close(self.fd)
+
+
+class OsFileRange:
+    """A piece of an open file; ``descriptor`` is what ``sendfile`` needs."""
+
+    __slots__ = ("descriptor", "length", "offset")
+
+    def __init__(self, descriptor: Descriptor, offset: int, length: int) -> None:
+        self.descriptor = descriptor
+        self.offset = offset
+        self.length = length
+
+    def __len__(self) -> int:
+        return self.length
+
+    def read(self) -> bytes:
+        return _pread(self.descriptor.fd, self.offset, self.length)
+
+
+class OsFile:
+    """One open file."""
+
+    __slots__ = ("_commits", "_descriptor", "_path")
+
+    def __init__(self, path: str, fd: int, commits: GroupCommits) -> None:
+        self._path = path
+        self._descriptor: Descriptor | None = Descriptor(fd)
+        self._commits = commits
+
+    @property
+    def path(self) -> str:
+        return self._path
+
+    @property
+    def _open(self) -> Descriptor:
+        if self._descriptor is None:
+            raise OSError(errno.EBADF, "the file was closed", self._path)
+        return self._descriptor
+
+    def size(self) -> int:
+        return os.fstat(self._open.fd).st_size
+
+    def append(self, data: Buffer) -> None:
+        fd = self._open.fd
+        size = os.fstat(fd).st_size
+        try:
+            _pwrite_all(fd, size, data)
+        except OSError:
+            with contextlib.suppress(OSError):
+                os.ftruncate(fd, size)
+            raise
+
+    def pread(self, offset: int, length: int) -> bytes:
+        return _pread(self._open.fd, offset, length)
+
+    def pwrite(self, offset: int, data: Buffer) -> None:
+        _pwrite_all(self._open.fd, offset, data)
+
+    def truncate(self, size: int) -> None:
+        os.ftruncate(self._open.fd, size)
+
+    def range(self, offset: int, length: int) -> FileRange:
+        return OsFileRange(self._open, offset, length)
+
+    async def sync(self) -> None:
+        await self._commits.sync(self._open)
+
+    def close(self) -> None:
+        self._descriptor = None
+
+
+def _pread(fd: int, offset: int, length: int) -> bytes:
+    data = os.pread(fd, length, offset)
+    if len(data) == length or not data:
+        return data
+    pieces = [data]
+    missing = length - len(data)
+    while missing and (data := os.pread(fd, missing, offset + length - missing)):
+        pieces.append(data)
+        missing -= len(data)
+    return b"".join(pieces)
+
+
+def _pwrite_all(fd: int, offset: int, data: Buffer) -> None:
+    written = os.pwrite(fd, data, offset)
+    total = len(data)
+    if written == total:
+        return
+    with memoryview(data) as view:
+        while written < total:
+            written += os.pwrite(fd, view[written:], offset + written)
+
+
+class _Commit:
+    """Files that one thread call syncs; ``errors`` by descriptor once ``finished``."""
+
+    __slots__ = ("descriptors", "done", "errors", "finished")
+
+    def __init__(self) -> None:
+        self.descriptors: dict[Descriptor, None] = {}
+        self.errors: dict[Descriptor, OSError] = {}
+        self.finished = False
+        self.done = trio.Event()
+
+    def run(self) -> None:
+        for descriptor in self.descriptors:
+            try:
+                os.fdatasync(descriptor.fd)
+            except OSError as error:
+                self.errors[descriptor] = error
+        self.finished = True
+
+
+class _Device:
+    """One file system: the commit that runs and the one that collects."""
+
+    __slots__ = ("collecting", "running")
+
+    def __init__(self) -> None:
+        self.running: _Commit | None = None
+        self.collecting: _Commit | None = None
+
+
+class GroupCommits:
+    """fdatasync in a thread: per file system one call runs while one collects whoever comes meanwhile."""
+
+    def __init__(self) -> None:
+        self._devices: dict[int, _Device] = {}
+
+    async def sync(self, descriptor: Descriptor) -> None:
+        """Return when everything written before the call is on disk. Raises the file's own ``OSError``."""
+        device = self._devices.setdefault(os.fstat(descriptor.fd).st_dev, _Device())
+        commit = device.collecting
+        if commit is None:
+            commit = device.collecting = _Commit()
+        commit.descriptors[descriptor] = None
+        while not commit.finished:
+            if device.running is not None:
+                await device.running.done.wait()
+            else:
+                await self._lead(device, commit)
+        if error := commit.errors.get(descriptor):
+            raise error
+
+    async def _lead(self, device: _Device, commit: _Commit) -> None:
+        device.running = commit
+        if device.collecting is commit:
+            device.collecting = None
+        commit.done = trio.Event()  # a leader cancelled before its thread started has set the one before
+        try:
+            await trio.to_thread.run_sync(commit.run)
+        finally:
+            device.running = None
+            commit.done.set()
+
+
+class OsStorage:
+    """The local file system."""
+
+    def __init__(self) -> None:
+        self._commits = GroupCommits()
+
+    def open(self, path: str, *, create: bool = False) -> File:
+        flags = os.O_RDWR | os.O_CLOEXEC | (os.O_CREAT if create else 0)
+        return OsFile(path, os.open(path, flags, _FILE_MODE), self._commits)
+
+    def exists(self, path: str) -> bool:
+        return os.path.exists(path)
+
+    def listdir(self, path: str) -> list[str]:
+        return sorted(os.listdir(path))
+
+    def makedirs(self, path: str) -> None:
+        os.makedirs(path, _DIRECTORY_MODE, exist_ok=True)
+
+    def rename(self, old: str, new: str) -> None:
+        os.rename(old, new)
+
+    def remove(self, path: str) -> None:
+        os.remove(path)
+
+    def remove_tree(self, path: str) -> None:
+        shutil.rmtree(path)
+
+    def size(self, path: str) -> int:
+        return os.stat(path).st_size
+
+    def modified_ms(self, path: str) -> int:
+        return os.stat(path).st_mtime_ns // 1_000_000
+
+    def read_bytes(self, path: str) -> bytes:
+        with open(path, "rb") as file:
+            return file.read()
+
+    def write_atomic(self, path: str, data: bytes) -> None:
+        temporary = f"{path}.tmp"
+        try:
+            with open(temporary, "wb") as file:
+                file.write(data)
+                file.flush()
+                os.fdatasync(file.fileno())
+            os.rename(temporary, path)
+        except OSError:
+            with contextlib.suppress(OSError):
+                os.remove(temporary)
+            raise
+
+    def lock(self, path: str) -> Callable[[], None]:
+        descriptor = Descriptor(os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, _FILE_MODE))
+        fcntl.flock(descriptor.fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+
+        def release() -> None:
+            fcntl.flock(descriptor.fd, fcntl.LOCK_UN)
+
+        return release
+
+    def free_bytes(self, path: str) -> int:
+        return shutil.disk_usage(path).free
+
+    def total_bytes(self, path: str) -> int:
+        return shutil.disk_usage(path).total
+
+    async def sync_directory(self, path: str) -> None:
+        descriptor = Descriptor(os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC))
+        await trio.to_thread.run_sync(os.fsync, descriptor.fd)

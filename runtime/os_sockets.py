@@ -1,0 +1,273 @@
+"""Non-blocking TCP, whatever event loop waits: how to wait comes in as ``Waits``.
+
+An operation is tried first and waited for only when the kernel says so; a stream that never has to wait still yields
+to other tasks every few operations.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import os
+import socket
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from runtime.env import Buffer, FileRange, Listener, Part, Stream
+
+SMALL_RANGE_BYTES = 4096
+"""A file range up to this size is read and goes out with the buffers around it in one call."""
+BACKLOG = 1024
+_MAX_IOVECS = 64
+_OPERATIONS_PER_YIELD = 8
+_MSG_MORE = getattr(socket, "MSG_MORE", 0)
+_OUT_OF_DESCRIPTORS = (errno.EMFILE, errno.ENFILE)
+_ACCEPT_PAUSE_S = 0.1
+
+AddressInfo = Sequence[tuple[Any, ...]]
+
+
+@dataclass(frozen=True, slots=True)
+class Waits:
+    """What an event loop offers. ``closed_errors`` are what a waiter gets when the socket is closed under it."""
+
+    readable: Callable[[socket.socket], Awaitable[None]]
+    writable: Callable[[socket.socket], Awaitable[None]]
+    closing: Callable[[socket.socket], None]
+    checkpoint: Callable[[], Awaitable[None]]
+    sleep: Callable[[float], Awaitable[None]]
+    resolve: Callable[[str, int, bool], Awaitable[AddressInfo]]
+    """``(host, port, passive)``; raises ``OSError``."""
+    closed_errors: tuple[type[BaseException], ...]
+
+
+class _Socket:
+    """A non-blocking socket and how to wait for it; every failure is an ``OSError``."""
+
+    __slots__ = ("_busy_operations", "_socket", "_waits")
+
+    def __init__(self, sock: socket.socket, waits: Waits) -> None:
+        sock.setblocking(False)
+        self._socket = sock
+        self._waits = waits
+        self._busy_operations = 0
+
+    def close(self) -> None:
+        if self._socket.fileno() < 0:
+            return
+        self._waits.closing(self._socket)
+        self._socket.close()
+
+    async def _until(self, wait: Callable[[socket.socket], Awaitable[None]]) -> None:
+        if self._socket.fileno() < 0:
+            raise OSError(errno.EBADF, "the socket was closed")
+        self._busy_operations = 0
+        try:
+            await wait(self._socket)
+        except self._waits.closed_errors:
+            raise OSError(errno.EBADF, "the socket was closed") from None
+
+    async def _yield_now_and_then(self) -> None:
+        self._busy_operations += 1
+        if self._busy_operations >= _OPERATIONS_PER_YIELD:
+            self._busy_operations = 0
+            await self._waits.checkpoint()
+
+
+class SocketStream(_Socket):
+    """A connected socket."""
+
+    __slots__ = ("_peer",)
+
+    _peer: str
+
+    def __init__(self, sock: socket.socket, waits: Waits) -> None:
+        super().__init__(sock, waits)
+        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+        try:
+            self._peer = format_address(sock.getpeername())
+        except OSError:  # reset before it was accepted: the first receive will tell
+            self._peer = "unknown:0"
+
+    @property
+    def peer(self) -> str:
+        return self._peer
+
+    async def wait_readable(self) -> None:
+        await self._until(self._waits.readable)
+
+    async def receive_into(self, buffer: memoryview) -> int:
+        while True:
+            try:
+                received = self._socket.recv_into(buffer)
+            except BlockingIOError:
+                await self._until(self._waits.readable)
+            except InterruptedError:
+                continue
+            else:
+                await self._yield_now_and_then()
+                return received
+
+    async def send(self, parts: Sequence[Part]) -> None:
+        buffers: list[Buffer] = []
+        for part in parts:
+            if isinstance(part, bytes | bytearray | memoryview):
+                buffers.append(part)
+                continue
+            descriptor = getattr(part, "descriptor", None)
+            if descriptor is None or len(part) <= SMALL_RANGE_BYTES:
+                buffers.append(_whole(part))
+                continue
+            if buffers:
+                await self._send_buffers(buffers, _MSG_MORE)
+                buffers = []
+            await self._send_file(descriptor.fd, part.offset, part.length)
+        if buffers:
+            await self._send_buffers(buffers, 0)
+
+    async def _send_buffers(self, buffers: Sequence[Buffer], flags: int) -> None:
+        views = [view for buffer in buffers if (view := memoryview(buffer).cast("B")).nbytes]
+        start = 0
+        while start < len(views):
+            batch = views[start : start + _MAX_IOVECS]
+            more = flags if start + len(batch) == len(views) else _MSG_MORE
+            try:
+                sent = self._socket.sendmsg(batch, (), more)
+            except BlockingIOError:
+                await self._until(self._waits.writable)
+                continue
+            except InterruptedError:
+                continue
+            while start < len(views) and sent >= views[start].nbytes:
+                sent -= views[start].nbytes
+                start += 1
+            if sent:
+                views[start] = views[start][sent:]
+        await self._yield_now_and_then()
+
+    async def _send_file(self, fd: int, offset: int, length: int) -> None:
+        end = offset + length
+        while offset < end:
+            try:
+                sent = os.sendfile(self._socket.fileno(), fd, offset, end - offset)
+            except BlockingIOError:
+                await self._until(self._waits.writable)
+                continue
+            except InterruptedError:
+                continue
+            if sent == 0:
+                raise OSError(errno.EIO, f"the file ends {end - offset} bytes before the range that was to be sent")
+            offset += sent
+        await self._yield_now_and_then()
+
+
+def _whole(part: FileRange) -> bytes:
+    data = part.read()
+    if len(data) != len(part):
+        raise OSError(errno.EIO, f"the file ends {len(part) - len(data)} bytes before the range that was to be sent")
+    return data
+
+
+class SocketListener(_Socket):
+    """A listening socket."""
+
+    __slots__ = ("_host", "_port")
+
+    _host: str
+    _port: int
+
+    def __init__(self, sock: socket.socket, waits: Waits) -> None:
+        super().__init__(sock, waits)
+        self._host, self._port = sock.getsockname()[:2]
+
+    @property
+    def host(self) -> str:
+        return self._host
+
+    @property
+    def port(self) -> int:
+        return self._port
+
+    async def accept(self) -> Stream:
+        """The next connection. Out of descriptors: waits until one may be free."""
+        while True:
+            try:
+                sock, _address = self._socket.accept()
+            except BlockingIOError:
+                await self._until(self._waits.readable)
+            except (InterruptedError, ConnectionAbortedError):
+                continue
+            except OSError as error:
+                if error.errno not in _OUT_OF_DESCRIPTORS:
+                    raise
+                await self._waits.sleep(_ACCEPT_PAUSE_S)
+            else:
+                stream = SocketStream(sock, self._waits)
+                try:
+                    await self._yield_now_and_then()
+                except BaseException:
+                    stream.close()
+                    raise
+                return stream
+
+
+class SocketNetwork:
+    """TCP through the kernel."""
+
+    __slots__ = ("_waits",)
+
+    def __init__(self, waits: Waits) -> None:
+        self._waits = waits
+
+    async def listen(self, host: str, port: int) -> Listener:
+        addresses = await self._waits.resolve(host, port, True)
+        family, kind, protocol, _name, address = addresses[0]
+        sock = socket.socket(family, kind, protocol)
+        try:
+            sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            sock.bind(address)
+            sock.listen(BACKLOG)
+            return SocketListener(sock, self._waits)
+        except BaseException:
+            sock.close()
+            raise
+
+    async def connect(self, host: str, port: int) -> Stream:
+        """Tries the addresses of ``host`` in turn; raises the last one's ``OSError``."""
+        failure: OSError | None = None
+        for family, kind, protocol, _name, address in await self._waits.resolve(host, port, False):
+            try:
+                return await self._connect_to(socket.socket(family, kind, protocol), address)
+            except OSError as error:
+                failure = error
+        raise failure or OSError(errno.EADDRNOTAVAIL, f"{host}:{port} has no address")
+
+    async def _connect_to(self, sock: socket.socket, address: Any) -> Stream:
+        try:
+            sock.setblocking(False)
+            status = sock.connect_ex(address)
+            if status == errno.EINPROGRESS:
+                await self._waits.writable(sock)
+                status = sock.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR)
+            else:
+                await self._waits.checkpoint()
+            if status:
+                raise OSError(status, f"connect to {format_address(address)}: {os.strerror(status)}")
+            return SocketStream(sock, self._waits)
+        except BaseException:
+            with contextlib.suppress(OSError):
+                sock.close()
+            raise
+
+
+def format_address(address: Any) -> str:
+    """``host:port`` of a socket address, IPv6 in brackets."""
+    host, port = str(address[0]), int(address[1])
+    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+
+
+def passive_host(host: str) -> str | None:
+    """The host to bind to; an empty one means every interface."""
+    return host or None

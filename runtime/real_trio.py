@@ -1,0 +1,59 @@
+"""The real world of a broker or controller: trio, TCP, the local file system."""
+
+from __future__ import annotations
+
+import random
+import socket
+import time
+
+import trio
+
+from runtime.env import Env, ZkStore
+from runtime.os_files import OsStorage
+from runtime.os_sockets import AddressInfo, SocketNetwork, Waits, passive_host
+
+
+class RealClock:
+    """The system's clocks; ``monotonic`` is trio's, so deadlines compare and a mock clock moves it."""
+
+    def now_ms(self) -> int:
+        return time.time_ns() // 1_000_000
+
+    def monotonic(self) -> float:
+        return trio.current_time()
+
+
+async def _resolve(host: str, port: int, passive: bool) -> AddressInfo:
+    return await trio.socket.getaddrinfo(
+        passive_host(host) if passive else host,
+        port,
+        type=socket.SOCK_STREAM,
+        flags=socket.AI_PASSIVE if passive else 0,
+    )
+
+
+TRIO_WAITS = Waits(
+    readable=trio.lowlevel.wait_readable,
+    writable=trio.lowlevel.wait_writable,
+    closing=trio.lowlevel.notify_closing,
+    checkpoint=trio.lowlevel.checkpoint,
+    sleep=trio.sleep,
+    resolve=_resolve,
+    closed_errors=(trio.ClosedResourceError,),
+)
+
+
+class RealNetwork(SocketNetwork):
+    """TCP, waited for by trio."""
+
+    def __init__(self) -> None:
+        super().__init__(TRIO_WAITS)
+
+
+class RealStorage(OsStorage):
+    """The local file system."""
+
+
+def real_env(*, zk: ZkStore | None = None, rng: random.Random | None = None) -> Env:
+    """The real world under trio."""
+    return Env(clock=RealClock(), network=RealNetwork(), rng=rng or random.Random(), storage=RealStorage(), zk=zk)
