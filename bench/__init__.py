@@ -1,0 +1,1 @@
+"""Side-by-side benchmarks: the same clients against Anabranch and, where Maven is present, Kafka."""

@@ -1,0 +1,251 @@
+"""One load in one client process: ``python -m bench.load KIND --bootstrap ... `` prints one JSON line.
+
+The line holds ``records``, ``seconds`` and, for latency, ``p50_ms`` and ``p99_ms``. Set-up and warm-up are not timed.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import json
+import os
+import time
+from collections.abc import Callable
+from typing import Any
+
+import anyio
+
+WARM_UP_RECORDS = 2_000
+PRODUCE_TIMEOUT_S = 120.0
+BATCH_BYTES = 256 * 1024
+LINGER_MS = 5
+
+
+def values(size: int, count: int = 512) -> list[bytes]:
+    """Random values: neither side gains from an accident of the content."""
+    return [os.urandom(size) for _ in range(count)]
+
+
+def result(records: int, seconds: float, **more: float) -> dict[str, float]:
+    return {"records": records, "seconds": seconds, **more}
+
+
+def percentile(sorted_values: list[float], share: float) -> float:
+    return sorted_values[min(len(sorted_values) - 1, int(share * len(sorted_values)))]
+
+
+# ---------------------------------------------------------------- confluent-kafka (librdkafka)
+
+
+def confluent_producer(arguments: argparse.Namespace, **overrides: Any) -> Any:
+    from confluent_kafka import Producer
+
+    return Producer(
+        {
+            "bootstrap.servers": arguments.bootstrap,
+            "acks": "all",
+            "linger.ms": LINGER_MS,
+            "batch.size": BATCH_BYTES,
+            "queue.buffering.max.messages": 500_000,
+            "partitioner": "murmur2_random",
+            **overrides,
+        }
+    )
+
+
+def confluent_produce(arguments: argparse.Namespace) -> dict[str, float]:
+    """As fast as librdkafka goes, spread over the partitions; the time ends with the last acknowledgement."""
+    producer = confluent_producer(arguments)
+    payload = values(arguments.size)
+    failures: list[Any] = []
+
+    def sent(error: Any, _message: Any) -> None:
+        if error is not None:
+            failures.append(error)
+
+    def send(count: int) -> None:
+        for number in range(count):
+            while True:
+                try:
+                    producer.produce(
+                        arguments.topic,
+                        payload[number & 511],
+                        partition=number // 64 % arguments.partitions,
+                        on_delivery=sent,
+                    )
+                    break
+                except BufferError:
+                    producer.poll(0.01)
+            if number & 1023 == 0:
+                producer.poll(0)
+        if producer.flush(PRODUCE_TIMEOUT_S) or failures:
+            raise SystemExit(f"produce failed: {failures[:1] or 'timed out'}")
+
+    send(WARM_UP_RECORDS)
+    started = time.perf_counter()
+    send(arguments.records)
+    return result(arguments.records, time.perf_counter() - started)
+
+
+def confluent_fetch(arguments: argparse.Namespace) -> dict[str, float]:
+    """Read ``records`` from the start of every partition, without a group."""
+    from confluent_kafka import OFFSET_BEGINNING, Consumer, TopicPartition
+
+    consumer = Consumer(
+        {
+            "bootstrap.servers": arguments.bootstrap,
+            "group.id": "bench",
+            "enable.auto.commit": False,
+            "fetch.max.bytes": 52_428_800,
+            "max.partition.fetch.bytes": 1_048_576,
+            "queued.max.messages.kbytes": 262_144,
+        }
+    )
+    consumer.assign([TopicPartition(arguments.topic, p, OFFSET_BEGINNING) for p in range(arguments.partitions)])
+    seen, started = 0, 0.0
+    deadline = time.perf_counter() + PRODUCE_TIMEOUT_S
+    while seen < arguments.records and time.perf_counter() < deadline:
+        messages = consumer.consume(10_000, timeout=1.0)
+        if not started and messages:
+            started = time.perf_counter()
+            continue
+        seen += len(messages) if started else 0
+        if started and not messages:
+            break
+    seconds = time.perf_counter() - started
+    consumer.close()
+    return result(seen, seconds)
+
+
+def confluent_latency(arguments: argparse.Namespace) -> dict[str, float]:
+    """One record at a time, each waited for."""
+    producer = confluent_producer(arguments, **{"linger.ms": 0, "socket.nagle.disable": True})
+    payload = values(arguments.size)
+    taken = []
+    for number in range(arguments.records + 200):
+        started = time.perf_counter()
+        producer.produce(arguments.topic, payload[number & 511], partition=number % arguments.partitions)
+        producer.flush(PRODUCE_TIMEOUT_S)
+        if number >= 200:
+            taken.append((time.perf_counter() - started) * 1000)
+    taken.sort()
+    return result(len(taken), sum(taken) / 1000, p50_ms=percentile(taken, 0.5), p99_ms=percentile(taken, 0.99))
+
+
+# ---------------------------------------------------------------- aiokafka and anabranch, which share their interface
+
+
+async def send_all(producer: Any, topic: str, payload: list[bytes], count: int, partitions: int) -> None:
+    """Send ``count`` records and wait for all of them, a bounded number unconfirmed."""
+    waiting: list[Any] = []
+    for number in range(count):
+        waiting.append(await producer.send(topic, value=payload[number & 511], partition=number // 64 % partitions))
+        if len(waiting) >= 50_000:
+            for handle in waiting:
+                await handle
+            waiting.clear()
+    for handle in waiting:
+        await handle
+
+
+async def timed_produce(producer: Any, arguments: argparse.Namespace) -> dict[str, float]:
+    payload = values(arguments.size)
+    await send_all(producer, arguments.topic, payload, WARM_UP_RECORDS, arguments.partitions)
+    started = time.perf_counter()
+    await send_all(producer, arguments.topic, payload, arguments.records, arguments.partitions)
+    return result(arguments.records, time.perf_counter() - started)
+
+
+async def timed_fetch(consumer: Any, wanted: int) -> dict[str, float]:
+    """Poll until ``wanted`` records were seen, touching each record's value as an application would."""
+    seen, size, started = 0, 0, 0.0
+    while seen < wanted:
+        batches = await consumer.getmany(timeout_ms=2000)
+        if not started:
+            started = time.perf_counter()
+            continue
+        if not batches:
+            break
+        for records in batches.values():
+            for record in records:
+                size += len(record.value)
+            seen += len(records)
+    return result(seen, time.perf_counter() - started, value_bytes=size)
+
+
+async def aiokafka_produce(arguments: argparse.Namespace) -> dict[str, float]:
+    from aiokafka import AIOKafkaProducer
+
+    producer = AIOKafkaProducer(
+        bootstrap_servers=arguments.bootstrap, acks="all", linger_ms=LINGER_MS, max_batch_size=BATCH_BYTES
+    )
+    await producer.start()
+    try:
+        return await timed_produce(producer, arguments)
+    finally:
+        await producer.stop()
+
+
+async def aiokafka_fetch(arguments: argparse.Namespace) -> dict[str, float]:
+    from aiokafka import AIOKafkaConsumer, TopicPartition
+
+    consumer = AIOKafkaConsumer(
+        bootstrap_servers=arguments.bootstrap, enable_auto_commit=False, auto_offset_reset="earliest"
+    )
+    await consumer.start()
+    try:
+        partitions = [TopicPartition(arguments.topic, number) for number in range(arguments.partitions)]
+        consumer.assign(partitions)
+        await consumer.seek_to_beginning(*partitions)
+        return await timed_fetch(consumer, arguments.records)
+    finally:
+        await consumer.stop()
+
+
+async def anabranch_produce(arguments: argparse.Namespace) -> dict[str, float]:
+    from anabranch import Producer
+
+    async with Producer(
+        bootstrap_servers=arguments.bootstrap, acks="all", linger_ms=LINGER_MS, batch_size=BATCH_BYTES
+    ) as producer:
+        return await timed_produce(producer, arguments)
+
+
+async def anabranch_fetch(arguments: argparse.Namespace) -> dict[str, float]:
+    from anabranch import Consumer, TopicPartition
+
+    async with Consumer(
+        bootstrap_servers=arguments.bootstrap,
+        enable_auto_commit=False,
+        auto_offset_reset="earliest",
+        max_poll_records=10_000,
+    ) as consumer:
+        consumer.assign([TopicPartition(arguments.topic, number) for number in range(arguments.partitions)])
+        return await timed_fetch(consumer, arguments.records)
+
+
+LOADS: dict[str, Callable[[argparse.Namespace], Any]] = {
+    "confluent-produce": confluent_produce,
+    "confluent-fetch": confluent_fetch,
+    "confluent-latency": confluent_latency,
+    "aiokafka-produce": lambda arguments: asyncio.run(aiokafka_produce(arguments)),
+    "aiokafka-fetch": lambda arguments: asyncio.run(aiokafka_fetch(arguments)),
+    "anabranch-produce": lambda arguments: anyio.run(anabranch_produce, arguments),
+    "anabranch-fetch": lambda arguments: anyio.run(anabranch_fetch, arguments),
+}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description="one load against one cluster")
+    parser.add_argument("kind", choices=sorted(LOADS))
+    parser.add_argument("--bootstrap", required=True)
+    parser.add_argument("--topic", required=True)
+    parser.add_argument("--partitions", type=int, required=True)
+    parser.add_argument("--records", type=int, required=True)
+    parser.add_argument("--size", type=int, required=True, help="bytes of each value")
+    arguments = parser.parse_args()
+    print(json.dumps(LOADS[arguments.kind](arguments)))
+
+
+if __name__ == "__main__":
+    main()
