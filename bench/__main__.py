@@ -141,7 +141,8 @@ def run_rounds(targets: list[Target], workloads: list[Workload], rounds: int, sc
 def delete_topics(target: Target, topics: list[str]) -> None:
     from confluent_kafka.admin import AdminClient
 
-    for future in AdminClient({"bootstrap.servers": target.bootstrap}).delete_topics(topics).values():
+    admin = AdminClient({"bootstrap.servers": target.bootstrap})
+    for future in admin.delete_topics(topics).values():
         future.result(30)
 
 
