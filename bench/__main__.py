@@ -7,23 +7,21 @@ from __future__ import annotations
 
 import argparse
 import json
-import signal
 import statistics
 import subprocess
 import sys
 import tempfile
-import time
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from anabranch.testing.processes import ProcessCluster
 from bench.kafka_peer import KafkaCluster, PeerUnavailable, kafka_jars
 from bench.measure import cpu_s, rss_bytes
 
 PARTITIONS = 6
-READY_DEADLINE_S = 90.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,23 +66,9 @@ class Target:
 
 @contextmanager
 def anabranch_target(directory: Path) -> Iterator[Target]:
-    ready = directory / "ready.json"
-    command = [sys.executable, "-m", "anabranch.cli.main", "up", "--brokers", "1", "--port", "0"]
-    command += ["--dir", str(directory / "anabranch"), "--ready-file", str(ready)]
-    with open(directory / "anabranch.log", "wb") as log:
-        process = subprocess.Popen(command, stdout=log, stderr=subprocess.STDOUT)
-    try:
-        deadline = time.monotonic() + READY_DEADLINE_S
-        while not ready.exists():
-            if process.poll() is not None or time.monotonic() > deadline:
-                raise SystemExit(f"anabranch up failed: {(directory / 'anabranch.log').read_text()[-500:]}")
-            time.sleep(0.05)
-        state = json.loads(ready.read_text())
-        pids = list(state["pids"]["brokers"].values())
-        yield Target("Anabranch", state["bootstrap"], pids, rss_bytes(pids))
-    finally:
-        process.send_signal(signal.SIGTERM)
-        process.wait(60)
+    with ProcessCluster(brokers=1, directory=directory / "anabranch") as cluster:
+        pids = list(cluster.broker_pids().values())
+        yield Target("Anabranch", cluster.bootstrap, pids, rss_bytes(pids))
 
 
 @contextmanager

@@ -14,6 +14,8 @@ from pathlib import Path
 from typing import Any
 
 import trio
+from runtime.channel import Channel
+from runtime.embedded_zookeeper import EmbeddedZookeeper
 
 from anabranch.cli.errors import CommandError
 from anabranch.local.plan import (
@@ -27,8 +29,6 @@ from anabranch.local.plan import (
 )
 from anabranch.local.supervisor import Child, Supervisor
 from protocol.generated.describe_cluster import DescribeClusterRequest
-from runtime.channel import Channel
-from runtime.embedded_zookeeper import EmbeddedZookeeper
 from runtime.real_trio import RealNetwork
 
 READY_DEADLINE_S = 90.0
