@@ -1,0 +1,224 @@
+"""Writes the flat decoders: one function per layout, runs of fixed-size fields in one ``unpack_from``.
+
+A length prefix that follows a run is part of it: an int16 or int32 as it is, a compact length by its first byte, which is
+the whole of it below 128.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from protocol.generate_source import Source, python_type
+from protocol.schema import FIXED_FORMATS, FIXED_SIZES, Field, min_bytes, plain_fields, tagged_fields
+
+_TAG_FORMATS = {name: code for name, code in FIXED_FORMATS.items() if name != "uuid"}
+
+
+class DecoderWriter:
+    """Writes the decoder of one layout of one message."""
+
+    def __init__(self, source: Source, version: int, flexible: bool) -> None:
+        self.source = source
+        self.version = version
+        self.flexible = flexible
+        self.run: list[tuple[str, str]] = []
+        self.after_run: list[str] = []
+
+    # -------------------------------------------------------- runs of fixed-size values
+
+    def add(self, code: str, target: str) -> None:
+        self.run.append((code, target))
+
+    def flush(self) -> None:
+        """Write the run that has gathered, if any."""
+        if not self.run:
+            return
+        codes = "".join(code for code, _ in self.run)
+        targets = ", ".join(target for _, target in self.run)
+        comma = "," if len(self.run) == 1 else ""
+        size = sum(16 if code == "16s" else FIXED_WIDTHS[code] for code, _ in self.run)
+        if codes == "B":
+            self.source.line(f"{targets} = data[pos]")
+        else:
+            self.source.line(f"{targets}{comma} = {self.source.unpacker(codes)}(data, pos)")
+        self.source.line(f"pos += {size}")
+        self.source.lines_of(self.after_run)
+        self.run.clear()
+        self.after_run.clear()
+
+    # -------------------------------------------------------- structs
+
+    def function(self, name: str, fields: Sequence[Field], cls: str) -> None:
+        """A decoder of a whole message, or of the value of a tagged field."""
+        source = self.source
+        source.line(f"def {name}(data: memoryview) -> tuple[{cls}, int]:")
+        with source.indented():
+            source.line("size = len(data)" if _needs_size(fields, self.version) else "")
+            source.line("pos = 0")
+            self.struct(fields, "")
+            self.construct("decoded = ", fields, cls, "", "")
+            source.line("return decoded, pos")
+        source.line()
+
+    def struct(self, fields: Sequence[Field], path: str) -> None:
+        """Statements that leave every field in a local variable."""
+        for f in plain_fields(fields, self.version):
+            self.field(f, path)
+        if self.flexible:
+            self.tags(fields, path)
+        self.flush()
+
+    def construct(self, before: str, fields: Sequence[Field], cls: str, path: str, after: str) -> None:
+        """A call of the class with the local variables, an argument a line."""
+        self.source.line(f"{before}{cls}(")
+        for f in fields:
+            if self.version in f.versions:
+                self.source.line(f"    {f.name}={local(path, f.name)},")
+        self.source.line(f"){after}")
+
+    def field(self, f: Field, path: str) -> None:
+        target = local(path, f.name)
+        if f.is_array:
+            self.array(f, path, target)
+        elif f.type == "uuid":
+            self.add("16s", f"{target}_bytes")
+            self.after_run.append(f"{target} = UUID(bytes={target}_bytes)")
+        elif f.type in FIXED_FORMATS:
+            self.add(FIXED_FORMATS[f.type], target)
+        else:
+            self.length("h" if f.type == "string" else "i")
+            self.variable(f.type, target, dotted(path, f.name), self.version in f.nullable)
+
+    def length(self, code: str) -> None:
+        """Leave a length in ``n``, -1 for null."""
+        self.add("B" if self.flexible else code, "n")
+        self.flush()
+        if self.flexible:
+            self.source.line("if n > 127:")
+            self.source.line("    n, pos = read_uvarint(data, pos - 1)")
+            self.source.line("n -= 1")
+
+    def variable(self, type: str, target: str, path: str, nullable: bool) -> None:
+        """A string, bytes or records of ``n`` bytes."""
+        value = {"string": 'str(data[pos:end], "utf-8")', "bytes": "bytes(data[pos:end])", "records": "data[pos:end]"}
+        source = self.source
+        if nullable:
+            source.line("if n == -1:")
+            source.line(f"    {target} = None")
+            source.line("else:")
+        with source.indented(nullable):
+            source.line("end = pos + n")
+            source.line("if n < 0 or end > size:")
+            source.line(f'    raise bad_length("{path}", n, pos, size)')
+            source.line(f"{target} = {value[type]}")
+            source.line("pos = end")
+
+    # -------------------------------------------------------- arrays
+
+    def array(self, f: Field, path: str, target: str) -> None:
+        source = self.source
+        self.length("i")
+        nullable = self.version in f.nullable
+        source.line(f"{target}: {python_type(f)}" if nullable else "")
+        if nullable:
+            source.line("if n == -1:")
+            source.line(f"    {target} = None")
+            source.line("else:")
+        with source.indented(nullable):
+            least = min_bytes(f, self.version, self.flexible)
+            times = f" * {least}" if least > 1 else ""
+            source.line(f"if n < 0 or n{times} > size - pos:")
+            source.line(f'    raise bad_length("{dotted(path, f.name)}", n, pos, size)')
+            self.elements(f, path, target)
+
+    def elements(self, f: Field, path: str, target: str) -> None:
+        source = self.source
+        element = f.element_type
+        inner = dotted(path, f.name) + "[]"
+        if element in FIXED_FORMATS and element != "uuid":
+            source.line(f'{target} = list(unpack_from(f">{{n}}{FIXED_FORMATS[element]}", data, pos))')
+            source.line(f"pos += n * {FIXED_SIZES[element]}" if FIXED_SIZES[element] > 1 else "pos += n")
+            return
+        if element == "uuid":
+            source.line(f"{target} = [UUID(bytes=bytes(data[at : at + 16])) for at in range(pos, pos + 16 * n, 16)]")
+            source.line("pos += n * 16")
+            return
+        source.line(f"{target} = []")
+        source.line("for _ in range(n):")
+        with source.indented():
+            if f.fields:
+                self.struct(f.fields, inner)
+                self.construct(f"{target}.append(", f.fields, element, inner, ")")
+            else:
+                item = local(path, f.name) + "_item"
+                self.length("h" if element == "string" else "i")
+                self.variable(element, item, inner, nullable=False)
+                source.line(f"{target}.append({item})")
+
+    # -------------------------------------------------------- tagged fields
+
+    def tags(self, fields: Sequence[Field], path: str) -> None:
+        source = self.source
+        known = tagged_fields(fields, self.version)
+        self.add("B", "n")
+        self.flush()
+        for f in known:
+            source.line(f"{local(path, f.name)}: {python_type(f)} = {default_source(f)}")
+        source.line("if n:")
+        with source.indented():
+            if not known:
+                source.line("pos = skip_tags(data, pos, n)")
+                return
+            source.line("tags, pos = read_tags(data, pos, n)")
+            for f in known:
+                source.line(f"value = tags.get({f.tag})")
+                source.line("if value is not None:")
+                where = dotted(path, f.name)
+                decoder = self.source.tag_function("decode", f, where, self.version)
+                source.line(f'    {local(path, f.name)} = whole({decoder}(value), value, "{where}")')
+
+
+FIXED_WIDTHS = {"?": 1, "b": 1, "B": 1, "h": 2, "H": 2, "i": 4, "q": 8, "d": 8}
+
+
+def write_tag_decoder(source: Source, name: str, f: Field, version: int) -> None:
+    """The function that decodes the value of a tagged field from exactly its bytes."""
+    writer = DecoderWriter(source, version, True)
+    if f.fields and not f.is_array:
+        writer.function(name, f.fields, f.type)
+        return
+    source.line(f"def {name}(data: memoryview) -> tuple[{python_type(f)}, int]:")
+    with source.indented():
+        if f.type not in FIXED_FORMATS:
+            source.line("size = len(data)")
+        source.line("pos = 0")
+        writer.field(f, "")
+        writer.flush()
+        source.line(f"return {local('', f.name)}, pos")
+    source.line()
+
+
+def _needs_size(fields: Sequence[Field], version: int) -> bool:
+    return any(f.is_array or f.type not in FIXED_FORMATS for f in plain_fields(fields, version))
+
+
+def dotted(path: str, name: str) -> str:
+    return f"{path}.{name}" if path else name
+
+
+_RESERVED = frozenset({"data", "size", "pos", "end", "n", "tags", "value", "type", "id"})
+
+
+def local(path: str, name: str) -> str:
+    """The local variable of a field: its path with underscores."""
+    text = dotted(path, name).replace("[]", "").replace(".", "_")
+    return text + "_" if text in _RESERVED else text
+
+
+def default_source(f: Field) -> str:
+    """The default of a field as Python source."""
+    if f.is_array and f.default is not None:
+        return "EMPTY"
+    if f.type == "uuid":
+        return "ZERO_UUID"
+    return f'"{f.default}"' if isinstance(f.default, str) else repr(f.default)

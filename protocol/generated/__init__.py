@@ -1,0 +1,1 @@
+"""Message classes and flat codecs, written by ``python -m protocol.generate``."""

@@ -1,0 +1,69 @@
+"""AlterPartition (56), in Kafka 3.0 still named AlterIsr: a leader asks the controller to change the ISR.
+
+Only version 0. Kafka calls the structs of the request and of the response by the same names; here those of the
+response start with ``AlterPartitionResponse``.
+"""
+
+from protocol.schema import field, message
+
+REQUEST = message(
+    "AlterPartitionRequest",
+    api_key=56,
+    versions="0",
+    flexible="0+",
+    fields=[
+        field("broker_id", "int32", "0+"),
+        field("broker_epoch", "int64", "0+", default=-1),
+        field(
+            "topics",
+            "[]TopicData",
+            "0+",
+            fields=[
+                field("name", "string", "0+"),
+                field(
+                    "partitions",
+                    "[]PartitionData",
+                    "0+",
+                    fields=[
+                        field("partition_index", "int32", "0+"),
+                        field("leader_epoch", "int32", "0+"),
+                        field("new_isr", "[]int32", "0+"),
+                        field("current_isr_version", "int32", "0+"),
+                    ],
+                ),
+            ],
+        ),
+    ],
+)
+
+RESPONSE = message(
+    "AlterPartitionResponse",
+    api_key=56,
+    versions="0",
+    flexible="0+",
+    fields=[
+        field("throttle_time_ms", "int32", "0+"),
+        field("error_code", "int16", "0+"),
+        field(
+            "topics",
+            "[]AlterPartitionResponseTopicData",
+            "0+",
+            fields=[
+                field("name", "string", "0+"),
+                field(
+                    "partitions",
+                    "[]AlterPartitionResponsePartitionData",
+                    "0+",
+                    fields=[
+                        field("partition_index", "int32", "0+"),
+                        field("error_code", "int16", "0+"),
+                        field("leader_id", "int32", "0+"),
+                        field("leader_epoch", "int32", "0+"),
+                        field("isr", "[]int32", "0+"),
+                        field("current_isr_version", "int32", "0+"),
+                    ],
+                ),
+            ],
+        ),
+    ],
+)

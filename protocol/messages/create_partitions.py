@@ -1,0 +1,55 @@
+"""CreatePartitions (37): change the partition count of topics.
+
+Version 2 is flexible; 3 may answer THROTTLING_QUOTA_EXCEEDED.
+"""
+
+from protocol.schema import field, message
+
+REQUEST = message(
+    "CreatePartitionsRequest",
+    api_key=37,
+    versions="0-3",
+    flexible="2+",
+    fields=[
+        field(
+            "topics",
+            "[]CreatePartitionsTopic",
+            "0+",
+            fields=[
+                field("name", "string", "0+"),
+                field("count", "int32", "0+"),
+                field(
+                    "assignments",
+                    "[]CreatePartitionsAssignment",
+                    "0+",
+                    nullable="0+",
+                    fields=[
+                        field("broker_ids", "[]int32", "0+"),
+                    ],
+                ),
+            ],
+        ),
+        field("timeout_ms", "int32", "0+"),
+        field("validate_only", "bool", "0+"),
+    ],
+)
+
+RESPONSE = message(
+    "CreatePartitionsResponse",
+    api_key=37,
+    versions="0-3",
+    flexible="2+",
+    fields=[
+        field("throttle_time_ms", "int32", "0+"),
+        field(
+            "results",
+            "[]CreatePartitionsTopicResult",
+            "0+",
+            fields=[
+                field("name", "string", "0+"),
+                field("error_code", "int16", "0+"),
+                field("error_message", "string", "0+", nullable="0+", default=None),
+            ],
+        ),
+    ],
+)

@@ -1,0 +1,61 @@
+"""DeleteRecords (21): move the start of partitions up to an offset; -1 is the high watermark.
+
+Version 2 is flexible.
+"""
+
+from protocol.schema import field, message
+
+REQUEST = message(
+    "DeleteRecordsRequest",
+    api_key=21,
+    versions="0-2",
+    flexible="2+",
+    fields=[
+        field(
+            "topics",
+            "[]DeleteRecordsTopic",
+            "0+",
+            fields=[
+                field("name", "string", "0+"),
+                field(
+                    "partitions",
+                    "[]DeleteRecordsPartition",
+                    "0+",
+                    fields=[
+                        field("partition_index", "int32", "0+"),
+                        field("offset", "int64", "0+"),
+                    ],
+                ),
+            ],
+        ),
+        field("timeout_ms", "int32", "0+"),
+    ],
+)
+
+RESPONSE = message(
+    "DeleteRecordsResponse",
+    api_key=21,
+    versions="0-2",
+    flexible="2+",
+    fields=[
+        field("throttle_time_ms", "int32", "0+"),
+        field(
+            "topics",
+            "[]DeleteRecordsTopicResult",
+            "0+",
+            fields=[
+                field("name", "string", "0+"),
+                field(
+                    "partitions",
+                    "[]DeleteRecordsPartitionResult",
+                    "0+",
+                    fields=[
+                        field("partition_index", "int32", "0+"),
+                        field("low_watermark", "int64", "0+"),
+                        field("error_code", "int16", "0+"),
+                    ],
+                ),
+            ],
+        ),
+    ],
+)

@@ -1,0 +1,63 @@
+"""DescribeLogDirs (35): log directories and the sizes of the replicas in them.
+
+A null topic list asks for all. Version 2 is flexible.
+"""
+
+from protocol.schema import field, message
+
+REQUEST = message(
+    "DescribeLogDirsRequest",
+    api_key=35,
+    versions="1-2",
+    flexible="2+",
+    fields=[
+        field(
+            "topics",
+            "[]DescribableLogDirTopic",
+            "1+",
+            nullable="1+",
+            fields=[
+                field("topic", "string", "1+"),
+                field("partitions", "[]int32", "1+"),
+            ],
+        ),
+    ],
+)
+
+RESPONSE = message(
+    "DescribeLogDirsResponse",
+    api_key=35,
+    versions="1-2",
+    flexible="2+",
+    fields=[
+        field("throttle_time_ms", "int32", "1+"),
+        field(
+            "results",
+            "[]DescribeLogDirsResult",
+            "1+",
+            fields=[
+                field("error_code", "int16", "1+"),
+                field("log_dir", "string", "1+"),
+                field(
+                    "topics",
+                    "[]DescribeLogDirsTopic",
+                    "1+",
+                    fields=[
+                        field("name", "string", "1+"),
+                        field(
+                            "partitions",
+                            "[]DescribeLogDirsPartition",
+                            "1+",
+                            fields=[
+                                field("partition_index", "int32", "1+"),
+                                field("partition_size", "int64", "1+"),
+                                field("offset_lag", "int64", "1+"),
+                                field("is_future_key", "bool", "1+"),
+                            ],
+                        ),
+                    ],
+                ),
+            ],
+        ),
+    ],
+)

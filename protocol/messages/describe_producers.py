@@ -1,0 +1,62 @@
+"""DescribeProducers (61): the producers a partition keeps state of."""
+
+from protocol.schema import field, message
+
+REQUEST = message(
+    "DescribeProducersRequest",
+    api_key=61,
+    versions="0",
+    flexible="0+",
+    fields=[
+        field(
+            "topics",
+            "[]TopicRequest",
+            "0+",
+            fields=[
+                field("name", "string", "0+"),
+                field("partition_indexes", "[]int32", "0+"),
+            ],
+        ),
+    ],
+)
+
+RESPONSE = message(
+    "DescribeProducersResponse",
+    api_key=61,
+    versions="0",
+    flexible="0+",
+    fields=[
+        field("throttle_time_ms", "int32", "0+"),
+        field(
+            "topics",
+            "[]TopicResponse",
+            "0+",
+            fields=[
+                field("name", "string", "0+"),
+                field(
+                    "partitions",
+                    "[]PartitionResponse",
+                    "0+",
+                    fields=[
+                        field("partition_index", "int32", "0+"),
+                        field("error_code", "int16", "0+"),
+                        field("error_message", "string", "0+", nullable="0+", default=None),
+                        field(
+                            "active_producers",
+                            "[]ProducerState",
+                            "0+",
+                            fields=[
+                                field("producer_id", "int64", "0+"),
+                                field("producer_epoch", "int32", "0+"),
+                                field("last_sequence", "int32", "0+", default=-1),
+                                field("last_timestamp", "int64", "0+", default=-1),
+                                field("coordinator_epoch", "int32", "0+"),
+                                field("current_txn_start_offset", "int64", "0+", default=-1),
+                            ],
+                        ),
+                    ],
+                ),
+            ],
+        ),
+    ],
+)

@@ -1,0 +1,30 @@
+"""Heartbeat (12): a member is alive.
+
+Version 3 brings static members; 4 is flexible.
+"""
+
+from protocol.schema import field, message
+
+REQUEST = message(
+    "HeartbeatRequest",
+    api_key=12,
+    versions="0-4",
+    flexible="4+",
+    fields=[
+        field("group_id", "string", "0+"),
+        field("generation_id", "int32", "0+"),
+        field("member_id", "string", "0+"),
+        field("group_instance_id", "string", "3+", nullable="3+", default=None),
+    ],
+)
+
+RESPONSE = message(
+    "HeartbeatResponse",
+    api_key=12,
+    versions="0-4",
+    flexible="4+",
+    fields=[
+        field("throttle_time_ms", "int32", "1+", ignorable=True),
+        field("error_code", "int16", "0+"),
+    ],
+)

@@ -1,0 +1,88 @@
+"""LeaderAndIsr (4): the controller tells a broker which partitions it leads and follows.
+
+Only version 5 is implemented: grouped by topic, with topic ids; requests and responses are flexible. Type 1 is a
+full list, 0 not known, 2 an incremental one. KIP-253 tags stand on the partition, for two partitions of one topic
+differ while a resize runs.
+"""
+
+from protocol.schema import field, message
+
+REQUEST = message(
+    "LeaderAndIsrRequest",
+    api_key=4,
+    versions="5",
+    flexible="5+",
+    fields=[
+        field("controller_id", "int32", "5+"),
+        field("controller_epoch", "int32", "5+"),
+        field("broker_epoch", "int64", "5+", default=-1, ignorable=True),
+        field("type", "int8", "5+"),
+        field(
+            "topic_states",
+            "[]LeaderAndIsrTopicState",
+            "5+",
+            fields=[
+                field("topic_name", "string", "5+"),
+                field("topic_id", "uuid", "5+", ignorable=True),
+                field(
+                    "partition_states",
+                    "[]LeaderAndIsrPartitionState",
+                    "5+",
+                    fields=[
+                        field("partition_index", "int32", "5+"),
+                        field("controller_epoch", "int32", "5+"),
+                        field("leader", "int32", "5+"),
+                        field("leader_epoch", "int32", "5+"),
+                        field("isr", "[]int32", "5+"),
+                        field("zk_version", "int32", "5+"),
+                        field("replicas", "[]int32", "5+"),
+                        field("adding_replicas", "[]int32", "5+", ignorable=True),
+                        field("removing_replicas", "[]int32", "5+", ignorable=True),
+                        field("is_new", "bool", "5+", ignorable=True),
+                        field("undeleted_partition_count", "int32", "5+", default=-1, ignorable=True, tag=10253),
+                        field("initial_partition_count", "int32", "5+", default=-1, ignorable=True, tag=10254),
+                        field("incarnation", "int64", "5+", default=-1, ignorable=True, tag=10256),
+                        field("layout_version", "int32", "5+", default=-1, ignorable=True, tag=10257),
+                    ],
+                ),
+            ],
+        ),
+        field(
+            "live_leaders",
+            "[]LeaderAndIsrLiveLeader",
+            "5+",
+            fields=[
+                field("broker_id", "int32", "5+"),
+                field("host_name", "string", "5+"),
+                field("port", "int32", "5+"),
+            ],
+        ),
+    ],
+)
+
+RESPONSE = message(
+    "LeaderAndIsrResponse",
+    api_key=4,
+    versions="5",
+    flexible="5+",
+    fields=[
+        field("error_code", "int16", "5+"),
+        field(
+            "topics",
+            "[]LeaderAndIsrTopicError",
+            "5+",
+            fields=[
+                field("topic_id", "uuid", "5+"),
+                field(
+                    "partition_errors",
+                    "[]LeaderAndIsrPartitionError",
+                    "5+",
+                    fields=[
+                        field("partition_index", "int32", "5+"),
+                        field("error_code", "int16", "5+"),
+                    ],
+                ),
+            ],
+        ),
+    ],
+)

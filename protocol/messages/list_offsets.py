@@ -1,0 +1,66 @@
+"""ListOffsets (2): the offset for a timestamp, or for one of the special timestamps.
+
+Timestamp -1 is the end of the partition, -2 its start, -3 (from version 7) the offset of the largest timestamp.
+Version 2 brings the isolation level, 4 the leader epoch, 6 is flexible.
+"""
+
+from protocol.schema import field, message
+
+REQUEST = message(
+    "ListOffsetsRequest",
+    api_key=2,
+    versions="1-7",
+    flexible="6+",
+    fields=[
+        field("replica_id", "int32", "1+"),
+        field("isolation_level", "int8", "2+"),
+        field(
+            "topics",
+            "[]ListOffsetsTopic",
+            "1+",
+            fields=[
+                field("name", "string", "1+"),
+                field(
+                    "partitions",
+                    "[]ListOffsetsPartition",
+                    "1+",
+                    fields=[
+                        field("partition_index", "int32", "1+"),
+                        field("current_leader_epoch", "int32", "4+", default=-1, ignorable=True),
+                        field("timestamp", "int64", "1+"),
+                    ],
+                ),
+            ],
+        ),
+    ],
+)
+
+RESPONSE = message(
+    "ListOffsetsResponse",
+    api_key=2,
+    versions="1-7",
+    flexible="6+",
+    fields=[
+        field("throttle_time_ms", "int32", "2+", ignorable=True),
+        field(
+            "topics",
+            "[]ListOffsetsTopicResponse",
+            "1+",
+            fields=[
+                field("name", "string", "1+"),
+                field(
+                    "partitions",
+                    "[]ListOffsetsPartitionResponse",
+                    "1+",
+                    fields=[
+                        field("partition_index", "int32", "1+"),
+                        field("error_code", "int16", "1+"),
+                        field("timestamp", "int64", "1+", default=-1),
+                        field("offset", "int64", "1+", default=-1),
+                        field("leader_epoch", "int32", "4+", default=-1),
+                    ],
+                ),
+            ],
+        ),
+    ],
+)

@@ -1,0 +1,78 @@
+"""UpdateMetadata (6): the controller tells a broker about brokers, topics and leaders.
+
+Only version 7 is implemented: grouped by topic, with topic ids, flexible. KIP-253 tags carry the topic's partition
+counts and layout version and each partition's incarnation.
+"""
+
+from protocol.schema import field, message
+
+REQUEST = message(
+    "UpdateMetadataRequest",
+    api_key=6,
+    versions="7",
+    flexible="7+",
+    fields=[
+        field("controller_id", "int32", "7+"),
+        field("controller_epoch", "int32", "7+"),
+        field("broker_epoch", "int64", "7+", default=-1, ignorable=True),
+        field(
+            "topic_states",
+            "[]UpdateMetadataTopicState",
+            "7+",
+            fields=[
+                field("topic_name", "string", "7+"),
+                field("topic_id", "uuid", "7+", ignorable=True),
+                field(
+                    "partition_states",
+                    "[]UpdateMetadataPartitionState",
+                    "7+",
+                    fields=[
+                        field("partition_index", "int32", "7+"),
+                        field("controller_epoch", "int32", "7+"),
+                        field("leader", "int32", "7+"),
+                        field("leader_epoch", "int32", "7+"),
+                        field("isr", "[]int32", "7+"),
+                        field("zk_version", "int32", "7+"),
+                        field("replicas", "[]int32", "7+"),
+                        field("offline_replicas", "[]int32", "7+", ignorable=True),
+                        field("incarnation", "int64", "7+", default=-1, ignorable=True, tag=10256),
+                    ],
+                ),
+                field("undeleted_partition_count", "int32", "7+", default=-1, ignorable=True, tag=10253),
+                field("initial_partition_count", "int32", "7+", default=-1, ignorable=True, tag=10254),
+                field("layout_version", "int32", "7+", default=-1, ignorable=True, tag=10257),
+            ],
+        ),
+        field(
+            "live_brokers",
+            "[]UpdateMetadataBroker",
+            "7+",
+            fields=[
+                field("id", "int32", "7+"),
+                field(
+                    "endpoints",
+                    "[]UpdateMetadataEndpoint",
+                    "7+",
+                    ignorable=True,
+                    fields=[
+                        field("port", "int32", "7+"),
+                        field("host", "string", "7+"),
+                        field("listener", "string", "7+", ignorable=True),
+                        field("security_protocol", "int16", "7+"),
+                    ],
+                ),
+                field("rack", "string", "7+", nullable="7+", ignorable=True),
+            ],
+        ),
+    ],
+)
+
+RESPONSE = message(
+    "UpdateMetadataResponse",
+    api_key=6,
+    versions="7",
+    flexible="7+",
+    fields=[
+        field("error_code", "int16", "7+"),
+    ],
+)
