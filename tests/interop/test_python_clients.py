@@ -1,0 +1,68 @@
+"""Every stock client as producer against every one as consumer, with every codec."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+
+from anabranch import Admin, NewTopic
+from anabranch.testing.processes import ProcessCluster
+from protocol.key_placement import positive_hash
+from tests.interop.clients import CODECS, LIBRARIES, Item, unavailable
+
+PARTITIONS = 3
+RECORDS_PER_CODEC = 60
+
+pytestmark = pytest.mark.interop
+
+
+def items(producer: str) -> dict[str, list[Item]]:
+    """What a producer writes with each codec: keys that repeat, values that compress."""
+    return {
+        codec: [
+            Item(b"key-%d" % (number % 17), f"{producer} {codec} {number} ".encode() * 20)
+            for number in range(RECORDS_PER_CODEC)
+        ]
+        for codec in CODECS
+    }
+
+
+@pytest.fixture(scope="module")
+def written(cluster: ProcessCluster, fresh_name: Callable[[str], str]) -> Callable[[str], str]:
+    """The topic a library has written to, in all codecs; written when first asked for."""
+    import anyio
+
+    topics: dict[str, str] = {}
+
+    async def create(topic: str) -> None:
+        async with Admin(bootstrap_servers=cluster.bootstrap) as admin:
+            await admin.create_topics([NewTopic(topic, num_partitions=PARTITIONS, replication_factor=1)])
+
+    def topic_of(library: str) -> str:
+        if library not in topics:
+            topic = fresh_name(f"written-by-{library}")
+            anyio.run(create, topic)
+            for codec, batch in items(library).items():
+                LIBRARIES[library].produce(cluster.bootstrap, topic, batch, codec)
+            topics[library] = topic
+        return topics[library]
+
+    return topic_of
+
+
+@pytest.mark.parametrize("consumer", LIBRARIES)
+@pytest.mark.parametrize("producer", LIBRARIES)
+def test_what_one_client_writes_another_reads(
+    cluster: ProcessCluster, written: Callable[[str], str], producer: str, consumer: str
+) -> None:
+    for library in (producer, consumer):
+        if reason := unavailable(library):
+            pytest.skip(reason)
+    expected: dict[int, list[Item]] = {}
+    for batch in items(producer).values():
+        for item in batch:
+            expected.setdefault(positive_hash(item.key) % PARTITIONS, []).append(item)
+    count = len(CODECS) * RECORDS_PER_CODEC
+    seen = LIBRARIES[consumer].consume(cluster.bootstrap, written(producer), PARTITIONS, count)
+    assert seen == expected
