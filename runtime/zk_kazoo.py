@@ -1,0 +1,342 @@
+"""A ZooKeeper session through kazoo, bridged to trio.
+
+kazoo speaks the protocol on one thread of its own. Results, watches and state changes come from there to the loop
+through ``TrioToken.run_sync_soon``, in the order in which the server sent them; no call costs a thread. kazoo's recipes
+are not used, and nothing of kazoo is seen outside this file.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+from collections.abc import AsyncIterator, Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import kazoo.exceptions as kazoo_errors
+import trio
+from kazoo.client import KazooClient
+from kazoo.handlers.threading import SequentialThreadingHandler
+from kazoo.protocol.states import KazooState
+from kazoo.retry import KazooRetry
+
+from runtime.env import (
+    BadVersionError,
+    CheckOp,
+    CreateOp,
+    DeleteOp,
+    NodeExistsError,
+    NoNodeError,
+    NotEmptyError,
+    SessionState,
+    SetOp,
+    Watch,
+    ZkConnectionError,
+    ZkError,
+    ZkOp,
+    ZkSessionExpiredError,
+    Znode,
+)
+from runtime.watchdog import Watchdog, end_process
+
+_log = logging.getLogger(__name__)
+_RECONNECT_DELAY_S = 0.05
+_RECONNECT_MAX_DELAY_S = 1.0
+_STATES = {
+    KazooState.CONNECTED: SessionState.CONNECTED,
+    KazooState.SUSPENDED: SessionState.SUSPENDED,
+    KazooState.LOST: SessionState.LOST,
+}
+_ERRORS: tuple[tuple[type[Exception], type[ZkError]], ...] = (
+    (kazoo_errors.NoNodeError, NoNodeError),
+    (kazoo_errors.NodeExistsError, NodeExistsError),
+    (kazoo_errors.BadVersionError, BadVersionError),
+    (kazoo_errors.NotEmptyError, NotEmptyError),
+    (kazoo_errors.SessionExpiredError, ZkSessionExpiredError),
+    (kazoo_errors.ConnectionLoss, ZkConnectionError),
+    (kazoo_errors.OperationTimeoutError, ZkConnectionError),
+    (kazoo_errors.ConnectionDropped, ZkConnectionError),
+)
+
+
+class _DirectQueue:
+    """Stands in for kazoo's queue of completions: runs each one where it is put, on the connection's thread."""
+
+    def put(self, callback: Callable[[], None]) -> None:
+        try:
+            callback()
+        except Exception:
+            _log.exception("a ZooKeeper completion failed")
+
+
+class _DirectHandler(SequentialThreadingHandler):  # type: ignore[misc]
+    """kazoo's threading handler without its two worker threads: callbacks only post to the loop.
+
+    With them results and watches would overtake each other.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.completion_queue = _DirectQueue()
+
+    def start(self) -> None:
+        self._running = True
+
+    def stop(self) -> None:
+        self._running = False
+
+    def dispatch_callback(self, callback: Any) -> None:
+        self.completion_queue.put(lambda: callback.func(*callback.args))
+
+
+@dataclass(frozen=True, slots=True)
+class _WatchBridge:
+    """What kazoo holds: equal for equal callbacks, so that reading a path again does not add a second watch."""
+
+    store: KazooZk
+    watch: Watch
+
+    def __call__(self, _event: object) -> None:
+        self.store.post(self.watch)
+
+    def __hash__(self) -> int:
+        return hash(self.watch)
+
+
+class _Call:
+    """A task that waits for a result; ``expired`` when the session ended between the call and its result."""
+
+    __slots__ = ("expired", "task")
+
+    def __init__(self) -> None:
+        self.task: trio.lowlevel.Task | None = trio.lowlevel.current_task()
+        self.expired = False
+
+    def abandon(self, _raise_cancel: object) -> trio.lowlevel.Abort:
+        self.task = None
+        return trio.lowlevel.Abort.SUCCEEDED
+
+
+class KazooZk:
+    """``ZkStore`` over one kazoo client. Made by ``open_zk``."""
+
+    def __init__(self, client: Any) -> None:
+        self._client = client
+        self._token = trio.lowlevel.current_trio_token()
+        self._state = SessionState.SUSPENDED
+        self._session_id = 0
+        self._callbacks: dict[int, Callable[[SessionState], None]] = {}
+        self._next_callback = 0
+        self._expiries = 0  # as the loop has seen them
+        self._client_expiries = 0  # as kazoo's thread has seen them
+        client.add_listener(self._client_state_changed)
+
+    # ------------------------------------------------------------ session
+
+    @property
+    def state(self) -> SessionState:
+        return self._state
+
+    @property
+    def session_id(self) -> int:
+        return self._session_id
+
+    def on_state(self, callback: Callable[[SessionState], None]) -> Callable[[], None]:
+        number = self._next_callback
+        self._next_callback += 1
+        self._callbacks[number] = callback
+        return lambda: self._callbacks.pop(number, None) and None
+
+    def post(self, callback: Callable[[], None]) -> None:
+        """Run ``callback`` in the loop; from any thread."""
+        with contextlib.suppress(trio.RunFinishedError):
+            self._token.run_sync_soon(callback)
+
+    def _client_state_changed(self, kazoo_state: str) -> None:
+        """On kazoo's thread."""
+        state = _STATES[kazoo_state]
+        session_id = 0
+        if state is SessionState.LOST:
+            self._client_expiries += 1
+        elif state is SessionState.CONNECTED and (client_id := self._client.client_id):
+            session_id = client_id[0]
+        self.post(lambda: self._enter(state, session_id))
+
+    def _enter(self, state: SessionState, session_id: int = 0) -> None:
+        if state is SessionState.CONNECTED:
+            self._session_id = session_id
+        if state is self._state:
+            return
+        if state is SessionState.LOST:
+            self._expiries += 1
+        self._state = state
+        for callback in list(self._callbacks.values()):
+            callback(state)
+
+    def _check_usable(self, path: str) -> None:
+        """Nothing is sent without a session: kazoo would queue it and send it with the next one."""
+        if self._state is SessionState.LOST or self._expiries != self._client_expiries:
+            raise ZkSessionExpiredError(path, "the ZooKeeper session has expired")
+        if self._state is SessionState.SUSPENDED:
+            raise ZkConnectionError(path, "not connected to ZooKeeper; the call was not sent")
+
+    async def _call(self, path: str, send: Callable[..., Any], *arguments: Any, **keywords: Any) -> Any:
+        """Send a request and wait for its result. Raises ``ZkError``."""
+        await trio.lowlevel.checkpoint_if_cancelled()
+        self._check_usable(path)
+        expiries = self._expiries
+        result = send(*arguments, **keywords)
+        call = _Call()
+
+        def resume() -> None:
+            if isinstance(result.exception, kazoo_errors.ConnectionLoss):
+                self._enter(SessionState.SUSPENDED)  # kazoo fails what is pending before it says why
+            if call.task is not None:
+                call.expired = expiries != self._expiries
+                trio.lowlevel.reschedule(call.task)
+                call.task = None
+
+        result.rawlink(lambda _result: self.post(resume))
+        await trio.lowlevel.wait_task_rescheduled(call.abandon)
+        if result.exception is not None:
+            raise _translate(path, result.exception) from None
+        if call.expired:
+            raise ZkConnectionError(path, "the session changed under the call")
+        return result.value
+
+    # ------------------------------------------------------------ reads
+
+    def _bridge(self, watch: Watch | None) -> _WatchBridge | None:
+        return None if watch is None else _WatchBridge(self, watch)
+
+    async def get(self, path: str, watch: Watch | None = None) -> Znode:
+        data, stat = await self._call(path, self._client.get_async, path, watch=self._bridge(watch))
+        return Znode(data, stat.version, stat.czxid, stat.mzxid, stat.ephemeralOwner)
+
+    async def exists(self, path: str, watch: Watch | None = None) -> Znode | None:
+        stat = await self._call(path, self._client.exists_async, path, watch=self._bridge(watch))
+        return None if stat is None else Znode(b"", stat.version, stat.czxid, stat.mzxid, stat.ephemeralOwner)
+
+    async def children(self, path: str, watch: Watch | None = None) -> list[str]:
+        return sorted(await self._call(path, self._client.get_children_async, path, watch=self._bridge(watch)))
+
+    # ------------------------------------------------------------ writes
+
+    async def create(
+        self, path: str, data: bytes, *, ephemeral: bool = False, sequence: bool = False, make_parents: bool = False
+    ) -> str:
+        created: str = await self._call(
+            path,
+            self._client.create_async,
+            path,
+            data,
+            ephemeral=ephemeral,
+            sequence=sequence,
+            makepath=make_parents,
+        )
+        return created
+
+    async def set(self, path: str, data: bytes, version: int = -1) -> int:
+        stat = await self._call(path, self._client.set_async, path, data, version=version)
+        return int(stat.version)
+
+    async def delete(self, path: str, version: int = -1) -> None:
+        await self._call(path, self._client.delete_async, path, version=version)
+
+    async def multi(self, ops: Sequence[ZkOp]) -> list[int]:
+        if not ops:
+            return []
+        transaction = self._client.transaction()
+        for op in ops:
+            _add(transaction, op)
+        results = await self._call(ops[0].path, transaction.commit_async)
+        for op, result in zip(ops, results, strict=True):
+            if isinstance(result, Exception) and not isinstance(result, _BYSTANDERS):
+                raise _translate(op.path, result)
+        return [
+            result.version if isinstance(op, SetOp) else _NEW_VERSIONS[type(op)] for op, result in zip(ops, results)
+        ]
+
+    async def sync(self, path: str) -> None:
+        await self._call(path, self._client.sync_async, path)
+
+
+_BYSTANDERS = (kazoo_errors.RolledBackError, kazoo_errors.RuntimeInconsistency)
+"""What the ops of a failed multi get that are not to blame."""
+_NEW_VERSIONS: dict[type, int] = {CreateOp: 0, DeleteOp: -1, CheckOp: -1}
+
+
+def _add(transaction: Any, op: ZkOp) -> None:
+    match op:
+        case CreateOp(path, data, ephemeral):
+            transaction.create(path, data, ephemeral=ephemeral)
+        case SetOp(path, data, version):
+            transaction.set_data(path, data, version)
+        case DeleteOp(path, version):
+            transaction.delete(path, version)
+        case CheckOp(path, version):
+            transaction.check(path, version)
+
+
+def _translate(path: str, error: Exception) -> ZkError:
+    for kazoo_type, ours in _ERRORS:
+        if isinstance(error, kazoo_type):
+            return ours(path, str(error))
+    return ZkError(path, f"{type(error).__name__} {error}".strip())
+
+
+@contextlib.asynccontextmanager
+async def open_zk(
+    connect_string: str,
+    session_timeout_ms: int = 18_000,
+    *,
+    connect_timeout_ms: int | None = None,
+    on_hang: Callable[[float], None] | None = end_process,
+) -> AsyncIterator[KazooZk]:
+    """Connect (``host:port,host:port/chroot``; the chroot is created) and keep a session until the block ends.
+
+    After expiry a new session starts by itself. A loop that stands still for ``session_timeout_ms`` gets ``on_hang``
+    called on a thread (None: no watchdog). Raises ``ZkConnectionError`` when no server answers within
+    ``connect_timeout_ms`` (the session timeout, unless given).
+    """
+    hosts, slash, chroot = connect_string.partition("/")
+    if chroot:
+        async with open_zk(hosts, session_timeout_ms, connect_timeout_ms=connect_timeout_ms, on_hang=None) as root:
+            with contextlib.suppress(NodeExistsError):
+                await root.create(slash + chroot.rstrip("/"), b"", make_parents=True)
+    retry = KazooRetry(max_tries=-1, delay=_RECONNECT_DELAY_S, max_delay=_RECONNECT_MAX_DELAY_S)
+    client = KazooClient(
+        hosts=connect_string,
+        timeout=session_timeout_ms / 1000,
+        handler=_DirectHandler(),
+        connection_retry=retry,
+        command_retry=KazooRetry(),
+    )
+    zk = KazooZk(client)
+    connected = trio.Event()
+    unregister = zk.on_state(lambda state: connected.set() if state is SessionState.CONNECTED else None)
+    watchdog = Watchdog(session_timeout_ms / 1000, on_hang) if on_hang is not None else None
+    client.start_async()
+    try:
+        with trio.move_on_after((connect_timeout_ms or session_timeout_ms) / 1000):
+            await connected.wait()
+        if not connected.is_set():
+            raise ZkConnectionError(connect_string, "no ZooKeeper server answered")
+        unregister()
+        if watchdog is not None:
+            watchdog.start()
+        yield zk
+    finally:
+        if watchdog is not None:
+            watchdog.stop()
+        with trio.CancelScope(shield=True):
+            await trio.to_thread.run_sync(_stop, client)
+
+
+def _stop(client: Any) -> None:
+    """End the session (its ephemerals go with it) and join kazoo's thread."""
+    try:
+        client.stop()
+        client.close()
+    except Exception:
+        _log.warning("the ZooKeeper client did not stop cleanly", exc_info=True)
