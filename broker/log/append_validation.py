@@ -1,0 +1,138 @@
+"""What a leader checks and changes in a batch before it enters the log. Pure: no state of the partition, no clock.
+
+The usual path reads the header and the CRC only. Records are decoded for a compacted topic (null keys), for a topic
+``compression.type`` other than the batch's, and for ``message.timestamp.before.max.ms``.
+"""
+
+from __future__ import annotations
+
+from broker.log.log_config import MAX_LONG, LogConfig
+from broker.log.producer_state import AppendOrigin
+from protocol.compression import CompressionType, CorruptRecordError
+from protocol.errors import ErrorCode, KafkaError
+from protocol.records import (
+    LOG_APPEND_TIME,
+    BatchBuilder,
+    Buffer,
+    Record,
+    RecordBatch,
+    set_log_append_time,
+    validate_produce_batch,
+)
+
+_CODECS = {
+    "uncompressed": CompressionType.NONE,
+    "gzip": CompressionType.GZIP,
+    "snappy": CompressionType.SNAPPY,
+    "lz4": CompressionType.LZ4,
+    "zstd": CompressionType.ZSTD,
+}
+_NO_TIMESTAMP = -1
+
+
+def validate_append(records: Buffer, config: LogConfig, now_ms: int, origin: AppendOrigin) -> RecordBatch:
+    """The one batch in ``records``, checked and in the topic's form; its ``buffer`` is writable.
+
+    The result shares ``records`` when that is writable and nothing has to be re-encoded. Raises ``KafkaError`` with
+    CORRUPT_MESSAGE 2, MESSAGE_TOO_LARGE 10, INVALID_TIMESTAMP 32, UNSUPPORTED_COMPRESSION_TYPE 76 or INVALID_RECORD 87.
+    """
+    if origin is AppendOrigin.CLIENT:
+        batch = validate_produce_batch(records, config.max_message_bytes)
+    else:
+        batch = _coordinator_batch(records, config.max_message_bytes)
+    if batch.attributes & 0x60:  # control, or a delete horizon, which only compaction may set
+        if batch.has_delete_horizon:
+            raise CorruptRecordError("a delete horizon is set by compaction only", ErrorCode.INVALID_RECORD)
+        return _writable(batch)
+    if "compact" in config.cleanup_policy:
+        _refuse_null_keys(batch.records())
+    if config.message_timestamp_type == "LogAppendTime":
+        batch = _recompressed(batch, config)
+        if batch.buffer.readonly:
+            batch = _writable(batch)
+        set_log_append_time(batch.buffer, now_ms)
+        return RecordBatch(batch.buffer)
+    if batch.attributes & 0x08:
+        raise CorruptRecordError(
+            "the producer set the timestamp type LogAppendTime on a CreateTime topic", ErrorCode.INVALID_TIMESTAMP
+        )
+    _check_timestamps(batch, config, now_ms)
+    if config.compression_type != "producer":
+        batch = _recompressed(batch, config)
+    return _writable(batch) if batch.buffer.readonly else batch
+
+
+def _coordinator_batch(records: Buffer, max_bytes: int) -> RecordBatch:
+    batch = RecordBatch(records)
+    if batch.length != len(batch.buffer):
+        raise CorruptRecordError(f"record batch of {batch.length} bytes in a buffer of {len(batch.buffer)}")
+    if batch.length > max_bytes:
+        raise CorruptRecordError(
+            f"record batch has {batch.length} bytes, {max_bytes} are allowed", ErrorCode.MESSAGE_TOO_LARGE
+        )
+    batch.ensure_valid()
+    return batch
+
+
+def _writable(batch: RecordBatch) -> RecordBatch:
+    return RecordBatch(bytearray(batch.buffer)) if batch.buffer.readonly else batch
+
+
+def _refuse_null_keys(records: list[Record]) -> None:
+    for index, record in enumerate(records):
+        if record.key is None:
+            raise CorruptRecordError(
+                f"record {index} of the batch has no key; a compacted topic needs one", ErrorCode.INVALID_RECORD
+            )
+
+
+def _check_timestamps(batch: RecordBatch, config: LogConfig, now_ms: int) -> None:
+    after_ms = min(config.message_timestamp_after_max_ms, config.message_timestamp_difference_max_ms)
+    before_ms = min(config.message_timestamp_before_max_ms, config.message_timestamp_difference_max_ms)
+    if batch.max_timestamp - now_ms > after_ms:
+        raise KafkaError(
+            ErrorCode.INVALID_TIMESTAMP,
+            f"timestamp {batch.max_timestamp} is more than {after_ms} ms ahead of the broker's time {now_ms}",
+        )
+    if before_ms == MAX_LONG:
+        return
+    for record in batch.records():
+        if record.timestamp != _NO_TIMESTAMP and now_ms - record.timestamp > before_ms:
+            raise KafkaError(
+                ErrorCode.INVALID_TIMESTAMP,
+                f"timestamp {record.timestamp} is more than {before_ms} ms behind the broker's time {now_ms}",
+            )
+
+
+def _recompressed(batch: RecordBatch, config: LogConfig) -> RecordBatch:
+    """The batch in the topic's codec; itself when it is so already, or the topic leaves the choice to the producer."""
+    codec = _CODECS.get(config.compression_type)
+    if codec is None or codec == batch.compression:
+        return batch
+    builder = BatchBuilder(codec, 2**31 - 1)
+    records = batch.records()
+    builder.start_at(records[0].timestamp, batch.max_timestamp)
+    for record in records:
+        builder.append_at(record.offset - batch.base_offset, record.key, record.value, record.headers, record.timestamp)
+    rebuilt = builder.build(
+        batch.base_offset,
+        batch.partition_leader_epoch,
+        batch.producer_id,
+        batch.producer_epoch,
+        batch.base_sequence,
+        batch.is_transactional,
+        batch.is_control,
+    )
+    result = RecordBatch(bytearray(rebuilt))
+    if result.length > config.max_message_bytes:
+        raise CorruptRecordError(
+            f"record batch has {result.length} bytes as {config.compression_type}, "
+            f"{config.max_message_bytes} are allowed",
+            ErrorCode.MESSAGE_TOO_LARGE,
+        )
+    return result
+
+
+def batch_log_append_time(batch: RecordBatch) -> int:
+    """The time the broker gave the batch, -1 when the records carry their producer's."""
+    return batch.max_timestamp if batch.timestamp_type == LOG_APPEND_TIME else _NO_TIMESTAMP

@@ -1,0 +1,50 @@
+"""Reading whole batches of a log file in order, in large pieces."""
+
+from __future__ import annotations
+
+import struct
+
+from protocol.compression import CorruptRecordError
+from protocol.records import HEADER_BYTES, LENGTH_PREFIX_BYTES, RecordBatch
+from runtime.env import File
+
+CHUNK_BYTES = 1024 * 1024
+_LENGTH_AT = 8
+_LENGTH = struct.Struct(">i")
+
+
+class BatchReader:
+    """Batches at given positions of a file; consecutive ones come from one read."""
+
+    __slots__ = ("_chunk", "_chunk_at", "_end", "_file")
+
+    def __init__(self, file: File, end: int) -> None:
+        self._file = file
+        self._end = end
+        self._chunk = memoryview(b"")
+        self._chunk_at = 0
+
+    def at(self, position: int) -> RecordBatch:
+        """The batch at ``position``, CRC and counts checked. Raises ``CorruptRecordError``, also for one cut off."""
+        if self._end - position < HEADER_BYTES:
+            raise CorruptRecordError(f"{self._end - position} bytes at byte {position} are no batch")
+        header = self._bytes(position, HEADER_BYTES)
+        length = _LENGTH.unpack_from(header, _LENGTH_AT)[0] + LENGTH_PREFIX_BYTES
+        if not HEADER_BYTES <= length <= self._end - position:
+            raise CorruptRecordError(f"batch at byte {position} claims {length} bytes")
+        batch = RecordBatch(self._bytes(position, length))
+        if batch.magic != 2:
+            raise CorruptRecordError(f"batch at byte {position} has magic {batch.magic}")
+        batch.ensure_valid()
+        if batch.base_offset < 0 or not 0 <= batch.count <= batch.last_offset_delta + 1:
+            raise CorruptRecordError(f"batch at byte {position} claims impossible offsets: {batch!r}")
+        return batch
+
+    def _bytes(self, position: int, length: int) -> memoryview:
+        start = position - self._chunk_at
+        if start < 0 or start + length > len(self._chunk):
+            wanted = min(max(length, CHUNK_BYTES), self._end - position)
+            self._chunk, self._chunk_at, start = memoryview(self._file.pread(position, wanted)), position, 0
+            if len(self._chunk) < length:
+                raise CorruptRecordError(f"the file ends within the batch at byte {position}")
+        return self._chunk[start : start + length]

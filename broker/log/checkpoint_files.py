@@ -1,0 +1,157 @@
+"""The small text files beside the logs, in Kafka's format: encode, decode, and replace on disk.
+
+A checkpoint is a version line (``0``), a count, then one entry a line. ``decode_*`` raises ``MalformedFileError`` with
+the path and the line.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import uuid
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from protocol.types import TopicPartition
+from runtime.env import Storage
+
+
+class MalformedFileError(ValueError):
+    """A file in a log directory that is not what its name says."""
+
+    def __init__(self, path: str, detail: str) -> None:
+        super().__init__(f"{path}: {detail}")
+        self.path = path
+
+
+def write_replace(storage: Storage, path: str, data: bytes) -> None:
+    """Write under a temporary name and rename over ``path``, without waiting for the disk.
+
+    For files that recovery can rebuild: whatever happens to the process, a reader sees the old or the new content.
+    """
+    temporary = path + ".tmp"
+    file = storage.open(temporary, create=True)
+    try:
+        file.truncate(0)
+        file.append(data)
+    finally:
+        file.close()
+    storage.rename(temporary, path)
+
+
+def _encode(lines: Sequence[str]) -> bytes:
+    return "".join(f"{line}\n" for line in ("0", str(len(lines)), *lines)).encode()
+
+
+def _decode(path: str, data: bytes, fields: int) -> list[list[str]]:
+    try:
+        lines = data.decode().splitlines()
+    except UnicodeDecodeError as error:
+        raise MalformedFileError(path, "not text") from error
+    if len(lines) < 2 or lines[0].strip() != "0" or not lines[1].strip().isdecimal():
+        raise MalformedFileError(path, "the first two lines must be the version 0 and a count")
+    count, entries = int(lines[1]), [line.split() for line in lines[2:] if line.strip()]
+    if len(entries) != count:
+        raise MalformedFileError(path, f"{len(entries)} entries, the count says {count}")
+    for number, entry in enumerate(entries, 3):
+        if len(entry) != fields:
+            raise MalformedFileError(path, f"line {number}: expected {fields} fields")
+    return entries
+
+
+def _number(path: str, text: str) -> int:
+    try:
+        return int(text)
+    except ValueError as error:
+        raise MalformedFileError(path, f"{text!r} is not a number") from error
+
+
+def encode_offsets(offsets: Mapping[TopicPartition, int]) -> bytes:
+    """``topic partition offset`` lines, sorted."""
+    return _encode([f"{tp.topic} {tp.partition} {offset}" for tp, offset in sorted(offsets.items())])
+
+
+def decode_offsets(path: str, data: bytes) -> dict[TopicPartition, int]:
+    """The inverse of ``encode_offsets``."""
+    return {
+        TopicPartition(topic, _number(path, partition)): _number(path, offset)
+        for topic, partition, offset in _decode(path, data, 3)
+    }
+
+
+def encode_epochs(entries: Sequence[tuple[int, int]]) -> bytes:
+    """``epoch start_offset`` lines, in the order given (ascending)."""
+    return _encode([f"{epoch} {start_offset}" for epoch, start_offset in entries])
+
+
+def decode_epochs(path: str, data: bytes) -> list[tuple[int, int]]:
+    """The inverse of ``encode_epochs``."""
+    return [(_number(path, epoch), _number(path, offset)) for epoch, offset in _decode(path, data, 2)]
+
+
+# ---------------------------------------------------------------- partition.metadata
+
+
+@dataclass(frozen=True, slots=True)
+class PartitionMetadata:
+    """Whose log a directory is. ``incarnation`` is -1 in a directory that Kafka wrote."""
+
+    topic_id: uuid.UUID
+    incarnation: int = -1
+
+
+def encode_partition_metadata(metadata: PartitionMetadata) -> bytes:
+    """Kafka's two lines; the incarnation is a third, which Kafka does not read."""
+    topic_id = base64.urlsafe_b64encode(metadata.topic_id.bytes).rstrip(b"=").decode()
+    text = f"version: 0\ntopic_id: {topic_id}\n"
+    if metadata.incarnation >= 0:
+        text += f"incarnation: {metadata.incarnation}\n"
+    return text.encode()
+
+
+def decode_partition_metadata(path: str, data: bytes) -> PartitionMetadata:
+    """The inverse of ``encode_partition_metadata``."""
+    fields = _properties(path, data, ":")
+    if fields.get("version") != "0":
+        raise MalformedFileError(path, "version must be 0")
+    text = fields.get("topic_id", "")
+    try:
+        topic_id = uuid.UUID(bytes=base64.urlsafe_b64decode(text + "=" * (-len(text) % 4)))
+    except (ValueError, binascii.Error) as error:
+        raise MalformedFileError(path, f"topic_id {text!r} is not 16 bytes in base64") from error
+    return PartitionMetadata(topic_id, _number(path, fields.get("incarnation", "-1")))
+
+
+# ---------------------------------------------------------------- meta.properties
+
+
+@dataclass(frozen=True, slots=True)
+class MetaProperties:
+    """Whose directory a log dir is."""
+
+    broker_id: int
+    cluster_id: str
+
+
+def encode_meta_properties(meta: MetaProperties) -> bytes:
+    """``meta.properties`` of version 0."""
+    return f"#\nbroker.id={meta.broker_id}\ncluster.id={meta.cluster_id}\nversion=0\n".encode()
+
+
+def decode_meta_properties(path: str, data: bytes) -> MetaProperties:
+    """The inverse of ``encode_meta_properties``; comments and unknown keys are skipped."""
+    fields = _properties(path, data, "=")
+    if fields.get("version", "0") != "0":
+        raise MalformedFileError(path, f"version {fields['version']} is not known")
+    if "broker.id" not in fields:
+        raise MalformedFileError(path, "broker.id is missing")
+    return MetaProperties(_number(path, fields["broker.id"]), fields.get("cluster.id", ""))
+
+
+def _properties(path: str, data: bytes, separator: str) -> dict[str, str]:
+    try:
+        lines = data.decode().splitlines()
+    except UnicodeDecodeError as error:
+        raise MalformedFileError(path, "not text") from error
+    pairs = (line.partition(separator) for line in lines if line.strip() and not line.startswith(("#", "!")))
+    return {name.strip(): value.strip() for name, _, value in pairs}

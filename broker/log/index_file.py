@@ -1,0 +1,110 @@
+"""A file of fixed-size entries that grows at its end: what offset, time and transaction index have in common."""
+
+from __future__ import annotations
+
+from runtime.env import Storage
+
+WRITE_AT_BYTES = 4096
+"""New entries are written once this many bytes have gathered, and on roll, flush and close: a crash loses nothing that
+recovery does not rebuild, because it begins in the segment that holds the recovery point."""
+
+
+class IndexFile:
+    """Entries of ``ENTRY_BYTES`` each, all in memory while in use; no descriptor is held.
+
+    A sealed segment's entries are loaded on the first look-up and dropped by ``release``.
+    """
+
+    ENTRY_BYTES = 1
+
+    __slots__ = ("_data", "_storage", "_written", "path")
+
+    def __init__(self, storage: Storage, path: str, *, create: bool = False) -> None:
+        self._storage = storage
+        self.path = path
+        self._data: bytearray | None = None
+        self._written = 0
+        if create:
+            self._replace_file()
+
+    @property
+    def entries(self) -> bytearray:
+        """All entries, loaded when they are not in memory."""
+        if self._data is None:
+            self._data = (
+                bytearray(self._storage.read_bytes(self.path)) if self._storage.exists(self.path) else bytearray()
+            )
+            self._written = len(self._data)
+        return self._data
+
+    @property
+    def count(self) -> int:
+        """Number of entries."""
+        return len(self.entries) // self.ENTRY_BYTES
+
+    def size_on_disk(self) -> int:
+        """Bytes in the file; 0 when there is none."""
+        return self._storage.size(self.path) if self._storage.exists(self.path) else 0
+
+    def add(self, entry: bytes) -> None:
+        """Append an entry in memory; written with others. A failing write is tried again by the next ``write``."""
+        data = self.entries
+        data += entry
+        if len(data) - self._written >= WRITE_AT_BYTES:
+            try:
+                self.write()
+            except OSError:
+                return
+
+    def write(self) -> None:
+        """Write what is in memory only. Raises ``OSError``."""
+        data = self._data
+        if data is None or len(data) == self._written:
+            return
+        file = self._storage.open(self.path, create=True)
+        try:
+            file.append(data[self._written :])
+        finally:
+            file.close()
+        self._written = len(data)
+
+    def keep(self, count: int) -> None:
+        """Drop all entries but the first ``count``."""
+        data = self.entries
+        size = count * self.ENTRY_BYTES
+        del data[size:]
+        if self._written > size:
+            file = self._storage.open(self.path, create=True)
+            try:
+                file.truncate(size)
+            finally:
+                file.close()
+            self._written = size
+
+    def reset(self) -> None:
+        """Start again with an empty file."""
+        self._data = bytearray()
+        self._replace_file()
+
+    def release(self) -> None:
+        """Drop the entries from memory when the file has them all."""
+        if self._data is not None and len(self._data) == self._written:
+            self._data = None
+
+    async def sync(self) -> None:
+        """Write, then fdatasync."""
+        self.write()
+        if self._storage.exists(self.path):
+            file = self._storage.open(self.path)
+            try:
+                await file.sync()
+            finally:
+                file.close()
+
+    def _replace_file(self) -> None:
+        file = self._storage.open(self.path, create=True)
+        try:
+            file.truncate(0)
+        finally:
+            file.close()
+        self._written = 0

@@ -1,0 +1,102 @@
+"""Which leader epoch begins at which offset (KIP-101, KIP-279), kept in ``leader-epoch-checkpoint``."""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+
+from broker.log.checkpoint_files import decode_epochs, encode_epochs, write_replace
+from runtime.env import Storage
+
+UNDEFINED_EPOCH = -1
+UNDEFINED_OFFSET = -1
+
+
+class LeaderEpochCache:
+    """Ascending (epoch, start offset) pairs; both strictly increase.
+
+    The file is replaced at every change, not synced: after a crash recovery assigns again what the log holds. A change
+    whose write fails (disk full) stays in memory and is written by the next ``save``.
+    """
+
+    __slots__ = ("_dirty", "_path", "_starts", "_storage", "epochs", "latest_epoch")
+
+    def __init__(self, storage: Storage, path: str) -> None:
+        self._storage = storage
+        self._path = path
+        self._dirty = False
+        self._starts: list[int] = []
+        self.epochs: list[int] = []
+        self.latest_epoch = UNDEFINED_EPOCH
+
+    def load(self) -> None:
+        """Read the file, if there is one. Raises ``MalformedFileError``."""
+        if self._storage.exists(self._path):
+            self._set(decode_epochs(self._path, self._storage.read_bytes(self._path)))
+
+    @property
+    def entries(self) -> list[tuple[int, int]]:
+        """(epoch, start offset), ascending."""
+        return list(zip(self.epochs, self._starts))
+
+    def assign(self, epoch: int, start_offset: int) -> None:
+        """Records from ``start_offset`` on were written in ``epoch``. Known and older epochs change nothing."""
+        if epoch <= self.latest_epoch:
+            return
+        self._set([entry for entry in self.entries if entry[1] < start_offset] + [(epoch, start_offset)])
+        self._changed()
+
+    def end_offset_for(self, epoch: int, log_end_offset: int) -> tuple[int, int]:
+        """(largest epoch not above ``epoch``, its end offset), or (-1, -1) when ``epoch`` is above all known.
+
+        KIP-279: an epoch older than all known is answered with itself and the start offset of the first known.
+        """
+        if epoch == UNDEFINED_EPOCH or epoch > self.latest_epoch:
+            return UNDEFINED_EPOCH, UNDEFINED_OFFSET
+        if epoch == self.latest_epoch:
+            return epoch, log_end_offset
+        higher = bisect_right(self.epochs, epoch)
+        found = self.epochs[higher - 1] if higher else epoch
+        return found, self._starts[higher]
+
+    def epoch_for(self, offset: int) -> int:
+        """The epoch a record at ``offset`` was written in, -1 when not known."""
+        index = bisect_right(self._starts, offset)
+        return self.epochs[index - 1] if index else UNDEFINED_EPOCH
+
+    def truncate_from_end(self, end_offset: int) -> None:
+        """Forget the epochs that begin at or above ``end_offset``."""
+        kept = [entry for entry in self.entries if entry[1] < end_offset]
+        if len(kept) < len(self.epochs):
+            self._set(kept)
+            self._changed()
+
+    def truncate_from_start(self, start_offset: int) -> None:
+        """Forget the epochs that end at or below ``start_offset``; the first kept one then begins there."""
+        index = bisect_right(self._starts, start_offset)
+        if index and self._starts[index - 1] < start_offset:
+            self._set([(self.epochs[index - 1], start_offset), *self.entries[index:]])
+            self._changed()
+
+    def clear(self) -> None:
+        """Forget everything."""
+        if self.epochs:
+            self._set([])
+            self._changed()
+
+    def save(self) -> None:
+        """Write the file if an earlier write failed. Raises ``OSError``."""
+        if self._dirty:
+            write_replace(self._storage, self._path, encode_epochs(self.entries))
+            self._dirty = False
+
+    def _set(self, entries: list[tuple[int, int]]) -> None:
+        self.epochs = [epoch for epoch, _ in entries]
+        self._starts = [offset for _, offset in entries]
+        self.latest_epoch = self.epochs[-1] if self.epochs else UNDEFINED_EPOCH
+
+    def _changed(self) -> None:
+        self._dirty = True
+        try:
+            self.save()
+        except OSError:
+            return

@@ -1,0 +1,240 @@
+"""Opening a log that is on disk: finish what a crash interrupted, recover what it may have damaged, rebuild the rest.
+
+After an unclean shutdown the segments from the recovery point on are read batch by batch: the log ends before the first
+bad one, and their indexes, the leader epochs and the producers are built again. The work is cut into slices.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import structlog
+
+from broker.log.batch_reader import BatchReader
+from broker.log.checkpoint_files import (
+    MalformedFileError,
+    PartitionMetadata,
+    decode_partition_metadata,
+)
+from broker.log.leader_epoch_cache import LeaderEpochCache
+from broker.log.log_config import LogConfig
+from broker.log.partition_log import LogState, PartitionLog
+from broker.log.paths import LEADER_EPOCH_CHECKPOINT, LOG_SUFFIX, PARTITION_METADATA, SEGMENT_SUFFIXES, join, offset_of
+from broker.log.producer_state import DEFAULT_EXPIRATION_MS, ProducerState
+from broker.log.segment import MAX_RELATIVE_OFFSET, LogSegment
+from broker.log.segment_swap import finish_swaps
+from broker.log.slices import TimeSlice
+from broker.log.snapshot_files import SnapshotFiles, replay_producers, restore_producers
+from protocol.compression import CorruptRecordError
+from protocol.types import ZERO_UUID, TopicPartition
+from runtime.env import Env, Storage
+
+logger = structlog.get_logger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class Checkpoints:
+    """What the log dir's checkpoint files say of one partition; the defaults stand for no line."""
+
+    recovery_point: int = 0
+    log_start_offset: int = 0
+    high_watermark: int = 0
+
+
+async def open_log(
+    env: Env,
+    directory: str,
+    partition: TopicPartition,
+    config: LogConfig,
+    checkpoints: Checkpoints,
+    *,
+    clean: bool,
+    producer_expiration_ms: int = DEFAULT_EXPIRATION_MS,
+) -> PartitionLog:
+    """The log in ``directory``. ``clean``: the last shutdown wrote everything, so nothing needs recovery.
+
+    Never raises for what a log file holds; ``OSError`` for what the disk refuses.
+    """
+    loader = _Loader(env, directory, partition, config, checkpoints)
+    await loader.load_segments(clean=clean)
+    state = await loader.state(clean=clean, producer_expiration_ms=producer_expiration_ms)
+    log = PartitionLog(env, directory, partition, loader.metadata(), config, state)
+    log.update_config(config)
+    return log
+
+
+class _Loader:
+    """One opening of one log."""
+
+    def __init__(
+        self, env: Env, directory: str, partition: TopicPartition, config: LogConfig, checkpoints: Checkpoints
+    ) -> None:
+        assert env.storage is not None
+        self._storage: Storage = env.storage
+        self._now_ms = env.clock.now_ms()
+        self._directory = directory
+        self._partition = partition
+        self._config = config
+        self._checkpoints = checkpoints
+        self._work = TimeSlice(env.clock)
+        self._epochs = LeaderEpochCache(self._storage, join(directory, LEADER_EPOCH_CHECKPOINT))
+        self._segments: list[LogSegment] = []
+        self._end_offset = 0
+        self._log = logger.bind(partition=str(partition))
+
+    def metadata(self) -> PartitionMetadata:
+        """Whose log this is; the zero id and incarnation -1 when the file is missing or damaged."""
+        path = join(self._directory, PARTITION_METADATA)
+        try:
+            return decode_partition_metadata(path, self._storage.read_bytes(path))
+        except FileNotFoundError:
+            return PartitionMetadata(ZERO_UUID)
+        except MalformedFileError as error:
+            self._log.warning("log.metadata_malformed", error=str(error))
+            return PartitionMetadata(ZERO_UUID)
+
+    # ------------------------------------------------------------ segments
+
+    async def load_segments(self, *, clean: bool) -> None:
+        """Find the segments, recover those that need it, and the log's end."""
+        finish_swaps(self._storage, self._directory)
+        names = self._storage.listdir(self._directory)
+        bases = sorted(base for name in names if name.endswith(LOG_SUFFIX) and (base := offset_of(name)) is not None)
+        self._remove_orphans(names, set(bases))
+        try:
+            self._epochs.load()
+        except MalformedFileError as error:
+            self._log.warning("log.epochs_malformed", error=str(error))
+            clean = False
+        self._segments = [
+            LogSegment(self._storage, self._directory, base, self._config, self._now_ms) for base in bases
+        ]
+        if not self._segments:
+            self._start_over(self._checkpoints.log_start_offset)
+            return
+        first = self._first_to_recover(clean, bases)
+        for index, segment in enumerate(self._segments):
+            is_last = index == len(self._segments) - 1
+            if index < first and self._is_sound(segment, is_last=is_last):
+                continue
+            limit = MAX_RELATIVE_OFFSET + segment.base_offset if is_last else bases[index + 1] - 1
+            if await self._recover(segment, limit) and not is_last:
+                self._drop_after(index)
+                break
+            if self._work.due():
+                await self._work.pause()
+        self._end_offset = self._load_end()
+
+    def _first_to_recover(self, clean: bool, bases: list[int]) -> int:
+        """Index of the segment that holds the recovery point: what is before it is on disk."""
+        if clean:
+            return len(bases)
+        point = self._checkpoints.recovery_point
+        return max(sum(1 for base in bases if base <= point) - 1, 0)
+
+    def _is_sound(self, segment: LogSegment, *, is_last: bool) -> bool:
+        """Whether a segment that needs no recovery has the indexes it should have."""
+        has_indexes = self._storage.exists(segment.offset_index.path) and self._storage.exists(segment.time_index.path)
+        if not has_indexes:
+            return False
+        # A sealed segment's time index ends with a final entry, so that an empty one means lost.
+        times_lost = segment.size_bytes > 0 and segment.time_index.size_on_disk() == 0 and not is_last
+        sound = not times_lost and (
+            segment.offset_index.is_sane(segment.size_bytes)
+            and segment.time_index.is_sane()
+            and segment.txn_index.is_sane()
+        )
+        if sound and is_last:
+            try:
+                segment.load_tail()
+            except CorruptRecordError:
+                return False
+        if not is_last:
+            segment.release()
+        return sound
+
+    async def _recover(self, segment: LogSegment, last_allowed: int) -> bool:
+        """Read a segment batch by batch, build its indexes anew, cut it before the first bad batch; whether it was cut."""
+        file = segment.file
+        size = file.size()
+        reader = BatchReader(file, size)
+        segment.begin_rebuild()
+        next_offset = segment.base_offset
+        damage = ""
+        while segment.size_bytes < size:
+            try:
+                batch = reader.at(segment.size_bytes)
+            except CorruptRecordError as error:
+                damage = error.message
+                break
+            if batch.base_offset < next_offset or batch.last_offset > last_allowed:
+                damage = f"batch with offsets {batch.base_offset}-{batch.last_offset} where {next_offset} follows"
+                break
+            segment.account(batch.last_offset, batch.length, batch.max_timestamp)
+            self._epochs.assign(batch.partition_leader_epoch, batch.base_offset)
+            next_offset = batch.next_offset
+            if self._work.due():
+                await self._work.pause()
+        if damage:
+            self._log.warning(
+                "log.truncated",
+                file=file.path,
+                kept_bytes=segment.size_bytes,
+                dropped_bytes=size - segment.size_bytes,
+                reason=damage,
+            )
+            file.truncate(segment.size_bytes)
+        if not segment.txn_index.is_sane():
+            segment.txn_index.reset()
+        segment.txn_index.truncate_to(next_offset)
+        segment.seal()
+        return bool(damage)
+
+    def _drop_after(self, index: int) -> None:
+        """The log ends in segment ``index``: what follows is behind a hole."""
+        for segment in self._segments[index + 1 :]:
+            self._log.warning("log.segment_dropped", file=segment.path(LOG_SUFFIX))
+            for path in segment.mark_deleted():
+                self._storage.remove(path)
+        del self._segments[index + 1 :]
+
+    def _load_end(self) -> int:
+        return self._segments[-1].load_tail()
+
+    def _remove_orphans(self, names: list[str], bases: set[int]) -> None:
+        for name in names:
+            if name.endswith(SEGMENT_SUFFIXES) and not name.endswith(LOG_SUFFIX) and offset_of(name) not in bases:
+                self._storage.remove(join(self._directory, name))
+
+    def _start_over(self, offset: int) -> None:
+        self._segments = [LogSegment(self._storage, self._directory, offset, self._config, self._now_ms, create=True)]
+        self._end_offset = offset
+
+    # ------------------------------------------------------------ offsets, epochs, producers
+
+    async def state(self, *, clean: bool, producer_expiration_ms: int) -> LogState:
+        """Everything a ``PartitionLog`` begins with."""
+        log_start = max(self._checkpoints.log_start_offset, self._segments[0].base_offset)
+        if log_start > self._end_offset:
+            self._log.warning("log.start_above_end", log_start_offset=log_start, log_end_offset=self._end_offset)
+            for segment in self._segments:
+                for path in segment.mark_deleted():
+                    self._storage.remove(path)
+            self._start_over(log_start)
+        end = self._end_offset
+        self._epochs.truncate_from_end(end)
+        self._epochs.truncate_from_start(log_start)
+        snapshots = SnapshotFiles(self._storage, self._directory, self._storage.listdir(self._directory))
+        snapshots.keep_for([segment.base_offset for segment in self._segments])
+        producers = ProducerState(producer_expiration_ms)
+        restore_producers(producers, snapshots, log_start, end, self._now_ms)
+        for _ in replay_producers(producers, self._segments, end, snapshots):
+            if self._work.due():
+                await self._work.pause()
+        producers.remove_expired(self._now_ms)
+        high_watermark = min(max(self._checkpoints.high_watermark, log_start), end)
+        producers.on_high_watermark(high_watermark)
+        recovery_point = end if clean else min(self._checkpoints.recovery_point, end)
+        return LogState(
+            self._segments, self._epochs, producers, snapshots, log_start, end, high_watermark, recovery_point
+        )

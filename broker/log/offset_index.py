@@ -1,0 +1,65 @@
+"""``.index``: where in the log file an offset is to be looked for."""
+
+from __future__ import annotations
+
+import struct
+
+from broker.log.index_file import IndexFile
+from runtime.env import Storage
+
+_ENTRY = struct.Struct(">ii")
+
+
+class OffsetIndex(IndexFile):
+    """Entries (last offset of a batch - base offset, position of that batch), both strictly increasing; big-endian."""
+
+    ENTRY_BYTES = 8
+
+    __slots__ = ("base_offset",)
+
+    def __init__(self, storage: Storage, path: str, base_offset: int, *, create: bool = False) -> None:
+        super().__init__(storage, path, create=create)
+        self.base_offset = base_offset
+
+    def append(self, last_offset: int, position: int) -> None:
+        """The batch at ``position`` ends with ``last_offset``."""
+        self.add(_ENTRY.pack(last_offset - self.base_offset, position))
+
+    def entry(self, index: int) -> tuple[int, int]:
+        """(offset, position) of an entry."""
+        relative, position = _ENTRY.unpack_from(self.entries, index * 8)
+        return self.base_offset + relative, position
+
+    def lookup(self, offset: int) -> tuple[int, int]:
+        """The entry with the largest offset not above ``offset``; (base offset, 0) when there is none."""
+        found = self._floor(0, offset - self.base_offset)
+        return self.entry(found) if found >= 0 else (self.base_offset, 0)
+
+    def position_floor(self, position: int) -> int:
+        """The largest indexed position not above ``position``: the start of a batch. 0 when there is none."""
+        found = self._floor(1, position)
+        return self.entry(found)[1] if found >= 0 else 0
+
+    def truncate_to(self, offset: int) -> None:
+        """Drop the entries at or above ``offset``."""
+        self.keep(self._floor(0, offset - self.base_offset - 1) + 1)
+
+    def is_sane(self, log_size: int) -> bool:
+        """Whole entries, and the last one inside of the log file."""
+        data = self.entries
+        if len(data) % 8:
+            return False
+        return not data or (0 <= self.entry(-1 + len(data) // 8)[1] < log_size and self.entry(0)[0] >= self.base_offset)
+
+    def _floor(self, column: int, value: int) -> int:
+        """Index of the last entry whose ``column`` is at most ``value``, -1 when none is."""
+        data = self.entries
+        unpack = _ENTRY.unpack_from
+        low, high = 0, len(data) // 8
+        while low < high:
+            middle = (low + high) >> 1
+            if unpack(data, middle * 8)[column] <= value:
+                low = middle + 1
+            else:
+                high = middle
+        return low - 1

@@ -1,0 +1,76 @@
+"""Names of a partition's directory and of the files in it. Pure."""
+
+from __future__ import annotations
+
+import uuid
+
+from protocol.types import TopicPartition
+
+LOG_SUFFIX = ".log"
+INDEX_SUFFIX = ".index"
+TIME_INDEX_SUFFIX = ".timeindex"
+TXN_INDEX_SUFFIX = ".txnindex"
+SNAPSHOT_SUFFIX = ".snapshot"
+SEGMENT_SUFFIXES = (LOG_SUFFIX, INDEX_SUFFIX, TIME_INDEX_SUFFIX, TXN_INDEX_SUFFIX)
+
+DELETED_SUFFIX = ".deleted"
+"""A file whose removal is under way: removed at the next start if the process dies first."""
+CLEANED_SUFFIX = ".cleaned"
+"""A compacted segment that is not complete: removed at the next start."""
+SWAP_SUFFIX = ".swap"
+"""A complete compacted segment: the next start finishes putting it in place."""
+
+DELETE_DIR_SUFFIX = "-delete"
+
+LEADER_EPOCH_CHECKPOINT = "leader-epoch-checkpoint"
+PARTITION_METADATA = "partition.metadata"
+
+RECOVERY_POINT_CHECKPOINT = "recovery-point-offset-checkpoint"
+HIGH_WATERMARK_CHECKPOINT = "replication-offset-checkpoint"
+LOG_START_CHECKPOINT = "log-start-offset-checkpoint"
+CLEANER_CHECKPOINT = "cleaner-offset-checkpoint"
+CLEAN_SHUTDOWN_MARKER = ".kafka_cleanshutdown"
+LOCK_FILE = ".lock"
+META_PROPERTIES = "meta.properties"
+
+_MAX_NAME_LENGTH = 255
+
+
+def join(directory: str, name: str) -> str:
+    """A path below ``directory``."""
+    return f"{directory}/{name}"
+
+
+def segment_file(directory: str, base_offset: int, suffix: str) -> str:
+    """Path of a segment's file: the base offset in 20 digits and the suffix."""
+    return f"{directory}/{base_offset:020d}{suffix}"
+
+
+def offset_of(name: str) -> int | None:
+    """The offset a file name starts with, None when it does not start with 20 digits and a dot."""
+    digits, dot, _ = name.partition(".")
+    return int(digits) if dot and len(digits) == 20 and digits.isdecimal() else None
+
+
+def directory_name(partition: TopicPartition) -> str:
+    """``<topic>-<partition>``."""
+    return f"{partition.topic}-{partition.partition}"
+
+
+def parse_directory_name(name: str) -> TopicPartition | None:
+    """The partition a directory holds; None for one that is being deleted or is not a partition's."""
+    topic, dash, number = name.rpartition("-")
+    if not dash or not topic or not number.isdecimal() or name.endswith(DELETE_DIR_SUFFIX):
+        return None
+    return TopicPartition(topic, int(number))
+
+
+def delete_directory_name(partition: TopicPartition, unique: uuid.UUID) -> str:
+    """``<topic>-<partition>.<uuid>-delete``, the topic cut so that the whole fits a file name."""
+    tail = f"-{partition.partition}.{unique.hex}{DELETE_DIR_SUFFIX}"
+    return partition.topic[: _MAX_NAME_LENGTH - len(tail)] + tail
+
+
+def is_delete_directory(name: str) -> bool:
+    """Whether a directory was renamed for deletion."""
+    return name.endswith(DELETE_DIR_SUFFIX)

@@ -1,0 +1,53 @@
+"""``.snapshot``: the producers known at an offset, in Kafka 3's bytes. Pure."""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterable
+from typing import NamedTuple
+
+from fastcrc import crc32
+
+from broker.log.checkpoint_files import MalformedFileError
+
+_VERSION = 1
+_HEADER = struct.Struct(">hI")
+_COUNT = struct.Struct(">i")
+_ENTRY = struct.Struct(">qhiqiqiq")
+
+
+class SnapshotEntry(NamedTuple):
+    """A producer and its last batch. Without one sequence and offset are -1, without a transaction its first offset."""
+
+    producer_id: int
+    epoch: int
+    last_sequence: int
+    last_offset: int
+    offset_delta: int
+    timestamp: int
+    coordinator_epoch: int
+    txn_first_offset: int
+
+
+def encode_snapshot(entries: Iterable[SnapshotEntry]) -> bytes:
+    """int16 version 1, uint32 CRC32C of what follows, int32 count, the entries."""
+    packed = [_ENTRY.pack(*entry) for entry in entries]
+    body = _COUNT.pack(len(packed)) + b"".join(packed)
+    return _HEADER.pack(_VERSION, crc32.iscsi(body)) + body
+
+
+def decode_snapshot(path: str, data: bytes) -> list[SnapshotEntry]:
+    """The inverse of ``encode_snapshot``. Raises ``MalformedFileError``."""
+    if len(data) < _HEADER.size + _COUNT.size:
+        raise MalformedFileError(path, f"{len(data)} bytes are no snapshot")
+    version, crc = _HEADER.unpack_from(data)
+    body = memoryview(data)[_HEADER.size :]
+    if version != _VERSION:
+        raise MalformedFileError(path, f"snapshot version {version} is not known")
+    if crc32.iscsi(body) != crc:
+        raise MalformedFileError(path, "the checksum does not match")
+    (count,) = _COUNT.unpack_from(body)
+    entries = body[_COUNT.size :]
+    if count < 0 or len(entries) != count * _ENTRY.size:
+        raise MalformedFileError(path, f"{len(entries)} bytes for {count} producers")
+    return [SnapshotEntry(*fields) for fields in _ENTRY.iter_unpack(entries)]

@@ -1,0 +1,298 @@
+"""What a partition knows of its idempotent and transactional producers (KIP-98, KIP-360), with Kafka 3's rules.
+
+Checking decides and changes nothing; recording follows once the batch is in the file. A producer's last five batches
+are kept to recognise a repeated one; a snapshot holds the last only.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterable
+from enum import Enum
+from typing import NamedTuple
+
+from broker.log.producer_snapshot import SnapshotEntry
+from broker.log.txn_index import AbortedTxn
+from protocol.errors import ErrorCode, KafkaError
+from protocol.records import CONTROL_ABORT, CONTROL_COMMIT, RecordBatch, increment_sequence, read_control_record
+
+BATCHES_KEPT = 5
+NO_SEQUENCE = -1
+NO_EPOCH = -1
+NO_OFFSET = -1
+DEFAULT_EXPIRATION_MS = 86_400_000
+"""``producer.id.expiration.ms``."""
+
+
+class AppendOrigin(Enum):
+    """Who appends as a leader."""
+
+    CLIENT = "client"
+    COORDINATOR = "coordinator"
+
+
+class BatchMetadata(NamedTuple):
+    """A batch that a producer wrote."""
+
+    last_sequence: int
+    last_offset: int
+    offset_delta: int
+    timestamp: int
+
+    @property
+    def first_offset(self) -> int:
+        return self.last_offset - self.offset_delta
+
+    @property
+    def first_sequence(self) -> int:
+        return increment_sequence(self.last_sequence, -self.offset_delta)
+
+
+class OngoingTxn:
+    """A transaction that is open, or decided above the high watermark (``last_offset`` is then its marker's)."""
+
+    __slots__ = ("first_offset", "last_offset", "producer_id")
+
+    def __init__(self, producer_id: int, first_offset: int) -> None:
+        self.producer_id = producer_id
+        self.first_offset = first_offset
+        self.last_offset = NO_OFFSET
+
+
+class ProducerEntry:
+    """One producer."""
+
+    __slots__ = ("batches", "coordinator_epoch", "epoch", "last_timestamp", "producer_id", "txn_first_offset")
+
+    def __init__(self, producer_id: int, epoch: int) -> None:
+        self.producer_id = producer_id
+        self.epoch = epoch
+        self.batches: deque[BatchMetadata] = deque(maxlen=BATCHES_KEPT)
+        self.coordinator_epoch = -1
+        self.last_timestamp = -1
+        self.txn_first_offset = NO_OFFSET
+
+    @property
+    def last_sequence(self) -> int:
+        return self.batches[-1].last_sequence if self.batches else NO_SEQUENCE
+
+    @property
+    def last_offset(self) -> int:
+        return self.batches[-1].last_offset if self.batches else NO_OFFSET
+
+    def find_duplicate(self, batch: RecordBatch) -> BatchMetadata | None:
+        """The kept batch with the same epoch and sequences."""
+        if batch.producer_epoch != self.epoch:
+            return None
+        last_sequence, delta = batch.last_sequence, batch.last_offset_delta
+        for known in self.batches:
+            if known.last_sequence == last_sequence and known.offset_delta == delta:
+                return known
+        return None
+
+    def move_to_epoch(self, epoch: int) -> None:
+        """A new epoch starts with no batches."""
+        if epoch != self.epoch:
+            self.epoch = epoch
+            self.batches.clear()
+
+    def snapshot(self) -> SnapshotEntry:
+        """What is kept on disk."""
+        last = self.batches[-1] if self.batches else BatchMetadata(NO_SEQUENCE, NO_OFFSET, 0, self.last_timestamp)
+        return SnapshotEntry(
+            self.producer_id,
+            self.epoch,
+            last.last_sequence,
+            last.last_offset,
+            last.offset_delta,
+            self.last_timestamp,
+            self.coordinator_epoch,
+            self.txn_first_offset,
+        )
+
+
+class ProducerState:
+    """All producers of a partition and its transactions."""
+
+    __slots__ = ("_expiration_ms", "_ongoing", "_unreplicated", "map_end_offset", "producers")
+
+    def __init__(self, expiration_ms: int = DEFAULT_EXPIRATION_MS) -> None:
+        self._expiration_ms = expiration_ms
+        self.producers: dict[int, ProducerEntry] = {}
+        self._ongoing: dict[int, OngoingTxn] = {}  # by first offset, which only grows
+        self._unreplicated: list[OngoingTxn] = []
+        self.map_end_offset = 0
+        """The state holds every batch below this offset."""
+
+    # ------------------------------------------------------------ decide
+
+    def check(self, batch: RecordBatch, origin: AppendOrigin) -> BatchMetadata | None:
+        """Whether a data batch may be appended; the batch it repeats, if it does.
+
+        Raises INVALID_PRODUCER_EPOCH 47 for an epoch below the known one, OUT_OF_ORDER_SEQUENCE_NUMBER 45 for a gap or
+        a repetition older than the batches kept, INVALID_TXN_STATE 48 for a plain batch inside of a transaction. A
+        producer that is not known may begin with any sequence (its records may have been deleted).
+        """
+        entry = self.producers.get(batch.producer_id)
+        if entry is None:
+            return None
+        duplicate = entry.find_duplicate(batch)
+        if duplicate is not None:
+            return duplicate
+        self._check_epoch(entry, batch.producer_epoch)
+        if origin is AppendOrigin.CLIENT:
+            self._check_sequence(entry, batch)
+        if entry.txn_first_offset != NO_OFFSET and not batch.is_transactional:
+            raise KafkaError(
+                ErrorCode.INVALID_TXN_STATE,
+                f"producer {entry.producer_id} has an open transaction and sent a batch outside of it",
+            )
+        return None
+
+    def check_marker(self, batch: RecordBatch) -> None:
+        """Whether a transaction marker may be appended. Raises 47, or TRANSACTION_COORDINATOR_FENCED 52."""
+        entry = self.producers.get(batch.producer_id)
+        kind, coordinator_epoch = read_control_record(batch.records()[0])
+        if entry is None or kind not in (CONTROL_ABORT, CONTROL_COMMIT):
+            return
+        self._check_epoch(entry, batch.producer_epoch)
+        if coordinator_epoch < entry.coordinator_epoch:
+            raise KafkaError(
+                ErrorCode.TRANSACTION_COORDINATOR_FENCED,
+                f"coordinator epoch {coordinator_epoch}, known is {entry.coordinator_epoch}",
+            )
+
+    def _check_epoch(self, entry: ProducerEntry, epoch: int) -> None:
+        if epoch < entry.epoch:
+            raise KafkaError(
+                ErrorCode.INVALID_PRODUCER_EPOCH,
+                f"producer {entry.producer_id} sent epoch {epoch}, known is {entry.epoch}",
+            )
+
+    def _check_sequence(self, entry: ProducerEntry, batch: RecordBatch) -> None:
+        first = batch.base_sequence
+        if batch.producer_epoch != entry.epoch:
+            expected = 0
+            if first == 0 or entry.epoch == NO_EPOCH:
+                return
+        else:
+            last = entry.last_sequence
+            expected = increment_sequence(last, 1)
+            if first == expected:
+                return
+        raise KafkaError(
+            ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER,
+            f"producer {entry.producer_id} epoch {batch.producer_epoch} sent sequence {first}, expected {expected}",
+        )
+
+    # ------------------------------------------------------------ record
+
+    def record(self, batch: RecordBatch, base_offset: int) -> AbortedTxn | None:
+        """Take over a batch that is in the log at ``base_offset``; the transaction it aborts, if it does.
+
+        Unchecked, as for followers and recovery. The caller sets ``map_end_offset``.
+        """
+        last_offset = base_offset + batch.last_offset_delta
+        entry = self.producers.get(batch.producer_id)
+        if entry is None:
+            entry = self.producers[batch.producer_id] = ProducerEntry(batch.producer_id, batch.producer_epoch)
+        elif entry.epoch != batch.producer_epoch:
+            entry.move_to_epoch(batch.producer_epoch)
+        entry.last_timestamp = batch.max_timestamp
+        attributes = batch.attributes
+        if attributes & 0x20:
+            return self._record_marker(entry, batch, last_offset)
+        entry.batches.append(
+            BatchMetadata(batch.last_sequence, last_offset, batch.last_offset_delta, batch.max_timestamp)
+        )
+        if attributes & 0x10 and entry.txn_first_offset == NO_OFFSET:
+            entry.txn_first_offset = base_offset
+            self._ongoing[base_offset] = OngoingTxn(batch.producer_id, base_offset)
+        return None
+
+    def _record_marker(self, entry: ProducerEntry, batch: RecordBatch, offset: int) -> AbortedTxn | None:
+        records = batch.records()
+        if not records:
+            return None  # what compaction left of a marker
+        kind, coordinator_epoch = read_control_record(records[0])
+        if kind not in (CONTROL_ABORT, CONTROL_COMMIT):
+            return None
+        entry.coordinator_epoch = max(entry.coordinator_epoch, coordinator_epoch)
+        first_offset = entry.txn_first_offset
+        if first_offset == NO_OFFSET:
+            return None
+        entry.txn_first_offset = NO_OFFSET
+        txn = self._ongoing.pop(first_offset, None) or OngoingTxn(entry.producer_id, first_offset)
+        txn.last_offset = offset
+        others = self.first_unstable_offset
+        self._unreplicated.append(txn)
+        if kind == CONTROL_COMMIT:
+            return None
+        return AbortedTxn(entry.producer_id, first_offset, offset, offset + 1 if others is None else others)
+
+    # ------------------------------------------------------------ transactions and time
+
+    @property
+    def first_unstable_offset(self) -> int | None:
+        """The first offset of the earliest transaction that is open or whose marker is not below the high watermark."""
+        if not self._ongoing and not self._unreplicated:
+            return None
+        firsts = [txn.first_offset for txn in self._unreplicated]
+        if self._ongoing:
+            firsts.append(min(self._ongoing))
+        return min(firsts)
+
+    @property
+    def has_transactions(self) -> bool:
+        """Whether the last stable offset may lie below the high watermark."""
+        return bool(self._ongoing or self._unreplicated)
+
+    def on_high_watermark(self, high_watermark: int) -> None:
+        """Transactions whose marker is below the high watermark are decided for readers."""
+        if self._unreplicated:
+            self._unreplicated = [txn for txn in self._unreplicated if txn.last_offset >= high_watermark]
+
+    def on_log_start(self, log_start_offset: int) -> None:
+        """Records below were deleted: a decided transaction down there holds nothing back."""
+        self._unreplicated = [txn for txn in self._unreplicated if txn.last_offset >= log_start_offset]
+
+    def remove_expired(self, now_ms: int) -> int:
+        """Forget the producers idle for ``producer.id.expiration.ms``; how many."""
+        expired = [
+            entry.producer_id
+            for entry in self.producers.values()
+            if entry.txn_first_offset == NO_OFFSET and now_ms - entry.last_timestamp >= self._expiration_ms
+        ]
+        for producer_id in expired:
+            del self.producers[producer_id]
+        return len(expired)
+
+    # ------------------------------------------------------------ snapshots
+
+    def snapshot(self) -> list[SnapshotEntry]:
+        """All producers, as a snapshot file holds them."""
+        return [entry.snapshot() for entry in self.producers.values()]
+
+    def clear(self, map_end_offset: int) -> None:
+        """Know nothing; batches from ``map_end_offset`` on are to follow."""
+        self.producers.clear()
+        self._ongoing.clear()
+        self._unreplicated.clear()
+        self.map_end_offset = map_end_offset
+
+    def restore(self, entries: Iterable[SnapshotEntry], map_end_offset: int, now_ms: int) -> None:
+        """Take over a snapshot at ``map_end_offset``, without the producers that expired."""
+        self.clear(map_end_offset)
+        for known in entries:
+            entry = ProducerEntry(known.producer_id, known.epoch)
+            entry.coordinator_epoch = known.coordinator_epoch
+            entry.last_timestamp = known.timestamp
+            entry.txn_first_offset = known.txn_first_offset
+            if known.last_offset >= 0:
+                entry.batches.append(
+                    BatchMetadata(known.last_sequence, known.last_offset, known.offset_delta, known.timestamp)
+                )
+            if known.txn_first_offset != NO_OFFSET:
+                self._ongoing[known.txn_first_offset] = OngoingTxn(known.producer_id, known.txn_first_offset)
+            self.producers[known.producer_id] = entry
+        self.remove_expired(now_ms)

@@ -1,0 +1,358 @@
+"""One segment: a ``.log`` file of batches and its indexes."""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections.abc import Iterator, Sequence
+from typing import NamedTuple
+
+from broker.log.log_config import LogConfig
+from broker.log.offset_index import OffsetIndex
+from broker.log.paths import DELETED_SUFFIX, SEGMENT_SUFFIXES, segment_file
+from broker.log.time_index import NO_TIMESTAMP, TimeIndex
+from broker.log.txn_index import TxnIndex
+from protocol.compression import CorruptRecordError
+from protocol.records import HEADER_BYTES, Buffer, RecordBatch
+from runtime.env import File, Storage
+
+MAX_RELATIVE_OFFSET = 2**31 - 1
+_SCAN_CHUNK_BYTES = 64 * 1024
+_LOCATE_CHUNK_BYTES = 8 * 1024
+_RECENT_BATCHES = 64
+
+
+def scan_headers(
+    file: File, position: int, end: int, chunk_bytes: int = _SCAN_CHUNK_BYTES
+) -> Iterator[tuple[int, RecordBatch]]:
+    """(position, header view) of each batch in [position, end) of a log file; a cut-off one at the end is left out.
+
+    The views hold 61 bytes: records cannot be read from them. Raises ``CorruptRecordError`` where no batch begins.
+    """
+    chunk, chunk_at, last_length = memoryview(b""), position, 0
+    while position + HEADER_BYTES <= end:
+        relative = position - chunk_at
+        if relative + HEADER_BYTES > len(chunk):
+            wanted = HEADER_BYTES if last_length > chunk_bytes // 4 else min(chunk_bytes, end - position)
+            chunk, chunk_at, relative = memoryview(file.pread(position, wanted)), position, 0
+            if len(chunk) < HEADER_BYTES:
+                return
+        batch = RecordBatch(chunk[relative : relative + HEADER_BYTES])
+        last_length = batch.length
+        if last_length < HEADER_BYTES or batch.magic != 2 or batch.last_offset_delta < 0:
+            raise CorruptRecordError(f"{file.path}: no batch at byte {position}")
+        if position + last_length > end:
+            return
+        yield position, batch
+        position += last_length
+
+
+class BatchPosition(NamedTuple):
+    """Where a batch stands in a log file."""
+
+    position: int
+    length: int
+    last_offset: int
+
+
+class LogSegment:
+    """A segment's files and what appends and look-ups need of them in memory.
+
+    ``size_bytes`` is the log file's valid size. The log file is opened on first use; indexes hold no descriptor.
+    """
+
+    __slots__ = (
+        "_bytes_since_index",
+        "_directory",
+        "_file",
+        "_index_interval_bytes",
+        "_max_index_entries",
+        "_max_time_entries",
+        "_recent_last_offsets",
+        "_recent_positions",
+        "_storage",
+        "base_offset",
+        "created_ms",
+        "max_timestamp",
+        "offset_index",
+        "offset_of_max_timestamp",
+        "rolling_timestamp",
+        "size_bytes",
+        "time_index",
+        "txn_index",
+    )
+
+    def __init__(
+        self,
+        storage: Storage,
+        directory: str,
+        base_offset: int,
+        config: LogConfig,
+        now_ms: int,
+        *,
+        create: bool = False,
+    ) -> None:
+        self._storage = storage
+        self._directory = directory
+        self.base_offset = base_offset
+        self.created_ms = now_ms
+        self._file: File | None = None
+        if create:
+            self._file = storage.open(self.path(".log"), create=True)
+            self._file.truncate(0)
+        self.offset_index = OffsetIndex(storage, self.path(".index"), base_offset, create=create)
+        self.time_index = TimeIndex(storage, self.path(".timeindex"), base_offset, create=create)
+        self.txn_index = TxnIndex(storage, self.path(".txnindex"))
+        if create and storage.exists(self.txn_index.path):
+            storage.remove(self.txn_index.path)
+        self.size_bytes = 0 if create else storage.size(self.path(".log"))
+        self.max_timestamp: int | None = NO_TIMESTAMP if create else None
+        self.offset_of_max_timestamp = base_offset
+        self.rolling_timestamp: int | None = None
+        self._bytes_since_index = 0
+        self._recent_last_offsets: list[int] = []
+        self._recent_positions: list[int] = []
+        self.configure(config)
+
+    def configure(self, config: LogConfig) -> None:
+        """Take over the index sizes of a configuration."""
+        self._index_interval_bytes = config.index_interval_bytes
+        self._max_index_entries = config.segment_index_bytes // 8
+        self._max_time_entries = config.segment_index_bytes // 12 - 1
+
+    def path(self, suffix: str) -> str:
+        """Path of one of the segment's files."""
+        return segment_file(self._directory, self.base_offset, suffix)
+
+    @property
+    def file(self) -> File:
+        """The log file, opened when it was not."""
+        if self._file is None:
+            self._file = self._storage.open(self.path(".log"))
+        return self._file
+
+    # ------------------------------------------------------------ append
+
+    def append(self, data: Buffer, last_offset: int, max_timestamp: int) -> None:
+        """Append one batch. Raises ``OSError``; nothing has changed then."""
+        (self._file or self.file).append(data)
+        self.account(last_offset, len(data), max_timestamp)
+
+    def append_many(self, data: Buffer, batches: Sequence[RecordBatch]) -> None:
+        """Append the batches that ``data`` holds, in one write. Raises ``OSError``; nothing has changed then."""
+        self.file.append(data)
+        for batch in batches:
+            self.account(batch.last_offset, batch.length, batch.max_timestamp)
+
+    def account(self, last_offset: int, length: int, max_timestamp: int) -> None:
+        """Index a batch that stands at ``size_bytes`` of the file, and count it in."""
+        position = self.size_bytes
+        if position == 0:
+            self.rolling_timestamp = max_timestamp
+        known = self.max_timestamp
+        if known is None:
+            known = self.largest_timestamp()
+        if max_timestamp > known:
+            self.max_timestamp = max_timestamp
+            self.offset_of_max_timestamp = last_offset
+        if self._bytes_since_index > self._index_interval_bytes:
+            self.offset_index.append(last_offset, position)
+            self.time_index.maybe_append(self.max_timestamp or 0, self.offset_of_max_timestamp)
+            self._bytes_since_index = 0
+        self._bytes_since_index += length
+        self.size_bytes = position + length
+        recent = self._recent_last_offsets
+        recent.append(last_offset)
+        self._recent_positions.append(position)
+        if len(recent) > 2 * _RECENT_BATCHES:
+            del recent[:-_RECENT_BATCHES]
+            del self._recent_positions[:-_RECENT_BATCHES]
+
+    def must_roll(
+        self, length: int, last_offset: int, max_timestamp: int, now_ms: int, config: LogConfig, jitter_ms: int
+    ) -> bool:
+        """Whether a batch of ``length`` bytes belongs into a new segment, by Kafka's rules.
+
+        Segment full; older than ``segment.ms`` by the records' timestamps (by its creation when they have none); an
+        index full; or the offset too far from the base offset for an index entry.
+        """
+        size = self.size_bytes
+        if size > config.segment_bytes - length:
+            return True
+        if size and self._waited_ms(now_ms, max_timestamp) > config.segment_ms - jitter_ms:
+            return True
+        return last_offset - self.base_offset > MAX_RELATIVE_OFFSET or self.indexes_full
+
+    @property
+    def indexes_full(self) -> bool:
+        """Whether an index has reached ``segment.index.bytes``."""
+        index, times = self.offset_index._data, self.time_index._data
+        return (index is not None and len(index) >= self._max_index_entries * 8) or (
+            times is not None and len(times) >= self._max_time_entries * 12
+        )
+
+    def _waited_ms(self, now_ms: int, max_timestamp: int) -> int:
+        first = self.rolling_timestamp
+        if first is None:
+            first = self.rolling_timestamp = self._first_timestamp()
+        return max_timestamp - first if first >= 0 else now_ms - self.created_ms
+
+    def _first_timestamp(self) -> int:
+        for _, batch in scan_headers(self.file, 0, self.size_bytes, HEADER_BYTES):
+            return batch.max_timestamp
+        return NO_TIMESTAMP
+
+    # ------------------------------------------------------------ look up
+
+    def locate(self, offset: int) -> BatchPosition | None:
+        """The first batch whose last offset is at least ``offset``; None when all end below it."""
+        recent = self._recent_last_offsets
+        if recent and offset > recent[0]:
+            index = bisect_left(recent, offset)
+            if index == len(recent):
+                return None
+            position = self._recent_positions[index]
+            end = self._recent_positions[index + 1] if index + 1 < len(recent) else self.size_bytes
+            return BatchPosition(position, end - position, recent[index])
+        _, start = self.offset_index.lookup(offset)
+        for position, batch in scan_headers(self.file, start, self.size_bytes, _LOCATE_CHUNK_BYTES):
+            if batch.last_offset >= offset:
+                return BatchPosition(position, batch.length, batch.last_offset)
+        return None
+
+    def end_of_range(self, start: BatchPosition, max_bytes: int, limit: int) -> int:
+        """Where a read from ``start`` ends: within ``max_bytes`` and ``limit``, on a batch boundary known to the index.
+
+        Cuts at least after the first batch (``limit`` permitting); a cut-off batch at the end is possible where the
+        index has no entry, and clients skip it.
+        """
+        end = start.position + max(max_bytes, start.length)
+        if end >= limit:
+            return limit
+        boundary = self.offset_index.position_floor(end)
+        return boundary if boundary >= start.position + start.length else end
+
+    def batches(self, position: int = 0) -> Iterator[tuple[int, RecordBatch]]:
+        """(position, header view) of the batches from ``position`` on."""
+        return scan_headers(self.file, position, self.size_bytes)
+
+    def read_batch(self, position: int, length: int) -> RecordBatch:
+        """A whole batch, its CRC checked. Raises ``CorruptRecordError``."""
+        batch = RecordBatch(self.file.pread(position, length))
+        if len(batch.buffer) != length or batch.length != length:
+            raise CorruptRecordError(f"{self.file.path}: the batch at byte {position} is cut off")
+        batch.ensure_valid()
+        return batch
+
+    def find_by_timestamp(self, timestamp: int, from_offset: int) -> tuple[int, int, int] | None:
+        """(timestamp, offset, leader epoch) of the first record at or above both arguments."""
+        _, hint = self.time_index.lookup(timestamp)
+        _, start = self.offset_index.lookup(max(hint, from_offset))
+        for position, header in self.batches(start):
+            if header.max_timestamp < timestamp or header.last_offset < from_offset or header.count == 0:
+                continue
+            for record in self.read_batch(position, header.length):
+                if record.timestamp >= timestamp and record.offset >= from_offset:
+                    return record.timestamp, record.offset, header.partition_leader_epoch
+        return None
+
+    def largest_timestamp(self) -> int:
+        """The largest timestamp in the segment, -1 when it has none."""
+        if self.max_timestamp is None:
+            timestamp, offset = self.time_index.last()
+            self.max_timestamp, self.offset_of_max_timestamp = timestamp, offset
+        return self.max_timestamp
+
+    def retention_timestamp(self) -> int:
+        """The time retention counts from: the largest timestamp, or the file's own when records have none."""
+        largest = self.largest_timestamp()
+        return largest if largest >= 0 else self._storage.modified_ms(self.path(".log"))
+
+    def load_tail(self) -> int:
+        """Read what the indexes do not say of the last segment: its largest timestamp, index gap; the next offset.
+
+        Raises ``CorruptRecordError`` when the file does not end with a whole batch.
+        """
+        timestamp, offset = self.time_index.last()
+        self.max_timestamp, self.offset_of_max_timestamp = timestamp, offset
+        count = self.offset_index.count
+        start = self.offset_index.entry(count - 1)[1] if count else 0
+        next_offset, end, since = self.base_offset, start, 0
+        for position, batch in self.batches(start):
+            if batch.max_timestamp > self.max_timestamp:
+                self.max_timestamp, self.offset_of_max_timestamp = batch.max_timestamp, batch.last_offset
+            since += batch.length
+            next_offset, end = batch.next_offset, position + batch.length
+        if end != self.size_bytes:
+            raise CorruptRecordError(f"{self.file.path}: {self.size_bytes - end} bytes after the last whole batch")
+        self._bytes_since_index = since
+        return next_offset
+
+    # ------------------------------------------------------------ change and end
+
+    def truncate_to(self, offset: int) -> int:
+        """Drop the batches from the one that holds ``offset`` on; bytes dropped."""
+        found = self.locate(offset)
+        self._recent_last_offsets.clear()
+        self._recent_positions.clear()
+        if found is None:
+            return 0
+        dropped = self.size_bytes - found.position
+        self.file.truncate(found.position)
+        self.size_bytes = found.position
+        self.offset_index.truncate_to(offset)
+        self.time_index.truncate_to(offset)
+        self.txn_index.truncate_to(offset)
+        self.rolling_timestamp = None
+        self.load_tail()
+        return dropped
+
+    def begin_rebuild(self) -> None:
+        """Forget all indexes but the transactions': ``account`` is to be called for each batch from the start."""
+        self.offset_index.reset()
+        self.time_index.reset()
+        self.size_bytes = 0
+        self.max_timestamp, self.offset_of_max_timestamp = NO_TIMESTAMP, self.base_offset
+        self.rolling_timestamp = None
+        self._bytes_since_index = 0
+        self._recent_last_offsets.clear()
+        self._recent_positions.clear()
+
+    def seal(self) -> None:
+        """Write the indexes out, the time index with its final entry. Raises ``OSError``; may be called again."""
+        if self.size_bytes:
+            self.time_index.maybe_append(self.largest_timestamp(), self.offset_of_max_timestamp)
+        self.offset_index.write()
+        self.time_index.write()
+        self.txn_index.write()
+
+    def release(self) -> None:
+        """Drop the indexes from memory; for sealed segments."""
+        self.offset_index.release()
+        self.time_index.release()
+        self.txn_index.release()
+        self._recent_last_offsets.clear()
+        self._recent_positions.clear()
+
+    async def sync_indexes(self) -> None:
+        """fdatasync the indexes of a sealed segment."""
+        self.seal()
+        await self.offset_index.sync()
+        await self.time_index.sync()
+        await self.txn_index.sync()
+
+    def close(self) -> None:
+        """Give the log file up; ranges handed out stay readable."""
+        if self._file is not None:
+            self._file.close()
+            self._file = None
+
+    def mark_deleted(self) -> list[str]:
+        """Close, and rename the files to ``.deleted``; their new paths, to be removed later."""
+        self.close()
+        renamed = []
+        for suffix in SEGMENT_SUFFIXES:
+            path = self.path(suffix)
+            if self._storage.exists(path):
+                self._storage.rename(path, path + DELETED_SUFFIX)
+                renamed.append(path + DELETED_SUFFIX)
+        return renamed

@@ -1,0 +1,110 @@
+"""The ``.snapshot`` files of a partition, and how producer state is rebuilt from them and the log."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Collection, Iterable, Iterator
+
+from broker.log.checkpoint_files import MalformedFileError, write_replace
+from broker.log.paths import SNAPSHOT_SUFFIX, offset_of, segment_file
+from broker.log.producer_snapshot import SnapshotEntry, decode_snapshot, encode_snapshot
+from broker.log.producer_state import ProducerState
+from broker.log.segment import LogSegment
+from broker.log.txn_index import AbortedTxn
+from runtime.env import Storage
+
+
+class SnapshotFiles:
+    """Offsets at which a snapshot is on disk, ascending."""
+
+    __slots__ = ("_directory", "_storage", "offsets")
+
+    def __init__(self, storage: Storage, directory: str, names: Iterable[str] = ()) -> None:
+        self._storage = storage
+        self._directory = directory
+        found = (offset_of(name) for name in names if name.endswith(SNAPSHOT_SUFFIX))
+        self.offsets = sorted(offset for offset in found if offset is not None)
+
+    def take(self, state: ProducerState) -> None:
+        """Write the state at its end offset, unless that snapshot is there. Raises ``OSError``."""
+        offset = state.map_end_offset
+        if offset in self.offsets:
+            return
+        write_replace(self._storage, self._path(offset), encode_snapshot(state.snapshot()))
+        self.offsets = sorted([*self.offsets, offset])
+
+    def load_latest(self, at_most: int) -> tuple[int, list[SnapshotEntry]] | None:
+        """(offset, producers) of the newest readable snapshot up to ``at_most``; unreadable ones are removed."""
+        for offset in reversed([known for known in self.offsets if known <= at_most]):
+            path = self._path(offset)
+            try:
+                return offset, decode_snapshot(path, self._storage.read_bytes(path))
+            except MalformedFileError:
+                self.remove_at(offset)
+        return None
+
+    def remove_above(self, offset: int) -> None:
+        """Remove the snapshots above ``offset``: the log they describe is gone."""
+        self._remove([known for known in self.offsets if known > offset])
+
+    def remove_at(self, offset: int) -> None:
+        """Remove the snapshot at ``offset``, if there is one."""
+        self._remove([known for known in self.offsets if known == offset])
+
+    def keep_for(self, segment_bases: Collection[int]) -> None:
+        """Remove those that belong to no segment, the newest excepted: a shutdown took it."""
+        self._remove([known for known in self.offsets[:-1] if known not in segment_bases])
+
+    def _remove(self, offsets: list[int]) -> None:
+        for offset in offsets:
+            with contextlib.suppress(FileNotFoundError):
+                self._storage.remove(self._path(offset))
+        self.offsets = [known for known in self.offsets if known not in offsets]
+
+    def _path(self, offset: int) -> str:
+        return segment_file(self._directory, offset, SNAPSHOT_SUFFIX)
+
+
+def restore_producers(
+    state: ProducerState, snapshots: SnapshotFiles, log_start_offset: int, log_end_offset: int, now_ms: int
+) -> None:
+    """Set ``state`` to the newest snapshot at or below the log's end, or to nothing at the log's start."""
+    snapshots.remove_above(log_end_offset)
+    found = snapshots.load_latest(log_end_offset)
+    if found is None:
+        state.clear(log_start_offset)
+    else:
+        offset, entries = found
+        state.restore(entries, max(offset, log_start_offset), now_ms)
+
+
+def replay_producers(
+    state: ProducerState, segments: Iterable[LogSegment], log_end_offset: int, snapshots: SnapshotFiles | None = None
+) -> Iterator[None]:
+    """Bring ``state`` up to the log's end by reading batch headers; yields after each batch.
+
+    With ``snapshots``, one is taken at each segment's start on the way. The transactions that the batches abort are put
+    back into the segments' transaction indexes where they are missing.
+    """
+    for index, segment in enumerate(segments):
+        start = segment.locate(state.map_end_offset) if state.map_end_offset > segment.base_offset else None
+        if state.map_end_offset > segment.base_offset and start is None:
+            continue
+        if snapshots is not None and index and state.map_end_offset <= segment.base_offset:
+            state.map_end_offset = segment.base_offset
+            snapshots.take(state)
+        for position, header in segment.batches(start.position if start else 0):
+            if header.base_offset >= log_end_offset:
+                break
+            if header.producer_id >= 0 and header.base_offset >= state.map_end_offset:
+                batch = segment.read_batch(position, header.length) if header.is_control else header
+                aborted = state.record(batch, header.base_offset)
+                if aborted is not None:
+                    _index_aborted(segment, aborted)
+            yield
+    state.map_end_offset = log_end_offset
+
+
+def _index_aborted(segment: LogSegment, aborted: AbortedTxn) -> None:
+    if all(known.last_offset < aborted.last_offset for known in segment.txn_index.transactions()):
+        segment.txn_index.append(aborted)

@@ -1,0 +1,56 @@
+"""``.txnindex``: the transactions aborted in a segment (KIP-98), for read_committed fetches."""
+
+from __future__ import annotations
+
+import struct
+from typing import NamedTuple
+
+from broker.log.index_file import IndexFile
+
+_ENTRY = struct.Struct(">hqqqq")
+_VERSION = 0
+
+
+class AbortedTxn(NamedTuple):
+    """An aborted transaction: offsets of its first record and of its marker, and the LSO once it was decided."""
+
+    producer_id: int
+    first_offset: int
+    last_offset: int
+    last_stable_offset: int
+
+
+class TxnIndex(IndexFile):
+    """34-byte entries in the order of the abort markers. There is no file until the first entry."""
+
+    ENTRY_BYTES = 34
+
+    __slots__ = ()
+
+    def append(self, txn: AbortedTxn) -> None:
+        """Add a transaction whose marker is in this segment. Raises ``OSError``."""
+        self.add(_ENTRY.pack(_VERSION, *txn))
+        self.write()
+
+    def transactions(self) -> list[AbortedTxn]:
+        """All entries, in the order of their markers."""
+        whole = len(self.entries) - len(self.entries) % 34
+        return [AbortedTxn(*fields) for _, *fields in _ENTRY.iter_unpack(self.entries[:whole])]
+
+    def collect(self, fetch_offset: int, upper_bound: int) -> tuple[list[AbortedTxn], bool]:
+        """Those that overlap [``fetch_offset``, ``upper_bound``), and whether later segments cannot hold more."""
+        found = []
+        for txn in self.transactions():
+            if txn.last_offset >= fetch_offset and txn.first_offset < upper_bound:
+                found.append(txn)
+            if txn.last_stable_offset >= upper_bound:
+                return found, True
+        return found, False
+
+    def truncate_to(self, offset: int) -> None:
+        """Drop the transactions whose marker is at or above ``offset``."""
+        self.keep(sum(1 for txn in self.transactions() if txn.last_offset < offset))
+
+    def is_sane(self) -> bool:
+        """Whole entries of a known version."""
+        return len(self.entries) % 34 == 0 and all(fields[0] == _VERSION for fields in _ENTRY.iter_unpack(self.entries))
