@@ -1,0 +1,371 @@
+"""The config keys of topics and brokers: Kafka's names, types, defaults and ranges (Kafka 3.x), and a few of ours.
+
+Only keys that act are here: a key of a feature that does not exist yet is refused like a misspelt one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from zk_schemas.config_def import (
+    INT_MAX,
+    LONG_MAX,
+    REQUIRED,
+    Between,
+    ConfigDef,
+    ConfigError,
+    ConfigKey,
+    ConfigType,
+    Matches,
+    NotEmpty,
+    OneOf,
+    Synonym,
+    UpdateMode,
+    Validator,
+)
+
+_BOOLEAN, _STRING, _INT = ConfigType.BOOLEAN, ConfigType.STRING, ConfigType.INT
+_SHORT, _LONG, _DOUBLE, _LIST = ConfigType.SHORT, ConfigType.LONG, ConfigType.DOUBLE, ConfigType.LIST
+_CLUSTER = UpdateMode.CLUSTER_WIDE
+
+_MS_PER_MINUTE = 60_000
+_MS_PER_HOUR = 3_600_000
+_MS_PER_DAY = 24 * _MS_PER_HOUR
+
+_CLEANUP_POLICIES = OneOf(("delete", "compact"))
+_COMPRESSION_TYPES = OneOf(("uncompressed", "zstd", "lz4", "snappy", "gzip", "producer"))
+_TIMESTAMP_TYPES = OneOf(("CreateTime", "LogAppendTime"))
+_FORMAT_VERSION = Matches(r"\d+\.\d+(\.\d+){0,2}(-IV\d+)?", "a Kafka version like 3.0-IV1")
+_RATIO = Between(0, 1)
+_MIN_SEGMENT_BYTES = 14
+_POSITIVE = Between(1)
+_NATURAL = Between(0)
+_UNLIMITED = Between(-1)
+
+
+def _topic(name: str, kind: ConfigType, default: Any, rule: Validator | None, synonyms: object, doc: str) -> ConfigKey:
+    """``synonyms``: the broker key's name, or several as ``(name, factor)`` pairs, first one set wins."""
+    pairs = synonyms if isinstance(synonyms, tuple) else ((synonyms, 1),)
+    return ConfigKey(name, kind, default, rule, _CLUSTER, tuple(Synonym(key, factor) for key, factor in pairs), doc)
+
+
+TOPIC_CONFIGS = ConfigDef(
+    "topic",
+    [
+        _topic("cleanup.policy", _LIST, ["delete"], _CLEANUP_POLICIES, "log.cleanup.policy", "delete, compact or both"),
+        _topic("compression.type", _STRING, "producer", _COMPRESSION_TYPES, "compression.type", "the codec on disk"),
+        _topic(
+            "delete.retention.ms",
+            _LONG,
+            _MS_PER_DAY,
+            _NATURAL,
+            "log.cleaner.delete.retention.ms",
+            "how long a tombstone stays after compaction",
+        ),
+        _topic(
+            "file.delete.delay.ms",
+            _LONG,
+            _MS_PER_MINUTE,
+            _NATURAL,
+            "log.segment.delete.delay.ms",
+            "how long a deleted file stays on disk",
+        ),
+        _topic(
+            "flush.messages", _LONG, LONG_MAX, _POSITIVE, "log.flush.interval.messages", "records between two flushes"
+        ),
+        _topic(
+            "flush.ms",
+            _LONG,
+            LONG_MAX,
+            _NATURAL,
+            (("log.flush.interval.ms", 1), ("log.flush.scheduler.interval.ms", 1)),
+            "time between two flushes",
+        ),
+        _topic(
+            "index.interval.bytes", _INT, 4096, _NATURAL, "log.index.interval.bytes", "log bytes between index entries"
+        ),
+        _topic(
+            "max.compaction.lag.ms",
+            _LONG,
+            LONG_MAX,
+            _POSITIVE,
+            "log.cleaner.max.compaction.lag.ms",
+            "the longest a record stays uncompacted",
+        ),
+        _topic("max.message.bytes", _INT, 1_048_588, _NATURAL, "message.max.bytes", "the largest record batch"),
+        _topic(
+            "message.downconversion.enable",
+            _BOOLEAN,
+            True,
+            None,
+            "log.message.downconversion.enable",
+            "accepted as in Kafka; every fetch served here takes the current format",
+        ),
+        _topic(
+            "message.format.version",
+            _STRING,
+            "3.0-IV1",
+            _FORMAT_VERSION,
+            "log.message.format.version",
+            "accepted as in Kafka; the format on disk is always the current one",
+        ),
+        _topic(
+            "message.timestamp.after.max.ms",
+            _LONG,
+            LONG_MAX,
+            _NATURAL,
+            "log.message.timestamp.after.max.ms",
+            "how far a record's time may lie ahead of the broker's",
+        ),
+        _topic(
+            "message.timestamp.before.max.ms",
+            _LONG,
+            LONG_MAX,
+            _NATURAL,
+            "log.message.timestamp.before.max.ms",
+            "how far a record's time may lie behind the broker's",
+        ),
+        _topic(
+            "message.timestamp.difference.max.ms",
+            _LONG,
+            LONG_MAX,
+            _NATURAL,
+            "log.message.timestamp.difference.max.ms",
+            "how far a record's time may be from the broker's, either way",
+        ),
+        _topic(
+            "message.timestamp.type",
+            _STRING,
+            "CreateTime",
+            _TIMESTAMP_TYPES,
+            "log.message.timestamp.type",
+            "whose time a record carries",
+        ),
+        _topic(
+            "min.cleanable.dirty.ratio",
+            _DOUBLE,
+            0.5,
+            _RATIO,
+            "log.cleaner.min.cleanable.ratio",
+            "the dirty part of a log from which compaction starts",
+        ),
+        _topic(
+            "min.compaction.lag.ms",
+            _LONG,
+            0,
+            _NATURAL,
+            "log.cleaner.min.compaction.lag.ms",
+            "the shortest a record stays uncompacted",
+        ),
+        _topic("min.insync.replicas", _INT, 1, _POSITIVE, "min.insync.replicas", "replicas that acks=all needs"),
+        _topic("preallocate", _BOOLEAN, False, None, "log.preallocate", "allocate a segment's file when it is made"),
+        _topic("retention.bytes", _LONG, -1, None, "log.retention.bytes", "the size a log is cut back to; -1: any"),
+        _topic(
+            "retention.ms",
+            _LONG,
+            7 * _MS_PER_DAY,
+            _UNLIMITED,
+            (
+                ("log.retention.ms", 1),
+                ("log.retention.minutes", _MS_PER_MINUTE),
+                ("log.retention.hours", _MS_PER_HOUR),
+            ),
+            "how long records stay; -1: for ever",
+        ),
+        _topic(
+            "segment.bytes",
+            _INT,
+            1 << 30,
+            Between(_MIN_SEGMENT_BYTES, INT_MAX),
+            "log.segment.bytes",
+            "the size a segment rolls at",
+        ),
+        _topic(
+            "segment.index.bytes", _INT, 10 << 20, Between(4), "log.index.size.max.bytes", "the size of an index file"
+        ),
+        _topic(
+            "segment.jitter.ms",
+            _LONG,
+            0,
+            _NATURAL,
+            (("log.roll.jitter.ms", 1), ("log.roll.jitter.hours", _MS_PER_HOUR)),
+            "random time taken off segment.ms, so that not all logs roll at once",
+        ),
+        _topic(
+            "segment.ms",
+            _LONG,
+            7 * _MS_PER_DAY,
+            _POSITIVE,
+            (("log.roll.ms", 1), ("log.roll.hours", _MS_PER_HOUR)),
+            "the age a segment rolls at",
+        ),
+        _topic(
+            "unclean.leader.election.enable",
+            _BOOLEAN,
+            False,
+            None,
+            "unclean.leader.election.enable",
+            "whether a replica outside of the ISR may lead when no other is left",
+        ),
+    ],
+)
+
+_NETWORK_KEYS = [
+    ConfigKey("broker.id", _INT, REQUIRED, _NATURAL, doc="this broker's id"),
+    ConfigKey("broker.rack", _STRING, None, doc="where this broker stands; replicas are spread over racks"),
+    ConfigKey("zookeeper.connect", _STRING, REQUIRED, NotEmpty(), doc="host:port,host:port/chroot"),
+    ConfigKey(
+        "zookeeper.session.timeout.ms", _INT, 18_000, _POSITIVE, doc="how long ZooKeeper waits for a sign of life"
+    ),
+    ConfigKey("zookeeper.connection.timeout.ms", _INT, None, _POSITIVE, doc="default: zookeeper.session.timeout.ms"),
+    ConfigKey("listeners", _LIST, ["PLAINTEXT://:9092"], NotEmpty(), doc="NAME://host:port, ..."),
+    ConfigKey("advertised.listeners", _LIST, None, doc="what clients connect to; default: listeners"),
+    ConfigKey(
+        "listener.security.protocol.map",
+        _LIST,
+        ["PLAINTEXT:PLAINTEXT", "SSL:SSL", "SASL_PLAINTEXT:SASL_PLAINTEXT", "SASL_SSL:SASL_SSL"],
+        NotEmpty(),
+        doc="NAME:PROTOCOL, ...",
+    ),
+    ConfigKey("inter.broker.listener.name", _STRING, None, doc="the listener that controller and brokers use"),
+    ConfigKey("socket.request.max.bytes", _INT, 100 << 20, _POSITIVE, doc="the largest request"),
+    ConfigKey("socket.send.buffer.bytes", _INT, 100 << 10, _UNLIMITED, doc="SO_SNDBUF; -1: the system's"),
+    ConfigKey("socket.receive.buffer.bytes", _INT, 100 << 10, _UNLIMITED, doc="SO_RCVBUF; -1: the system's"),
+    ConfigKey("socket.listen.backlog.size", _INT, 50, _POSITIVE, doc="connections that wait to be accepted"),
+    ConfigKey("queued.max.request.bytes", _LONG, -1, _UNLIMITED, doc="bytes of unanswered requests; -1: any"),
+    ConfigKey("connections.max.idle.ms", _LONG, 600_000, _UNLIMITED, doc="idle time after which a connection closes"),
+    ConfigKey("max.connections", _INT, INT_MAX, _NATURAL, _CLUSTER, doc="connections at a time"),
+    ConfigKey("max.connections.per.ip", _INT, INT_MAX, _NATURAL, _CLUSTER, doc="connections of one address at a time"),
+    ConfigKey(
+        "request.timeout.ms", _INT, 30_000, _POSITIVE, doc="how long a request of this broker waits for its answer"
+    ),
+    ConfigKey("controlled.shutdown.enable", _BOOLEAN, True, doc="hand leaders over before stopping"),
+    ConfigKey("controlled.shutdown.max.retries", _INT, 3, _NATURAL, doc="attempts to hand leaders over"),
+    ConfigKey("controlled.shutdown.retry.backoff.ms", _LONG, 5_000, _NATURAL, doc="time between two attempts"),
+]
+
+_TOPIC_MANAGEMENT_KEYS = [
+    ConfigKey("auto.create.topics.enable", _BOOLEAN, True, doc="create a topic when a client asks for it"),
+    ConfigKey("delete.topic.enable", _BOOLEAN, True, doc="whether topics can be deleted"),
+    ConfigKey("num.partitions", _INT, 1, _POSITIVE, doc="partitions of a topic that does not say"),
+    ConfigKey("default.replication.factor", _INT, 1, _POSITIVE, doc="replicas of a topic that does not say"),
+    ConfigKey("min.insync.replicas", _INT, 1, _POSITIVE, _CLUSTER),
+    ConfigKey("unclean.leader.election.enable", _BOOLEAN, False, None, _CLUSTER),
+    ConfigKey("message.max.bytes", _INT, 1_048_588, _NATURAL, _CLUSTER),
+    ConfigKey("compression.type", _STRING, "producer", _COMPRESSION_TYPES, _CLUSTER),
+    ConfigKey(
+        "ordered.delivery.legacy.producers",
+        _STRING,
+        "verify",
+        OneOf(("verify", "reject", "accept")),
+        doc="what producers that do not know about resizes may do to a resized topic",
+    ),
+]
+
+_LOG_KEYS = [
+    ConfigKey("log.dir", _STRING, "/tmp/kafka-logs", NotEmpty(), doc="used when log.dirs is not set"),
+    ConfigKey("log.dirs", _LIST, None, doc="where logs are kept"),
+    ConfigKey(
+        "log.flush",
+        _STRING,
+        "os",
+        OneOf(("os", "ack")),
+        doc="os: the operating system writes when it likes; ack: on disk before a produce is answered",
+    ),
+    ConfigKey("log.cleanup.policy", _LIST, ["delete"], _CLEANUP_POLICIES, _CLUSTER),
+    ConfigKey("log.segment.bytes", _INT, 1 << 30, Between(_MIN_SEGMENT_BYTES, INT_MAX), _CLUSTER),
+    ConfigKey("log.roll.ms", _LONG, None, _POSITIVE, _CLUSTER),
+    ConfigKey("log.roll.hours", _INT, 168, _POSITIVE),
+    ConfigKey("log.roll.jitter.ms", _LONG, None, _NATURAL, _CLUSTER),
+    ConfigKey("log.roll.jitter.hours", _INT, 0, _NATURAL),
+    ConfigKey("log.retention.ms", _LONG, None, _UNLIMITED, _CLUSTER),
+    ConfigKey("log.retention.minutes", _INT, None, _UNLIMITED),
+    ConfigKey("log.retention.hours", _INT, 168, _UNLIMITED),
+    ConfigKey("log.retention.bytes", _LONG, -1, None, _CLUSTER),
+    ConfigKey("log.retention.check.interval.ms", _LONG, 300_000, _POSITIVE, doc="how often retention is applied"),
+    ConfigKey("log.segment.delete.delay.ms", _LONG, 60_000, _NATURAL, _CLUSTER),
+    ConfigKey("log.index.size.max.bytes", _INT, 10 << 20, Between(4), _CLUSTER),
+    ConfigKey("log.index.interval.bytes", _INT, 4096, _NATURAL, _CLUSTER),
+    ConfigKey("log.flush.interval.messages", _LONG, LONG_MAX, _POSITIVE, _CLUSTER),
+    ConfigKey("log.flush.interval.ms", _LONG, None, _NATURAL, _CLUSTER),
+    ConfigKey("log.flush.scheduler.interval.ms", _LONG, LONG_MAX, _POSITIVE, doc="how often flushes are looked for"),
+    ConfigKey("log.flush.offset.checkpoint.interval.ms", _INT, 60_000, _NATURAL, doc="recovery points are written"),
+    ConfigKey("log.flush.start.offset.checkpoint.interval.ms", _INT, 60_000, _NATURAL, doc="log starts are written"),
+    ConfigKey("log.preallocate", _BOOLEAN, False, None, _CLUSTER),
+    ConfigKey("log.message.timestamp.type", _STRING, "CreateTime", _TIMESTAMP_TYPES, _CLUSTER),
+    ConfigKey("log.message.timestamp.difference.max.ms", _LONG, LONG_MAX, _NATURAL, _CLUSTER),
+    ConfigKey("log.message.timestamp.before.max.ms", _LONG, LONG_MAX, _NATURAL, _CLUSTER),
+    ConfigKey("log.message.timestamp.after.max.ms", _LONG, LONG_MAX, _NATURAL, _CLUSTER),
+    ConfigKey("log.message.format.version", _STRING, "3.0-IV1", _FORMAT_VERSION),
+    ConfigKey("log.message.downconversion.enable", _BOOLEAN, True, None, _CLUSTER),
+    ConfigKey("log.cleaner.enable", _BOOLEAN, True, doc="whether compaction runs"),
+    ConfigKey("log.cleaner.backoff.ms", _LONG, 15_000, _NATURAL, _CLUSTER, doc="pause when nothing is dirty"),
+    ConfigKey("log.cleaner.dedupe.buffer.size", _LONG, 128 << 20, Between(1 << 20), _CLUSTER, doc="memory for keys"),
+    ConfigKey("log.cleaner.io.buffer.size", _INT, 512 << 10, _NATURAL, _CLUSTER, doc="memory for reading and writing"),
+    ConfigKey("log.cleaner.io.max.bytes.per.second", _DOUBLE, float(LONG_MAX), Between(0.0), _CLUSTER),
+    ConfigKey("log.cleaner.delete.retention.ms", _LONG, _MS_PER_DAY, _NATURAL, _CLUSTER),
+    ConfigKey("log.cleaner.min.cleanable.ratio", _DOUBLE, 0.5, _RATIO, _CLUSTER),
+    ConfigKey("log.cleaner.min.compaction.lag.ms", _LONG, 0, _NATURAL, _CLUSTER),
+    ConfigKey("log.cleaner.max.compaction.lag.ms", _LONG, LONG_MAX, _POSITIVE, _CLUSTER),
+]
+
+_COORDINATOR_KEYS = [
+    ConfigKey("offset.metadata.max.bytes", _INT, 4096, _NATURAL, doc="the longest metadata of a committed offset"),
+    ConfigKey("offsets.topic.num.partitions", _INT, 50, _POSITIVE, doc="partitions of __consumer_offsets"),
+    ConfigKey("offsets.topic.replication.factor", _SHORT, 3, _POSITIVE, doc="replicas of __consumer_offsets"),
+    ConfigKey("offsets.topic.segment.bytes", _INT, 100 << 20, _POSITIVE, doc="segment size of __consumer_offsets"),
+    ConfigKey("offsets.topic.compression.codec", _INT, 0, Between(0, 4), doc="0 none, 1 gzip, 2 snappy, 3 lz4, 4 zstd"),
+    ConfigKey("offsets.load.buffer.size", _INT, 5 << 20, _POSITIVE, doc="bytes read at a time when loading"),
+    ConfigKey("offsets.retention.minutes", _INT, 10_080, _POSITIVE, doc="offsets of an empty group stay this long"),
+    ConfigKey("offsets.retention.check.interval.ms", _LONG, 600_000, _POSITIVE, doc="how often offsets expire"),
+    ConfigKey("offsets.commit.timeout.ms", _INT, 5_000, _POSITIVE, doc="the longest a commit waits for replicas"),
+    ConfigKey("offsets.commit.required.acks", _SHORT, -1, Between(-1, 1), doc="acks of a commit"),
+    ConfigKey("group.min.session.timeout.ms", _INT, 6_000, _NATURAL, doc="the shortest session timeout of a member"),
+    ConfigKey("group.max.session.timeout.ms", _INT, 1_800_000, _NATURAL, doc="the longest session timeout of a member"),
+    ConfigKey("group.initial.rebalance.delay.ms", _INT, 3_000, _NATURAL, doc="wait for more members of a new group"),
+    ConfigKey("group.max.size", _INT, INT_MAX, _POSITIVE, doc="members of a group"),
+    ConfigKey("fetch.max.bytes", _INT, 55 << 20, Between(1024), doc="the largest answer to a fetch"),
+    ConfigKey("max.incremental.fetch.session.cache.slots", _INT, 1_000, _NATURAL, doc="fetch sessions kept"),
+    ConfigKey("producer.id.expiration.ms", _INT, _MS_PER_DAY, _POSITIVE, _CLUSTER, doc="an idle producer is forgotten"),
+    ConfigKey("producer.id.expiration.check.interval.ms", _INT, 600_000, _POSITIVE, doc="how often producers expire"),
+]
+
+_REPLICATION_KEYS = [
+    ConfigKey("replica.lag.time.max.ms", _LONG, 30_000, _POSITIVE, doc="a follower behind for longer leaves the ISR"),
+    ConfigKey("replica.fetch.max.bytes", _INT, 1 << 20, _NATURAL, doc="bytes of a partition in one replica fetch"),
+    ConfigKey("replica.fetch.min.bytes", _INT, 1, _POSITIVE, doc="bytes a replica fetch waits for"),
+    ConfigKey("replica.fetch.wait.max.ms", _INT, 500, _POSITIVE, doc="the longest a replica fetch waits"),
+    ConfigKey("replica.fetch.response.max.bytes", _INT, 10 << 20, _NATURAL, doc="bytes of one replica fetch"),
+    ConfigKey("replica.fetch.backoff.ms", _INT, 1_000, _NATURAL, doc="pause after a failed replica fetch"),
+    ConfigKey(
+        "replica.socket.timeout.ms", _INT, 30_000, _POSITIVE, doc="how long a replica fetch waits for its answer"
+    ),
+    ConfigKey("replica.high.watermark.checkpoint.interval.ms", _LONG, 5_000, _POSITIVE, doc="watermarks are written"),
+]
+
+BROKER_CONFIGS = ConfigDef(
+    "broker",
+    [*_NETWORK_KEYS, *_TOPIC_MANAGEMENT_KEYS, *_LOG_KEYS, *_COORDINATOR_KEYS, *_REPLICATION_KEYS],
+)
+
+
+def topic_defaults(broker_values: Mapping[str, Any]) -> dict[str, Any]:
+    """What topics without overrides get at a broker: every topic key, from the parsed broker keys."""
+    return {key.name: _topic_default(key, broker_values) for key in TOPIC_CONFIGS}
+
+
+def _topic_default(key: ConfigKey, broker_values: Mapping[str, Any]) -> Any:
+    for synonym in key.synonyms:
+        value = broker_values.get(synonym.name)
+        if value is not None:
+            return value * synonym.factor if synonym.factor != 1 and value >= 0 else value
+    return key.default
+
+
+def check_topic_values(values: Mapping[str, Any]) -> None:
+    """The rules between topic keys, given all of a topic's parsed overrides. Raises ``ConfigError``."""
+    low = values.get("min.compaction.lag.ms", 0)
+    high = values.get("max.compaction.lag.ms", LONG_MAX)
+    if low > high:
+        raise ConfigError("min.compaction.lag.ms", f"{low} is above max.compaction.lag.ms, which is {high}")
