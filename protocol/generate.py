@@ -1,7 +1,7 @@
 """Writes ``protocol/generated`` from the tables in ``protocol/messages``: ``python -m protocol.generate``.
 
-One module per table file: the structs, then a decoder and an encoder per layout (versions with the same bytes share them),
-then the messages. The output is committed; a test writes it again and compares.
+One module per table file: the structs, then a decoder and an encoder per layout (versions with the same bytes share
+them), then the messages. The output is committed; a test writes it again and compares.
 """
 
 from __future__ import annotations
@@ -55,13 +55,22 @@ def _imports(body: str, codecs: Source) -> str:
 
     lines = []
     structs = [name for name, text in (("Struct", "Struct"), ("pack", " pack("), ("unpack_from", "(unpack_from"))
-               if text in body or name == "Struct" and codecs.struct_formats]  # fmt: skip
+               if text in body or (name == "Struct" and codecs.struct_formats)]  # fmt: skip
     if structs:
         lines.append(f"from struct import {', '.join(structs)}")
     lines.append("from typing import ClassVar")
     if "UUID" in body:
         lines.append("from uuid import UUID")
-    helpers = ["EMPTY", "Message", "Struct as Base", "bad_length", "not_in_version", "read_tags", "read_uvarint"]
+    helpers = [
+        "EMPTY",
+        "Message",
+        "Struct as Base",
+        "bad_length",
+        "not_in_version",
+        "not_nullable",
+        "read_tags",
+        "read_uvarint",
+    ]
     helpers += ["skip_tags", "whole", "write_uvarint"]
     wanted = [h for h in helpers if (h == "Message" or "(Base)" in body if " as " in h else h in body)]
     lines.append("")

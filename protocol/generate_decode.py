@@ -1,7 +1,7 @@
 """Writes the flat decoders: one function per layout, runs of fixed-size fields in one ``unpack_from``.
 
-A length prefix that follows a run is part of it: an int16 or int32 as it is, a compact length by its first byte, which is
-the whole of it below 128.
+A length prefix that follows a run is part of it: an int16 or int32 as it is, a compact length by its first byte, which
+is the whole of it below 128.
 """
 
 from __future__ import annotations

@@ -56,6 +56,10 @@ class EncoderWriter:
 
     def field(self, f: Field, value: str, path: str) -> None:
         nullable = self.version in f.nullable
+        if not nullable and f.tag is None and python_type(f).endswith("None"):
+            self.flush()
+            self.source.line(f"if {value} is None:")
+            self.source.line(f'    raise not_nullable("{dotted(path, f.name)}")')
         if f.is_array:
             self.array(f, value, path, nullable)
         elif f.type == "uuid":
@@ -140,7 +144,7 @@ class EncoderWriter:
             return
         self.flush()
         tests = [is_set(f, f"{owner}.{f.name}") for f in known]
-        source.line(f"tag_count = {' + '.join(f'({test})' for test in tests)}")
+        source.line(f"tag_count = {' + '.join(f'(1 if {test} else 0)' for test in tests)}")
         source.line("out.append(tag_count)")
         source.line("if tag_count:")
         with source.indented():

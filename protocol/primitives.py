@@ -100,6 +100,11 @@ def not_in_version(path: str) -> EncodeError:
     return EncodeError(f"{path} is set and this version cannot carry it")
 
 
+def not_nullable(path: str) -> EncodeError:
+    """The error for a None that this version cannot express."""
+    return EncodeError(f"{path} is None and this version has no null for it")
+
+
 def _parts_to_bytes(parts: list[Part]) -> bytes:
     for part in parts:
         if not isinstance(part, bytes | bytearray | memoryview):
@@ -117,7 +122,7 @@ Encoder = Callable[[Any, bytearray, list[Part]], None]
 class Struct:
     """Base of every generated class: equality and repr by fields."""
 
-    __slots__ = ()
+    __slots__: tuple[str, ...] = ()
     __hash__ = None  # type: ignore[assignment]
 
     def __eq__(self, other: object) -> bool:

@@ -386,7 +386,7 @@ def _encode_api_versions_response_v3(message: ApiVersionsResponse, out: bytearra
     for api_keys_item in message.api_keys:
         out += _pack_hhhB(api_keys_item.api_key, api_keys_item.min_version, api_keys_item.max_version, 0)
     out += _pack_i(message.throttle_time_ms)
-    tag_count = (bool(message.supported_features)) + (message.finalized_features_epoch != -1) + (bool(message.finalized_features))
+    tag_count = (1 if bool(message.supported_features) else 0) + (1 if message.finalized_features_epoch != -1 else 0) + (1 if bool(message.finalized_features) else 0)
     out.append(tag_count)
     if tag_count:
         if bool(message.supported_features):

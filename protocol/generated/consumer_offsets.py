@@ -253,7 +253,7 @@ def _encode_offset_commit_value_v4(message: OffsetCommitValue, out: bytearray, p
         write_uvarint(out, n)
     out += raw
     out += _pack_q(message.commit_timestamp)
-    tag_count = (message.incarnation != -1)
+    tag_count = (1 if message.incarnation != -1 else 0)
     out.append(tag_count)
     if tag_count:
         if message.incarnation != -1:

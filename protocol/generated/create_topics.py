@@ -644,7 +644,7 @@ def _encode_create_topics_response_v5(message: CreateTopicsResponse, out: bytear
                 if raw_or_none is not None:
                     out += raw_or_none
                 out += _pack_tbtB(topics_configs_item.read_only, topics_configs_item.config_source, topics_configs_item.is_sensitive, 0)
-        tag_count = (topics_item.topic_config_error_code != 0)
+        tag_count = (1 if topics_item.topic_config_error_code != 0 else 0)
         out.append(tag_count)
         if tag_count:
             if topics_item.topic_config_error_code != 0:
@@ -817,7 +817,7 @@ def _encode_create_topics_response_v7(message: CreateTopicsResponse, out: bytear
                 if raw_or_none is not None:
                     out += raw_or_none
                 out += _pack_tbtB(topics_configs_item.read_only, topics_configs_item.config_source, topics_configs_item.is_sensitive, 0)
-        tag_count = (topics_item.topic_config_error_code != 0)
+        tag_count = (1 if topics_item.topic_config_error_code != 0 else 0)
         out.append(tag_count)
         if tag_count:
             if topics_item.topic_config_error_code != 0:

@@ -14,6 +14,7 @@ from protocol.primitives import (
     Struct as Base,
     bad_length,
     not_in_version,
+    not_nullable,
     read_uvarint,
     skip_tags,
     write_uvarint,
@@ -262,6 +263,8 @@ def _decode_delete_topics_response_v1(data: memoryview) -> tuple[DeleteTopicsRes
 def _encode_delete_topics_response_v1(message: DeleteTopicsResponse, out: bytearray, parts: list[Part]) -> None:
     out += _pack_ii(message.throttle_time_ms, len(message.responses))
     for responses_item in message.responses:
+        if responses_item.name is None:
+            raise not_nullable("responses[].name")
         raw = responses_item.name.encode()
         out += _pack_h(len(raw))
         out += raw
@@ -318,6 +321,8 @@ def _encode_delete_topics_response_v4(message: DeleteTopicsResponse, out: bytear
     else:
         write_uvarint(out, n)
     for responses_item in message.responses:
+        if responses_item.name is None:
+            raise not_nullable("responses[].name")
         raw = responses_item.name.encode()
         n = len(raw) + 1
         if n < 128:
@@ -393,6 +398,8 @@ def _encode_delete_topics_response_v5(message: DeleteTopicsResponse, out: bytear
     else:
         write_uvarint(out, n)
     for responses_item in message.responses:
+        if responses_item.name is None:
+            raise not_nullable("responses[].name")
         raw = responses_item.name.encode()
         n = len(raw) + 1
         if n < 128:

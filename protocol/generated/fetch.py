@@ -906,7 +906,7 @@ def _encode_fetch_request_v12(message: FetchRequest, out: bytearray, parts: list
             write_uvarint(out, n)
         for topics_partitions_item in topics_item.partitions:
             out += _pack_iiqiqiB(topics_partitions_item.partition, topics_partitions_item.current_leader_epoch, topics_partitions_item.fetch_offset, topics_partitions_item.last_fetched_epoch, topics_partitions_item.log_start_offset, topics_partitions_item.partition_max_bytes, 0)
-        tag_count = (topics_item.undeleted_partition_count != -1) + (topics_item.layout_version != -1)
+        tag_count = (1 if topics_item.undeleted_partition_count != -1 else 0) + (1 if topics_item.layout_version != -1 else 0)
         out.append(tag_count)
         if tag_count:
             if topics_item.undeleted_partition_count != -1:
@@ -948,7 +948,7 @@ def _encode_fetch_request_v12(message: FetchRequest, out: bytearray, parts: list
     else:
         write_uvarint(out, n)
     out += raw
-    tag_count = (message.cluster_id is not None)
+    tag_count = (1 if message.cluster_id is not None else 0)
     out.append(tag_count)
     if tag_count:
         if message.cluster_id is not None:
@@ -1510,7 +1510,7 @@ def _encode_fetch_response_v12(message: FetchResponse, out: bytearray, parts: li
                 parts.append(out)
                 parts.append(records)
                 out = bytearray()
-            tag_count = (responses_partitions_item.diverging_epoch is not None) + (responses_partitions_item.current_leader is not None) + (responses_partitions_item.snapshot_id is not None)
+            tag_count = (1 if responses_partitions_item.diverging_epoch is not None else 0) + (1 if responses_partitions_item.current_leader is not None else 0) + (1 if responses_partitions_item.snapshot_id is not None else 0)
             out.append(tag_count)
             if tag_count:
                 if responses_partitions_item.diverging_epoch is not None:

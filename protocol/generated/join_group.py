@@ -13,6 +13,7 @@ from protocol.primitives import (
     Struct as Base,
     bad_length,
     not_in_version,
+    not_nullable,
     read_uvarint,
     skip_tags,
     write_uvarint,
@@ -20,11 +21,10 @@ from protocol.primitives import (
 from protocol.types import Part
 
 _pack_h = Struct(">h").pack
-_pack_hih = Struct(">hih").pack
+_pack_hi = Struct(">hi").pack
 _pack_i = Struct(">i").pack
 _pack_ih = Struct(">ih").pack
 _pack_ihi = Struct(">ihi").pack
-_pack_ihih = Struct(">ihih").pack
 _pack_ii = Struct(">ii").pack
 _pack_iih = Struct(">iih").pack
 _unpack_h = Struct(">h").unpack_from
@@ -540,8 +540,11 @@ def _decode_join_group_response_v0(data: memoryview) -> tuple[JoinGroupResponse,
 
 
 def _encode_join_group_response_v0(message: JoinGroupResponse, out: bytearray, parts: list[Part]) -> None:
+    out += _pack_hi(message.error_code, message.generation_id)
+    if message.protocol_name is None:
+        raise not_nullable("protocol_name")
     raw = message.protocol_name.encode()
-    out += _pack_hih(message.error_code, message.generation_id, len(raw))
+    out += _pack_h(len(raw))
     out += raw
     raw = message.leader.encode()
     out += _pack_h(len(raw))
@@ -620,8 +623,11 @@ def _decode_join_group_response_v2(data: memoryview) -> tuple[JoinGroupResponse,
 
 
 def _encode_join_group_response_v2(message: JoinGroupResponse, out: bytearray, parts: list[Part]) -> None:
+    out += _pack_ihi(message.throttle_time_ms, message.error_code, message.generation_id)
+    if message.protocol_name is None:
+        raise not_nullable("protocol_name")
     raw = message.protocol_name.encode()
-    out += _pack_ihih(message.throttle_time_ms, message.error_code, message.generation_id, len(raw))
+    out += _pack_h(len(raw))
     out += raw
     raw = message.leader.encode()
     out += _pack_h(len(raw))
@@ -711,8 +717,11 @@ def _decode_join_group_response_v5(data: memoryview) -> tuple[JoinGroupResponse,
 
 
 def _encode_join_group_response_v5(message: JoinGroupResponse, out: bytearray, parts: list[Part]) -> None:
+    out += _pack_ihi(message.throttle_time_ms, message.error_code, message.generation_id)
+    if message.protocol_name is None:
+        raise not_nullable("protocol_name")
     raw = message.protocol_name.encode()
-    out += _pack_ihih(message.throttle_time_ms, message.error_code, message.generation_id, len(raw))
+    out += _pack_h(len(raw))
     out += raw
     raw = message.leader.encode()
     out += _pack_h(len(raw))
@@ -835,8 +844,10 @@ def _decode_join_group_response_v6(data: memoryview) -> tuple[JoinGroupResponse,
 
 
 def _encode_join_group_response_v6(message: JoinGroupResponse, out: bytearray, parts: list[Part]) -> None:
-    raw = message.protocol_name.encode()
     out += _pack_ihi(message.throttle_time_ms, message.error_code, message.generation_id)
+    if message.protocol_name is None:
+        raise not_nullable("protocol_name")
+    raw = message.protocol_name.encode()
     n = len(raw) + 1
     if n < 128:
         out.append(n)

@@ -403,7 +403,7 @@ def _encode_leader_and_isr_request_v5(message: LeaderAndIsrRequest, out: bytearr
                 write_uvarint(out, n)
             out += pack(f">{len(topic_states_partition_states_item.removing_replicas)}i", *topic_states_partition_states_item.removing_replicas)
             out += _pack_t(topic_states_partition_states_item.is_new)
-            tag_count = (topic_states_partition_states_item.undeleted_partition_count != -1) + (topic_states_partition_states_item.initial_partition_count != -1) + (topic_states_partition_states_item.incarnation != -1) + (topic_states_partition_states_item.layout_version != -1)
+            tag_count = (1 if topic_states_partition_states_item.undeleted_partition_count != -1 else 0) + (1 if topic_states_partition_states_item.initial_partition_count != -1 else 0) + (1 if topic_states_partition_states_item.incarnation != -1 else 0) + (1 if topic_states_partition_states_item.layout_version != -1 else 0)
             out.append(tag_count)
             if tag_count:
                 if topic_states_partition_states_item.undeleted_partition_count != -1:

@@ -14,6 +14,7 @@ from protocol.primitives import (
     Struct as Base,
     bad_length,
     not_in_version,
+    not_nullable,
     read_tags,
     read_uvarint,
     skip_tags,
@@ -249,8 +250,12 @@ def _encode_metadata_request_v0(message: MetadataRequest, out: bytearray, parts:
         raise not_in_version("include_cluster_authorized_operations")
     if message.include_topic_authorized_operations:
         raise not_in_version("include_topic_authorized_operations")
+    if message.topics is None:
+        raise not_nullable("topics")
     out += _pack_i(len(message.topics))
     for topics_item in message.topics:
+        if topics_item.name is None:
+            raise not_nullable("topics[].name")
         raw = topics_item.name.encode()
         out += _pack_h(len(raw))
         out += raw
@@ -296,6 +301,8 @@ def _encode_metadata_request_v1(message: MetadataRequest, out: bytearray, parts:
     out += _pack_i(-1 if message.topics is None else len(message.topics))
     if message.topics is not None:
         for topics_item in message.topics:
+            if topics_item.name is None:
+                raise not_nullable("topics[].name")
             raw = topics_item.name.encode()
             out += _pack_h(len(raw))
             out += raw
@@ -342,6 +349,8 @@ def _encode_metadata_request_v4(message: MetadataRequest, out: bytearray, parts:
     out += _pack_i(-1 if message.topics is None else len(message.topics))
     if message.topics is not None:
         for topics_item in message.topics:
+            if topics_item.name is None:
+                raise not_nullable("topics[].name")
             raw = topics_item.name.encode()
             out += _pack_h(len(raw))
             out += raw
@@ -387,6 +396,8 @@ def _encode_metadata_request_v8(message: MetadataRequest, out: bytearray, parts:
     out += _pack_i(-1 if message.topics is None else len(message.topics))
     if message.topics is not None:
         for topics_item in message.topics:
+            if topics_item.name is None:
+                raise not_nullable("topics[].name")
             raw = topics_item.name.encode()
             out += _pack_h(len(raw))
             out += raw
@@ -448,6 +459,8 @@ def _encode_metadata_request_v9(message: MetadataRequest, out: bytearray, parts:
         write_uvarint(out, n)
     if message.topics is not None:
         for topics_item in message.topics:
+            if topics_item.name is None:
+                raise not_nullable("topics[].name")
             raw = topics_item.name.encode()
             n = len(raw) + 1
             if n < 128:
@@ -1741,7 +1754,7 @@ def _encode_metadata_response_v9(message: MetadataResponse, out: bytearray, part
             else:
                 write_uvarint(out, n)
             out += pack(f">{len(topics_partitions_item.offline_replicas)}i", *topics_partitions_item.offline_replicas)
-            tag_count = (topics_partitions_item.incarnation != -1)
+            tag_count = (1 if topics_partitions_item.incarnation != -1 else 0)
             out.append(tag_count)
             if tag_count:
                 if topics_partitions_item.incarnation != -1:
@@ -1751,7 +1764,7 @@ def _encode_metadata_response_v9(message: MetadataResponse, out: bytearray, part
                     write_uvarint(out, len(tagged))
                     out += tagged
         out += _pack_i(topics_item.topic_authorized_operations)
-        tag_count = (topics_item.undeleted_partition_count != -1) + (topics_item.initial_partition_count != -1) + (topics_item.ordered_delivery != 0) + (topics_item.layout_version != -1)
+        tag_count = (1 if topics_item.undeleted_partition_count != -1 else 0) + (1 if topics_item.initial_partition_count != -1 else 0) + (1 if topics_item.ordered_delivery != 0 else 0) + (1 if topics_item.layout_version != -1 else 0)
         out.append(tag_count)
         if tag_count:
             if topics_item.undeleted_partition_count != -1:
@@ -2036,7 +2049,7 @@ def _encode_metadata_response_v10(message: MetadataResponse, out: bytearray, par
             else:
                 write_uvarint(out, n)
             out += pack(f">{len(topics_partitions_item.offline_replicas)}i", *topics_partitions_item.offline_replicas)
-            tag_count = (topics_partitions_item.incarnation != -1)
+            tag_count = (1 if topics_partitions_item.incarnation != -1 else 0)
             out.append(tag_count)
             if tag_count:
                 if topics_partitions_item.incarnation != -1:
@@ -2046,7 +2059,7 @@ def _encode_metadata_response_v10(message: MetadataResponse, out: bytearray, par
                     write_uvarint(out, len(tagged))
                     out += tagged
         out += _pack_i(topics_item.topic_authorized_operations)
-        tag_count = (topics_item.undeleted_partition_count != -1) + (topics_item.initial_partition_count != -1) + (topics_item.ordered_delivery != 0) + (topics_item.layout_version != -1)
+        tag_count = (1 if topics_item.undeleted_partition_count != -1 else 0) + (1 if topics_item.initial_partition_count != -1 else 0) + (1 if topics_item.ordered_delivery != 0 else 0) + (1 if topics_item.layout_version != -1 else 0)
         out.append(tag_count)
         if tag_count:
             if topics_item.undeleted_partition_count != -1:
@@ -2332,7 +2345,7 @@ def _encode_metadata_response_v11(message: MetadataResponse, out: bytearray, par
             else:
                 write_uvarint(out, n)
             out += pack(f">{len(topics_partitions_item.offline_replicas)}i", *topics_partitions_item.offline_replicas)
-            tag_count = (topics_partitions_item.incarnation != -1)
+            tag_count = (1 if topics_partitions_item.incarnation != -1 else 0)
             out.append(tag_count)
             if tag_count:
                 if topics_partitions_item.incarnation != -1:
@@ -2342,7 +2355,7 @@ def _encode_metadata_response_v11(message: MetadataResponse, out: bytearray, par
                     write_uvarint(out, len(tagged))
                     out += tagged
         out += _pack_i(topics_item.topic_authorized_operations)
-        tag_count = (topics_item.undeleted_partition_count != -1) + (topics_item.initial_partition_count != -1) + (topics_item.ordered_delivery != 0) + (topics_item.layout_version != -1)
+        tag_count = (1 if topics_item.undeleted_partition_count != -1 else 0) + (1 if topics_item.initial_partition_count != -1 else 0) + (1 if topics_item.ordered_delivery != 0 else 0) + (1 if topics_item.layout_version != -1 else 0)
         out.append(tag_count)
         if tag_count:
             if topics_item.undeleted_partition_count != -1:

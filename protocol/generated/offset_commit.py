@@ -655,7 +655,7 @@ def _encode_offset_commit_request_v8(message: OffsetCommitRequest, out: bytearra
                 write_uvarint(out, n)
             if raw_or_none is not None:
                 out += raw_or_none
-            tag_count = (topics_partitions_item.incarnation != -1)
+            tag_count = (1 if topics_partitions_item.incarnation != -1 else 0)
             out.append(tag_count)
             if tag_count:
                 if topics_partitions_item.incarnation != -1:

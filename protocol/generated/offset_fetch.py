@@ -13,6 +13,7 @@ from protocol.primitives import (
     Struct as Base,
     bad_length,
     not_in_version,
+    not_nullable,
     read_tags,
     read_uvarint,
     skip_tags,
@@ -262,6 +263,8 @@ def _encode_offset_fetch_request_v1(message: OffsetFetchRequest, out: bytearray,
     raw = message.group_id.encode()
     out += _pack_h(len(raw))
     out += raw
+    if message.topics is None:
+        raise not_nullable("topics")
     out += _pack_i(len(message.topics))
     for topics_item in message.topics:
         raw = topics_item.name.encode()
@@ -1061,7 +1064,7 @@ def _encode_offset_fetch_response_v6(message: OffsetFetchResponse, out: bytearra
             if raw_or_none is not None:
                 out += raw_or_none
             out += _pack_h(topics_partitions_item.error_code)
-            tag_count = (topics_partitions_item.incarnation != -1)
+            tag_count = (1 if topics_partitions_item.incarnation != -1 else 0)
             out.append(tag_count)
             if tag_count:
                 if topics_partitions_item.incarnation != -1:
@@ -1228,7 +1231,7 @@ def _encode_offset_fetch_response_v8(message: OffsetFetchResponse, out: bytearra
                 if raw_or_none is not None:
                     out += raw_or_none
                 out += _pack_h(groups_topics_partitions_item.error_code)
-                tag_count = (groups_topics_partitions_item.incarnation != -1)
+                tag_count = (1 if groups_topics_partitions_item.incarnation != -1 else 0)
                 out.append(tag_count)
                 if tag_count:
                     if groups_topics_partitions_item.incarnation != -1:

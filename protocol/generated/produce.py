@@ -448,7 +448,7 @@ def _encode_produce_request_v9(message: ProduceRequest, out: bytearray, parts: l
                 parts.append(records)
                 out = bytearray()
             out.append(0)
-        tag_count = (topic_data_item.undeleted_partition_count != -1) + (topic_data_item.layout_version != -1)
+        tag_count = (1 if topic_data_item.undeleted_partition_count != -1 else 0) + (1 if topic_data_item.layout_version != -1 else 0)
         out.append(tag_count)
         if tag_count:
             if topic_data_item.undeleted_partition_count != -1:

@@ -185,7 +185,7 @@ def _encode_stop_replica_request_v3(message: StopReplicaRequest, out: bytearray,
             write_uvarint(out, n)
         for topic_states_partition_states_item in topic_states_item.partition_states:
             out += _pack_iit(topic_states_partition_states_item.partition_index, topic_states_partition_states_item.leader_epoch, topic_states_partition_states_item.delete_partition)
-            tag_count = (topic_states_partition_states_item.incarnation != -1)
+            tag_count = (1 if topic_states_partition_states_item.incarnation != -1 else 0)
             out.append(tag_count)
             if tag_count:
                 if topic_states_partition_states_item.incarnation != -1:

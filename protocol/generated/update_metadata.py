@@ -405,7 +405,7 @@ def _encode_update_metadata_request_v7(message: UpdateMetadataRequest, out: byte
             else:
                 write_uvarint(out, n)
             out += pack(f">{len(topic_states_partition_states_item.offline_replicas)}i", *topic_states_partition_states_item.offline_replicas)
-            tag_count = (topic_states_partition_states_item.incarnation != -1)
+            tag_count = (1 if topic_states_partition_states_item.incarnation != -1 else 0)
             out.append(tag_count)
             if tag_count:
                 if topic_states_partition_states_item.incarnation != -1:
@@ -414,7 +414,7 @@ def _encode_update_metadata_request_v7(message: UpdateMetadataRequest, out: byte
                     write_uvarint(out, 10256)
                     write_uvarint(out, len(tagged))
                     out += tagged
-        tag_count = (topic_states_item.undeleted_partition_count != -1) + (topic_states_item.initial_partition_count != -1) + (topic_states_item.layout_version != -1)
+        tag_count = (1 if topic_states_item.undeleted_partition_count != -1 else 0) + (1 if topic_states_item.initial_partition_count != -1 else 0) + (1 if topic_states_item.layout_version != -1 else 0)
         out.append(tag_count)
         if tag_count:
             if topic_states_item.undeleted_partition_count != -1:

@@ -1,0 +1,300 @@
+"""Frames and headers, sans IO: bytes in, requests or responses out.
+
+A frame is an int32 size and that many bytes. Bytes are received straight into a buffer this module lends
+(``buffer()``, then ``received(n)``); messages are handed out as views of it. A connection without a partial frame holds
+no buffer, and a buffer goes back into use only when no view of it is left.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from struct import Struct
+from typing import Final, NamedTuple
+
+from protocol.api_keys import API, ApiKey
+from protocol.errors import ErrorCode
+from protocol.primitives import DecodeError, Message, bad_length, skip_tags
+from protocol.types import Part
+
+BUFFER_BYTES: Final = 64 * 1024
+GROWTH: Final = 16
+"""A frame that does not fit gets a buffer of its size, but never of more than this many times what has arrived."""
+SIZE_BYTES: Final = 4
+MAX_FRAME_BYTES: Final = 100 * 1024 * 1024
+"""Kafka's default of ``socket.request.max.bytes``."""
+
+_read_size = Struct(">i").unpack_from
+_read_header = Struct(">hhi").unpack_from
+_read_int16 = Struct(">h").unpack_from
+_write_size = Struct(">i").pack_into
+_size_and_correlation = Struct(">ii").pack
+_size_and_header = Struct(">ihhih").pack
+
+
+class FrameError(ValueError):
+    """The peer does not speak the protocol: close the connection."""
+
+
+class UnsupportedRequestError(FrameError):
+    """An API or version that is not implemented: there is no way to answer it."""
+
+
+class BufferPool:
+    """Buffers of 64 KiB for the connections of one process.
+
+    A buffer may be given back while views of it live; ``take`` passes over it until they are gone.
+    """
+
+    _TRIES = 4
+
+    def __init__(self, max_buffers: int = 64) -> None:
+        self._buffers: deque[bytearray] = deque(maxlen=max_buffers)
+
+    def take(self) -> bytearray:
+        """A buffer that nobody looks at."""
+        for _ in range(min(self._TRIES, len(self._buffers))):
+            buffer = self._buffers.popleft()
+            if _is_unused(buffer):
+                return buffer
+            self._buffers.append(buffer)
+        return bytearray(BUFFER_BYTES)
+
+    def give(self, buffer: bytearray) -> None:
+        """Take a buffer back; one of another size, or more than the pool may hold, is left to its views."""
+        if len(buffer) == BUFFER_BYTES:
+            self._buffers.append(buffer)
+
+
+def _is_unused(buffer: bytearray) -> bool:
+    """No view of the buffer is left: only then does Python let it change its size."""
+    try:
+        buffer.append(0)
+    except BufferError:
+        return False
+    buffer.pop()
+    return True
+
+
+class FrameReader:
+    """Cuts a byte stream into frames without copying them."""
+
+    def __init__(self, max_frame_bytes: int, pool: BufferPool | None = None) -> None:
+        self._max_frame_bytes = max_frame_bytes
+        self._pool = pool or BufferPool()
+        self._buffer: bytearray | None = None
+        self._view = memoryview(b"")
+        self._start = 0
+        self._end = 0
+
+    @property
+    def idle(self) -> bool:
+        """No partial frame, and no buffer held."""
+        return self._buffer is None
+
+    def buffer(self) -> memoryview:
+        """Where to receive the next bytes: never empty. Frames handed out before stay valid."""
+        held = self._end - self._start
+        needed = SIZE_BYTES
+        if held >= SIZE_BYTES:
+            needed += self._frame_size()
+        if self._buffer is None:
+            self._adopt(self._pool.take(), b"")
+        else:
+            capacity = len(self._buffer)
+            if self._end == capacity or (self._start and self._start + needed > capacity):
+                self._move(held, needed)
+        return self._view[self._end :]
+
+    def received(self, count: int) -> None:
+        """``count`` bytes have been put into the last ``buffer()``."""
+        self._end += count
+
+    def next_frame(self) -> memoryview | None:
+        """The next whole frame without its size, or None: receive more. Raises FrameError."""
+        held = self._end - self._start
+        if held < SIZE_BYTES:
+            if held == 0 and self._buffer is not None:
+                self._let_go()
+            return None
+        size = self._frame_size()
+        if held < SIZE_BYTES + size:
+            return None
+        begin = self._start + SIZE_BYTES
+        self._start = begin + size
+        return self._view[begin : self._start]
+
+    def close(self) -> None:
+        """Give the buffer back and forget what was received."""
+        if self._buffer is not None:
+            self._let_go()
+
+    def _frame_size(self) -> int:
+        size: int = _read_size(self._view, self._start)[0]
+        if size < 0 or size > self._max_frame_bytes:
+            raise FrameError(f"frame of {size} bytes; 0 to {self._max_frame_bytes} are accepted")
+        return size
+
+    def _move(self, held: int, needed: int) -> None:
+        """Carry the partial frame to a buffer that has room for more of it."""
+        partial = self._view[self._start : self._end]
+        size = min(needed, GROWTH * held)
+        target = self._pool.take() if size <= BUFFER_BYTES else bytearray(size)
+        self._let_go()
+        self._adopt(target, partial)
+        partial.release()
+
+    def _adopt(self, buffer: bytearray, content: bytes | memoryview) -> None:
+        buffer[: len(content)] = content
+        self._buffer = buffer
+        self._view = memoryview(buffer)
+        self._start = 0
+        self._end = len(content)
+
+    def _let_go(self) -> None:
+        assert self._buffer is not None
+        self._view.release()
+        self._pool.give(self._buffer)
+        self._buffer = None
+        self._view = memoryview(b"")
+        self._start = self._end = 0
+
+
+# ---------------------------------------------------------------- headers
+
+
+class RequestHeader(NamedTuple):
+    """The fields of Kafka's RequestHeader, versions 1 and 2."""
+
+    api_key: int
+    api_version: int
+    correlation_id: int
+    client_id: str | None
+
+
+class Request(NamedTuple):
+    """A decoded request. ``size`` is that of its frame in bytes, without the size field.
+
+    ``unsupported`` is set for an ApiVersions request of a version that is not implemented: ``body`` is then an empty
+    one, and it is to be answered in version 0 with UNSUPPORTED_VERSION (KIP-511).
+    """
+
+    header: RequestHeader
+    body: Message
+    size: int
+    unsupported: bool = False
+
+
+def decode_request(frame: memoryview) -> Request:
+    """Header and body of a request frame. Raises FrameError or DecodeError."""
+    size = len(frame)
+    if size < 8:
+        raise DecodeError(f"request header: {size} bytes where 8 are needed")
+    api_key, version, correlation_id = _read_header(frame, 0)
+    api = API.get(api_key)
+    if api is None:
+        raise UnsupportedRequestError(f"API {api_key} is not implemented")
+    supported = api.min_version <= version <= api.max_version
+    if not supported and api_key != ApiKey.API_VERSIONS:
+        raise UnsupportedRequestError(
+            f"{api.name} version {version} is not implemented ({api.min_version} to {api.max_version} are)"
+        )
+    client_id, pos = _client_id(frame)
+    header = RequestHeader(api_key, version, correlation_id, client_id)
+    if not supported:
+        return Request(header, api.request(), size, unsupported=True)
+    if api.is_flexible(version):
+        pos = _skip_header_tags(frame, pos)
+    return Request(header, api.request.decode(frame[pos:], version), size)
+
+
+def _client_id(frame: memoryview) -> tuple[str | None, int]:
+    """The client id of a request header (an int16 string in both header versions) and the position after it."""
+    if len(frame) < 10:
+        raise DecodeError("request header: cut short in client_id")
+    length: int = _read_int16(frame, 8)[0]
+    if length == -1:
+        return None, 10
+    end = 10 + length
+    if length < 0 or end > len(frame):
+        raise bad_length("request header: client_id", length, 10, len(frame))
+    try:
+        return str(frame[10:end], "utf-8"), end
+    except UnicodeDecodeError as error:
+        raise DecodeError(f"request header: client_id: {error}") from error
+
+
+def _skip_header_tags(frame: memoryview, pos: int) -> int:
+    try:
+        count = frame[pos]
+        return skip_tags(frame, pos + 1, count) if count else pos + 1
+    except IndexError as error:
+        raise DecodeError("header: cut short in its tagged fields") from error
+
+
+def encode_request(header: RequestHeader, body: Message) -> list[Part]:
+    """A request as parts to send, with its size in front. Raises EncodeError."""
+    client_id = None if header.client_id is None else header.client_id.encode()
+    length = -1 if client_id is None else len(client_id)
+    out = bytearray(_size_and_header(0, header.api_key, header.api_version, header.correlation_id, length))
+    out += client_id or b""
+    if API[ApiKey(header.api_key)].is_flexible(header.api_version):
+        out.append(0)
+    return _framed(out, body, header.api_version)
+
+
+def encode_response(api_key: int, api_version: int, correlation_id: int, response: Message) -> list[Part]:
+    """A response as parts to send, with its size in front. Raises EncodeError."""
+    out = bytearray(_size_and_correlation(0, correlation_id))
+    if api_key != ApiKey.API_VERSIONS and API[ApiKey(api_key)].is_flexible(api_version):
+        out.append(0)
+    return _framed(out, response, api_version)
+
+
+def _framed(out: bytearray, message: Message, version: int) -> list[Part]:
+    parts: list[Part] = []
+    message.encode_into(version, out, parts)
+    _write_size(out, 0, sum(map(len, parts)) - SIZE_BYTES)
+    return parts
+
+
+def decode_response(api_key: int, api_version: int, frame: memoryview) -> tuple[int, Message]:
+    """Correlation id and body of a response frame. Raises DecodeError.
+
+    A broker that does not know the version of an ApiVersions request answers in version 0, which is then decoded.
+    """
+    if len(frame) < 4:
+        raise DecodeError(f"response header: {len(frame)} bytes where 4 are needed")
+    correlation_id: int = _read_size(frame, 0)[0]
+    api = API[ApiKey(api_key)]
+    pos = 4
+    if api_key == ApiKey.API_VERSIONS:
+        if len(frame) >= 6 and _read_int16(frame, 4)[0] == ErrorCode.UNSUPPORTED_VERSION:
+            api_version = 0
+    elif api.is_flexible(api_version):
+        pos = _skip_header_tags(frame, pos)
+    return correlation_id, api.response.decode(frame[pos:], api_version)
+
+
+# ---------------------------------------------------------------- connections
+
+
+class ServerConnection(FrameReader):
+    """The broker's side of a connection: bytes in, requests out, in order."""
+
+    def __init__(self, max_frame_bytes: int = MAX_FRAME_BYTES, pool: BufferPool | None = None) -> None:
+        super().__init__(max_frame_bytes, pool)
+
+    def next_request(self) -> Request | None:
+        """The next whole request, or None: receive more. FrameError and DecodeError mean: close the connection.
+
+        The views in the request stay valid as long as they are held; a held view keeps its whole buffer.
+        """
+        frame = self.next_frame()
+        return None if frame is None else decode_request(frame)
+
+
+class ClientConnection(FrameReader):
+    """The client's side: response frames out, to be decoded by :func:`decode_response` once the request is known."""
+
+    def __init__(self, max_frame_bytes: int = 2**31 - 1, pool: BufferPool | None = None) -> None:
+        super().__init__(max_frame_bytes, pool)
