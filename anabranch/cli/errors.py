@@ -6,9 +6,9 @@ import os
 import sys
 import traceback
 
-from zk_schemas.config_def import ConfigError
-
 from protocol.errors import KafkaError
+from runtime.embedded_zookeeper import ZookeeperUnavailableError
+from zk_schemas.config_def import ConfigError
 
 
 class CommandError(Exception):
@@ -23,7 +23,7 @@ def report_error(error: BaseException) -> int:
     error = _single_cause(error)
     if os.environ.get("ANABRANCH_TRACEBACK"):
         traceback.print_exception(error)
-    if isinstance(error, CommandError | ConfigError):
+    if isinstance(error, CommandError | ConfigError | ZookeeperUnavailableError):
         line = str(error)
     elif isinstance(error, KafkaError):
         line = f"{error.code.name}: {error.message}"

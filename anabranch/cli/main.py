@@ -12,23 +12,23 @@ from cyclopts import App
 from anabranch.cli.errors import report_error
 
 SERVERS = {
-    "up": "anabranch.cli.up:up",
-    "demo": "anabranch.cli.demo:demo",
-    "zookeeper": "anabranch.cli.servers:zookeeper",
-    "controller": "anabranch.cli.servers:controller",
-    "broker": "anabranch.cli.servers:broker",
+    "up": ("anabranch.cli.up:up", "A whole cluster on this machine, in the foreground."),
+    "demo": ("anabranch.cli.demo:demo", "Stream real events through a local cluster and prove their order."),
+    "zookeeper": ("anabranch.cli.servers:zookeeper", "One ZooKeeper server."),
+    "controller": ("anabranch.cli.servers:controller", "One controller."),
+    "broker": ("anabranch.cli.servers:broker", "One broker."),
 }
 CLIENTS = {
-    "topics": "anabranch.cli.topics:app",
-    "produce": "anabranch.cli.produce:produce",
-    "consume": "anabranch.cli.consume:consume",
-    "groups": "anabranch.cli.groups:app",
-    "configs": "anabranch.cli.configs:app",
+    "topics": ("anabranch.cli.topics:app", "Create, list, describe, alter, delete topics."),
+    "produce": ("anabranch.cli.produce:produce", "Write lines of standard input as records."),
+    "consume": ("anabranch.cli.consume:consume", "Print records."),
+    "groups": ("anabranch.cli.groups:app", "List, describe, reset, delete consumer groups."),
+    "configs": ("anabranch.cli.configs:app", "Describe and alter configs of topics and brokers."),
 }
 FILES = {
-    "export": "anabranch.cli.export:export",
-    "dump-log": "anabranch.cli.dump_log:dump_log",
-    "audit": "anabranch.cli.audit:audit",
+    "export": ("anabranch.cli.export:export", "Copy a topic's segment files."),
+    "dump-log": ("anabranch.cli.dump_log:dump_log", "Print what segment and index files hold."),
+    "audit": ("anabranch.cli.audit:audit", "Check exported segment files with Spark."),
 }
 
 
@@ -39,8 +39,8 @@ def build_app() -> App:
         help="A message log that speaks the Kafka protocol. `anabranch up` starts a cluster on this machine.",
     )
     for title, commands in (("Run a cluster", SERVERS), ("Talk to a cluster", CLIENTS), ("Segment files", FILES)):
-        for name, target in commands.items():
-            app.command(target, name=name, group=title)
+        for name, (target, summary) in commands.items():
+            app.command(target, name=name, group=title, help=summary)
     return app
 
 

@@ -7,8 +7,42 @@ from typing import Annotated
 
 from cyclopts import Parameter
 
+from zk_schemas.config_def import REQUIRED, Between, ConfigDef, ConfigKey, ConfigType, NotEmpty, parse_properties
+
+ZOOKEEPER_CONFIGS = ConfigDef(
+    "zookeeper",
+    [
+        ConfigKey("dataDir", ConfigType.STRING, REQUIRED, NotEmpty(), doc="Where the server keeps its data."),
+        ConfigKey("clientPort", ConfigType.INT, 2181, Between(0, 65535), doc="Port for clients; 0 takes a free one."),
+        ConfigKey("tickTime", ConfigType.INT, 1000, Between(100, 60_000), doc="The server's time unit in ms."),
+    ],
+)
+
 Settings = Annotated[list[str] | None, Parameter(name="--set", negative=(), consume_multiple=False)]
 """``--set key=value``, as often as wanted; it wins over the file and the environment."""
+
+
+def zookeeper(*, config: Path | None = None, set_: Settings = None) -> int:
+    """Run a ZooKeeper server from the jars in PySpark's wheel until SIGTERM or Ctrl-C.
+
+    Parameters
+    ----------
+    config
+        A properties file with dataDir, clientPort, tickTime.
+    set_
+        key=value, wins over the file; may be given many times.
+    """
+    from anabranch.cli.signals import wait_for_stop_signal
+    from runtime.embedded_zookeeper import EmbeddedZookeeper
+
+    given = parse_properties(config.read_text(), str(config)) if config is not None else {}
+    given |= parse_properties("\n".join(set_ or []), "--set")
+    values = ZOOKEEPER_CONFIGS.parse(given)
+    server = EmbeddedZookeeper(values["dataDir"], client_port=values["clientPort"], tick_time_ms=values["tickTime"])
+    with server:
+        print(f"ZooKeeper serves at {server.connect_string}", flush=True)
+        wait_for_stop_signal()
+    return 0
 
 
 def broker(*, config: Path | None = None, set_: Settings = None) -> int:

@@ -14,8 +14,6 @@ from pathlib import Path
 from typing import Any
 
 import trio
-from runtime.channel import Channel
-from runtime.embedded_zookeeper import EmbeddedZookeeper
 
 from anabranch.cli.errors import CommandError
 from anabranch.local.plan import (
@@ -29,6 +27,8 @@ from anabranch.local.plan import (
 )
 from anabranch.local.supervisor import Child, Supervisor
 from protocol.generated.describe_cluster import DescribeClusterRequest
+from runtime.channel import Channel
+from runtime.embedded_zookeeper import EmbeddedZookeeper, free_port
 from runtime.real_trio import RealNetwork
 
 READY_DEADLINE_S = 90.0
@@ -117,7 +117,8 @@ async def run_local_cluster(
     broker_ports = [_usable_port(config.port + index if config.port else 0) for index in range(config.brokers)]
     controller_ports = [_usable_port(0) for _ in range(config.controllers)]
     config = LocalClusterConfig(str(directory), config.brokers, config.controllers, config.port, config.overrides)
-    zookeeper = EmbeddedZookeeper(str(directory / ZOOKEEPER), client_port=_usable_port(0))
+    zookeeper = EmbeddedZookeeper(str(directory / ZOOKEEPER))
+    zookeeper.prepare()
     cluster = LocalCluster(
         config,
         zookeeper.connect_string,
@@ -129,7 +130,6 @@ async def run_local_cluster(
         supervisor = cluster.supervisor
         try:
             say("starting ZooKeeper")
-            zookeeper.prepare()
             supervisor.add(Child(ZOOKEEPER, zookeeper.command, str(directory / "logs" / "zookeeper.log")), nursery)
             await zookeeper.wait_until_serving(READY_DEADLINE_S)
             say(f"starting {config.controllers} controller(s) and {config.brokers} broker(s)")
@@ -149,10 +149,12 @@ async def run_local_cluster(
 
 def _usable_port(port: int) -> int:
     """``port`` itself when it can be bound, or a free one for 0. Raises ``CommandError`` when it is taken."""
+    if port == 0:
+        return free_port(HOST)
     with socket.socket() as probe:
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
             probe.bind((HOST, port))
         except OSError as error:
             raise CommandError(f"port {port} is taken ({error.strerror}); choose another with --port") from error
-        return int(probe.getsockname()[1])
+    return port

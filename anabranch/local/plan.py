@@ -52,12 +52,12 @@ def parse_overrides(settings: list[str]) -> dict[str, str]:
     for setting in settings:
         key, separator, value = setting.partition("=")
         if not separator:
-            raise ConfigError(f"--set {setting}: expected key=value")
+            raise ConfigError(setting, "--set takes key=value")
         short = key.removeprefix("broker.")
         if key not in BROKER_CONFIGS and short in BROKER_CONFIGS:
             key = short
         overrides[key] = value
-    BROKER_CONFIGS.parse(overrides, where="--set")
+    BROKER_CONFIGS.parse_given(overrides)
     return overrides
 
 
@@ -103,12 +103,12 @@ def plan_controllers(config: LocalClusterConfig, zookeeper: str, ports: list[int
 def validate(config: LocalClusterConfig) -> None:
     """Raises ``ConfigError`` when the sizes or the port cannot work."""
     if config.brokers < 1:
-        raise ConfigError(f"--brokers {config.brokers}: at least 1")
+        raise ConfigError("--brokers", f"{config.brokers} is not at least 1")
     if config.controllers < 1:
-        raise ConfigError(f"--controllers {config.controllers}: at least 1")
+        raise ConfigError("--controllers", f"{config.controllers} is not at least 1")
     last = config.port + config.brokers - 1
     if config.port < 0 or last > 65535:
-        raise ConfigError(f"--port {config.port}: brokers would need ports up to {last}; the highest port is 65535")
+        raise ConfigError("--port", f"{config.port} would need ports up to {last}; the highest is 65535")
 
 
 def restart_delay_s(quick_deaths: int) -> float:
