@@ -1,0 +1,278 @@
+"""Configuration keys: Kafka's names with underscores, Kafka's defaults, types and ranges.
+
+A config class is its table: one dataclass field per key, its rule in the field's metadata. ``parse`` takes what the user
+gave; a key that does not exist, or a value out of range, is a ``ConfigError`` that says what would do.
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, fields
+from typing import Any, TypeVar
+
+from protocol.compression import CompressionType
+
+Serializer = Callable[[Any], bytes | None]
+Deserializer = Callable[[bytes | None], Any]
+C = TypeVar("C", bound="ClientConfig")
+
+_INT_MAX = 2**31 - 1
+_LONG_MAX = 2**63 - 1
+
+
+class ConfigError(ValueError):
+    """A key or value that cannot be used; ``key`` names it."""
+
+    def __init__(self, key: str, detail: str) -> None:
+        super().__init__(f"{key}: {detail}")
+        self.key = key
+
+
+# ---------------------------------------------------------------- rules
+
+
+def _number(key: str, value: object, low: float, high: float, whole: bool) -> int | float:
+    if isinstance(value, bool) or not isinstance(value, int | float | str):
+        raise ConfigError(key, f"{value!r} is not a number")
+    try:
+        number: int | float = int(value) if whole else float(value)
+    except ValueError:
+        raise ConfigError(key, f"{value!r} is not a number") from None
+    if whole and isinstance(value, float) and value != number:
+        raise ConfigError(key, f"{value!r} is not a whole number")
+    if not low <= number <= high:
+        raise ConfigError(key, f"{value!r} is outside of {low:,} to {high:,}")
+    return number
+
+
+def _int(default: int, low: int = 0, high: int = _INT_MAX) -> Any:
+    def rule(key: str, value: object) -> object:
+        return _number(key, value, low, high, whole=True)
+
+    return field(default=default, metadata={"rule": rule})
+
+
+def _flag(default: bool) -> Any:
+    def rule(key: str, value: object) -> object:
+        if isinstance(value, bool):
+            return value
+        if isinstance(value, str) and value.lower() in ("true", "false"):
+            return value.lower() == "true"
+        raise ConfigError(key, f"{value!r} is neither true nor false")
+
+    return field(default=default, metadata={"rule": rule})
+
+
+def _choice(default: str, *choices: str) -> Any:
+    def rule(key: str, value: object) -> object:
+        text = "none" if value is None else str(value).lower()
+        if text not in choices:
+            raise ConfigError(key, f"{value!r} is not one of {', '.join(choices)}")
+        return text
+
+    return field(default=default, metadata={"rule": rule})
+
+
+def _text(default: str | None) -> Any:
+    def rule(key: str, value: object) -> object:
+        if value is not None and not (isinstance(value, str) and value):
+            raise ConfigError(key, f"{value!r} is not a text of at least one character")
+        return value
+
+    return field(default=default, metadata={"rule": rule})
+
+
+def _callable(default: Callable[..., Any] | None = None) -> Any:
+    def rule(key: str, value: object) -> object:
+        if value is not None and not callable(value):
+            raise ConfigError(key, f"{value!r} cannot be called")
+        return value
+
+    return field(default=default, metadata={"rule": rule})
+
+
+def _parse_servers(key: str, value: object) -> object:
+    """``"host:port,host:port"``, or a list of such, as ((host, port), ...)."""
+    if isinstance(value, str):
+        texts: Sequence[object] = value.split(",")
+    elif isinstance(value, Sequence):
+        texts = value
+    else:
+        raise ConfigError(key, f"{value!r} is neither a text nor a list")
+    found: list[tuple[str, int]] = []
+    for text in texts:
+        if isinstance(text, tuple) and len(text) == 2:
+            text = f"{text[0]}:{text[1]}"
+        host, _, port = str(text).strip().rpartition(":")
+        host = host.removeprefix("[").removesuffix("]")
+        if not host or not port.isdigit() or not 0 < int(port) < 65536:
+            raise ConfigError(key, f"{text!r} is not host:port")
+        found.append((host, int(port)))
+    return tuple(found)
+
+
+def _parse_acks(key: str, value: object) -> object:
+    """0, 1, or -1 for "all"."""
+    acks = {"all": -1, "-1": -1, "0": 0, "1": 1}.get(str(value).lower())
+    if acks is None:
+        raise ConfigError(key, f'{value!r} is not one of 0, 1, "all"')
+    return acks
+
+
+def _parse_assignors(key: str, value: object) -> object:
+    """Names of assignors, or assignors themselves, in the order of preference."""
+    found = tuple(value.split(",") if isinstance(value, str) else value)  # type: ignore[arg-type]
+    if not found:
+        raise ConfigError(key, "is empty")
+    return found
+
+
+# ---------------------------------------------------------------- keys
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ClientConfig:
+    """The keys that every client has."""
+
+    bootstrap_servers: tuple[tuple[str, int], ...] = field(
+        default=(("localhost", 9092),), metadata={"rule": _parse_servers}
+    )
+    client_id: str | None = _text("anabranch")
+    client_rack: str | None = _text(None)
+    request_timeout_ms: int = _int(30_000, 1)
+    metadata_max_age_ms: int = _int(300_000)
+    retry_backoff_ms: int = _int(100)
+    retry_backoff_max_ms: int = _int(1_000)
+    reconnect_backoff_ms: int = _int(50)
+    reconnect_backoff_max_ms: int = _int(1_000)
+    socket_connection_setup_timeout_ms: int = _int(10_000, 1)
+    connections_max_idle_ms: int = _int(540_000, 1, _LONG_MAX)
+
+    @classmethod
+    def parse(cls: type[C], given: Mapping[str, Any]) -> C:
+        """The config from a user's keyword arguments."""
+        rules = {f.name: f.metadata["rule"] for f in fields(cls)}
+        values: dict[str, Any] = {}
+        for key, value in given.items():
+            rule = rules.get(key)
+            if rule is None:
+                near = difflib.get_close_matches(key.lower().replace(".", "_"), rules, n=1, cutoff=0)
+                raise ConfigError(key, f"there is no such key; the nearest is {near[0]}")
+            values[key] = rule(key, value)
+        config = cls(**values)
+        config.check(values)
+        return config
+
+    def check(self, given: Mapping[str, Any]) -> None:
+        """Rules between keys; ``given`` are those the user set."""
+        if not self.bootstrap_servers:
+            raise ConfigError("bootstrap_servers", "is empty")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ProducerConfig(ClientConfig):
+    """Keys of ``Producer``. Serializers take the value given to ``send`` and return bytes or None."""
+
+    acks: int = field(default=-1, metadata={"rule": _parse_acks})
+    enable_idempotence: bool = _flag(True)
+    max_in_flight_requests_per_connection: int = _int(5, 1)
+    retries: int = _int(_INT_MAX)
+    delivery_timeout_ms: int = _int(120_000)
+    max_block_ms: int = _int(60_000, 0, _LONG_MAX)
+    linger_ms: int = _int(0, 0, _LONG_MAX)
+    batch_size: int = _int(16_384)
+    buffer_memory: int = _int(33_554_432, 0, _LONG_MAX)
+    max_request_size: int = _int(1_048_576)
+    compression_type: str = _choice("none", "none", "gzip", "snappy", "lz4", "zstd")
+    compression_gzip_level: int = _int(-1, -1, 9)
+    compression_lz4_level: int = _int(1, 1, 17)
+    compression_zstd_level: int = _int(3, -131_072, 22)
+    metadata_max_idle_ms: int = _int(300_000, 5_000, _LONG_MAX)
+    key_serializer: Serializer | None = _callable()
+    value_serializer: Serializer | None = _callable()
+
+    @property
+    def compression(self) -> CompressionType:
+        return CompressionType[self.compression_type.upper()]
+
+    @property
+    def compression_level(self) -> int | None:
+        """Level for the codec, None for one without levels."""
+        levels = {
+            "gzip": None if self.compression_gzip_level < 0 else self.compression_gzip_level,
+            "lz4": self.compression_lz4_level,
+            "zstd": self.compression_zstd_level,
+        }
+        return levels.get(self.compression_type)
+
+    def check(self, given: Mapping[str, Any]) -> None:
+        super(ProducerConfig, self).check(given)  # noqa: UP008 - slots dataclasses are made anew, super() is not
+        if self.delivery_timeout_ms < self.linger_ms + self.request_timeout_ms:
+            if "delivery_timeout_ms" in given:
+                raise ConfigError(
+                    "delivery_timeout_ms", "must be at least linger_ms + request_timeout_ms, or no request fits in"
+                )
+            object.__setattr__(self, "delivery_timeout_ms", self.linger_ms + self.request_timeout_ms)
+        if not self.enable_idempotence:
+            return
+        conflicts = {
+            "acks": "all" if self.acks != -1 else None,
+            "retries": "more than 0" if self.retries == 0 else None,
+            "max_in_flight_requests_per_connection": (
+                "at most 5" if self.max_in_flight_requests_per_connection > 5 else None
+            ),
+        }
+        for key, needed in conflicts.items():
+            if needed is None:
+                continue
+            if given.get("enable_idempotence"):
+                raise ConfigError(key, f"must be {needed} when enable_idempotence is true")
+            # As in Kafka: what the user did set wins over idempotence, which is only a default.
+            object.__setattr__(self, "enable_idempotence", False)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ConsumerConfig(ClientConfig):
+    """Keys of ``Consumer``. Deserializers take bytes or None and return what ``record.key`` and ``.value`` are."""
+
+    group_id: str | None = _text(None)
+    group_instance_id: str | None = _text(None)
+    session_timeout_ms: int = _int(45_000, 1)
+    heartbeat_interval_ms: int = _int(3_000, 1)
+    max_poll_interval_ms: int = _int(300_000, 1)
+    max_poll_records: int = _int(500, 1)
+    partition_assignment_strategy: tuple[Any, ...] = field(
+        default=("range", "cooperative-sticky"), metadata={"rule": _parse_assignors}
+    )
+    enable_auto_commit: bool = _flag(True)
+    auto_commit_interval_ms: int = _int(5_000)
+    auto_offset_reset: str = _choice("latest", "earliest", "latest", "none")
+    isolation_level: str = _choice("read_uncommitted", "read_uncommitted", "read_committed")
+    check_crcs: bool = _flag(True)
+    fetch_min_bytes: int = _int(1)
+    fetch_max_bytes: int = _int(52_428_800)
+    fetch_max_wait_ms: int = _int(500)
+    max_partition_fetch_bytes: int = _int(1_048_576)
+    default_api_timeout_ms: int = _int(60_000)
+    allow_auto_create_topics: bool = _flag(True)
+    exclude_internal_topics: bool = _flag(True)
+    key_deserializer: Deserializer | None = _callable()
+    value_deserializer: Deserializer | None = _callable()
+
+    def check(self, given: Mapping[str, Any]) -> None:
+        super(ConsumerConfig, self).check(given)  # noqa: UP008 - as above
+        if self.heartbeat_interval_ms >= self.session_timeout_ms:
+            raise ConfigError("heartbeat_interval_ms", "must be below session_timeout_ms")
+        if self.group_instance_id is not None and self.group_id is None:
+            raise ConfigError("group_instance_id", "needs a group_id")
+        if self.group_id is None and given.get("enable_auto_commit"):
+            raise ConfigError("enable_auto_commit", "needs a group_id")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AdminConfig(ClientConfig):
+    """Keys of ``Admin``."""
+
+    default_api_timeout_ms: int = _int(60_000)
+    retries: int = _int(_INT_MAX)

@@ -1,0 +1,97 @@
+"""The exceptions a user of the client meets. All but misuse derive from ``KafkaError`` and carry Kafka's code."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from protocol.errors import (
+    CoordinatorMovedError,
+    ErrorCode,
+    InvalidMetadataError,
+    KafkaError,
+    RetriableError,
+    error_for,
+)
+from protocol.types import TopicPartition
+
+__all__ = [
+    "BufferExhaustedError",
+    "ClientClosedError",
+    "CommitFailedError",
+    "CoordinatorMovedError",
+    "ErrorCode",
+    "IllegalStateError",
+    "InvalidMetadataError",
+    "KafkaError",
+    "KafkaTimeoutError",
+    "LogTruncationError",
+    "NoOffsetForPartitionError",
+    "OffsetOutOfRangeError",
+    "RecordDeserializationError",
+    "RetriableError",
+    "error_for",
+]
+
+
+class IllegalStateError(RuntimeError):
+    """A call that does not fit the state of the client: the caller's mistake, never worth a retry."""
+
+
+class ClientClosedError(IllegalStateError):
+    """The client was closed, or was not entered with ``async with``."""
+
+
+class KafkaTimeoutError(RetriableError):
+    """A deadline of the client passed: ``delivery_timeout_ms``, ``max_block_ms``, ``default_api_timeout_ms``."""
+
+    def __init__(self, message: str) -> None:
+        super().__init__(ErrorCode.REQUEST_TIMED_OUT, message)
+
+
+class BufferExhaustedError(KafkaTimeoutError):
+    """``buffer_memory`` stayed full for ``max_block_ms``."""
+
+
+class CommitFailedError(KafkaError):
+    """The group has moved on without this member: its partitions may be someone else's, so the commit was refused."""
+
+
+class NoOffsetForPartitionError(KafkaError):
+    """No committed offset and ``auto_offset_reset="none"``."""
+
+    def __init__(self, partitions: list[TopicPartition]) -> None:
+        self.partitions = partitions
+        names = ", ".join(str(tp) for tp in partitions)
+        super().__init__(
+            ErrorCode.OFFSET_OUT_OF_RANGE, f'no committed offset for {names} and auto_offset_reset is "none"'
+        )
+
+
+class OffsetOutOfRangeError(KafkaError):
+    """The position is outside of what the partition holds and ``auto_offset_reset="none"``."""
+
+    def __init__(self, offsets: Mapping[TopicPartition, int]) -> None:
+        self.offsets = dict(offsets)
+        where = ", ".join(f"{tp} at {offset}" for tp, offset in offsets.items())
+        super().__init__(ErrorCode.OFFSET_OUT_OF_RANGE, f'{where} and auto_offset_reset is "none"')
+
+
+class LogTruncationError(KafkaError):
+    """Records this consumer has read were truncated by an unclean election, and ``auto_offset_reset="none"``.
+
+    ``divergent`` maps each partition to the offset up to which the log is still the one that was read.
+    """
+
+    def __init__(self, divergent: Mapping[TopicPartition, int]) -> None:
+        self.divergent = dict(divergent)
+        where = ", ".join(f"{tp} after {offset}" for tp, offset in divergent.items())
+        super().__init__(ErrorCode.OFFSET_OUT_OF_RANGE, f"the log was truncated: {where}")
+
+
+class RecordDeserializationError(KafkaError):
+    """A deserializer raised; the position stays before the record, seek past it to go on."""
+
+    def __init__(self, partition: TopicPartition, offset: int, cause: Exception) -> None:
+        self.partition = partition
+        self.offset = offset
+        super().__init__(ErrorCode.INVALID_RECORD, f"{partition} offset {offset} cannot be deserialized: {cause!r}")

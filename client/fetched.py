@@ -1,0 +1,160 @@
+"""Fetched batches and the records cut out of them, decoded only when someone reads them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple, overload
+
+from client.config import Deserializer
+from client.errors import RecordDeserializationError
+from protocol.records import Header, Record, RecordBatch
+from protocol.types import TopicPartition
+
+
+class ConsumerRecord(NamedTuple):
+    """A record as consumed. ``timestamp`` is milliseconds since the Unix epoch, -1 for none."""
+
+    topic: str
+    partition: int
+    offset: int
+    leader_epoch: int
+    """Epoch of the leader that appended the record; -1 when the log does not say."""
+    timestamp: int
+    timestamp_type: int
+    """0 CreateTime, 1 LogAppendTime."""
+    key: Any
+    value: Any
+    headers: Sequence[Header]
+
+
+@dataclass(frozen=True, slots=True)
+class Deserializers:
+    """What turns the bytes of key and value into what the user sees; None leaves bytes."""
+
+    key: Deserializer | None = None
+    value: Deserializer | None = None
+
+
+class FetchedBatch:
+    """One batch from a fetch and where reading begins in it. A control or aborted batch has no records to give.
+
+    ``taken`` counts the records given out, from the first at or after ``from_offset``.
+    """
+
+    __slots__ = ("_records", "_skipped", "batch", "count", "taken")
+
+    def __init__(self, batch: RecordBatch, from_offset: int, *, visible: bool = True) -> None:
+        self.batch = batch
+        self._records: list[Record] | None = None
+        self._skipped = 0
+        self.taken = 0
+        if not visible:
+            self.count = 0
+        elif from_offset <= batch.base_offset:
+            self.count = batch.count
+        elif batch.count == batch.last_offset_delta + 1:
+            self._skipped = from_offset - batch.base_offset
+            self.count = batch.count - self._skipped
+        else:
+            self._records = batch.records()
+            self._skipped = sum(1 for record in self._records if record.offset < from_offset)
+            self.count = len(self._records) - self._skipped
+
+    @property
+    def left(self) -> int:
+        """Records not given out yet."""
+        return self.count - self.taken
+
+    @property
+    def leader_epoch(self) -> int:
+        return self.batch.partition_leader_epoch
+
+    @property
+    def size_bytes(self) -> int:
+        return self.batch.length
+
+    def position(self) -> int:
+        """The offset to go on from after the records given out."""
+        if self.taken == self.count:
+            return self.batch.next_offset
+        if self.batch.count == self.batch.last_offset_delta + 1:
+            return self.batch.base_offset + self._skipped + self.taken
+        return self.decoded()[self._skipped + self.taken].offset
+
+    def take(self, limit: int) -> tuple[FetchedBatch, int, int]:
+        """Give out at most ``limit`` records: this batch and the range of indexes for ``decoded``."""
+        start = self._skipped + self.taken
+        count = min(limit, self.left)
+        self.taken += count
+        if self.left:
+            self._records = self.decoded()  # given out in pieces: decoded once
+        return self, start, start + count
+
+    def decoded(self) -> list[Record]:
+        """All records of the batch. CorruptRecordError when its body is damaged."""
+        return self._records if self._records is not None else self.batch.records()
+
+
+class Records(Sequence[ConsumerRecord]):
+    """Records of one partition in offset order, decoded while they are read.
+
+    Iterating decodes batch by batch and keeps nothing; indexing decodes all and keeps them. ``len`` decodes nothing.
+    A deserializer that raises shows as ``RecordDeserializationError`` when its record is read.
+    """
+
+    __slots__ = ("_deserializers", "_items", "_length", "_spans", "partition")
+
+    def __init__(
+        self, partition: TopicPartition, spans: list[tuple[FetchedBatch, int, int]], deserializers: Deserializers
+    ) -> None:
+        self.partition = partition
+        self._spans = spans
+        self._deserializers = deserializers
+        self._length = sum(stop - start for _, start, stop in spans)
+        self._items: list[ConsumerRecord] | None = None
+
+    def __len__(self) -> int:
+        return self._length
+
+    def __iter__(self) -> Iterator[ConsumerRecord]:
+        return iter(self._items) if self._items is not None else self._decode()
+
+    @overload
+    def __getitem__(self, index: int) -> ConsumerRecord: ...
+    @overload
+    def __getitem__(self, index: slice) -> list[ConsumerRecord]: ...
+    def __getitem__(self, index: int | slice) -> ConsumerRecord | list[ConsumerRecord]:
+        if self._items is None:
+            self._items = list(self._decode())
+        return self._items[index]
+
+    def __repr__(self) -> str:
+        return f"Records({self.partition}, {self._length} records)"
+
+    def _decode(self) -> Iterator[ConsumerRecord]:
+        topic, partition = self.partition
+        plain = self._deserializers.key is None and self._deserializers.value is None
+        make = tuple.__new__
+        for fetched, start, stop in self._spans:
+            epoch = fetched.leader_epoch
+            kind = fetched.batch.timestamp_type
+            records = fetched.decoded()
+            for record in records if stop - start == len(records) else records[start:stop]:
+                offset = record.offset
+                key, value = record.key, record.value
+                if not plain:
+                    key, value = self._deserialize(offset, key, value)
+                yield make(
+                    ConsumerRecord,
+                    (topic, partition, offset, epoch, record.timestamp, kind, key, value, record.headers),
+                )
+
+    def _deserialize(self, offset: int, key: bytes | None, value: bytes | None) -> tuple[Any, Any]:
+        try:
+            return (
+                self._deserializers.key(key) if self._deserializers.key is not None else key,
+                self._deserializers.value(value) if self._deserializers.value is not None else value,
+            )
+        except Exception as error:
+            raise RecordDeserializationError(self.partition, offset, error) from error

@@ -1,0 +1,112 @@
+"""What Producer, Consumer and Admin share: tasks that live as long as ``async with``, connections, metadata."""
+
+from __future__ import annotations
+
+from types import TracebackType
+from typing import Generic, Self, TypeVar
+
+import anyio
+from anyio.abc import TaskGroup
+
+from client.config import ClientConfig
+from client.connections import Connections, ConnectionSettings
+from client.errors import ClientClosedError
+from client.metadata import Metadata
+from runtime.env import Env
+
+Config = TypeVar("Config", bound=ClientConfig)
+
+
+class Client(Generic[Config]):
+    """Base of the three clients. ``_start`` and ``_stop`` are the subclass's; both run inside ``async with``."""
+
+    def __init__(self, config: Config, env: Env | None) -> None:
+        if env is None:
+            from runtime.real_anyio import client_env
+
+            env = client_env()
+        self._env = env
+        self._config = config
+        self._tasks: TaskGroup | None = None
+        self._closed = False
+        self._connections: Connections
+        self._metadata: Metadata
+
+    @property
+    def config(self) -> Config:
+        """The configuration as parsed, defaults included."""
+        return self._config
+
+    def _ensure_open(self) -> TaskGroup:
+        if self._tasks is None or self._closed:
+            name = type(self).__name__
+            state = "is closed" if self._closed else f"is used outside of `async with {name}(...)`"
+            raise ClientClosedError(f"this {name} {state}")
+        return self._tasks
+
+    def _make_metadata(self, *, allow_auto_create: bool, topic_idle_ms: float = float("inf")) -> Metadata:
+        config = self._config
+        return Metadata(
+            self._env,
+            self._connections,
+            config.bootstrap_servers,
+            max_age_ms=config.metadata_max_age_ms,
+            retry_backoff_ms=config.retry_backoff_ms,
+            retry_backoff_max_ms=config.retry_backoff_max_ms,
+            allow_auto_create=allow_auto_create,
+            topic_idle_ms=topic_idle_ms,
+        )
+
+    async def _start(self, tasks: TaskGroup) -> None:
+        """Create the parts and start the tasks."""
+        raise NotImplementedError
+
+    async def _stop(self, clean: bool) -> None:
+        """Finish what is under way; ``clean`` is False when the block is left by an exception."""
+
+    async def __aenter__(self) -> Self:
+        if self._tasks is not None:
+            raise ClientClosedError(f"this {type(self).__name__} was entered before")
+        tasks = anyio.create_task_group()
+        await tasks.__aenter__()
+        self._tasks = tasks
+        config = self._config
+        settings = ConnectionSettings(
+            client_id=config.client_id,
+            request_timeout_ms=config.request_timeout_ms,
+            reconnect_backoff_ms=config.reconnect_backoff_ms,
+            reconnect_backoff_max_ms=config.reconnect_backoff_max_ms,
+            socket_connection_setup_timeout_ms=config.socket_connection_setup_timeout_ms,
+            connections_max_idle_ms=config.connections_max_idle_ms,
+        )
+        self._connections = Connections(self._env, settings, tasks)
+        try:
+            await self._start(tasks)
+        except BaseException as error:
+            await self.__aexit__(type(error), error, error.__traceback__)
+            raise
+        return self
+
+    async def __aexit__(
+        self, exc_type: type[BaseException] | None, exc: BaseException | None, tb: TracebackType | None
+    ) -> None:
+        assert self._tasks is not None
+        try:
+            await self._close(clean=exc is None)
+        finally:
+            self._tasks.cancel_scope.cancel()
+            # The exception of the block is raised by Python itself: the group must not wrap it.
+            await self._tasks.__aexit__(None, None, None)
+
+    async def close(self) -> None:
+        """Finish and disconnect before the ``async with`` block ends; a second call does nothing."""
+        await self._close(clean=True)
+
+    async def _close(self, clean: bool) -> None:
+        if self._closed:
+            return
+        try:
+            await self._stop(clean)
+        finally:
+            self._closed = True
+            self._connections.close()

@@ -1,0 +1,242 @@
+"""The producer users see."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import anyio
+import anyio.lowlevel
+from anyio.abc import TaskGroup
+
+from client.accumulator import Accumulator, ProducerBatch, RecordHandle, RecordMetadata, check_record_size
+from client.cluster import TopicInfo
+from client.config import ProducerConfig
+from client.errors import BufferExhaustedError, ClientClosedError, ErrorCode, KafkaError
+from client.lifecycle import Client
+from client.partitioner import StickyPartitioner
+from client.sender import Sender
+from protocol.records import Header
+from runtime.env import Env
+
+Headers = Sequence[Header] | Mapping[str, bytes | None] | None
+Partitioner = Callable[[TopicInfo, bytes | None], int]
+
+
+class Producer(Client[ProducerConfig]):
+    """Sends records; the keyword arguments are Kafka's producer keys with underscores.
+
+        async with Producer(bootstrap_servers="localhost:9092", linger_ms=5) as p:
+            handle = await p.send("topic", key=b"k", value=b"v")
+            metadata = await handle
+
+    Leaving the block waits until everything sent is acknowledged or has failed; leaving it by an exception does not
+    wait, and what was not acknowledged fails. Works under trio and asyncio.
+
+    ``partitioner(topic_info, key_bytes)`` replaces the choice of partition; without it a key goes where Kafka's Java
+    client puts it and records without a key stick to one partition per batch.
+    """
+
+    def __init__(self, *, partitioner: Partitioner | None = None, env: Env | None = None, **config: Any) -> None:
+        super().__init__(ProducerConfig.parse(config), env)
+        self._custom_partitioner = partitioner
+        self._sticky = StickyPartitioner(self._env.rng)
+        self._progress = anyio.Event()
+        self._memory_waiters = 0
+        self._accumulator: Accumulator
+        self._sender: Sender
+
+    async def _start(self, tasks: TaskGroup) -> None:
+        config = self._config
+        self._metadata = self._make_metadata(allow_auto_create=True, topic_idle_ms=config.metadata_max_idle_ms)
+        self._accumulator = Accumulator(
+            batch_size=config.batch_size,
+            linger_ms=config.linger_ms,
+            buffer_memory=config.buffer_memory,
+            delivery_timeout_ms=config.delivery_timeout_ms,
+            compression=config.compression,
+            compression_level=config.compression_level,
+            max_in_flight=config.max_in_flight_requests_per_connection,
+            idempotent=config.enable_idempotence,
+        )
+        self._sender = Sender(self._env, config, self._accumulator, self._metadata, self._connections, tasks)
+        self._sender.on_progress = self._on_progress
+        self._connections.on_lost = self._on_lost
+        tasks.start_soon(self._metadata.run)
+        tasks.start_soon(self._sender.run)
+        self._metadata.request_update()
+
+    async def _stop(self, clean: bool) -> None:
+        if clean:
+            await self.flush()
+        self._accumulator.abort(KafkaError(ErrorCode.NETWORK_EXCEPTION, "the producer was closed"))
+        self._on_progress()
+
+    def _on_progress(self) -> None:
+        progress, self._progress = self._progress, anyio.Event()
+        progress.set()
+
+    def _on_lost(self, node_id: int) -> None:
+        self._metadata.request_update()
+        self._sender.wake()
+
+    # ------------------------------------------------------------ sending
+
+    async def send(
+        self,
+        topic: str,
+        value: Any = None,
+        key: Any = None,
+        partition: int | None = None,
+        headers: Headers = None,
+        timestamp_ms: int | None = None,
+    ) -> RecordHandle:
+        """Take one record into the buffer and return the handle to await for its ``RecordMetadata``.
+
+        Waits only for the topic's first metadata and for room in ``buffer_memory``, together at most
+        ``max_block_ms``. Raises ``KafkaTimeoutError`` (``BufferExhaustedError``) when that is not enough, and
+        MESSAGE_TOO_LARGE for a record that can never be sent.
+        """
+        if self._tasks is None or self._closed:
+            self._ensure_open()
+        config = self._config
+        if config.key_serializer is not None:
+            key = config.key_serializer(key)
+        if config.value_serializer is not None:
+            value = config.value_serializer(value)
+        size = _checked_size(key, value)
+        pairs: Sequence[Header] = () if not headers else _header_pairs(headers)
+        if pairs or size > config.batch_size:
+            check_record_size(key, value, pairs, config.max_request_size, config.buffer_memory)
+        info = self._metadata.cluster.topics.get(topic)
+        if info is None or not info.partitions:
+            info = await self._metadata.topic(topic, config.max_block_ms)
+        accumulator = self._accumulator
+        if not accumulator.has_room(size):
+            await self._wait_for_room(size)
+        if partition is not None:
+            chosen = partition
+        elif self._custom_partitioner is None and key is not None:
+            chosen = self._sticky.for_key(info, key)
+        else:
+            chosen = self._choose(info, key)
+        if chosen not in info.partitions:
+            info = await self._partition_appears(topic, chosen)
+        if timestamp_ms is None:
+            timestamp_ms = self._env.clock.now_ms()
+        handle = accumulator.append(topic, chosen, key, value, pairs, timestamp_ms)
+        if handle is None:
+            if partition is None and key is None and self._custom_partitioner is None:
+                chosen = self._sticky.next_sticky(info, chosen)
+            now = self._env.clock.monotonic()
+            handle = accumulator.append_to_new_batch(topic, chosen, key, value, pairs, timestamp_ms, now * 1000)
+            self._metadata.touch(topic, now)
+            self._sender.wake()
+            # A loop of sends gives way to the sender once per batch, not once per record.
+            await anyio.lowlevel.checkpoint()
+        return handle
+
+    async def send_and_wait(
+        self,
+        topic: str,
+        value: Any = None,
+        key: Any = None,
+        partition: int | None = None,
+        headers: Headers = None,
+        timestamp_ms: int | None = None,
+    ) -> RecordMetadata:
+        """``send`` and wait until the record is acknowledged."""
+        handle = await self.send(topic, value, key, partition, headers, timestamp_ms)
+        return await handle.wait()
+
+    def _choose(self, info: TopicInfo, key: bytes | None) -> int:
+        if self._custom_partitioner is not None:
+            return self._custom_partitioner(info, key)
+        return self._sticky.for_no_key(info)
+
+    async def _partition_appears(self, topic: str, partition: int) -> TopicInfo:
+        """Wait at most ``max_block_ms`` for a partition the metadata does not list (yet)."""
+        if partition < 0:
+            raise ValueError(f"partition {partition} is negative")
+        deadline = self._env.clock.monotonic() + self._config.max_block_ms / 1000
+        while True:
+            info = await self._metadata.topic(topic, self._config.max_block_ms)
+            if partition in info.partitions:
+                return info
+            left = deadline - self._env.clock.monotonic()
+            if left <= 0:
+                raise KafkaError(
+                    ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
+                    f"topic {topic} has {len(info.partitions)} partitions, there is no partition {partition}",
+                )
+            self._metadata.request_update()
+            await self._metadata.wait_update(left)
+
+    async def _wait_for_room(self, size: int) -> None:
+        deadline = self._env.clock.monotonic() + self._config.max_block_ms / 1000
+        self._memory_waiters += 1
+        self._sender.memory_short = True
+        try:
+            while not self._accumulator.has_room(size):
+                self._sender.wake()
+                progress = self._progress
+                left = deadline - self._env.clock.monotonic()
+                if left > 0:
+                    with anyio.move_on_after(left):
+                        await progress.wait()
+                        continue
+                raise BufferExhaustedError(
+                    f"buffer_memory ({self._config.buffer_memory} bytes) stayed full for max_block_ms "
+                    f"({self._config.max_block_ms} ms)"
+                )
+        finally:
+            self._memory_waiters -= 1
+            self._sender.memory_short = self._memory_waiters > 0
+        if self._closed:
+            raise ClientClosedError("the producer was closed")
+
+    async def flush(self) -> None:
+        """Send without lingering and return once every record sent so far is acknowledged or has failed."""
+        self._ensure_open()
+        accumulator = self._accumulator
+        accumulator.flushing += 1
+        try:
+            waiting_for = accumulator.unresolved()
+            self._sender.wake()
+            for batch in waiting_for:
+                await _settled(batch)
+        finally:
+            accumulator.flushing -= 1
+
+    async def partitions_for(self, topic: str) -> list[int]:
+        """Ids of the topic's partitions, ascending."""
+        self._ensure_open()
+        info = await self._metadata.topic(topic, self._config.max_block_ms)
+        return sorted(info.partitions)
+
+
+def _checked_size(key: object, value: object) -> int:
+    """Bytes of key and value; TypeError for anything that is neither bytes nor None."""
+    size = 0
+    for name, data in (("key", key), ("value", value)):
+        if data is None:
+            continue
+        if not isinstance(data, bytes | bytearray):
+            raise TypeError(f"{name} is {type(data).__name__}, not bytes; set {name}_serializer")
+        size += len(data)
+    return size
+
+
+def _header_pairs(headers: Sequence[Header] | Mapping[str, bytes | None]) -> Sequence[Header]:
+    pairs = list(headers.items()) if isinstance(headers, Mapping) else list(headers)
+    for name, content in pairs:
+        if not isinstance(name, str) or not (content is None or isinstance(content, bytes | bytearray | memoryview)):
+            raise TypeError(f"header {name!r}: {content!r} is not a name and bytes")
+    return pairs
+
+
+async def _settled(batch: ProducerBatch) -> None:
+    """Wait for a batch and, if it was split, for its parts."""
+    await batch.wait()
+    for _, part in batch.parts or ():
+        await _settled(part)

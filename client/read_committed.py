@@ -1,0 +1,37 @@
+"""Leaves out what aborted transactions wrote (isolation level read_committed), and every control batch."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+
+from protocol.records import CONTROL_ABORT, RecordBatch, read_control_record
+
+
+def visible_batches(
+    batches: Iterable[RecordBatch], aborted: Iterable[tuple[int, int]], *, read_committed: bool
+) -> Iterator[tuple[RecordBatch, bool]]:
+    """Each batch and whether its records are for the user.
+
+    ``aborted`` are (producer id, first offset) of the aborted transactions that overlap the batches, as the broker
+    sends them. A transaction's records are left out from its first offset to its abort marker.
+    """
+    todo = sorted(aborted, key=lambda entry: entry[1])
+    at = 0
+    open_aborted: set[int] = set()
+    for batch in batches:
+        while at < len(todo) and todo[at][1] <= batch.last_offset:
+            open_aborted.add(todo[at][0])
+            at += 1
+        if batch.is_control:
+            if read_committed and _is_abort_marker(batch):
+                open_aborted.discard(batch.producer_id)
+            yield batch, False
+        else:
+            hidden = read_committed and batch.is_transactional and batch.producer_id in open_aborted
+            yield batch, not hidden
+
+
+def _is_abort_marker(batch: RecordBatch) -> bool:
+    for record in batch:
+        return read_control_record(record)[0] == CONTROL_ABORT
+    return False

@@ -1,0 +1,42 @@
+"""A wake-up that is remembered: many may ``set`` it, one loop waits."""
+
+from __future__ import annotations
+
+import anyio
+import anyio.lowlevel
+
+
+class Signal:
+    """Set any number of times, seen once. Unlike an event it needs no clearing between waits."""
+
+    __slots__ = ("_event", "_pending")
+
+    def __init__(self) -> None:
+        self._pending = False
+        self._event: anyio.Event | None = None
+
+    def set(self) -> None:
+        """Let the waiter go on, now or at its next ``wait``."""
+        self._pending = True
+        if self._event is not None:
+            self._event.set()
+
+    async def wait(self, timeout_s: float | None = None) -> bool:
+        """Wait until ``set`` was called since the last wait returned; False when ``timeout_s`` passed first.
+
+        Several tasks may wait at once; one ``set`` lets all of them go on.
+        """
+        if not self._pending:
+            if timeout_s is not None and timeout_s <= 0:
+                await anyio.lowlevel.checkpoint()
+            else:
+                event = self._event
+                if event is None:
+                    event = self._event = anyio.Event()
+                with anyio.move_on_after(timeout_s):
+                    await event.wait()
+                if self._event is event:
+                    self._event = None
+        seen = self._pending
+        self._pending = False
+        return seen
