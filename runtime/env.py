@@ -13,7 +13,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol, TypeAlias
 
-Buffer: TypeAlias = bytes | bytearray | memoryview
+from protocol.types import Buffer as Buffer
+from protocol.types import Part as Part
 
 
 class Clock(Protocol):
@@ -84,9 +85,6 @@ class FileRange(Protocol):
         ...
 
 
-Part: TypeAlias = Buffer | FileRange
-
-
 class Storage(Protocol):
     """A file system. All calls but ``sync_directory`` are plain; errors are ``OSError``."""
 
@@ -139,7 +137,7 @@ class Stream(Protocol):
         ...
 
     async def send(self, parts: Sequence[Part]) -> None:
-        """Send all parts in order; a ``FileRange`` goes out by ``sendfile`` where the socket allows it."""
+        """Send all parts in order. A part that is no buffer is a ``FileRange``: sent without a copy where possible."""
         ...
 
     def close(self) -> None:

@@ -12,7 +12,7 @@ import os
 import socket
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, cast
 
 from runtime.env import Buffer, FileRange, Listener, Part, Stream
 
@@ -116,14 +116,15 @@ class SocketStream(_Socket):
             if isinstance(part, bytes | bytearray | memoryview):
                 buffers.append(part)
                 continue
-            descriptor = getattr(part, "descriptor", None)
-            if descriptor is None or len(part) <= SMALL_RANGE_BYTES:
-                buffers.append(_whole(part))
+            file_range = cast(FileRange, part)
+            descriptor = getattr(file_range, "descriptor", None)
+            if descriptor is None or len(file_range) <= SMALL_RANGE_BYTES:
+                buffers.append(whole_range(file_range))
                 continue
             if buffers:
                 await self._send_buffers(buffers, _MSG_MORE)
                 buffers = []
-            await self._send_file(descriptor.fd, part.offset, part.length)
+            await self._send_file(descriptor.fd, file_range.offset, file_range.length)
         if buffers:
             await self._send_buffers(buffers, 0)
 
@@ -163,7 +164,8 @@ class SocketStream(_Socket):
         await self._yield_now_and_then()
 
 
-def _whole(part: FileRange) -> bytes:
+def whole_range(part: FileRange) -> bytes:
+    """The bytes of a range. Raises ``OSError`` when the file has become shorter."""
     data = part.read()
     if len(data) != len(part):
         raise OSError(errno.EIO, f"the file ends {len(part) - len(data)} bytes before the range that was to be sent")

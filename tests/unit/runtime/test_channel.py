@@ -1,0 +1,276 @@
+"""Outbound requests, under trio and asyncio, against a server made of the same framing."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+import anyio
+import pytest
+
+from protocol.api_keys import ApiKey
+from protocol.errors import ErrorCode, KafkaError
+from protocol.framing import Request, ServerConnection, encode_response
+from protocol.generated.api_versions import ApiVersion, ApiVersionsResponse
+from protocol.generated.fetch import FetchableTopicResponse, FetchRequest, FetchResponse, PartitionData
+from protocol.generated.heartbeat import HeartbeatRequest, HeartbeatResponse
+from runtime.channel import Channel, ChannelClosedError, ChannelTimeoutError
+from runtime.env import Network, Stream
+from runtime.real_anyio import client_env
+
+HOST = "127.0.0.1"
+Script = Callable[[Network], Awaitable[None]]
+
+
+def run_both(scenario: Script) -> None:
+    for backend in ("trio", "asyncio"):
+        anyio.run(_with_deadline, scenario, backend=backend)
+
+
+async def _with_deadline(scenario: Script) -> None:
+    with anyio.fail_after(10):
+        await scenario(client_env().network)
+
+
+async def serve(stream: Stream, answer: Callable[[Request], list[Any]]) -> None:
+    """Hand each request to ``answer``, which returns the responses to send now, as ``(request, body)``."""
+    connection = ServerConnection()
+    try:
+        while True:
+            received = await stream.receive_into(connection.buffer())
+            if not received:
+                return
+            connection.received(received)
+            while (request := connection.next_request()) is not None:
+                for asked, body in answer(request):
+                    header = asked.header
+                    if getattr(body, "error_code", 0) == ErrorCode.UNSUPPORTED_VERSION:
+                        header = header._replace(api_version=0)
+                    await stream.send(encode_response(header.api_key, header.api_version, header.correlation_id, body))
+    except OSError:
+        return
+
+
+def heartbeat_generation(request: Request) -> Any:
+    """The generation comes back as the throttle time, so that an answer shows which request it belongs to."""
+    return request, HeartbeatResponse(throttle_time_ms=request.body.generation_id)
+
+
+def test_pipelined_answers_find_their_callers_in_any_order() -> None:
+    async def scenario(network: Network) -> None:
+        listener = await network.listen(HOST, 0)
+        held: list[Any] = []
+
+        def answer(request: Request) -> list[Any]:
+            held.append(heartbeat_generation(request))
+            return [] if len(held) < 3 else held[::-1]
+
+        results: dict[int, int] = {}
+
+        async def ask(channel: Channel, number: int) -> None:
+            response = await channel.request(HeartbeatRequest(generation_id=number))
+            results[number] = response.throttle_time_ms
+
+        async with anyio.create_task_group() as tasks:
+            opened = Channel.open(network, HOST, listener.port, "test")
+            async with opened as channel:
+                tasks.start_soon(serve, await listener.accept(), answer)
+                async with anyio.create_task_group() as askers:
+                    for number in (1, 2, 3):
+                        askers.start_soon(ask, channel, number)
+        assert results == {1: 1, 2: 2, 3: 3}
+        listener.close()
+
+    run_both(scenario)
+
+
+def test_a_lost_connection_fails_every_request_and_names_the_peer() -> None:
+    async def scenario(network: Network) -> None:
+        listener = await network.listen(HOST, 0)
+        errors: list[str] = []
+
+        async def ask(channel: Channel) -> None:
+            try:
+                await channel.request(HeartbeatRequest())
+            except ChannelClosedError as error:
+                errors.append(str(error))
+
+        async with Channel.open(network, HOST, listener.port, "test") as channel:
+            stream = await listener.accept()
+            async with anyio.create_task_group() as askers:
+                askers.start_soon(ask, channel)
+                askers.start_soon(ask, channel)
+                await stream.wait_readable()
+                stream.close()
+            assert channel.closed
+            with pytest.raises(ChannelClosedError, match=f"{HOST}:{listener.port}"):
+                await channel.request(HeartbeatRequest())
+        assert len(errors) == 2 and all(f"{HOST}:{listener.port}" in error for error in errors)
+        listener.close()
+
+    run_both(scenario)
+
+
+def test_a_request_without_answer_times_out_and_closes_the_channel() -> None:
+    async def scenario(network: Network) -> None:
+        listener = await network.listen(HOST, 0)
+        async with Channel.open(network, HOST, listener.port, "test") as channel:
+            silent = await listener.accept()
+            with pytest.raises(ChannelTimeoutError, match=r"HEARTBEAT was not answered within 0\.05 s"):
+                await channel.request(HeartbeatRequest(), timeout_s=0.05)
+            assert channel.closed
+            silent.close()
+        listener.close()
+
+    run_both(scenario)
+
+
+@pytest.mark.parametrize(
+    "reply", [b"\x7f\xff\xff\xff", b"\x00\x00\x00\x04\x00\x00\x00\x63", b"\x00\x00\x00\x05\x00\x00\x00\x01\x00"]
+)
+def test_an_answer_that_makes_no_sense_closes_the_channel(reply: bytes) -> None:
+    async def scenario(network: Network) -> None:
+        listener = await network.listen(HOST, 0)
+        async with Channel.open(network, HOST, listener.port, "test") as channel:
+            stream = await listener.accept()
+            async with anyio.create_task_group() as tasks:
+
+                async def reply_badly() -> None:
+                    await stream.wait_readable()
+                    await stream.send([reply])
+
+                tasks.start_soon(reply_badly)
+                with pytest.raises(ChannelClosedError, match="could not be read"):
+                    await channel.request(HeartbeatRequest(), version=4)
+        listener.close()
+
+    run_both(scenario)
+
+
+def test_a_cancelled_request_leaves_the_channel_usable() -> None:
+    async def scenario(network: Network) -> None:
+        listener = await network.listen(HOST, 0)
+        first: list[Any] = []
+
+        def answer(request: Request) -> list[Any]:
+            if not first:
+                first.append(heartbeat_generation(request))
+                return []
+            return [first[0], heartbeat_generation(request)]
+
+        async with anyio.create_task_group() as tasks, Channel.open(network, HOST, listener.port, "t") as channel:
+            tasks.start_soon(serve, await listener.accept(), answer)
+            with anyio.move_on_after(0.05) as gone:
+                await channel.request(HeartbeatRequest(generation_id=1))
+            assert gone.cancelled_caught
+            response = await channel.request(HeartbeatRequest(generation_id=2))
+            assert response.throttle_time_ms == 2
+        listener.close()
+
+    run_both(scenario)
+
+
+def test_no_more_than_the_limit_is_in_flight() -> None:
+    async def scenario(network: Network) -> None:
+        listener = await network.listen(HOST, 0)
+        seen: list[int] = []
+        release = anyio.Event()
+
+        async def hold(stream: Stream) -> None:
+            connection = ServerConnection()
+            while len(seen) < 5:
+                connection.received(await stream.receive_into(connection.buffer()))
+                while (request := connection.next_request()) is not None:
+                    seen.append(request.header.correlation_id)
+                    if len(seen) == 2:
+                        release.set()
+                        await anyio.wait_all_tasks_blocked()
+                        assert len(channel._pending) == 2
+                    if len(seen) >= 2:
+                        for number in seen[-2:] if len(seen) == 2 else seen[-1:]:
+                            await stream.send(encode_response(ApiKey.HEARTBEAT, 0, number, HeartbeatResponse()))
+
+        limited = Channel.open(network, HOST, listener.port, "t", max_in_flight=2)
+        async with anyio.create_task_group() as tasks, limited as channel:
+            tasks.start_soon(hold, await listener.accept())
+            async with anyio.create_task_group() as askers:
+                for _ in range(5):
+                    askers.start_soon(lambda: channel.request(HeartbeatRequest(), version=0))
+        assert seen == [1, 2, 3, 4, 5]
+        listener.close()
+
+    run_both(scenario)
+
+
+def test_negotiation_picks_the_highest_common_version() -> None:
+    async def scenario(network: Network) -> None:
+        listener = await network.listen(HOST, 0)
+        versions: list[int] = []
+
+        def answer(request: Request) -> list[Any]:
+            versions.append(request.header.api_version)
+            if request.header.api_key != ApiKey.API_VERSIONS:
+                return [(request, HeartbeatResponse())]
+            if request.header.api_version > 0:
+                return [(request, ApiVersionsResponse(error_code=ErrorCode.UNSUPPORTED_VERSION))]
+            spoken = [ApiVersion(api_key=ApiKey.HEARTBEAT, min_version=0, max_version=2)]
+            return [(request, ApiVersionsResponse(api_keys=spoken))]
+
+        async with anyio.create_task_group() as tasks:
+            stream: Stream | None = None
+
+            async def accept() -> None:
+                nonlocal stream
+                stream = await listener.accept()
+                await serve(stream, answer)
+
+            tasks.start_soon(accept)
+            async with Channel.open(network, HOST, listener.port, "t", negotiate=True) as channel:
+                await channel.request(HeartbeatRequest())
+                await channel.request(HeartbeatRequest(), max_version=1)
+                with pytest.raises(KafkaError, match="does not speak Fetch"):
+                    await channel.request(FetchRequest())
+                with pytest.raises(KafkaError, match="share no version"):
+                    await channel.request(HeartbeatRequest(), max_version=-1)
+        assert versions[0] > 0
+        assert versions[1:] == [0, 2, 1]
+        listener.close()
+
+    run_both(scenario)
+
+
+def test_fetched_records_stay_valid_while_more_answers_arrive() -> None:
+    async def scenario(network: Network) -> None:
+        listener = await network.listen(HOST, 0)
+        served = 0
+
+        def answer(request: Request) -> list[Any]:
+            nonlocal served
+            served += 1
+            partition = PartitionData(records=bytes([served]) * 40_000)
+            return [(request, FetchResponse(responses=[FetchableTopicResponse(partitions=[partition])]))]
+
+        async with anyio.create_task_group() as tasks, Channel.open(network, HOST, listener.port, "t") as channel:
+            tasks.start_soon(serve, await listener.accept(), answer)
+            views = []
+            for _ in range(6):
+                response = await channel.request(FetchRequest(), version=11)
+                views.append(response.responses[0].partitions[0].records)
+            assert [bytes(view) for view in views] == [bytes([n]) * 40_000 for n in range(1, 7)]
+        listener.close()
+
+    run_both(scenario)
+
+
+def test_errors_of_the_block_come_out_bare() -> None:
+    async def scenario(network: Network) -> None:
+        listener = await network.listen(HOST, 0)
+        with pytest.raises(ZeroDivisionError):
+            async with Channel.open(network, HOST, listener.port, "t"):
+                1 / 0
+        listener.close()
+        with pytest.raises(ConnectionRefusedError):
+            async with Channel.open(network, HOST, listener.port, "t"):
+                raise AssertionError("connected to nobody")
+
+    run_both(scenario)
