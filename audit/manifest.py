@@ -1,13 +1,14 @@
-"""``manifest.json`` of an exported directory: what the segment files should hold, so that the audit can say what is missing.
+"""``manifest.json`` of an exported directory: what the files should hold, so that the audit can say what is missing.
 
-An export is ``DIR/<topic>-<partition>/<20-digit base offset>.log`` plus ``DIR/manifest.json``. The export command fills a
-``Manifest`` and writes ``encode()``; the audit reads it with ``decode``. For a directory without one, such as a broker's
-own log directory, ``audit.discovery`` makes up what can be known from the files.
+An export is ``DIR/<topic>-<partition>/<20-digit base offset>.log`` plus ``DIR/manifest.json``. The export command fills
+a ``Manifest`` and writes ``encode()``; the audit reads it with ``decode``. For a directory without one, such as a
+broker's own log directory, ``audit.discovery`` makes up what can be known from the files.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import pairwise
 
 import msgspec
 
@@ -90,7 +91,7 @@ class Manifest(msgspec.Struct, frozen=True):
 
 
 def decode_layouts(text: str, path: str) -> list[Layout]:
-    """The lines of a ``partition-count-checkpoint``: ``0``, the number of lines, ``epoch initial undeleted version``."""
+    """A ``partition-count-checkpoint``: ``0``, a count, and that many lines of ``epoch initial undeleted version``."""
     lines = text.split("\n")
     try:
         version, count = int(lines[0]), int(lines[1])
@@ -103,9 +104,9 @@ def decode_layouts(text: str, path: str) -> list[Layout]:
 
 
 def merge_layouts(replicas: Sequence[Sequence[Layout]]) -> list[Layout]:
-    """One partition's layout history from several replicas' checkpoints: each may have missed lines while it was down."""
+    """One partition's history from its replicas' checkpoints, each of which may have missed lines while it was down."""
     merged = sorted({layout for history in replicas for layout in history})
-    for earlier, later in zip(merged, merged[1:], strict=False):
+    for earlier, later in pairwise(merged):
         if earlier.leader_epoch == later.leader_epoch:
             raise ManifestError(f"replicas disagree about the layout of leader epoch {later.leader_epoch}")
     return merged
@@ -114,14 +115,17 @@ def merge_layouts(replicas: Sequence[Sequence[Layout]]) -> list[Layout]:
 def layout_at(manifest: Manifest, partition: PartitionEntry, leader_epoch: int) -> Layout | None:
     """The layout in force for records of this leader epoch; None when nobody knows.
 
-    Before the first line of the history the topic had the layout it was created with.
+    Before the first line of the history the topic had the layout it was created with. A topic that was resized and has
+    no history says nothing about its records.
     """
     found: Layout | None = None
     for layout in partition.layouts:
         if layout.leader_epoch > leader_epoch:
             break
         found = layout
-    if found is None and manifest.initial_partition_count > 0:
-        never_resized = manifest.initial_partition_count
-        return Layout(-1, never_resized, never_resized, 0)
-    return found
+    if found is not None:
+        return found
+    initial = manifest.initial_partition_count
+    if initial < 1 or (not partition.layouts and initial != manifest.undeleted_partition_count):
+        return None
+    return Layout(-1, initial, initial, 0)

@@ -75,7 +75,7 @@ def _varint(value: int) -> bytes:
     return _SMALL[value] if 0 <= value < _SMALL_LIMIT else zigzag_varint(value)
 
 
-def _read_varint(data: bytes, pos: int, bits: int) -> tuple[int, int]:
+def read_varint(data: bytes, pos: int, bits: int) -> tuple[int, int]:
     """A zigzag number of at most ``bits`` bits at ``pos`` and the position behind it. IndexError at the end of data."""
     byte = data[pos]
     pos += 1
@@ -176,9 +176,9 @@ def _read_headers(data: bytes, pos: int, count: int) -> list[Header]:
     """Headers already checked by ``_skip_headers``."""
     headers: list[Header] = []
     for _ in range(count):
-        length, pos = _read_varint(data, pos, 32)
+        length, pos = read_varint(data, pos, 32)
         name = data[pos : pos + length].decode("utf-8", "replace")
-        length, pos = _read_varint(data, pos + length, 32)
+        length, pos = read_varint(data, pos + length, 32)
         if length < 0:
             headers.append((name, None))
         else:
@@ -190,12 +190,12 @@ def _read_headers(data: bytes, pos: int, count: int) -> list[Header]:
 def _skip_headers(data: bytes, pos: int, count: int, end: int) -> int:
     """The position behind ``count`` headers, every length checked against ``end``."""
     for _ in range(count):
-        length, pos = _read_varint(data, pos, 32)
+        length, pos = read_varint(data, pos, 32)
         if length < 0:
             raise CorruptRecordError(f"header key before byte {pos} is null")
         if length > end - pos:
             raise CorruptRecordError(f"header key at byte {pos} runs past the record's end")
-        length, pos = _read_varint(data, pos + length, 32)
+        length, pos = read_varint(data, pos + length, 32)
         if length > end - pos or length < -1:
             raise CorruptRecordError(f"header value at byte {pos} has length {length}")
         if length > 0:
@@ -205,20 +205,20 @@ def _skip_headers(data: bytes, pos: int, count: int, end: int) -> int:
 
 def _read_record(data: bytes, pos: int, end: int, base_offset: int, base_timestamp: int, fixed: bool) -> Record:
     """The record in ``data[pos:end]``, behind its length; ``fixed`` means ``base_timestamp`` is every record's."""
-    delta, pos = _read_varint(data, pos + 1, 64)
+    delta, pos = read_varint(data, pos + 1, 64)
     timestamp = base_timestamp if fixed else base_timestamp + delta
-    delta, pos = _read_varint(data, pos, 32)
+    delta, pos = read_varint(data, pos, 32)
     if delta < 0:
         raise CorruptRecordError(f"record before byte {pos} has offset delta {delta}")
-    length, key_at = _read_varint(data, pos, 32)
+    length, key_at = read_varint(data, pos, 32)
     if length > end - key_at or length < -1:
         raise CorruptRecordError(f"key at byte {key_at} has length {length}, the record ends at byte {end}")
     key_end = key_at + length if length >= 0 else -1
-    length, value_at = _read_varint(data, key_at if length < 0 else key_end, 32)
+    length, value_at = read_varint(data, key_at if length < 0 else key_end, 32)
     if length > end - value_at or length < -1:
         raise CorruptRecordError(f"value at byte {value_at} has length {length}, the record ends at byte {end}")
     value_end = value_at + length if length >= 0 else -1
-    count, pos = _read_varint(data, value_at if length < 0 else value_end, 32)
+    count, pos = read_varint(data, value_at if length < 0 else value_end, 32)
     headers_at = pos
     if count:
         if count < 0 or count > (end - pos) >> 1:
@@ -241,7 +241,7 @@ def _read_records(
     previous = base_offset - 1
     try:
         for _ in range(count):
-            length, pos = _read_varint(data, pos, 32)
+            length, pos = read_varint(data, pos, 32)
             end = pos + length
             if length < _SMALLEST_RECORD_BYTES - 1 or end > size:
                 raise CorruptRecordError(f"record at byte {pos} claims {length} bytes, {size - pos} are left")

@@ -1,0 +1,173 @@
+"""The columns of ``anabranch-segments`` and how rows become Arrow batches of them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from typing import Any, TypeAlias
+
+import pyarrow as pa
+
+from audit.manifest import Layout, Manifest, PartitionEntry, layout_at
+from audit.order_field import Extract, OrderFieldError
+from audit.segment_reader import Row
+from protocol.compression import CorruptRecordError
+from protocol.key_placement import place, positive_hash
+from protocol.records import CONTROL_ABORT, CONTROL_COMMIT, Record, increment_sequence, read_control_record
+
+ROWS_PER_ARROW_BATCH = 8192
+BYTES_PER_ARROW_BATCH = 16 * 1024 * 1024
+
+PUBLIC_SCHEMA = (
+    "topic string, partition int, segment string, base_offset bigint, offset bigint, leader_epoch int, "
+    "timestamp bigint, key binary, value binary, headers array<struct<key:string,value:binary>>, "
+    "producer_id bigint, producer_epoch int, sequence int, is_control boolean, is_transactional boolean, "
+    "batch_crc_ok boolean, error string"
+)
+# What the checks need besides: where the batch sits, what its header says, and what is worked out from key and value.
+CHECK_SCHEMA = (
+    "position bigint, batch_start boolean, suspect_offset bigint, last_offset bigint, record_count int, "
+    "base_sequence int, last_sequence int, marker int, expected_partition int, layout_version int, "
+    "order_value bigint, order_error string"
+)
+
+Values: TypeAlias = tuple[Any, ...]
+_KEY, _VALUE = 7, 8
+
+_ARROW_TYPES = {
+    "string": pa.string(),
+    "int": pa.int32(),
+    "bigint": pa.int64(),
+    "binary": pa.binary(),
+    "boolean": pa.bool_(),
+    "array<struct<key:string,value:binary>>": pa.list_(
+        pa.struct([pa.field("key", pa.string()), pa.field("value", pa.binary())])
+    ),
+}
+
+
+def arrow_schema(spark_schema: str) -> pa.Schema:
+    """The Arrow schema of one of the schemas above."""
+    fields = [column.split(" ", 1) for column in spark_schema.split(", ")]
+    return pa.schema([pa.field(name, _ARROW_TYPES[type_name]) for name, type_name in fields])
+
+
+@dataclass(frozen=True, slots=True)
+class SegmentSource:
+    """Where rows come from: a partition of a topic, and the segment's path below the audited directory."""
+
+    manifest: Manifest
+    partition: PartitionEntry
+    segment: str
+
+
+def arrow_batches(
+    source: SegmentSource, rows: Iterable[Row], *, checks: bool, extract: Extract | None = None
+) -> Iterator[pa.RecordBatch]:
+    """``rows`` as Arrow batches of a bounded number of rows and bytes; ``checks`` adds the columns of CHECK_SCHEMA."""
+    schema = arrow_schema(f"{PUBLIC_SCHEMA}, {CHECK_SCHEMA}" if checks else PUBLIC_SCHEMA)
+    derive = _Derivation(source, extract) if checks else None
+    pending: list[Values] = []
+    pending_bytes = 0
+    for row in rows:
+        values = _public_values(source, row)
+        pending.append(values + derive.values(row) if derive else values)
+        pending_bytes += len(values[_KEY] or b"") + len(values[_VALUE] or b"")
+        if len(pending) >= ROWS_PER_ARROW_BATCH or pending_bytes >= BYTES_PER_ARROW_BATCH:
+            yield _to_arrow(pending, schema)
+            pending = []
+            pending_bytes = 0
+    if pending:
+        yield _to_arrow(pending, schema)
+
+
+def _to_arrow(rows: list[Values], schema: pa.Schema) -> pa.RecordBatch:
+    columns = [pa.array(column, field.type) for column, field in zip(zip(*rows, strict=True), schema, strict=True)]
+    return pa.RecordBatch.from_arrays(columns, schema=schema)
+
+
+def _public_values(source: SegmentSource, row: Row) -> Values:
+    place_in_file = (source.manifest.topic, source.partition.partition, source.segment)
+    batch, record = row.batch, row.record
+    if batch is None:
+        return (*place_in_file, *(None,) * 12, row.crc_ok, row.error)
+    sequence = None
+    if record is not None and batch.base_sequence >= 0:
+        sequence = increment_sequence(batch.base_sequence, record.offset - batch.base_offset)
+    return (
+        *place_in_file,
+        batch.base_offset,
+        record.offset if record else None,
+        batch.partition_leader_epoch,
+        record.timestamp if record else None,
+        record.key if record else None,
+        record.value if record else None,
+        record.headers if record else None,
+        batch.producer_id,
+        batch.producer_epoch,
+        sequence,
+        batch.is_control,
+        batch.is_transactional,
+        row.crc_ok,
+        row.error,
+    )
+
+
+class _Derivation:
+    """Works out CHECK_SCHEMA's columns for the rows of one segment."""
+
+    def __init__(self, source: SegmentSource, extract: Extract | None) -> None:
+        self._extract = extract
+        self._layout_of_epoch: dict[int, Layout | None] = {}
+        self._layout_at: Callable[[int], Layout | None] = lambda epoch: layout_at(
+            source.manifest, source.partition, epoch
+        )
+        self._keys_are_placed = not source.manifest.topic.startswith("__")
+
+    def values(self, row: Row) -> Values:
+        batch, record = row.batch, row.record
+        if batch is None:
+            return (row.position, row.batch_start, *(None,) * 10)
+        header = (
+            row.position,
+            row.batch_start,
+            row.suspect_offset,
+            batch.last_offset,
+            batch.count,
+            batch.base_sequence,
+            batch.last_sequence,
+        )
+        layout = self._layout(batch.partition_leader_epoch)
+        version = layout.layout_version if layout else None
+        if record is None:
+            return (*header, None, None, version, None, None)
+        if batch.is_control:
+            return (*header, _marker(record), None, version, None, None)
+        key = record.key
+        expected = None
+        if key is not None and layout is not None and self._keys_are_placed:
+            expected = place(positive_hash(key), layout.initial_partition_count, layout.undeleted_partition_count)
+        return (*header, None, expected, version, *self._order(record))
+
+    def _layout(self, leader_epoch: int) -> Layout | None:
+        if leader_epoch not in self._layout_of_epoch:
+            self._layout_of_epoch[leader_epoch] = self._layout_at(leader_epoch)
+        return self._layout_of_epoch[leader_epoch]
+
+    def _order(self, record: Record) -> tuple[int | None, str | None]:
+        value = record.value
+        if self._extract is None or record.key is None or value is None:
+            return None, None
+        try:
+            return self._extract(value), None
+        except OrderFieldError as error:
+            return None, str(error)
+
+
+def _marker(record: Record) -> int | None:
+    """CONTROL_ABORT or CONTROL_COMMIT for a transaction marker that can be read."""
+    try:
+        kind, _ = read_control_record(record)
+    except CorruptRecordError:
+        return None
+    return kind if kind in (CONTROL_ABORT, CONTROL_COMMIT) else None

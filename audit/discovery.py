@@ -1,0 +1,102 @@
+"""Find the segment files of a directory and what they should hold: by its manifest, or from the files alone.
+
+Without a manifest (a broker's log directory, ours or Kafka's) the checkpoints next to the partitions tell the log start
+offsets, which partitions were compacted and the layout history; nobody can tell then where a log should end.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from pathlib import Path
+
+from audit.manifest import MANIFEST_NAME, Manifest, ManifestError, PartitionEntry, SegmentEntry, decode_layouts
+
+_PARTITION_DIRECTORY = re.compile(r"(?P<topic>[A-Za-z0-9._-]+)-(?P<partition>\d+)")
+_SEGMENT_FILE = re.compile(r"(?P<base>\d{20})\.log")
+_LAYOUTS = "partition-count-checkpoint"
+_LOG_STARTS = "log-start-offset-checkpoint"
+_CLEANED = "cleaner-offset-checkpoint"
+_COMPACTED_INTERNAL_TOPICS = frozenset({"__consumer_offsets", "__transaction_state"})
+
+
+@dataclass(frozen=True, slots=True)
+class TopicFiles:
+    """A topic's manifest and the directory its partitions lie in. ``inferred``: no manifest was written."""
+
+    directory: str
+    manifest: Manifest
+    inferred: bool
+
+
+def discover(directory: str | Path) -> list[TopicFiles]:
+    """The topics below ``directory``: an export, a log directory, or one partition's own directory.
+
+    Raises ManifestError, FileNotFoundError or NotADirectoryError; a directory without segment files is a ManifestError.
+    """
+    root = Path(directory).resolve()
+    names = sorted(path.name for path in root.iterdir())
+    if MANIFEST_NAME in names:
+        path = root / MANIFEST_NAME
+        return [TopicFiles(str(root), Manifest.decode(path.read_bytes(), str(path)), inferred=False)]
+    if _PARTITION_DIRECTORY.fullmatch(root.name) and any(_SEGMENT_FILE.fullmatch(name) for name in names):
+        return _infer(root.parent, [root.name])
+    topics = _infer(root, names)
+    if not topics:
+        raise ManifestError(f"{root}: neither a {MANIFEST_NAME} nor a <topic>-<partition> directory with .log files")
+    return topics
+
+
+def _infer(root: Path, names: list[str]) -> list[TopicFiles]:
+    log_starts = _read_offsets(root / _LOG_STARTS)
+    cleaned = _read_offsets(root / _CLEANED)
+    found: dict[str, list[PartitionEntry]] = {}
+    for name in names:
+        match = _PARTITION_DIRECTORY.fullmatch(name)
+        if match is None or not (root / name).is_dir():
+            continue
+        entry = _infer_partition(root / name, int(match["partition"]), log_starts.get(name, -1))
+        if entry is not None:
+            found.setdefault(match["topic"], []).append(entry)
+    return [
+        TopicFiles(str(root), _infer_manifest(topic, partitions, cleaned), inferred=True)
+        for topic, partitions in sorted(found.items())
+    ]
+
+
+def _infer_manifest(topic: str, partitions: list[PartitionEntry], cleaned: dict[str, int]) -> Manifest:
+    compacted = topic in _COMPACTED_INTERNAL_TOPICS or any(f"{topic}-{p.partition}" in cleaned for p in partitions)
+    latest = max((layout for p in partitions for layout in p.layouts), key=lambda x: x.layout_version, default=None)
+    return Manifest(
+        topic=topic,
+        cleanup_policy="compact" if compacted else "delete",
+        initial_partition_count=latest.initial_partition_count if latest else -1,
+        undeleted_partition_count=latest.undeleted_partition_count if latest else -1,
+        layout_version=latest.layout_version if latest else 0,
+        partitions=sorted(partitions, key=lambda p: p.partition),
+    )
+
+
+def _infer_partition(path: Path, partition: int, log_start_offset: int) -> PartitionEntry | None:
+    segments = [
+        SegmentEntry(file.name, int(match["base"]), file.stat().st_size)
+        for file in sorted(path.iterdir())
+        if (match := _SEGMENT_FILE.fullmatch(file.name))
+    ]
+    if not segments:
+        return None
+    layouts_path = path / _LAYOUTS
+    layouts = decode_layouts(layouts_path.read_text(), str(layouts_path)) if layouts_path.exists() else []
+    return PartitionEntry(partition, log_start_offset, -1, segments, layouts)
+
+
+def _read_offsets(path: Path) -> dict[str, int]:
+    """``topic-partition`` to offset from one of the broker's checkpoints; nothing when there is none."""
+    if not path.exists():
+        return {}
+    lines = path.read_text().split("\n")
+    try:
+        rows = [line.split(" ") for line in lines[2 : 2 + int(lines[1])]]
+        return {f"{topic}-{partition}": int(offset) for topic, partition, offset in rows}
+    except (ValueError, IndexError) as error:
+        raise ManifestError(f"{path}: {error}") from None

@@ -1,0 +1,219 @@
+"""Run the audit: start Spark quietly, read the directory once, apply every check, stop Spark."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import sys
+import tempfile
+from collections.abc import Callable, Iterable, Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, TypeAlias
+
+from audit.discovery import TopicFiles, discover
+from audit.file_checks import PartitionSummary, missing_or_resized_files, wrong_log_ends
+from audit.order_field import parse_order_by
+from audit.report import AuditReport, Check, Violation
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+Summaries: TypeAlias = dict[tuple[str, int], PartitionSummary]
+
+FIRST_VIOLATIONS = 10
+_SETTINGS = {
+    "spark.ui.enabled": "false",
+    "spark.ui.showConsoleProgress": "false",
+    "spark.log.level": "ERROR",
+    "spark.sql.session.timeZone": "UTC",
+    "spark.sql.shuffle.partitions": "4",
+    "spark.sql.adaptive.enabled": "false",
+    "spark.driver.host": "127.0.0.1",
+    "spark.driver.bindAddress": "127.0.0.1",
+}
+
+
+def run_audit(
+    directory: str | Path, *, order_by: str | None = None, master: str = "local[2]", first: int = FIRST_VIOLATIONS
+) -> AuditReport:
+    """Check an exported directory, or a log directory. Each check keeps its ``first`` violations.
+
+    ``order_by`` (``json:FIELD`` or ``tsv:N``) names the integer in the values that must not decrease within a key.
+    Raises ManifestError for a directory that is none, OrderFieldError for an ``order_by`` that is none, and
+    ModuleNotFoundError without pyspark.
+    """
+    topics = discover(directory)
+    if order_by is not None:
+        parse_order_by(order_by)
+    with spark_session(master) as spark:
+        return audit_with(spark, str(directory), topics, order_by, first)
+
+
+@contextlib.contextmanager
+def spark_session(master: str) -> Iterator[SparkSession]:
+    """A quiet session of its own, stopped at the end; its workers run this interpreter and find these packages."""
+    from pyspark.sql import SparkSession
+
+    if SparkSession.getActiveSession() is not None:
+        raise RuntimeError("a Spark session is active in this process; pass it to audit_with instead")
+    root = str(Path(__file__).resolve().parent.parent)
+    inherited = os.environ.get("PYTHONPATH")
+    changed = {
+        "PYSPARK_PYTHON": sys.executable,
+        "PYSPARK_DRIVER_PYTHON": sys.executable,
+        "SPARK_LOCAL_IP": "127.0.0.1",
+        "PYTHONPATH": root if not inherited else f"{root}{os.pathsep}{inherited}",
+    }
+    before = {name: os.environ.get(name) for name in changed}
+    os.environ.update(changed)
+    try:
+        builder = SparkSession.builder.master(master).appName("anabranch audit")
+        for name, value in _SETTINGS.items():
+            builder = builder.config(name, value)
+        with _captured_stderr():
+            spark = builder.getOrCreate()
+        try:
+            yield spark
+        finally:
+            spark.stop()
+    finally:
+        for name in changed:
+            os.environ.pop(name, None)
+        os.environ.update({name: value for name, value in before.items() if value is not None})
+
+
+@contextlib.contextmanager
+def _captured_stderr() -> Iterator[None]:
+    """Keep the JVM's greetings off the terminal; they are printed only when it fails to start.
+
+    The JVM inherits file descriptor 2 and writes to it before any log setting is read.
+    """
+    saved = os.dup(2)
+    with tempfile.TemporaryFile() as captured:
+        try:
+            os.dup2(captured.fileno(), 2)
+            yield
+        except Exception as error:
+            captured.seek(0)
+            said = captured.read().decode(errors="replace").strip()
+            raise RuntimeError(f"Spark did not start: {error}\n{said}".rstrip()) from error
+        finally:
+            os.dup2(saved, 2)
+            os.close(saved)
+
+
+def audit_with(
+    spark: SparkSession, directory: str, topics: list[TopicFiles], order_by: str | None, first: int
+) -> AuditReport:
+    """``run_audit`` on a session of the caller's."""
+    from audit.datasource import FORMAT_NAME, SegmentsDataSource
+
+    spark.dataSource.register(SegmentsDataSource)
+    reader = spark.read.format(FORMAT_NAME).option("checks", "true")
+    if order_by is not None:
+        reader = reader.option("order_by", order_by)
+    rows = reader.load(directory).drop("value", "headers").persist()
+    try:
+        summaries = _summarise(rows)
+        found = [*_file_checks(topics, summaries, first), *_row_checks(rows, topics, summaries, order_by, first)]
+    finally:
+        rows.unpersist()
+    return AuditReport(
+        directory=directory,
+        topics=[topic.manifest.topic for topic in topics],
+        partitions=sum(len(topic.manifest.partitions) for topic in topics),
+        segments=sum(len(partition.segments) for topic in topics for partition in topic.manifest.partitions),
+        batches=sum(summary.batches for summary in summaries.values()),
+        records=sum(summary.records for summary in summaries.values()),
+        checks=found,
+    )
+
+
+def _summarise(rows: DataFrame) -> Summaries:
+    from pyspark.sql import functions as F
+
+    grouped = rows.groupBy("topic", "partition").agg(
+        F.count_if("batch_start").alias("batches"),
+        F.count("offset").alias("records"),
+        F.min("base_offset").alias("first_offset"),
+        F.max("last_offset").alias("last_offset"),
+        F.count("expected_partition").alias("placed"),
+        F.count("order_value").alias("ordered"),
+        F.count_if("is_transactional").alias("transactional"),
+    )
+    return {
+        (row["topic"], row["partition"]): PartitionSummary(
+            *(row[name] for name in PartitionSummary.__dataclass_fields__)
+        )
+        for row in grouped.collect()
+    }
+
+
+def _file_checks(topics: list[TopicFiles], summaries: Summaries, first: int) -> Iterator[Check]:
+    declared = [topic for topic in topics if not topic.inferred]
+    segments = sum(len(partition.segments) for topic in declared for partition in topic.manifest.partitions)
+    files = [violation for topic in declared for violation in missing_or_resized_files(topic)]
+    skipped = None if declared else "no manifest says which files there should be"
+    yield Check("segment files", segments, len(files), files[:first], skipped)
+    ends: list[Violation] = []
+    for topic in topics:
+        of_topic = {p: summary for (name, p), summary in summaries.items() if name == topic.manifest.topic}
+        ends += wrong_log_ends(topic, of_topic)
+    yield Check("log ends", sum(len(topic.manifest.partitions) for topic in topics), len(ends), ends[:first])
+
+
+def _row_checks(
+    rows: DataFrame, topics: list[TopicFiles], summaries: Summaries, order_by: str | None, first: int
+) -> Iterator[Check]:
+    from audit import checks
+
+    batches, records = rows.where("batch_start"), rows.where("offset is not null")
+    total = _total(summaries)
+    yield _check("crc", total.batches, [checks.wrong_crcs(batches)], first)
+    yield _check("readable batches", total.batches, [checks.unreadable_batches(batches)], first)
+    yield _check("contiguous offsets", total.batches, _by_policy(checks.broken_offsets, batches, topics), first)
+    yield _check("producer sequences", total.batches, _by_policy(checks.broken_sequences, batches, topics), first)
+    committed = checks.without_aborted(rows) if total.transactional else rows
+    committed_records = committed.where("offset is not null")
+    repeated = [checks.repeated_batches(batches), checks.repeated_records(committed_records)]
+    yield _check("duplicates", total.records, repeated, first)
+    if order_by is None:
+        yield Check("key order", 0, skipped="no order-by; of the order only the producer sequences were checked")
+    else:
+        yield _check("key order", total.ordered, [checks.broken_key_order(committed_records)], first)
+    if total.placed or any(topic.manifest.initial_partition_count > 0 for topic in topics):
+        yield _check("placement", total.placed, [checks.misplaced_records(records)], first)
+    else:
+        yield Check("placement", 0, skipped="nothing says with how many partitions the records were placed")
+
+
+def _total(summaries: Summaries) -> PartitionSummary:
+    def add(name: str) -> int:
+        return sum(getattr(summary, name) for summary in summaries.values())
+
+    return PartitionSummary(
+        add("batches"), add("records"), None, None, add("placed"), add("ordered"), add("transactional")
+    )
+
+
+def _by_policy(
+    rule: Callable[[DataFrame, bool], DataFrame], batches: DataFrame, topics: list[TopicFiles]
+) -> list[DataFrame]:
+    """``rule`` over the topics that are compacted and over those that are not."""
+    found = []
+    for compacted in (False, True):
+        names = [topic.manifest.topic for topic in topics if topic.manifest.is_compacted is compacted]
+        if names:
+            found.append(rule(batches.where(batches["topic"].isin(names)), compacted))
+    return found
+
+
+def _check(name: str, counted: int, offences: Iterable[DataFrame], first: int) -> Check:
+    """Count the offences, and collect the first of them in log order."""
+    count = 0
+    violations: list[Violation] = []
+    for frame in offences:
+        rows = frame.orderBy("topic", "partition", "segment", "position", "offset").limit(first + 1).collect()
+        count += len(rows) if len(rows) <= first else frame.count()
+        violations += [Violation(**row.asDict()) for row in rows]
+    return Check(name, counted, count, violations[:first])

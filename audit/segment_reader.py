@@ -1,0 +1,108 @@
+"""Read one segment file into rows. A fault in the file becomes a row that says so; nothing in a file raises.
+
+Rows are of two kinds: a record (``offset`` set), and a batch that gives no record (``offset`` None): one that cannot be
+read, or the bare header that compaction leaves. ``batch_start`` marks the first row of every batch.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import BinaryIO, NamedTuple
+
+from audit.crc_locate import locate_changed_byte
+from protocol.compression import CompressionType, CorruptRecordError
+from protocol.records import HEADER_BYTES, LENGTH_PREFIX_BYTES, Record, RecordBatch, iter_batches, read_varint
+
+MAX_DECOMPRESSED_BYTES = 256 * 1024 * 1024
+_CRC_COVERS_FROM = 21
+_CODEC_MASK = 0x07
+
+
+class Row(NamedTuple):
+    """A record, or a batch without one. ``batch`` is None when not even its header can be trusted to be one.
+
+    ``position`` is the batch's first byte in the file; ``error`` says what is wrong with the batch; ``suspect_offset``
+    is the offset of the one record that a wrong CRC points to, when it points to one.
+    """
+
+    batch: RecordBatch | None
+    position: int
+    batch_start: bool
+    record: Record | None
+    crc_ok: bool
+    error: str | None = None
+    suspect_offset: int | None = None
+
+
+def read_segment(file: BinaryIO, size_bytes: int) -> Iterator[Row]:
+    """The rows of a segment of ``size_bytes``, in file order, up to the first batch whose length is damaged."""
+    position = 0
+    while position < size_bytes:
+        file.seek(position)
+        prefix = file.read(LENGTH_PREFIX_BYTES)
+        length = int.from_bytes(prefix[8:], "big", signed=True) + LENGTH_PREFIX_BYTES
+        left = size_bytes - position
+        if len(prefix) < LENGTH_PREFIX_BYTES or length > left or length < HEADER_BYTES:
+            claim = f"claims {length} bytes" if len(prefix) == LENGTH_PREFIX_BYTES else "has no length"
+            message = f"batch at byte {position} {claim}, {left} are left; the rest of the file is not readable"
+            yield Row(None, position, True, None, False, message)
+            return
+        yield from read_batch(prefix + file.read(length - LENGTH_PREFIX_BYTES), position)
+        position += length
+
+
+def read_batch(data: bytes, position: int) -> Iterator[Row]:
+    """The rows of the batch ``data``, which was found at byte ``position`` of its file."""
+    try:
+        (batch,) = iter_batches(data, max_decompressed_bytes=MAX_DECOMPRESSED_BYTES)
+    except CorruptRecordError as error:
+        yield Row(None, position, True, None, False, f"batch at byte {position}: {error.message}")
+        return
+    computed = batch.compute_crc()
+    crc_ok = computed == batch.crc
+    message: str | None = None
+    records: list[Record] = []
+    try:
+        records = batch.records()
+    except CorruptRecordError as error:
+        message = f"batch with offsets {batch.base_offset}-{batch.last_offset}: {error.message}"
+    suspect: int | None = None
+    if not crc_ok:
+        message, suspect = _describe_crc(batch, computed, position, records)
+    if not records:
+        yield Row(batch, position, True, None, crc_ok, message, suspect)
+    start = True
+    for record in records:
+        yield Row(batch, position, start, record, crc_ok, message, suspect)
+        start = False
+
+
+def _describe_crc(batch: RecordBatch, computed: int, position: int, records: list[Record]) -> tuple[str, int | None]:
+    """What is wrong, and the offset of the record it is wrong with if one changed byte explains it."""
+    text = (
+        f"CRC32C of the batch with offsets {batch.base_offset}-{batch.last_offset} is {computed:#010x}, "
+        f"its header says {batch.crc:#010x}"
+    )
+    index = locate_changed_byte(batch.crc, computed, batch.length - _CRC_COVERS_FROM)
+    if index is None:
+        return text, None
+    at = _CRC_COVERS_FROM + index
+    text += f"; explained by one changed byte at {position + at} of the file"
+    if at < HEADER_BYTES:
+        return f"{text}, in the batch's header", None
+    if batch.attributes & _CODEC_MASK == CompressionType.NONE and records:
+        suspect = _record_at(batch, records, at - HEADER_BYTES)
+        return f"{text}, in the record with offset {suspect}", suspect
+    return text, None
+
+
+def _record_at(batch: RecordBatch, records: list[Record], body_position: int) -> int:
+    """The offset of the record that byte ``body_position`` of an uncompressed body belongs to."""
+    body = batch.body()
+    end = 0
+    for record in records:
+        length, start = read_varint(body, end, 32)
+        end = start + length
+        if body_position < end:
+            return record.offset
+    return batch.last_offset
