@@ -23,10 +23,10 @@ class UnknownFileError(ValueError):
 
 
 def dump_file(path: Path, *, records: bool = False) -> Iterator[Row]:
-    """One row for each batch or entry of ``path``; with ``records`` each batch's row has its records under ``records``.
+    """One row for each batch or entry of ``path``; with ``records`` a batch's row has its records under ``records``.
 
-    Raises ``UnknownFileError`` for a name with another suffix. What is damaged in the file is said in the last row, under
-    ``error``, with the byte position.
+    Raises ``UnknownFileError`` for a name with another suffix. Where a file is damaged the last row has ``error`` and
+    the byte position.
     """
     for suffix, reader in READERS.items():
         if path.name.endswith(suffix):

@@ -5,8 +5,10 @@ from __future__ import annotations
 import json
 import tempfile
 from pathlib import Path
+from typing import Annotated
 
 import trio
+from cyclopts import Parameter
 from rich.console import Console
 from rich.table import Table
 
@@ -19,7 +21,12 @@ from anabranch.local.plan import LocalClusterConfig
 BROKERS = 3
 
 
-def demo(*, json_: Path | None = None, events: int | None = None, dir: Path | None = None) -> int:
+def demo(
+    *,
+    json_: Annotated[Path | None, Parameter(name="--json")] = None,
+    events: int | None = None,
+    dir: Path | None = None,
+) -> int:
     """Stream real events through a local cluster and prove that every key kept its order.
 
     Starts ZooKeeper, a controller and three brokers; four producers write, a group of three reads; then the exported

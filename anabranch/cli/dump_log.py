@@ -5,13 +5,17 @@ from __future__ import annotations
 import json
 import sys
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
+
+from cyclopts import Parameter
 
 from anabranch.cli.errors import CommandError
 from anabranch.segment_dump import Row, UnknownFileError, dump_file
 
 
-def dump_log(*files: Path, print_data: bool = False, json_: bool = False) -> int:
+def dump_log(
+    *files: Path, print_data: bool = False, json_: Annotated[bool, Parameter(name="--json", negative=())] = False
+) -> int:
     """Print the batches of segment files and the entries of indexes, snapshots and checkpoints.
 
     Exit status 1 when a batch is damaged; the line says where.
