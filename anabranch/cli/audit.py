@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import Annotated
 
-from cyclopts import Parameter
 from rich.console import Console
 from rich.table import Table
 
 from anabranch.cli.errors import CommandError
+from anabranch.cli.options import JsonFile
 
 
 def audit(
@@ -19,7 +18,7 @@ def audit(
     order_by: str | None = None,
     master: str = "local[2]",
     first: int = 10,
-    json_: Annotated[Path | None, Parameter(name="--json")] = None,
+    json_: JsonFile = None,
 ) -> int:
     """Check exported segment files: CRC, offsets, order per key, placement, duplicates. Exit status 1 when one fails.
 
@@ -33,8 +32,6 @@ def audit(
         A Spark master; by default two threads of this machine.
     first
         How many offending records of each check to name.
-    json_
-        Write the report as JSON to this file.
     """
     try:
         from audit.run import run_audit

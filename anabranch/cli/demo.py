@@ -5,14 +5,13 @@ from __future__ import annotations
 import json
 import tempfile
 from pathlib import Path
-from typing import Annotated
 
 import trio
-from cyclopts import Parameter
 from rich.console import Console
 from rich.table import Table
 
 from anabranch.cli.errors import CommandError
+from anabranch.cli.options import JsonFile
 from anabranch.demo.run import DemoResult, run_demo
 from anabranch.demo.view import LiveView
 from anabranch.local.cluster import run_local_cluster
@@ -23,7 +22,7 @@ BROKERS = 3
 
 def demo(
     *,
-    json_: Annotated[Path | None, Parameter(name="--json")] = None,
+    json_: JsonFile = None,
     events: int | None = None,
     dir: Path | None = None,
 ) -> int:
@@ -34,8 +33,6 @@ def demo(
 
     Parameters
     ----------
-    json_
-        Write the result as JSON to this file.
     events
         Only the first so many events.
     dir

@@ -5,17 +5,14 @@ from __future__ import annotations
 import json
 import sys
 from pathlib import Path
-from typing import Annotated, Any
-
-from cyclopts import Parameter
+from typing import Any
 
 from anabranch.cli.errors import CommandError
+from anabranch.cli.options import JsonFlag
 from anabranch.segment_dump import Row, UnknownFileError, dump_file
 
 
-def dump_log(
-    *files: Path, print_data: bool = False, json_: Annotated[bool, Parameter(name="--json", negative=())] = False
-) -> int:
+def dump_log(*files: Path, print_data: bool = False, json_: JsonFlag = False) -> int:
     """Print the batches of segment files and the entries of indexes, snapshots and checkpoints.
 
     Exit status 1 when a batch is damaged; the line says where.
@@ -26,8 +23,6 @@ def dump_log(
         Files of a partition's directory (.log .index .timeindex .txnindex .snapshot, checkpoints).
     print_data
         The records of each batch too.
-    json_
-        One JSON object a line instead of text.
     """
     if not files:
         raise CommandError("name at least one file, e.g. anabranch dump-log data/broker-1/events-0/*.log")

@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
 
-from cyclopts import Parameter
-
+from anabranch.cli.options import Settings
 from zk_schemas.config_def import REQUIRED, Between, ConfigDef, ConfigKey, ConfigType, NotEmpty, parse_properties
 
 ZOOKEEPER_CONFIGS = ConfigDef(
@@ -18,9 +16,6 @@ ZOOKEEPER_CONFIGS = ConfigDef(
     ],
 )
 
-Settings = Annotated[list[str] | None, Parameter(name="--set", negative=(), consume_multiple=False)]
-"""``--set key=value``, as often as wanted; it wins over the file and the environment."""
-
 
 def zookeeper(*, config: Path | None = None, set_: Settings = None) -> int:
     """Run a ZooKeeper server from the jars in PySpark's wheel until SIGTERM or Ctrl-C.
@@ -30,7 +25,7 @@ def zookeeper(*, config: Path | None = None, set_: Settings = None) -> int:
     config
         A properties file with dataDir, clientPort, tickTime.
     set_
-        key=value, wins over the file; may be given many times.
+        key=value, wins over the file and the environment.
     """
     from anabranch.cli.signals import wait_for_stop_signal
     from runtime.embedded_zookeeper import EmbeddedZookeeper
@@ -53,7 +48,7 @@ def broker(*, config: Path | None = None, set_: Settings = None) -> int:
     config
         A properties file with Kafka's keys (broker.id, zookeeper.connect, listeners, log.dirs, ...).
     set_
-        key=value, wins over the file; may be given many times.
+        key=value, wins over the file and the environment.
     """
     from broker.__main__ import main
 
@@ -68,7 +63,7 @@ def controller(*, config: Path | None = None, set_: Settings = None) -> int:
     config
         A properties file (controller.id, controller.listener, zookeeper.connect, ...).
     set_
-        key=value, wins over the file; may be given many times.
+        key=value, wins over the file and the environment.
     """
     from controller.__main__ import main
 

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import signal
 from pathlib import Path
-from typing import Annotated
 
 import trio
-from cyclopts import Parameter
 from rich.console import Console
 
+from anabranch.cli.options import Settings
 from anabranch.local.cluster import LocalCluster, run_local_cluster
 from anabranch.local.plan import LocalClusterConfig, parse_overrides
 
@@ -23,7 +22,7 @@ def up(
     dir: Path = Path("anabranch-data"),
     port: int = DEFAULT_PORT,
     ready_file: Path | None = None,
-    set_: Annotated[list[str] | None, Parameter(name="--set", negative=(), consume_multiple=False)] = None,
+    set_: Settings = None,
 ) -> int:
     """Run ZooKeeper, a controller and brokers on this machine until Ctrl-C.
 
@@ -40,7 +39,7 @@ def up(
     ready_file
         Written as JSON when the cluster serves, and again whenever a process was restarted.
     set_
-        A broker config as key=value; may be given many times.
+        A broker config; may be given many times.
     """
     config = LocalClusterConfig(str(dir), brokers, controllers, port, parse_overrides(set_ or []))
     trio.run(_serve, config, ready_file)
