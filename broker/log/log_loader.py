@@ -18,7 +18,8 @@ from broker.log.checkpoint_files import (
 )
 from broker.log.leader_epoch_cache import LeaderEpochCache
 from broker.log.log_config import LogConfig
-from broker.log.partition_log import LogState, PartitionLog
+from broker.log.log_state import LogState
+from broker.log.partition_log import PartitionLog
 from broker.log.paths import LEADER_EPOCH_CHECKPOINT, LOG_SUFFIX, PARTITION_METADATA, SEGMENT_SUFFIXES, join, offset_of
 from broker.log.producer_state import DEFAULT_EXPIRATION_MS, ProducerState
 from broker.log.segment import MAX_RELATIVE_OFFSET, LogSegment
@@ -118,7 +119,7 @@ class _Loader:
             if index < first and self._is_sound(segment, is_last=is_last):
                 continue
             limit = MAX_RELATIVE_OFFSET + segment.base_offset if is_last else bases[index + 1] - 1
-            if await self._recover(segment, limit) and not is_last:
+            if await self._recover(segment, limit) and index >= first and not is_last:
                 self._drop_after(index)
                 break
             if self._work.due():
@@ -154,7 +155,7 @@ class _Loader:
         return sound
 
     async def _recover(self, segment: LogSegment, last_allowed: int) -> bool:
-        """Read a segment batch by batch, build its indexes anew, cut it before the first bad batch; whether it was cut."""
+        """Read a segment batch by batch, build its indexes, cut it before the first bad batch; whether it was cut."""
         file = segment.file
         size = file.size()
         reader = BatchReader(file, size)
@@ -187,7 +188,10 @@ class _Loader:
         if not segment.txn_index.is_sane():
             segment.txn_index.reset()
         segment.txn_index.truncate_to(next_offset)
-        segment.seal()
+        try:
+            segment.seal()
+        except OSError as error:  # a full disk does not keep anyone from reading; the next flush writes them
+            self._log.warning("log.indexes_not_written", file=file.path, error=str(error))
         return bool(damage)
 
     def _drop_after(self, index: int) -> None:

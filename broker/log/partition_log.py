@@ -9,7 +9,6 @@ import random
 import uuid
 from bisect import bisect_right
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 
 import structlog
 import trio
@@ -18,10 +17,12 @@ from broker.log.append_validation import batch_log_append_time, validate_append
 from broker.log.checkpoint_files import PartitionMetadata, encode_partition_metadata
 from broker.log.leader_epoch_cache import LeaderEpochCache
 from broker.log.log_config import LogConfig
+from broker.log.log_state import AppendResult, LogRead, LogState
 from broker.log.paths import LEADER_EPOCH_CHECKPOINT, PARTITION_METADATA, join
 from broker.log.producer_state import AppendOrigin, ProducerState
 from broker.log.retention import SegmentFacts, count_deletable
 from broker.log.segment import LogSegment
+from broker.log.segment_swap import commit_cleaned, finish_swap
 from broker.log.snapshot_files import SnapshotFiles, replay_producers, restore_producers
 from broker.log.txn_index import AbortedTxn
 from protocol.errors import ErrorCode, KafkaError
@@ -32,49 +33,6 @@ from runtime.env import Clock, Env, FileRange, Storage
 __all__ = ["AppendOrigin", "AppendResult", "LogRead", "PartitionLog"]
 
 logger = structlog.get_logger(__name__)
-
-
-@dataclass(frozen=True, slots=True)
-class AppendResult:
-    """Where a batch went. ``log_append_time_ms`` is -1 unless the topic's timestamps are the broker's."""
-
-    base_offset: int
-    last_offset: int
-    log_append_time_ms: int
-    log_start_offset: int
-    duplicate: bool = False
-    """The batch was there already; the offsets are those of the first time."""
-
-
-@dataclass(frozen=True, slots=True)
-class LogRead:
-    """What a read found. ``records`` begins with the batch that holds ``fetch_offset``; the last may be cut off."""
-
-    fetch_offset: int
-    records: FileRange | bytes
-    high_watermark: int
-    last_stable_offset: int
-    log_start_offset: int
-    aborted_transactions: list[AbortedTxn] | None = None
-    """None unless asked for (read_committed)."""
-
-    @property
-    def size_bytes(self) -> int:
-        return len(self.records)
-
-
-@dataclass(slots=True)
-class LogState:
-    """What opening a log finds out; see ``log_loader``."""
-
-    segments: list[LogSegment]
-    epochs: LeaderEpochCache
-    producers: ProducerState
-    snapshots: SnapshotFiles
-    log_start_offset: int
-    log_end_offset: int
-    high_watermark: int
-    recovery_point: int
 
 
 def _ignore(_log: PartitionLog) -> None:
@@ -519,6 +477,29 @@ class PartitionLog:
         for segment in dropped:
             self._doomed += [(due_ms, path) for path in segment.mark_deleted()]
             self._snapshots.remove_at(segment.base_offset)
+
+    def replace_segments(self, old: Sequence[LogSegment], cleaned: LogSegment) -> bool:
+        """Put a complete cleaned segment in the place of ``old``; False when some of those are gone. Raises 56.
+
+        Readers keep what they have: a range of a removed file stays readable.
+        """
+        first = bisect_right(self._bases, old[0].base_offset) - 1
+        last = first + len(old)
+        if first < 0 or self._segments[first:last] != list(old) or last >= len(self._segments):
+            return False
+        try:
+            commit_cleaned(self._storage, self.directory, cleaned.base_offset)
+            for segment in old:
+                segment.close()
+            finish_swap(self._storage, self.directory, cleaned.base_offset, [segment.base_offset for segment in old])
+            cleaned.take_over_names()
+        except OSError as error:
+            raise self._storage_error("replace segments", error) from error
+        self._segments[first:last] = [cleaned]
+        self._bases[first:last] = [cleaned.base_offset]
+        for segment in old[1:]:
+            self._snapshots.remove_at(segment.base_offset)
+        return True
 
     def remove_due_files(self, *, all_of_them: bool = False) -> int:
         """Remove the ``.deleted`` files whose delay is over; how many."""

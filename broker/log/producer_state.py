@@ -224,11 +224,11 @@ class ProducerState:
         entry.txn_first_offset = NO_OFFSET
         txn = self._ongoing.pop(first_offset, None) or OngoingTxn(entry.producer_id, first_offset)
         txn.last_offset = offset
-        others = self.first_unstable_offset
         self._unreplicated.append(txn)
         if kind == CONTROL_COMMIT:
             return None
-        return AbortedTxn(entry.producer_id, first_offset, offset, offset + 1 if others is None else others)
+        last_stable_offset = min(self._ongoing) if self._ongoing else offset + 1
+        return AbortedTxn(entry.producer_id, first_offset, offset, last_stable_offset)
 
     # ------------------------------------------------------------ transactions and time
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from typing import NamedTuple
 
 from broker.log.log_config import LogConfig
@@ -70,6 +70,7 @@ class LogSegment:
         "_recent_last_offsets",
         "_recent_positions",
         "_storage",
+        "_suffix",
         "base_offset",
         "created_ms",
         "max_timestamp",
@@ -90,9 +91,11 @@ class LogSegment:
         now_ms: int,
         *,
         create: bool = False,
+        suffix: str = "",
     ) -> None:
         self._storage = storage
         self._directory = directory
+        self._suffix = suffix
         self.base_offset = base_offset
         self.created_ms = now_ms
         self._file: File | None = None
@@ -121,7 +124,7 @@ class LogSegment:
 
     def path(self, suffix: str) -> str:
         """Path of one of the segment's files."""
-        return segment_file(self._directory, self.base_offset, suffix)
+        return segment_file(self._directory, self.base_offset, suffix) + self._suffix
 
     @property
     def file(self) -> File:
@@ -136,12 +139,6 @@ class LogSegment:
         """Append one batch. Raises ``OSError``; nothing has changed then."""
         (self._file or self.file).append(data)
         self.account(last_offset, len(data), max_timestamp)
-
-    def append_many(self, data: Buffer, batches: Sequence[RecordBatch]) -> None:
-        """Append the batches that ``data`` holds, in one write. Raises ``OSError``; nothing has changed then."""
-        self.file.append(data)
-        for batch in batches:
-            self.account(batch.last_offset, batch.length, batch.max_timestamp)
 
     def account(self, last_offset: int, length: int, max_timestamp: int) -> None:
         """Index a batch that stands at ``size_bytes`` of the file, and count it in."""
@@ -193,10 +190,11 @@ class LogSegment:
     def _waited_ms(self, now_ms: int, max_timestamp: int) -> int:
         first = self.rolling_timestamp
         if first is None:
-            first = self.rolling_timestamp = self._first_timestamp()
+            first = self.rolling_timestamp = self.first_timestamp()
         return max_timestamp - first if first >= 0 else now_ms - self.created_ms
 
-    def _first_timestamp(self) -> int:
+    def first_timestamp(self) -> int:
+        """The largest timestamp of the first batch, -1 when there is none."""
         for _, batch in scan_headers(self.file, 0, self.size_bytes, HEADER_BYTES):
             return batch.max_timestamp
         return NO_TIMESTAMP
@@ -345,6 +343,17 @@ class LogSegment:
         if self._file is not None:
             self._file.close()
             self._file = None
+
+    def take_over_names(self) -> None:
+        """The log and transaction index of a cleaned segment have their final names now: move the other indexes there.
+
+        Raises ``OSError``; the indexes missing then are built again at the next start.
+        """
+        old_suffix, self._suffix = self._suffix, ""
+        for index, suffix in ((self.offset_index, ".index"), (self.time_index, ".timeindex")):
+            index.path = self.path(suffix)
+            self._storage.rename(index.path + old_suffix, index.path)
+        self.txn_index.path = self.path(".txnindex")
 
     def mark_deleted(self) -> list[str]:
         """Close, and rename the files to ``.deleted``; their new paths, to be removed later."""

@@ -92,7 +92,8 @@ def replay_producers(
             continue
         if snapshots is not None and index and state.map_end_offset <= segment.base_offset:
             state.map_end_offset = segment.base_offset
-            snapshots.take(state)
+            with contextlib.suppress(OSError):  # a full disk: a later start reads more of the log
+                snapshots.take(state)
         for position, header in segment.batches(start.position if start else 0):
             if header.base_offset >= log_end_offset:
                 break

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import struct
 from typing import NamedTuple
 
@@ -28,9 +29,10 @@ class TxnIndex(IndexFile):
     __slots__ = ()
 
     def append(self, txn: AbortedTxn) -> None:
-        """Add a transaction whose marker is in this segment. Raises ``OSError``."""
+        """Add a transaction whose marker is in this segment; written at once, else by the next ``write``."""
         self.add(_ENTRY.pack(_VERSION, *txn))
-        self.write()
+        with contextlib.suppress(OSError):
+            self.write()
 
     def transactions(self) -> list[AbortedTxn]:
         """All entries, in the order of their markers."""

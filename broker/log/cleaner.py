@@ -1,0 +1,285 @@
+"""Compaction of the logs whose ``cleanup.policy`` includes compact: which log, up to where, and the files.
+
+What is kept is ``compaction``; how the result gets in place is ``segment_swap``. All CPU work pauses every 2 ms.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+
+import structlog
+import trio
+
+from broker.log.batch_reader import BatchReader
+from broker.log.compaction import CleanedTransactions, KeyOffsets, RetainRules
+from broker.log.log_config import MAX_LONG
+from broker.log.log_directory import LogDirectory
+from broker.log.manager_config import LogManagerConfig
+from broker.log.partition_log import PartitionLog
+from broker.log.paths import CLEANED_SUFFIX, CLEANER_CHECKPOINT, SEGMENT_SUFFIXES
+from broker.log.segment import MAX_RELATIVE_OFFSET, LogSegment
+from broker.log.slices import TimeSlice
+from protocol.errors import KafkaError
+from protocol.records import RecordBatch
+from protocol.types import TopicPartition
+from runtime.env import Env, Storage
+
+logger = structlog.get_logger(__name__)
+
+_INDEX_ENTRY_BYTES = 8
+
+
+@dataclass(frozen=True, slots=True)
+class DirtyRange:
+    """What of a log may be compacted: keys are read from [first_dirty, first_uncleanable)."""
+
+    first_dirty: int
+    first_uncleanable: int
+    clean_bytes: int
+    dirty_bytes: int
+    overdue: bool
+    """The oldest dirty record has waited for ``max.compaction.lag.ms``."""
+
+    @property
+    def ratio(self) -> float:
+        total = self.clean_bytes + self.dirty_bytes
+        return self.dirty_bytes / total if total else 0.0
+
+
+class LogCleaner:
+    """Compacts the dirtiest log, then the next; waits ``log.cleaner.backoff.ms`` when none is dirty enough."""
+
+    def __init__(self, env: Env, config: LogManagerConfig) -> None:
+        assert env.storage is not None
+        self._env = env
+        self._storage: Storage = env.storage
+        self._config = config
+        self._logs: dict[TopicPartition, PartitionLog] = {}
+        self._homes: dict[TopicPartition, LogDirectory] = {}
+        self._first_dirty: dict[TopicPartition, int] = {}
+
+    # ------------------------------------------------------------ which logs there are
+
+    def load_checkpoint(self, directory: LogDirectory) -> None:
+        """Read where the dirty part of each log in a dir begins."""
+        self._first_dirty.update(directory.read_offsets(CLEANER_CHECKPOINT))
+
+    def write_checkpoint(self, directory: LogDirectory) -> None:
+        """Write that, for the logs that are still there. Raises ``OSError``."""
+        offsets = {
+            partition: offset
+            for partition, offset in self._first_dirty.items()
+            if self._homes.get(partition) is directory
+        }
+        if offsets or self._storage.exists(f"{directory.path}/{CLEANER_CHECKPOINT}"):
+            directory.write_cleaner_offsets(offsets)
+
+    def adopt(self, log: PartitionLog, directory: LogDirectory) -> None:
+        """Look after a log."""
+        self._logs[log.partition] = log
+        self._homes[log.partition] = directory
+
+    def forget(self, partition: TopicPartition) -> None:
+        """The log is deleted."""
+        self._logs.pop(partition, None)
+        self._homes.pop(partition, None)
+        self._first_dirty.pop(partition, None)
+
+    # ------------------------------------------------------------ what to clean
+
+    async def run(self) -> None:
+        """Clean for ever."""
+        while True:
+            if not await self.clean_dirtiest():
+                await trio.sleep(self._config.cleaner_backoff_ms / 1000)
+
+    async def clean_dirtiest(self) -> bool:
+        """Clean the log with the largest dirty ratio above its ``min.cleanable.dirty.ratio``; whether there was one."""
+        best: tuple[float, PartitionLog, DirtyRange] | None = None
+        for log in self._logs.values():
+            if not log.config.compacts:
+                continue
+            dirty = self.dirty_range(log)
+            eligible = dirty.dirty_bytes > 0 and (dirty.overdue or dirty.ratio > log.config.min_cleanable_dirty_ratio)
+            if eligible and (best is None or dirty.ratio > best[0]):
+                best = dirty.ratio, log, dirty
+        if best is None:
+            return False
+        _, log, dirty = best
+        try:
+            await self.clean(log, dirty)
+        except (OSError, KafkaError) as error:
+            logger.error("cleaner.failed", partition=str(log.partition), error=str(error))
+            return False
+        return True
+
+    def dirty_range(self, log: PartitionLog) -> DirtyRange:
+        """What of ``log`` is dirty now: below the active segment, the last stable offset, ``min.compaction.lag.ms``."""
+        now_ms = self._env.clock.now_ms()
+        segments = log.segments
+        first_dirty = max(self._first_dirty.get(log.partition, 0), log.log_start_offset, segments[0].base_offset)
+        if first_dirty > log.log_end_offset:
+            first_dirty = max(log.log_start_offset, segments[0].base_offset)
+        limit = min(segments[-1].base_offset, log.last_stable_offset)
+        clean_bytes = dirty_bytes = 0
+        oldest: int | None = None
+        for segment, following in pairwise(segments):
+            if following.base_offset <= first_dirty:
+                clean_bytes += segment.size_bytes
+                continue
+            if segment.base_offset >= limit:
+                break
+            if log.config.min_compaction_lag_ms > 0 and (
+                segment.largest_timestamp() > now_ms - log.config.min_compaction_lag_ms
+            ):
+                limit = segment.base_offset
+                break
+            dirty_bytes += segment.size_bytes
+            if oldest is None and segment.size_bytes and log.config.max_compaction_lag_ms < MAX_LONG:
+                oldest = segment.first_timestamp()
+        overdue = oldest is not None and now_ms - oldest > log.config.max_compaction_lag_ms
+        return DirtyRange(first_dirty, max(limit, first_dirty), clean_bytes, dirty_bytes, overdue)
+
+    # ------------------------------------------------------------ cleaning
+
+    async def clean(self, log: PartitionLog, dirty: DirtyRange) -> None:
+        """Compact a log up to the first offset whose keys were not read. Raises ``OSError``, ``KafkaError``."""
+        work = TimeSlice(self._env.clock)
+        keys = await self._read_keys(log, dirty, work)
+        if keys.end_offset < 0:
+            return
+        rules = RetainRules(keys, log.producers.producers, self._env.clock.now_ms(), log.config.delete_retention_ms)
+        ends = [segment.base_offset for segment in log.segments[1:]]
+        cleanable = [segment for segment, end in zip(log.segments, ends) if segment.base_offset < keys.end_offset]
+        # A segment above what may be cleaned stays as it is, whatever the map covers.
+        cleanable = [segment for segment in cleanable if segment.base_offset < dirty.first_uncleanable]
+        transactions = CleanedTransactions(txn for segment in cleanable for txn in segment.txn_index.transactions())
+        before = sum(segment.size_bytes for segment in cleanable)
+        for group in group_segments(log, cleanable):
+            if not await self._clean_group(log, group, rules, transactions, work):
+                return  # truncated or deleted meanwhile
+        self._first_dirty[log.partition] = keys.end_offset
+        home = self._homes.get(log.partition)
+        if home is not None:
+            self.write_checkpoint(home)
+        after = sum(segment.size_bytes for segment in log.segments if segment.base_offset < keys.end_offset)
+        logger.info(
+            "cleaner.cleaned", partition=str(log.partition), keys=len(keys), before_bytes=before, after_bytes=after
+        )
+
+    async def _read_keys(self, log: PartitionLog, dirty: DirtyRange, work: TimeSlice) -> KeyOffsets:
+        keys = KeyOffsets(self._config.cleaner_dedupe_buffer_bytes)
+        ends = [segment.base_offset for segment in log.segments[1:]]
+        for segment, end in zip(list(log.segments), ends):
+            if end <= dirty.first_dirty:
+                continue
+            if segment.base_offset >= dirty.first_uncleanable:
+                break
+            for batch in read_batches(segment):
+                if batch.last_offset < dirty.first_dirty:
+                    continue
+                if batch.base_offset >= dirty.first_uncleanable or not keys.add(batch):
+                    return keys
+                if work.due():
+                    await work.pause()
+        if keys.end_offset >= 0:
+            keys.end_offset = max(keys.end_offset, dirty.first_uncleanable)
+        return keys
+
+    async def _clean_group(
+        self,
+        log: PartitionLog,
+        group: Sequence[LogSegment],
+        rules: RetainRules,
+        transactions: CleanedTransactions,
+        work: TimeSlice,
+    ) -> bool:
+        """Write what stays of ``group`` into one segment and put it in its place; whether the group was still there."""
+        now_ms = self._env.clock.now_ms()
+        base = group[0].base_offset
+        cleaned = LogSegment(self._storage, log.directory, base, log.config, now_ms, create=True, suffix=CLEANED_SUFFIX)
+        try:
+            for segment in group:
+                await self._copy(segment, cleaned, rules, transactions, work)
+            for txn in transactions.take_kept():
+                cleaned.txn_index.append(txn)
+            cleaned.seal()
+            await cleaned.file.sync()
+            if log.replace_segments(group, cleaned):
+                return True
+        except BaseException:
+            self._discard(cleaned)
+            raise
+        self._discard(cleaned)
+        return False
+
+    async def _copy(
+        self,
+        segment: LogSegment,
+        cleaned: LogSegment,
+        rules: RetainRules,
+        transactions: CleanedTransactions,
+        work: TimeSlice,
+    ) -> None:
+        copied = 0
+        for batch in read_batches(segment):
+            kept = rules.retain(batch, transactions)
+            if kept is not None:
+                view = RecordBatch(kept)
+                cleaned.append(kept, view.last_offset, view.max_timestamp)
+            copied += batch.length
+            if work.due():
+                await work.pause()
+                copied = await self._throttle(copied)
+
+    async def _throttle(self, copied_bytes: int) -> int:
+        """Keep to ``log.cleaner.io.max.bytes.per.second``; the bytes still to be paid for."""
+        rate = self._config.cleaner_io_max_bytes_per_second
+        delay_s = 2 * copied_bytes / rate if rate > 0 else 0.0  # each byte is read and written
+        if delay_s < 0.001:
+            return copied_bytes
+        await trio.sleep(delay_s)
+        return 0
+
+    def _discard(self, cleaned: LogSegment) -> None:
+        cleaned.close()
+        for suffix in SEGMENT_SUFFIXES:
+            with contextlib.suppress(OSError):
+                self._storage.remove(cleaned.path(suffix))
+
+
+def read_batches(segment: LogSegment) -> Iterator[RecordBatch]:
+    """All batches of a segment, whole and checked. Raises ``CorruptRecordError``."""
+    reader = BatchReader(segment.file, segment.size_bytes)
+    position = 0
+    while position < segment.size_bytes:
+        batch = reader.at(position)
+        yield batch
+        position += batch.length
+
+
+def group_segments(log: PartitionLog, segments: Sequence[LogSegment]) -> list[list[LogSegment]]:
+    """Neighbours that fit one segment together: by size, by size of their indexes, by the distance of offsets."""
+    config = log.config
+    ends = {segment.base_offset: following.base_offset for segment, following in pairwise(log.segments)}
+    groups: list[list[LogSegment]] = []
+    size = index_bytes = 0
+    for segment in segments:
+        entries_bytes = segment.offset_index.size_on_disk()
+        fits = (
+            groups
+            and size + segment.size_bytes <= config.segment_bytes
+            and index_bytes + entries_bytes <= config.segment_index_bytes - _INDEX_ENTRY_BYTES
+            and ends[segment.base_offset] - 1 - groups[-1][0].base_offset <= MAX_RELATIVE_OFFSET
+        )
+        if fits:
+            groups[-1].append(segment)
+            size += segment.size_bytes
+            index_bytes += entries_bytes
+        else:
+            groups.append([segment])
+            size, index_bytes = segment.size_bytes, entries_bytes
+    return groups

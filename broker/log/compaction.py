@@ -1,0 +1,150 @@
+"""What compaction keeps, batch by batch. Pure.
+
+A record is kept when no later one in the part that was read for keys has its key. A tombstone, and the marker of a
+transaction of which nothing is left, stays until its delete horizon (KIP-534): the time of the first compaction that
+met it plus ``delete.retention.ms``, written into the batch. The last batch of each producer stays, without records if
+need be, for its sequence; offsets never change.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+
+from broker.log.producer_state import ProducerEntry
+from broker.log.txn_index import AbortedTxn
+from protocol.records import CONTROL_ABORT, Record, RecordBatch, read_control_record, retain_records
+
+_PLAIN_KEY_BYTES = 24
+_ENTRY_BYTES = 200
+"""About what a key and its offset take in a dict."""
+
+
+class KeyOffsets:
+    """The last offset of each key in the dirty part of a log. Long keys are held as a BLAKE2b digest."""
+
+    __slots__ = ("_capacity", "_offsets", "end_offset")
+
+    def __init__(self, memory_bytes: int) -> None:
+        self._capacity = max(memory_bytes // _ENTRY_BYTES, 1)
+        self._offsets: dict[bytes, int] = {}
+        self.end_offset = -1
+        """Keys below this offset are known; records from it on are all kept."""
+
+    def __len__(self) -> int:
+        return len(self._offsets)
+
+    def add(self, batch: RecordBatch) -> bool:
+        """Take a batch's keys in; False when there is no room for all of them, with the batch not counted in."""
+        records = [] if batch.is_control else batch.records()
+        if len(self._offsets) and len(self._offsets) + len(records) > self._capacity:
+            return False
+        for record in records:
+            key = record.key
+            if key is not None:
+                self._offsets[_key_id(key)] = record.offset
+        self.end_offset = batch.next_offset
+        return True
+
+    def is_latest(self, record: Record) -> bool:
+        """Whether no later record is known with this record's key. False for one without a key."""
+        if record.offset >= self.end_offset:
+            return True
+        key = record.key
+        return key is not None and record.offset >= self._offsets.get(_key_id(key), -1)
+
+
+def _key_id(key: bytes) -> bytes:
+    # A digest is told from a plain key by its length.
+    return key if len(key) <= _PLAIN_KEY_BYTES else hashlib.blake2b(key, digest_size=_PLAIN_KEY_BYTES + 1).digest()
+
+
+class CleanedTransactions:
+    """Follows the transactions through the batches being cleaned, to drop what was aborted and markers of nothing."""
+
+    __slots__ = ("_kept", "_ongoing_aborted", "_pending", "_seen_data")
+
+    def __init__(self, aborted: Iterable[AbortedTxn]) -> None:
+        self._pending = sorted(aborted, key=lambda txn: txn.first_offset, reverse=True)
+        self._ongoing_aborted: dict[int, AbortedTxn] = {}
+        self._seen_data: set[int] = set()
+        self._kept: list[AbortedTxn] = []
+
+    def drops_data(self, batch: RecordBatch) -> bool:
+        """Whether a data batch belongs to an aborted transaction."""
+        self._begin_aborted(batch)
+        if not batch.is_transactional:
+            return False
+        self._seen_data.add(batch.producer_id)
+        return batch.producer_id in self._ongoing_aborted
+
+    def marker_is_needed(self, batch: RecordBatch) -> bool:
+        """Whether this run met data of the transaction that a marker ends."""
+        self._begin_aborted(batch)
+        records = batch.records()
+        if not records:
+            return False
+        kind, _ = read_control_record(records[0])
+        met_data = batch.producer_id in self._seen_data
+        self._seen_data.discard(batch.producer_id)
+        if kind == CONTROL_ABORT:
+            txn = self._ongoing_aborted.pop(batch.producer_id, None)
+            if txn is not None and met_data:
+                self._kept.append(txn)
+        return met_data
+
+    def take_kept(self) -> list[AbortedTxn]:
+        """The aborted transactions since the last call whose marker is needed: a transaction index's entries."""
+        kept, self._kept = self._kept, []
+        return kept
+
+    def _begin_aborted(self, batch: RecordBatch) -> None:
+        while self._pending and self._pending[-1].first_offset <= batch.last_offset:
+            txn = self._pending.pop()
+            self._ongoing_aborted[txn.producer_id] = txn
+
+
+@dataclass(frozen=True, slots=True)
+class RetainRules:
+    """What decides, for one run over one log."""
+
+    keys: KeyOffsets
+    producers: Mapping[int, ProducerEntry]
+    now_ms: int
+    delete_retention_ms: int
+
+    def retain(self, batch: RecordBatch, transactions: CleanedTransactions) -> bytes | memoryview | None:
+        """The batch as it is to be written; None when nothing of it stays."""
+        horizon_passed = batch.has_delete_horizon and self.now_ms > batch.base_timestamp
+        new_horizon: int | None = None
+        if batch.is_control:
+            needed = transactions.marker_is_needed(batch)
+            kept = [] if not needed and horizon_passed else batch.records()
+            changed = len(kept) != batch.count
+            sets_horizon = bool(kept) and not needed and not batch.has_delete_horizon
+        else:
+            aborted = transactions.drops_data(batch)
+            records = [] if aborted else batch.records()
+            kept = [
+                record
+                for record in records
+                if self.keys.is_latest(record) and (record.value is not None or not horizon_passed)
+            ]
+            changed = len(kept) != batch.count
+            sets_horizon = not batch.has_delete_horizon and any(record.value is None for record in kept)
+        if sets_horizon:
+            new_horizon = self.now_ms + self.delete_retention_ms
+        if not kept:
+            return retain_records(batch, []) if self._is_last_of_producer(batch) else None
+        if not changed and new_horizon is None:
+            return batch.buffer
+        return retain_records(batch, kept, new_horizon)
+
+    def _is_last_of_producer(self, batch: RecordBatch) -> bool:
+        entry = self.producers.get(batch.producer_id) if batch.producer_id >= 0 else None
+        if entry is None:
+            return False
+        if entry.last_offset >= 0:
+            return entry.last_offset == batch.last_offset
+        return batch.is_control and batch.producer_epoch == entry.epoch

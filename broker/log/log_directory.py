@@ -1,0 +1,169 @@
+"""One log dir: whose it is, that no other process uses it, how it was left, and its checkpoint files."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterable, Mapping
+
+import structlog
+
+from broker.log.checkpoint_files import (
+    MalformedFileError,
+    MetaProperties,
+    decode_meta_properties,
+    decode_offsets,
+    encode_meta_properties,
+    encode_offsets,
+    write_replace,
+)
+from broker.log.log_loader import Checkpoints
+from broker.log.partition_log import PartitionLog
+from broker.log.paths import (
+    CLEAN_SHUTDOWN_MARKER,
+    CLEANER_CHECKPOINT,
+    HIGH_WATERMARK_CHECKPOINT,
+    LOCK_FILE,
+    LOG_START_CHECKPOINT,
+    META_PROPERTIES,
+    RECOVERY_POINT_CHECKPOINT,
+    join,
+)
+from protocol.types import TopicPartition
+from runtime.env import Storage
+
+logger = structlog.get_logger(__name__)
+
+
+class LogDirError(Exception):
+    """A log dir that this broker must not or cannot use; the message says why and what to do."""
+
+
+class LogDirectory:
+    """A log dir that is locked by this process from ``open`` to ``close``."""
+
+    def __init__(self, storage: Storage, path: str) -> None:
+        self._storage = storage
+        self.path = path
+        self.was_clean = False
+        """Whether the last shutdown wrote everything."""
+        self._unlock: Callable[[], None] | None = None
+        self._written: dict[str, Mapping[TopicPartition, int]] = {}
+
+    def open(self, meta: MetaProperties) -> None:
+        """Lock the dir, check or write ``meta.properties``, take the clean-shutdown marker away.
+
+        Raises ``LogDirError``: in use by another process, another broker's or cluster's, or refused by the disk.
+        """
+        lock_path = join(self.path, LOCK_FILE)
+        try:
+            self._storage.makedirs(self.path)
+            self._unlock = self._storage.lock(lock_path)
+        except BlockingIOError as error:
+            raise LogDirError(
+                f"log dir {self.path} is in use by another process, which holds {lock_path}: "
+                "stop that process, or give this broker a log.dirs of its own"
+            ) from error
+        except OSError as error:
+            raise LogDirError(f"log dir {self.path} cannot be used: {error}") from error
+        try:
+            self._check_meta(meta)
+            marker = join(self.path, CLEAN_SHUTDOWN_MARKER)
+            self.was_clean = self._storage.exists(marker)
+            if self.was_clean:  # a crash while loading must not look like a clean shutdown (KAFKA-10471)
+                self._storage.remove(marker)
+        except OSError as error:
+            self.close()
+            raise LogDirError(f"log dir {self.path} cannot be used: {error}") from error
+        except LogDirError:
+            self.close()
+            raise
+
+    def _check_meta(self, meta: MetaProperties) -> None:
+        path = join(self.path, META_PROPERTIES)
+        if not self._storage.exists(path):
+            self._storage.write_atomic(path, encode_meta_properties(meta))
+            return
+        try:
+            found = decode_meta_properties(path, self._storage.read_bytes(path))
+        except MalformedFileError as error:
+            raise LogDirError(f"{error}: it must name broker.id and cluster.id; restore or remove it") from error
+        if found.broker_id != meta.broker_id:
+            raise LogDirError(
+                f"{path} says broker.id={found.broker_id}, this broker has broker.id={meta.broker_id}: "
+                "the log dir belongs to another broker"
+            )
+        if found.cluster_id and found.cluster_id != meta.cluster_id:
+            raise LogDirError(
+                f"{path} says cluster.id={found.cluster_id}, the cluster is {meta.cluster_id}: "
+                "the log dir belongs to another cluster, or zookeeper.connect names the wrong one"
+            )
+
+    def close(self, *, clean: bool = False) -> None:
+        """Give the lock up; ``clean`` leaves the marker that saves the next start its recovery."""
+        if clean:
+            self._storage.write_atomic(join(self.path, CLEAN_SHUTDOWN_MARKER), b"")
+        if self._unlock is not None:
+            self._unlock()
+            self._unlock = None
+
+    # ------------------------------------------------------------ checkpoints
+
+    def read_checkpoints(self) -> dict[TopicPartition, Checkpoints]:
+        """What the three files say, by partition. A malformed file counts as missing: more is recovered then."""
+        recovery, start, high = (
+            self.read_offsets(name)
+            for name in (RECOVERY_POINT_CHECKPOINT, LOG_START_CHECKPOINT, HIGH_WATERMARK_CHECKPOINT)
+        )
+        return {
+            partition: Checkpoints(recovery.get(partition, 0), start.get(partition, 0), high.get(partition, 0))
+            for partition in {*recovery, *start, *high}
+        }
+
+    def read_offsets(self, name: str) -> dict[TopicPartition, int]:
+        """One checkpoint file; empty when it is missing or malformed."""
+        path = join(self.path, name)
+        try:
+            return decode_offsets(path, self._storage.read_bytes(path))
+        except FileNotFoundError:
+            return {}
+        except MalformedFileError as error:
+            logger.warning("log_dir.checkpoint_malformed", error=str(error))
+            return {}
+
+    def write_recovery_points(self, logs: Iterable[PartitionLog]) -> None:
+        """Write ``recovery-point-offset-checkpoint``. Raises ``OSError``, as the others do."""
+        self.write_offsets(RECOVERY_POINT_CHECKPOINT, {log.partition: log.recovery_point for log in logs})
+
+    def write_log_starts(self, logs: Iterable[PartitionLog]) -> None:
+        """Write ``log-start-offset-checkpoint``, for the logs that begin within a segment."""
+        starts = {
+            log.partition: log.log_start_offset for log in logs if log.log_start_offset > log.segments[0].base_offset
+        }
+        self.write_offsets(LOG_START_CHECKPOINT, starts)
+
+    def write_high_watermarks(self, logs: Iterable[PartitionLog]) -> None:
+        """Write ``replication-offset-checkpoint``."""
+        self.write_offsets(HIGH_WATERMARK_CHECKPOINT, {log.partition: log.high_watermark for log in logs})
+
+    def write_cleaner_offsets(self, offsets: Mapping[TopicPartition, int]) -> None:
+        """Write ``cleaner-offset-checkpoint``: where each log's dirty part begins."""
+        self.write_offsets(CLEANER_CHECKPOINT, offsets)
+
+    def write_offsets(self, name: str, offsets: Mapping[TopicPartition, int]) -> None:
+        """Replace a checkpoint file, unless it says the same already."""
+        if self._written.get(name) == offsets:
+            return
+        write_replace(self._storage, join(self.path, name), encode_offsets(offsets))
+        self._written[name] = dict(offsets)
+
+    # ------------------------------------------------------------ contents
+
+    def entries(self) -> list[str]:
+        """Names of the partition directories and of those being deleted, sorted."""
+        return [name for name in self._storage.listdir(self.path) if "-" in name and not name.endswith("-checkpoint")]
+
+    def usage(self) -> tuple[int, int]:
+        """(total, free) bytes of the file system; (-1, -1) when it does not say."""
+        with contextlib.suppress(OSError):
+            return self._storage.total_bytes(self.path), self._storage.free_bytes(self.path)
+        return -1, -1

@@ -1,0 +1,316 @@
+"""All logs of a broker: which there are, opening them at start, and the work that goes on behind them."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Awaitable, Callable, Iterator
+from dataclasses import dataclass, field
+
+import structlog
+import trio
+
+from broker.log.checkpoint_files import MetaProperties, PartitionMetadata
+from broker.log.cleaner import LogCleaner
+from broker.log.log_config import LogConfig
+from broker.log.log_directory import LogDirectory, LogDirError
+from broker.log.log_loader import Checkpoints, open_log
+from broker.log.manager_config import LogManagerConfig
+from broker.log.partition_log import PartitionLog
+from broker.log.paths import delete_directory_name, directory_name, is_delete_directory, join, parse_directory_name
+from broker.log.producer_state import ProducerState
+from broker.log.slices import TimeSlice
+from protocol.errors import ErrorCode, KafkaError
+from protocol.types import TopicPartition
+from runtime.env import Env, Storage
+
+__all__ = ["LogDirDescription", "LogDirError", "LogManager", "LogManagerConfig"]
+
+logger = structlog.get_logger(__name__)
+
+_DOOMED_CHECK_S = 1.0
+
+
+@dataclass(frozen=True, slots=True)
+class LogDirDescription:
+    """A log dir as DescribeLogDirs shows it; bytes are -1 when the file system does not say."""
+
+    path: str
+    total_bytes: int
+    usable_bytes: int
+    size_bytes: dict[TopicPartition, int] = field(default_factory=dict)
+
+
+class LogManager:
+    """Every log of the broker, by partition."""
+
+    def __init__(self, config: LogManagerConfig, env: Env) -> None:
+        assert env.storage is not None
+        self._config = config
+        self._env = env
+        self._storage: Storage = env.storage
+        self._directories = {path: LogDirectory(self._storage, path) for path in config.log_dirs}
+        self._logs: dict[TopicPartition, PartitionLog] = {}
+        self._homes: dict[TopicPartition, LogDirectory] = {}
+        self._doomed_directories: list[tuple[int, str]] = []
+        self._stale: dict[str, LogDirectory] = {}  # dirs whose checkpoints still name a deleted log
+        self._to_flush: dict[TopicPartition, PartitionLog] = {}
+        self._flush_wanted = trio.Event()
+        self.cleaner = LogCleaner(env, config)
+
+    # ------------------------------------------------------------ start and stop
+
+    async def start(self, config_for: Callable[[str], LogConfig] | None = None) -> None:
+        """Lock the dirs and open every log in them, with ``config_for(topic)``.
+
+        Raises ``LogDirError`` with every dir unlocked again.
+        """
+        meta = MetaProperties(self._config.broker_id, self._config.cluster_id)
+        try:
+            for directory in self._directories.values():
+                directory.open(meta)
+            for directory in self._directories.values():
+                await self._load(directory, config_for or (lambda _topic: self._config.topic_defaults))
+        except BaseException:
+            self.close_at_once()
+            raise
+
+    async def _load(self, directory: LogDirectory, config_for: Callable[[str], LogConfig]) -> None:
+        checkpoints = directory.read_checkpoints()
+        self.cleaner.load_checkpoint(directory)
+        for name in directory.entries():
+            path = join(directory.path, name)
+            if is_delete_directory(name):
+                self._doomed_directories.append((0, path))
+                continue
+            partition = parse_directory_name(name)
+            if partition is None:
+                continue
+            if partition in self._logs:
+                raise LogDirError(f"{partition} is in {path} and in {self._logs[partition].directory}: move one away")
+            try:
+                log = await open_log(
+                    self._env,
+                    path,
+                    partition,
+                    config_for(partition.topic),
+                    checkpoints.get(partition, Checkpoints()),
+                    clean=directory.was_clean,
+                    producer_expiration_ms=self._config.producer_id_expiration_ms,
+                )
+            except OSError as error:
+                raise LogDirError(f"log {path} cannot be opened: {error}") from error
+            self._adopt(log, directory)
+
+    async def shutdown(self) -> None:
+        """Close every log and leave the clean-shutdown marker in each dir where all could be; unlock the dirs."""
+        for directory in self._directories.values():
+            clean = True
+            for log in self._logs_in(directory):
+                try:
+                    await log.close()
+                except KafkaError:
+                    clean = False
+            try:
+                self._write_checkpoints(directory)
+                directory.close(clean=clean)
+            except OSError as error:
+                logger.error("log_dir.unclean", path=directory.path, error=str(error))
+                directory.close()
+
+    def close_at_once(self) -> None:
+        """Give files and locks up as they are; the next start recovers."""
+        for log in self._logs.values():
+            log.close_files()
+        for directory in self._directories.values():
+            directory.close()
+
+    # ------------------------------------------------------------ logs
+
+    def get(self, partition: TopicPartition) -> PartitionLog | None:
+        """The partition's log, None when there is none."""
+        return self._logs.get(partition)
+
+    def logs(self) -> list[PartitionLog]:
+        """All logs."""
+        return list(self._logs.values())
+
+    def create(
+        self, partition: TopicPartition, topic_id: uuid.UUID, incarnation: int, config: LogConfig | None = None
+    ) -> PartitionLog:
+        """A new log, in the dir with the fewest. Raises ``ValueError`` when it exists, KAFKA_STORAGE_ERROR 56."""
+        if partition in self._logs:
+            raise ValueError(f"{partition} has a log already")
+        homes = list(self._homes.values())
+        directory = min(self._directories.values(), key=homes.count)
+        try:
+            if directory.path in self._stale:
+                self._write_checkpoints(directory)
+            log = PartitionLog.create(
+                self._env,
+                join(directory.path, directory_name(partition)),
+                partition,
+                PartitionMetadata(topic_id, incarnation),
+                config or self._config.topic_defaults,
+                ProducerState(self._config.producer_id_expiration_ms),
+            )
+        except OSError as error:
+            raise _storage_error(f"{partition}: the log cannot be created in {directory.path}", error) from error
+        self._adopt(log, directory)
+        return log
+
+    def delete(self, partition: TopicPartition) -> None:
+        """Rename the log's directory for deletion; its files go after ``file.delete.delay.ms``. Raises 56."""
+        log = self._logs.get(partition)
+        if log is None:
+            return
+        directory = self._homes[partition]
+        unique = uuid.UUID(int=self._env.rng.getrandbits(128), version=4)
+        doomed = join(directory.path, delete_directory_name(partition, unique))
+        log.close_files()
+        try:
+            self._storage.rename(log.directory, doomed)
+        except OSError as error:
+            raise _storage_error(f"{partition}: the log cannot be deleted", error) from error
+        del self._logs[partition], self._homes[partition]
+        self._to_flush.pop(partition, None)
+        self.cleaner.forget(partition)
+        self._stale[directory.path] = directory
+        self._doomed_directories.append((self._env.clock.now_ms() + log.config.file_delete_delay_ms, doomed))
+
+    def update_config(self, topic: str, config: LogConfig) -> None:
+        """Take over a topic's new configuration, at once."""
+        for partition, log in self._logs.items():
+            if partition.topic == topic:
+                log.update_config(config)
+
+    def log_dirs(self) -> list[LogDirDescription]:
+        """Every log dir with the sizes of its logs."""
+        found = []
+        for directory in self._directories.values():
+            total_bytes, usable_bytes = directory.usage()
+            sizes = {log.partition: log.size_bytes for log in self._logs_in(directory)}
+            found.append(LogDirDescription(directory.path, total_bytes, usable_bytes, sizes))
+        return found
+
+    def _adopt(self, log: PartitionLog, directory: LogDirectory) -> None:
+        self._logs[log.partition] = log
+        self._homes[log.partition] = directory
+        log.on_flush_needed = self._want_flush
+        log.on_log_start_moved = self._log_start_moved
+        self.cleaner.adopt(log, directory)
+
+    def _logs_in(self, directory: LogDirectory) -> Iterator[PartitionLog]:
+        return (log for partition, log in self._logs.items() if self._homes[partition] is directory)
+
+    # ------------------------------------------------------------ background
+
+    async def run(self) -> None:
+        """Retention, flushes, checkpoints, removal, compaction; until cancelled."""
+        config = self._config
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(self._every, config.retention_check_interval_ms, self.apply_retention)
+            nursery.start_soon(self._every, config.flush_offset_checkpoint_interval_ms, self._checkpoint_recovery)
+            nursery.start_soon(self._every, config.flush_start_offset_checkpoint_interval_ms, self._checkpoint_starts)
+            nursery.start_soon(self._every, config.high_watermark_checkpoint_interval_ms, self._checkpoint_watermarks)
+            nursery.start_soon(self._every, config.producer_id_expiration_check_interval_ms, self._expire_producers)
+            nursery.start_soon(self._every, config.flush_scheduler_interval_ms, self._collect_due_flushes)
+            nursery.start_soon(self._every, int(_DOOMED_CHECK_S * 1000), self._remove_doomed)
+            nursery.start_soon(self._flush_when_wanted)
+            if config.cleaner_enable:
+                nursery.start_soon(self.cleaner.run)
+
+    async def _every(self, interval_ms: int, work: Callable[[], Awaitable[None]]) -> None:
+        while True:
+            await trio.sleep(min(interval_ms / 1000, 86_400 * 365))
+            try:
+                await work()
+            except (OSError, KafkaError) as error:  # the disk refuses; the next round tries again
+                logger.error("log_manager.background_failed", work=work.__name__, error=str(error))
+
+    async def _each(self, work: Callable[[PartitionLog], object]) -> None:
+        """Call ``work`` for every log, in slices; one that the disk refuses keeps no other from its turn."""
+        time_slice = TimeSlice(self._env.clock)
+        for log in self.logs():
+            if log.partition in self._logs:
+                try:
+                    work(log)
+                except (OSError, KafkaError) as error:
+                    logger.error("log_manager.log_failed", partition=str(log.partition), error=str(error))
+            if time_slice.due():
+                await time_slice.pause()
+
+    async def apply_retention(self) -> None:
+        """Delete what ``retention.ms``, ``retention.bytes`` and the log starts allow, in every log."""
+        await self._each(self._apply_retention_to)
+
+    @staticmethod
+    def _apply_retention_to(log: PartitionLog) -> None:
+        deleted = log.delete_old_segments()
+        if deleted:
+            logger.info("log.segments_deleted", partition=str(log.partition), count=deleted)
+        log.release_caches()
+
+    async def _expire_producers(self) -> None:
+        now_ms = self._env.clock.now_ms()
+        await self._each(lambda log: log.producers.remove_expired(now_ms))
+
+    async def _checkpoint_recovery(self) -> None:
+        for directory in self._directories.values():
+            directory.write_recovery_points(self._logs_in(directory))
+
+    async def _checkpoint_starts(self) -> None:
+        for directory in self._directories.values():
+            directory.write_log_starts(self._logs_in(directory))
+
+    async def _checkpoint_watermarks(self) -> None:
+        for directory in self._directories.values():
+            directory.write_high_watermarks(self._logs_in(directory))
+
+    def _write_checkpoints(self, directory: LogDirectory) -> None:
+        directory.write_recovery_points(self._logs_in(directory))
+        directory.write_log_starts(self._logs_in(directory))
+        directory.write_high_watermarks(self._logs_in(directory))
+        self.cleaner.write_checkpoint(directory)
+        self._stale.pop(directory.path, None)
+
+    async def _remove_doomed(self) -> None:
+        now_ms = self._env.clock.now_ms()
+        for directory in list(self._stale.values()):
+            self._write_checkpoints(directory)
+        due = [path for due_ms, path in self._doomed_directories if due_ms <= now_ms]
+        self._doomed_directories = [item for item in self._doomed_directories if item[0] > now_ms]
+        for path in due:
+            self._storage.remove_tree(path)
+            await trio.lowlevel.checkpoint()
+        await self._each(lambda log: log.remove_due_files())
+
+    # ------------------------------------------------------------ flush
+
+    def _want_flush(self, log: PartitionLog) -> None:
+        self._to_flush[log.partition] = log
+        self._flush_wanted.set()
+
+    def _log_start_moved(self, log: PartitionLog) -> None:
+        directory = self._homes.get(log.partition)
+        if directory is not None:
+            self._stale[directory.path] = directory
+
+    async def _collect_due_flushes(self) -> None:
+        await self._each(lambda log: self._want_flush(log) if log.flush_due else None)
+
+    async def _flush_when_wanted(self) -> None:
+        while True:
+            await self._flush_wanted.wait()
+            self._flush_wanted = trio.Event()
+            wanted, self._to_flush = self._to_flush, {}
+            for partition, log in wanted.items():
+                if self._logs.get(partition) is log:
+                    try:
+                        await log.flush()
+                    except KafkaError as error:  # logged there; the next roll or due time tries again
+                        logger.debug("log_manager.flush_failed", partition=str(partition), error=str(error))
+
+
+def _storage_error(what: str, error: OSError) -> KafkaError:
+    logger.error("log_manager.storage_error", what=what, error=str(error))
+    return KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, f"{what}: {error}")

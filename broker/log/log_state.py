@@ -1,0 +1,55 @@
+"""What a partition log is made of when it is opened, and what its calls return."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from broker.log.leader_epoch_cache import LeaderEpochCache
+from broker.log.producer_state import ProducerState
+from broker.log.segment import LogSegment
+from broker.log.snapshot_files import SnapshotFiles
+from broker.log.txn_index import AbortedTxn
+from runtime.env import FileRange
+
+
+@dataclass(frozen=True, slots=True)
+class AppendResult:
+    """Where a batch went. ``log_append_time_ms`` is -1 unless the topic's timestamps are the broker's."""
+
+    base_offset: int
+    last_offset: int
+    log_append_time_ms: int
+    log_start_offset: int
+    duplicate: bool = False
+    """The batch was there already; the offsets are those of the first time."""
+
+
+@dataclass(frozen=True, slots=True)
+class LogRead:
+    """What a read found. ``records`` begins with the batch that holds ``fetch_offset``; the last may be cut off."""
+
+    fetch_offset: int
+    records: FileRange | bytes
+    high_watermark: int
+    last_stable_offset: int
+    log_start_offset: int
+    aborted_transactions: list[AbortedTxn] | None = None
+    """None unless asked for (read_committed)."""
+
+    @property
+    def size_bytes(self) -> int:
+        return len(self.records)
+
+
+@dataclass(slots=True)
+class LogState:
+    """What opening a log finds out; see ``log_loader``."""
+
+    segments: list[LogSegment]
+    epochs: LeaderEpochCache
+    producers: ProducerState
+    snapshots: SnapshotFiles
+    log_start_offset: int
+    log_end_offset: int
+    high_watermark: int
+    recovery_point: int
