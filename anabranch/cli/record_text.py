@@ -1,0 +1,127 @@
+"""Records as lines of text and as JSON objects, both ways."""
+
+from __future__ import annotations
+
+import base64
+import json
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+
+class RecordLike(Protocol):
+    """The fields of a consumed record that are printed."""
+
+    topic: str
+    partition: int
+    offset: int
+    leader_epoch: int
+    timestamp: int
+
+    @property
+    def key(self) -> bytes | None: ...
+    @property
+    def value(self) -> bytes | None: ...
+    @property
+    def headers(self) -> list[tuple[str, bytes | None]]: ...
+
+
+@dataclass(slots=True)
+class Input:
+    """A record to be produced; None for partition and timestamp lets the producer choose."""
+
+    key: bytes | None
+    value: bytes | None
+    headers: list[tuple[str, bytes | None]] = field(default_factory=list)
+    partition: int | None = None
+    timestamp_ms: int | None = None
+
+
+class InputError(ValueError):
+    """A line that is no record; the message says why."""
+
+
+def parse_text(line: bytes, separator: bytes | None) -> Input:
+    """A line as a value, or as key and value around the first ``separator``. Raises ``InputError`` without one."""
+    if separator is None:
+        return Input(None, line)
+    key, found, value = line.partition(separator)
+    if not found:
+        raise InputError(f"no key separator {separator.decode()!r} in {line[:60]!r}")
+    return Input(key, value)
+
+
+def parse_json(line: bytes) -> Input:
+    """An object with ``value`` and, if wanted, ``key``, ``headers``, ``partition``, ``timestamp``; the names that
+    ``to_json`` writes. Texts are UTF-8; ``key_base64`` and ``value_base64`` take bytes. Raises ``InputError``."""
+    try:
+        fields = json.loads(line)
+    except ValueError as error:
+        raise InputError(f"not JSON: {error}") from None
+    if not isinstance(fields, dict):
+        raise InputError("not a JSON object")
+    headers = fields.get("headers") or {}
+    pairs = headers.items() if isinstance(headers, dict) else headers
+    try:
+        return Input(
+            key=_bytes_of(fields, "key"),
+            value=_bytes_of(fields, "value"),
+            headers=[(str(name), None if value is None else str(value).encode()) for name, value in pairs],
+            partition=None if fields.get("partition") is None else int(fields["partition"]),
+            timestamp_ms=None if fields.get("timestamp") is None else int(fields["timestamp"]),
+        )
+    except (TypeError, ValueError) as error:
+        raise InputError(f"not a record: {error}") from None
+
+
+def _bytes_of(fields: dict[str, Any], name: str) -> bytes | None:
+    if f"{name}_base64" in fields:
+        return base64.b64decode(fields[f"{name}_base64"], validate=True)
+    value = fields.get(name)
+    if value is None:
+        return None
+    return value.encode() if isinstance(value, str) else json.dumps(value).encode()
+
+
+def to_json(record: RecordLike) -> str:
+    """One line. Bytes that are not UTF-8 come as ``..._base64``."""
+    fields: dict[str, Any] = {
+        "topic": record.topic,
+        "partition": record.partition,
+        "offset": record.offset,
+        "leader_epoch": record.leader_epoch,
+        "timestamp": record.timestamp,
+    }
+    for name, data in (("key", record.key), ("value", record.value)):
+        try:
+            fields[name] = None if data is None else data.decode()
+        except UnicodeDecodeError:
+            fields[f"{name}_base64"] = base64.b64encode(data or b"").decode()
+    if record.headers:
+        fields["headers"] = [
+            [name, None if value is None else value.decode(errors="replace")] for name, value in record.headers
+        ]
+    return json.dumps(fields, ensure_ascii=False)
+
+
+@dataclass(frozen=True, slots=True)
+class TextFormat:
+    """Which fields a line shows, before the value."""
+
+    key_separator: bytes | None = None
+    show_place: bool = False
+    show_timestamp: bool = False
+    show_headers: bool = False
+
+    def line(self, record: RecordLike) -> bytes:
+        fields = []
+        if self.show_timestamp:
+            fields.append(b"CreateTime:%d" % record.timestamp)
+        if self.show_place:
+            fields.append(b"Partition:%d\tOffset:%d" % (record.partition, record.offset))
+        if self.show_headers:
+            pairs = [name.encode() + b":" + (b"null" if value is None else value) for name, value in record.headers]
+            fields.append(b",".join(pairs) or b"NO_HEADERS")
+        value = b"null" if record.value is None else record.value
+        if self.key_separator is not None:
+            value = (b"null" if record.key is None else record.key) + self.key_separator + value
+        return b"\t".join([*fields, value])

@@ -1,0 +1,44 @@
+"""Records as text and JSON, both ways."""
+
+from __future__ import annotations
+
+import json
+from types import SimpleNamespace
+
+import pytest
+
+from anabranch.cli.record_text import Input, InputError, TextFormat, parse_json, parse_text, to_json
+
+RECORD = SimpleNamespace(
+    topic="t", partition=1, offset=42, leader_epoch=3, timestamp=1700, key=b"k", value=b"v", headers=[("h", b"x")]
+)
+
+
+def test_a_line_is_a_value_or_a_key_and_a_value() -> None:
+    assert parse_text(b"a:b:c", None) == Input(None, b"a:b:c")
+    assert parse_text(b"a:b:c", b":") == Input(b"a", b"b:c")
+    with pytest.raises(InputError, match="no key separator ':'"):
+        parse_text(b"abc", b":")
+
+
+def test_what_consume_prints_as_json_produce_takes() -> None:
+    assert parse_json(to_json(RECORD).encode()) == Input(b"k", b"v", [("h", b"x")], 1, 1700)
+
+
+def test_bytes_that_are_no_text_survive_json() -> None:
+    record = SimpleNamespace(**{**vars(RECORD), "value": b"\xff\x00"})
+    assert "value_base64" in json.loads(to_json(record))
+    assert parse_json(to_json(record).encode()).value == b"\xff\x00"
+
+
+@pytest.mark.parametrize("line", [b"{", b"[]", b'{"value": "v", "partition": "x"}', b'{"value_base64": "%"}'])
+def test_what_is_no_record_is_refused(line: bytes) -> None:
+    with pytest.raises(InputError):
+        parse_json(line)
+
+
+def test_text_shows_what_was_asked_for() -> None:
+    assert TextFormat().line(RECORD) == b"v"
+    assert TextFormat(b"=", True, True, True).line(RECORD) == b"CreateTime:1700\tPartition:1\tOffset:42\th:x\tk=v"
+    empty = SimpleNamespace(**{**vars(RECORD), "key": None, "value": None, "headers": []})
+    assert TextFormat(b"=", show_headers=True).line(empty) == b"NO_HEADERS\tnull=null"
