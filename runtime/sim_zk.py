@@ -1,0 +1,364 @@
+"""ZooKeeper in the same event loop: sessions that disconnect and expire, ephemerals, watches, transactions.
+
+``FakeZk`` is the server, ``session()`` a client's ``ZkStore``. What a client sends and what it is told travel on two
+lines, each in order and each with a delay of its own, so that an answer can be lost after the write was applied.
+"""
+
+from __future__ import annotations
+
+import enum
+from collections import deque
+from collections.abc import Callable, Sequence
+from typing import Any, TypeVar, cast
+
+import trio
+
+from runtime.env import (
+    DeleteOp,
+    SessionState,
+    SetOp,
+    Watch,
+    ZkConnectionError,
+    ZkError,
+    ZkOp,
+    ZkSessionExpiredError,
+    Znode,
+)
+from runtime.sim_zk_tree import Change, Event, Tree
+
+T = TypeVar("T")
+DelayS = Callable[[], float]
+DEFAULT_TIMEOUT_MS = 18_000
+
+
+def no_delay() -> float:
+    return 0.0
+
+
+class _Line:
+    """Carries callbacks in order, each after a delay, and drops what is under way when it is cut."""
+
+    def __init__(self, delay_s: DelayS) -> None:
+        self._delay_s = delay_s
+        self._queue: deque[tuple[float, Callable[[], None]]] = deque()
+        self._last_arrival = 0.0
+        self._draining = False
+
+    def send(self, callback: Callable[[], None]) -> None:
+        self._last_arrival = max(self._last_arrival, trio.current_time() + self._delay_s())
+        self._queue.append((self._last_arrival, callback))
+        if not self._draining:
+            self._draining = True
+            trio.lowlevel.spawn_system_task(self._drain)
+
+    def cut(self) -> None:
+        self._queue.clear()
+
+    async def _drain(self) -> None:
+        await trio.lowlevel.checkpoint()
+        while self._queue:
+            arrival, callback = self._queue[0]
+            if arrival > trio.current_time():
+                await trio.sleep_until(arrival)
+                continue
+            self._queue.popleft()
+            callback()
+        self._draining = False
+
+
+class _Call:
+    """A request under way and the task that waits for it."""
+
+    __slots__ = ("done", "error", "result")
+
+    def __init__(self) -> None:
+        self.done = trio.Event()
+        self.result: Any = None
+        self.error: ZkError | None = None
+
+    def settle(self, result: Any = None, error: ZkError | None = None) -> None:
+        self.result, self.error = result, error
+        self.done.set()
+
+
+class _Loss(enum.Enum):
+    """Which half of the next write the connection is lost in."""
+
+    REQUEST = "request"
+    ANSWER = "answer"
+
+
+class FakeZk:
+    """The server. Sessions are served in the order in which they were made, so a seed gives one history."""
+
+    def __init__(self, delay_s: DelayS = no_delay) -> None:
+        self.tree = Tree()
+        self._delay_s = delay_s
+        self._last_session_id = 0
+        self._clients: list[FakeSession] = []
+        self._live: dict[int, None] = {}
+
+    def session(self, timeout_ms: int = DEFAULT_TIMEOUT_MS) -> FakeSession:
+        """A new client, connected."""
+        client = FakeSession(self, timeout_ms, self._delay_s)
+        self._clients.append(client)
+        return client
+
+    def stop(self) -> None:
+        """The server goes away: every client is disconnected until ``start``. No session ends meanwhile."""
+        for client in self._clients:
+            client.disconnect(server_down=True)
+
+    def start(self) -> None:
+        for client in self._clients:
+            client.reconnect()
+
+    def is_live(self, session_id: int) -> bool:
+        return session_id in self._live
+
+    def new_session_id(self) -> int:
+        self._last_session_id += 1
+        self._live[self._last_session_id] = None
+        return self._last_session_id
+
+    def end_session(self, session_id: int) -> None:
+        """The server drops a session: its ephemerals go, in one transaction each."""
+        if self._live.pop(session_id, 0) == 0:
+            return
+        for path in self.tree.ephemerals(session_id):
+            _versions, events = self.tree.multi([DeleteOp(path)], 0)
+            self.publish(events)
+
+    def publish(self, events: Sequence[Event]) -> None:
+        for event in events:
+            for client in self._clients:
+                client.notify(event)
+
+    def forget(self, client: FakeSession) -> None:
+        if client in self._clients:
+            self._clients.remove(client)
+
+
+class FakeSession:
+    """``ZkStore`` on a ``FakeZk``. The methods after ``sync`` make trouble; a process under test calls none of them."""
+
+    def __init__(self, server: FakeZk, timeout_ms: int, delay_s: DelayS) -> None:
+        self._server = server
+        self._timeout_s = timeout_ms / 1000
+        self._state = SessionState.CONNECTED
+        self._session_id = server.new_session_id()
+        self._to_server = _Line(delay_s)
+        self._to_client = _Line(delay_s)
+        self._calls: dict[_Call, str] = {}
+        self._watches: dict[Event, dict[Watch, None]] = {}
+        self._callbacks: dict[int, Callable[[SessionState], None]] = {}
+        self._next_callback = 0
+        self._connection = 1  # counts up with every connect and disconnect
+        self._closed = False
+        self._lose_next: _Loss | None = None
+
+    # ------------------------------------------------------------ ZkStore
+
+    @property
+    def state(self) -> SessionState:
+        return self._state
+
+    @property
+    def session_id(self) -> int:
+        return self._session_id
+
+    def on_state(self, callback: Callable[[SessionState], None]) -> Callable[[], None]:
+        number = self._next_callback
+        self._next_callback += 1
+        self._callbacks[number] = callback
+        return lambda: self._callbacks.pop(number, None) and None
+
+    async def get(self, path: str, watch: Watch | None = None) -> Znode:
+        def apply() -> Znode:
+            node = self._server.tree.read(path)
+            self._watch(Event(Change.DATA, path), watch)
+            return node
+
+        return await self._call(path, apply)
+
+    async def exists(self, path: str, watch: Watch | None = None) -> Znode | None:
+        def apply() -> Znode | None:
+            node = self._server.tree.find(path)
+            self._watch(Event(Change.DATA, path), watch)
+            return None if node is None else Znode(b"", node.version, node.czxid, node.mzxid, node.ephemeral_owner)
+
+        return await self._call(path, apply)
+
+    async def children(self, path: str, watch: Watch | None = None) -> list[str]:
+        def apply() -> list[str]:
+            names = self._server.tree.children(path)
+            self._watch(Event(Change.CHILDREN, path), watch)
+            return names
+
+        return await self._call(path, apply)
+
+    async def create(
+        self, path: str, data: bytes, *, ephemeral: bool = False, sequence: bool = False, make_parents: bool = False
+    ) -> str:
+        def apply() -> str:
+            owner = self._session_id if ephemeral else 0
+            created, events = self._server.tree.create(path, data, owner, sequence=sequence, make_parents=make_parents)
+            self._server.publish(events)
+            return created
+
+        return await self._call(path, apply, write=True)
+
+    async def set(self, path: str, data: bytes, version: int = -1) -> int:
+        return (await self.multi([SetOp(path, data, version)]))[0]
+
+    async def delete(self, path: str, version: int = -1) -> None:
+        await self.multi([DeleteOp(path, version)])
+
+    async def multi(self, ops: Sequence[ZkOp]) -> list[int]:
+        if not ops:
+            return []
+
+        def apply() -> list[int]:
+            versions, events = self._server.tree.multi(ops, self._session_id)
+            self._server.publish(events)
+            return versions
+
+        return await self._call(ops[0].path, apply, write=True)
+
+    async def sync(self, path: str) -> None:
+        await self._call(path, lambda: None)
+
+    # ------------------------------------------------------------ trouble
+
+    def disconnect(self, *, server_down: bool = False) -> None:
+        """Cut the connection until ``reconnect``. The session ends when that takes longer than its timeout.
+
+        With ``server_down`` nobody counts that time.
+        """
+        if self._closed or self._state is not SessionState.CONNECTED:
+            return
+        self._connection += 1
+        self._to_server.cut()
+        self._to_client.cut()
+        calls, self._calls = self._calls, {}
+        for call, path in calls.items():
+            call.settle(error=ZkConnectionError(path, "connection lost; the outcome is unknown"))
+        self._enter(SessionState.SUSPENDED)
+        watches, self._watches = self._watches, {}
+        for callbacks in watches.values():
+            for watch in callbacks:
+                watch()
+        if not server_down:
+            trio.lowlevel.spawn_system_task(self._time_out, self._connection, self._session_id)
+
+    def reconnect(self) -> None:
+        """Connect again: with the old session while it lives, else LOST and then, a moment later, a new one."""
+        if self._closed or self._state is SessionState.CONNECTED:
+            return
+        if not self._server.is_live(self._session_id):
+            self._enter(SessionState.LOST)
+            trio.lowlevel.spawn_system_task(self._connect_anew)
+            return
+        self._connection += 1
+        self._enter(SessionState.CONNECTED)
+
+    def expire(self) -> None:
+        """The server ends the session now; the client notices at once and gets a new one."""
+        if self._closed:
+            return
+        self.disconnect()
+        self._server.end_session(self._session_id)
+        self.reconnect()
+
+    def lose_next_request(self) -> None:
+        """The next write does not reach the server: the connection breaks first."""
+        self._lose_next = _Loss.REQUEST
+
+    def lose_next_answer(self) -> None:
+        """The next write is applied, and the connection breaks before its answer."""
+        self._lose_next = _Loss.ANSWER
+
+    def close(self) -> None:
+        """The client says goodbye: the session ends at once. No callback is called any more."""
+        self._leave()
+        self._server.end_session(self._session_id)
+
+    def crash(self) -> None:
+        """The process dies: nothing is called any more, and the session ends only by its timeout."""
+        self._leave()
+        trio.lowlevel.spawn_system_task(self._time_out, self._connection, self._session_id)
+
+    # ------------------------------------------------------------ inside
+
+    def notify(self, event: Event) -> None:
+        """The server's news of a change: fires the watches on it, once."""
+        for watch in self._watches.pop(event, ()):
+            self._to_client.send(watch)
+
+    def _watch(self, event: Event, watch: Watch | None) -> None:
+        if watch is not None:
+            self._watches.setdefault(event, {})[watch] = None
+
+    def _enter(self, state: SessionState) -> None:
+        if state is self._state:
+            return
+        self._state = state
+        for callback in list(self._callbacks.values()):
+            callback(state)
+
+    def _leave(self) -> None:
+        self._closed = True
+        self._connection += 1
+        self._state = SessionState.LOST
+        self._callbacks.clear()
+        self._watches.clear()
+        self._to_server.cut()
+        self._to_client.cut()
+        calls, self._calls = self._calls, {}
+        for call, path in calls.items():
+            call.settle(error=ZkConnectionError(path, "the client was closed"))
+        self._server.forget(self)
+
+    async def _time_out(self, connection: int, session_id: int) -> None:
+        await trio.sleep(self._timeout_s)
+        if self._connection == connection:
+            self._server.end_session(session_id)
+
+    async def _connect_anew(self) -> None:
+        await trio.lowlevel.checkpoint()
+        if self._closed or self._state is not SessionState.LOST:
+            return
+        self._connection += 1
+        self._session_id = self._server.new_session_id()
+        self._enter(SessionState.CONNECTED)
+
+    async def _call(self, path: str, apply: Callable[[], T], *, write: bool = False) -> T:
+        await trio.lowlevel.checkpoint_if_cancelled()
+        if self._closed or self._state is SessionState.LOST:
+            raise ZkSessionExpiredError(path, "the session has expired")
+        if self._state is SessionState.SUSPENDED:
+            raise ZkConnectionError(path, "not connected; the call was not sent")
+        call = _Call()
+        self._calls[call] = path
+
+        def answer(result: Any, error: ZkError | None) -> None:
+            del self._calls[call]
+            call.settle(result, error)
+
+        def arrive() -> None:
+            lost, self._lose_next = (self._lose_next, None) if write else (None, self._lose_next)
+            if lost is _Loss.REQUEST:
+                return self.disconnect()
+            try:
+                result, error = apply(), None
+            except ZkError as caught:
+                result, error = None, caught
+            if lost is _Loss.ANSWER:
+                return self.disconnect()
+            return self._to_client.send(lambda: answer(result, error))
+
+        self._to_server.send(arrive)
+        await call.done.wait()
+        if call.error is not None:
+            raise call.error
+        return cast(T, call.result)

@@ -1,0 +1,187 @@
+"""The znodes of a simulated ZooKeeper: a tree, versions, transactions. Plain code; sessions are ``sim_zk``'s."""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Callable, Sequence
+from typing import NamedTuple, TypeVar
+
+from runtime.env import (
+    BadVersionError,
+    CheckOp,
+    CreateOp,
+    DeleteOp,
+    NodeExistsError,
+    NoNodeError,
+    NotEmptyError,
+    SetOp,
+    ZkError,
+    ZkOp,
+    Znode,
+)
+
+ROOT = "/"
+T = TypeVar("T")
+
+
+class Change(enum.Enum):
+    """What a watch may wait for."""
+
+    DATA = "data"
+    """Created, written or deleted."""
+    CHILDREN = "children"
+
+
+class Event(NamedTuple):
+    change: Change
+    path: str
+
+
+class _Node:
+    __slots__ = ("children", "czxid", "data", "ephemeral_owner", "mzxid", "next_sequence", "version")
+
+    def __init__(self, data: bytes, zxid: int, ephemeral_owner: int) -> None:
+        self.data = data
+        self.version = 0
+        self.czxid = zxid
+        self.mzxid = zxid
+        self.ephemeral_owner = ephemeral_owner
+        self.children: dict[str, None] = {}
+        self.next_sequence = 0
+
+
+def parent_of(path: str) -> str:
+    return path.rpartition("/")[0] or ROOT
+
+
+def check_path(path: str) -> None:
+    """Raises ``ZkError`` for what ZooKeeper refuses as a path."""
+    if path != ROOT and (not path.startswith("/") or path.endswith("/") or "//" in path or "\0" in path):
+        raise ZkError(path, "is not a valid path")
+
+
+class Tree:
+    """All znodes. A write is one transaction with one zxid: it happens whole, or it raises and nothing happened."""
+
+    def __init__(self) -> None:
+        self.zxid = 0
+        self._nodes: dict[str, _Node] = {ROOT: _Node(b"", 0, 0)}
+        self._undo: list[Callable[[], object]] = []
+        self._events: list[Event] = []
+
+    def read(self, path: str) -> Znode:
+        """Raises ``NoNodeError``."""
+        node = self._node(path)
+        return Znode(node.data, node.version, node.czxid, node.mzxid, node.ephemeral_owner)
+
+    def find(self, path: str) -> Znode | None:
+        return self.read(path) if path in self._nodes else None
+
+    def children(self, path: str) -> list[str]:
+        """Names, sorted. Raises ``NoNodeError``."""
+        return sorted(self._node(path).children)
+
+    def ephemerals(self, session_id: int) -> list[str]:
+        return [path for path, node in self._nodes.items() if node.ephemeral_owner == session_id]
+
+    def create(
+        self, path: str, data: bytes, owner: int, *, sequence: bool, make_parents: bool
+    ) -> tuple[str, list[Event]]:
+        """``owner`` is the session of an ephemeral, 0 for none. Returns the path made and what watches see."""
+
+        def body() -> str:
+            check_path(path)
+            if make_parents:
+                self._make_parents(parent_of(path))
+            return self._create(path, data, owner, sequence)
+
+        return self._transaction(body)
+
+    def multi(self, ops: Sequence[ZkOp], session_id: int) -> tuple[list[int], list[Event]]:
+        """Returns the new version for each op (0 for create, -1 for delete and check) and what watches see."""
+        return self._transaction(lambda: [self._apply(op, session_id) for op in ops])
+
+    def _transaction(self, body: Callable[[], T]) -> tuple[T, list[Event]]:
+        self.zxid += 1
+        self._undo, self._events = [], []
+        try:
+            return body(), self._events
+        except ZkError:
+            for undo in reversed(self._undo):
+                undo()
+            raise
+
+    def _node(self, path: str) -> _Node:
+        check_path(path)
+        try:
+            return self._nodes[path]
+        except KeyError:
+            raise NoNodeError(path) from None
+
+    def _versioned(self, path: str, version: int) -> _Node:
+        node = self._node(path)
+        if version not in (-1, node.version):
+            raise BadVersionError(path, f"version {node.version} is not {version}")
+        return node
+
+    def _apply(self, op: ZkOp, session_id: int) -> int:
+        match op:
+            case CreateOp(path, data, ephemeral):
+                check_path(path)
+                self._create(path, data, session_id if ephemeral else 0, False)
+                return 0
+            case SetOp(path, data, version):
+                return self._set(path, data, version)
+            case DeleteOp(path, version):
+                self._delete(path, version)
+                return -1
+            case CheckOp(path, version):
+                self._versioned(path, version)
+                return -1
+
+    def _make_parents(self, path: str) -> None:
+        if path not in self._nodes:
+            self._make_parents(parent_of(path))
+            self._create(path, b"", 0, False)
+
+    def _create(self, path: str, data: bytes, owner: int, sequence: bool) -> str:
+        parent_path = parent_of(path)
+        parent = self._nodes.get(parent_path)
+        if parent is None:
+            raise NoNodeError(path, f"{parent_path} does not exist")
+        if parent.ephemeral_owner:
+            raise ZkError(path, "an ephemeral znode has no children")
+        created = f"{path}{parent.next_sequence:010d}" if sequence else path
+        if created in self._nodes:
+            raise NodeExistsError(path)
+        name = created.rpartition("/")[2]
+        parent.next_sequence += 1  # like ZooKeeper's: it moves with every child and never goes back
+        parent.children[name] = None
+        self._nodes[created] = _Node(data, self.zxid, owner)
+        self._undo += [lambda: parent.children.pop(name), lambda: self._nodes.pop(created)]
+        self._events += [Event(Change.DATA, created), Event(Change.CHILDREN, parent_path)]
+        return created
+
+    def _set(self, path: str, data: bytes, version: int) -> int:
+        node = self._versioned(path, version)
+        before = (node.data, node.version, node.mzxid)
+
+        def restore() -> None:
+            node.data, node.version, node.mzxid = before
+
+        self._undo.append(restore)
+        node.data, node.version, node.mzxid = data, node.version + 1, self.zxid
+        self._events.append(Event(Change.DATA, path))
+        return node.version
+
+    def _delete(self, path: str, version: int) -> None:
+        node = self._versioned(path, version)
+        if node.children:
+            raise NotEmptyError(path)
+        if path == ROOT:
+            raise ZkError(path, "the root cannot be deleted")
+        parent_path, name = parent_of(path), path.rpartition("/")[2]
+        siblings = self._nodes[parent_path].children
+        del self._nodes[path], siblings[name]
+        self._undo += [lambda: siblings.__setitem__(name, None), lambda: self._nodes.__setitem__(path, node)]
+        self._events += [Event(Change.DATA, path), Event(Change.CHILDREN, path), Event(Change.CHILDREN, parent_path)]

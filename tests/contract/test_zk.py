@@ -1,0 +1,478 @@
+"""What ``ZkStore`` promises, by a real ZooKeeper and by the simulated one."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from typing import Any
+
+import pytest
+import trio
+from kazoo.client import KazooClient
+
+from runtime.env import (
+    BadVersionError,
+    CheckOp,
+    CreateOp,
+    DeleteOp,
+    NodeExistsError,
+    NoNodeError,
+    NotEmptyError,
+    SessionState,
+    SetOp,
+    ZkConnectionError,
+    ZkError,
+    ZkSessionExpiredError,
+    ZkStore,
+)
+from runtime.sim_zk import FakeZk
+from runtime.zk_kazoo import KazooZk, open_zk
+from tests.fixtures import SESSION_TIMEOUT_MS
+
+DEADLINE_S = 10.0
+
+
+class RealWorld:
+    """Sessions on a real server. Trouble is made the way an operator or the network would."""
+
+    def __init__(self, connect_string: str) -> None:
+        self.connect_string = connect_string
+
+    @asynccontextmanager
+    async def session(self) -> AsyncIterator[ZkStore]:
+        async with open_zk(self.connect_string, SESSION_TIMEOUT_MS) as zk:
+            yield zk
+
+    async def expire(self, zk: Any) -> None:
+        """A second client takes the session over and ends it."""
+        assert isinstance(zk, KazooZk)
+        client_id = zk._client.client_id
+        await trio.to_thread.run_sync(self._take_over_and_close, client_id)
+
+    def _take_over_and_close(self, client_id: tuple[int, bytes]) -> None:
+        intruder = KazooClient(self.connect_string, timeout=SESSION_TIMEOUT_MS / 1000, client_id=client_id)
+        intruder.start(DEADLINE_S)
+        intruder.stop()
+        intruder.close()
+
+    def break_connection(self, zk: Any) -> None:
+        zk._client._connection._socket.shutdown(2)
+
+
+class SimulatedWorld:
+    """Sessions on a ``FakeZk``."""
+
+    def __init__(self) -> None:
+        self.server = FakeZk(delay_s=lambda: 0.001)
+
+    @asynccontextmanager
+    async def session(self) -> AsyncIterator[ZkStore]:
+        session = self.server.session(SESSION_TIMEOUT_MS)
+        try:
+            yield session
+        finally:
+            session.close()
+
+    async def expire(self, zk: Any) -> None:
+        zk.expire()
+
+    def break_connection(self, zk: Any) -> None:
+        zk.disconnect()
+        trio.lowlevel.spawn_system_task(self._come_back, zk)
+
+    async def _come_back(self, zk: Any) -> None:
+        await trio.sleep(0.02)  # pause: how long the outage lasts
+        zk.reconnect()
+
+
+@pytest.fixture(params=["real", "simulated"])
+def world(request: pytest.FixtureRequest) -> RealWorld | SimulatedWorld:
+    if request.param == "simulated":
+        return SimulatedWorld()
+    return RealWorld(request.getfixturevalue("zookeeper_root"))
+
+
+class Signals:
+    """Counts calls of watches and state callbacks, and lets a test wait for them."""
+
+    def __init__(self) -> None:
+        self.seen: list[Any] = []
+        self._changed = trio.Event()
+
+    def __call__(self, *what: Any) -> None:
+        self.seen.append(what[0] if what else None)
+        self._changed.set()
+        self._changed = trio.Event()
+
+    async def until(self, condition: Callable[[list[Any]], bool]) -> None:
+        with trio.fail_after(DEADLINE_S):
+            while not condition(self.seen):
+                await self._changed.wait()
+
+    async def count(self, number: int) -> None:
+        await self.until(lambda seen: len(seen) >= number)
+
+
+@pytest.mark.trio
+async def test_a_znode_is_created_read_written_and_deleted(world: RealWorld | SimulatedWorld) -> None:
+    async with world.session() as zk:
+        assert await zk.create("/a", b"one") == "/a"
+        first = await zk.get("/a")
+        assert (first.data, first.version, first.ephemeral_owner) == (b"one", 0, 0)
+        assert first.czxid == first.mzxid > 0
+        assert await zk.set("/a", b"two") == 1
+        second = await zk.get("/a")
+        assert (second.data, second.version, second.czxid) == (b"two", 1, first.czxid)
+        assert second.mzxid > first.mzxid
+        await zk.delete("/a")
+        assert await zk.exists("/a") is None
+        await zk.sync("/")
+
+
+@pytest.mark.trio
+async def test_exists_gives_the_stat_without_the_data(world: RealWorld | SimulatedWorld) -> None:
+    async with world.session() as zk:
+        await zk.create("/a", b"one")
+        found = await zk.exists("/a")
+        assert found is not None
+        assert (found.data, found.version) == (b"", 0)
+        assert found.czxid == (await zk.get("/a")).czxid
+
+
+@pytest.mark.trio
+async def test_a_recreated_znode_has_a_greater_czxid(world: RealWorld | SimulatedWorld) -> None:
+    async with world.session() as zk:
+        await zk.create("/a", b"")
+        first = (await zk.get("/a")).czxid
+        await zk.delete("/a")
+        await zk.create("/a", b"")
+        again = await zk.get("/a")
+        assert again.czxid > first
+        assert again.version == 0
+
+
+@pytest.mark.trio
+async def test_children_are_sorted(world: RealWorld | SimulatedWorld) -> None:
+    async with world.session() as zk:
+        for name in ("b", "a10", "a9", "c"):
+            await zk.create(f"/t/{name}", b"", make_parents=True)
+        assert await zk.children("/t") == ["a10", "a9", "b", "c"]
+
+
+@pytest.mark.trio
+async def test_every_error_has_its_type_and_names_the_path(world: RealWorld | SimulatedWorld) -> None:
+    async with world.session() as zk:
+        await zk.create("/a", b"")
+        await zk.create("/a/b", b"")
+        cases: list[tuple[Any, type[ZkError]]] = [
+            (lambda: zk.get("/none"), NoNodeError),
+            (lambda: zk.children("/none"), NoNodeError),
+            (lambda: zk.set("/none", b""), NoNodeError),
+            (lambda: zk.delete("/none"), NoNodeError),
+            (lambda: zk.create("/none/child", b""), NoNodeError),
+            (lambda: zk.create("/a", b""), NodeExistsError),
+            (lambda: zk.create("/a", b"", make_parents=True), NodeExistsError),
+            (lambda: zk.set("/a", b"", 7), BadVersionError),
+            (lambda: zk.delete("/a/b", 7), BadVersionError),
+            (lambda: zk.delete("/a"), NotEmptyError),
+        ]
+        for call, expected in cases:
+            with pytest.raises(expected) as caught:
+                await call()
+            assert caught.value.path in ("/none", "/none/child", "/a", "/a/b")
+            assert caught.value.path in str(caught.value)
+        assert (await zk.get("/a")).version == 0
+
+
+@pytest.mark.trio
+async def test_an_ephemeral_goes_with_its_session_and_has_no_children(world: RealWorld | SimulatedWorld) -> None:
+    async with world.session() as watcher:
+        gone = Signals()
+        async with world.session() as zk:
+            await zk.create("/e", b"", ephemeral=True)
+            assert (await zk.get("/e")).ephemeral_owner == zk.session_id != 0
+            with pytest.raises(ZkError):
+                await zk.create("/e/child", b"")
+            assert await watcher.exists("/e", gone) is not None
+        await gone.count(1)
+        assert await watcher.exists("/e") is None
+
+
+@pytest.mark.trio
+async def test_sequence_numbers_grow_and_are_not_given_twice(world: RealWorld | SimulatedWorld) -> None:
+    async with world.session() as zk:
+        await zk.create("/s", b"")
+        paths = [await zk.create("/s/n_", b"", sequence=True) for _ in range(3)]
+        await zk.delete(paths[-1])
+        paths.append(await zk.create("/s/n_", b"", sequence=True))
+        assert all(len(path) == len("/s/n_") + 10 and path[5:].isdigit() for path in paths)
+        assert sorted(set(paths)) == paths
+
+
+# ---------------------------------------------------------------- multi
+
+
+@pytest.mark.trio
+async def test_multi_applies_all_and_returns_versions(world: RealWorld | SimulatedWorld) -> None:
+    async with world.session() as zk:
+        await zk.create("/a", b"")
+        await zk.create("/b", b"")
+        ops = [SetOp("/a", b"1", 0), CheckOp("/a", 1), CreateOp("/c", b"c"), CreateOp("/c/d", b""), DeleteOp("/b", 0)]
+        assert await zk.multi(ops) == [1, -1, 0, 0, -1]
+        assert (await zk.get("/a")).data == b"1"
+        assert (await zk.get("/c")).data == b"c"
+        assert await zk.exists("/b") is None
+        assert (await zk.get("/c")).czxid == (await zk.get("/c/d")).czxid == (await zk.get("/a")).mzxid
+        assert await zk.multi([]) == []
+
+
+@pytest.mark.parametrize(
+    ("bad", "error"),
+    [
+        (CheckOp("/a", 5), BadVersionError),
+        (SetOp("/a", b"", 0), BadVersionError),
+        (SetOp("/none", b""), NoNodeError),
+        (CheckOp("/none", 0), NoNodeError),
+        (CreateOp("/a", b""), NodeExistsError),
+        (CreateOp("/none/b", b""), NoNodeError),
+        (DeleteOp("/a"), NotEmptyError),
+    ],
+)
+@pytest.mark.trio
+async def test_multi_applies_nothing_when_one_op_fails(
+    world: RealWorld | SimulatedWorld, bad: Any, error: type[ZkError]
+) -> None:
+    async with world.session() as zk:
+        await zk.create("/a", b"before")
+        await zk.create("/a/x", b"x")
+        before = await zk.get("/a")
+        ops = [SetOp("/a", b"after", 0), DeleteOp("/a/x"), CreateOp("/new", b""), CreateOp("/a/y", b""), bad]
+        with pytest.raises(error) as caught:
+            await zk.multi([*ops, CreateOp("/later", b"")])
+        assert caught.value.path == bad.path
+        assert await zk.get("/a") == before
+        assert await zk.children("/a") == ["x"]
+        assert (await zk.get("/a/x")).data == b"x"
+        assert await zk.exists("/new") is None
+
+
+@pytest.mark.trio
+async def test_a_failed_multi_fires_no_watch(world: RealWorld | SimulatedWorld) -> None:
+    async with world.session() as zk:
+        await zk.create("/a", b"")
+        fired = Signals()
+        await zk.get("/a", fired)
+        with pytest.raises(NoNodeError):
+            await zk.multi([SetOp("/a", b"1"), DeleteOp("/none")])
+        await zk.sync("/")
+        assert fired.seen == []
+        await zk.set("/a", b"2")
+        await fired.count(1)
+
+
+@pytest.mark.trio
+async def test_ephemerals_can_be_made_in_a_multi(world: RealWorld | SimulatedWorld) -> None:
+    async with world.session() as zk:
+        await zk.multi([CreateOp("/e", b"", ephemeral=True), CreateOp("/p", b"")])
+        assert (await zk.get("/e")).ephemeral_owner == zk.session_id
+        assert (await zk.get("/p")).ephemeral_owner == 0
+
+
+# ---------------------------------------------------------------- watches
+
+
+@pytest.mark.trio
+async def test_a_data_watch_fires_once(world: RealWorld | SimulatedWorld) -> None:
+    async with world.session() as zk, world.session() as other:
+        await zk.create("/a", b"")
+        fired = Signals()
+        await zk.get("/a", fired)
+        await other.set("/a", b"1")
+        await fired.count(1)
+        await other.set("/a", b"2")
+        await zk.sync("/")
+        assert (await zk.get("/a")).data == b"2"
+        assert len(fired.seen) == 1
+
+
+@pytest.mark.trio
+async def test_an_exists_watch_fires_on_creation_and_deletion(world: RealWorld | SimulatedWorld) -> None:
+    async with world.session() as zk:
+        fired = Signals()
+        assert await zk.exists("/a", fired) is None
+        await zk.create("/a", b"")
+        await fired.count(1)
+        assert await zk.exists("/a", fired) is not None
+        await zk.delete("/a")
+        await fired.count(2)
+
+
+@pytest.mark.trio
+async def test_a_children_watch_sees_names_not_data(world: RealWorld | SimulatedWorld) -> None:
+    async with world.session() as zk:
+        await zk.create("/p", b"")
+        await zk.create("/p/a", b"")
+        fired = Signals()
+        await zk.children("/p", fired)
+        await zk.set("/p/a", b"1")
+        await zk.set("/p", b"1")
+        await zk.sync("/")
+        assert fired.seen == []
+        await zk.delete("/p/a")
+        await fired.count(1)
+        await zk.children("/p", fired)
+        await zk.create("/p/b", b"")
+        await fired.count(2)
+
+
+@pytest.mark.trio
+async def test_a_watch_has_fired_before_its_change_can_be_read(world: RealWorld | SimulatedWorld) -> None:
+    async with world.session() as zk, world.session() as other:
+        await zk.create("/a", b"")
+        fired = Signals()
+        await zk.get("/a", fired)
+        await other.set("/a", b"new")
+        while (await zk.get("/a")).data != b"new":
+            pass
+        assert len(fired.seen) == 1
+
+
+@pytest.mark.trio
+async def test_reading_again_with_the_same_watch_does_not_add_one(world: RealWorld | SimulatedWorld) -> None:
+    async with world.session() as zk:
+        await zk.create("/a", b"")
+        fired = Signals()
+        for _ in range(5):
+            await zk.get("/a", fired)
+        await zk.set("/a", b"1")
+        await fired.count(1)
+        await zk.sync("/")
+        assert len(fired.seen) == 1
+
+
+@pytest.mark.trio
+async def test_watches_of_two_callers_both_fire(world: RealWorld | SimulatedWorld) -> None:
+    async with world.session() as zk:
+        await zk.create("/a", b"")
+        first, second = Signals(), Signals()
+        await zk.get("/a", first)
+        await zk.exists("/a", second)
+        await zk.set("/a", b"1")
+        await first.count(1)
+        await second.count(1)
+
+
+# ---------------------------------------------------------------- sessions
+
+
+@pytest.mark.trio
+async def test_expiry_is_told_and_a_new_session_follows(world: RealWorld | SimulatedWorld) -> None:
+    async with world.session() as zk, world.session() as other:
+        states = Signals()
+        zk.on_state(states)
+        first = zk.session_id
+        await zk.create("/e", b"", ephemeral=True)
+        gone, watch = Signals(), Signals()
+        await other.exists("/e", gone)
+        await zk.get("/e", watch)
+        await world.expire(zk)
+        await states.until(lambda seen: SessionState.LOST in seen and seen[-1] is SessionState.CONNECTED)
+        assert states.seen == [SessionState.SUSPENDED, SessionState.LOST, SessionState.CONNECTED]
+        assert zk.state is SessionState.CONNECTED
+        assert zk.session_id not in (0, first)
+        await gone.count(1)
+        await watch.count(1)
+        await zk.create("/e", b"again", ephemeral=True)
+        assert (await other.get("/e")).ephemeral_owner == zk.session_id
+
+
+@pytest.mark.trio
+async def test_a_broken_connection_keeps_session_and_ephemerals(world: RealWorld | SimulatedWorld) -> None:
+    async with world.session() as zk, world.session() as other:
+        states, watch = Signals(), Signals()
+        first = zk.session_id
+        await zk.create("/e", b"", ephemeral=True)
+        await zk.get("/e", watch)
+        zk.on_state(states)
+        world.break_connection(zk)
+        await states.until(lambda seen: len(seen) == 2)
+        assert states.seen == [SessionState.SUSPENDED, SessionState.CONNECTED]
+        assert zk.session_id == first
+        assert await other.exists("/e") is not None
+        await watch.count(1)  # changes may have been missed meanwhile: every watch fires
+
+
+@pytest.mark.trio
+async def test_a_call_without_a_connection_fails_at_once(world: RealWorld | SimulatedWorld) -> None:
+    async with world.session() as zk:
+        outcome: list[type[BaseException]] = []
+        done = trio.Event()
+
+        async def try_to_write() -> None:
+            try:
+                await zk.create("/x", b"")
+            except ZkError as error:
+                outcome.append(type(error))
+            done.set()
+
+        async with trio.open_nursery() as nursery:
+
+            def on_state(state: SessionState) -> None:
+                if state is SessionState.SUSPENDED:
+                    nursery.start_soon(try_to_write)
+
+            zk.on_state(on_state)
+            world.break_connection(zk)
+            with trio.fail_after(DEADLINE_S):
+                await done.wait()
+        assert outcome == [ZkConnectionError]
+
+
+@pytest.mark.trio
+async def test_an_unregistered_state_callback_is_not_called(world: RealWorld | SimulatedWorld) -> None:
+    async with world.session() as zk:
+        kept, dropped = Signals(), Signals()
+        unregister = zk.on_state(dropped)
+        zk.on_state(kept)
+        unregister()
+        unregister()
+        world.break_connection(zk)
+        await kept.count(2)
+        assert dropped.seen == []
+
+
+@pytest.mark.trio
+async def test_a_cancelled_call_leaves_the_session_usable(world: RealWorld | SimulatedWorld) -> None:
+    async with world.session() as zk:
+        await zk.create("/a", b"")
+        with trio.CancelScope() as scope:
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(zk.set, "/a", b"1")
+                scope.cancel()
+        await zk.sync("/")
+        await zk.set("/a", b"2")
+        assert (await zk.get("/a")).data == b"2"
+
+
+@pytest.mark.trio
+async def test_calls_of_one_session_are_applied_in_order(world: RealWorld | SimulatedWorld) -> None:
+    async with world.session() as zk:
+        await zk.create("/a", b"0")
+        started: list[int] = []
+
+        async def write(number: int) -> None:
+            started.append(number)
+            await zk.set("/a", b"%d" % number)
+
+        async with trio.open_nursery() as nursery:
+            for number in range(20):
+                nursery.start_soon(write, number)
+        assert (await zk.get("/a")).data == b"%d" % started[-1]
+
+
+@pytest.mark.trio
+async def test_a_closed_store_refuses_calls() -> None:
+    session = FakeZk().session()
+    session.close()
+    with pytest.raises(ZkSessionExpiredError):
+        await session.get("/")
