@@ -8,82 +8,295 @@ partitions by ``on_leader`` and ``on_not_leader`` and of deleted partitions by `
 from __future__ import annotations
 
 import random
-from collections.abc import Iterable
+import uuid
+from collections.abc import Callable, Hashable, Iterable
+from typing import TypeVar
 
+import structlog
+import trio
+
+from broker.coordinator import admin, expiry, fetch_response, join, membership, offsets, sync
 from broker.coordinator.config import GroupConfig
-from broker.coordinator.offsets_log import OffsetsLog, RequestContext, Topics
+from broker.coordinator.group import Group
+from broker.coordinator.leadership import Leadership
+from broker.coordinator.loaded import LoadedPartition
+from broker.coordinator.offsets_log import OFFSETS_TOPIC, OffsetsLog, RequestContext, Topics
+from broker.coordinator.placement import partition_for
+from broker.coordinator.responses import join_error, sync_error
+from broker.coordinator.shard import Turn
+from broker.coordinator.timer import DeadlineTimer
 from broker.deferred import Deferred
-from protocol.generated.delete_groups import DeleteGroupsRequest, DeleteGroupsResponse
-from protocol.generated.describe_groups import DescribeGroupsRequest, DescribeGroupsResponse
+from protocol.errors import ErrorCode
+from protocol.generated.delete_groups import DeletableGroupResult, DeleteGroupsRequest, DeleteGroupsResponse
+from protocol.generated.describe_groups import DescribedGroup, DescribeGroupsRequest, DescribeGroupsResponse
 from protocol.generated.heartbeat import HeartbeatRequest, HeartbeatResponse
 from protocol.generated.join_group import JoinGroupRequest, JoinGroupResponse
 from protocol.generated.leave_group import LeaveGroupRequest, LeaveGroupResponse
 from protocol.generated.list_groups import ListGroupsRequest, ListGroupsResponse
 from protocol.generated.offset_commit import OffsetCommitRequest, OffsetCommitResponse
 from protocol.generated.offset_delete import OffsetDeleteRequest, OffsetDeleteResponse
-from protocol.generated.offset_fetch import OffsetFetchRequest, OffsetFetchResponse
+from protocol.generated.offset_fetch import (
+    OffsetFetchRequest,
+    OffsetFetchRequestTopics,
+    OffsetFetchResponse,
+    OffsetFetchResponseGroup,
+)
 from protocol.generated.sync_group import SyncGroupRequest, SyncGroupResponse
 from protocol.types import TopicPartition
 from runtime.env import Clock
 
+R = TypeVar("R")
+
+GROUP_OPERATIONS = 1 << 3 | 1 << 6 | 1 << 8
+"""Authorized operations of a group where nothing restricts them: READ, DELETE, DESCRIBE (Kafka ``AclOperation``)."""
+GROUPS_PER_SWEEP_SLICE = 64
+
+_log = structlog.get_logger(__name__)
+
 
 class GroupCoordinator:
-    """Every group whose partition of ``__consumer_offsets`` this broker leads."""
+    """Every group whose partition of ``__consumer_offsets`` this broker leads.
 
-    def __init__(
-        self, config: GroupConfig, clock: Clock, rng: random.Random, log: OffsetsLog, topics: Topics
-    ) -> None: ...
+    Errors are inside the responses, never raised: NOT_COORDINATOR for a group of another broker,
+    COORDINATOR_LOAD_IN_PROGRESS while its partition is read, COORDINATOR_NOT_AVAILABLE once closed.
+    """
+
+    def __init__(self, config: GroupConfig, clock: Clock, rng: random.Random, log: OffsetsLog, topics: Topics) -> None:
+        self._config = config
+        self._rng = rng
+        self._topics = topics
+        self._timer = DeadlineTimer(lambda: int(clock.monotonic() * 1000), self._on_due)
+        self._leadership = Leadership(config, clock, log, self._timer)
+
+    # ------------------------------------------------------------ life
 
     async def run(self) -> None:
-        """Load, time out and expire until cancelled."""
-        raise NotImplementedError
+        """Load, time out and expire until cancelled; then everything that waits is answered."""
+        try:
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(self._timer.run)
+                nursery.start_soon(self._leadership.run)
+                nursery.start_soon(self._expire_offsets)
+        finally:
+            self.close()
 
     def close(self) -> None:
         """Answer every parked request with COORDINATOR_NOT_AVAILABLE and refuse new ones: the broker shuts down."""
-        raise NotImplementedError
-
-    def partition_for(self, group_id: str) -> int:
-        """The partition of the offsets topic that holds a group: FindCoordinator answers with its leader."""
-        raise NotImplementedError
+        self._leadership.close()
 
     def on_leader(self, partition: int, leader_epoch: int) -> None:
         """This broker leads the offsets partition from ``leader_epoch`` on: load it. Returns at once."""
-        raise NotImplementedError
+        self._leadership.on_leader(partition, leader_epoch)
 
     def on_not_leader(self, partition: int, leader_epoch: int | None) -> None:
         """This broker follows, or lost the replica (``leader_epoch`` None): drop the partition's groups."""
-        raise NotImplementedError
+        self._leadership.on_not_leader(partition, leader_epoch)
 
     def on_partitions_deleted(self, partitions: Iterable[TopicPartition]) -> None:
         """Partitions left the cluster: tombstone the offsets committed for them."""
-        raise NotImplementedError
+        deleted = frozenset(partitions)
+        self._leadership.when_loaded(lambda loaded: _remove_partitions(loaded, deleted))
+
+    def partition_for(self, group_id: str) -> int:
+        """The partition of the offsets topic that holds a group: FindCoordinator answers with its leader."""
+        count = self._topics.partition_count(OFFSETS_TOPIC)
+        return partition_for(group_id, self._config.offsets_topic_num_partitions if count is None else count)
+
+    def _on_due(self, key: Hashable, deadline_ms: int) -> None:
+        assert isinstance(key, tuple)
+        partition, group_id = key
+        loaded = self._leadership.loaded.get(partition)
+        if loaded is not None:
+            loaded.on_due(group_id, deadline_ms)
+
+    async def _expire_offsets(self) -> None:
+        while True:
+            await trio.sleep(self._config.offsets_retention_check_interval_ms / 1000)
+            for partition in list(self._leadership.loaded):
+                await self._expire_partition(partition)
+
+    async def _expire_partition(self, partition: int) -> None:
+        loaded = self._leadership.loaded.get(partition)
+        for at, group_id in enumerate(list(loaded.shard.groups) if loaded is not None else []):
+            if at % GROUPS_PER_SWEEP_SLICE == 0:
+                await trio.lowlevel.checkpoint()
+            if loaded is None or loaded.is_closed:
+                return
+            _visit(loaded, group_id, expiry.expire_offsets)
+
+    # ------------------------------------------------------------ groups
 
     def join_group(self, ctx: RequestContext, request: JoinGroupRequest) -> Deferred[JoinGroupResponse]:
-        raise NotImplementedError
+        """Answered when the rebalance is over."""
+        token: Deferred[JoinGroupResponse] = Deferred()
+        found = self._find(request.group_id)
+        if isinstance(found, ErrorCode):
+            token.fill(join_error(ctx.api_version, request.member_id, found))
+            return token
+        turn = found.turn()
+        unique = str(uuid.UUID(int=self._rng.getrandbits(128), version=4))
+        join.join_group(turn, token, ctx, request, unique)
+        found.carry_out(turn, request.group_id)
+        return token
 
     def sync_group(self, ctx: RequestContext, request: SyncGroupRequest) -> Deferred[SyncGroupResponse]:
-        raise NotImplementedError
+        """Answered when the leader's assignment is committed."""
+        token: Deferred[SyncGroupResponse] = Deferred()
+        found = self._find(request.group_id)
+        if isinstance(found, ErrorCode):
+            # The rebalance this belongs to is lost with the old coordinator: the client is to join again.
+            is_loading = found is ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
+            token.fill(sync_error(ErrorCode.REBALANCE_IN_PROGRESS if is_loading else found))
+            return token
+        turn = found.turn()
+        sync.sync_group(turn, token, ctx.api_version, request)
+        found.carry_out(turn, request.group_id)
+        return token
 
     def heartbeat(self, ctx: RequestContext, request: HeartbeatRequest) -> Deferred[HeartbeatResponse]:
-        raise NotImplementedError
+        """Answered at once; NONE while the group is being loaded, for its sessions start afterwards."""
+        token: Deferred[HeartbeatResponse] = Deferred()
+        found = self._find(request.group_id)
+        if isinstance(found, ErrorCode):
+            is_loading = found is ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
+            token.fill(HeartbeatResponse(error_code=ErrorCode.NONE if is_loading else found))
+            return token
+        turn = found.turn()
+        membership.heartbeat(turn, token, request)
+        found.carry_out(turn, request.group_id)
+        return token
 
     def leave_group(self, ctx: RequestContext, request: LeaveGroupRequest) -> Deferred[LeaveGroupResponse]:
-        raise NotImplementedError
+        """Answered at once."""
+        token: Deferred[LeaveGroupResponse] = Deferred()
+        found = self._find(request.group_id)
+        if isinstance(found, ErrorCode):
+            token.fill(LeaveGroupResponse(error_code=found))
+            return token
+        turn = found.turn()
+        membership.leave_group(turn, token, ctx.api_version, request)
+        found.carry_out(turn, request.group_id)
+        return token
+
+    # ------------------------------------------------------------ offsets
 
     def offset_commit(self, ctx: RequestContext, request: OffsetCommitRequest) -> Deferred[OffsetCommitResponse]:
-        raise NotImplementedError
+        """Answered when the offsets are committed to the log."""
+        token: Deferred[OffsetCommitResponse] = Deferred()
+        found = self._find(request.group_id, empty_is_valid=True)
+        if isinstance(found, ErrorCode):
+            token.fill(offsets.refuse_commit(request, found))
+            return token
+        turn = found.turn()
+        offsets.commit_offsets(turn, token, request, self._topics.contains)
+        found.carry_out(turn, request.group_id)
+        return token
 
     def offset_fetch(self, ctx: RequestContext, request: OffsetFetchRequest) -> OffsetFetchResponse:
-        raise NotImplementedError
+        """Committed offsets; version 8 asks for many groups."""
+        stable = request.require_stable
+        if ctx.api_version >= fetch_response.BATCH_VERSION:
+            groups = [self._fetch(group.group_id, group.topics, stable) for group in request.groups]
+            return OffsetFetchResponse(groups=groups)
+        topics = fetch_response.topics_of(request)
+        return fetch_response.for_one_group(ctx.api_version, topics, self._fetch(request.group_id, topics, stable))
+
+    def _fetch(
+        self, group_id: str, topics: list[OffsetFetchRequestTopics] | None, require_stable: bool
+    ) -> OffsetFetchResponseGroup:
+        found = self._find(group_id, empty_is_valid=True)
+        if isinstance(found, ErrorCode):
+            return OffsetFetchResponseGroup(group_id=group_id, error_code=found)
+        return offsets.fetch_offsets(found.shard, group_id, topics, require_stable=require_stable)
 
     def offset_delete(self, ctx: RequestContext, request: OffsetDeleteRequest) -> Deferred[OffsetDeleteResponse]:
-        raise NotImplementedError
+        """Answered when the tombstones are committed."""
+        token: Deferred[OffsetDeleteResponse] = Deferred()
+        found = self._find(request.group_id)
+        if isinstance(found, ErrorCode):
+            token.fill(OffsetDeleteResponse(error_code=found))
+            return token
+        turn = found.turn()
+        offsets.delete_offsets(turn, token, request, self._topics.contains)
+        found.carry_out(turn, request.group_id)
+        return token
+
+    # ------------------------------------------------------------ administration
 
     def describe_groups(self, ctx: RequestContext, request: DescribeGroupsRequest) -> DescribeGroupsResponse:
-        raise NotImplementedError
+        """Each group's state and members, or its error."""
+        groups = []
+        for group_id in request.groups:
+            found = self._find(group_id, empty_is_valid=True)
+            if isinstance(found, ErrorCode):
+                described = DescribedGroup(group_id=group_id, error_code=found)
+            else:
+                described = admin.describe_group(found.shard, group_id)
+            if request.include_authorized_operations and described.error_code == ErrorCode.NONE:
+                described.authorized_operations = GROUP_OPERATIONS
+            groups.append(described)
+        return DescribeGroupsResponse(groups=groups)
 
     def list_groups(self, ctx: RequestContext, request: ListGroupsRequest) -> ListGroupsResponse:
-        raise NotImplementedError
+        """The groups of all loaded partitions; COORDINATOR_LOAD_IN_PROGRESS on top when some are not."""
+        if self._leadership.is_closed:
+            return ListGroupsResponse(error_code=ErrorCode.COORDINATOR_NOT_AVAILABLE)
+        loading = self._leadership.is_loading
+        response = ListGroupsResponse(error_code=ErrorCode.COORDINATOR_LOAD_IN_PROGRESS if loading else ErrorCode.NONE)
+        for loaded in self._leadership.loaded.values():
+            response.groups.extend(admin.list_groups(loaded.shard, request.states_filter))
+        return response
 
     def delete_groups(self, ctx: RequestContext, request: DeleteGroupsRequest) -> Deferred[DeleteGroupsResponse]:
-        raise NotImplementedError
+        """Answered when the tombstones of every group that may go are committed."""
+        results: list[Deferred[DeletableGroupResult]] = []
+        for group_id in dict.fromkeys(request.groups_names):
+            token: Deferred[DeletableGroupResult] = Deferred()
+            results.append(token)
+            found = self._find(group_id, empty_is_valid=True)
+            if isinstance(found, ErrorCode):
+                token.fill(DeletableGroupResult(group_id=group_id, error_code=found))
+                continue
+            turn = found.turn()
+            admin.delete_group(turn, token, group_id)
+            found.carry_out(turn, group_id)
+        return _gather(results, lambda found: DeleteGroupsResponse(results=found))
+
+    def _find(self, group_id: str, *, empty_is_valid: bool = False) -> LoadedPartition | ErrorCode:
+        """The partition that holds the group, or why it cannot be asked (Kafka ``validateGroupStatus``)."""
+        if not group_id and not empty_is_valid:
+            return ErrorCode.INVALID_GROUP_ID
+        return self._leadership.find(self.partition_for(group_id))
+
+
+def _visit(loaded: LoadedPartition, group_id: str, decide: Callable[[Turn, Group], None]) -> None:
+    group = loaded.shard.groups.get(group_id)
+    if group is None:
+        return
+    turn = loaded.turn()
+    decide(turn, group)
+    loaded.carry_out(turn, group_id)
+
+
+def _remove_partitions(loaded: LoadedPartition, deleted: frozenset[TopicPartition]) -> None:
+    for group_id in list(loaded.shard.groups):
+        _visit(loaded, group_id, lambda turn, group: expiry.remove_partitions(turn, group, deleted))
+
+
+def _gather(
+    parts: list[Deferred[R]], build: Callable[[list[R]], DeleteGroupsResponse]
+) -> Deferred[DeleteGroupsResponse]:
+    """One response from several, filled with the last of them; order is kept."""
+    whole: Deferred[DeleteGroupsResponse] = Deferred()
+    found: dict[int, R] = {}
+
+    def take(at: int, value: R) -> None:
+        found[at] = value
+        if len(found) == len(parts):
+            whole.fill(build([found[i] for i in range(len(parts))]))
+
+    for at, part in enumerate(parts):
+        part.then(lambda value, at=at: take(at, value))  # type: ignore[misc]
+    if not parts:
+        whole.fill(build([]))
+    return whole

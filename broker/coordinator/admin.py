@@ -1,0 +1,91 @@
+"""DescribeGroups 0-5, ListGroups 0-4, DeleteGroups 0-2.
+
+DescribeGroups v3 authorized operations, v4 ``group.instance.id``; ListGroups v4 a filter by state.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from dataclasses import dataclass
+
+from broker.coordinator.durable import CoordinatorRecord, OffsetRecord
+from broker.coordinator.expiry import GroupRemoved, remove_group
+from broker.coordinator.group import Group
+from broker.coordinator.group_state import GroupState
+from broker.coordinator.outcome import Now, Outcome, Token
+from broker.coordinator.responses import offset_append_error
+from broker.coordinator.shard import Shard, Turn
+from protocol.errors import ErrorCode
+from protocol.generated.delete_groups import DeletableGroupResult
+from protocol.generated.describe_groups import DescribedGroup, DescribedGroupMember
+from protocol.generated.list_groups import ListedGroup
+
+
+def describe_group(shard: Shard, group_id: str) -> DescribedGroup:
+    """State and members; metadata and assignments only while stable. A group that is not there is Dead."""
+    group = shard.groups.get(group_id)
+    if group is None:
+        return DescribedGroup(group_id=group_id, group_state=GroupState.DEAD.value)
+    is_stable = group.state is GroupState.STABLE
+    return DescribedGroup(
+        group_id=group_id,
+        group_state=group.state.value,
+        protocol_type=group.protocol_type or "",
+        protocol_data=(group.protocol_name or "") if is_stable else "",
+        members=_described_members(shard, group, is_stable),
+    )
+
+
+def _described_members(shard: Shard, group: Group, is_stable: bool) -> list[DescribedGroupMember]:
+    stored = shard.durable.generations[group.group_id] if is_stable else None
+    return [
+        DescribedGroupMember(
+            member_id=member.member_id,
+            group_instance_id=member.group_instance_id,
+            client_id=member.client_id,
+            client_host=member.client_host,
+            member_metadata=b"" if stored is None else member.metadata(group.protocol_name or ""),
+            member_assignment=(
+                b"" if stored is None else stored.assignment_of(member.member_id, member.group_instance_id)
+            ),
+        )
+        for member in group.members.values()
+    ]
+
+
+def list_groups(shard: Shard, states: Collection[str]) -> list[ListedGroup]:
+    """The groups in any of ``states`` (names as in ``GroupState``), all of them when it is empty."""
+    return [
+        ListedGroup(group_id=group.group_id, protocol_type=group.protocol_type or "", group_state=group.state.value)
+        for group in shard.groups.values()
+        if not states or group.state.value in states
+    ]
+
+
+def delete_group(turn: Turn, token: Token, group_id: str) -> None:
+    """Tombstone an empty group and all of its offsets; answered with a ``DeletableGroupResult`` once committed."""
+    group = turn.shard.groups.get(group_id)
+    if group is None or group.state is GroupState.DEAD:
+        error = ErrorCode.GROUP_ID_NOT_FOUND
+    elif group.state is not GroupState.EMPTY:
+        error = ErrorCode.NON_EMPTY_GROUP
+    else:
+        partitions = dict.fromkeys([*turn.shard.durable.offsets_of(group_id), *group.pending_commits])
+        tombstones: list[CoordinatorRecord] = [OffsetRecord(group_id, tp, None) for tp in partitions]
+        remove_group(turn, group, tombstones, GroupDeleted(group, token))
+        return
+    turn.out.reply(token, DeletableGroupResult(group_id=group_id, error_code=error))
+
+
+@dataclass(frozen=True, slots=True)
+class GroupDeleted:
+    """The tombstones of DeleteGroups were written."""
+
+    group: Group
+    token: Token
+
+    def resolve(self, shard: Shard, error: ErrorCode, now: Now) -> Outcome:
+        out = GroupRemoved(self.group).resolve(shard, error, now)
+        group_id = self.group.group_id
+        out.reply(self.token, DeletableGroupResult(group_id=group_id, error_code=offset_append_error(error)))
+        return out

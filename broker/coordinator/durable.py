@@ -1,0 +1,119 @@
+"""What the offsets topic remembers of its groups. ``replay`` is the only function that changes it.
+
+Live traffic replays a record once it is committed, loading replays every record of the log: one path for both, so what
+a coordinator holds is always what its successor would load.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TypeAlias
+
+from protocol.types import TopicPartition
+
+NO_LEADER_EPOCH = -1
+NO_INCARNATION = -1
+NO_TIMESTAMP = -1
+
+
+@dataclass(frozen=True, slots=True)
+class OffsetAndMetadata:
+    """A committed offset. Timestamps are wall-clock milliseconds.
+
+    ``expire_timestamp_ms`` is set only by commits with a retention of their own (OffsetCommit v2-4).
+    ``incarnation`` is that of the partition committed for; it travels in the flexible record version alone.
+    """
+
+    offset: int
+    leader_epoch: int = NO_LEADER_EPOCH
+    metadata: str = ""
+    commit_timestamp_ms: int = NO_TIMESTAMP
+    expire_timestamp_ms: int | None = None
+    incarnation: int = NO_INCARNATION
+
+
+@dataclass(frozen=True, slots=True)
+class StoredMember:
+    """A member of a stored generation with what it was assigned."""
+
+    member_id: str
+    group_instance_id: str | None
+    client_id: str
+    client_host: str
+    rebalance_timeout_ms: int
+    session_timeout_ms: int
+    subscription: bytes
+    assignment: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class StableGeneration:
+    """One generation of a group as stored; without members it says that the group is empty since its timestamp."""
+
+    protocol_type: str | None
+    generation_id: int
+    protocol_name: str | None
+    leader_id: str | None
+    state_timestamp_ms: int
+    members: dict[str, StoredMember] = field(default_factory=dict)
+
+    def assignment_of(self, member_id: str, group_instance_id: str | None) -> bytes:
+        """The stored assignment, empty for a member it does not know.
+
+        A static member is also found by its instance id: its member id changes before that is stored.
+        """
+        member = self.members.get(member_id)
+        if member is None and group_instance_id is not None:
+            member = next((m for m in self.members.values() if m.group_instance_id == group_instance_id), None)
+        return b"" if member is None else member.assignment
+
+
+@dataclass(frozen=True, slots=True)
+class OffsetRecord:
+    """A committed offset of a group, or with ``value`` None its removal."""
+
+    group_id: str
+    partition: TopicPartition
+    value: OffsetAndMetadata | None
+
+
+@dataclass(frozen=True, slots=True)
+class GroupRecord:
+    """A generation of a group, or with ``value`` None the group's removal; its offsets have tombstones of their own."""
+
+    group_id: str
+    value: StableGeneration | None
+
+
+CoordinatorRecord: TypeAlias = OffsetRecord | GroupRecord
+
+
+@dataclass(slots=True)
+class DurableState:
+    """Committed offsets and generations of every group in one partition of the offsets topic."""
+
+    offsets: dict[str, dict[TopicPartition, OffsetAndMetadata]] = field(default_factory=dict)
+    generations: dict[str, StableGeneration] = field(default_factory=dict)
+
+    def replay(self, record: CoordinatorRecord) -> None:
+        """Apply one committed record."""
+        if isinstance(record, OffsetRecord):
+            self._replay_offset(record)
+        elif record.value is None:
+            self.generations.pop(record.group_id, None)
+        else:
+            self.generations[record.group_id] = record.value
+
+    def _replay_offset(self, record: OffsetRecord) -> None:
+        if record.value is not None:
+            self.offsets.setdefault(record.group_id, {})[record.partition] = record.value
+            return
+        of_group = self.offsets.get(record.group_id)
+        if of_group is not None:
+            of_group.pop(record.partition, None)
+            if not of_group:
+                del self.offsets[record.group_id]
+
+    def offsets_of(self, group_id: str) -> dict[TopicPartition, OffsetAndMetadata]:
+        """The group's committed offsets; empty when it has none. Not to be changed."""
+        return self.offsets.get(group_id, {})

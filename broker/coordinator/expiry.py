@@ -1,0 +1,109 @@
+"""Offsets that nobody needs any more: expired (KIP-211), or of partitions that left the cluster.
+
+A group that is empty and has no offsets left is removed with them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from dataclasses import dataclass
+
+from broker.coordinator.durable import NO_TIMESTAMP, CoordinatorRecord, GroupRecord, OffsetAndMetadata, OffsetRecord
+from broker.coordinator.group import Group
+from broker.coordinator.group_state import GroupState
+from broker.coordinator.outcome import Now, Outcome, Then
+from broker.coordinator.shard import Shard, Turn
+from broker.coordinator.subscription import CONSUMER_PROTOCOL_TYPE
+from protocol.errors import ErrorCode
+from protocol.types import TopicPartition
+
+MAX_TOMBSTONES_PER_BATCH = 1_000
+
+
+def expire_offsets(turn: Turn, group: Group) -> None:
+    """Tombstone the group's expired offsets, and the group itself when nothing of it is left."""
+    committed = turn.shard.durable.offsets_of(group.group_id)
+    expired = [
+        tp
+        for tp, offset in committed.items()
+        if tp not in group.pending_commits and _is_expired(turn, group, tp, offset)
+    ]
+    _remove(turn, group, expired)
+
+
+def remove_partitions(turn: Turn, group: Group, deleted: Collection[TopicPartition]) -> None:
+    """Tombstone the group's offsets for deleted partitions; a commit on its way is followed by its tombstone."""
+    committed = turn.shard.durable.offsets_of(group.group_id)
+    gone = [tp for tp in deleted if tp in committed or tp in group.pending_commits]
+    if gone:
+        _remove(turn, group, gone)
+
+
+def _is_expired(turn: Turn, group: Group, tp: TopicPartition, offset: OffsetAndMetadata) -> bool:
+    """KIP-211: an offset's retention runs from when its group became empty, or stopped subscribing to the topic.
+
+    - a group that once had members and is empty: from then (from the commit when that time was never stored);
+    - a stable consumer group: from the commit, for topics nobody subscribes to;
+    - a group of simple consumers: from the commit;
+    - any other group: never. A commit with a retention of its own expires by that instead.
+    """
+    if group.protocol_type is None:
+        since_ms = offset.commit_timestamp_ms
+    elif group.state is GroupState.EMPTY:
+        known = group.state_timestamp_ms != NO_TIMESTAMP
+        since_ms = group.state_timestamp_ms if known else offset.commit_timestamp_ms
+    elif group.state is GroupState.STABLE and group.protocol_type == CONSUMER_PROTOCOL_TYPE:
+        if group.is_subscribed_to(tp.topic):
+            return False
+        since_ms = offset.commit_timestamp_ms
+    else:
+        return False
+    if offset.expire_timestamp_ms is not None:
+        return turn.now.wall_ms >= offset.expire_timestamp_ms
+    return turn.now.wall_ms - since_ms >= turn.config.offsets_retention_ms
+
+
+def _remove(turn: Turn, group: Group, partitions: list[TopicPartition]) -> None:
+    records: list[CoordinatorRecord] = [OffsetRecord(group.group_id, tp, None) for tp in partitions]
+    if _is_left_over(turn, group, len(partitions)):
+        remove_group(turn, group, records)
+        return
+    for start in range(0, len(records), MAX_TOMBSTONES_PER_BATCH):
+        turn.out.write(group.group_id, records[start : start + MAX_TOMBSTONES_PER_BATCH])
+
+
+def _is_left_over(turn: Turn, group: Group, removed: int) -> bool:
+    committed = turn.shard.durable.offsets_of(group.group_id)
+    return (
+        group.state is GroupState.EMPTY
+        and removed >= len(committed)
+        and not group.pending_members
+        and not group.pending_commits
+    )
+
+
+def remove_group(turn: Turn, group: Group, tombstones: list[CoordinatorRecord], then: Then | None = None) -> None:
+    """Let an empty group die with ``tombstones`` for all of its offsets; ``then`` follows the last batch.
+
+    A group that never had a generation has no tombstone of its own.
+    """
+    group.transition_to(GroupState.DEAD, turn.now.wall_ms)
+    group.wake_ms = None
+    if group.group_id in turn.shard.durable.generations or group.generation_id > 0:
+        tombstones = [*tombstones, GroupRecord(group.group_id, None)]
+    for start in range(0, max(len(tombstones), 1), MAX_TOMBSTONES_PER_BATCH):
+        batch = tombstones[start : start + MAX_TOMBSTONES_PER_BATCH]
+        is_last = start + len(batch) == len(tombstones)
+        turn.out.write(group.group_id, batch, (then or GroupRemoved(group)) if is_last else None)
+
+
+@dataclass(frozen=True, slots=True)
+class GroupRemoved:
+    """A group's tombstones were written. Lost ones bring back what is durable of it."""
+
+    group: Group
+
+    def resolve(self, shard: Shard, error: ErrorCode, now: Now) -> Outcome:
+        if shard.groups.get(self.group.group_id) is self.group:
+            shard.rebuild(self.group.group_id, now.monotonic_ms)
+        return Outcome()

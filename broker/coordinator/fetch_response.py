@@ -1,0 +1,71 @@
+"""OffsetFetch before version 8 asks for one group in fields of its own; both shapes become one here."""
+
+from __future__ import annotations
+
+from protocol.errors import ErrorCode
+from protocol.generated.offset_fetch import (
+    OffsetFetchRequest,
+    OffsetFetchRequestTopics,
+    OffsetFetchResponse,
+    OffsetFetchResponseGroup,
+    OffsetFetchResponsePartition,
+    OffsetFetchResponseTopic,
+)
+
+BATCH_VERSION = 8
+TOP_LEVEL_ERROR_VERSION = 2
+INVALID_OFFSET = -1
+
+
+def topics_of(request: OffsetFetchRequest) -> list[OffsetFetchRequestTopics] | None:
+    """The topics asked for, in the shape of version 8; None for all."""
+    if request.topics is None:
+        return None
+    return [
+        OffsetFetchRequestTopics(name=topic.name, partition_indexes=topic.partition_indexes) for topic in request.topics
+    ]
+
+
+def for_one_group(
+    api_version: int, topics: list[OffsetFetchRequestTopics] | None, group: OffsetFetchResponseGroup
+) -> OffsetFetchResponse:
+    """The response of version 1 to 7; version 1 has no error on top and repeats it for every partition."""
+    if group.error_code != ErrorCode.NONE and api_version < TOP_LEVEL_ERROR_VERSION:
+        return _every_partition_refused(topics or [], group.error_code)
+    return OffsetFetchResponse(
+        error_code=group.error_code,
+        topics=[
+            OffsetFetchResponseTopic(
+                name=topic.name,
+                partitions=[
+                    OffsetFetchResponsePartition(
+                        partition_index=partition.partition_index,
+                        committed_offset=partition.committed_offset,
+                        committed_leader_epoch=partition.committed_leader_epoch,
+                        metadata=partition.metadata,
+                        error_code=partition.error_code,
+                        incarnation=partition.incarnation,
+                    )
+                    for partition in topic.partitions
+                ],
+            )
+            for topic in group.topics
+        ],
+    )
+
+
+def _every_partition_refused(topics: list[OffsetFetchRequestTopics], error_code: int) -> OffsetFetchResponse:
+    return OffsetFetchResponse(
+        topics=[
+            OffsetFetchResponseTopic(
+                name=topic.name,
+                partitions=[
+                    OffsetFetchResponsePartition(
+                        partition_index=index, committed_offset=INVALID_OFFSET, error_code=error_code
+                    )
+                    for index in topic.partition_indexes
+                ],
+            )
+            for topic in topics
+        ]
+    )

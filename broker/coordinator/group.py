@@ -1,0 +1,270 @@
+"""A group while it is coordinated here: members, waiting requests and deadlines. Volatile: dropped on unload.
+
+What must survive is in ``durable.DurableState``; a group is built from it on load. Nothing here decides; the decisions
+are in ``join``, ``sync``, ``membership``, ``offsets`` and ``expiry``. All deadlines are monotonic milliseconds.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TypeAlias
+
+from broker.coordinator.durable import NO_TIMESTAMP, StableGeneration
+from broker.coordinator.group_state import GroupState, check_transition
+from broker.coordinator.outcome import Token
+from broker.coordinator.subscription import CONSUMER_PROTOCOL_TYPE, subscribed_topics
+from protocol.types import TopicPartition
+
+Protocols: TypeAlias = list[tuple[str, bytes]]
+"""Assignment protocols a member supports with its metadata for each, most preferred first."""
+
+
+@dataclass(frozen=True, slots=True)
+class ParkedJoin:
+    """A JoinGroup request that waits; its version decides how a missing protocol name is written."""
+
+    token: Token
+    api_version: int
+
+
+@dataclass(slots=True, eq=False)
+class Member:
+    """One member. ``deadline_ms`` is when its session ends unless it is heard of or waits in a request before."""
+
+    member_id: str
+    group_instance_id: str | None
+    client_id: str
+    client_host: str
+    rebalance_timeout_ms: int
+    session_timeout_ms: int
+    protocols: Protocols
+    join: ParkedJoin | None = None
+    sync: Token | None = None
+    is_new: bool = False
+    """Never answered a JoinGroup: it cannot heartbeat yet, so its waiting join times out instead."""
+    deadline_ms: int | None = None
+
+    def metadata(self, protocol_name: str) -> bytes:
+        """What the member said under a protocol; empty when it does not support it."""
+        return next((metadata for name, metadata in self.protocols if name == protocol_name), b"")
+
+    @property
+    def is_expected_to_heartbeat(self) -> bool:
+        """False while a waiting request stands for the member's life."""
+        return self.is_new or (self.join is None and self.sync is None)
+
+
+@dataclass(slots=True, eq=False)
+class Group:
+    """The volatile side of one group; see the module."""
+
+    group_id: str
+    state: GroupState = GroupState.EMPTY
+    state_timestamp_ms: int = NO_TIMESTAMP
+    generation_id: int = 0
+    protocol_type: str | None = None
+    protocol_name: str | None = None
+    leader_id: str | None = None
+    members: dict[str, Member] = field(default_factory=dict)
+    static_members: dict[str, str] = field(default_factory=dict)
+    pending_members: dict[str, int] = field(default_factory=dict)
+    """Member ids handed out with MEMBER_ID_REQUIRED and when each is forgotten."""
+    pending_sync: dict[str, None] = field(default_factory=dict)
+    """Members of this generation that have not sent SyncGroup yet."""
+    subscribed_topics: frozenset[str] | None = None
+    """Union of the members' topics; None when it cannot be known."""
+    new_member_added: bool = False
+    rebalance_deadline_ms: int | None = None
+    initial_delay_remaining_ms: int | None = None
+    """Set while an empty group waits for its first members: how much longer that may be prolonged."""
+    sync_deadline_ms: int | None = None
+    assignment_in_flight: bool = False
+    """The leader's assignment of this generation is on its way to the log."""
+    pending_commits: dict[TopicPartition, int] = field(default_factory=dict)
+    """Offset commits on their way to the log, counted by partition."""
+    wake_ms: int | None = None
+    """When the group wants to be looked at; never later than its earliest deadline, possibly earlier."""
+    _protocol_counts: dict[str, int] = field(default_factory=dict)
+    awaiting_join: int = 0
+
+    @classmethod
+    def from_durable(cls, group_id: str, stored: StableGeneration | None) -> Group:
+        """The group as a new coordinator finds it: Stable with the stored members, or Empty."""
+        group = cls(group_id)
+        if stored is None:
+            return group
+        group.generation_id = stored.generation_id
+        group.protocol_type = stored.protocol_type
+        group.protocol_name = stored.protocol_name
+        group.state_timestamp_ms = stored.state_timestamp_ms
+        for stored_member in stored.members.values():
+            group.add(
+                Member(
+                    member_id=stored_member.member_id,
+                    group_instance_id=stored_member.group_instance_id,
+                    client_id=stored_member.client_id,
+                    client_host=stored_member.client_host,
+                    rebalance_timeout_ms=stored_member.rebalance_timeout_ms,
+                    session_timeout_ms=stored_member.session_timeout_ms,
+                    protocols=[(stored.protocol_name or "", stored_member.subscription)],
+                )
+            )
+        group.leader_id = stored.leader_id if stored.leader_id in group.members else next(iter(group.members), None)
+        if group.members:
+            group.state = GroupState.STABLE
+        group.refresh_subscribed_topics()
+        return group
+
+    def transition_to(self, target: GroupState, wall_ms: int) -> None:
+        """Move along the table of ``group_state``."""
+        check_transition(self.group_id, self.state, target)
+        self.state = target
+        self.state_timestamp_ms = wall_ms
+
+    # ------------------------------------------------------------ deadlines
+
+    def wake_by(self, deadline_ms: int) -> int:
+        """Ask to be looked at by ``deadline_ms``; returns it."""
+        if self.wake_ms is None or deadline_ms < self.wake_ms:
+            self.wake_ms = deadline_ms
+        return deadline_ms
+
+    def reset_wake(self) -> None:
+        """Take the earliest of all deadlines anew."""
+        deadlines = [m.deadline_ms for m in self.members.values() if m.deadline_ms is not None]
+        deadlines.extend(self.pending_members.values())
+        deadlines.extend(d for d in (self.rebalance_deadline_ms, self.sync_deadline_ms) if d is not None)
+        self.wake_ms = min(deadlines, default=None)
+
+    def keep_alive(self, member: Member, monotonic_ms: int, timeout_ms: int | None = None) -> None:
+        """The member was heard of: its session (or ``timeout_ms``) starts again."""
+        length_ms = member.session_timeout_ms if timeout_ms is None else timeout_ms
+        member.deadline_ms = self.wake_by(monotonic_ms + length_ms)
+
+    @property
+    def rebalance_timeout_ms(self) -> int:
+        """The longest any member asks for."""
+        return max((m.rebalance_timeout_ms for m in self.members.values()), default=0)
+
+    # ------------------------------------------------------------ members
+
+    def add(self, member: Member) -> None:
+        """Take a member in; the first one leads."""
+        self.members[member.member_id] = member
+        self.pending_members.pop(member.member_id, None)
+        if member.group_instance_id is not None:
+            self.static_members[member.group_instance_id] = member.member_id
+        if self.leader_id is None:
+            self.leader_id = member.member_id
+        self._count_protocols(member, 1)
+        self.awaiting_join += member.join is not None
+
+    def remove(self, member_id: str) -> Member | None:
+        """Take a member out; its waiting requests are the caller's to answer."""
+        self.pending_members.pop(member_id, None)
+        self.pending_sync.pop(member_id, None)
+        member = self.members.pop(member_id, None)
+        if member is None:
+            return None
+        self._count_protocols(member, -1)
+        self.awaiting_join -= member.join is not None
+        instance_id = member.group_instance_id
+        if instance_id is not None and self.static_members.get(instance_id) == member_id:
+            del self.static_members[instance_id]
+        if self.leader_id == member_id:
+            self.leader_id = next(iter(self.members), None)
+        return member
+
+    def rename_static(self, group_instance_id: str, new_member_id: str) -> Member:
+        """Give a static member a new member id; leadership goes with it."""
+        old_member_id = self.static_members[group_instance_id]
+        member = self.members.pop(old_member_id)
+        member.member_id = new_member_id
+        self.members[new_member_id] = member
+        self.static_members[group_instance_id] = new_member_id
+        if old_member_id in self.pending_sync:
+            del self.pending_sync[old_member_id]
+            self.pending_sync[new_member_id] = None
+        if self.leader_id == old_member_id:
+            self.leader_id = new_member_id
+        return member
+
+    def update(self, member: Member, protocols: Protocols, rebalance_timeout_ms: int, session_timeout_ms: int) -> None:
+        """Take over what the member's new JoinGroup says."""
+        self._count_protocols(member, -1)
+        member.protocols = protocols
+        self._count_protocols(member, 1)
+        member.rebalance_timeout_ms = rebalance_timeout_ms
+        member.session_timeout_ms = session_timeout_ms
+
+    def park_join(self, member: Member, join: ParkedJoin) -> ParkedJoin | None:
+        """Let the member wait for the rebalance; returns the join it waited with before."""
+        previous = member.join
+        self.awaiting_join += previous is None
+        member.join = join
+        return previous
+
+    def take_join(self, member: Member) -> ParkedJoin | None:
+        """The member's waiting join, which waits no longer."""
+        join = member.join
+        self.awaiting_join -= join is not None
+        member.join = None
+        return join
+
+    @property
+    def has_all_members_joined(self) -> bool:
+        return self.awaiting_join == len(self.members) and not self.pending_members
+
+    def _count_protocols(self, member: Member, by: int) -> None:
+        for name in {name for name, _ in member.protocols}:
+            count = self._protocol_counts.get(name, 0) + by
+            if count:
+                self._protocol_counts[name] = count
+            else:
+                self._protocol_counts.pop(name, None)
+
+    # ------------------------------------------------------------ protocols
+
+    def supports(self, protocol_type: str, protocols: Protocols) -> bool:
+        """Whether a member with these protocols can live with those who are here."""
+        if self.state is GroupState.EMPTY:
+            return bool(protocol_type) and bool(protocols)
+        everyone = len(self.members)
+        return self.protocol_type == protocol_type and any(
+            self._protocol_counts.get(name, 0) == everyone for name, _ in protocols
+        )
+
+    def select_protocol(self) -> str:
+        """The protocol all members support that most of them prefer; on a tie, whose voter joined first."""
+        everyone = len(self.members)
+        votes: dict[str, int] = {}
+        for member in self.members.values():
+            choice = next(name for name, _ in member.protocols if self._protocol_counts[name] == everyone)
+            votes[choice] = votes.get(choice, 0) + 1
+        return max(votes, key=lambda name: votes[name])
+
+    def refresh_subscribed_topics(self) -> None:
+        """Read the topics out of the members' subscriptions under the chosen protocol."""
+        if self.protocol_type != CONSUMER_PROTOCOL_TYPE:
+            self.subscribed_topics = None
+        elif not self.members:
+            self.subscribed_topics = frozenset()
+        elif self.protocol_name is not None:
+            name = self.protocol_name
+            self.subscribed_topics = subscribed_topics(m.metadata(name) for m in self.members.values())
+
+    def is_subscribed_to(self, topic: str) -> bool:
+        """True also when the subscriptions cannot be read."""
+        return self.subscribed_topics is None or topic in self.subscribed_topics
+
+    # ------------------------------------------------------------ offset commits in flight
+
+    def commit_started(self, partition: TopicPartition) -> None:
+        self.pending_commits[partition] = self.pending_commits.get(partition, 0) + 1
+
+    def commit_ended(self, partition: TopicPartition) -> None:
+        left = self.pending_commits[partition] - 1
+        if left:
+            self.pending_commits[partition] = left
+        else:
+            del self.pending_commits[partition]

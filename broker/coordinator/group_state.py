@@ -1,0 +1,39 @@
+"""The states of a group and the moves between them, as a table (Kafka ``GroupState``)."""
+
+from __future__ import annotations
+
+import enum
+
+
+class GroupState(enum.Enum):
+    """Value is the name Kafka's tools show."""
+
+    EMPTY = "Empty"
+    """No members; offsets or a past generation may remain. Leads to PREPARING_REBALANCE with the first join."""
+    PREPARING_REBALANCE = "PreparingRebalance"
+    """Members are asked to rejoin: JoinGroup parks, heartbeats answer REBALANCE_IN_PROGRESS."""
+    COMPLETING_REBALANCE = "CompletingRebalance"
+    """Everyone has the new generation id; SyncGroup parks until the leader's assignment is committed."""
+    STABLE = "Stable"
+    """The assignment of this generation is committed: SyncGroup answers with it."""
+    DEAD = "Dead"
+    """Deleted or handed over; every request is refused. Nothing leads out of it."""
+
+
+VALID_PREVIOUS_STATES: dict[GroupState, frozenset[GroupState]] = {
+    GroupState.EMPTY: frozenset({GroupState.PREPARING_REBALANCE}),
+    GroupState.PREPARING_REBALANCE: frozenset({GroupState.STABLE, GroupState.COMPLETING_REBALANCE, GroupState.EMPTY}),
+    GroupState.COMPLETING_REBALANCE: frozenset({GroupState.PREPARING_REBALANCE}),
+    GroupState.STABLE: frozenset({GroupState.COMPLETING_REBALANCE}),
+    GroupState.DEAD: frozenset(GroupState),
+}
+
+
+class IllegalTransitionError(RuntimeError):
+    """A move that the table does not have: a defect of the coordinator, never of a client."""
+
+
+def check_transition(group_id: str, current: GroupState, target: GroupState) -> None:
+    """Raise ``IllegalTransitionError`` unless ``current`` may lead to ``target``."""
+    if current not in VALID_PREVIOUS_STATES[target]:
+        raise IllegalTransitionError(f"group {group_id!r} cannot move from {current.value} to {target.value}")

@@ -1,0 +1,275 @@
+"""JoinGroup 0-7.
+
+v1 a rebalance timeout of its own; v4 a first join without member id is answered MEMBER_ID_REQUIRED with one
+(KIP-394); v5 ``group.instance.id`` (KIP-345): a known static member is replaced and its predecessor fenced; v7 protocol
+type in the response, protocol name nullable. Skipping the assignment (v9, KIP-814) is not offered.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from broker.coordinator.durable import GroupRecord
+from broker.coordinator.group import Group, Member, ParkedJoin, Protocols
+from broker.coordinator.group_state import GroupState
+from broker.coordinator.offsets_log import RequestContext
+from broker.coordinator.outcome import Now, Outcome, Token
+from broker.coordinator.rebalance import (
+    generation_response,
+    maybe_complete_join,
+    maybe_prepare_rebalance,
+    prepare_rebalance,
+    refuse_sync,
+    stored_generation,
+)
+from broker.coordinator.responses import group_append_error, join_error
+from broker.coordinator.shard import Shard, Turn
+from protocol.errors import ErrorCode
+from protocol.generated.join_group import JoinGroupRequest
+
+UNKNOWN_MEMBER_ID = ""
+MEMBER_ID_REQUIRED_VERSION = 4
+
+
+@dataclass(frozen=True, slots=True)
+class Joining:
+    """A JoinGroup request with what else is known of its sender."""
+
+    request: JoinGroupRequest
+    parked: ParkedJoin
+    client_id: str
+    client_host: str
+    unique: str
+    """Makes a generated member id unlike any other."""
+    protocols: Protocols
+
+    @property
+    def instance_id(self) -> str | None:
+        return self.request.group_instance_id
+
+    @property
+    def rebalance_timeout_ms(self) -> int:
+        """Version 0 has none: the session timeout stands for it."""
+        asked_ms = self.request.rebalance_timeout_ms
+        return asked_ms if asked_ms >= 0 else self.request.session_timeout_ms
+
+    def new_member_id(self) -> str:
+        """``<client id or instance id>-<unique>``."""
+        prefix = self.client_id if self.instance_id is None else self.instance_id
+        return f"{prefix}-{self.unique}"
+
+    def refuse(self, turn: Turn, error: ErrorCode, member_id: str | None = None) -> None:
+        told = self.request.member_id if member_id is None else member_id
+        turn.out.reply(self.parked.token, join_error(self.parked.api_version, told, error))
+
+
+def join_group(turn: Turn, token: Token, ctx: RequestContext, request: JoinGroupRequest, unique: str) -> None:
+    """Take a member in, or back in, and start or complete a rebalance as that demands."""
+    joining = Joining(
+        request=request,
+        parked=ParkedJoin(token, ctx.api_version),
+        client_id=ctx.client_id or "",
+        client_host=f"/{ctx.client_host.lstrip('/')}",  # as Java writes an address; tools show it so
+        unique=unique,
+        protocols=[(protocol.name, protocol.metadata) for protocol in request.protocols],
+    )
+    config = turn.config
+    if not config.min_session_timeout_ms <= request.session_timeout_ms <= config.max_session_timeout_ms:
+        joining.refuse(turn, ErrorCode.INVALID_SESSION_TIMEOUT)
+        return
+    is_unknown = request.member_id == UNKNOWN_MEMBER_ID
+    group = turn.shard.groups.get(request.group_id)
+    if group is None:
+        if not is_unknown:
+            joining.refuse(turn, ErrorCode.UNKNOWN_MEMBER_ID)
+            return
+        group = Group(request.group_id)
+    if not _has_room(group, request.member_id, config.max_size):
+        group.remove(request.member_id)
+        joining.refuse(turn, ErrorCode.GROUP_MAX_SIZE_REACHED, UNKNOWN_MEMBER_ID)
+    elif group.state is GroupState.DEAD:
+        joining.refuse(turn, ErrorCode.COORDINATOR_NOT_AVAILABLE)
+    elif not group.supports(request.protocol_type, joining.protocols):
+        joining.refuse(turn, ErrorCode.INCONSISTENT_GROUP_PROTOCOL)
+    else:
+        turn.shard.groups[request.group_id] = group
+        if is_unknown:
+            _join_new(turn, group, joining)
+        else:
+            _join_known(turn, group, joining)
+    maybe_complete_join(turn, group)
+
+
+def _has_room(group: Group, member_id: str, max_size: int) -> bool:
+    """Whether ``group.max.size`` lets the member in (Kafka ``acceptJoiningMember``, KIP-389)."""
+    member = group.members.get(member_id)
+    if group.state is GroupState.PREPARING_REBALANCE:
+        return (member is not None and member.join is not None) or group.awaiting_join < max_size
+    if group.state in (GroupState.COMPLETING_REBALANCE, GroupState.STABLE):
+        return member is not None or len(group.members) < max_size
+    return True
+
+
+def _join_new(turn: Turn, group: Group, joining: Joining) -> None:
+    member_id = joining.new_member_id()
+    if joining.instance_id is not None:
+        if joining.instance_id in group.static_members:
+            _replace_static(turn, group, joining, member_id)
+        else:
+            _add_member(turn, group, joining, member_id)
+    elif joining.parked.api_version >= MEMBER_ID_REQUIRED_VERSION:
+        deadline_ms = turn.now.monotonic_ms + joining.request.session_timeout_ms
+        group.pending_members[member_id] = group.wake_by(deadline_ms)
+        joining.refuse(turn, ErrorCode.MEMBER_ID_REQUIRED, member_id)
+    else:
+        _add_member(turn, group, joining, member_id)
+
+
+def _join_known(turn: Turn, group: Group, joining: Joining) -> None:
+    member_id = joining.request.member_id
+    if member_id in group.pending_members and joining.instance_id is None:
+        _add_member(turn, group, joining, member_id)
+        return
+    error = check_member(group, member_id, joining.instance_id)
+    if error is not ErrorCode.NONE:
+        joining.refuse(turn, error)
+        return
+    member = group.members[member_id]
+    unchanged = member.protocols == joining.protocols
+    if group.state is GroupState.PREPARING_REBALANCE:
+        _rejoin(turn, group, member, joining)
+    elif group.state is GroupState.COMPLETING_REBALANCE and unchanged:
+        # It did not get the answer to its join: tell it again.
+        turn.out.reply(joining.parked.token, generation_response(group, member, joining.parked))
+    elif group.state is GroupState.STABLE and unchanged and member_id != group.leader_id:
+        turn.out.reply(joining.parked.token, generation_response(group, member, joining.parked))
+    elif group.state in (GroupState.COMPLETING_REBALANCE, GroupState.STABLE):
+        # Changed metadata; or the leader, which rejoins when something it assigns by has changed.
+        _rejoin(turn, group, member, joining)
+    else:
+        joining.refuse(turn, ErrorCode.UNKNOWN_MEMBER_ID)
+
+
+def check_member(group: Group, member_id: str, instance_id: str | None) -> ErrorCode:
+    """UNKNOWN_MEMBER_ID or FENCED_INSTANCE_ID unless the ids belong to a member (Kafka ``validateCurrentMember``)."""
+    if instance_id is not None:
+        current = group.static_members.get(instance_id)
+        if current is None:
+            return ErrorCode.UNKNOWN_MEMBER_ID
+        if current != member_id:
+            return ErrorCode.FENCED_INSTANCE_ID
+    return ErrorCode.NONE if member_id in group.members else ErrorCode.UNKNOWN_MEMBER_ID
+
+
+def _add_member(turn: Turn, group: Group, joining: Joining, member_id: str) -> None:
+    if not group.members:
+        group.protocol_type = joining.request.protocol_type
+    if group.state is GroupState.PREPARING_REBALANCE and group.generation_id == 0:
+        group.new_member_added = True
+    member = Member(
+        member_id=member_id,
+        group_instance_id=joining.instance_id,
+        client_id=joining.client_id,
+        client_host=joining.client_host,
+        rebalance_timeout_ms=joining.rebalance_timeout_ms,
+        session_timeout_ms=joining.request.session_timeout_ms,
+        protocols=joining.protocols,
+        join=joining.parked,
+        is_new=True,
+    )
+    group.add(member)
+    group.keep_alive(member, turn.now.monotonic_ms, turn.config.new_member_join_timeout_ms)
+    maybe_prepare_rebalance(turn, group)
+
+
+def _rejoin(turn: Turn, group: Group, member: Member, joining: Joining) -> None:
+    group.update(member, joining.protocols, joining.rebalance_timeout_ms, joining.request.session_timeout_ms)
+    _park(turn, group, member, joining.parked)
+    maybe_prepare_rebalance(turn, group)
+
+
+def _park(turn: Turn, group: Group, member: Member, join: ParkedJoin) -> None:
+    """Let the member wait; a join it repeated (its connection broke) is answered so that nothing waits for ever."""
+    previous = group.park_join(member, join)
+    if previous is not None:
+        error = ErrorCode.REBALANCE_IN_PROGRESS
+        turn.out.reply(previous.token, join_error(previous.api_version, member.member_id, error))
+
+
+# ---------------------------------------------------------------- static members
+
+
+def _replace_static(turn: Turn, group: Group, joining: Joining, new_member_id: str) -> None:
+    """A static member came back without its member id: it takes over, and whoever held the id is fenced.
+
+    In a stable group whose protocol does not change this needs no rebalance: the generation is written with the new
+    member id, and the join answered once that is committed.
+    """
+    assert joining.instance_id is not None
+    old_member_id = group.static_members[joining.instance_id]
+    old_leader_id = group.leader_id
+    member = group.members[old_member_id]
+    _fence(turn, group, member)
+    before = (member.protocols, member.rebalance_timeout_ms, member.session_timeout_ms)
+    group.rename_static(joining.instance_id, new_member_id)
+    group.update(member, joining.protocols, joining.rebalance_timeout_ms, joining.request.session_timeout_ms)
+    group.park_join(member, joining.parked)
+    group.keep_alive(member, turn.now.monotonic_ms)
+    if group.state is GroupState.COMPLETING_REBALANCE:
+        # The old id may be in the leader's hands already.
+        prepare_rebalance(turn, group)
+    elif group.state is GroupState.STABLE:
+        if group.select_protocol() != group.protocol_name:
+            maybe_prepare_rebalance(turn, group)
+            return
+        stored = turn.shard.durable.generations[group.group_id]
+        assignments = {
+            m.member_id: stored.assignment_of(m.member_id, m.group_instance_id) for m in group.members.values()
+        }
+        then = StaticMemberStored(group, old_member_id, new_member_id, group.generation_id, old_leader_id, before)
+        turn.out.write(group.group_id, [GroupRecord(group.group_id, stored_generation(group, assignments))], then)
+
+
+def _fence(turn: Turn, group: Group, member: Member) -> None:
+    join = group.take_join(member)
+    if join is not None:
+        refusal = join_error(join.api_version, member.member_id, ErrorCode.FENCED_INSTANCE_ID)
+        turn.out.reply(join.token, refusal)
+    refuse_sync(turn, group, member, ErrorCode.FENCED_INSTANCE_ID)
+
+
+@dataclass(frozen=True, slots=True)
+class StaticMemberStored:
+    """A stable group's generation was written with a static member's new id."""
+
+    group: Group
+    old_member_id: str
+    new_member_id: str
+    generation_id: int
+    old_leader_id: str | None
+    before: tuple[Protocols, int, int]
+    """Protocols, rebalance and session timeout, to go back to when the write is lost."""
+
+    def resolve(self, shard: Shard, error: ErrorCode, now: Now) -> Outcome:
+        turn = Turn(shard, now)
+        group, member = self.group, self.group.members.get(self.new_member_id)
+        in_time = group.state is GroupState.STABLE and group.generation_id == self.generation_id
+        if member is None or not in_time:
+            # A rebalance began or the member is gone: its join is answered by that.
+            return turn.out
+        if error is ErrorCode.NONE:
+            join = group.take_join(member)
+            if join is not None:
+                # The old leader's id: a leader that came back must not assign, a stable group would not spread it.
+                response = generation_response(group, member, join, leader_id=self.old_leader_id or "")
+                turn.out.reply(join.token, response)
+            group.keep_alive(member, now.monotonic_ms)
+            return turn.out
+        join = group.take_join(member)
+        if join is not None:
+            turn.out.reply(join.token, join_error(join.api_version, UNKNOWN_MEMBER_ID, group_append_error(error)))
+        assert member.group_instance_id is not None
+        group.rename_static(member.group_instance_id, self.old_member_id)
+        group.update(member, *self.before)
+        group.keep_alive(member, now.monotonic_ms)
+        return turn.out

@@ -1,0 +1,159 @@
+"""Which partitions of the offsets topic are ours, and how they come and go.
+
+Every load is an object of its own, and only the one that is still in charge of its partition when it ends is put in
+place: a late load of an older leader epoch changes nothing, and an unload ends a load by forgetting it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+import structlog
+import trio
+
+from broker.coordinator.config import GroupConfig
+from broker.coordinator.loaded import LoadedPartition
+from broker.coordinator.loader import load
+from broker.coordinator.membership import adopt_groups
+from broker.coordinator.offsets_log import OffsetsLog
+from broker.coordinator.shard import Shard
+from broker.coordinator.timer import DeadlineTimer
+from protocol.errors import ErrorCode, KafkaError
+from runtime.env import Clock
+
+FIRST_RETRY_S = 0.1
+LAST_RETRY_S = 30.0
+
+_log = structlog.get_logger(__name__)
+
+
+@dataclass(slots=True, eq=False)
+class _Load:
+    """A load under way, and what to do with the partition once it is there."""
+
+    partition: int
+    leader_epoch: int
+    scope: trio.CancelScope = field(default_factory=trio.CancelScope)
+    then: list[Callable[[LoadedPartition], None]] = field(default_factory=list)
+
+
+class Leadership:
+    """Partitions by number: loading, loaded, or another broker's.
+
+    ``leader_epoch`` orders what the controller says, however late it is heard. None stands for a deleted replica, which
+    is unloaded whatever the epoch (KAFKA-16118); a partition created anew after that begins at epoch 0 again.
+    """
+
+    def __init__(self, config: GroupConfig, clock: Clock, log: OffsetsLog, timer: DeadlineTimer) -> None:
+        self.loaded: dict[int, LoadedPartition] = {}
+        self.is_closed = False
+        self._config = config
+        self._clock = clock
+        self._log = log
+        self._timer = timer
+        self._loads: dict[int, _Load] = {}
+        self._epochs: dict[int, int] = {}
+        self._to_start: list[_Load] = []
+        self._wake = trio.Event()
+
+    @property
+    def is_loading(self) -> bool:
+        return bool(self._loads)
+
+    def find(self, partition: int) -> LoadedPartition | ErrorCode:
+        """The loaded partition, or the error for its groups."""
+        if self.is_closed:
+            return ErrorCode.COORDINATOR_NOT_AVAILABLE
+        if partition in self._loads:
+            return ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
+        return self.loaded.get(partition, ErrorCode.NOT_COORDINATOR)
+
+    def when_loaded(self, action: Callable[[LoadedPartition], None]) -> None:
+        """Run ``action`` on every partition of ours: now, or once it is loaded."""
+        for loaded in list(self.loaded.values()):
+            action(loaded)
+        for loading in self._loads.values():
+            loading.then.append(action)
+
+    def on_leader(self, partition: int, leader_epoch: int) -> None:
+        """Load the partition unless this is old news, or we led it through the epoch before and have it all."""
+        known_epoch = self._epochs.get(partition)
+        if self.is_closed or (known_epoch is not None and leader_epoch <= known_epoch):
+            return
+        self._epochs[partition] = leader_epoch
+        is_ours = partition in self.loaded or partition in self._loads
+        if is_ours and known_epoch is not None and leader_epoch == known_epoch + 1:
+            return
+        self._drop(partition, ErrorCode.NOT_COORDINATOR)
+        loading = self._loads[partition] = _Load(partition, leader_epoch)
+        self._to_start.append(loading)
+        self._wake.set()
+
+    def on_not_leader(self, partition: int, leader_epoch: int | None) -> None:
+        """Unload the partition unless this is old news."""
+        if leader_epoch is None:
+            self._epochs.pop(partition, None)
+        elif leader_epoch < self._epochs.get(partition, leader_epoch):
+            return
+        else:
+            self._epochs[partition] = leader_epoch
+        self._drop(partition, ErrorCode.NOT_COORDINATOR)
+
+    def close(self) -> None:
+        """Give up every partition."""
+        self.is_closed = True
+        for partition in [*self.loaded, *self._loads]:
+            self._drop(partition, ErrorCode.COORDINATOR_NOT_AVAILABLE)
+
+    def _drop(self, partition: int, error: ErrorCode) -> None:
+        loading = self._loads.pop(partition, None)
+        if loading is not None:
+            loading.scope.cancel()
+        loaded = self.loaded.pop(partition, None)
+        if loaded is not None:
+            loaded.close(error)
+
+    async def run(self) -> None:
+        """Start loads as they are asked for, until cancelled."""
+        async with trio.open_nursery() as nursery:
+            while True:
+                self._wake = trio.Event()
+                starting, self._to_start = self._to_start, []
+                for loading in starting:
+                    nursery.start_soon(self._load, loading)
+                if not self._to_start:
+                    await self._wake.wait()
+
+    async def _load(self, loading: _Load) -> None:
+        """Read the partition until it works or is not ours any more: there is nobody else to serve its groups."""
+        retry_s = FIRST_RETRY_S
+        with loading.scope:
+            while True:
+                shard = Shard(self._config)
+                try:
+                    shard.durable = await load(self._log, loading.partition, self._clock.monotonic)
+                    break
+                except (KafkaError, OSError) as error:
+                    _log.error(
+                        "cannot load a partition of the offsets topic; trying again",
+                        topic_partition=loading.partition,
+                        error=str(error),
+                        retry_s=retry_s,
+                    )
+                    await trio.sleep(retry_s)
+                    retry_s = min(retry_s * 2, LAST_RETRY_S)
+            self._finish(loading, shard)
+
+    def _finish(self, loading: _Load, shard: Shard) -> None:
+        if self._loads.get(loading.partition) is not loading:
+            return
+        del self._loads[loading.partition]
+        loaded = LoadedPartition(loading.partition, shard, self._log, self._timer, self._clock)
+        self.loaded[loading.partition] = loaded
+        turn = loaded.turn()
+        adopt_groups(turn)
+        for group_id in list(shard.groups):
+            loaded.schedule(group_id)
+        for action in loading.then:
+            action(loaded)

@@ -1,0 +1,271 @@
+"""OffsetCommit 2-8, OffsetFetch 1-8, OffsetDelete 0.
+
+OffsetCommit v2-4 carry a retention of their own, v6 leader epochs, v7 ``group.instance.id``, v8 KIP-253's incarnation
+in tag 10256. OffsetFetch v2 null topics for all and an error on top, v7 ``require_stable``, v8 many groups at once.
+Commits within transactions are another API; an offset they hold open would count as pending here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TypeAlias
+
+from broker.coordinator.durable import (
+    NO_INCARNATION,
+    NO_LEADER_EPOCH,
+    CoordinatorRecord,
+    OffsetAndMetadata,
+    OffsetRecord,
+)
+from broker.coordinator.group import Group
+from broker.coordinator.group_state import GroupState
+from broker.coordinator.join import UNKNOWN_MEMBER_ID, check_member
+from broker.coordinator.outcome import Now, Outcome, Token
+from broker.coordinator.responses import offset_append_error
+from broker.coordinator.shard import Shard, Turn
+from broker.coordinator.subscription import CONSUMER_PROTOCOL_TYPE
+from protocol.errors import ErrorCode
+from protocol.generated.offset_commit import (
+    OffsetCommitRequest,
+    OffsetCommitRequestPartition,
+    OffsetCommitResponse,
+    OffsetCommitResponsePartition,
+    OffsetCommitResponseTopic,
+)
+from protocol.generated.offset_delete import (
+    OffsetDeleteRequest,
+    OffsetDeleteResponse,
+    OffsetDeleteResponsePartition,
+    OffsetDeleteResponseTopic,
+)
+from protocol.generated.offset_fetch import (
+    OffsetFetchRequestTopics,
+    OffsetFetchResponseGroup,
+    OffsetFetchResponsePartitions,
+    OffsetFetchResponseTopics,
+)
+from protocol.types import TopicPartition
+
+Exists: TypeAlias = Callable[[str, int], bool]
+"""Whether a partition (topic, index) exists."""
+
+INVALID_OFFSET = -1
+NO_RETENTION = -1
+
+
+# ---------------------------------------------------------------- commit
+
+
+def commit_offsets(turn: Turn, token: Token, request: OffsetCommitRequest, exists: Exists) -> None:
+    """Write the offsets and answer once they are committed; each partition has an error of its own."""
+    group, error = _committing_group(turn, request)
+    if error is not ErrorCode.NONE or group is None:
+        turn.out.reply(token, refuse_commit(request, error))
+        return
+    accepted: list[CoordinatorRecord] = []
+    response = OffsetCommitResponse()
+    for topic in request.topics:
+        results = []
+        for partition in topic.partitions:
+            error = _check_partition(turn, topic.name, partition, exists)
+            if error is ErrorCode.NONE:
+                tp = TopicPartition(topic.name, partition.partition_index)
+                accepted.append(OffsetRecord(group.group_id, tp, _committed(turn, request, partition)))
+            result = OffsetCommitResponsePartition(partition_index=partition.partition_index, error_code=error)
+            results.append(result)
+        response.topics.append(OffsetCommitResponseTopic(name=topic.name, partitions=results))
+    if not accepted:
+        turn.out.reply(token, response)
+        return
+    turn.shard.groups[group.group_id] = group
+    partitions = [record.partition for record in accepted if isinstance(record, OffsetRecord)]
+    for tp in partitions:
+        group.commit_started(tp)
+    turn.out.write(group.group_id, accepted, OffsetsStored(group, token, response, partitions))
+
+
+def refuse_commit(request: OffsetCommitRequest, error: ErrorCode) -> OffsetCommitResponse:
+    """The same error for every partition."""
+    return OffsetCommitResponse(
+        topics=[
+            OffsetCommitResponseTopic(
+                name=topic.name,
+                partitions=[
+                    OffsetCommitResponsePartition(partition_index=partition.partition_index, error_code=error)
+                    for partition in topic.partitions
+                ],
+            )
+            for topic in request.topics
+        ]
+    )
+
+
+def _committing_group(turn: Turn, request: OffsetCommitRequest) -> tuple[Group | None, ErrorCode]:
+    """The group, with the committing member's session kept alive, or why the commit is refused."""
+    generation_id = request.generation_id_or_member_epoch
+    group = turn.shard.groups.get(request.group_id)
+    if group is None:
+        # Without a generation it is a simple consumer: the group exists for its offsets alone.
+        return (Group(request.group_id), ErrorCode.NONE) if generation_id < 0 else (None, ErrorCode.ILLEGAL_GENERATION)
+    if group.state is GroupState.DEAD:
+        return None, ErrorCode.COORDINATOR_NOT_AVAILABLE
+    if generation_id < 0 and group.state is GroupState.EMPTY:
+        return group, ErrorCode.NONE
+    if generation_id < 0 and request.member_id == UNKNOWN_MEMBER_ID and request.group_instance_id is None:
+        return None, ErrorCode.UNKNOWN_MEMBER_ID
+    error = check_member(group, request.member_id, request.group_instance_id)
+    if error is not ErrorCode.NONE:
+        return None, error
+    if generation_id != group.generation_id:
+        return None, ErrorCode.ILLEGAL_GENERATION
+    if group.state is GroupState.COMPLETING_REBALANCE:
+        return None, ErrorCode.REBALANCE_IN_PROGRESS
+    group.keep_alive(group.members[request.member_id], turn.now.monotonic_ms)
+    return group, ErrorCode.NONE
+
+
+def _check_partition(turn: Turn, topic: str, partition: OffsetCommitRequestPartition, exists: Exists) -> ErrorCode:
+    if not exists(topic, partition.partition_index):
+        return ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+    if len(partition.committed_metadata or "") > turn.config.offset_metadata_max_bytes:
+        return ErrorCode.OFFSET_METADATA_TOO_LARGE
+    return ErrorCode.NONE
+
+
+def _committed(turn: Turn, request: OffsetCommitRequest, partition: OffsetCommitRequestPartition) -> OffsetAndMetadata:
+    """What will be stored. The record version that has an expiry has no leader epoch, and none before 4 an incarnation.
+
+    What the written version cannot hold is left out here, so that what is held equals what a successor loads.
+    """
+    now_ms, retention_ms = turn.now.wall_ms, request.retention_time_ms
+    expires = None if retention_ms == NO_RETENTION else now_ms + retention_ms
+    return OffsetAndMetadata(
+        offset=partition.committed_offset,
+        leader_epoch=partition.committed_leader_epoch if expires is None else NO_LEADER_EPOCH,
+        metadata=partition.committed_metadata or "",
+        commit_timestamp_ms=now_ms,
+        expire_timestamp_ms=expires,
+        incarnation=NO_INCARNATION,
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class OffsetsStored:
+    """A commit's records were written."""
+
+    group: Group
+    token: Token
+    response: OffsetCommitResponse
+    partitions: list[TopicPartition]
+
+    def resolve(self, shard: Shard, error: ErrorCode, now: Now) -> Outcome:
+        turn = Turn(shard, now)
+        for tp in self.partitions:
+            self.group.commit_ended(tp)
+        if error is not ErrorCode.NONE:
+            told = offset_append_error(error)
+            for topic in self.response.topics:
+                for partition in topic.partitions:
+                    if partition.error_code == ErrorCode.NONE:
+                        partition.error_code = told
+        turn.out.reply(self.token, self.response)
+        return turn.out
+
+
+# ---------------------------------------------------------------- fetch
+
+
+def fetch_offsets(
+    shard: Shard, group_id: str, topics: list[OffsetFetchRequestTopics] | None, *, require_stable: bool
+) -> OffsetFetchResponseGroup:
+    """Committed offsets of a group, all of them for ``topics`` None; -1 where there is none.
+
+    ``require_stable`` refuses a partition with a commit on its way (KIP-447): UNSTABLE_OFFSET_COMMIT.
+    """
+    committed = shard.durable.offsets_of(group_id)
+    group = shard.groups.get(group_id)
+    pending = group.pending_commits if group is not None and require_stable else {}
+    if topics is None:
+        of_topic: dict[str, list[int]] = {}
+        for tp in sorted(committed):
+            of_topic.setdefault(tp.topic, []).append(tp.partition)
+        wanted = list(of_topic.items())
+    else:
+        wanted = [(topic.name, topic.partition_indexes) for topic in topics]
+    result = OffsetFetchResponseGroup(group_id=group_id)
+    for name, indexes in wanted:
+        partitions = []
+        for index in indexes:
+            tp = TopicPartition(name, index)
+            if tp in pending:
+                partitions.append(_no_offset(index, ErrorCode.UNSTABLE_OFFSET_COMMIT))
+            else:
+                partitions.append(_fetched(index, committed.get(tp)))
+        result.topics.append(OffsetFetchResponseTopics(name=name, partitions=partitions))
+    return result
+
+
+def _no_offset(index: int, error: ErrorCode = ErrorCode.NONE) -> OffsetFetchResponsePartitions:
+    return OffsetFetchResponsePartitions(partition_index=index, committed_offset=INVALID_OFFSET, error_code=error)
+
+
+def _fetched(index: int, committed: OffsetAndMetadata | None) -> OffsetFetchResponsePartitions:
+    if committed is None:
+        return _no_offset(index)
+    return OffsetFetchResponsePartitions(
+        partition_index=index,
+        committed_offset=committed.offset,
+        committed_leader_epoch=committed.leader_epoch,
+        metadata=committed.metadata,
+        incarnation=committed.incarnation,
+    )
+
+
+# ---------------------------------------------------------------- delete
+
+
+def delete_offsets(turn: Turn, token: Token, request: OffsetDeleteRequest, exists: Exists) -> None:
+    """Tombstone a group's offsets for partitions of topics that no member subscribes to (KIP-496)."""
+    group = turn.shard.groups.get(request.group_id)
+    if group is None or group.state is GroupState.DEAD:
+        turn.out.reply(token, OffsetDeleteResponse(error_code=ErrorCode.GROUP_ID_NOT_FOUND))
+        return
+    if group.state is not GroupState.EMPTY and group.protocol_type != CONSUMER_PROTOCOL_TYPE:
+        turn.out.reply(token, OffsetDeleteResponse(error_code=ErrorCode.NON_EMPTY_GROUP))
+        return
+    committed = turn.shard.durable.offsets_of(group.group_id)
+    tombstones: list[CoordinatorRecord] = []
+    response = OffsetDeleteResponse()
+    for topic in request.topics:
+        results = []
+        for partition in topic.partitions:
+            tp = TopicPartition(topic.name, partition.partition_index)
+            error = ErrorCode.NONE
+            if not exists(tp.topic, tp.partition):
+                error = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+            elif group.state is not GroupState.EMPTY and group.is_subscribed_to(tp.topic):
+                error = ErrorCode.GROUP_SUBSCRIBED_TO_TOPIC
+            elif tp in committed or tp in group.pending_commits:
+                tombstones.append(OffsetRecord(group.group_id, tp, None))
+            results.append(OffsetDeleteResponsePartition(partition_index=tp.partition, error_code=error))
+        response.topics.append(OffsetDeleteResponseTopic(name=topic.name, partitions=results))
+    if tombstones:
+        turn.out.write(group.group_id, tombstones, OffsetsDeleted(token, response))
+    else:
+        turn.out.reply(token, response)
+
+
+@dataclass(frozen=True, slots=True)
+class OffsetsDeleted:
+    """The tombstones of an OffsetDelete were written."""
+
+    token: Token
+    response: OffsetDeleteResponse
+
+    def resolve(self, shard: Shard, error: ErrorCode, now: Now) -> Outcome:
+        turn = Turn(shard, now)
+        lost = error is not ErrorCode.NONE
+        response = OffsetDeleteResponse(error_code=offset_append_error(error)) if lost else self.response
+        turn.out.reply(self.token, response)
+        return turn.out

@@ -1,0 +1,55 @@
+"""What a decision of the coordinator asks for: records to write and requests to answer."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, NamedTuple, Protocol, TypeAlias
+
+from broker.coordinator.durable import CoordinatorRecord
+from protocol.errors import ErrorCode
+
+if TYPE_CHECKING:
+    from broker.coordinator.shard import Shard
+
+Token: TypeAlias = object
+"""Stands for a request that waits for its answer; only the shell knows what is behind it."""
+
+
+class Now(NamedTuple):
+    """The time a decision is made at, milliseconds: the wall clock for records, the monotonic one for deadlines."""
+
+    wall_ms: int
+    monotonic_ms: int
+
+
+class Then(Protocol):
+    """What follows a write, as data: run once the write is known to be committed or lost."""
+
+    def resolve(self, shard: Shard, error: ErrorCode, now: Now) -> Outcome:
+        """``error`` is NONE after the records were replayed; otherwise the log's own error, nothing having changed."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Write:
+    """Records of one group to append as one batch, and what to do then. No records: just do it, in its turn."""
+
+    group_id: str
+    records: list[CoordinatorRecord]
+    then: Then | None = None
+
+
+@dataclass(slots=True)
+class Outcome:
+    """The effects of one decision, in the order they were decided."""
+
+    replies: list[tuple[Token, object]] = field(default_factory=list)
+    writes: list[Write] = field(default_factory=list)
+
+    def reply(self, token: Token, response: object) -> None:
+        """Answer the request behind ``token``."""
+        self.replies.append((token, response))
+
+    def write(self, group_id: str, records: list[CoordinatorRecord], then: Then | None = None) -> None:
+        """Append ``records`` as one batch."""
+        self.writes.append(Write(group_id, records, then))

@@ -1,0 +1,148 @@
+"""Bytes of ``__consumer_offsets`` records, Kafka's formats.
+
+Writers use the highest non-flexible value versions, so that a coordinator from before KIP-915 can read them: offset
+value 3 (1 when the commit carries its own expiry, which no later version has) and group value 3. Readers follow
+KIP-915: they take the flexible version, read a higher one as the highest known, ignore unknown tagged fields, and hand
+unknown key types back as ``UnknownRecord``.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from broker.coordinator.durable import (
+    CoordinatorRecord,
+    GroupRecord,
+    OffsetAndMetadata,
+    OffsetRecord,
+    StableGeneration,
+    StoredMember,
+)
+from broker.coordinator.offsets_log import KeyValue
+from protocol.generated.consumer_offsets import (
+    GroupMetadataKey,
+    GroupMetadataValue,
+    MemberMetadata,
+    OffsetCommitKey,
+    OffsetCommitValue,
+)
+from protocol.primitives import DecodeError, decode_tolerantly, decode_versioned, encode_versioned, read_version
+from protocol.types import Buffer, TopicPartition
+
+OFFSET_KEY_VERSION = 1
+GROUP_KEY_VERSION = 2
+OFFSET_VALUE_VERSION = 3
+OFFSET_VALUE_VERSION_WITH_EXPIRY = 1
+GROUP_VALUE_VERSION = 3
+_UNSET = -1
+
+
+@dataclass(frozen=True, slots=True)
+class UnknownRecord:
+    """A record whose key type this version does not know: a newer coordinator's. It stays in the log."""
+
+    key_version: int
+
+
+def encode(record: CoordinatorRecord) -> KeyValue:
+    """Key and value bytes; the value is None for a tombstone."""
+    if isinstance(record, OffsetRecord):
+        key = OffsetCommitKey(group=record.group_id, topic=record.partition.topic, partition=record.partition.partition)
+        return encode_versioned(key, OFFSET_KEY_VERSION), _encode_offset(record.value)
+    key_bytes = encode_versioned(GroupMetadataKey(group=record.group_id), GROUP_KEY_VERSION)
+    return key_bytes, _encode_generation(record.value)
+
+
+def _encode_offset(committed: OffsetAndMetadata | None) -> bytes | None:
+    if committed is None:
+        return None
+    expires = committed.expire_timestamp_ms
+    value = OffsetCommitValue(
+        offset=committed.offset,
+        leader_epoch=committed.leader_epoch,
+        metadata=committed.metadata,
+        commit_timestamp=committed.commit_timestamp_ms,
+        expire_timestamp=_UNSET if expires is None else expires,
+        incarnation=committed.incarnation,
+    )
+    return encode_versioned(value, OFFSET_VALUE_VERSION if expires is None else OFFSET_VALUE_VERSION_WITH_EXPIRY)
+
+
+def _encode_generation(generation: StableGeneration | None) -> bytes | None:
+    if generation is None:
+        return None
+    members = [
+        MemberMetadata(
+            member_id=member.member_id,
+            group_instance_id=member.group_instance_id,
+            client_id=member.client_id,
+            client_host=member.client_host,
+            rebalance_timeout=member.rebalance_timeout_ms,
+            session_timeout=member.session_timeout_ms,
+            subscription=member.subscription,
+            assignment=member.assignment,
+        )
+        for member in generation.members.values()
+    ]
+    value = GroupMetadataValue(
+        protocol_type=generation.protocol_type or "",
+        generation=generation.generation_id,
+        protocol=generation.protocol_name,
+        leader=generation.leader_id,
+        current_state_timestamp=generation.state_timestamp_ms,
+        members=members,
+    )
+    return encode_versioned(value, GROUP_VALUE_VERSION)
+
+
+def decode(key: Buffer | None, value: Buffer | None) -> CoordinatorRecord | UnknownRecord:
+    """The record behind key and value bytes. ``DecodeError`` when a known type is malformed."""
+    if key is None:
+        raise DecodeError("key: null, where a versioned key is needed")
+    version = read_version(key)
+    if version in OffsetCommitKey.DECODERS:
+        offset_key = decode_versioned(OffsetCommitKey, key)[1]
+        partition = TopicPartition(offset_key.topic, offset_key.partition)
+        return OffsetRecord(offset_key.group, partition, None if value is None else _decode_offset(value))
+    if version in GroupMetadataKey.DECODERS:
+        group_key = decode_versioned(GroupMetadataKey, key)[1]
+        return GroupRecord(group_key.group, None if value is None else _decode_generation(value))
+    return UnknownRecord(version)
+
+
+def _decode_offset(data: Buffer) -> OffsetAndMetadata:
+    _, value = decode_tolerantly(OffsetCommitValue, data)
+    return OffsetAndMetadata(
+        offset=value.offset,
+        leader_epoch=value.leader_epoch,
+        metadata=value.metadata,
+        commit_timestamp_ms=value.commit_timestamp,
+        expire_timestamp_ms=None if value.expire_timestamp == _UNSET else value.expire_timestamp,
+        incarnation=value.incarnation,
+    )
+
+
+def _decode_generation(data: Buffer) -> StableGeneration:
+    version, value = decode_tolerantly(GroupMetadataValue, data)
+    members = {
+        member.member_id: StoredMember(
+            member_id=member.member_id,
+            group_instance_id=member.group_instance_id,
+            client_id=member.client_id,
+            client_host=member.client_host,
+            # Version 0 knows one timeout for both.
+            rebalance_timeout_ms=member.session_timeout if version == 0 else member.rebalance_timeout,
+            session_timeout_ms=member.session_timeout,
+            subscription=member.subscription,
+            assignment=member.assignment,
+        )
+        for member in value.members
+    }
+    return StableGeneration(
+        protocol_type=value.protocol_type or None,
+        generation_id=value.generation,
+        protocol_name=value.protocol,
+        leader_id=value.leader,
+        state_timestamp_ms=value.current_state_timestamp,
+        members=members,
+    )

@@ -1,0 +1,45 @@
+"""One partition of the offsets topic in memory, and the frame in which a decision about it is made."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from broker.coordinator.config import GroupConfig
+from broker.coordinator.durable import DurableState
+from broker.coordinator.group import Group
+from broker.coordinator.outcome import Now, Outcome
+
+
+@dataclass(slots=True, eq=False)
+class Shard:
+    """The groups of one partition: what the log says of them (``durable``) and what happens now (``groups``).
+
+    Every group that has something durable is in ``groups``; the reverse need not hold.
+    """
+
+    config: GroupConfig
+    durable: DurableState = field(default_factory=DurableState)
+    groups: dict[str, Group] = field(default_factory=dict)
+
+    def rebuild(self, group_id: str, monotonic_ms: int) -> None:
+        """Forget what was volatile about a group and take up what is durable, if anything; sessions start now."""
+        stored = self.durable.generations.get(group_id)
+        if stored is None and not self.durable.offsets_of(group_id):
+            self.groups.pop(group_id, None)
+            return
+        group = self.groups[group_id] = Group.from_durable(group_id, stored)
+        for member in group.members.values():
+            group.keep_alive(member, monotonic_ms)
+
+
+@dataclass(slots=True)
+class Turn:
+    """One decision: the shard it is about, the time it is made at, the effects so far."""
+
+    shard: Shard
+    now: Now
+    out: Outcome = field(default_factory=Outcome)
+
+    @property
+    def config(self) -> GroupConfig:
+        return self.shard.config

@@ -1,0 +1,108 @@
+"""SyncGroup 0-5.
+
+The leader's assignment is committed before anyone learns it. v3 ``group.instance.id``; v5 protocol type and name must
+be there and match.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from broker.coordinator.durable import GroupRecord
+from broker.coordinator.group import Group, Member
+from broker.coordinator.group_state import GroupState
+from broker.coordinator.join import check_member
+from broker.coordinator.outcome import Now, Outcome, Token
+from broker.coordinator.rebalance import (
+    maybe_complete_join,
+    maybe_prepare_rebalance,
+    refuse_sync,
+    stored_generation,
+    synced,
+)
+from broker.coordinator.responses import group_append_error, sync_error
+from broker.coordinator.shard import Shard, Turn
+from protocol.errors import ErrorCode
+from protocol.generated.sync_group import SyncGroupRequest, SyncGroupResponse
+
+MANDATORY_PROTOCOL_VERSION = 5
+
+
+def sync_group(turn: Turn, token: Token, api_version: int, request: SyncGroupRequest) -> None:
+    """Give a member its assignment, or let it wait until the leader's is committed."""
+    group = turn.shard.groups.get(request.group_id)
+    error = _check(group, api_version, request)
+    if error is not ErrorCode.NONE or group is None:
+        turn.out.reply(token, sync_error(error))
+        return
+    member = group.members[request.member_id]
+    synced(group, member.member_id)
+    if group.state is GroupState.STABLE:
+        group.keep_alive(member, turn.now.monotonic_ms)
+        turn.out.reply(token, _assignment(turn.shard, group, member))
+        return
+    refuse_sync(turn, group, member, ErrorCode.REBALANCE_IN_PROGRESS)  # one it repeated on a new connection
+    member.sync = token
+    if member.member_id == group.leader_id and not group.assignment_in_flight:
+        group.assignment_in_flight = True
+        assignments = {assigned.member_id: assigned.assignment for assigned in request.assignments}
+        record = GroupRecord(group.group_id, stored_generation(group, assignments))
+        turn.out.write(group.group_id, [record], AssignmentStored(group, group.generation_id))
+
+
+def _check(group: Group | None, api_version: int, request: SyncGroupRequest) -> ErrorCode:
+    if api_version >= MANDATORY_PROTOCOL_VERSION and (request.protocol_type is None or request.protocol_name is None):
+        return ErrorCode.INCONSISTENT_GROUP_PROTOCOL
+    if group is None:
+        return ErrorCode.UNKNOWN_MEMBER_ID
+    if group.state is GroupState.DEAD:
+        return ErrorCode.COORDINATOR_NOT_AVAILABLE
+    error = check_member(group, request.member_id, request.group_instance_id)
+    if error is not ErrorCode.NONE:
+        return error
+    if request.generation_id != group.generation_id:
+        return ErrorCode.ILLEGAL_GENERATION
+    if request.protocol_type is not None and request.protocol_type != group.protocol_type:
+        return ErrorCode.INCONSISTENT_GROUP_PROTOCOL
+    if request.protocol_name is not None and request.protocol_name != group.protocol_name:
+        return ErrorCode.INCONSISTENT_GROUP_PROTOCOL
+    if group.state is GroupState.PREPARING_REBALANCE:
+        return ErrorCode.REBALANCE_IN_PROGRESS
+    return ErrorCode.NONE
+
+
+def _assignment(shard: Shard, group: Group, member: Member) -> SyncGroupResponse:
+    stored = shard.durable.generations[group.group_id]
+    return SyncGroupResponse(
+        protocol_type=group.protocol_type,
+        protocol_name=group.protocol_name,
+        assignment=stored.assignment_of(member.member_id, member.group_instance_id),
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class AssignmentStored:
+    """The leader's assignment of a generation was written."""
+
+    group: Group
+    generation_id: int
+
+    def resolve(self, shard: Shard, error: ErrorCode, now: Now) -> Outcome:
+        """Stable, with everyone told; or, when the write was lost, everyone refused and asked to rejoin."""
+        turn, group = Turn(shard, now), self.group
+        if group.state is not GroupState.COMPLETING_REBALANCE or group.generation_id != self.generation_id:
+            return turn.out
+        group.assignment_in_flight = False
+        if error is not ErrorCode.NONE:
+            for member in group.members.values():
+                refuse_sync(turn, group, member, group_append_error(error))
+            maybe_prepare_rebalance(turn, group)
+            maybe_complete_join(turn, group)
+            return turn.out
+        group.transition_to(GroupState.STABLE, now.wall_ms)
+        for member in group.members.values():
+            if member.sync is not None:
+                turn.out.reply(member.sync, _assignment(shard, group, member))
+                member.sync = None
+                group.keep_alive(member, now.monotonic_ms)
+        return turn.out
