@@ -52,6 +52,11 @@ class LocalCluster:
     def bootstrap(self) -> str:
         return ",".join(f"{HOST}:{plan.port}" for plan in self.brokers)
 
+    def changed(self) -> None:
+        """Tell whoever follows this cluster that a process was restarted."""
+        for callback in self.on_change:
+            callback()
+
     def pid(self, name: str) -> int:
         """Process id of ``broker-1``, ``controller-1000`` or ``zookeeper``."""
         return self.supervisor.children[name].pid
@@ -124,7 +129,7 @@ async def run_local_cluster(
         zookeeper.connect_string,
         plan_brokers(config, zookeeper.connect_string, broker_ports),
         plan_controllers(config, zookeeper.connect_string, controller_ports),
-        Supervisor(say=say, on_restart=lambda child: [callback() for callback in cluster.on_change], restart=restart),
+        Supervisor(say=say, on_restart=lambda _: cluster.changed(), restart=restart),
     )
     async with trio.open_nursery() as nursery:
         supervisor = cluster.supervisor

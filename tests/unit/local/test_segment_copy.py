@@ -30,7 +30,7 @@ def offsets(path: Path) -> list[int]:
     return [record.offset for batch in iter_batches(path.read_bytes()) for record in batch]
 
 
-@pytest.fixture()
+@pytest.fixture
 def source(tmp_path: Path) -> Path:
     path = tmp_path / "source"
     path.mkdir()
