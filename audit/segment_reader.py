@@ -16,6 +16,8 @@ from protocol.records import HEADER_BYTES, LENGTH_PREFIX_BYTES, Record, RecordBa
 MAX_DECOMPRESSED_BYTES = 256 * 1024 * 1024
 _CRC_COVERS_FROM = 21
 _CODEC_MASK = 0x07
+_MAGIC_AT = 16
+_MAGIC = 2
 
 
 class Row(NamedTuple):
@@ -53,19 +55,14 @@ def read_segment(file: BinaryIO, size_bytes: int) -> Iterator[Row]:
 
 def read_batch(data: bytes, position: int) -> Iterator[Row]:
     """The rows of the batch ``data``, which was found at byte ``position`` of its file."""
-    try:
-        (batch,) = iter_batches(data, max_decompressed_bytes=MAX_DECOMPRESSED_BYTES)
-    except CorruptRecordError as error:
-        yield Row(None, position, True, None, False, f"batch at byte {position}: {error.message}")
+    records, fault = _read_records(data)
+    if data[_MAGIC_AT] != _MAGIC:
+        yield Row(None, position, True, None, False, f"batch at byte {position}: {fault}")
         return
+    batch = RecordBatch(data, MAX_DECOMPRESSED_BYTES)
+    message = f"batch with offsets {batch.base_offset}-{batch.last_offset}: {fault}" if fault else None
     computed = batch.compute_crc()
     crc_ok = computed == batch.crc
-    message: str | None = None
-    records: list[Record] = []
-    try:
-        records = batch.records()
-    except CorruptRecordError as error:
-        message = f"batch with offsets {batch.base_offset}-{batch.last_offset}: {error.message}"
     suspect: int | None = None
     if not crc_ok:
         message, suspect = _describe_crc(batch, computed, position, records)
@@ -75,6 +72,15 @@ def read_batch(data: bytes, position: int) -> Iterator[Row]:
     for record in records:
         yield Row(batch, position, start, record, crc_ok, message, suspect)
         start = False
+
+
+def _read_records(data: bytes) -> tuple[list[Record], str | None]:
+    """The records of a batch, or what keeps them from being read; the CRC is another matter."""
+    try:
+        (batch,) = iter_batches(data, max_decompressed_bytes=MAX_DECOMPRESSED_BYTES)
+        return batch.records(), None
+    except CorruptRecordError as error:
+        return [], error.message
 
 
 def _describe_crc(batch: RecordBatch, computed: int, position: int, records: list[Record]) -> tuple[str, int | None]:

@@ -1,0 +1,344 @@
+"""The audit on real Spark: a whole export passes, and each kind of damage fails the check that is about it."""
+
+import json
+import os
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from protocol.compression import CompressionType
+from protocol.records import (
+    CONTROL_ABORT,
+    CONTROL_COMMIT,
+    RecordBatch,
+    build_batch,
+    build_control_batch,
+    iter_batches,
+    retain_records,
+)
+from tests.audit_samples import T0, TopicWriter, write_sample
+
+pytest.importorskip("pyspark", reason="the audit needs the extra [audit]")
+
+from audit import run
+from audit.datasource import SegmentsDataSource
+from audit.discovery import discover
+from audit.manifest import MANIFEST_NAME, Layout, ManifestError
+from audit.order_field import OrderFieldError
+from audit.report import AuditReport
+from audit.run import audit_with, run_audit, spark_session
+
+pytestmark = pytest.mark.integration
+
+Audit = Callable[..., AuditReport]
+
+
+@pytest.fixture(scope="module")
+def spark() -> Iterator:
+    with spark_session("local[2]") as session:
+        yield session
+
+
+@pytest.fixture
+def audit(spark) -> Audit:
+    def run(directory: Path, order_by: str | None = "tsv:0", first: int = 10) -> AuditReport:
+        return audit_with(spark, str(directory), discover(directory), order_by, first)
+
+    return run
+
+
+def failed(report: AuditReport) -> dict[str, list[str]]:
+    return {check.name: [str(x) for x in check.violations] for check in report.checks if not check.passed}
+
+
+def test_a_whole_export_passes_and_everything_in_it_was_looked_at(tmp_path: Path, audit: Audit) -> None:
+    write_sample(tmp_path)
+    report = audit(tmp_path)
+    assert failed(report) == {}
+    assert report.passed
+    assert (report.partitions, report.segments, report.batches, report.records) == (3, 6, 36, 480)
+    counted = {check.name: check.counted for check in report.checks}
+    assert counted == {
+        "segment files": 6,
+        "log ends": 3,
+        "crc": 36,
+        "readable batches": 36,
+        "contiguous offsets": 36,
+        "producer sequences": 36,
+        "duplicates": 480,
+        "key order": 480,
+        "placement": 480,
+    }
+    json.dumps(report.to_json())
+
+
+def test_one_edited_record_is_named(tmp_path: Path, audit: Audit) -> None:
+    writer = write_sample(tmp_path)
+    segment = writer.partitions[1].segments[0]
+    data = bytearray(segment.read_bytes())
+    batch = next(iter_batches(data))
+    edited = batch.records()[3]
+    data[data.index(edited.value)] ^= 1
+    segment.write_bytes(data)
+    report = audit(tmp_path, order_by=None)
+    (check,) = [check for check in report.checks if not check.passed]
+    assert (check.name, check.violation_count) == ("crc", 1)
+    (violation,) = check.violations
+    assert (violation.topic, violation.partition, violation.offset) == ("events", 1, edited.offset)
+    assert violation.segment == f"events-1/{segment.name}"
+
+
+def test_an_edit_of_several_bytes_names_the_batch(tmp_path: Path, audit: Audit) -> None:
+    writer = write_sample(tmp_path)
+    segment = writer.partitions[0].segments[0]
+    segment.write_bytes(segment.read_bytes().replace(b"change of", b"CHANGE OF", 1))
+    found = failed(audit(tmp_path))
+    assert list(found) == ["crc"]
+    assert "events-0 offset 0" in found["crc"][0] and "offsets 0-" in found["crc"][0]
+
+
+def test_an_edited_compressed_batch_fails(tmp_path: Path, audit: Audit) -> None:
+    writer = write_sample(tmp_path)
+    segment = writer.partitions[0].segments[0]
+    data = bytearray(segment.read_bytes())
+    gzipped = next(batch for batch in iter_batches(data) if batch.compression is CompressionType.GZIP)
+    position = data.index(bytes(gzipped.buffer))
+    data[position + 90] ^= 0xFF
+    segment.write_bytes(data)
+    found = failed(audit(tmp_path))
+    assert list(found) == ["crc"]
+    assert f"events-0 offset {gzipped.base_offset}" in found["crc"][0]
+
+
+def test_a_missing_segment_and_a_cut_one(tmp_path: Path, audit: Audit) -> None:
+    writer = write_sample(tmp_path)
+    writer.partitions[0].segments[0].unlink()
+    cut = writer.partitions[1].segments[1]
+    batches = list(iter_batches(cut.read_bytes()))
+    cut.write_bytes(cut.read_bytes()[: -batches[-1].length])
+    found = failed(audit(tmp_path))
+    assert sorted(found) == ["log ends", "segment files"]
+    assert len(found["segment files"]) == 2
+    assert any("the log starts at offset 0" in x for x in found["log ends"])
+    assert any(f"the high watermark is {writer.partitions[1].offset}" in x for x in found["log ends"])
+
+
+def test_a_torn_batch_is_not_readable(tmp_path: Path, audit: Audit) -> None:
+    writer = write_sample(tmp_path)
+    with writer.partitions[2].segment.open("ab") as file:
+        file.write(build_batch([(b"k", b"v" * 50, (), T0)], base_offset=writer.partitions[2].offset)[:70])
+    writer.finish()
+    found = failed(audit(tmp_path))
+    assert list(found) == ["readable batches"]
+    assert "events-2" in found["readable batches"][0]
+
+
+def test_a_gap_in_offsets(tmp_path: Path, audit: Audit) -> None:
+    def prepare(writer: TopicWriter) -> None:
+        partition = writer.place(b"key-1")
+        partition.offset += 2
+        partition.append([(b"key-1", b"9999\tlater")])
+
+    writer = write_sample(tmp_path, prepare)
+    offset = writer.place(b"key-1").offset - 1
+    (message,) = failed(audit(tmp_path))["contiguous offsets"]
+    assert f"offset {offset} in" in message
+
+
+def test_a_compacted_topic_may_have_gaps(tmp_path: Path, audit: Audit) -> None:
+    writer = TopicWriter(tmp_path, "table", 1, cleanup_policy="compact")
+    batches = [
+        RecordBatch(
+            build_batch(
+                [(b"k%d" % k, b"%d" % (n * 10 + k), (), T0) for k in range(5)],
+                base_offset=n * 5,
+                producer_id=1,
+                producer_epoch=0,
+                base_sequence=n * 5,
+            )
+        )
+        for n in range(5)
+    ]
+    for batch, kept in zip(batches, [[0, 4], [], None, [2], [0, 1, 2, 3, 4]], strict=True):
+        if kept is not None:
+            records = batch.records()
+            writer.partitions[0].write(retain_records(batch, [records[k] for k in kept]), 0)
+    writer.partitions[0].offset = 25
+    writer.finish()
+    report = audit(tmp_path, order_by="tsv:0")
+    assert failed(report) == {}
+    assert report.records == 8
+
+
+def test_a_record_in_the_wrong_partition(tmp_path: Path, audit: Audit) -> None:
+    def prepare(writer: TopicWriter) -> None:
+        right = writer.place(b"key-1")
+        wrong = next(p for p in writer.partitions.values() if p is not right)
+        wrong.append([(b"key-1", b"9999\tlater"), (None, b"10000\tno key goes anywhere")])
+
+    write_sample(tmp_path, prepare)
+    found = failed(audit(tmp_path))
+    assert list(found) == ["placement"]
+    (message,) = found["placement"]
+    assert "'key-1' belongs in partition" in message
+
+
+def test_records_of_a_key_out_of_order(tmp_path: Path, audit: Audit) -> None:
+    write_sample(tmp_path, lambda writer: writer.place(b"key-1").append([(b"key-1", b"3\tlate"), (b"key-1", b"no\t")]))
+    found = failed(audit(tmp_path))
+    assert list(found) == ["key order"]
+    assert "order value 3 comes after 441" in found["key order"][0]
+    assert "no integer" in found["key order"][1]
+
+
+def test_a_batch_written_twice(tmp_path: Path, audit: Audit) -> None:
+    def prepare(writer: TopicWriter) -> None:
+        partition = writer.place(b"key-1")
+        partition.append([(b"key-1", b"9999\ta")])
+        partition.append([(b"key-1", b"9999\ta")], sequence=partition.sequence - 1)
+
+    writer = write_sample(tmp_path, prepare)
+    last = writer.place(b"key-1").offset - 1
+    found = failed(audit(tmp_path))
+    assert sorted(found) == ["duplicates", "producer sequences"]
+    assert [f"already at offset {last - 1}" in found["duplicates"][0], len(found["duplicates"])] == [True, 2]
+
+
+def test_a_record_written_twice_by_a_producer_without_sequences(tmp_path: Path, audit: Audit) -> None:
+    def prepare(writer: TopicWriter) -> None:
+        for _ in range(2):
+            writer.place(b"key-1").append([(b"key-1", b"9999\ta")], producer_id=-1, sequence=-1)
+
+    write_sample(tmp_path, prepare)
+    found = failed(audit(tmp_path))
+    assert list(found) == ["duplicates"]
+    assert "order value 9999 already" in found["duplicates"][0]
+    assert audit(tmp_path, order_by=None).passed, "without an order value nobody can tell"
+
+
+def test_a_lost_batch_shows_in_the_producers_sequences(tmp_path: Path, audit: Audit) -> None:
+    def prepare(writer: TopicWriter) -> None:
+        partition = writer.place(b"key-1")
+        partition.append([(b"key-1", b"9999\ta")], sequence=partition.sequence + 3)
+
+    write_sample(tmp_path, prepare)
+    assert list(failed(audit(tmp_path))) == ["producer sequences"]
+
+
+def test_sequences_wrap(tmp_path: Path, audit: Audit) -> None:
+    writer = TopicWriter(tmp_path, "events", 1)
+    writer.partitions[0].append([(b"k", b"1"), (b"k", b"2"), (b"k", b"3")], sequence=2**31 - 2)
+    writer.partitions[0].append([(b"k", b"4")], sequence=1)
+    writer.finish()
+    assert failed(audit(tmp_path)) == {}
+
+
+@pytest.mark.parametrize(("outcome", "repeats"), [(CONTROL_ABORT, 0), (CONTROL_COMMIT, 1)])
+def test_records_of_an_aborted_transaction_do_not_count(
+    tmp_path: Path, audit: Audit, outcome: int, repeats: int
+) -> None:
+    writer = TopicWriter(tmp_path, "events", 1)
+    partition = writer.partitions[0]
+
+    def transactional(sequence: int) -> bytes:
+        records = [(b"k", b"5", (), T0)]
+        return build_batch(
+            records,
+            base_offset=partition.offset,
+            producer_id=4,
+            producer_epoch=0,
+            base_sequence=sequence,
+            is_transactional=True,
+        )
+
+    partition.write(transactional(0), 1)
+    partition.write(build_control_batch(outcome, 4, 0, 0, T0, base_offset=1), 1)
+    partition.write(transactional(1), 1)
+    partition.write(build_control_batch(CONTROL_COMMIT, 4, 0, 0, T0, base_offset=3), 1)
+    writer.finish()
+    assert len(failed(audit(tmp_path)).get("duplicates", [])) == repeats
+
+
+def test_placement_and_order_across_a_resize(tmp_path: Path, audit: Audit) -> None:
+    """2 -> 3 partitions at leader epoch 1: keys that move go on in their new partition, in order."""
+    writer = TopicWriter(tmp_path, "events", 2)
+    writer.add_partition(2)
+    old, new = Layout(0, 2, 2, 0), Layout(1, 2, 3, 1)
+    writer.layouts = {0: [old, new], 1: [old, new], 2: [new]}
+    keys = [b"key-%d" % n for n in range(30)]
+    for n, key in enumerate(keys):
+        writer.place(key, 2).append([(key, b"%d" % n)], leader_epoch=0)
+    for n, key in enumerate(keys):
+        writer.place(key, 3).append([(key, b"%d" % (100 + n))], leader_epoch=1)
+    writer.finish()
+    assert failed(audit(tmp_path)) == {}
+    assert {writer.place(key, 2) is writer.place(key, 3) for key in keys} == {True, False}
+
+    moved = next(key for key in keys if writer.place(key, 2) is not writer.place(key, 3))
+    writer.place(moved, 2).append([(moved, b"200")], leader_epoch=1)
+    writer.place(moved, 3).append([(moved, b"50")], leader_epoch=1)
+    writer.finish()
+    found = failed(audit(tmp_path))
+    assert sorted(found) == ["key order", "placement"]
+    assert len(found["placement"]) == 1
+
+
+def test_a_log_directory_without_manifest(tmp_path: Path, audit: Audit) -> None:
+    writer = write_sample(tmp_path)
+    (tmp_path / MANIFEST_NAME).unlink()
+    report = audit(tmp_path)
+    assert failed(report) == {}
+    skipped = {check.name for check in report.checks if check.skipped}
+    assert skipped == {"segment files", "placement"}
+    data = bytearray(writer.partitions[0].segments[0].read_bytes())
+    data[80] ^= 1
+    writer.partitions[0].segments[0].write_bytes(data)
+    assert list(failed(audit(tmp_path))) == ["crc"]
+
+
+def test_only_the_first_violations_are_kept_but_all_are_counted(tmp_path: Path, audit: Audit) -> None:
+    write_sample(
+        tmp_path,
+        lambda writer: writer.place(b"key-1").append([(b"key-1", b"%d\tlate" % n) for n in range(400, 300, -3)]),
+    )
+    (check,) = [x for x in audit(tmp_path, first=4).checks if x.name == "key order"]
+    assert (check.violation_count, len(check.violations)) == (34, 4)
+
+
+def test_the_data_source_serves_users(tmp_path: Path, spark) -> None:
+    write_sample(tmp_path)
+    spark.dataSource.register(SegmentsDataSource)
+    frame = spark.read.format("anabranch-segments").load(str(tmp_path))
+    assert frame.rdd.getNumPartitions() == 6
+    rows = frame.where("key = cast('key-7' as binary)").orderBy("partition", "offset").collect()
+    assert [bytes(row["value"]) for row in rows] == [b"%d\tchange of key-7" % (n * 40 + 7) for n in range(12)]
+    assert len({row["partition"] for row in rows}) == 1
+    assert frame.where("error is not null").count() == 0
+
+
+def test_run_audit_refuses_nonsense_before_it_starts_spark(tmp_path: Path) -> None:
+    with pytest.raises(ManifestError):
+        run_audit(tmp_path)
+    write_sample(tmp_path)
+    with pytest.raises(OrderFieldError):
+        run_audit(tmp_path, order_by="csv:1")
+    with pytest.raises(FileNotFoundError):
+        run_audit(tmp_path / "nowhere")
+
+
+def test_run_audit_does_not_take_over_a_running_session(tmp_path: Path, spark) -> None:
+    write_sample(tmp_path)
+    with pytest.raises(RuntimeError, match="audit_with"):
+        run_audit(tmp_path)
+
+
+def fail_to_start() -> None:
+    with run._captured_stderr():
+        os.write(2, b"said before")
+        raise OSError("no java")
+
+
+def test_a_failed_start_shows_what_the_jvm_said() -> None:
+    with pytest.raises(RuntimeError, match="did not start: no java\nsaid before"):
+        fail_to_start()

@@ -1,0 +1,172 @@
+"""The manifest, layout histories, and what is inferred without one."""
+
+from pathlib import Path
+
+import pytest
+
+from audit.discovery import discover
+from audit.file_checks import PartitionSummary, missing_or_resized_files, wrong_log_ends
+from audit.manifest import (
+    Layout,
+    Manifest,
+    ManifestError,
+    PartitionEntry,
+    SegmentEntry,
+    decode_layouts,
+    layout_at,
+    merge_layouts,
+)
+from tests.audit_samples import write_sample
+
+HISTORY = [Layout(0, 4, 4, 0), Layout(3, 4, 6, 1), Layout(7, 4, 4, 2)]
+
+
+def manifest(**changes) -> Manifest:
+    values = {
+        "topic": "t",
+        "cleanup_policy": "delete",
+        "initial_partition_count": 4,
+        "undeleted_partition_count": 4,
+        "partitions": [PartitionEntry(0, 0, 10, [SegmentEntry("0" * 20 + ".log", 0, 77)], HISTORY)],
+    }
+    return Manifest(**{**values, **changes})
+
+
+def test_round_trip() -> None:
+    assert Manifest.decode(manifest().encode()) == manifest()
+
+
+@pytest.mark.parametrize(
+    ("data", "said"),
+    [
+        (b"", "m.json"),
+        (b"{}", "topic"),
+        (b'{"topic": 3}', "topic"),
+        (manifest(version=9).encode(), "version 9"),
+        (manifest(initial_partition_count=0).encode(), "no layout"),
+        (manifest(initial_partition_count=5).encode(), "no layout"),
+    ],
+)
+def test_a_bad_manifest_is_named(data: bytes, said: str) -> None:
+    with pytest.raises(ManifestError, match=said):
+        Manifest.decode(data, "m.json")
+
+
+def test_compaction_is_one_of_several_policies() -> None:
+    assert manifest(cleanup_policy="compact,delete").is_compacted
+    assert not manifest().is_compacted
+
+
+@pytest.mark.parametrize(("epoch", "version"), [(-1, 0), (0, 0), (2, 0), (3, 1), (6, 1), (7, 2), (99, 2)])
+def test_a_leader_epoch_has_the_layout_of_the_last_line_up_to_it(epoch: int, version: int) -> None:
+    layout = layout_at(manifest(), manifest().partitions[0], epoch)
+    assert layout is not None and layout.layout_version == version
+
+
+def test_without_history_only_a_topic_that_was_never_resized_has_a_known_layout() -> None:
+    bare = PartitionEntry(0, 0, 10, [], [])
+    assert layout_at(manifest(), bare, 5) == Layout(-1, 4, 4, 0)
+    assert layout_at(manifest(undeleted_partition_count=6), bare, 5) is None
+    assert layout_at(manifest(initial_partition_count=-1, undeleted_partition_count=-1), bare, 5) is None
+
+
+def test_replicas_histories_are_merged() -> None:
+    assert merge_layouts([HISTORY[:1], HISTORY[1:], [HISTORY[2], HISTORY[0]], []]) == HISTORY
+
+
+def test_replicas_that_disagree_are_an_error() -> None:
+    with pytest.raises(ManifestError, match="leader epoch 3"):
+        merge_layouts([HISTORY, [Layout(3, 4, 5, 1)]])
+
+
+def test_checkpoint_lines() -> None:
+    assert decode_layouts("0\n3\n0 4 4 0\n3 4 6 1\n7 4 4 2\n", "p") == HISTORY
+    for text in ("", "0\n", "1\n0\n", "0\n2\n0 4 4 0\n", "0\n1\n0 4 4\n", "0\n1\nx 4 4 0\n"):
+        with pytest.raises(ManifestError, match="some-path"):
+            decode_layouts(text, "some-path")
+
+
+# ---------------------------------------------------------------- discovery
+
+
+def test_an_export_is_found_by_its_manifest(tmp_path: Path) -> None:
+    writer = write_sample(tmp_path)
+    (topic,) = discover(tmp_path)
+    assert (topic.inferred, topic.manifest) == (False, writer.manifest())
+
+
+def test_a_log_directory_is_inferred(tmp_path: Path) -> None:
+    writer = write_sample(tmp_path)
+    (tmp_path / "manifest.json").unlink()
+    (tmp_path / "not-a-partition").mkdir()
+    (tmp_path / "log-start-offset-checkpoint").write_text("0\n1\nevents 1 5\n")
+    (tmp_path / "events-2" / "partition-count-checkpoint").write_text("0\n1\n0 3 3 0\n")
+    (topic,) = discover(tmp_path)
+    assert topic.inferred
+    assert (topic.manifest.topic, topic.manifest.cleanup_policy) == ("events", "delete")
+    assert [p.log_start_offset for p in topic.manifest.partitions] == [-1, 5, -1]
+    assert [p.segments for p in topic.manifest.partitions] == [p.segments for p in writer.manifest().partitions]
+    assert (topic.manifest.initial_partition_count, topic.manifest.undeleted_partition_count) == (3, 3)
+
+
+def test_a_cleaned_partition_tells_a_compacted_topic(tmp_path: Path) -> None:
+    write_sample(tmp_path)
+    (tmp_path / "manifest.json").unlink()
+    (tmp_path / "cleaner-offset-checkpoint").write_text("0\n1\nevents 0 40\n")
+    assert discover(tmp_path)[0].manifest.is_compacted
+
+
+def test_one_partitions_directory_will_do(tmp_path: Path) -> None:
+    write_sample(tmp_path)
+    (tmp_path / "manifest.json").unlink()
+    (topic,) = discover(tmp_path / "events-1")
+    assert [p.partition for p in topic.manifest.partitions] == [1]
+    assert topic.manifest.initial_partition_count == -1
+
+
+def test_a_directory_of_something_else_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "readme.txt").touch()
+    with pytest.raises(ManifestError, match="neither"):
+        discover(tmp_path)
+
+
+def test_a_damaged_checkpoint_is_named(tmp_path: Path) -> None:
+    write_sample(tmp_path)
+    (tmp_path / "manifest.json").unlink()
+    (tmp_path / "log-start-offset-checkpoint").write_text("0\nmany\n")
+    with pytest.raises(ManifestError, match="log-start-offset-checkpoint"):
+        discover(tmp_path)
+
+
+# ---------------------------------------------------------------- files
+
+
+def test_files_are_compared_with_the_manifest(tmp_path: Path) -> None:
+    writer = write_sample(tmp_path)
+    (topic,) = discover(tmp_path)
+    assert list(missing_or_resized_files(topic)) == []
+    gone, cut = writer.partitions[0].segments[0], writer.partitions[1].segments[1]
+    gone.unlink()
+    cut.write_bytes(cut.read_bytes()[:-1])
+    (tmp_path / "events-2" / f"{999:020d}.log").touch()
+    found = list(missing_or_resized_files(topic))
+    assert [x.partition for x in found] == [0, 1, 2]
+    assert ["missing" in found[0].message, "exported" in found[1].message, "not in" in found[2].message] == [True] * 3
+
+
+@pytest.mark.parametrize(
+    ("first", "last", "said"),
+    [
+        (0, 9, None),
+        (1, 9, "starts at offset 0"),
+        (0, 8, "high watermark is 10"),
+        (0, 10, "beyond the high watermark"),
+        (None, None, "no batch"),
+    ],
+)
+def test_log_ends(tmp_path: Path, first: int | None, last: int | None, said: str | None) -> None:
+    write_sample(tmp_path)
+    (topic,) = discover(tmp_path)
+    object.__setattr__(topic, "manifest", manifest())
+    found = list(wrong_log_ends(topic, {0: PartitionSummary(3, 10, first, last)}))
+    assert [said in x.message for x in found] == ([True] if said else [])

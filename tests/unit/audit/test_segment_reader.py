@@ -1,0 +1,241 @@
+"""Rows from segment files: faults are rows, and a changed byte is found."""
+
+import io
+
+import pytest
+
+from audit.columns import CHECK_SCHEMA, PUBLIC_SCHEMA, SegmentSource, arrow_batches
+from audit.crc_locate import locate_changed_byte
+from audit.manifest import Layout, Manifest, PartitionEntry
+from audit.order_field import OrderFieldError, parse_order_by
+from audit.report import AuditReport, Check, Violation
+from audit.segment_reader import Row, read_segment
+from protocol.compression import CompressionType
+from protocol.key_placement import place, positive_hash
+from protocol.records import CONTROL_ABORT, RecordBatch, build_batch, build_control_batch, retain_records
+
+T0 = 1_700_000_000_000
+RECORDS = [(b"key-%d" % n, b"%d\tvalue" % n, (), T0 + n) for n in range(10)]
+FIRST = build_batch(RECORDS, base_offset=0)
+SECOND = build_batch(RECORDS, base_offset=10, compression=CompressionType.ZSTD)
+
+
+def rows_of(data: bytes) -> list[Row]:
+    return list(read_segment(io.BytesIO(data), len(data)))
+
+
+def offsets(rows: list[Row]) -> list[int | None]:
+    return [row.record.offset if row.record else None for row in rows]
+
+
+def test_good_batches() -> None:
+    rows = rows_of(FIRST + SECOND)
+    assert offsets(rows) == list(range(20))
+    assert [n for n, row in enumerate(rows) if row.batch_start] == [0, 10]
+    assert {(row.position, row.crc_ok, row.error) for row in rows} == {(0, True, None), (len(FIRST), True, None)}
+
+
+@pytest.mark.parametrize("at", range(21, len(FIRST)))
+def test_any_changed_byte_is_an_error_row_and_the_next_batch_is_read(at: int) -> None:
+    data = bytearray(FIRST + SECOND)
+    data[at] ^= 0x41
+    rows = rows_of(bytes(data))
+    assert offsets(rows)[-10:] == list(range(10, 20))
+    damaged = rows[:-10]
+    assert all(not row.crc_ok and row.error for row in damaged)
+    assert f"changed byte at {at} of the file" in (damaged[0].error or "")
+
+
+def test_a_changed_byte_in_a_record_names_the_record() -> None:
+    data = bytearray(FIRST)
+    data[data.index(b"key-7")] ^= 1
+    row = rows_of(bytes(data))[0]
+    assert row.suspect_offset == 7
+    assert "in the record with offset 7" in (row.error or "")
+
+
+def test_two_changed_bytes_name_the_batch() -> None:
+    data = bytearray(FIRST)
+    data[100] ^= 1
+    data[180] ^= 1
+    row = rows_of(bytes(data))[0]
+    assert row.suspect_offset is None
+    assert "offsets 0-9" in (row.error or "")
+
+
+@pytest.mark.parametrize("cut", [1, 11, 12, 30, 60, 61, 100])
+def test_a_torn_tail_is_one_row(cut: int) -> None:
+    rows = rows_of(FIRST + SECOND[:cut])
+    assert offsets(rows) == [*range(10), None]
+    assert "not readable" in (rows[-1].error or "")
+
+
+@pytest.mark.parametrize("length", [-1, 0, 48, 1 << 30])
+def test_a_damaged_length_ends_the_file(length: int) -> None:
+    data = FIRST[:8] + length.to_bytes(4, "big", signed=True) + FIRST[12:] + SECOND
+    rows = rows_of(data)
+    assert offsets(rows) == [None]
+    assert rows[0].batch is None and rows[0].error
+
+
+def test_an_old_message_format_is_named() -> None:
+    data = bytearray(FIRST)
+    data[16] = 1
+    rows = rows_of(bytes(data) + SECOND)
+    assert "magic 1" in (rows[0].error or "")
+    assert offsets(rows) == [None, *range(10, 20)]
+
+
+def test_a_malformed_body_under_a_good_crc() -> None:
+    data = bytearray(FIRST)
+    data[-1] = 0x7E
+    data[17:21] = RecordBatch(data).compute_crc().to_bytes(4, "big")
+    (row,) = rows_of(bytes(data))
+    assert row.crc_ok and row.record is None and "offsets 0-9" in (row.error or "")
+
+
+def test_a_bare_header_is_no_error() -> None:
+    (row,) = rows_of(retain_records(RecordBatch(FIRST), []))
+    assert (row.record, row.error, row.crc_ok, row.batch_start) == (None, None, True, True)
+
+
+@pytest.mark.parametrize("size", [1, 2, 50, 3000])
+def test_locating_agrees_with_changing(size: int) -> None:
+    from fastcrc import crc32
+
+    data = bytes(n * 7 & 0xFF for n in range(size))
+    for at in {0, size // 3, size - 1}:
+        changed = bytearray(data)
+        changed[at] ^= 0x80
+        assert locate_changed_byte(crc32.iscsi(data), crc32.iscsi(changed), size) == at
+    assert locate_changed_byte(crc32.iscsi(data), crc32.iscsi(data), size) is None
+
+
+# ---------------------------------------------------------------- columns
+
+
+def arrow_rows(data: bytes, *, checks: bool = True, topic: str = "t", extract=None, layouts=()) -> list[dict]:
+    manifest = Manifest(topic, "delete", 4, 4, [])
+    source = SegmentSource(manifest, PartitionEntry(2, 0, 20, [], list(layouts)), "t-2/0.log")
+    return [
+        row
+        for batch in arrow_batches(source, rows_of(data), checks=checks, extract=extract)
+        for row in batch.to_pylist()
+    ]
+
+
+def test_public_columns() -> None:
+    raw = build_batch(
+        [(b"k", None, [("h", b"x"), ("n", None)], T0)] * 2,
+        base_offset=5,
+        leader_epoch=3,
+        producer_id=9,
+        producer_epoch=1,
+        base_sequence=2**31 - 1,
+        is_transactional=True,
+    )
+    first, second = arrow_rows(raw, checks=False)
+    assert list(first) == [column.split()[0] for column in PUBLIC_SCHEMA.split(", ")]
+    assert first == {
+        "topic": "t",
+        "partition": 2,
+        "segment": "t-2/0.log",
+        "base_offset": 5,
+        "offset": 5,
+        "leader_epoch": 3,
+        "timestamp": T0,
+        "key": b"k",
+        "value": None,
+        "headers": [{"key": "h", "value": b"x"}, {"key": "n", "value": None}],
+        "producer_id": 9,
+        "producer_epoch": 1,
+        "sequence": 2**31 - 1,
+        "is_control": False,
+        "is_transactional": True,
+        "batch_crc_ok": True,
+        "error": None,
+    }
+    assert (second["offset"], second["sequence"]) == (6, 0)
+
+
+def test_check_columns() -> None:
+    rows = arrow_rows(FIRST, extract=parse_order_by("tsv:0"))
+    assert list(rows[0])[17:] == [column.split()[0] for column in CHECK_SCHEMA.split(", ")]
+    assert [row["order_value"] for row in rows] == list(range(10))
+    assert [row["expected_partition"] for row in rows] == [place(positive_hash(key), 4, 4) for key, *_ in RECORDS]
+    assert {(row["layout_version"], row["last_offset"], row["record_count"]) for row in rows} == {(0, 9, 10)}
+
+
+def test_placement_follows_the_layout_of_the_leader_epoch() -> None:
+    layouts = [Layout(0, 4, 4, 0), Layout(5, 4, 7, 1)]
+    rows = arrow_rows(build_batch(RECORDS, leader_epoch=5), layouts=layouts)
+    assert [row["expected_partition"] for row in rows] == [place(positive_hash(key), 4, 7) for key, *_ in RECORDS]
+    assert {row["layout_version"] for row in rows} == {1}
+
+
+def test_internal_topics_and_markers_have_no_placement() -> None:
+    assert {row["expected_partition"] for row in arrow_rows(FIRST, topic="__consumer_offsets")} == {None}
+    (marker,) = arrow_rows(build_control_batch(CONTROL_ABORT, 1, 0, 0, T0))
+    assert (marker["marker"], marker["expected_partition"], marker["is_control"]) == (CONTROL_ABORT, None, True)
+
+
+def test_a_row_without_batch_has_only_its_place() -> None:
+    (row,) = arrow_rows(b"\0" * 20)
+    assert {name for name, value in row.items() if value is not None} == {
+        "topic", "partition", "segment", "batch_crc_ok", "error", "position", "batch_start",
+    }  # fmt: skip
+
+
+# ---------------------------------------------------------------- order fields
+
+
+@pytest.mark.parametrize(
+    ("spec", "value", "number"),
+    [
+        ("tsv:0", b"12\tx", 12),
+        ("tsv:2", b"a\tb\t-3", -3),
+        ("json:seq", b'{"seq": 5}', 5),
+        ("json:a.b", b'{"a": {"b": 6}}', 6),
+    ],
+)
+def test_order_values(spec: str, value: bytes, number: int) -> None:
+    assert parse_order_by(spec)(value) == number
+
+
+@pytest.mark.parametrize(
+    ("spec", "value"),
+    [
+        ("tsv:1", b"12"),
+        ("tsv:0", b"x"),
+        ("tsv:0", b""),
+        ("tsv:0", b"99999999999999999999"),
+        ("json:seq", b"no json"),
+        ("json:seq", b"[1]"),
+        ("json:seq", b'{"seq": "5"}'),
+        ("json:seq", b'{"seq": true}'),
+        ("json:a.b", b'{"a": 1}'),
+    ],
+)
+def test_values_without_an_order(spec: str, value: bytes) -> None:
+    with pytest.raises(OrderFieldError):
+        parse_order_by(spec)(value)
+
+
+@pytest.mark.parametrize("spec", ["", "json:", "tsv:", "tsv:-1", "tsv:x", "xml:a", "seq"])
+def test_order_specs_that_make_no_sense(spec: str) -> None:
+    with pytest.raises(OrderFieldError, match="order-by"):
+        parse_order_by(spec)
+
+
+# ---------------------------------------------------------------- report
+
+
+def test_a_report_fails_with_any_check_and_names_the_place() -> None:
+    violation = Violation("t", 3, 14, "t-3/0.log", 99, "is wrong")
+    assert str(violation) == "t-3 offset 14 in t-3/0.log at byte 99: is wrong"
+    good, bad, skipped = Check("a", 5), Check("b", 5, 1, [violation]), Check("c", 0, skipped="no reason")
+    assert AuditReport("d", ["t"], 1, 1, 1, 1, [good, skipped]).passed
+    report = AuditReport("d", ["t"], 1, 1, 1, 1, [good, bad, skipped]).to_json()
+    assert not report["passed"]
+    assert report["checks"][1]["violations"] == [str(violation)]
+    assert report["checks"][1]["offenders"][0]["offset"] == 14
