@@ -1,7 +1,7 @@
 """The reference codec: a construct struct for every message and version, built from the field tables on first use.
 
-Slow (tens of microseconds a message) and simple: the generated codec must equal it, and it names the field at fault when
-a message does not decode. A message is a mapping of field names to values; null is None.
+Slow (tens of microseconds a message) and simple: the generated codec must equal it, and it names the field at fault
+when a message does not decode. A message is a mapping of field names to values; null is None.
 """
 
 # construct has no types, so its classes are Any to mypy.
@@ -19,7 +19,7 @@ from typing import Any
 import construct
 
 from protocol.primitives import MAX_UVARINT_BYTES
-from protocol.schema import FIXED_FORMATS, Field, Message, min_bytes, plain_fields, tagged_fields
+from protocol.schema import Field, Message, min_bytes, plain_fields, tagged_fields
 
 
 class BoundError(construct.ConstructError):
@@ -185,7 +185,7 @@ class FlexibleStruct(construct.Construct):
             value = construct.stream_read(stream, size, path)
             if tag in self.tagged:
                 f, element = self.tagged[tag]
-                found[f.name] = _parse_whole(element, value, f"{path} -> {f.name}")
+                found[f.name] = _parse_whole(element, value, context, f"{path} -> {f.name}")
         return found
 
     def _build(self, obj: Mapping[str, Any], stream: io.BytesIO, context: Any, path: str) -> Any:
@@ -200,15 +200,26 @@ class FlexibleStruct(construct.Construct):
         return obj
 
 
-def _parse_whole(element: construct.Construct, value: bytes, path: str) -> Any:
+def _parse_whole(element: construct.Construct, value: bytes, context: Any, path: str) -> Any:
     stream = io.BytesIO(value)
-    found = element._parsereport(stream, construct.Container(), path)
+    found = element._parsereport(stream, context, path)
     if _left(stream):
         raise BoundError(f"{_left(stream)} bytes are left over in the tagged field", path=path)
     return found
 
 
 # ---------------------------------------------------------------- from the tables
+
+
+_FIXED = {
+    "bool": construct.Flag,
+    "int8": construct.Int8sb,
+    "int16": construct.Int16sb,
+    "int32": construct.Int32sb,
+    "int64": construct.Int64sb,
+    "uint16": construct.Int16ub,
+    "float64": construct.Float64b,
+}
 
 
 def _value(type: str, flexible: bool, nullable: bool) -> construct.Construct:
@@ -218,9 +229,8 @@ def _value(type: str, flexible: bool, nullable: bool) -> construct.Construct:
         return BytesField(flexible, nullable)
     if type == "uuid":
         return UuidField()
-    if type == "bool":
-        return construct.Flag
-    return construct.FormatField(">", FIXED_FORMATS[type])
+    found: construct.Construct = _FIXED[type]
+    return found
 
 
 def _field(f: Field, version: int, flexible: bool) -> construct.Construct:

@@ -1,0 +1,133 @@
+"""aiokafka's own schemas read what we write and write what we read, for every API and version it has.
+
+Its classes are found by API key and version; values go by position, in the order of our field tables, for it has names
+of its own, a struct of one field may be that field alone, and some fields are in a struct of their own. ``DIFFERS``
+lists where its schema is known not to be Kafka's.
+"""
+
+from __future__ import annotations
+
+import importlib
+import pkgutil
+from collections.abc import Iterator, Mapping, Sequence
+from io import BytesIO
+from typing import Any
+
+import aiokafka.protocol as oracle_package
+import pytest
+from aiokafka.protocol.api import RequestStruct, Response
+from aiokafka.protocol.types import Schema, TaggedFields
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from protocol.schema import Field, plain_fields, tagged_fields
+from tests.protocol_tables import Case, cases, full_sample, minimal_sample, to_object
+from tests.protocol_tables import values as values_for
+
+Key = tuple[int, int, str]
+
+DIFFERS: dict[Key, str] = {
+    (2, 4, "Request"): "the leader epoch is an int64 (aiokafka has the class but does not use it)",
+    (2, 5, "Request"): "as version 4",
+}
+
+
+def oracle_classes() -> dict[Key, Any]:
+    """aiokafka's message classes by API key, version and kind."""
+    found: dict[Key, Any] = {}
+    for info in pkgutil.iter_modules(oracle_package.__path__):
+        module = importlib.import_module(f"{oracle_package.__name__}.{info.name}")
+        for value in vars(module).values():
+            if not isinstance(value, type) or not isinstance(getattr(value, "API_KEY", None), int):
+                continue
+            for base, kind in ((RequestStruct, "Request"), (Response, "Response")):
+                if issubclass(value, base) and isinstance(getattr(value, "API_VERSION", None), int):
+                    found[value.API_KEY, value.API_VERSION, kind] = value
+    return found
+
+
+ORACLES = oracle_classes()
+
+
+def key(case: Case) -> Key:
+    return case.table.api_key, case.version, "Request" if case.cls.__name__.endswith("Request") else "Response"
+
+
+SHARED = [case for case in cases() if key(case) in ORACLES and key(case) not in DIFFERS]
+
+
+def by_position(fields: Sequence[Field], values: Mapping[str, Any], schema: Schema, version: int) -> tuple[Any, ...]:
+    """The values as nested tuples in the shape of their schema; its tagged fields are empty."""
+    return _row(iter(plain_fields(fields, version)), values, schema, version)
+
+
+def _row(fields: Iterator[Field], values: Mapping[str, Any], schema: Schema, version: int) -> tuple[Any, ...]:
+    row: list[Any] = []
+    for theirs in schema.fields:
+        if theirs is TaggedFields:
+            row.append({})
+            continue
+        if isinstance(theirs, Schema):
+            row.append(_row(fields, values, theirs, version))
+            continue
+        f = next(fields)
+        item = values[f.name]
+        if f.fields and item is not None:
+            if isinstance(theirs.array_of, Schema):
+                item = [by_position(f.fields, each, theirs.array_of, version) for each in item]
+            else:
+                item = [each[plain_fields(f.fields, version)[0].name] for each in item]
+        row.append(item)
+    return tuple(row)
+
+
+def untagged(case: Case, fields: Sequence[Field], values: Mapping[str, Any]) -> dict[str, Any]:
+    """The mapping with all tagged fields at their defaults: aiokafka has none."""
+    found = dict(values)
+    for f in plain_fields(fields, case.version):
+        if f.fields and found[f.name] is not None:
+            found[f.name] = [untagged(case, f.fields, each) for each in found[f.name]]
+    for f in tagged_fields(fields, case.version):
+        found[f.name] = f.default
+    return found
+
+
+def both_directions(case: Case, values: dict[str, Any]) -> None:
+    oracle = ORACLES[key(case)]
+    values = untagged(case, case.table.fields, values)
+    row = by_position(case.table.fields, values, oracle.SCHEMA, case.version)
+    ours = to_object(case.cls, case.table.fields, values)
+    wire = ours.encode(case.version)
+    assert oracle.SCHEMA.encode(row) == wire
+    stream = BytesIO(wire)
+    read = tuple(part.decode(stream) for part in oracle.SCHEMA.fields)
+    assert not stream.read()
+    assert read == row
+    assert case.cls.decode(oracle.SCHEMA.encode(read), case.version) == ours
+
+
+@pytest.mark.parametrize("case", [case for case in cases() if key(case) in DIFFERS], ids=str)
+def test_known_differences_are_still_there(case: Case) -> None:
+    with pytest.raises((AssertionError, TypeError)):
+        both_directions(case, full_sample(case.table.fields, case.version, tagged=False))
+
+
+def test_there_is_something_to_compare() -> None:
+    assert len(SHARED) > 100
+
+
+@pytest.mark.parametrize("case", SHARED, ids=str)
+def test_every_field_set(case: Case) -> None:
+    both_directions(case, full_sample(case.table.fields, case.version, tagged=False))
+
+
+@pytest.mark.parametrize("case", SHARED, ids=str)
+def test_nulls_and_empty_arrays(case: Case) -> None:
+    both_directions(case, minimal_sample(case.table.fields, case.version))
+
+
+@pytest.mark.parametrize("case", SHARED, ids=str)
+@settings(max_examples=5, deadline=None, suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large])
+@given(data=st.data())
+def test_random_values(case: Case, data: st.DataObject) -> None:
+    both_directions(case, data.draw(values_for(case.table.fields, case.version)))
