@@ -11,13 +11,12 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
-import anyio
 import pytest
 from confluent_kafka import Producer
 
-from anabranch import Admin, NewTopic
 from anabranch.testing.processes import ProcessCluster, wait_for
 from tests.interop.group_member import MEMBERS
+from tests.topics import create_topic
 
 PARTITIONS = 6
 DEADLINE_S = 60.0
@@ -106,11 +105,7 @@ def test_a_group_of_three_survives_join_leave_and_crash(
 ) -> None:
     topic, group = fresh_name("grouped"), fresh_name("group")
 
-    async def create() -> None:
-        async with Admin(bootstrap_servers=cluster.bootstrap) as admin:
-            await admin.create_topics([NewTopic(topic, num_partitions=PARTITIONS, replication_factor=1)])
-
-    anyio.run(create)
+    create_topic(cluster.bootstrap, topic, PARTITIONS)
     members = [Member(library, cluster.bootstrap, topic, group) for _ in range(2)]
     try:
         with steady_producer(cluster.bootstrap, topic) as acknowledged:

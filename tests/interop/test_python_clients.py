@@ -6,10 +6,10 @@ from collections.abc import Callable
 
 import pytest
 
-from anabranch import Admin, NewTopic
 from anabranch.testing.processes import ProcessCluster
 from protocol.key_placement import positive_hash
 from tests.interop.clients import CODECS, LIBRARIES, Item, unavailable
+from tests.topics import create_topic
 
 PARTITIONS = 3
 RECORDS_PER_CODEC = 60
@@ -31,18 +31,13 @@ def items(producer: str) -> dict[str, list[Item]]:
 @pytest.fixture(scope="module")
 def written(cluster: ProcessCluster, fresh_name: Callable[[str], str]) -> Callable[[str], str]:
     """The topic a library has written to, in all codecs; written when first asked for."""
-    import anyio
 
     topics: dict[str, str] = {}
-
-    async def create(topic: str) -> None:
-        async with Admin(bootstrap_servers=cluster.bootstrap) as admin:
-            await admin.create_topics([NewTopic(topic, num_partitions=PARTITIONS, replication_factor=1)])
 
     def topic_of(library: str) -> str:
         if library not in topics:
             topic = fresh_name(f"written-by-{library}")
-            anyio.run(create, topic)
+            create_topic(cluster.bootstrap, topic, PARTITIONS)
             for codec, batch in items(library).items():
                 LIBRARIES[library].produce(cluster.bootstrap, topic, batch, codec)
             topics[library] = topic
