@@ -1,0 +1,87 @@
+"""``anabranch up``: the ready file, restarts, the end of everything it started."""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from anabranch.testing.processes import ProcessCluster, wait_for
+
+pytestmark = pytest.mark.integration
+
+DEADLINE_S = 60.0
+
+
+def alive(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    return "Z" not in Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
+
+
+def all_pids(cluster: ProcessCluster) -> list[int]:
+    pids = cluster.state["pids"]
+    return [pids["zookeeper"], *pids["controller"], *pids["brokers"].values()]
+
+
+def test_the_ready_file_says_what_runs_and_follows_restarts() -> None:
+    with ProcessCluster(brokers=2, controllers=2) as cluster:
+        state = cluster.state
+        assert len(state["bootstrap"].split(",")) == 2
+        assert sorted(state["pids"]["brokers"]) == ["1", "2"] == sorted(state["log_dirs"])
+        assert len(state["pids"]["controller"]) == 2
+        assert all((Path(path) / "meta.properties").exists() for path in state["log_dirs"].values())
+        before = cluster.broker_pids()
+        cluster.kill_broker(1)
+        after = cluster.broker_pids()
+        assert after[1] != before[1] and after[2] == before[2]
+        assert cluster.bootstrap == state["bootstrap"]
+        assert "broker-1" in cluster.output.read_text() and "SIGKILL" in cluster.output.read_text()
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGKILL])
+def test_nothing_outlives_it(number: signal.Signals) -> None:
+    with ProcessCluster(brokers=1) as cluster:
+        pids = all_pids(cluster)
+        process = cluster._process
+        assert process is not None
+        process.send_signal(number)
+        status = process.wait(DEADLINE_S)
+        assert status == (0 if number is not signal.SIGKILL else -signal.SIGKILL)
+        wait_for(lambda: not any(alive(pid) for pid in pids), DEADLINE_S, "all processes have ended")
+
+
+def test_a_taken_port_is_one_line_with_what_to_do(tmp_path: Path) -> None:
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        port = str(taken.getsockname()[1])
+        command = [sys.executable, "-m", "anabranch.cli.main", "up", "--port", port, "--dir", str(tmp_path)]
+        done = subprocess.run(command, capture_output=True, text=True, timeout=DEADLINE_S)
+    assert (done.returncode, done.stderr.count("\n")) == (1, 1)
+    assert f"port {port} is taken" in done.stderr and "--port" in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["--set", "log.retention.hour=1"], "did you mean log.retention.hours?"),
+        (["--set", "num.partitions=0"], "num.partitions"),
+        (["--set", "num.partitions"], "key=value"),
+        (["--brokers", "0"], "--brokers"),
+        (["--port", "65535", "--brokers", "2"], "65535"),
+    ],
+)
+def test_bad_settings_are_refused_before_anything_starts(tmp_path: Path, arguments: list[str], said: str) -> None:
+    command = [sys.executable, "-m", "anabranch.cli.main", "up", "--dir", str(tmp_path / "d"), *arguments]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=DEADLINE_S)
+    assert (done.returncode, done.stderr.count("\n")) == (1, 1)
+    assert said in done.stderr
+    assert not (tmp_path / "d").exists()
