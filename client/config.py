@@ -122,7 +122,9 @@ def _parse_acks(key: str, value: object) -> object:
 
 def _parse_assignors(key: str, value: object) -> object:
     """Names of assignors, or assignors themselves, in the order of preference."""
-    found = tuple(value.split(",") if isinstance(value, str) else value)  # type: ignore[arg-type]
+    if isinstance(value, str):
+        value = [name for name in value.split(",") if name.strip()]
+    found = tuple(value) if isinstance(value, Sequence) else (value,)
     if not found:
         raise ConfigError(key, "is empty")
     return found

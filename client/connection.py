@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Mapping
-from typing import Any, ClassVar, Protocol
+from typing import Any
 
 import anyio
 
@@ -17,17 +17,11 @@ from client.signal import Signal
 from protocol.api_keys import API, ApiKey
 from protocol.framing import ClientConnection, RequestHeader, decode_response, encode_request
 from protocol.generated.api_versions import ApiVersionsRequest, ApiVersionsResponse
-from protocol.types import Part
-from runtime.env import Stream
+from protocol.primitives import Message
+from runtime.env import Part, Stream
 
 _SOFTWARE_NAME = "anabranch"
 _SOFTWARE_VERSION = "0.1.0"
-
-
-class RequestBody(Protocol):
-    """A generated request class."""
-
-    API_KEY: ClassVar[int]
 
 
 class Pending:
@@ -170,7 +164,7 @@ class Connection:
 
     def post(
         self,
-        body: RequestBody,
+        body: Message,
         *,
         version: int | None = None,
         max_version: int | None = None,
@@ -185,9 +179,7 @@ class Connection:
         if self._closed is not None:
             pending.settle(error=error_for(ErrorCode.NETWORK_EXCEPTION, f"{self.peer}: {self._closed}"))
             return pending
-        self._outgoing += encode_request(
-            RequestHeader(api_key, version, self._correlation_id, self._client_id), body
-        )
+        self._outgoing += encode_request(RequestHeader(api_key, version, self._correlation_id, self._client_id), body)
         if answered:
             self._pending.append(pending)
         self._wake.set()
@@ -195,9 +187,7 @@ class Connection:
 
     async def negotiate(self, timeout_s: float) -> None:
         """Learn the broker's versions; an old broker is asked again with version 0 (KIP-511)."""
-        request = ApiVersionsRequest(
-            client_software_name=_SOFTWARE_NAME, client_software_version=_SOFTWARE_VERSION
-        )
+        request = ApiVersionsRequest(client_software_name=_SOFTWARE_NAME, client_software_version=_SOFTWARE_VERSION)
         response: ApiVersionsResponse = await self.post(request).wait(timeout_s)
         if response.error_code == ErrorCode.UNSUPPORTED_VERSION:
             response = await self.post(request, version=0).wait(timeout_s)

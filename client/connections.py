@@ -14,8 +14,9 @@ import anyio
 from anyio.abc import TaskGroup
 
 from client.cluster import Node
-from client.connection import Connection, RequestBody
+from client.connection import Connection
 from client.errors import ClientClosedError, ErrorCode, KafkaTimeoutError, error_for
+from protocol.primitives import Message
 from runtime.env import Env
 
 GENERAL = "general"
@@ -27,7 +28,7 @@ _JITTER = 0.2
 
 def backoff_ms(attempt: int, first_ms: float, max_ms: float, random: float) -> float:
     """The pause before try number ``attempt`` (from 1): doubling, at most ``max_ms``, give or take 20 % (KIP-580)."""
-    pause = min(first_ms * 2 ** min(attempt - 1, 30), max_ms)
+    pause = min(first_ms * (1 << min(attempt - 1, 30)), max_ms)
     return pause * (1 - _JITTER + 2 * _JITTER * random)
 
 
@@ -137,7 +138,7 @@ class Connections:
     async def request(
         self,
         node: Node,
-        body: RequestBody,
+        body: Message,
         *,
         purpose: str = GENERAL,
         timeout_ms: float | None = None,

@@ -63,6 +63,11 @@ class Metadata:
             self.request_update()
         self._topics[topic] = self._env.clock.monotonic()
 
+    def ensure(self, topic: str) -> None:
+        """Include ``topic`` from now on, unless it is already or all are."""
+        if not self.all_topics and topic not in self._topics:
+            self.want(topic)
+
     def touch(self, topic: str, now: float) -> None:
         """A topic that is known was used at ``now``, so it is asked for until it was idle for long enough."""
         self._topics[topic] = now

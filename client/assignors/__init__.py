@@ -1,0 +1,45 @@
+"""How a group's leader spreads partitions over members: pure functions that give what Kafka's assignors give."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from client.assignors.cooperative_sticky import CooperativeStickyAssignor
+from client.assignors.model import Assignor, Members, MemberSubscription, PartitionCounts
+from client.assignors.range import RangeAssignor
+from client.assignors.roundrobin import RoundRobinAssignor
+from client.config import ConfigError
+
+__all__ = [
+    "Assignor",
+    "CooperativeStickyAssignor",
+    "MemberSubscription",
+    "Members",
+    "PartitionCounts",
+    "RangeAssignor",
+    "RoundRobinAssignor",
+    "resolve_assignors",
+]
+
+_BY_NAME: dict[str, type[Assignor]] = {
+    "range": RangeAssignor,
+    "roundrobin": RoundRobinAssignor,
+    "cooperative-sticky": CooperativeStickyAssignor,
+}
+
+
+def resolve_assignors(given: Sequence[object]) -> tuple[Assignor, ...]:
+    """Assignors for the names, classes or instances in ``partition_assignment_strategy``, in order of preference."""
+    found: list[Assignor] = []
+    for item in given:
+        if isinstance(item, str):
+            known = _BY_NAME.get(item.strip())
+            if known is None:
+                raise ConfigError("partition_assignment_strategy", f"{item!r} is not one of {', '.join(_BY_NAME)}")
+            found.append(known())
+        else:
+            instance = item() if isinstance(item, type) else item
+            if not isinstance(instance, Assignor):
+                raise ConfigError("partition_assignment_strategy", f"{item!r} is no assignor")
+            found.append(instance)
+    return tuple(found)

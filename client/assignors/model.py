@@ -1,0 +1,55 @@
+"""What an assignor gets and gives."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import ClassVar, TypeAlias
+
+from protocol.types import TopicPartition
+
+
+@dataclass(frozen=True, slots=True)
+class MemberSubscription:
+    """What one member said when it joined."""
+
+    topics: frozenset[str]
+    owned: tuple[TopicPartition, ...] = ()
+    """Partitions it still holds (cooperative protocol)."""
+    generation_id: int = -1
+    """The generation it got them in; -1 when it did not say."""
+    group_instance_id: str | None = None
+    rack_id: str | None = None
+    user_data: bytes | None = field(default=None, repr=False)
+
+
+Members: TypeAlias = Mapping[str, MemberSubscription]
+PartitionCounts: TypeAlias = Mapping[str, int]
+Assignment: TypeAlias = dict[str, list[TopicPartition]]
+
+
+class Assignor(ABC):
+    """A strategy under the name that all members of a group must share."""
+
+    name: ClassVar[str]
+    cooperative: ClassVar[bool] = False
+    """Members keep what they own over a rebalance and give up only what moves (KIP-429)."""
+
+    def user_data(self, generation_id: int) -> bytes | None:
+        """What this member adds to its subscription."""
+        return None
+
+    @abstractmethod
+    def assign(self, partition_counts: PartitionCounts, members: Members) -> Assignment:
+        """Partitions per member id. Topics without a count do not exist; every member gets a list."""
+
+
+def in_member_order(members: Members) -> list[str]:
+    """Member ids in Kafka's order: static members by instance id, then the others by member id."""
+
+    def key(member_id: str) -> tuple[bool, str]:
+        instance = members[member_id].group_instance_id
+        return (instance is None, member_id if instance is None else instance)
+
+    return sorted(members, key=key)

@@ -1,0 +1,438 @@
+"""A consumer's membership in its group: joins, heartbeats, commits (classic protocol, KIP-429 and KIP-345).
+
+Rebalance callbacks and changes of the assignment happen in the user's task, inside ``poll`` (that is, in getmany):
+coming back for more says that what was delivered is processed. Only the requests run in tasks of their own, so that a
+user's timeout on getmany never loses an answer.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+
+import anyio
+from anyio.abc import TaskGroup
+
+from client.assignors import Assignor
+from client.config import ConsumerConfig
+from client.coordinator_link import CoordinatorLink, OffsetAndMetadata
+from client.errors import ClientClosedError, CommitFailedError, ErrorCode, KafkaError, error_for
+from client.group_member import GroupMember, MemberState, Reaction, react
+from client.group_protocol import (
+    PROTOCOL_TYPE,
+    decode_assignment,
+    decode_subscription,
+    encode_assignment,
+    encode_subscription,
+)
+from client.listener import RebalanceListener
+from client.metadata import Metadata
+from client.subscription import Mode, Subscription
+from protocol.generated.heartbeat import HeartbeatRequest, HeartbeatResponse
+from protocol.generated.join_group import JoinGroupRequest, JoinGroupRequestProtocol, JoinGroupResponse
+from protocol.generated.leave_group import LeaveGroupRequest, MemberIdentity
+from protocol.generated.sync_group import SyncGroupRequest, SyncGroupRequestAssignment, SyncGroupResponse
+from protocol.types import TopicPartition
+from runtime.env import Env
+
+_JOIN_MARGIN_MS = 5_000
+"""A coordinator answers JoinGroup after up to the rebalance timeout; Kafka waits this much longer."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Joined:
+    """A finished join that the user's task has not seen yet."""
+
+    partitions: tuple[TopicPartition, ...]
+    generation_id: int
+
+
+class GroupCoordinator:
+    """One member. ``poll`` is called by the user's task, ``run_heartbeats`` runs on its own."""
+
+    def __init__(
+        self,
+        env: Env,
+        config: ConsumerConfig,
+        link: CoordinatorLink,
+        assignors: tuple[Assignor, ...],
+        subscription: Subscription,
+        metadata: Metadata,
+        tasks: TaskGroup,
+        on_change: Callable[[], None],
+    ) -> None:
+        self._env = env
+        self._config = config
+        self.link = link
+        self._assignors = assignors
+        self._subscription = subscription
+        self._metadata = metadata
+        self._tasks = tasks
+        self._on_change = on_change
+        self.listener = RebalanceListener()
+        self.member = GroupMember()
+        self._cooperative = all(a.cooperative for a in assignors)
+        self._joining = False
+        self._joined: _Joined | None = None
+        self._lost = False
+        self._fatal: KafkaError | None = None
+        self._joined_topics: frozenset[str] = frozenset()
+        self._led_counts: dict[str, int] | None = None
+        self._last_poll = env.clock.monotonic()
+        self._next_auto_commit = self._last_poll + config.auto_commit_interval_ms / 1000
+        self._committing = False
+        metadata.on_update(self._on_metadata)
+
+    # ------------------------------------------------------------ the user's task
+
+    async def poll(self) -> None:
+        """Do what only the user's task may: callbacks, assignment changes, the start of a join."""
+        now = self._env.clock.monotonic()
+        self._last_poll = now
+        if self._fatal is not None:
+            error, self._fatal = self._fatal, None
+            raise error
+        if not self._subscription.is_group_managed:
+            self._auto_commit(now)
+            return
+        if self._lost:
+            await self._give_up_lost()
+        if self._joined is not None:
+            await self._take_assignment()
+        if self.member.rejoin_needed and not self._joining and self._may_join():
+            await self._prepare_join()
+            self._start_join()
+        self._auto_commit(now)
+
+    def needs_poll(self) -> bool:
+        """Whether ``poll`` has more to do than note the time."""
+        return (
+            self._fatal is not None
+            or self._lost
+            or self._joined is not None
+            or (self.member.rejoin_needed and not self._joining)
+        )
+
+    def _may_join(self) -> bool:
+        # A pattern needs the topics' names first.
+        return self._subscription.mode is not Mode.PATTERN or self._metadata.generation > 0
+
+    def request_rejoin(self) -> None:
+        """The subscription or the topics changed: join again at the next poll."""
+        self.member.rejoin_needed = True
+        self._on_change()
+
+    async def _give_up_lost(self) -> None:
+        """The group took the partitions away without asking: nothing may be committed for them."""
+        self._lost = False
+        held = list(self._subscription.partitions)
+        self._subscription.set_assignment(())
+        if held:
+            await self.listener.lost(held)
+
+    async def _prepare_join(self) -> None:
+        """Commit what was processed and give up what must not be kept over the rebalance."""
+        if self._config.enable_auto_commit:
+            await self._commit_before_rebalance()
+        held = self._subscription.partitions
+        if self.member.generation_id < 0 and not held:
+            return
+        if self._cooperative:
+            give_up = [tp for tp in held if tp.topic not in self._subscription.topics]
+        else:
+            give_up = list(held)
+        if give_up:
+            await self.listener.revoked(give_up)
+            self._subscription.set_assignment([tp for tp in held if tp not in set(give_up)])
+
+    async def _take_assignment(self) -> None:
+        joined, self._joined = self._joined, None
+        assert joined is not None
+        held = set(self._subscription.partitions)
+        assigned = set(joined.partitions)
+        gone = sorted(held - assigned)
+        new = sorted(assigned - held)
+        if gone:
+            if self._config.enable_auto_commit:
+                await self._commit_before_rebalance()
+            await self.listener.revoked(gone)
+        self._subscription.set_assignment(sorted(assigned))
+        # A leader also watches the partition counts of the other members' topics.
+        self._metadata.want_only(self._subscription.topics | frozenset(self._led_counts or ()))
+        self._subscription.on_metadata(self._metadata.cluster)
+        if self._cooperative and gone:
+            self.member.rejoin_needed = True  # the next rebalance hands on what was given up
+        await self.listener.assigned(new if self._cooperative else sorted(assigned))
+        self._on_change()
+
+    async def _commit_before_rebalance(self) -> None:
+        try:
+            await self.commit(self.consumed())
+        except KafkaError:
+            return  # the records since the last commit are delivered again, to whoever gets the partition
+
+    # ------------------------------------------------------------ joining
+
+    def _start_join(self) -> None:
+        self._joining = True
+        self._tasks.start_soon(self._join_until_done)
+
+    async def _join_until_done(self) -> None:
+        """Join and sync until there is an assignment, the group refuses for good, or the subscription ends."""
+        attempt = 0
+        try:
+            while self._subscription.is_group_managed:
+                attempt += 1
+                try:
+                    partitions = await self._join_and_sync()
+                    self._joined = _Joined(partitions, self.member.generation_id)
+                    return
+                except KafkaError as error:
+                    reaction = self._note_error(error)
+                    if reaction is Reaction.FAIL:
+                        self.member.forget()
+                        self._fatal = error
+                        return
+                    if self._lost and self._subscription.partitions:
+                        self.member.rejoin_needed = True
+                        return  # the user's task must learn of the loss before the next join
+                    if reaction in (Reaction.REJOIN, Reaction.REJOIN_AS_NEW) and attempt == 1:
+                        continue
+                await self.link.pause(attempt)
+        except ClientClosedError:
+            return
+        except ValueError as malformed:
+            self._fatal = KafkaError(ErrorCode.INCONSISTENT_GROUP_PROTOCOL, str(malformed))
+        finally:
+            self._joining = False
+            self._on_change()
+
+    def _note_error(self, error: KafkaError) -> Reaction:
+        """Change the member's state as an error demands, and say what to do."""
+        reaction = react(error.code)
+        if reaction is Reaction.FIND_COORDINATOR:
+            self.link.moved()
+        elif reaction is Reaction.REJOIN_AS_NEW:
+            self._lose()
+        elif reaction is Reaction.REJOIN:
+            self.member.rejoin_needed = True
+        elif reaction is Reaction.FAIL and error.code is ErrorCode.FENCED_INSTANCE_ID:
+            self._lose()
+        return reaction
+
+    def _lose(self) -> None:
+        self.member.forget(keep_member_id=False)
+        self._lost = bool(self._subscription.partitions)
+
+    async def _join_and_sync(self) -> tuple[TopicPartition, ...]:
+        member, config = self.member, self._config
+        member.become(MemberState.JOINING)
+        topics = self._joined_topics = self._subscription.topics
+        member.rejoin_needed = False  # what is asked for from here on needs another join
+        request = JoinGroupRequest(
+            group_id=self.link.group_id,
+            session_timeout_ms=config.session_timeout_ms,
+            rebalance_timeout_ms=config.max_poll_interval_ms,
+            member_id=member.member_id,
+            group_instance_id=config.group_instance_id,
+            protocol_type=PROTOCOL_TYPE,
+            protocols=self._protocols(topics),
+        )
+        timeout_ms = max(config.request_timeout_ms, config.max_poll_interval_ms + _JOIN_MARGIN_MS)
+        joined: JoinGroupResponse = await self.link.request(request, timeout_ms=timeout_ms)
+        if joined.error_code:
+            if joined.error_code == ErrorCode.MEMBER_ID_REQUIRED:
+                member.member_id = joined.member_id
+            raise error_for(joined.error_code)
+        member.joined(joined.generation_id, joined.member_id, joined.protocol_name, joined.leader == joined.member_id)
+        assignments = await self._assign(joined) if member.leader else []
+        if not member.leader:
+            self._led_counts = None
+        sync = SyncGroupRequest(
+            group_id=self.link.group_id,
+            generation_id=member.generation_id,
+            member_id=member.member_id,
+            group_instance_id=config.group_instance_id,
+            protocol_type=PROTOCOL_TYPE,
+            protocol_name=member.protocol_name,
+            assignments=assignments,
+        )
+        synced: SyncGroupResponse = await self.link.request(sync, timeout_ms=timeout_ms)
+        if synced.error_code:
+            raise error_for(synced.error_code)
+        rejoin = member.rejoin_needed
+        member.synced()
+        member.rejoin_needed = rejoin or self._subscription.topics != topics
+        return decode_assignment(synced.assignment)
+
+    def _protocols(self, topics: Iterable[str]) -> list[JoinGroupRequestProtocol]:
+        owned = self._subscription.partitions if self._cooperative else ()
+        generation_id = self.member.generation_id
+        return [
+            JoinGroupRequestProtocol(
+                name=assignor.name,
+                metadata=encode_subscription(
+                    topics,
+                    owned,
+                    user_data=assignor.user_data(generation_id),
+                    generation_id=generation_id,
+                    rack_id=self._config.client_rack,
+                ),
+            )
+            for assignor in self._assignors
+        ]
+
+    async def _assign(self, joined: JoinGroupResponse) -> list[SyncGroupRequestAssignment]:
+        """The leader's part: everybody's partitions. Topics nobody here knew are looked up first."""
+        assignor = next((a for a in self._assignors if a.name == joined.protocol_name), None)
+        if assignor is None:
+            raise error_for(
+                ErrorCode.INCONSISTENT_GROUP_PROTOCOL,
+                f"the group chose {joined.protocol_name!r}, which was not offered",
+            )
+        members = {m.member_id: decode_subscription(m.metadata, m.group_instance_id) for m in joined.members}
+        topics = sorted({topic for member in members.values() for topic in member.topics})
+        for topic in topics:
+            self._metadata.ensure(topic)
+        if any(topic not in self._metadata.cluster.topics for topic in topics):
+            await self._metadata.refresh()
+        counts = self._counts(topics)
+        self._led_counts = dict.fromkeys(topics, 0) | counts
+        assignment = assignor.assign(counts, members)
+        return [
+            SyncGroupRequestAssignment(member_id=member_id, assignment=encode_assignment(partitions))
+            for member_id, partitions in assignment.items()
+        ]
+
+    def _counts(self, topics: Iterable[str]) -> dict[str, int]:
+        known = self._metadata.cluster.topics
+        return {t: len(known[t].partitions) for t in topics if t in known and known[t].partitions}
+
+    def _on_metadata(self) -> None:
+        subscription = self._subscription
+        if subscription.mode is Mode.PATTERN and subscription.match(
+            self._metadata.cluster, exclude_internal=self._config.exclude_internal_topics
+        ):
+            self.request_rejoin()
+        led = self._led_counts
+        if led is not None and not self._joining and led != dict.fromkeys(led, 0) | self._counts(led):
+            self._led_counts = None
+            self.request_rejoin()
+
+    # ------------------------------------------------------------ heartbeats
+
+    async def run_heartbeats(self) -> None:
+        """Keep the membership alive, and give it up when the user does not come back for ``max_poll_interval_ms``."""
+        interval_s = self._config.heartbeat_interval_ms / 1000
+        while True:
+            await anyio.sleep(interval_s)
+            if self.member.state is not MemberState.STABLE:
+                continue
+            if self._env.clock.monotonic() - self._last_poll > self._config.max_poll_interval_ms / 1000:
+                await self.leave()
+                self._lose()
+                continue
+            await self._heartbeat()
+
+    async def _heartbeat(self) -> None:
+        member = self.member
+        generation_id = member.generation_id
+        request = HeartbeatRequest(
+            group_id=self.link.group_id,
+            generation_id=generation_id,
+            member_id=member.member_id,
+            group_instance_id=self._config.group_instance_id,
+        )
+        try:
+            response: HeartbeatResponse = await self.link.request(
+                request, timeout_ms=min(self._config.session_timeout_ms, self._config.request_timeout_ms)
+            )
+            error = error_for(response.error_code) if response.error_code else None
+        except KafkaError as failed:
+            error = failed
+        if error is None or member.state is not MemberState.STABLE or member.generation_id != generation_id:
+            return  # an answer to an earlier generation says nothing about this one
+        if self._note_error(error) is Reaction.FAIL:
+            self._fatal = error
+        self._on_change()
+
+    # ------------------------------------------------------------ leaving
+
+    async def close(self, *, commit: bool) -> None:
+        """Commit if so configured and ``commit``, give the partitions up, leave."""
+        if self._lost:
+            await self._give_up_lost()
+        if self._config.enable_auto_commit and commit:
+            await self._commit_before_rebalance()
+        held = list(self._subscription.partitions)
+        if self._subscription.is_group_managed and held:
+            await self.listener.revoked(held)
+        await self.leave()
+
+    async def leave(self) -> None:
+        """Tell the coordinator. A static member stays in the group until its session ends (KIP-345)."""
+        member = self.member
+        if member.member_id and self._config.group_instance_id is None:
+            identity = MemberIdentity(member_id=member.member_id, group_instance_id=None)
+            request = LeaveGroupRequest(group_id=self.link.group_id, members=[identity])
+            try:
+                await self.link.request(request)
+            except KafkaError:
+                pass  # then the session timeout says it
+        member.forget()
+
+    # ------------------------------------------------------------ commits
+
+    def consumed(self) -> dict[TopicPartition, OffsetAndMetadata]:
+        """The position of each partition that has one."""
+        return {
+            tp: OffsetAndMetadata(offset, "", epoch) for tp, (offset, epoch) in self._subscription.positions().items()
+        }
+
+    async def commit(self, offsets: Mapping[TopicPartition, OffsetAndMetadata]) -> None:
+        """Commit as this member. CommitFailedError when the group has moved on without it."""
+        if not offsets:
+            return
+        member = self.member
+        managed = self._subscription.is_group_managed
+        if managed and member.generation_id < 0:
+            raise CommitFailedError(
+                ErrorCode.UNKNOWN_MEMBER_ID, f"the consumer is not a member of group {self.link.group_id} at the moment"
+            )
+        generation_id = member.generation_id
+        try:
+            await self.link.commit_offsets(
+                offsets,
+                self._config.default_api_timeout_ms,
+                generation_id=generation_id if managed else -1,
+                member_id=member.member_id if managed else "",
+                group_instance_id=self._config.group_instance_id if managed else None,
+            )
+        except KafkaError as error:
+            reaction = react(error.code)
+            if reaction not in (Reaction.REJOIN, Reaction.REJOIN_AS_NEW):
+                raise
+            if managed and member.generation_id == generation_id:
+                self._note_error(error)
+            raise CommitFailedError(
+                error.code,
+                f"group {self.link.group_id} has rebalanced ({error.message}): the partitions may belong to another "
+                "member. Process faster, raise max_poll_interval_ms or lower max_poll_records",
+            ) from error
+
+    def _auto_commit(self, now: float) -> None:
+        if not self._config.enable_auto_commit or now < self._next_auto_commit or self._committing:
+            return
+        self._next_auto_commit = now + self._config.auto_commit_interval_ms / 1000
+        offsets = self.consumed()
+        if offsets and not self._joining:
+            self._committing = True
+            self._tasks.start_soon(self._commit_in_background, offsets)
+
+    async def _commit_in_background(self, offsets: Mapping[TopicPartition, OffsetAndMetadata]) -> None:
+        try:
+            await self.commit(offsets)
+        except (KafkaError, ClientClosedError):
+            pass  # the next one commits more
+        finally:
+            self._committing = False

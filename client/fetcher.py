@@ -1,0 +1,290 @@
+"""Keeps the buffers of the assigned partitions full: one task and one fetch session per broker."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import anyio
+from anyio.abc import TaskGroup
+
+from client.cluster import Node
+from client.config import ConsumerConfig
+from client.connections import FETCH, Connections, backoff_ms
+from client.errors import ClientClosedError, ErrorCode, KafkaError, LogTruncationError, OffsetOutOfRangeError, error_for
+from client.fetch_session import FetchPosition, FetchSession, SessionRequest
+from client.fetched import FetchedBatch
+from client.metadata import Metadata
+from client.read_committed import visible_batches
+from client.signal import Signal
+from client.subscription import (
+    EARLIEST_TIMESTAMP,
+    LATEST_TIMESTAMP,
+    FetchState,
+    PartitionState,
+    Subscription,
+)
+from protocol.generated.fetch import (
+    FetchPartition,
+    FetchRequest,
+    FetchResponse,
+    FetchTopic,
+    ForgottenTopic,
+    PartitionData,
+)
+from protocol.records import iter_batches
+from protocol.types import Buffer, TopicPartition
+from runtime.env import Env
+
+RESET_TIMESTAMPS = {"earliest": EARLIEST_TIMESTAMP, "latest": LATEST_TIMESTAMP}
+
+_BACK_OFF = frozenset(
+    {
+        ErrorCode.UNKNOWN_LEADER_EPOCH,
+        ErrorCode.OFFSET_NOT_AVAILABLE,
+        ErrorCode.UNKNOWN_SERVER_ERROR,
+        ErrorCode.REQUEST_TIMED_OUT,
+    }
+)
+
+
+class Fetcher:
+    """Fetches ahead of the user, at most ``max_partition_fetch_bytes`` per partition and ``fetch_max_bytes`` in all."""
+
+    def __init__(
+        self,
+        env: Env,
+        config: ConsumerConfig,
+        subscription: Subscription,
+        metadata: Metadata,
+        connections: Connections,
+        tasks: TaskGroup,
+        on_data: Callable[[], None],
+    ) -> None:
+        self._env = env
+        self._config = config
+        self._subscription = subscription
+        self._metadata = metadata
+        self._connections = connections
+        self._tasks = tasks
+        self._on_data = on_data
+        self._wakes: dict[int, Signal] = {}
+        metadata.on_update(self.wake)
+
+    def wake(self) -> None:
+        """Partitions may have become fetchable: assigned, positioned, resumed, or their buffer was read."""
+        for tp in self._subscription.partitions:
+            leader = self._metadata.cluster.leader(tp)
+            if leader >= 0 and leader not in self._wakes:
+                self._start(leader)
+        for signal in self._wakes.values():
+            signal.set()
+
+    def _start(self, node_id: int) -> Signal:
+        signal = self._wakes[node_id] = Signal()
+        self._tasks.start_soon(self._run, node_id, signal)
+        return signal
+
+    async def _run(self, node_id: int, wake: Signal) -> None:
+        """Fetch from one broker for ever."""
+        session = FetchSession()
+        failures = 0
+        while True:
+            plan, full, retry_s = self._plan(node_id)
+            node = self._metadata.node(node_id)
+            if node is None or not plan:
+                await wake.wait(retry_s)
+                continue
+            # With a full buffer about, the broker must not hold the request: space may be made any moment.
+            wait_ms = 0 if full else self._config.fetch_max_wait_ms
+            try:
+                empty = await self._fetch(node, session, plan, wait_ms)
+                failures = 0
+            except KafkaError:
+                session.reset()
+                self._metadata.request_update()
+                failures += 1
+                pause_ms = backoff_ms(
+                    failures,
+                    self._config.retry_backoff_ms,
+                    self._config.retry_backoff_max_ms,
+                    self._env.rng.random(),
+                )
+                await anyio.sleep(pause_ms / 1000)
+                continue
+            except ClientClosedError:
+                return
+            if empty and full:
+                await wake.wait(self._config.fetch_max_wait_ms / 1000)
+
+    # ------------------------------------------------------------ asking
+
+    def _plan(self, node_id: int) -> tuple[dict[TopicPartition, FetchPosition], bool, float | None]:
+        """What to fetch from a broker; whether a full buffer leaves some out; seconds until a backoff ends."""
+        config = self._config
+        now = self._env.clock.monotonic()
+        states = self._subscription.partitions
+        room = config.fetch_max_bytes - sum(state.buffered_bytes for state in states.values())
+        plan: dict[TopicPartition, FetchPosition] = {}
+        full = False
+        retry_s: float | None = None
+        for tp, state in states.items():
+            if state.state is not FetchState.FETCHING or state.paused or state.error is not None:
+                continue
+            if self._source(state, now) != node_id:
+                continue
+            if state.retry_at > now:
+                retry_s = min(retry_s or state.retry_at - now, state.retry_at - now)
+                continue
+            if state.buffer and (state.buffered_bytes >= config.max_partition_fetch_bytes or room <= 0):
+                full = True
+                continue
+            plan[tp] = FetchPosition(
+                state.fetch_offset,
+                self._metadata.cluster.leader_epoch(tp),
+                state.last_fetched_epoch,
+                config.max_partition_fetch_bytes,
+            )
+        return plan, full, retry_s
+
+    def _source(self, state: PartitionState, now: float) -> int:
+        """The broker to fetch a partition from: the leader, or the replica it pointed this client's rack to."""
+        if state.read_replica >= 0:
+            if now < state.read_replica_until and self._metadata.node(state.read_replica) is not None:
+                return state.read_replica
+            state.read_replica = -1
+        return self._metadata.cluster.leader(state.tp)
+
+    async def _fetch(
+        self, node: Node, session: FetchSession, plan: dict[TopicPartition, FetchPosition], wait_ms: int
+    ) -> bool:
+        """One request and its answer; True when it brought nothing."""
+        versions = {tp: self._subscription.partitions[tp].version for tp in plan}
+        request = self._request(session.next_request(plan), wait_ms)
+        response: FetchResponse = await self._connections.request(
+            node, request, purpose=FETCH, timeout_ms=self._config.request_timeout_ms + wait_ms
+        )
+        if not session.on_response(ErrorCode.of(response.error_code), response.session_id):
+            return False
+        brought = False
+        for topic in response.responses:
+            for data in topic.partitions:
+                tp = TopicPartition(topic.topic, data.partition_index)
+                state = self._subscription.partitions.get(tp)
+                asked = plan.get(tp)
+                if state is None or asked is None or state.version != versions[tp]:
+                    continue
+                if state.fetch_offset == asked.offset and state.state is FetchState.FETCHING:
+                    brought = self._take(node, state, asked, data) or brought
+        if brought:
+            self._on_data()
+        return not brought
+
+    def _request(self, part: SessionRequest, wait_ms: int) -> FetchRequest:
+        config = self._config
+        topics: dict[str, FetchTopic] = {}
+        for (name, partition), position in part.send.items():
+            topic = topics.get(name)
+            if topic is None:
+                topic = topics[name] = FetchTopic(topic=name)
+            topic.partitions.append(
+                FetchPartition(
+                    partition=partition,
+                    current_leader_epoch=position.current_leader_epoch,
+                    fetch_offset=position.offset,
+                    last_fetched_epoch=position.last_fetched_epoch,
+                    partition_max_bytes=position.max_bytes,
+                )
+            )
+        forgotten: dict[str, ForgottenTopic] = {}
+        for name, partition in part.forget:
+            forgotten.setdefault(name, ForgottenTopic(topic=name)).partitions.append(partition)
+        return FetchRequest(
+            replica_id=-1,
+            max_wait_ms=wait_ms,
+            min_bytes=config.fetch_min_bytes,
+            max_bytes=config.fetch_max_bytes,
+            isolation_level=1 if config.isolation_level == "read_committed" else 0,
+            session_id=part.session_id,
+            session_epoch=part.epoch,
+            topics=list(topics.values()),
+            forgotten_topics_data=list(forgotten.values()),
+            rack_id=config.client_rack or "",
+        )
+
+    # ------------------------------------------------------------ taking answers
+
+    def _take(self, node: Node, state: PartitionState, asked: FetchPosition, data: PartitionData) -> bool:
+        """Take one partition's answer; True when the user has something to come back for."""
+        error = ErrorCode.of(data.error_code)
+        if error is not ErrorCode.NONE:
+            return self._take_error(node, state, asked, error)
+        diverging = data.diverging_epoch
+        if diverging is not None and diverging.epoch >= 0 and diverging.end_offset < asked.offset:
+            truncate(state, diverging.end_offset, diverging.epoch, self._config.auto_offset_reset)
+            return True
+        state.high_watermark = data.high_watermark
+        state.last_stable_offset = data.last_stable_offset
+        if data.log_start_offset >= 0:
+            state.log_start_offset = data.log_start_offset
+        if data.preferred_read_replica >= 0:
+            state.read_replica = data.preferred_read_replica
+            state.read_replica_until = self._env.clock.monotonic() + self._config.metadata_max_age_ms / 1000
+            self.wake()
+            return False
+        records = data.records
+        if not isinstance(records, bytes | bytearray | memoryview) or len(records) == 0:
+            return False
+        try:
+            return self._buffer(state, data, records)
+        except KafkaError as damaged:
+            state.error = error_for(damaged.code, f"{state.tp} from offset {state.fetch_offset}: {damaged.message}")
+            return True
+
+    def _buffer(self, state: PartitionState, data: PartitionData, records: Buffer) -> bool:
+        config = self._config
+        aborted = [(a.producer_id, a.first_offset) for a in data.aborted_transactions or ()]
+        batches = iter_batches(records, allow_partial_tail=True)
+        read_committed = config.isolation_level == "read_committed"
+        added = False
+        for batch, visible in visible_batches(batches, aborted, read_committed=read_committed):
+            if batch.last_offset < state.fetch_offset:
+                continue
+            if config.check_crcs:
+                batch.ensure_valid()
+            state.add(FetchedBatch(batch, state.fetch_offset, visible=visible))
+            added = True
+        return added
+
+    def _take_error(self, node: Node, state: PartitionState, asked: FetchPosition, error: ErrorCode) -> bool:
+        config = self._config
+        if state.read_replica == node.id:
+            state.read_replica = -1  # a follower that cannot serve: the leader knows best
+        if error is ErrorCode.OFFSET_OUT_OF_RANGE:
+            if self._metadata.cluster.leader(state.tp) != node.id:
+                return False
+            timestamp = RESET_TIMESTAMPS.get(config.auto_offset_reset)
+            if timestamp is None:
+                state.error = OffsetOutOfRangeError({state.tp: asked.offset})
+            elif state.buffer:
+                state.retry_at = self._env.clock.monotonic() + config.retry_backoff_ms / 1000
+            else:
+                state.reset(timestamp)
+            return True
+        if error.refreshes_metadata:
+            self._metadata.request_update()
+        if error.retriable or error in _BACK_OFF:
+            state.retry_at = self._env.clock.monotonic() + config.retry_backoff_ms / 1000
+            return False
+        state.error = error_for(error, f"{state.tp}: {error.message}")
+        return True
+
+
+def truncate(state: PartitionState, end_offset: int, epoch: int, auto_offset_reset: str) -> None:
+    """The log no longer holds what was read from ``end_offset`` on: go back there, or with no reset policy say so."""
+    if auto_offset_reset == "none":
+        state.error = LogTruncationError({state.tp: end_offset})
+        state.validated()
+        return
+    position = min(state.position, end_offset)
+    state.seek(position)
+    state.position_epoch = state.last_fetched_epoch = epoch

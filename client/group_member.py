@@ -1,0 +1,108 @@
+"""A member of a consumer group (classic protocol): states and what each error code means for it. No IO.
+
+Kafka's ``AbstractCoordinator`` and ``ConsumerCoordinator``.
+"""
+
+from __future__ import annotations
+
+import enum
+
+from client.errors import ErrorCode
+
+NO_GENERATION = -1
+UNKNOWN_MEMBER = ""
+
+
+class MemberState(enum.Enum):
+    """Where a member stands, and from which states it may come there."""
+
+    UNJOINED = "unjoined"
+    JOINING = "joining"
+    SYNCING = "syncing"
+    STABLE = "stable"
+
+
+_FROM: dict[MemberState, frozenset[MemberState]] = {
+    MemberState.UNJOINED: frozenset(MemberState),
+    MemberState.JOINING: frozenset(
+        {MemberState.UNJOINED, MemberState.STABLE, MemberState.SYNCING, MemberState.JOINING}
+    ),
+    MemberState.SYNCING: frozenset({MemberState.JOINING}),
+    MemberState.STABLE: frozenset({MemberState.SYNCING}),
+}
+
+
+class Reaction(enum.Enum):
+    """What to do after an error."""
+
+    RETRY = "retry"
+    """The same request again after a pause."""
+    FIND_COORDINATOR = "find coordinator"
+    REJOIN = "rejoin"
+    """Join again with what is known."""
+    REJOIN_AS_NEW = "rejoin as new"
+    """The group has forgotten this member: its partitions are lost, join without a member id."""
+    FAIL = "fail"
+
+
+_COMMON: dict[ErrorCode, Reaction] = {
+    ErrorCode.COORDINATOR_LOAD_IN_PROGRESS: Reaction.RETRY,
+    ErrorCode.COORDINATOR_NOT_AVAILABLE: Reaction.FIND_COORDINATOR,
+    ErrorCode.NOT_COORDINATOR: Reaction.FIND_COORDINATOR,
+    ErrorCode.NETWORK_EXCEPTION: Reaction.FIND_COORDINATOR,
+    ErrorCode.REQUEST_TIMED_OUT: Reaction.FIND_COORDINATOR,
+    ErrorCode.REBALANCE_IN_PROGRESS: Reaction.REJOIN,
+    ErrorCode.MEMBER_ID_REQUIRED: Reaction.REJOIN,
+    ErrorCode.UNKNOWN_MEMBER_ID: Reaction.REJOIN_AS_NEW,
+    ErrorCode.ILLEGAL_GENERATION: Reaction.REJOIN_AS_NEW,
+}
+
+
+class GroupMember:
+    """Identity and state of this member."""
+
+    __slots__ = ("generation_id", "leader", "member_id", "protocol_name", "rejoin_needed", "state")
+
+    def __init__(self) -> None:
+        self.state = MemberState.UNJOINED
+        self.generation_id = NO_GENERATION
+        self.member_id = UNKNOWN_MEMBER
+        self.protocol_name: str | None = None
+        self.leader = False
+        self.rejoin_needed = True
+
+    def become(self, state: MemberState) -> None:
+        """Change state; ValueError for a change the table does not have."""
+        if self.state not in _FROM[state]:
+            raise ValueError(f"a member cannot become {state.value} when it is {self.state.value}")
+        self.state = state
+
+    def joined(self, generation_id: int, member_id: str, protocol_name: str | None, leader: bool) -> None:
+        """JoinGroup was answered."""
+        self.generation_id = generation_id
+        self.member_id = member_id
+        self.protocol_name = protocol_name
+        self.leader = leader
+        self.become(MemberState.SYNCING)
+
+    def synced(self) -> None:
+        """SyncGroup was answered: the assignment is this generation's."""
+        self.become(MemberState.STABLE)
+        self.rejoin_needed = False
+
+    def forget(self, *, keep_member_id: bool = False) -> None:
+        """The group no longer counts this member in its generation."""
+        self.become(MemberState.UNJOINED)
+        self.generation_id = NO_GENERATION
+        if not keep_member_id:
+            self.member_id = UNKNOWN_MEMBER
+        self.leader = False
+        self.rejoin_needed = True
+
+
+def react(error: ErrorCode) -> Reaction:
+    """What a member does about an error in the answer to JoinGroup, SyncGroup, Heartbeat or OffsetCommit."""
+    known = _COMMON.get(error)
+    if known is not None:
+        return known
+    return Reaction.RETRY if error.retriable else Reaction.FAIL

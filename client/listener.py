@@ -1,0 +1,44 @@
+"""What the user is told about rebalances."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Sequence
+
+from protocol.types import TopicPartition
+
+
+class RebalanceListener:
+    """Calls the user's ``on_partitions_revoked``, ``on_partitions_assigned`` and ``on_partitions_lost``.
+
+    Each may be missing, a plain function or an async one, taking a list of TopicPartition. Without
+    ``on_partitions_lost`` the revoked callback is called for lost partitions too, as in Kafka.
+    """
+
+    __slots__ = ("_listener",)
+
+    def __init__(self, listener: object | None = None) -> None:
+        self._listener = listener
+
+    async def revoked(self, partitions: Sequence[TopicPartition]) -> None:
+        """The partitions are about to go to another member; offsets can still be committed."""
+        await self._call("on_partitions_revoked", partitions)
+
+    async def assigned(self, partitions: Sequence[TopicPartition]) -> None:
+        """The partitions are this member's from now on; empty when a rebalance brought none."""
+        await self._call("on_partitions_assigned", partitions)
+
+    async def lost(self, partitions: Sequence[TopicPartition]) -> None:
+        """The partitions may belong to another member already; commits for them fail."""
+        if getattr(self._listener, "on_partitions_lost", None) is not None:
+            await self._call("on_partitions_lost", partitions)
+        else:
+            await self._call("on_partitions_revoked", partitions)
+
+    async def _call(self, name: str, partitions: Sequence[TopicPartition]) -> None:
+        callback: Callable[[list[TopicPartition]], object] | None = getattr(self._listener, name, None)
+        if callback is None:
+            return
+        result = callback(sorted(partitions))
+        if inspect.isawaitable(result):
+            await result
