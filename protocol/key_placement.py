@@ -9,22 +9,27 @@ Hashes are ``murmur2(key) & 0x7fffffff`` as in Kafka's Java client (``Utils.murm
 
 from __future__ import annotations
 
-_M = 0x5BD1E995
-_MASK = 0xFFFFFFFF
-_SEED = 0x9747B28C
+from typing import TYPE_CHECKING, Final
+
+if TYPE_CHECKING:
+    from mypy_extensions import i64
+
+_M: Final = 0x5BD1E995
+_MASK: Final = 0xFFFFFFFF
+_SEED: Final = 0x9747B28C
 
 
 def murmur2(data: bytes) -> int:
     """MurmurHash2 of ``data`` with Kafka's seed, as an unsigned 32-bit number."""
+    # i64 matters to mypyc alone: its product may wrap, of which the mask keeps the 32 bits that count.
     length = len(data)
-    h = _SEED ^ length
+    h: i64 = _SEED ^ length
     whole = length & ~3
     pos = 0
     while pos < whole:
-        k = data[pos] | data[pos + 1] << 8 | data[pos + 2] << 16 | data[pos + 3] << 24
+        k: i64 = data[pos] | data[pos + 1] << 8 | data[pos + 2] << 16 | data[pos + 3] << 24
         k = k * _M & _MASK
-        k ^= k >> 24
-        h = (h * _M & _MASK) ^ (k * _M & _MASK)
+        h = (h * _M ^ (k ^ k >> 24) * _M) & _MASK
         pos += 4
     tail = length - whole
     if tail:
