@@ -1,0 +1,210 @@
+"""Frames, headers and the buffers they live in."""
+
+from __future__ import annotations
+
+import struct
+
+import pytest
+
+from protocol.api_keys import ApiKey
+from protocol.framing import (
+    BUFFER_BYTES,
+    GROWTH,
+    BufferPool,
+    ClientConnection,
+    FrameError,
+    Request,
+    RequestHeader,
+    ServerConnection,
+    UnsupportedRequestError,
+    decode_response,
+    encode_request,
+    encode_response,
+)
+from protocol.generated.api_versions import ApiVersion, ApiVersionsRequest, ApiVersionsResponse
+from protocol.generated.heartbeat import HeartbeatRequest, HeartbeatResponse
+from protocol.generated.metadata import MetadataRequest, MetadataResponse
+from protocol.generated.produce import PartitionProduceData, ProduceRequest, TopicProduceData
+from protocol.primitives import DecodeError, Message
+
+
+def wire(body: Message, version: int, correlation_id: int = 1, client_id: str | None = "me") -> bytes:
+    return b"".join(encode_request(RequestHeader(body.API_KEY, version, correlation_id, client_id), body))  # type: ignore[arg-type]
+
+
+def feed(connection: ServerConnection, data: bytes) -> list[Request]:
+    """Receive all of ``data``, as much at a time as the connection takes."""
+    found = []
+    position = 0
+    while position < len(data):
+        buffer = connection.buffer()
+        assert len(buffer) > 0
+        count = min(len(buffer), len(data) - position)
+        buffer[:count] = data[position : position + count]
+        connection.received(count)
+        position += count
+        while (request := connection.next_request()) is not None:
+            found.append(request)
+    return found
+
+
+def produce(size: int, fill: bytes = b"r") -> ProduceRequest:
+    partition = PartitionProduceData(records=fill * size)
+    return ProduceRequest(acks=1, topic_data=[TopicProduceData(name="t", partition_data=[partition])])
+
+
+def records_of(request: Request) -> bytes:
+    assert isinstance(request.body, ProduceRequest)
+    records = request.body.topic_data[0].partition_data[0].records
+    assert isinstance(records, memoryview)
+    return bytes(records)
+
+
+def test_request_headers_by_hand() -> None:
+    """Header version 1 before the first flexible version of an API, 2 from it on: then a byte of tags."""
+    assert wire(HeartbeatRequest(), 3)[4:14] == struct.pack(">hhih", 12, 3, 1, 2)
+    assert wire(MetadataRequest(), 8)[14:16] == b"me"
+    assert wire(MetadataRequest(), 9)[14:17] == b"me\0"
+    assert wire(MetadataRequest(), 0, client_id=None)[12:14] == b"\xff\xff"
+
+
+@pytest.mark.parametrize("client_id", ["me", "", None, "ü"])
+@pytest.mark.parametrize("version", [0, 9])
+def test_a_request(version: int, client_id: str | None) -> None:
+    data = wire(MetadataRequest(), version, 77, client_id)
+    (request,) = feed(ServerConnection(), data)
+    assert request.header == RequestHeader(ApiKey.METADATA, version, 77, client_id)
+    assert request.body == MetadataRequest()
+    assert request.size == len(data) - 4
+    assert not request.unsupported
+
+
+def test_tags_in_a_header_are_skipped() -> None:
+    data = bytearray(wire(MetadataRequest(), 9))
+    data[16:17] = b"\1\5\2xx"
+    data[:4] = struct.pack(">i", len(data) - 4)
+    (request,) = feed(ServerConnection(), bytes(data))
+    assert request.body == MetadataRequest()
+
+
+def test_responses() -> None:
+    for version, header in ((3, 4), (4, 5)):
+        parts = encode_response(ApiKey.HEARTBEAT, version, 9, HeartbeatResponse(error_code=27))
+        data = b"".join(parts)  # type: ignore[arg-type]
+        assert struct.unpack(">ii", data[:8]) == (len(data) - 4, 9)
+        assert len(data) == 4 + header + len(HeartbeatResponse().encode(version))
+        assert decode_response(ApiKey.HEARTBEAT, version, memoryview(data)[4:]) == (9, HeartbeatResponse(error_code=27))
+
+
+def test_api_versions_response_header_is_always_version_0() -> None:
+    response = ApiVersionsResponse(api_keys=[ApiVersion(api_key=18, max_version=3)])
+    data = b"".join(encode_response(ApiKey.API_VERSIONS, 3, 5, response))  # type: ignore[arg-type]
+    assert data[8:] == response.encode(3)
+    assert decode_response(ApiKey.API_VERSIONS, 3, memoryview(data)[4:]) == (5, response)
+
+
+def test_api_versions_refused_is_read_in_version_0() -> None:
+    """KIP-511: an unsupported version is answered in version 0 with error 35."""
+    response = ApiVersionsResponse(error_code=35, api_keys=[ApiVersion(api_key=18, max_version=3)])
+    data = b"".join(encode_response(ApiKey.API_VERSIONS, 0, 5, response))  # type: ignore[arg-type]
+    assert decode_response(ApiKey.API_VERSIONS, 3, memoryview(data)[4:]) == (5, response)
+
+
+def test_api_versions_of_an_unknown_version() -> None:
+    data = bytearray(wire(ApiVersionsRequest(), 3))
+    data[6:8] = struct.pack(">h", 4)
+    (request,) = feed(ServerConnection(), bytes(data))
+    assert request.unsupported
+    assert request.header == RequestHeader(18, 4, 1, "me")
+    assert request.body == ApiVersionsRequest()
+
+
+@pytest.mark.parametrize("size", [-1, -(2**31), 1001, 2**31 - 1])
+def test_sizes_out_of_bounds(size: int) -> None:
+    with pytest.raises(FrameError, match=str(size)):
+        feed(ServerConnection(1000), struct.pack(">i", size))
+
+
+@pytest.mark.parametrize(("key", "version"), [(3, 12), (3, -1), (0, 10), (1, 3), (9999, 0), (-1, 0), (25300, 0)])
+def test_unknown_apis_and_versions(key: int, version: int) -> None:
+    header = struct.pack(">hhih", key, version, 1, -1)
+    with pytest.raises(UnsupportedRequestError, match="not implemented"):
+        feed(ServerConnection(), struct.pack(">i", len(header)) + header)
+
+
+def test_a_request_cut_at_every_byte_in_its_frame() -> None:
+    frame = wire(MetadataRequest(), 9)[4:]
+    for length in range(len(frame)):
+        with pytest.raises(DecodeError):
+            feed(ServerConnection(), struct.pack(">i", length) + frame[:length])
+
+
+def test_a_response_cut_at_every_byte() -> None:
+    frame = b"".join(encode_response(ApiKey.METADATA, 9, 1, MetadataResponse()))[4:]  # type: ignore[arg-type]
+    for length in range(len(frame)):
+        with pytest.raises(DecodeError):
+            decode_response(ApiKey.METADATA, 9, memoryview(frame)[:length])
+
+
+def test_an_idle_connection_holds_no_buffer() -> None:
+    connection = ServerConnection()
+    assert connection.idle
+    data = wire(MetadataRequest(), 9)
+    assert feed(connection, data[:-1]) == []
+    assert not connection.idle
+    assert len(feed(connection, data[-1:])) == 1
+    assert connection.idle
+
+
+def test_a_buffer_is_used_again_once_nobody_looks_at_it() -> None:
+    pool = BufferPool()
+    connection = ServerConnection(pool=pool)
+    buffer = pool.take()
+    pool.give(buffer)
+    feed(connection, wire(MetadataRequest(), 9))
+    assert pool.take() is buffer
+
+
+def test_a_buffer_is_not_used_again_while_its_records_are_held() -> None:
+    pool = BufferPool()
+    connection = ServerConnection(pool=pool)
+    held = feed(connection, wire(produce(100, b"a"), 9))
+    more = [feed(connection, wire(produce(100, fill), 9))[0] for fill in (b"b", b"c", b"d")]
+    assert [records_of(request) for request in held + more] == [fill * 100 for fill in (b"a", b"b", b"c", b"d")]
+
+
+def test_a_pool_keeps_no_more_than_it_may() -> None:
+    pool = BufferPool(max_buffers=2)
+    buffers = [pool.take() for _ in range(4)]
+    for buffer in buffers:
+        pool.give(buffer)
+    assert [pool.take() is buffer for buffer in buffers[2:]] == [True, True]
+    assert all(pool.take() is not buffer for buffer in buffers)
+
+
+@pytest.mark.parametrize("size", [BUFFER_BYTES - 100, BUFFER_BYTES, BUFFER_BYTES + 1, 1_000_000, 5_000_000])
+def test_frames_larger_than_a_buffer(size: int) -> None:
+    connection = ServerConnection()
+    data = wire(MetadataRequest(), 9) + wire(produce(size), 9) + wire(produce(10), 3)
+    _, large, small = feed(connection, data)
+    assert len(records_of(large)) == size
+    assert len(records_of(small)) == 10
+    assert connection.idle
+
+
+def test_a_size_alone_claims_no_memory() -> None:
+    connection = ServerConnection(100_000_000)
+    feed(connection, struct.pack(">i", 100_000_000))
+    assert len(connection.buffer()) <= BUFFER_BYTES
+    feed(connection, b"x" * BUFFER_BYTES)
+    assert len(connection.buffer()) <= GROWTH * (BUFFER_BYTES + 4)
+
+
+def test_closing_gives_the_buffer_back() -> None:
+    pool = BufferPool()
+    connection = ClientConnection(pool=pool)
+    connection.buffer()[:2] = b"\0\0"
+    connection.received(2)
+    connection.close()
+    assert connection.idle
+    assert connection.next_frame() is None
