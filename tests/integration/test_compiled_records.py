@@ -1,0 +1,61 @@
+"""The compiled record codec is the same program: the tests of the pure one pass on it."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+
+pytestmark = pytest.mark.integration
+
+
+@pytest.fixture(scope="module")
+def compiled(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A directory with the package ``protocol`` and its extension modules, as a compiled wheel installs them."""
+    for name in ("hatchling", "mypyc", "setuptools"):
+        pytest.importorskip(name)
+    import hatch_build
+
+    if not hatch_build._can_compile():
+        pytest.skip("no C compiler")
+    work = tmp_path_factory.mktemp("compiled")
+    built = hatch_build.compile_modules(ROOT, work)
+    assert {path.name.split(".")[0] for path in built} >= {"records", "key_placement"}
+    return work
+
+
+def run_with(path: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
+    """Python with ``path`` before the checkout and nothing from the working directory."""
+    command = [sys.executable, "-P", *arguments]
+    environment = {**os.environ, "PYTHONPATH": str(path)}
+    return subprocess.run(command, cwd=path, env=environment, capture_output=True, text=True, check=False)
+
+
+def test_the_extension_modules_are_the_ones_imported(compiled: Path) -> None:
+    code = "import protocol.records as r, protocol.key_placement as k; print(r.__file__, k.__file__)"
+    result = run_with(compiled, "-c", code)
+    assert result.stdout.count(str(compiled)) == 2, result.stderr
+    assert ".py " not in result.stdout
+
+
+@pytest.mark.parametrize("tests", ["tests/unit/protocol_records", "tests/property/records"])
+def test_the_tests_of_the_pure_modules_pass_on_the_compiled_ones(compiled: Path, tests: str) -> None:
+    options = ["-p", "no:cacheprovider", "-c", str(ROOT / "pyproject.toml"), "--rootdir", str(ROOT)]
+    result = run_with(compiled, "-m", "pytest", *options, str(ROOT / tests))
+    assert result.returncode == 0, result.stdout[-3000:] + result.stderr[-1000:]
+
+
+def test_the_switch_takes_no_other_word(monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("hatchling")
+    import hatch_build
+
+    monkeypatch.setenv("ANABRANCH_COMPILE", "0")
+    assert not hatch_build._wanted()
+    monkeypatch.setenv("ANABRANCH_COMPILE", "1")
+    assert hatch_build._wanted()
+    monkeypatch.setenv("ANABRANCH_COMPILE", "yes")
+    with pytest.raises(ValueError, match="ANABRANCH_COMPILE"):
+        hatch_build._wanted()
