@@ -1,0 +1,338 @@
+"""Drives the pure core of the group coordinator: events in, replies and records out, no loop, no clock, no log.
+
+``Driver`` holds a shard and its log. Writes wait in ``in_flight`` until ``settle`` decides their fate; with
+``auto_commit`` that happens at once. Every record passes through its bytes on the way into ``log``.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from dataclasses import dataclass, field
+from typing import Any
+
+from broker.coordinator import admin, expiry, join, membership, offsets, sync
+from broker.coordinator.config import GroupConfig
+from broker.coordinator.durable import CoordinatorRecord, DurableState
+from broker.coordinator.outcome import Now, Outcome, Write
+from broker.coordinator.records import UnknownRecord, decode, encode
+from broker.coordinator.shard import Shard, Turn
+from protocol.errors import ErrorCode
+from protocol.generated.consumer_protocol import ConsumerProtocolSubscription
+from protocol.generated.heartbeat import HeartbeatRequest
+from protocol.generated.join_group import JoinGroupRequest, JoinGroupRequestProtocol
+from protocol.generated.leave_group import LeaveGroupRequest, MemberIdentity
+from protocol.generated.offset_commit import (
+    OffsetCommitRequest,
+    OffsetCommitRequestPartition,
+    OffsetCommitRequestTopic,
+)
+from protocol.generated.offset_delete import (
+    OffsetDeleteRequest,
+    OffsetDeleteRequestPartition,
+    OffsetDeleteRequestTopic,
+)
+from protocol.generated.sync_group import SyncGroupRequest, SyncGroupRequestAssignment
+from protocol.primitives import encode_versioned
+from protocol.types import TopicPartition
+
+WALL_START_MS = 1_600_000_000_000
+GROUP = "g"
+
+
+@dataclass(frozen=True)
+class Context:
+    """A request's sender."""
+
+    client_id: str | None = "c"
+    client_host: str = "127.0.0.1"
+    api_version: int = 7
+
+
+def subscription(*topics: str) -> bytes:
+    """A consumer's metadata in JoinGroup."""
+    return encode_versioned(ConsumerProtocolSubscription(topics=list(topics)), 1)
+
+
+@dataclass
+class Driver:
+    """One shard under test."""
+
+    config: GroupConfig = field(default_factory=GroupConfig)
+    auto_commit: bool = True
+    ms: int = 0
+    replies: dict[str, Any] = field(default_factory=dict)
+    order: list[str] = field(default_factory=list)
+    """Tokens in the order they were answered."""
+    in_flight: deque[Write] = field(default_factory=deque)
+    log: list[CoordinatorRecord] = field(default_factory=list)
+    missing_topics: frozenset[str] = frozenset()
+    ids: int = 0
+    tokens: int = 0
+
+    def __post_init__(self) -> None:
+        self.shard = Shard(self.config)
+
+    # ------------------------------------------------------------ machinery
+
+    @property
+    def now(self) -> Now:
+        return Now(WALL_START_MS + self.ms, self.ms)
+
+    def turn(self) -> Turn:
+        return Turn(self.shard, self.now)
+
+    def perform(self, out: Outcome) -> None:
+        for token, response in out.replies:
+            assert isinstance(token, str)
+            assert token not in self.replies, f"{token} answered twice"
+            self.replies[token] = response
+            self.order.append(token)
+        self.in_flight.extend(out.writes)
+        if self.auto_commit:
+            self.settle_all()
+
+    def settle(self, error: ErrorCode = ErrorCode.NONE) -> None:
+        """Decide the fate of the oldest write."""
+        write = self.in_flight.popleft()
+        if error is ErrorCode.NONE:
+            for record in write.records:
+                self.shard.durable.replay(record)
+                stored = decode(*encode(record))
+                assert not isinstance(stored, UnknownRecord)
+                self.log.append(stored)
+        if write.then is not None:
+            self.perform(write.then.resolve(self.shard, error, self.now))
+
+    def settle_all(self) -> None:
+        while self.in_flight:
+            self.settle()
+
+    def advance(self, by_ms: int) -> None:
+        """Let time pass, with every deadline met on the way."""
+        until = self.ms + by_ms
+        for _ in range(10_000):
+            due = [g for g in self.shard.groups.values() if g.wake_ms is not None and g.wake_ms <= until]
+            if not due:
+                self.ms = until
+                return
+            group = min(due, key=lambda g: (g.wake_ms, g.group_id))
+            assert group.wake_ms is not None
+            self.ms = max(self.ms, group.wake_ms)
+            turn = self.turn()
+            membership.on_deadlines(turn, group)
+            self.perform(turn.out)
+        raise AssertionError("the group wants to be woken for ever")
+
+    def restarted(self) -> Driver:
+        """A successor that loaded this one's log."""
+        successor = Driver(self.config, self.auto_commit, self.ms, ids=self.ids + 1000, tokens=self.tokens)
+        for record in self.log:
+            successor.shard.durable.replay(record)
+        successor.log = list(self.log)
+        membership.adopt_groups(successor.turn())
+        return successor
+
+    def replayed(self) -> DurableState:
+        """What the log alone says."""
+        state = DurableState()
+        for record in self.log:
+            state.replay(record)
+        return state
+
+    def _token(self, token: str | None) -> str:
+        if token is not None:
+            return token
+        self.tokens += 1
+        return f"t{self.tokens}"
+
+    # ------------------------------------------------------------ requests
+
+    def join(
+        self,
+        member_id: str = "",
+        *,
+        group: str = GROUP,
+        v: int = 3,
+        token: str | None = None,
+        client: str = "c",
+        instance: str | None = None,
+        session_ms: int = 10_000,
+        rebalance_ms: int = 20_000,
+        protocol_type: str = "consumer",
+        protocols: tuple[str, ...] = ("range",),
+        metadata: bytes = b"",
+        topics: tuple[str, ...] | None = None,
+    ) -> str:
+        token = self._token(token)
+        self.ids += 1
+        blob = metadata if topics is None else subscription(*topics)
+        request = JoinGroupRequest(
+            group_id=group,
+            session_timeout_ms=session_ms,
+            rebalance_timeout_ms=rebalance_ms,
+            member_id=member_id,
+            group_instance_id=instance,
+            protocol_type=protocol_type,
+            protocols=[JoinGroupRequestProtocol(name=name, metadata=blob) for name in protocols],
+        )
+        turn = self.turn()
+        join.join_group(turn, token, Context(client, api_version=v), request, str(self.ids))
+        self.perform(turn.out)
+        return token
+
+    def sync(
+        self,
+        member_id: str,
+        generation: int,
+        assignments: dict[str, bytes] | None = None,
+        *,
+        group: str = GROUP,
+        v: int = 5,
+        token: str | None = None,
+        instance: str | None = None,
+        protocol_type: str | None = "consumer",
+        protocol: str | None = "range",
+    ) -> str:
+        token = self._token(token)
+        request = SyncGroupRequest(
+            group_id=group,
+            generation_id=generation,
+            member_id=member_id,
+            group_instance_id=instance,
+            protocol_type=protocol_type,
+            protocol_name=protocol,
+            assignments=[SyncGroupRequestAssignment(member_id=m, assignment=a) for m, a in (assignments or {}).items()],
+        )
+        turn = self.turn()
+        sync.sync_group(turn, token, v, request)
+        self.perform(turn.out)
+        return token
+
+    def heartbeat(
+        self, member_id: str, generation: int, *, group: str = GROUP, instance: str | None = None
+    ) -> ErrorCode:
+        token = self._token(None)
+        turn = self.turn()
+        request = HeartbeatRequest(
+            group_id=group, generation_id=generation, member_id=member_id, group_instance_id=instance
+        )
+        membership.heartbeat(turn, token, request)
+        self.perform(turn.out)
+        return ErrorCode(self.replies[token].error_code)
+
+    def leave(self, *members: tuple[str, str | None], group: str = GROUP, v: int = 4) -> Any:
+        token = self._token(None)
+        turn = self.turn()
+        identities = [MemberIdentity(member_id=m, group_instance_id=i) for m, i in members]
+        request = LeaveGroupRequest(group_id=group, member_id=members[0][0], members=identities)
+        membership.leave_group(turn, token, v, request)
+        self.perform(turn.out)
+        return self.replies[token]
+
+    def commit(
+        self,
+        offsets_by_partition: dict[tuple[str, int], int],
+        member_id: str = "",
+        generation: int = -1,
+        *,
+        group: str = GROUP,
+        token: str | None = None,
+        metadata: str | None = "",
+        retention_ms: int = -1,
+        leader_epoch: int = -1,
+        instance: str | None = None,
+    ) -> str:
+        token = self._token(token)
+        topics: dict[str, list[OffsetCommitRequestPartition]] = {}
+        for (topic, index), offset in offsets_by_partition.items():
+            topics.setdefault(topic, []).append(
+                OffsetCommitRequestPartition(
+                    partition_index=index,
+                    committed_offset=offset,
+                    committed_metadata=metadata,
+                    committed_leader_epoch=leader_epoch,
+                )
+            )
+        request = OffsetCommitRequest(
+            group_id=group,
+            generation_id_or_member_epoch=generation,
+            member_id=member_id,
+            group_instance_id=instance,
+            retention_time_ms=retention_ms,
+            topics=[OffsetCommitRequestTopic(name=name, partitions=parts) for name, parts in topics.items()],
+        )
+        turn = self.turn()
+        offsets.commit_offsets(turn, token, request, self.exists)
+        self.perform(turn.out)
+        return token
+
+    def exists(self, topic: str, partition: int) -> bool:
+        return topic not in self.missing_topics
+
+    def delete_offsets(self, *partitions: tuple[str, int], group: str = GROUP) -> Any:
+        token = self._token(None)
+        turn = self.turn()
+        request = OffsetDeleteRequest(
+            group_id=group,
+            topics=[
+                OffsetDeleteRequestTopic(name=t, partitions=[OffsetDeleteRequestPartition(partition_index=p)])
+                for t, p in partitions
+            ],
+        )
+        offsets.delete_offsets(turn, token, request, self.exists)
+        self.perform(turn.out)
+        return self.replies[token]
+
+    def delete_group(self, group: str = GROUP, *, token: str | None = None) -> str:
+        token = self._token(token)
+        turn = self.turn()
+        admin.delete_group(turn, token, group)
+        self.perform(turn.out)
+        return token
+
+    def expire(self) -> None:
+        for group in list(self.shard.groups.values()):
+            turn = self.turn()
+            expiry.expire_offsets(turn, group)
+            self.perform(turn.out)
+
+    def remove_partitions(self, *partitions: tuple[str, int]) -> None:
+        for group in list(self.shard.groups.values()):
+            turn = self.turn()
+            expiry.remove_partitions(turn, group, [TopicPartition(*tp) for tp in partitions])
+            self.perform(turn.out)
+
+    # ------------------------------------------------------------ shortcuts
+
+    def error(self, token: str) -> ErrorCode:
+        return ErrorCode(self.replies[token].error_code)
+
+    def commit_error(self, token: str) -> ErrorCode:
+        """The error of a commit of one partition."""
+        (topic,) = self.replies[token].topics
+        (partition,) = topic.partitions
+        return ErrorCode(partition.error_code)
+
+    def committed(self, topic: str, partition: int, group: str = GROUP) -> int | None:
+        found = self.shard.durable.offsets_of(group).get(TopicPartition(topic, partition))
+        return None if found is None else found.offset
+
+    def state(self, group: str = GROUP) -> str:
+        return admin.describe_group(self.shard, group).group_state
+
+    def stable_group(self, *clients: str, group: str = GROUP, **join_options: Any) -> list[str]:
+        """Members of a stable group, one per client, the leader first; each is assigned its own id."""
+        tokens = [self.join(client=client, group=group, **join_options) for client in clients]
+        self.advance(self.config.initial_rebalance_delay_ms)
+        for _ in clients:
+            self.advance(self.config.initial_rebalance_delay_ms)
+        members = [self.replies[token].member_id for token in tokens]
+        generation = self.replies[tokens[0]].generation_id
+        for member_id in reversed(members):
+            protocol = self.replies[tokens[0]].protocol_name
+            options = {"protocol_type": join_options.get("protocol_type", "consumer"), "protocol": protocol}
+            is_leader = member_id == members[0]
+            assignments = {m: m.encode() for m in members} if is_leader else {}
+            self.sync(member_id, generation, assignments, group=group, **options)
+        assert self.state(group) == "Stable"
+        return members
