@@ -1,0 +1,169 @@
+"""A world for tests of the log: real files in a temporary directory, a clock that is set by hand, disks that fail."""
+
+from __future__ import annotations
+
+import errno
+import random
+import uuid
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from broker.log.checkpoint_files import PartitionMetadata
+from broker.log.log_config import LogConfig
+from broker.log.log_loader import Checkpoints, open_log
+from broker.log.partition_log import PartitionLog
+from broker.log.producer_state import ProducerState
+from protocol.records import RecordBatch, build_batch, iter_batches
+from protocol.types import TopicPartition
+from runtime.env import Buffer, Env, File
+from runtime.real_trio import RealNetwork, RealStorage
+
+START_MS = 1_700_000_000_000
+PARTITION = TopicPartition("t", 0)
+TOPIC_ID = uuid.UUID("00112233-4455-6677-8899-aabbccddeeff")
+
+
+class ManualClock:
+    """Wall time as the test sets it."""
+
+    def __init__(self) -> None:
+        self.ms = START_MS
+        self.seconds = 0.0
+
+    def now_ms(self) -> int:
+        return self.ms
+
+    def monotonic(self) -> float:
+        return self.seconds
+
+
+class Crash(BaseException):
+    """The process dies here."""
+
+
+class FaultyFile:
+    """A file whose changes pass through its storage's ``change``."""
+
+    def __init__(self, file: File, storage: FaultyStorage) -> None:
+        self._file = file
+        self._storage = storage
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._file, name)
+
+    def append(self, data: Buffer) -> None:
+        half = bytes(data)[: len(data) // 2]
+        self._storage.change(torn=lambda: self._file.append(half), grows=True)
+        self._file.append(data)
+
+    def truncate(self, size: int) -> None:
+        self._storage.change()
+        self._file.truncate(size)
+
+
+class FaultyStorage(RealStorage):
+    """Real files; the change number ``crash_at`` is the process's last, and a full disk takes nothing new."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.changes = 0
+        self.crash_at = -1
+        self.full = False
+
+    def change(self, torn: Callable[[], None] | None = None, *, grows: bool = False) -> None:
+        """Count a change; raise where the test wants it."""
+        if self.full and grows:
+            raise OSError(errno.ENOSPC, "No space left on device")
+        if self.crash_at >= 0 and self.changes >= self.crash_at:
+            if self.changes == self.crash_at and torn is not None:
+                torn()
+            self.changes += 1
+            raise Crash
+        self.changes += 1
+
+    def open(self, path: str, *, create: bool = False) -> File:
+        if create and not self.exists(path):
+            self.change(grows=True)
+        return FaultyFile(super().open(path, create=create), self)  # type: ignore[return-value]
+
+    def rename(self, old: str, new: str) -> None:
+        self.change()
+        super().rename(old, new)
+
+    def remove(self, path: str) -> None:
+        self.change()
+        super().remove(path)
+
+    def write_atomic(self, path: str, data: bytes) -> None:
+        self.change(grows=True)
+        super().write_atomic(path, data)
+
+
+class LogWorld:
+    """One partition's directory and what opens it."""
+
+    def __init__(self, root: Path) -> None:
+        self.root = root
+        self.clock = ManualClock()
+        self.storage = FaultyStorage()
+        self.env = Env(clock=self.clock, network=RealNetwork(), rng=random.Random(7), storage=self.storage)
+        self.directory = str(root / "t-0")
+
+    def create(self, **config: Any) -> PartitionLog:
+        """A new log; ``config`` as for ``LogConfig``."""
+        metadata = PartitionMetadata(TOPIC_ID, 5)
+        return PartitionLog.create(self.env, self.directory, PARTITION, metadata, LogConfig(**config), ProducerState())
+
+    async def reopen(
+        self, *, clean: bool = False, checkpoints: Checkpoints | None = None, **config: Any
+    ) -> PartitionLog:
+        """The log as the next process finds it."""
+        return await open_log(
+            self.env, self.directory, PARTITION, LogConfig(**config), checkpoints or Checkpoints(), clean=clean
+        )
+
+    def names(self, suffix: str = "") -> list[str]:
+        """Names of the files in the partition's directory."""
+        return [name for name in self.storage.listdir(self.directory) if name.endswith(suffix)]
+
+    def file(self, name: str) -> Path:
+        return self.root / "t-0" / name
+
+
+def batch(
+    *values: bytes | None,
+    key: bytes | None = b"k",
+    timestamp: int = START_MS,
+    keys: list[bytes] | None = None,
+    **fields: Any,
+) -> bytearray:
+    """A batch of one record per value."""
+    names = keys or [key] * len(values)
+    records = [(name, value, (), timestamp + index) for index, (name, value) in enumerate(zip(names, values))]
+    return bytearray(build_batch(records, **fields))
+
+
+def idempotent(sequence: int, count: int = 1, *, producer_id: int = 9, epoch: int = 0, **fields: Any) -> bytearray:
+    """A batch of an idempotent producer."""
+    return batch(*[b"v"] * count, producer_id=producer_id, producer_epoch=epoch, base_sequence=sequence, **fields)
+
+
+def read_all(log: PartitionLog, upper_bound: int | None = None) -> list[RecordBatch]:
+    """Every batch from the log start to ``upper_bound`` (the log end)."""
+    end = log.log_end_offset if upper_bound is None else upper_bound
+    offset, found = log.log_start_offset, []
+    while offset < end:
+        records = log.read(offset, 1 << 20, upper_bound=end).records
+        data = records if isinstance(records, bytes) else records.read()
+        batches = [each for each in iter_batches(data, allow_partial_tail=True) if each.last_offset >= offset]
+        if not batches:
+            break
+        found += batches
+        offset = batches[-1].next_offset
+    return found
+
+
+def values(log: PartitionLog) -> list[tuple[int, bytes | None, bytes | None]]:
+    """(offset, key, value) of every record."""
+    return [(record.offset, record.key, record.value) for each in read_all(log) for record in each]

@@ -1,0 +1,117 @@
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from broker.log.append_validation import validate_append
+from broker.log.log_config import LogConfig
+from broker.log.producer_state import AppendOrigin
+from protocol.compression import CompressionType
+from protocol.errors import ErrorCode, KafkaError
+from protocol.records import LOG_APPEND_TIME, RecordBatch, build_control_batch
+from tests.log_world import START_MS, batch
+
+
+def validate(data: bytes | bytearray, origin: AppendOrigin = AppendOrigin.CLIENT, **config: Any) -> RecordBatch:
+    return validate_append(memoryview(data), LogConfig(**config), START_MS, origin)
+
+
+def code_of(data: bytes | bytearray, origin: AppendOrigin = AppendOrigin.CLIENT, **config: Any) -> ErrorCode:
+    with pytest.raises(KafkaError) as caught:
+        validate(data, origin, **config)
+    return caught.value.code
+
+
+def test_the_usual_batch_is_taken_as_it_is_in_place() -> None:
+    data = batch(b"a", b"b")
+    before = bytes(data)
+    found = validate(data)
+    assert found.buffer.obj is data and data == before
+
+
+def test_a_read_only_batch_is_copied() -> None:
+    found = validate(bytes(batch(b"a")))
+    assert not found.buffer.readonly
+
+
+def test_a_bad_checksum_is_corrupt() -> None:
+    data = batch(b"aaaa")
+    data[-2] ^= 1
+    assert code_of(data) == ErrorCode.CORRUPT_MESSAGE
+    assert code_of(data, AppendOrigin.COORDINATOR) == ErrorCode.CORRUPT_MESSAGE
+
+
+def test_max_message_bytes() -> None:
+    data = batch(b"x" * 100)
+    assert validate(data, max_message_bytes=len(data)).length == len(data)
+    assert code_of(data, max_message_bytes=len(data) - 1) == ErrorCode.MESSAGE_TOO_LARGE
+    assert code_of(data, AppendOrigin.COORDINATOR, max_message_bytes=len(data) - 1) == ErrorCode.MESSAGE_TOO_LARGE
+
+
+def test_only_a_coordinator_writes_control_batches() -> None:
+    marker = build_control_batch(1, 9, 0, 3, START_MS)
+    assert code_of(marker) == ErrorCode.INVALID_RECORD
+    assert validate(marker, AppendOrigin.COORDINATOR).is_control
+
+
+def test_a_compacted_topic_needs_keys() -> None:
+    data = batch(b"v", key=None)
+    assert validate(data).count == 1
+    assert code_of(data, cleanup_policy=("delete", "compact")) == ErrorCode.INVALID_RECORD
+    assert validate(batch(b"v"), cleanup_policy=("compact",)).count == 1
+
+
+@pytest.mark.parametrize("codec", [CompressionType.NONE, CompressionType.LZ4])
+def test_log_append_time_is_stamped_under_a_new_checksum(codec: CompressionType) -> None:
+    data = batch(b"a" * 200, b"b" * 200, timestamp=5, compression=codec)
+    found = validate(data, message_timestamp_type="LogAppendTime")
+    assert found.timestamp_type == LOG_APPEND_TIME and found.verify_crc()
+    assert [record.timestamp for record in found] == [START_MS, START_MS]
+
+
+def test_a_producer_does_not_claim_log_append_time() -> None:
+    data = batch(b"a")
+    stamped = validate(data, message_timestamp_type="LogAppendTime")
+    assert code_of(bytes(stamped.buffer)) == ErrorCode.INVALID_TIMESTAMP
+
+
+@pytest.mark.parametrize(
+    ("config", "timestamp", "accepted"),
+    [
+        ({"message_timestamp_after_max_ms": 1000}, START_MS + 1000, True),
+        ({"message_timestamp_after_max_ms": 1000}, START_MS + 1001, False),
+        ({"message_timestamp_before_max_ms": 1000}, START_MS - 1000, True),
+        ({"message_timestamp_before_max_ms": 1000}, START_MS - 1001, False),
+        ({"message_timestamp_before_max_ms": 1000}, START_MS + 10**9, True),
+        ({"message_timestamp_difference_max_ms": 1000}, START_MS + 1001, False),
+        ({"message_timestamp_difference_max_ms": 1000}, START_MS - 1001, False),
+        ({"message_timestamp_before_max_ms": 1000}, -1, True),
+    ],
+)
+def test_timestamps_within_bounds(config: dict[str, int], timestamp: int, accepted: bool) -> None:
+    data = batch(b"a", timestamp=timestamp)
+    if accepted:
+        assert validate(data, **config).count == 1
+    else:
+        assert code_of(data, **config) == ErrorCode.INVALID_TIMESTAMP
+
+
+@pytest.mark.parametrize("sent", [CompressionType.NONE, CompressionType.GZIP])
+@pytest.mark.parametrize(
+    ("name", "codec"),
+    [("uncompressed", CompressionType.NONE), ("zstd", CompressionType.ZSTD), ("gzip", CompressionType.GZIP)],
+)
+def test_compression_type_of_the_topic(sent: CompressionType, name: str, codec: CompressionType) -> None:
+    data = batch(b"a" * 500, None, b"c" * 500, compression=sent, producer_id=4, producer_epoch=1, base_sequence=7)
+    original = RecordBatch(bytes(data))
+    found = validate(data, compression_type=name)
+    assert found.compression == codec and found.verify_crc()
+    assert found.records() == original.records()
+    for field in ("producer_id", "producer_epoch", "base_sequence", "last_offset_delta", "max_timestamp"):
+        assert getattr(found, field) == getattr(original, field)
+
+
+def test_a_batch_that_grows_too_large_when_written_plainly() -> None:
+    data = batch(b"a" * 5000, compression=CompressionType.GZIP)
+    assert code_of(data, compression_type="uncompressed", max_message_bytes=1000) == ErrorCode.MESSAGE_TOO_LARGE

@@ -1,0 +1,70 @@
+from __future__ import annotations
+
+import pytest
+
+from broker.log.checkpoint_files import MalformedFileError
+from broker.log.leader_epoch_cache import LeaderEpochCache
+from tests.log_world import LogWorld
+
+
+@pytest.fixture
+def cache(world: LogWorld) -> LeaderEpochCache:
+    cache = LeaderEpochCache(world.storage, str(world.root / "leader-epoch-checkpoint"))
+    for epoch, start_offset in [(2, 0), (3, 10), (6, 25)]:
+        cache.assign(epoch, start_offset)
+    return cache
+
+
+@pytest.mark.parametrize(
+    ("asked", "answer"),
+    [
+        (6, (6, 40)),  # the current epoch ends at the log end
+        (3, (3, 25)),
+        (5, (3, 25)),  # KIP-279: the largest epoch not above the one asked for
+        (2, (2, 10)),
+        (1, (1, 0)),  # older than all known
+        (7, (-1, -1)),
+        (-1, (-1, -1)),
+    ],
+)
+def test_end_offset(cache: LeaderEpochCache, asked: int, answer: tuple[int, int]) -> None:
+    assert cache.end_offset_for(asked, 40) == answer
+
+
+def test_known_and_older_epochs_change_nothing(cache: LeaderEpochCache) -> None:
+    cache.assign(6, 30)
+    cache.assign(4, 30)
+    assert cache.entries == [(2, 0), (3, 10), (6, 25)]
+
+
+def test_an_epoch_without_records_gives_way_to_the_next(cache: LeaderEpochCache) -> None:
+    cache.assign(7, 25)
+    assert cache.entries == [(2, 0), (3, 10), (7, 25)]
+
+
+def test_truncation_from_both_ends_is_on_disk(cache: LeaderEpochCache, world: LogWorld) -> None:
+    cache.truncate_from_end(25)
+    cache.truncate_from_start(4)
+    assert cache.entries == [(2, 4), (3, 10)]
+    again = LeaderEpochCache(world.storage, str(world.root / "leader-epoch-checkpoint"))
+    again.load()
+    assert again.entries == cache.entries and again.latest_epoch == 3
+    assert [again.epoch_for(offset) for offset in (3, 4, 9, 10, 99)] == [-1, 2, 2, 3, 3]
+
+
+def test_a_write_that_failed_is_made_up_for(cache: LeaderEpochCache, world: LogWorld) -> None:
+    world.storage.full = True
+    cache.assign(9, 50)
+    assert cache.latest_epoch == 9
+    world.storage.full = False
+    cache.save()
+    again = LeaderEpochCache(world.storage, str(world.root / "leader-epoch-checkpoint"))
+    again.load()
+    assert again.latest_epoch == 9
+
+
+def test_a_malformed_file_is_named(world: LogWorld) -> None:
+    path = world.root / "leader-epoch-checkpoint"
+    path.write_text("0\n1\nx y\n")
+    with pytest.raises(MalformedFileError, match="leader-epoch-checkpoint"):
+        LeaderEpochCache(world.storage, str(path)).load()

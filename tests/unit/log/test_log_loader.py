@@ -1,0 +1,242 @@
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+
+from broker.log.log_loader import Checkpoints
+from broker.log.partition_log import AppendOrigin, PartitionLog
+from protocol.records import CONTROL_ABORT, build_control_batch
+from protocol.types import ZERO_UUID
+from tests.log_world import START_MS, TOPIC_ID, LogWorld, batch, idempotent, values
+
+pytestmark = pytest.mark.trio
+
+SIZE = len(idempotent(0))
+LOG = "00000000000000000000.log"
+
+
+def fill(log: PartitionLog, count: int) -> None:
+    for sequence in range(log.log_end_offset, log.log_end_offset + count):
+        log.append_as_leader(idempotent(sequence, timestamp=START_MS + sequence), sequence // 4)
+    log.advance_high_watermark(log.log_end_offset)
+
+
+async def test_a_clean_shutdown_needs_no_recovery_and_loses_nothing(world: LogWorld) -> None:
+    log = world.create(segment_bytes=3 * SIZE, index_interval_bytes=10)
+    fill(log, 10)
+    before = values(log)
+    await log.close()
+    stamps = {name: world.file(name).stat().st_mtime_ns for name in world.names()}
+    again = await world.reopen(clean=True, checkpoints=Checkpoints(10, 0, 8))
+    assert values(again) == before
+    assert (again.high_watermark, again.recovery_point, again.latest_epoch) == (8, 10, 2)
+    assert (again.topic_id, again.incarnation) == (TOPIC_ID, 5)
+    assert again.offset_of_max_timestamp() == (START_MS + 9, 9, 2)
+    assert again.append_as_leader(idempotent(9), 2).duplicate
+    assert {name: world.file(name).stat().st_mtime_ns for name in world.names()} == stamps
+
+
+async def test_recovery_after_a_kill_rebuilds_indexes_epochs_and_producers(world: LogWorld) -> None:
+    log = world.create(segment_bytes=4 * SIZE, index_interval_bytes=10)
+    fill(log, 10)
+    before = values(log)
+    for name in world.names():
+        if not name.endswith((".log", "partition.metadata")):
+            world.file(name).unlink()
+    again = await world.reopen(index_interval_bytes=10)
+    assert values(again) == before
+    assert again.leader_epoch_cache.entries == [(0, 0), (1, 4), (2, 8)]
+    assert again.append_as_leader(idempotent(9), 2).duplicate
+    assert again.append_as_leader(idempotent(10), 2).base_offset == 10
+    assert again.segments[0].offset_index.count == 3
+    assert again.offset_for_time(START_MS + 6) == (START_MS + 6, 6, 1)
+
+
+def torn(data: bytes) -> bytes:
+    return data[:-5]
+
+
+def flipped(data: bytes) -> bytes:
+    return data[:-5] + bytes([data[-5] ^ 0xFF]) + data[-4:]
+
+
+def zeros(data: bytes) -> bytes:
+    return data[:-SIZE] + bytes(SIZE)
+
+
+def garbage_length(data: bytes) -> bytes:
+    return data[: -SIZE + 8] + b"\x7f\xff\xff\xff" + data[-SIZE + 12 :]
+
+
+def negative_length(data: bytes) -> bytes:
+    return data[: -SIZE + 8] + b"\xff\xff\xff\xff" + data[-SIZE + 12 :]
+
+
+def offset_goes_back(data: bytes) -> bytes:
+    return data[:-SIZE] + bytes(8) + data[-SIZE + 8 :]
+
+
+@pytest.mark.parametrize("damage", [torn, flipped, zeros, garbage_length, negative_length, offset_goes_back])
+async def test_the_log_ends_before_the_first_bad_batch(world: LogWorld, damage: Callable[[bytes], bytes]) -> None:
+    fill(world.create(), 5)
+    world.file(LOG).write_bytes(damage(world.file(LOG).read_bytes()))
+    again = await world.reopen(checkpoints=Checkpoints(high_watermark=5))
+    assert [record[0] for record in values(again)] == [0, 1, 2, 3]
+    assert (again.log_end_offset, again.high_watermark) == (4, 4)
+    assert world.file(LOG).stat().st_size == 4 * SIZE
+    assert again.append_as_leader(idempotent(4), 1).base_offset == 4
+
+
+async def test_segments_behind_a_bad_batch_go(world: LogWorld) -> None:
+    fill(world.create(segment_bytes=3 * SIZE), 9)
+    world.file(LOG).write_bytes(flipped(world.file(LOG).read_bytes()))
+    again = await world.reopen()
+    assert again.log_end_offset == 2
+    assert world.names(".log") == [LOG]
+    assert all(int(name[:20]) <= 2 for name in world.names(".snapshot"))
+
+
+async def test_segments_below_the_recovery_point_are_not_read(world: LogWorld) -> None:
+    fill(world.create(segment_bytes=3 * SIZE), 9)
+    world.file(LOG).write_bytes(flipped(world.file(LOG).read_bytes()))
+    again = await world.reopen(checkpoints=Checkpoints(recovery_point=3))
+    assert again.log_end_offset == 9
+
+
+async def test_a_log_left_clean_with_a_damaged_tail_is_recovered_all_the_same(world: LogWorld) -> None:
+    log = world.create()
+    fill(log, 5)
+    await log.close()
+    world.file(LOG).write_bytes(torn(world.file(LOG).read_bytes()))
+    again = await world.reopen(clean=True)
+    assert again.log_end_offset == 4
+
+
+@pytest.mark.parametrize("suffix", [".index", ".timeindex"])
+@pytest.mark.parametrize("damage", ["missing", "odd size", "nonsense"])
+async def test_a_sealed_segment_s_bad_index_is_built_again(world: LogWorld, suffix: str, damage: str) -> None:
+    log = world.create(segment_bytes=3 * SIZE, index_interval_bytes=10)
+    fill(log, 9)
+    await log.close()
+    path = world.file("00000000000000000000" + suffix)
+    whole = path.read_bytes()
+    if damage == "missing":
+        path.unlink()
+    else:
+        path.write_bytes(whole[:-1] if damage == "odd size" else b"\xff" * len(whole))
+    again = await world.reopen(clean=True, index_interval_bytes=10)
+    assert [record[0] for record in values(again)] == list(range(9))
+    assert path.read_bytes() == whole
+
+
+async def test_leftovers_of_a_crash_are_removed(world: LogWorld) -> None:
+    fill(world.create(), 3)
+    for name in (f"{5:020d}.log.deleted", f"{0:020d}.log.cleaned", f"{0:020d}.index.swap", "x.tmp", f"{7:020d}.index"):
+        world.file(name).write_bytes(b"x")
+    again = await world.reopen()
+    assert again.log_end_offset == 3
+    assert [name for name in world.names() if "." in name and name.split(".", 1)[1] not in ("log", "metadata")] == [
+        "00000000000000000000.index",
+        "00000000000000000000.timeindex",
+    ]
+
+
+async def test_the_log_start_survives_and_an_empty_log_begins_there(world: LogWorld) -> None:
+    log = world.create()
+    fill(log, 5)
+    log.delete_records_before(3)
+    again = await world.reopen(checkpoints=Checkpoints(0, 3, 5))
+    assert [record[0] for record in values(again)] == [3, 4]
+    world.file(LOG).write_bytes(b"")
+    empty = await world.reopen(checkpoints=Checkpoints(0, 3, 5))
+    assert (empty.log_start_offset, empty.log_end_offset, empty.high_watermark) == (3, 3, 3)
+    assert empty.append_as_leader(batch(b"next"), 9).base_offset == 3
+
+
+async def test_a_directory_without_files_is_an_empty_log_of_nobody(world: LogWorld) -> None:
+    world.storage.makedirs(world.directory)
+    log = await world.reopen()
+    assert (log.log_end_offset, log.topic_id, log.incarnation) == (0, ZERO_UUID, -1)
+
+
+async def test_a_malformed_epoch_file_is_built_again(world: LogWorld) -> None:
+    log = world.create()
+    fill(log, 6)
+    await log.close()
+    world.file("leader-epoch-checkpoint").write_bytes(b"rubbish")
+    again = await world.reopen(clean=True)
+    assert again.leader_epoch_cache.entries == [(0, 0), (1, 4)]
+
+
+async def test_a_damaged_snapshot_gives_way_to_the_one_before(world: LogWorld) -> None:
+    log = world.create(segment_bytes=3 * SIZE)
+    fill(log, 8)
+    await log.close()
+    newest = world.names(".snapshot")[-1]
+    world.file(newest).write_bytes(b"\x00\x01rubbish")
+    again = await world.reopen(clean=True)
+    assert again.append_as_leader(idempotent(7), 1).duplicate
+    assert again.append_as_leader(idempotent(8), 1).base_offset == 8
+
+
+async def test_aborted_transactions_survive(world: LogWorld) -> None:
+    log = world.create()
+    log.append_as_leader(idempotent(0, 2, is_transactional=True), 0)
+    log.append_as_leader(build_control_batch(CONTROL_ABORT, 9, 0, 1, START_MS), 0, origin=AppendOrigin.COORDINATOR)
+    log.append_as_leader(idempotent(2, 2, is_transactional=True), 0)
+    log.advance_high_watermark(5)
+    aborted = log.read(0, 1000, upper_bound=5, include_aborted=True).aborted_transactions
+    assert aborted
+    for lose_index in (False, True):
+        if lose_index:
+            world.file("00000000000000000000.txnindex").unlink()
+        again = await world.reopen(checkpoints=Checkpoints(high_watermark=5))
+        assert again.read(0, 1000, upper_bound=5, include_aborted=True).aborted_transactions == aborted
+        assert again.last_stable_offset == 3
+
+
+async def test_a_full_disk_does_not_keep_a_log_from_opening(world: LogWorld) -> None:
+    fill(world.create(segment_bytes=3 * SIZE), 8)
+    world.storage.full = True
+    again = await world.reopen()
+    assert [record[0] for record in values(again)] == list(range(8))
+
+
+async def test_a_crash_at_every_change_keeps_what_was_acknowledged(world: LogWorld) -> None:
+    """Appends, rolls, a flush, retention and a close, killed before each change to the disk (half of it written)."""
+    crash_at = 0
+    while True:
+        trial = LogWorld(world.root / str(crash_at))
+        acknowledged, finished, recovery_point = 0, False, 0
+        log = trial.create(segment_bytes=3 * SIZE, retention_bytes=6 * SIZE, index_interval_bytes=10)
+        trial.storage.changes, trial.storage.crash_at = 0, crash_at
+        try:
+            for sequence in range(12):
+                log.append_as_leader(idempotent(sequence), sequence // 5)
+                acknowledged = sequence + 1
+                if sequence == 6:
+                    await log.flush()
+                    recovery_point = log.recovery_point
+            log.advance_high_watermark(12)
+            log.delete_old_segments()
+            await log.close()
+            finished = True
+        except BaseException as error:
+            if "Crash" not in repr(error):
+                raise
+        trial.storage.crash_at = -1
+        again = await trial.reopen(
+            checkpoints=Checkpoints(recovery_point, log.log_start_offset, 0), index_interval_bytes=10
+        )
+        end = again.log_end_offset
+        assert end in (acknowledged, acknowledged + 1), f"crash at {crash_at}: written and not acknowledged is allowed"
+        assert again.log_start_offset == log.log_start_offset
+        assert [record[0] for record in values(again)] == list(range(again.log_start_offset, end)), crash_at
+        if end:
+            assert again.append_as_leader(idempotent(end - 1), 9).duplicate
+        assert again.append_as_leader(idempotent(end), 9).base_offset == end
+        if finished:
+            break
+        crash_at += 1
+    assert crash_at > 30

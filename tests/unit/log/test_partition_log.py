@@ -1,0 +1,343 @@
+from __future__ import annotations
+
+import pytest
+
+from broker.log.log_config import LogConfig
+from broker.log.partition_log import AppendOrigin, PartitionLog
+from broker.log.txn_index import AbortedTxn
+from protocol.errors import ErrorCode, KafkaError
+from protocol.records import CONTROL_ABORT, build_control_batch
+from tests.log_world import START_MS, LogWorld, batch, idempotent, read_all, values
+
+TWO_BATCHES = 2 * len(batch(b"a0", b"b0"))
+
+
+def fill(log: PartitionLog, count: int, *, epoch: int = 0, step_ms: int = 10) -> None:
+    """``count`` batches of two records, 10 ms apart."""
+    for number in range(count):
+        log.append_as_leader(batch(b"a%d" % number, b"b%d" % number, timestamp=START_MS + number * step_ms), epoch)
+    log.advance_high_watermark(log.log_end_offset)
+
+
+def code_of(call, *args, **kwargs) -> ErrorCode:  # type: ignore[no-untyped-def]
+    with pytest.raises(KafkaError) as caught:
+        call(*args, **kwargs)
+    return caught.value.code
+
+
+def test_offsets_are_given_in_order_and_written_into_the_sender_s_buffer(world: LogWorld) -> None:
+    log = world.create()
+    data = batch(b"a", b"b")
+    first = log.append_as_leader(memoryview(data), 7)
+    second = log.append_as_leader(memoryview(data), 7)
+    assert (first.base_offset, first.last_offset, first.log_append_time_ms) == (0, 1, -1)
+    assert (second.base_offset, second.last_offset, log.log_end_offset) == (2, 3, 4)
+    assert [(each.base_offset, each.partition_leader_epoch) for each in read_all(log)] == [(0, 7), (2, 7)]
+    assert all(each.verify_crc() for each in read_all(log))
+
+
+def test_log_append_time_is_reported(world: LogWorld) -> None:
+    log = world.create(message_timestamp_type="LogAppendTime")
+    world.clock.ms += 5
+    assert log.append_as_leader(batch(b"a"), 0).log_append_time_ms == START_MS + 5
+
+
+def test_a_repeated_batch_is_answered_with_its_first_offsets(world: LogWorld) -> None:
+    log = world.create()
+    log.append_as_leader(idempotent(0, 3), 0)
+    log.append_as_leader(batch(b"other"), 0)
+    again = log.append_as_leader(idempotent(0, 3), 0)
+    assert (again.base_offset, again.last_offset, again.duplicate) == (0, 2, True)
+    assert log.log_end_offset == 4
+    assert code_of(log.append_as_leader, idempotent(4), 0) == ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER
+
+
+def test_reads_begin_with_the_batch_that_holds_the_offset(world: LogWorld) -> None:
+    log = world.create(index_interval_bytes=100)
+    fill(log, 300)
+    for offset in (0, 1, 2, 77, 300, 598, 599):
+        found = log.read(offset, 1, upper_bound=600)
+        first = read_all(log)[offset // 2]
+        assert found.records.read() == bytes(first.buffer), offset  # type: ignore[union-attr]
+
+
+def test_reads_end_below_the_bound_and_within_the_bytes(world: LogWorld) -> None:
+    log = world.create()
+    fill(log, 10)
+    size = read_all(log)[0].length
+    assert log.read(0, 10**6, upper_bound=8).size_bytes == 4 * size
+    assert log.read(8, 10**6, upper_bound=8).size_bytes == 0
+    assert log.read(20, 10**6, upper_bound=20).size_bytes == 0
+    assert log.read(0, 1, upper_bound=20).size_bytes == size
+    assert log.read(0, 1, upper_bound=20, at_least_one=False).size_bytes == 0
+    assert size < log.read(0, size * 2, upper_bound=20).size_bytes <= size * 2
+
+
+@pytest.mark.parametrize("offset", [-1, 21])
+def test_reads_outside_of_the_log(world: LogWorld, offset: int) -> None:
+    log = world.create()
+    fill(log, 10)
+    assert code_of(log.read, offset, 100, upper_bound=20) == ErrorCode.OFFSET_OUT_OF_RANGE
+
+
+def test_a_range_handed_out_outlives_its_segment(world: LogWorld) -> None:
+    log = world.create(file_delete_delay_ms=0)
+    fill(log, 1)
+    expected = bytes(read_all(log)[0].buffer)
+    found = log.read(0, 100, upper_bound=2)
+    log.truncate_fully_and_start_at(50)
+    assert log.remove_due_files() > 0
+    assert found.records.read() == expected  # type: ignore[union-attr]
+
+
+# ---------------------------------------------------------------- roll
+
+
+def test_roll_by_size(world: LogWorld) -> None:
+    size = len(batch(b"a0", b"b0"))
+    log = world.create(segment_bytes=3 * size)
+    fill(log, 7)
+    assert [segment.base_offset for segment in log.segments] == [0, 6, 12]
+    assert [record[0] for record in values(log)] == list(range(14))
+
+
+def test_roll_by_time_of_the_records(world: LogWorld) -> None:
+    log = world.create(segment_ms=100)
+    log.append_as_leader(batch(b"a", timestamp=START_MS), 0)
+    world.clock.ms += 10_000
+    log.append_as_leader(batch(b"b", timestamp=START_MS + 100), 0)
+    assert len(log.segments) == 1, "the records are what counts, not the clock"
+    log.append_as_leader(batch(b"c", timestamp=START_MS + 101), 0)
+    assert [segment.base_offset for segment in log.segments] == [0, 2]
+
+
+def test_roll_by_the_clock_when_records_have_no_time(world: LogWorld) -> None:
+    log = world.create(segment_ms=100)
+    log.append_as_leader(batch(b"a", timestamp=-1), 0)
+    world.clock.ms += 101
+    log.append_as_leader(batch(b"b", timestamp=-1), 0)
+    assert len(log.segments) == 2
+
+
+def test_roll_when_an_index_is_full(world: LogWorld) -> None:
+    log = world.create(segment_index_bytes=36, index_interval_bytes=1)
+    fill(log, 10)
+    assert len(log.segments) > 1
+    assert all(segment.offset_index.count <= 4 for segment in log.segments)
+
+
+def test_roll_when_an_offset_is_too_far_for_an_index_entry(world: LogWorld) -> None:
+    log = world.create()
+    log.append_as_follower(bytes(batch(b"a", base_offset=5)))
+    log.append_as_follower(bytes(batch(b"b", base_offset=5 + 2**31)))
+    assert [segment.base_offset for segment in log.segments] == [0, 5 + 2**31]
+    assert log.log_end_offset == 6 + 2**31
+
+
+def test_jitter_comes_from_the_env(world: LogWorld) -> None:
+    log = world.create(segment_ms=1000, segment_jitter_ms=1000)
+    log.append_as_leader(batch(b"a", timestamp=START_MS), 0)
+    log.append_as_leader(batch(b"b", timestamp=START_MS + 1000), 0)
+    assert len(log.segments) == 2
+
+
+# ---------------------------------------------------------------- find
+
+
+def test_offset_for_time(world: LogWorld) -> None:
+    log = world.create(index_interval_bytes=200, segment_bytes=2000)
+    fill(log, 100, epoch=3)
+    assert len(log.segments) > 3
+    assert log.offset_for_time(0) == (START_MS, 0, 3)
+    assert log.offset_for_time(START_MS + 1) == (START_MS + 1, 1, 3)
+    assert log.offset_for_time(START_MS + 502) == (START_MS + 510, 102, 3)
+    assert log.offset_for_time(START_MS + 991) == (START_MS + 991, 199, 3)
+    assert log.offset_for_time(START_MS + 992) is None
+
+
+def test_offset_for_time_begins_at_the_log_start(world: LogWorld) -> None:
+    log = world.create()
+    fill(log, 10)
+    log.delete_records_before(5)
+    assert log.offset_for_time(0) == (START_MS + 21, 5, 0)
+
+
+def test_offset_of_the_largest_timestamp(world: LogWorld) -> None:
+    log = world.create(segment_bytes=500)
+    assert log.offset_of_max_timestamp() is None
+    fill(log, 10)
+    log.append_as_leader(batch(b"x", b"y", timestamp=START_MS + 10**6), 1)
+    fill(log, 10)
+    assert log.offset_of_max_timestamp() == (START_MS + 10**6 + 1, 21, 1)
+
+
+def test_end_offset_for_epoch(world: LogWorld) -> None:
+    log = world.create()
+    fill(log, 2, epoch=1)
+    fill(log, 2, epoch=4)
+    assert log.latest_epoch == 4
+    assert [log.end_offset_for_epoch(epoch) for epoch in (0, 1, 3, 4, 5)] == [(0, 0), (1, 4), (1, 4), (4, 8), (-1, -1)]
+
+
+# ---------------------------------------------------------------- watermarks
+
+
+def test_the_high_watermark_only_rises_and_stays_within_the_log(world: LogWorld) -> None:
+    log = world.create()
+    fill(log, 2)
+    assert log.high_watermark == 4
+    assert not log.advance_high_watermark(3)
+    assert not log.advance_high_watermark(99) and log.high_watermark == 4
+
+
+def test_an_open_transaction_holds_the_last_stable_offset(world: LogWorld) -> None:
+    log = world.create()
+    fill(log, 1)
+    log.append_as_leader(idempotent(0, 2, is_transactional=True), 0)
+    log.advance_high_watermark(4)
+    assert (log.last_stable_offset, log.high_watermark) == (2, 4)
+    log.append_as_leader(build_control_batch(CONTROL_ABORT, 9, 0, 1, START_MS), 0, origin=AppendOrigin.COORDINATOR)
+    assert log.last_stable_offset == 2
+    log.advance_high_watermark(5)
+    assert log.last_stable_offset == 5
+    aborted = [AbortedTxn(9, 2, 4, 5)]
+    assert log.read(0, 1000, upper_bound=5, include_aborted=True).aborted_transactions == aborted
+    assert log.read(0, 1000, upper_bound=2, include_aborted=True).aborted_transactions == []
+    assert log.read(0, 1000, upper_bound=5).aborted_transactions is None
+
+
+# ---------------------------------------------------------------- delete
+
+
+def test_delete_records(world: LogWorld) -> None:
+    log = world.create(segment_bytes=TWO_BATCHES, file_delete_delay_ms=1000)
+    fill(log, 6)
+    moved: list[int] = []
+    log.on_log_start_moved = lambda moved_log: moved.append(moved_log.log_start_offset)
+    assert log.delete_records_before(5) == 5
+    assert moved == [5]
+    assert code_of(log.read, 4, 100, upper_bound=12) == ErrorCode.OFFSET_OUT_OF_RANGE
+    assert code_of(log.delete_records_before, 13) == ErrorCode.OFFSET_OUT_OF_RANGE
+    assert log.delete_records_before(3) == 5
+    assert log.delete_old_segments() == 1
+    assert len(world.names(".deleted")) == 3
+    world.clock.ms += 1000
+    assert log.remove_due_files() == 3 and world.names(".deleted") == []
+    assert log.delete_records_before(-1) == 12
+
+
+def test_a_log_that_is_only_compacted_keeps_its_records(world: LogWorld) -> None:
+    log = world.create(cleanup_policy=("compact",))
+    fill(log, 1)
+    assert code_of(log.delete_records_before, 1) == ErrorCode.POLICY_VIOLATION
+
+
+def test_retention_by_time_takes_the_active_segment_too(world: LogWorld) -> None:
+    log = world.create(retention_ms=1000, segment_bytes=TWO_BATCHES)
+    fill(log, 3)
+    assert log.delete_old_segments() == 0
+    world.clock.ms += 2000
+    assert log.delete_old_segments() == 2
+    assert (log.log_start_offset, log.log_end_offset, log.size_bytes) == (6, 6, 0)
+    assert log.append_as_leader(batch(b"next"), 0).base_offset == 6
+
+
+def test_retention_by_size_keeps_at_least_that_much(world: LogWorld) -> None:
+    size = len(batch(b"a0", b"b0"))
+    log = world.create(retention_bytes=3 * size, segment_bytes=2 * size)
+    fill(log, 8)
+    assert log.delete_old_segments() == 2
+    assert (log.log_start_offset, log.size_bytes) == (8, 4 * size)
+
+
+def test_nothing_above_the_high_watermark_is_deleted(world: LogWorld) -> None:
+    log = world.create(retention_ms=0, segment_bytes=TWO_BATCHES)
+    for _ in range(6):
+        log.append_as_leader(batch(b"a0", b"b0"), 0)
+    world.clock.ms += 1000
+    log.advance_high_watermark(5)
+    assert log.delete_old_segments() == 1
+    assert log.log_start_offset == 4
+
+
+def test_a_changed_configuration_acts_at_once(world: LogWorld) -> None:
+    log = world.create()
+    fill(log, 3)
+    world.clock.ms += 10_000
+    assert log.delete_old_segments() == 0
+    log.update_config(LogConfig(retention_ms=1))
+    assert log.delete_old_segments() == 1
+
+
+# ---------------------------------------------------------------- truncate, follow
+
+
+def test_truncation_takes_offsets_epochs_and_producers_back(world: LogWorld) -> None:
+    log = world.create(segment_bytes=TWO_BATCHES)
+    for sequence in range(8):
+        log.append_as_leader(idempotent(sequence), sequence // 3)
+    log.advance_high_watermark(8)
+    assert len(log.segments) > 2
+    assert log.truncate_to(4)
+    assert (log.log_end_offset, log.high_watermark, log.latest_epoch) == (4, 4, 1)
+    assert log.append_as_leader(idempotent(3), 1).duplicate
+    assert log.append_as_leader(idempotent(4), 1).base_offset == 4
+    assert not log.truncate_to(9)
+    assert [record[0] for record in values(log)] == list(range(5))
+
+
+def test_truncation_below_the_first_segment_starts_over(world: LogWorld) -> None:
+    log = world.create()
+    log.truncate_fully_and_start_at(10)
+    fill(log, 2)
+    assert log.truncate_to(5)
+    assert (log.log_start_offset, log.log_end_offset) == (5, 5)
+
+
+def test_a_follower_takes_batches_as_they_are(world: LogWorld) -> None:
+    log = world.create()
+    sent = bytes(batch(b"a", b"b", base_offset=10, leader_epoch=2)) + bytes(batch(b"c", base_offset=14, leader_epoch=3))
+    assert log.append_as_follower(sent + sent[:20]) == 15
+    assert b"".join(bytes(each.buffer) for each in read_all(log)) == sent
+    assert log.end_offset_for_epoch(2) == (2, 14)
+    assert code_of(log.append_as_follower, sent) == ErrorCode.CORRUPT_MESSAGE
+
+
+# ---------------------------------------------------------------- full disk, flush
+
+
+def test_a_full_disk_fails_the_append_and_nothing_else(world: LogWorld) -> None:
+    log = world.create(segment_bytes=500)
+    log.append_as_leader(idempotent(0), 0)
+    before = world.file("00000000000000000000.log").read_bytes()
+    world.storage.full = True
+    assert code_of(log.append_as_leader, idempotent(1), 5) == ErrorCode.KAFKA_STORAGE_ERROR
+    assert world.file("00000000000000000000.log").read_bytes() == before
+    assert (log.log_end_offset, log.latest_epoch) == (1, 0)
+    assert [record[0] for record in values(log)] == [0]
+    world.storage.full = False
+    assert log.append_as_leader(idempotent(1), 5).base_offset == 1
+
+
+def test_a_full_disk_fails_a_roll_and_nothing_else(world: LogWorld) -> None:
+    log = world.create(segment_bytes=TWO_BATCHES)
+    fill(log, 2)
+    world.storage.full = True
+    assert code_of(log.append_as_leader, batch(b"c", b"d"), 0) == ErrorCode.KAFKA_STORAGE_ERROR
+    assert len(values(log)) == 4
+    world.storage.full = False
+    assert log.append_as_leader(batch(b"c", b"d"), 0).base_offset == 4
+    assert len(values(log)) == 6
+
+
+@pytest.mark.trio
+async def test_flush_raises_the_recovery_point(world: LogWorld) -> None:
+    log = world.create(segment_bytes=TWO_BATCHES, flush_messages=5)
+    wanted: list[int] = []
+    log.on_flush_needed = lambda flushed: wanted.append(flushed.log_end_offset)
+    fill(log, 1)
+    assert log.recovery_point == 0 and not log.flush_due and wanted == []
+    fill(log, 2)
+    assert log.flush_due and wanted == [4, 6]  # a roll, then five records
+    await log.flush()
+    assert log.recovery_point == 6 and not log.flush_due

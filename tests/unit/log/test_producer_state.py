@@ -1,0 +1,166 @@
+from __future__ import annotations
+
+import pytest
+
+from broker.log.producer_state import AppendOrigin, ProducerState
+from broker.log.txn_index import AbortedTxn
+from protocol.errors import ErrorCode, KafkaError
+from protocol.records import CONTROL_ABORT, CONTROL_COMMIT, RecordBatch, build_control_batch
+from tests.log_world import START_MS, idempotent
+
+MAX_SEQUENCE = 2**31 - 1
+
+
+class Producers:
+    """A state with a log that only counts offsets."""
+
+    def __init__(self) -> None:
+        self.state = ProducerState()
+        self.end = 0
+
+    def send(self, sequence: int, count: int = 1, **fields: int) -> tuple[int, bool]:
+        batch = RecordBatch(idempotent(sequence, count, **fields))
+        known = self.state.check(batch, AppendOrigin.CLIENT)
+        if known is not None:
+            return known.first_offset, True
+        return self.write(batch), False
+
+    def write(self, batch: RecordBatch) -> int:
+        base = self.end
+        self.state.record(batch, base)
+        self.end += batch.last_offset_delta + 1
+        return base
+
+    def marker(self, kind: int, producer_id: int = 9, epoch: int = 0, coordinator_epoch: int = 1) -> AbortedTxn | None:
+        batch = RecordBatch(build_control_batch(kind, producer_id, epoch, coordinator_epoch, START_MS))
+        self.state.check_marker(batch)
+        aborted = self.state.record(batch, self.end)
+        self.end += 1
+        return aborted
+
+
+@pytest.fixture
+def producers() -> Producers:
+    return Producers()
+
+
+def refused(code: ErrorCode, call, *args, **kwargs) -> None:  # type: ignore[no-untyped-def]
+    with pytest.raises(KafkaError) as caught:
+        call(*args, **kwargs)
+    assert caught.value.code == code
+
+
+def test_the_last_five_batches_are_recognised_with_their_offsets(producers: Producers) -> None:
+    offsets = [producers.send(sequence, 2)[0] for sequence in range(0, 12, 2)]
+    assert offsets == [0, 2, 4, 6, 8, 10]
+    assert [producers.send(sequence, 2) for sequence in range(2, 12, 2)] == [(offset, True) for offset in offsets[1:]]
+    refused(ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER, producers.send, 0, 2)
+
+
+def test_a_gap_is_refused_and_changes_nothing(producers: Producers) -> None:
+    producers.send(0, 3)
+    refused(ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER, producers.send, 4)
+    assert producers.send(3) == (3, False)
+
+
+def test_sequences_wrap(producers: Producers) -> None:
+    producers.send(MAX_SEQUENCE - 1, 2)
+    assert producers.send(0, 2) == (2, False)
+    assert producers.send(MAX_SEQUENCE - 1, 2) == (0, True)
+
+
+def test_a_batch_may_hold_the_wrap(producers: Producers) -> None:
+    producers.send(MAX_SEQUENCE, 3)
+    assert producers.send(2) == (3, False)
+    assert producers.send(MAX_SEQUENCE, 3) == (0, True)
+
+
+def test_an_unknown_producer_begins_anywhere(producers: Producers) -> None:
+    """Its records may have been deleted (Kafka 2.4 and later; before that UNKNOWN_PRODUCER_ID 59)."""
+    assert producers.send(77) == (0, False)
+
+
+def test_an_older_epoch_is_fenced(producers: Producers) -> None:
+    producers.send(0, epoch=3)
+    refused(ErrorCode.INVALID_PRODUCER_EPOCH, producers.send, 1, epoch=2)
+
+
+def test_a_new_epoch_begins_at_zero_and_forgets_the_old_batches(producers: Producers) -> None:
+    producers.send(0, epoch=0)
+    refused(ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER, producers.send, 1, epoch=1)
+    assert producers.send(0, epoch=1) == (1, False)
+    refused(ErrorCode.INVALID_PRODUCER_EPOCH, producers.send, 0, epoch=0)
+
+
+def test_a_coordinator_is_not_held_to_sequences(producers: Producers) -> None:
+    producers.send(0)
+    assert producers.state.check(RecordBatch(idempotent(5)), AppendOrigin.COORDINATOR) is None
+
+
+def test_idle_producers_expire_unless_in_a_transaction(producers: Producers) -> None:
+    state = producers.state
+    producers.send(0, producer_id=1)
+    producers.send(0, producer_id=2, is_transactional=True)
+    producers.send(0, producer_id=3, timestamp=START_MS + 1)
+    assert state.remove_expired(START_MS + 86_400_000) == 1
+    assert sorted(state.producers) == [2, 3]
+
+
+def test_a_snapshot_keeps_the_last_batch_of_each_producer(producers: Producers) -> None:
+    producers.send(0, 2)
+    producers.send(2, 3)
+    restored = ProducerState()
+    restored.restore(producers.state.snapshot(), 5, START_MS)
+    assert restored.map_end_offset == 5
+    duplicate = restored.check(RecordBatch(idempotent(2, 3)), AppendOrigin.CLIENT)
+    assert duplicate is not None and duplicate.first_offset == 2
+    refused(ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER, restored.check, RecordBatch(idempotent(0, 2)), AppendOrigin.CLIENT)
+    assert restored.check(RecordBatch(idempotent(5)), AppendOrigin.CLIENT) is None
+
+
+def test_expired_producers_are_not_restored(producers: Producers) -> None:
+    producers.send(0)
+    restored = ProducerState(expiration_ms=1000)
+    restored.restore(producers.state.snapshot(), 1, START_MS + 1000)
+    assert restored.producers == {}
+
+
+def test_open_transactions_hold_the_first_unstable_offset(producers: Producers) -> None:
+    state = producers.state
+    producers.send(0, producer_id=1)
+    assert state.first_unstable_offset is None
+    producers.send(0, producer_id=2, is_transactional=True)
+    producers.send(0, producer_id=3, is_transactional=True)
+    assert state.first_unstable_offset == 1
+    assert producers.marker(CONTROL_COMMIT, producer_id=2) is None
+    assert state.first_unstable_offset == 1, "decided, but not below the high watermark"
+    state.on_high_watermark(4)
+    assert state.first_unstable_offset == 2
+    assert producers.marker(CONTROL_ABORT, producer_id=3) == AbortedTxn(3, 2, 4, 5)
+    state.on_high_watermark(5)
+    assert not state.has_transactions
+
+
+def test_an_abort_among_open_transactions_records_the_lso(producers: Producers) -> None:
+    producers.send(0, producer_id=2, is_transactional=True)
+    producers.send(0, producer_id=3, is_transactional=True)
+    assert producers.marker(CONTROL_ABORT, producer_id=3) == AbortedTxn(3, 1, 2, 0)
+
+
+def test_a_restored_transaction_is_still_open(producers: Producers) -> None:
+    producers.send(0, producer_id=2, is_transactional=True)
+    restored = ProducerState()
+    restored.restore(producers.state.snapshot(), 1, START_MS)
+    assert restored.first_unstable_offset == 0
+
+
+def test_a_plain_batch_inside_a_transaction_is_refused(producers: Producers) -> None:
+    producers.send(0, is_transactional=True)
+    refused(ErrorCode.INVALID_TXN_STATE, producers.send, 1)
+
+
+def test_a_zombie_coordinator_and_a_zombie_producer_write_no_marker(producers: Producers) -> None:
+    producers.send(0, epoch=2, is_transactional=True)
+    producers.marker(CONTROL_COMMIT, epoch=2, coordinator_epoch=5)
+    refused(ErrorCode.TRANSACTION_COORDINATOR_FENCED, producers.marker, CONTROL_COMMIT, epoch=2, coordinator_epoch=4)
+    refused(ErrorCode.INVALID_PRODUCER_EPOCH, producers.marker, CONTROL_COMMIT, epoch=1, coordinator_epoch=5)
