@@ -14,6 +14,7 @@ from types import MappingProxyType
 from typing import Final, cast
 
 from protocol.primitives import Message
+from protocol.schema import LATEST
 from protocol.schema import Message as Table
 
 
@@ -88,9 +89,13 @@ class Api:
         flexible = self._table.flexible
         return flexible.first if flexible.first <= flexible.last else None
 
-    def is_flexible(self, version: int) -> bool:
-        """Requests of ``version`` have header version 2, responses 1 (ApiVersions responses always 0)."""
-        return version in self._table.flexible
+    @functools.cached_property
+    def first_flexible(self) -> int:
+        """As ``flexible_from``, but beyond all versions where that is None.
+
+        From this version on a request has header version 2 and a response 1 (ApiVersions responses always 0).
+        """
+        return LATEST if self.flexible_from is None else self.flexible_from
 
     @functools.cached_property
     def request(self) -> type[Message]:
@@ -106,4 +111,7 @@ class Api:
 
 
 API: Final[Mapping[ApiKey, Api]] = MappingProxyType({key: Api(key) for key in ApiKey})
-"""Every API that is implemented. Looked up by ``ApiKey`` or by the plain number."""
+"""Every API that is implemented."""
+
+API_BY_NUMBER: Final[Mapping[int, Api]] = {key.value: api for key, api in API.items()}
+"""The same by the number that stands in a request header."""

@@ -11,7 +11,7 @@ from collections import deque
 from struct import Struct
 from typing import Final, NamedTuple
 
-from protocol.api_keys import API, ApiKey
+from protocol.api_keys import API_BY_NUMBER, ApiKey
 from protocol.errors import ErrorCode
 from protocol.primitives import DecodeError, Message, bad_length, skip_tags
 from protocol.types import Part
@@ -22,6 +22,9 @@ GROWTH: Final = 16
 SIZE_BYTES: Final = 4
 MAX_FRAME_BYTES: Final = 100 * 1024 * 1024
 """Kafka's default of ``socket.request.max.bytes``."""
+
+_API_VERSIONS: Final = ApiKey.API_VERSIONS.value
+_UNSUPPORTED_VERSION: Final = ErrorCode.UNSUPPORTED_VERSION.value
 
 _read_size = Struct(">i").unpack_from
 _read_header = Struct(">hhi").unpack_from
@@ -190,11 +193,11 @@ def decode_request(frame: memoryview) -> Request:
     if size < 8:
         raise DecodeError(f"request header: {size} bytes where 8 are needed")
     api_key, version, correlation_id = _read_header(frame, 0)
-    api = API.get(api_key)
+    api = API_BY_NUMBER.get(api_key)
     if api is None:
         raise UnsupportedRequestError(f"API {api_key} is not implemented")
     supported = api.min_version <= version <= api.max_version
-    if not supported and api_key != ApiKey.API_VERSIONS:
+    if not supported and api_key != _API_VERSIONS:
         raise UnsupportedRequestError(
             f"{api.name} version {version} is not implemented ({api.min_version} to {api.max_version} are)"
         )
@@ -202,7 +205,7 @@ def decode_request(frame: memoryview) -> Request:
     header = RequestHeader(api_key, version, correlation_id, client_id)
     if not supported:
         return Request(header, api.request(), size, unsupported=True)
-    if api.is_flexible(version):
+    if version >= api.first_flexible:
         pos = _skip_header_tags(frame, pos)
     return Request(header, api.request.decode(frame[pos:], version), size)
 
@@ -237,7 +240,7 @@ def encode_request(header: RequestHeader, body: Message) -> list[Part]:
     length = -1 if client_id is None else len(client_id)
     out = bytearray(_size_and_header(0, header.api_key, header.api_version, header.correlation_id, length))
     out += client_id or b""
-    if API[ApiKey(header.api_key)].is_flexible(header.api_version):
+    if header.api_version >= API_BY_NUMBER[header.api_key].first_flexible:
         out.append(0)
     return _framed(out, body, header.api_version)
 
@@ -245,7 +248,7 @@ def encode_request(header: RequestHeader, body: Message) -> list[Part]:
 def encode_response(api_key: int, api_version: int, correlation_id: int, response: Message) -> list[Part]:
     """A response as parts to send, with its size in front. Raises EncodeError."""
     out = bytearray(_size_and_correlation(0, correlation_id))
-    if api_key != ApiKey.API_VERSIONS and API[ApiKey(api_key)].is_flexible(api_version):
+    if api_key != _API_VERSIONS and api_version >= API_BY_NUMBER[api_key].first_flexible:
         out.append(0)
     return _framed(out, response, api_version)
 
@@ -265,12 +268,12 @@ def decode_response(api_key: int, api_version: int, frame: memoryview) -> tuple[
     if len(frame) < 4:
         raise DecodeError(f"response header: {len(frame)} bytes where 4 are needed")
     correlation_id: int = _read_size(frame, 0)[0]
-    api = API[ApiKey(api_key)]
+    api = API_BY_NUMBER[api_key]
     pos = 4
-    if api_key == ApiKey.API_VERSIONS:
-        if len(frame) >= 6 and _read_int16(frame, 4)[0] == ErrorCode.UNSUPPORTED_VERSION:
+    if api_key == _API_VERSIONS:
+        if len(frame) >= 6 and _read_int16(frame, 4)[0] == _UNSUPPORTED_VERSION:
             api_version = 0
-    elif api.is_flexible(api_version):
+    elif api_version >= api.first_flexible:
         pos = _skip_header_tags(frame, pos)
     return correlation_id, api.response.decode(frame[pos:], api_version)
 

@@ -160,7 +160,7 @@ class Message(Struct):
         decoder = cls.DECODERS.get(version)
         if decoder is None:
             raise DecodeError(f"{cls.__name__} has no version {version}")
-        view = memoryview(data)
+        view = data if type(data) is memoryview else memoryview(data)
         try:
             return decoder(view)
         except (struct.error, IndexError, ValueError) as error:
