@@ -1,1 +1,41 @@
 """Producer, Consumer and Admin on AnyIO."""
+
+from client.accumulator import RecordHandle, RecordMetadata
+from client.admin import Admin
+from client.admin_types import (
+    ClusterDescription,
+    ConfigEntry,
+    ConfigOp,
+    GroupDescription,
+    GroupListing,
+    LogDirDescription,
+    NewTopic,
+    TopicDescription,
+)
+from client.consumer import Consumer
+from client.coordinator_link import OffsetAndMetadata
+from client.fetched import ConsumerRecord, Records
+from client.offsets import OffsetAndTimestamp
+from client.producer import Producer
+from zk_schemas.config_def import ConfigError
+
+__all__ = [
+    "Admin",
+    "ClusterDescription",
+    "ConfigEntry",
+    "ConfigError",
+    "ConfigOp",
+    "Consumer",
+    "ConsumerRecord",
+    "GroupDescription",
+    "GroupListing",
+    "LogDirDescription",
+    "NewTopic",
+    "OffsetAndMetadata",
+    "OffsetAndTimestamp",
+    "Producer",
+    "RecordHandle",
+    "RecordMetadata",
+    "Records",
+    "TopicDescription",
+]

@@ -1,7 +1,7 @@
 """Configuration keys: Kafka's names with underscores, Kafka's defaults, types and ranges.
 
-A config class is its table: one dataclass field per key, its rule in the field's metadata. ``parse`` takes what the user
-gave; a key that does not exist, or a value out of range, is a ``ConfigError`` that says what would do.
+A config class is its table: one dataclass field per key, its rule in the field's metadata. ``parse`` takes what the
+user gave; a key that does not exist, or a value out of range, is a ``ConfigError`` that says what would do.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ from dataclasses import dataclass, field, fields
 from typing import Any, TypeVar
 
 from protocol.compression import CompressionType
+from zk_schemas.config_def import ConfigError
 
 Serializer = Callable[[Any], bytes | None]
 Deserializer = Callable[[bytes | None], Any]
@@ -19,14 +20,6 @@ C = TypeVar("C", bound="ClientConfig")
 
 _INT_MAX = 2**31 - 1
 _LONG_MAX = 2**63 - 1
-
-
-class ConfigError(ValueError):
-    """A key or value that cannot be used; ``key`` names it."""
-
-    def __init__(self, key: str, detail: str) -> None:
-        super().__init__(f"{key}: {detail}")
-        self.key = key
 
 
 # ---------------------------------------------------------------- rules
@@ -83,13 +76,10 @@ def _text(default: str | None) -> Any:
     return field(default=default, metadata={"rule": rule})
 
 
-def _callable(default: Callable[..., Any] | None = None) -> Any:
-    def rule(key: str, value: object) -> object:
-        if value is not None and not callable(value):
-            raise ConfigError(key, f"{value!r} cannot be called")
-        return value
-
-    return field(default=default, metadata={"rule": rule})
+def _parse_callable(key: str, value: object) -> object:
+    if value is not None and not callable(value):
+        raise ConfigError(key, f"{value!r} cannot be called")
+    return value
 
 
 def _parse_servers(key: str, value: object) -> object:
@@ -191,8 +181,8 @@ class ProducerConfig(ClientConfig):
     compression_lz4_level: int = _int(1, 1, 17)
     compression_zstd_level: int = _int(3, -131_072, 22)
     metadata_max_idle_ms: int = _int(300_000, 5_000, _LONG_MAX)
-    key_serializer: Serializer | None = _callable()
-    value_serializer: Serializer | None = _callable()
+    key_serializer: Serializer | None = field(default=None, metadata={"rule": _parse_callable})
+    value_serializer: Serializer | None = field(default=None, metadata={"rule": _parse_callable})
 
     @property
     def compression(self) -> CompressionType:
@@ -209,7 +199,7 @@ class ProducerConfig(ClientConfig):
         return levels.get(self.compression_type)
 
     def check(self, given: Mapping[str, Any]) -> None:
-        super(ProducerConfig, self).check(given)  # noqa: UP008 - slots dataclasses are made anew, super() is not
+        super(ProducerConfig, self).check(given)  # a slots dataclass is made anew, bare super() is not
         if self.delivery_timeout_ms < self.linger_ms + self.request_timeout_ms:
             if "delivery_timeout_ms" in given:
                 raise ConfigError(
@@ -259,11 +249,11 @@ class ConsumerConfig(ClientConfig):
     default_api_timeout_ms: int = _int(60_000)
     allow_auto_create_topics: bool = _flag(True)
     exclude_internal_topics: bool = _flag(True)
-    key_deserializer: Deserializer | None = _callable()
-    value_deserializer: Deserializer | None = _callable()
+    key_deserializer: Deserializer | None = field(default=None, metadata={"rule": _parse_callable})
+    value_deserializer: Deserializer | None = field(default=None, metadata={"rule": _parse_callable})
 
     def check(self, given: Mapping[str, Any]) -> None:
-        super(ConsumerConfig, self).check(given)  # noqa: UP008 - as above
+        super(ConsumerConfig, self).check(given)  # as above
         if self.heartbeat_interval_ms >= self.session_timeout_ms:
             raise ConfigError("heartbeat_interval_ms", "must be below session_timeout_ms")
         if self.group_instance_id is not None and self.group_id is None:

@@ -47,7 +47,7 @@ class Pending:
             self._event.set()
 
     async def wait(self, timeout_s: float) -> Any:
-        """The response. After ``timeout_s`` the connection is closed, for an answer may never come: KafkaTimeoutError."""
+        """The response. KafkaTimeoutError after ``timeout_s``; the connection is closed then, for answers have an order."""
         if self.response is None and self.error is None:
             self._event = anyio.Event()
             with anyio.move_on_after(timeout_s):

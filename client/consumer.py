@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from types import TracebackType
 from typing import Any, Self
 
@@ -12,7 +12,7 @@ import anyio.lowlevel
 from anyio.abc import TaskGroup
 
 from client.assignors import resolve_assignors
-from client.config import ConfigError, ConsumerConfig
+from client.config import ConsumerConfig
 from client.coordinator import GroupCoordinator
 from client.coordinator_link import CoordinatorLink, OffsetAndMetadata
 from client.errors import ClientClosedError, IllegalStateError, KafkaTimeoutError
@@ -26,6 +26,7 @@ from client.signal import Signal
 from client.subscription import EARLIEST_TIMESTAMP, LATEST_TIMESTAMP, FetchState, PartitionState, Subscription
 from protocol.types import TopicPartition
 from runtime.env import Env
+from zk_schemas.config_def import ConfigError
 
 Offsets = Mapping[TopicPartition, int | tuple[int, str] | OffsetAndMetadata]
 

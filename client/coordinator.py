@@ -7,6 +7,7 @@ user's timeout on getmany never loses an answer.
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 
@@ -375,10 +376,8 @@ class GroupCoordinator:
         if member.member_id and self._config.group_instance_id is None:
             identity = MemberIdentity(member_id=member.member_id, group_instance_id=None)
             request = LeaveGroupRequest(group_id=self.link.group_id, members=[identity])
-            try:
+            with contextlib.suppress(KafkaError):  # then the session timeout says it
                 await self.link.request(request)
-            except KafkaError:
-                pass  # then the session timeout says it
         member.forget()
 
     # ------------------------------------------------------------ commits

@@ -99,7 +99,7 @@ class Metadata:
         return self.cluster.nodes.get(self.cluster.leader(tp))
 
     def any_node(self) -> Node:
-        """The broker with the least to do; before the first answer, and when all known ones fail, a bootstrap server."""
+        """The broker with the least to do; before the first answer, or when all known ones fail, a bootstrap server."""
         known = list(self.cluster.nodes.values())
         self._env.rng.shuffle(known)
         known.sort(key=self._connections.load)

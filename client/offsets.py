@@ -66,7 +66,7 @@ class OffsetQueries:
     async def list_offsets(
         self, timestamps: Mapping[TopicPartition, int], timeout_ms: float, *, read_committed: bool = False
     ) -> dict[TopicPartition, OffsetAndTimestamp]:
-        """The first offset at or after each timestamp (ms); -1 asks for the end, -2 the start, -3 the largest timestamp.
+        """The first offset at or after each timestamp (ms); -1 asks for the end, -2 the start, -3 the newest record.
 
         A partition with nothing that young is missing from the result.
         """

@@ -29,7 +29,7 @@ class FetchState(enum.Enum):
 
 
 class PartitionState:
-    """One assigned partition. ``position`` is what the user gets next, ``fetch_offset`` what the broker is asked next."""
+    """One assigned partition. The user gets ``position`` next, the broker is asked for ``fetch_offset`` next."""
 
     __slots__ = (
         "buffer",

@@ -8,7 +8,7 @@ from client.assignors.cooperative_sticky import CooperativeStickyAssignor
 from client.assignors.model import Assignor, Members, MemberSubscription, PartitionCounts
 from client.assignors.range import RangeAssignor
 from client.assignors.roundrobin import RoundRobinAssignor
-from client.config import ConfigError
+from zk_schemas.config_def import ConfigError
 
 __all__ = [
     "Assignor",

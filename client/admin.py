@@ -1,0 +1,419 @@
+"""The admin client users see."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from typing import Any, TypeVar
+
+import anyio
+from anyio.abc import TaskGroup
+
+from client import admin_codec as codec
+from client.admin_types import (
+    ClusterDescription,
+    ConfigEntry,
+    ConfigOp,
+    CreatedTopic,
+    GroupDescription,
+    GroupListing,
+    LogDirDescription,
+    NewTopic,
+    TopicDescription,
+    TopicListing,
+)
+from client.cluster import Cluster, Node
+from client.config import AdminConfig
+from client.connections import backoff_ms
+from client.coordinator_link import CoordinatorLink, OffsetAndMetadata
+from client.errors import ErrorCode, KafkaError, KafkaTimeoutError, error_for
+from client.lifecycle import Client
+from client.offsets import OffsetAndTimestamp, OffsetQueries
+from protocol.generated.create_partitions import CreatePartitionsRequest, CreatePartitionsTopic
+from protocol.generated.create_topics import CreateTopicsRequest
+from protocol.generated.delete_groups import DeleteGroupsRequest
+from protocol.generated.delete_records import DeleteRecordsRequest
+from protocol.generated.describe_cluster import DescribeClusterRequest
+from protocol.generated.describe_groups import DescribeGroupsRequest
+from protocol.generated.describe_log_dirs import DescribeLogDirsRequest
+from protocol.generated.list_groups import ListGroupsRequest
+from protocol.generated.metadata import MetadataRequest, MetadataRequestTopic, MetadataResponse
+from protocol.primitives import Message
+from protocol.types import TopicPartition
+from runtime.env import Env
+
+T = TypeVar("T")
+
+OFFSET_SPECS = {"earliest": -2, "latest": -1, "max_timestamp": -3}
+
+
+class Admin(Client[AdminConfig]):
+    """Looks at and changes topics, configs, groups and logs; the keyword arguments are Kafka's admin client keys.
+
+    Every call raises ``KafkaError`` with the broker's code and message for the first thing that was refused; what may
+    pass is tried again for ``default_api_timeout_ms``.
+    """
+
+    def __init__(self, *, env: Env | None = None, **config: Any) -> None:
+        super().__init__(AdminConfig.parse(config), env)
+        self._queries: OffsetQueries
+
+    async def _start(self, tasks: TaskGroup) -> None:
+        config = self._config
+        self._metadata = self._make_metadata(allow_auto_create=False)
+        self._queries = OffsetQueries(
+            self._env,
+            self._metadata,
+            self._connections,
+            retry_backoff_ms=config.retry_backoff_ms,
+            retry_backoff_max_ms=config.retry_backoff_max_ms,
+        )
+        self._connections.on_lost = lambda node_id: self._metadata.request_update()
+        tasks.start_soon(self._metadata.run)
+
+    # ------------------------------------------------------------ asking
+
+    async def _retry(self, what: str, attempt_once: Callable[[], Awaitable[T]]) -> T:
+        """``attempt_once`` until it does not raise an error that may pass, at most ``default_api_timeout_ms``."""
+        self._ensure_open()
+        config = self._config
+        deadline = self._env.clock.monotonic() + config.default_api_timeout_ms / 1000
+        attempt = 0
+        while True:
+            attempt += 1
+            try:
+                return await attempt_once()
+            except KafkaError as error:
+                if not error.code.retriable or attempt > config.retries:
+                    raise
+                pause_s = (
+                    backoff_ms(attempt, config.retry_backoff_ms, config.retry_backoff_max_ms, self._env.rng.random())
+                    / 1000
+                )
+                if self._env.clock.monotonic() + pause_s >= deadline:
+                    raise KafkaTimeoutError(
+                        f"{what} did not succeed within {config.default_api_timeout_ms} ms: {error}"
+                    ) from error
+            await anyio.sleep(pause_s)
+
+    async def _ask(self, what: str, body: Message, node_id: int | None = None) -> Any:
+        """Send to any broker, or to one by its id. What comes back is not looked into."""
+
+        async def once() -> Any:
+            node = self._metadata.any_node() if node_id is None else await self._node(node_id)
+            return await self._connections.request(node, body)
+
+        return await self._retry(what, once)
+
+    async def _change(
+        self,
+        what: str,
+        body: Message,
+        first_error: Callable[[Any], KafkaError | None],
+        node_id: int | None = None,
+    ) -> Any:
+        """Send a change and raise what was refused; NOT_CONTROLLER and the like are tried again."""
+
+        async def once() -> Any:
+            node = self._metadata.any_node() if node_id is None else await self._node(node_id)
+            response = await self._connections.request(node, body)
+            error = first_error(response)
+            if error is not None:
+                raise error
+            return response
+
+        return await self._retry(what, once)
+
+    async def _node(self, node_id: int) -> Node:
+        await self._metadata.ready(self._config.default_api_timeout_ms)
+        node = self._metadata.node(node_id)
+        if node is None:
+            await self._metadata.refresh()
+            node = self._metadata.node(node_id)
+        if node is None:
+            raise KafkaError(ErrorCode.BROKER_NOT_AVAILABLE, f"there is no broker {node_id}")
+        return node
+
+    async def _describe(self, topics: Iterable[str] | None) -> Cluster:
+        """Fresh metadata of ``topics``, or of all."""
+        request = MetadataRequest(
+            topics=None if topics is None else [MetadataRequestTopic(name=name) for name in topics],
+            allow_auto_topic_creation=False,
+        )
+        response: MetadataResponse = await self._ask("Metadata", request)
+        return Cluster().merge(response, None)
+
+    # ------------------------------------------------------------ topics
+
+    async def create_topics(
+        self, topics: Iterable[NewTopic], *, timeout_ms: int | None = None, validate_only: bool = False
+    ) -> dict[str, CreatedTopic]:
+        """Create topics; ``validate_only`` checks and creates nothing. Returns what was created, by name."""
+        request = CreateTopicsRequest(
+            topics=[codec.creatable(topic) for topic in topics],
+            timeout_ms=self._timeout_ms(timeout_ms),
+            validate_only=validate_only,
+        )
+        response = await self._change("CreateTopics", request, lambda r: codec.first_error(r.topics))
+        return {
+            t.name: CreatedTopic(t.name, t.topic_id, t.num_partitions, t.replication_factor) for t in response.topics
+        }
+
+    async def delete_topics(self, names: Iterable[str], *, timeout_ms: int | None = None) -> None:
+        request = codec.delete_topics(names, self._timeout_ms(timeout_ms))
+        await self._change("DeleteTopics", request, lambda r: codec.first_error(r.responses))
+
+    async def list_topics(self, *, include_internal: bool = True) -> list[TopicListing]:
+        """All topics, sorted by name."""
+        cluster = await self._describe(None)
+        return [
+            TopicListing(topic.name, topic.topic_id, topic.internal)
+            for _, topic in sorted(cluster.topics.items())
+            if include_internal or not topic.internal
+        ]
+
+    async def describe_topics(self, names: Iterable[str]) -> dict[str, TopicDescription]:
+        """Topics by name; UNKNOWN_TOPIC_OR_PARTITION when one does not exist."""
+        wanted = list(names)
+        cluster = await self._describe(wanted)
+        found: dict[str, TopicDescription] = {}
+        for name in wanted:
+            topic = cluster.topics.get(name)
+            if topic is None or topic.error is not ErrorCode.NONE:
+                code = topic.error if topic is not None else ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+                raise error_for(code, f"{name}: {code.message}")
+            found[name] = TopicDescription(
+                name,
+                topic.topic_id,
+                topic.internal,
+                tuple(topic.partitions.values()),
+                topic.initial_partition_count,
+                topic.undeleted_partition_count,
+                topic.layout_version,
+            )
+        return found
+
+    async def create_partitions(
+        self, counts: Mapping[str, int], *, timeout_ms: int | None = None, validate_only: bool = False
+    ) -> None:
+        """Set the partition count of each topic."""
+        request = CreatePartitionsRequest(
+            topics=[CreatePartitionsTopic(name=n, count=count, assignments=None) for n, count in counts.items()],
+            timeout_ms=self._timeout_ms(timeout_ms),
+            validate_only=validate_only,
+        )
+        await self._change("CreatePartitions", request, lambda r: codec.first_error(r.results))
+
+    async def delete_records(
+        self, before: Mapping[TopicPartition, int], *, timeout_ms: int | None = None
+    ) -> dict[TopicPartition, int]:
+        """Delete what lies before each offset (-1: before the high watermark). Returns the new first offsets."""
+
+        async def once() -> dict[TopicPartition, int]:
+            await self._know({tp.topic for tp in before})
+            lows: dict[TopicPartition, int] = {}
+            for node, tps in self._by_leader(before).items():
+                request = DeleteRecordsRequest(
+                    topics=codec.delete_records_topics({tp: before[tp] for tp in tps}),
+                    timeout_ms=self._timeout_ms(timeout_ms),
+                )
+                lows |= codec.read_deleted_records(await self._connections.request(node, request))
+            return lows
+
+        return await self._retry("DeleteRecords", once)
+
+    async def list_offsets(
+        self, specs: Mapping[TopicPartition, str | int], *, read_committed: bool = False
+    ) -> dict[TopicPartition, OffsetAndTimestamp]:
+        """Offsets by spec: "earliest", "latest", "max_timestamp", or a timestamp in ms.
+
+        A partition without a record that young has offset -1.
+        """
+        self._ensure_open()
+        timestamps: dict[TopicPartition, int] = {}
+        for tp, spec in specs.items():
+            if isinstance(spec, str) and spec not in OFFSET_SPECS:
+                raise ValueError(f"{spec!r} is not one of {', '.join(OFFSET_SPECS)} or a timestamp")
+            timestamps[tp] = OFFSET_SPECS[spec] if isinstance(spec, str) else spec
+        await self._retry("Metadata", lambda: self._know({tp.topic for tp in specs}))
+        found = await self._queries.list_offsets(
+            timestamps, self._config.default_api_timeout_ms, read_committed=read_committed
+        )
+        return {tp: found.get(tp, OffsetAndTimestamp(-1, -1, -1)) for tp in specs}
+
+    async def _know(self, topics: set[str]) -> None:
+        """Have metadata of ``topics``; the error of one that does not exist is raised at once."""
+        for topic in sorted(topics):
+            self._metadata.want(topic)
+        await self._metadata.refresh()
+        for topic in sorted(topics):
+            info = self._metadata.cluster.topics.get(topic)
+            if info is None or not info.partitions:
+                code = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION if info is None else info.error
+                raise KafkaError(code, f"{topic}: {code.message}")
+
+    def _by_leader(self, partitions: Iterable[TopicPartition]) -> dict[Node, list[TopicPartition]]:
+        found: dict[Node, list[TopicPartition]] = {}
+        for tp in partitions:
+            leader = self._metadata.leader(tp)
+            if leader is None:
+                raise error_for(ErrorCode.LEADER_NOT_AVAILABLE, f"{tp} has no leader")
+            found.setdefault(leader, []).append(tp)
+        return found
+
+    def _timeout_ms(self, timeout_ms: int | None) -> int:
+        return self._config.request_timeout_ms if timeout_ms is None else timeout_ms
+
+    # ------------------------------------------------------------ configs
+
+    async def describe_configs(
+        self, *, topics: Iterable[str] = (), brokers: Iterable[int] = (), keys: Sequence[str] | None = None
+    ) -> dict[str | int, dict[str, ConfigEntry]]:
+        """Config entries by key, per topic name and broker id; ``keys`` None is all of them."""
+        found: dict[str | int, dict[str, ConfigEntry]] = {}
+        resources = [codec.Resource.topic(name) for name in topics]
+        asked: list[tuple[int | None, list[codec.Resource]]] = [(None, resources)] if resources else []
+        asked += [(broker, [codec.Resource.broker(broker)]) for broker in brokers]
+        for node_id, group in asked:
+            response = await self._ask("DescribeConfigs", codec.describe_configs(group, keys), node_id)
+            found |= codec.read_configs(response)
+        return found
+
+    async def alter_configs(
+        self,
+        *,
+        topics: Mapping[str, Mapping[str, str | None]] | None = None,
+        brokers: Mapping[int, Mapping[str, str | None]] | None = None,
+        validate_only: bool = False,
+    ) -> None:
+        """Replace all overrides of each topic or broker by those given."""
+        for node_id, resource, values in _targets(topics, brokers):
+            body = codec.alter_configs(resource, values, validate_only)
+            await self._change("AlterConfigs", body, codec.first_resource_error, node_id)
+
+    async def incremental_alter_configs(
+        self,
+        *,
+        topics: Mapping[str, Mapping[str, str | tuple[ConfigOp, str | None] | None]] | None = None,
+        brokers: Mapping[int, Mapping[str, str | tuple[ConfigOp, str | None] | None]] | None = None,
+        validate_only: bool = False,
+    ) -> None:
+        """Change single keys: a value sets, None deletes the override, (ConfigOp, value) says which."""
+        for node_id, resource, values in _targets(topics, brokers):
+            body = codec.incremental_alter_configs(resource, values, validate_only)
+            await self._change("IncrementalAlterConfigs", body, codec.first_resource_error, node_id)
+
+    # ------------------------------------------------------------ cluster
+
+    async def describe_cluster(self) -> ClusterDescription:
+        response = await self._ask("DescribeCluster", DescribeClusterRequest())
+        if response.error_code:
+            raise error_for(response.error_code, response.error_message)
+        nodes = sorted((Node(b.broker_id, b.host, b.port, b.rack) for b in response.brokers), key=lambda n: n.id)
+        return ClusterDescription(response.cluster_id, response.controller_id, tuple(nodes))
+
+    async def describe_log_dirs(self, brokers: Iterable[int] | None = None) -> dict[int, list[LogDirDescription]]:
+        """The log directories of brokers (None: of all) and what is in them."""
+        chosen = [node.id for node in (await self.describe_cluster()).nodes] if brokers is None else list(brokers)
+        found: dict[int, list[LogDirDescription]] = {}
+        for broker in chosen:
+            response = await self._ask("DescribeLogDirs", DescribeLogDirsRequest(topics=None), broker)
+            found[broker] = codec.read_log_dirs(response)
+        return found
+
+    # ------------------------------------------------------------ groups
+
+    def _link(self, group_id: str) -> CoordinatorLink:
+        self._ensure_open()
+        config = self._config
+        return CoordinatorLink(
+            self._env,
+            group_id,
+            self._metadata,
+            self._connections,
+            retry_backoff_ms=config.retry_backoff_ms,
+            retry_backoff_max_ms=config.retry_backoff_max_ms,
+        )
+
+    async def _ask_coordinator(
+        self, what: str, group_id: str, body: Message, error_of: Callable[[Any], KafkaError | None]
+    ) -> tuple[Any, Node]:
+        link = self._link(group_id)
+
+        async def once() -> tuple[Any, Node]:
+            response = await link.request(body)
+            error = error_of(response)
+            if error is not None:
+                link.moved()
+                raise error
+            return response, await link.find()
+
+        return await self._retry(what, once)
+
+    async def list_groups(self, *, states: Iterable[str] = ()) -> list[GroupListing]:
+        """The groups of all coordinators, sorted by id; ``states`` (such as "Stable") limits them."""
+        found: dict[str, GroupListing] = {}
+        for node in (await self.describe_cluster()).nodes:
+            body = ListGroupsRequest(states_filter=list(states))
+
+            async def once(node: Node = node, body: Message = body) -> Any:
+                response = await self._connections.request(node, body)
+                if response.error_code:
+                    raise error_for(response.error_code)
+                return response
+
+            response = await self._retry("ListGroups", once)
+            for group in response.groups:
+                found[group.group_id] = GroupListing(group.group_id, group.protocol_type, group.group_state)
+        return [found[group_id] for group_id in sorted(found)]
+
+    async def describe_groups(self, group_ids: Iterable[str]) -> dict[str, GroupDescription]:
+        """Groups by id; one that does not exist has state "Dead"."""
+        found: dict[str, GroupDescription] = {}
+        for group_id in group_ids:
+            response, node = await self._ask_coordinator(
+                "DescribeGroups",
+                group_id,
+                DescribeGroupsRequest(groups=[group_id]),
+                lambda r: codec.code_error(r.groups[0].error_code),
+            )
+            found[group_id] = codec.read_group(response.groups[0], node)
+        return found
+
+    async def delete_groups(self, group_ids: Iterable[str]) -> None:
+        """Delete groups that have no members, with their offsets."""
+        for group_id in group_ids:
+            await self._ask_coordinator(
+                "DeleteGroups",
+                group_id,
+                DeleteGroupsRequest(groups_names=[group_id]),
+                lambda r: codec.code_error(r.results[0].error_code, r.results[0].group_id),
+            )
+
+    async def list_group_offsets(
+        self, group_id: str, partitions: Iterable[TopicPartition] | None = None
+    ) -> dict[TopicPartition, OffsetAndMetadata]:
+        """What a group has committed, for ``partitions`` or for all."""
+        return await self._link(group_id).fetch_offsets(partitions, self._config.default_api_timeout_ms)
+
+    async def alter_group_offsets(
+        self, group_id: str, offsets: Mapping[TopicPartition, int | OffsetAndMetadata]
+    ) -> None:
+        """Set committed offsets of a group without members; UNKNOWN_MEMBER_ID when it has some."""
+        chosen = {tp: OffsetAndMetadata(o) if isinstance(o, int) else o for tp, o in offsets.items()}
+        await self._link(group_id).commit_offsets(chosen, self._config.default_api_timeout_ms)
+
+    async def delete_group_offsets(self, group_id: str, partitions: Iterable[TopicPartition]) -> None:
+        """Forget committed offsets; GROUP_SUBSCRIBED_TO_TOPIC while a member reads the topic."""
+        body = codec.offset_delete(group_id, partitions)
+        await self._ask_coordinator("OffsetDelete", group_id, body, codec.offset_delete_error)
+
+
+def _targets(
+    topics: Mapping[str, Mapping[str, Any]] | None, brokers: Mapping[int, Mapping[str, Any]] | None
+) -> list[tuple[int | None, codec.Resource, Mapping[str, Any]]]:
+    """(broker to ask or None for any, resource, values) for each change; a broker's own configs go to itself."""
+    found: list[tuple[int | None, codec.Resource, Mapping[str, Any]]] = [
+        (None, codec.Resource.topic(name), values) for name, values in (topics or {}).items()
+    ]
+    found += [(broker, codec.Resource.broker(broker), values) for broker, values in (brokers or {}).items()]
+    return found

@@ -1,0 +1,233 @@
+"""Between the wire's classes and what ``Admin`` shows. No IO."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, NamedTuple
+
+from client.admin_types import (
+    ConfigEntry,
+    ConfigOp,
+    GroupDescription,
+    LogDirDescription,
+    MemberDescription,
+    NewTopic,
+    ReplicaSize,
+)
+from client.cluster import Node
+from client.errors import ErrorCode, KafkaError, error_for
+from client.group_protocol import PROTOCOL_TYPE, decode_assignment
+from protocol.generated import alter_configs as alter
+from protocol.generated import incremental_alter_configs as incremental
+from protocol.generated.create_topics import CreatableReplicaAssignment, CreatableTopic, CreatableTopicConfig
+from protocol.generated.delete_records import DeleteRecordsPartition, DeleteRecordsResponse, DeleteRecordsTopic
+from protocol.generated.delete_topics import DeleteTopicsRequest, DeleteTopicState
+from protocol.generated.describe_configs import (
+    DescribeConfigsRequest,
+    DescribeConfigsResource,
+    DescribeConfigsResponse,
+)
+from protocol.generated.describe_groups import DescribedGroup, DescribedGroupMember
+from protocol.generated.describe_log_dirs import DescribeLogDirsResponse
+from protocol.generated.offset_delete import (
+    OffsetDeleteRequest,
+    OffsetDeleteRequestPartition,
+    OffsetDeleteRequestTopic,
+    OffsetDeleteResponse,
+)
+from protocol.types import TopicPartition
+
+_TOPIC = 2
+_BROKER = 4
+
+
+class Resource(NamedTuple):
+    """What a config belongs to: Kafka's resource type and the name on the wire."""
+
+    type: int
+    name: str
+
+    @classmethod
+    def topic(cls, name: str) -> Resource:
+        return cls(_TOPIC, name)
+
+    @classmethod
+    def broker(cls, broker_id: int) -> Resource:
+        return cls(_BROKER, str(broker_id))
+
+
+def code_error(code: int, what: str | None = None, message: str | None = None) -> KafkaError | None:
+    """The error for a code, its message led by what it is about; None for no error."""
+    if not code:
+        return None
+    detail = message or ErrorCode.of(code).message
+    return error_for(code, f"{what}: {detail}" if what else detail)
+
+
+def first_error(results: Iterable[Any]) -> KafkaError | None:
+    """The first error among results that have ``name``, ``error_code`` and ``error_message``."""
+    for result in results:
+        if result.error_code:
+            return code_error(result.error_code, result.name, result.error_message)
+    return None
+
+
+def first_resource_error(response: Any) -> KafkaError | None:
+    """The first error of an AlterConfigs or IncrementalAlterConfigs response."""
+    for result in response.responses:
+        if result.error_code:
+            return code_error(result.error_code, result.resource_name, result.error_message)
+    return None
+
+
+# ---------------------------------------------------------------- topics
+
+
+def creatable(topic: NewTopic) -> CreatableTopic:
+    assigned = bool(topic.replica_assignments)
+    return CreatableTopic(
+        name=topic.name,
+        num_partitions=-1 if assigned else topic.num_partitions,
+        replication_factor=-1 if assigned else topic.replication_factor,
+        assignments=[
+            CreatableReplicaAssignment(partition_index=p, broker_ids=list(brokers))
+            for p, brokers in sorted(topic.replica_assignments.items())
+        ],
+        configs=[CreatableTopicConfig(name=name, value=value) for name, value in topic.configs.items()],
+    )
+
+
+def delete_topics(names: Iterable[str], timeout_ms: int) -> DeleteTopicsRequest:
+    """Filled for all versions: version 6 has ``topics``, those before ``topic_names``."""
+    wanted = list(names)
+    return DeleteTopicsRequest(
+        topics=[DeleteTopicState(name=name) for name in wanted], topic_names=wanted, timeout_ms=timeout_ms
+    )
+
+
+def delete_records_topics(before: Mapping[TopicPartition, int]) -> list[DeleteRecordsTopic]:
+    topics: dict[str, DeleteRecordsTopic] = {}
+    for tp, offset in before.items():
+        topics.setdefault(tp.topic, DeleteRecordsTopic(name=tp.topic)).partitions.append(
+            DeleteRecordsPartition(partition_index=tp.partition, offset=offset)
+        )
+    return list(topics.values())
+
+
+def read_deleted_records(response: DeleteRecordsResponse) -> dict[TopicPartition, int]:
+    lows: dict[TopicPartition, int] = {}
+    for topic in response.topics:
+        for p in topic.partitions:
+            tp = TopicPartition(topic.name, p.partition_index)
+            error = code_error(p.error_code, str(tp))
+            if error is not None:
+                raise error
+            lows[tp] = p.low_watermark
+    return lows
+
+
+# ---------------------------------------------------------------- configs
+
+
+def describe_configs(resources: Iterable[Resource], keys: Sequence[str] | None) -> DescribeConfigsRequest:
+    wanted = None if keys is None else list(keys)
+    return DescribeConfigsRequest(
+        resources=[
+            DescribeConfigsResource(resource_type=r.type, resource_name=r.name, configuration_keys=wanted)
+            for r in resources
+        ],
+        include_documentation=True,
+    )
+
+
+def read_configs(response: DescribeConfigsResponse) -> dict[str | int, dict[str, ConfigEntry]]:
+    found: dict[str | int, dict[str, ConfigEntry]] = {}
+    for result in response.results:
+        error = code_error(result.error_code, result.resource_name, result.error_message)
+        if error is not None:
+            raise error
+        name: str | int = int(result.resource_name) if result.resource_type == _BROKER else result.resource_name
+        found[name] = {
+            c.name: ConfigEntry(c.name, c.value, c.config_source, c.read_only, c.is_sensitive, c.documentation)
+            for c in result.configs
+        }
+    return found
+
+
+def alter_configs(
+    resource: Resource, values: Mapping[str, str | None], validate_only: bool
+) -> alter.AlterConfigsRequest:
+    configs = [alter.AlterableConfig(name=name, value=value) for name, value in values.items()]
+    target = alter.AlterConfigsResource(resource_type=resource.type, resource_name=resource.name, configs=configs)
+    return alter.AlterConfigsRequest(resources=[target], validate_only=validate_only)
+
+
+def incremental_alter_configs(
+    resource: Resource, values: Mapping[str, str | tuple[ConfigOp, str | None] | None], validate_only: bool
+) -> incremental.IncrementalAlterConfigsRequest:
+    configs: list[incremental.AlterableConfig] = []
+    for name, value in values.items():
+        if isinstance(value, tuple):
+            operation, text = value
+        else:
+            operation, text = (ConfigOp.DELETE if value is None else ConfigOp.SET), value
+        configs.append(incremental.AlterableConfig(name=name, config_operation=int(operation), value=text))
+    target = incremental.AlterConfigsResource(resource_type=resource.type, resource_name=resource.name, configs=configs)
+    return incremental.IncrementalAlterConfigsRequest(resources=[target], validate_only=validate_only)
+
+
+# ---------------------------------------------------------------- log dirs and groups
+
+
+def read_log_dirs(response: DescribeLogDirsResponse) -> list[LogDirDescription]:
+    return [
+        LogDirDescription(
+            result.log_dir,
+            {
+                TopicPartition(topic.name, p.partition_index): ReplicaSize(
+                    p.partition_size, p.offset_lag, p.is_future_key
+                )
+                for topic in result.topics
+                for p in topic.partitions
+            },
+            code_error(result.error_code, result.log_dir),
+        )
+        for result in response.results
+    ]
+
+
+def read_group(group: DescribedGroup, coordinator: Node) -> GroupDescription:
+    members = tuple(_read_member(member, group.protocol_type) for member in group.members)
+    return GroupDescription(
+        group.group_id, group.group_state, group.protocol_type, group.protocol_data, members, coordinator
+    )
+
+
+def _read_member(member: DescribedGroupMember, protocol_type: str) -> MemberDescription:
+    readable = protocol_type == PROTOCOL_TYPE
+    return MemberDescription(
+        member.member_id,
+        member.group_instance_id,
+        member.client_id,
+        member.client_host,
+        tuple(sorted(decode_assignment(member.member_assignment))) if readable else (),
+    )
+
+
+def offset_delete(group_id: str, partitions: Iterable[TopicPartition]) -> OffsetDeleteRequest:
+    topics: dict[str, OffsetDeleteRequestTopic] = {}
+    for tp in partitions:
+        topics.setdefault(tp.topic, OffsetDeleteRequestTopic(name=tp.topic)).partitions.append(
+            OffsetDeleteRequestPartition(partition_index=tp.partition)
+        )
+    return OffsetDeleteRequest(group_id=group_id, topics=list(topics.values()))
+
+
+def offset_delete_error(response: OffsetDeleteResponse) -> KafkaError | None:
+    if response.error_code:
+        return code_error(response.error_code)
+    for topic in response.topics:
+        for p in topic.partitions:
+            if p.error_code:
+                return code_error(p.error_code, f"{topic.name}-{p.partition_index}")
+    return None

@@ -1,0 +1,140 @@
+"""What ``Admin`` takes and returns."""
+
+from __future__ import annotations
+
+import enum
+import uuid
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+from client.cluster import Node, PartitionInfo
+from protocol.errors import KafkaError
+from protocol.types import TopicPartition
+
+
+@dataclass(frozen=True, slots=True)
+class NewTopic:
+    """A topic to create. -1 takes the broker's default; ``replica_assignments`` (partition -> brokers) replaces both."""
+
+    name: str
+    num_partitions: int = -1
+    replication_factor: int = -1
+    configs: Mapping[str, str | None] = field(default_factory=dict)
+    replica_assignments: Mapping[int, Sequence[int]] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class CreatedTopic:
+    name: str
+    topic_id: uuid.UUID
+    num_partitions: int
+    replication_factor: int
+
+
+@dataclass(frozen=True, slots=True)
+class TopicListing:
+    name: str
+    topic_id: uuid.UUID
+    internal: bool
+
+
+@dataclass(frozen=True, slots=True)
+class TopicDescription:
+    """A topic; ``partitions`` ascending. The layout is -1 where brokers know none (see ``TopicInfo``)."""
+
+    name: str
+    topic_id: uuid.UUID
+    internal: bool
+    partitions: tuple[PartitionInfo, ...]
+    initial_partition_count: int = -1
+    undeleted_partition_count: int = -1
+    layout_version: int = -1
+
+
+@dataclass(frozen=True, slots=True)
+class ClusterDescription:
+    cluster_id: str
+    controller_id: int
+    nodes: tuple[Node, ...]
+
+
+class ConfigSource(enum.IntEnum):
+    """Where a value comes from, Kafka's numbers."""
+
+    UNKNOWN = 0
+    DYNAMIC_TOPIC_CONFIG = 1
+    DYNAMIC_BROKER_CONFIG = 2
+    DYNAMIC_DEFAULT_BROKER_CONFIG = 3
+    STATIC_BROKER_CONFIG = 4
+    DEFAULT_CONFIG = 5
+    DYNAMIC_BROKER_LOGGER_CONFIG = 6
+
+
+@dataclass(frozen=True, slots=True)
+class ConfigEntry:
+    """One key of a topic or broker. The value of a sensitive key is None."""
+
+    name: str
+    value: str | None
+    source: int
+    """A ``ConfigSource``, or a number this version does not know."""
+    read_only: bool
+    sensitive: bool
+    documentation: str | None = None
+
+    @property
+    def is_default(self) -> bool:
+        return self.source == ConfigSource.DEFAULT_CONFIG
+
+
+class ConfigOp(enum.IntEnum):
+    """What an incremental change does to a key."""
+
+    SET = 0
+    DELETE = 1
+    APPEND = 2
+    SUBTRACT = 3
+
+
+@dataclass(frozen=True, slots=True)
+class ReplicaSize:
+    size_bytes: int
+    offset_lag: int
+    is_future: bool
+
+
+@dataclass(frozen=True, slots=True)
+class LogDirDescription:
+    """A log directory of a broker; ``error`` is set when it is out of use."""
+
+    path: str
+    partitions: Mapping[TopicPartition, ReplicaSize]
+    error: KafkaError | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class GroupListing:
+    group_id: str
+    protocol_type: str
+    state: str
+    """Empty when the coordinator is too old to say."""
+
+
+@dataclass(frozen=True, slots=True)
+class MemberDescription:
+    member_id: str
+    group_instance_id: str | None
+    client_id: str
+    host: str
+    partitions: tuple[TopicPartition, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class GroupDescription:
+    group_id: str
+    state: str
+    protocol_type: str
+    protocol: str
+    """The assignor in use."""
+    members: tuple[MemberDescription, ...]
+    coordinator: Node
