@@ -80,16 +80,15 @@ def _copy_bytes(source: Path, destination: Path, size: int) -> None:
 
 def _copy_indexes(source: Path, destination: Path, base: str, log_size: int, high_watermark: int) -> None:
     """The entries of the indexes that point into the copied part; other files of the segment whole."""
-    base_offset = int(base)
-    for suffix, entry, keep in (
-        (".index", _INDEX_ENTRY, lambda fields: fields[1] < log_size),
-        (".timeindex", _TIME_INDEX_ENTRY, lambda fields: base_offset + fields[1] < high_watermark),
-    ):
+    limits = ((".index", _INDEX_ENTRY, log_size), (".timeindex", _TIME_INDEX_ENTRY, high_watermark - int(base)))
+    for suffix, entry, limit in limits:
         path = source / (base + suffix)
         if path.exists():
             data = path.read_bytes()
             entries = list(entry.iter_unpack(data[: len(data) // entry.size * entry.size]))
-            kept = [fields for number, fields in enumerate(entries) if keep(fields) and (number == 0 or any(fields))]
+            kept = [
+                fields for number, fields in enumerate(entries) if fields[1] < limit and (number == 0 or any(fields))
+            ]
             (destination / path.name).write_bytes(b"".join(entry.pack(*fields) for fields in kept))
     for suffix in (".txnindex", ".snapshot"):
         path = source / (base + suffix)

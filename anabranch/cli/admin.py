@@ -1,0 +1,34 @@
+"""Running one piece of work against an admin client."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from typing import TypeVar
+
+import anyio
+
+from anabranch import Admin
+from anabranch.cli.errors import CommandError
+
+T = TypeVar("T")
+
+
+def with_admin(bootstrap_server: str, work: Callable[[Admin], Awaitable[T]]) -> T:
+    """``work`` with a client of ``bootstrap_server``; its result."""
+
+    async def run() -> T:
+        async with Admin(bootstrap_servers=bootstrap_server, client_id="anabranch") as admin:
+            return await work(admin)
+
+    return anyio.run(run)
+
+
+def parse_configs(settings: list[str] | None) -> dict[str, str]:
+    """``key=value`` pairs. Raises ``CommandError`` for one without ``=``."""
+    parsed = {}
+    for setting in settings or []:
+        key, separator, value = setting.partition("=")
+        if not separator:
+            raise CommandError(f"--config {setting}: expected key=value, e.g. --config retention.ms=3600000")
+        parsed[key] = value
+    return parsed

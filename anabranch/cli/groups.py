@@ -1,0 +1,191 @@
+"""``anabranch groups``: who reads what, how far they are, where they start again."""
+
+from __future__ import annotations
+
+from datetime import datetime
+from typing import Annotated, Any, NamedTuple
+
+from cyclopts import App, Parameter
+
+from anabranch import Admin, TopicPartition
+from anabranch.cli.admin import with_admin
+from anabranch.cli.errors import CommandError
+from anabranch.cli.options import DEFAULT_BOOTSTRAP, Bootstrap, JsonFlag
+from anabranch.cli.output import print_json, print_table
+
+app = App(name="groups", help="List, describe, reset, delete consumer groups.")
+
+
+@app.command(name="list")
+def list_(*, bootstrap_server: Bootstrap = DEFAULT_BOOTSTRAP, json_: JsonFlag = False) -> int:
+    """List groups and their states."""
+    groups = with_admin(bootstrap_server, lambda admin: admin.list_groups())
+    if json_:
+        print_json([{"group": g.group_id, "protocol_type": g.protocol_type, "state": g.state} for g in groups])
+    else:
+        print_table(["group", "protocol_type", "state"], [[g.group_id, g.protocol_type, g.state] for g in groups])
+    return 0
+
+
+@app.command
+def describe(*groups: str, bootstrap_server: Bootstrap = DEFAULT_BOOTSTRAP, json_: JsonFlag = False) -> int:
+    """Show each partition a group has committed or holds: offset, lag, member.
+
+    Parameters
+    ----------
+    groups
+        Their ids.
+    """
+    if not groups:
+        raise CommandError("name a group: anabranch groups describe GROUP")
+    described = with_admin(bootstrap_server, lambda admin: _describe(admin, list(groups)))
+    if json_:
+        print_json(described)
+        return 0
+    columns = ["topic", "partition", "committed_offset", "high_watermark", "lag", "member", "client_id", "host"]
+    for group in described:
+        where = f"coordinator {group['coordinator']}"
+        print(f"{group['group']}  {group['state']}  assignor {group['assignor'] or '-'}  {where}")
+        print_table(columns, [[row[column] for column in columns] for row in group["partitions"]])
+    return 0
+
+
+async def _describe(admin: Admin, group_ids: list[str]) -> list[dict[str, Any]]:
+    described = []
+    for group_id, group in (await admin.describe_groups(group_ids)).items():
+        committed = await admin.list_group_offsets(group_id)
+        if group.state == "Dead" and not committed:
+            raise CommandError(f"group {group_id} does not exist; anabranch groups list shows those that do")
+        owners = {tp: member for member in group.members for tp in member.partitions}
+        partitions = sorted({*committed, *owners})
+        ends = await admin.list_offsets(dict.fromkeys(partitions, "latest")) if partitions else {}
+        rows = []
+        for tp in partitions:
+            offset = committed[tp].offset if tp in committed else None
+            member = owners.get(tp)
+            rows.append(
+                {
+                    "topic": tp.topic,
+                    "partition": tp.partition,
+                    "committed_offset": offset,
+                    "high_watermark": ends[tp].offset,
+                    "lag": None if offset is None else max(0, ends[tp].offset - offset),
+                    "member": member.member_id if member else None,
+                    "client_id": member.client_id if member else None,
+                    "host": member.host if member else None,
+                }
+            )
+        described.append(
+            {
+                "group": group_id,
+                "state": group.state,
+                "assignor": group.protocol,
+                "coordinator": group.coordinator.id,
+                "members": len(group.members),
+                "partitions": rows,
+            }
+        )
+    return described
+
+
+class Reset(NamedTuple):
+    """Where one partition's committed offset goes; ``old`` None when there was none."""
+
+    topic: str
+    partition: int
+    old: int | None
+    new: int
+
+
+@app.command(name="reset-offsets")
+def reset_offsets(
+    group: str,
+    *,
+    topic: str,
+    partition: Annotated[list[int] | None, Parameter(negative=(), consume_multiple=False)] = None,
+    to_earliest: Annotated[bool, Parameter(negative=())] = False,
+    to_latest: Annotated[bool, Parameter(negative=())] = False,
+    to_offset: int | None = None,
+    to_datetime: datetime | None = None,
+    shift_by: int | None = None,
+    dry_run: Annotated[bool, Parameter(negative=())] = False,
+    bootstrap_server: Bootstrap = DEFAULT_BOOTSTRAP,
+    json_: JsonFlag = False,
+) -> int:
+    """Set where a group without members goes on. Give exactly one of the --to options or --shift-by.
+
+    Parameters
+    ----------
+    group
+        Its id.
+    topic
+        The topic to reset.
+    partition
+        Only these; all by default.
+    to_earliest
+        The first offset there is.
+    to_latest
+        The end.
+    to_offset
+        This offset, kept between the first and the end.
+    to_datetime
+        The first record at or after this time (ISO 8601; local time when it has no zone).
+    shift_by
+        So many records on, or back when negative.
+    dry_run
+        Only show what would be set.
+    """
+    choices = [to_earliest or None, to_latest or None, to_offset, to_datetime, shift_by]
+    if sum(choice is not None for choice in choices) != 1:
+        raise CommandError("give exactly one of --to-earliest --to-latest --to-offset --to-datetime --shift-by")
+
+    async def work(admin: Admin) -> list[Reset]:
+        description = (await admin.describe_topics([topic]))[topic]
+        numbers = sorted(partition) if partition else [info.partition for info in description.partitions]
+        tps = [TopicPartition(topic, number) for number in numbers]
+        first = await admin.list_offsets(dict.fromkeys(tps, "earliest"))
+        end = await admin.list_offsets(dict.fromkeys(tps, "latest"))
+        committed = await admin.list_group_offsets(group, tps)
+        at_time = {}
+        if to_datetime is not None:
+            at_time = await admin.list_offsets({tp: int(to_datetime.timestamp() * 1000) for tp in tps})
+        rows = []
+        for tp in tps:
+            old = committed[tp].offset if tp in committed else None
+            if to_earliest:
+                new = first[tp].offset
+            elif to_datetime is not None and at_time[tp].offset >= 0:
+                new = at_time[tp].offset
+            elif to_offset is not None:
+                new = to_offset
+            elif shift_by is not None and old is not None:
+                new = old + shift_by
+            else:
+                new = end[tp].offset
+            rows.append(Reset(topic, tp.partition, old, min(max(new, first[tp].offset), end[tp].offset)))
+        if not dry_run:
+            await admin.alter_group_offsets(group, {TopicPartition(topic, row.partition): row.new for row in rows})
+        return rows
+
+    rows = with_admin(bootstrap_server, work)
+    if json_:
+        print_json([{"topic": r.topic, "partition": r.partition, "from": r.old, "to": r.new} for r in rows])
+    else:
+        print_table(["topic", "partition", "from", "to"], rows)
+    return 0
+
+
+@app.command
+def delete(*groups: str, bootstrap_server: Bootstrap = DEFAULT_BOOTSTRAP) -> int:
+    """Delete groups that have no members, with their committed offsets.
+
+    Parameters
+    ----------
+    groups
+        Their ids.
+    """
+    if not groups:
+        raise CommandError("name a group: anabranch groups delete GROUP")
+    with_admin(bootstrap_server, lambda admin: admin.delete_groups(groups))
+    print(f"deleted {', '.join(groups)}")
+    return 0

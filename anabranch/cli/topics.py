@@ -1,0 +1,207 @@
+"""``anabranch topics``: create, list, describe, alter, delete."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Annotated, Any
+
+from cyclopts import App, Parameter
+
+from anabranch import Admin, ConfigEntry, ErrorCode, KafkaError, NewTopic, TopicDescription, TopicPartition
+from anabranch.cli.admin import parse_configs, with_admin
+from anabranch.cli.errors import CommandError
+from anabranch.cli.options import DEFAULT_BOOTSTRAP, Bootstrap, JsonFlag
+from anabranch.cli.output import print_json, print_table
+from client.admin_types import ConfigSource
+
+app = App(name="topics", help="Create, list, describe, alter, delete topics.")
+
+Configs = Annotated[list[str] | None, Parameter(name="--config", negative=(), consume_multiple=False)]
+
+
+@app.command
+def create(
+    topic: str,
+    *,
+    partitions: int = -1,
+    replication_factor: int = -1,
+    config: Configs = None,
+    if_not_exists: bool = False,
+    bootstrap_server: Bootstrap = DEFAULT_BOOTSTRAP,
+) -> int:
+    """Create a topic.
+
+    Parameters
+    ----------
+    topic
+        Its name.
+    partitions
+        How many; by default the brokers' num.partitions.
+    replication_factor
+        How many copies; by default the brokers' default.replication.factor.
+    config
+        A topic config as key=value; may be given many times.
+    if_not_exists
+        A topic that exists already is no error.
+    """
+    new = NewTopic(topic, partitions, replication_factor, parse_configs(config))
+
+    async def work(admin: Admin) -> None:
+        try:
+            created = (await admin.create_topics([new]))[topic]
+        except KafkaError as error:
+            if if_not_exists and error.code is ErrorCode.TOPIC_ALREADY_EXISTS:
+                print(f"{topic} exists")
+                return
+            raise
+        print(f"created {topic}: {created.num_partitions} partitions, replication factor {created.replication_factor}")
+
+    with_admin(bootstrap_server, work)
+    return 0
+
+
+@app.command(name="list")
+def list_(
+    *,
+    exclude_internal: bool = False,
+    bootstrap_server: Bootstrap = DEFAULT_BOOTSTRAP,
+    json_: JsonFlag = False,
+) -> int:
+    """List topics by name.
+
+    Parameters
+    ----------
+    exclude_internal
+        Leave out topics such as __consumer_offsets.
+    """
+    topics = with_admin(bootstrap_server, lambda admin: admin.list_topics(include_internal=not exclude_internal))
+    if json_:
+        print_json([{"name": t.name, "topic_id": str(t.topic_id), "internal": t.internal} for t in topics])
+    else:
+        for topic in topics:
+            print(topic.name)
+    return 0
+
+
+@app.command
+def describe(*topics: str, bootstrap_server: Bootstrap = DEFAULT_BOOTSTRAP, json_: JsonFlag = False) -> int:
+    """Show the partitions of topics with their leaders and offsets, and the configs that were set.
+
+    Parameters
+    ----------
+    topics
+        Which; all by default.
+    """
+    described = with_admin(bootstrap_server, lambda admin: _describe(admin, list(topics)))
+    if json_:
+        print_json(described)
+        return 0
+    for topic in described:
+        configs = ",".join(f"{key}={value}" for key, value in topic["configs"].items()) or "none"
+        print(f"{topic['name']}  id {topic['topic_id']}  {len(topic['partitions'])} partitions  configs: {configs}")
+        columns = ["partition", "leader", "leader_epoch", "replicas", "isr", "log_start_offset", "high_watermark"]
+        print_table(columns, [[_cell(row[column]) for column in columns] for row in topic["partitions"]])
+    return 0
+
+
+def _cell(value: Any) -> Any:
+    return ",".join(map(str, value)) if isinstance(value, list) else value
+
+
+async def _describe(admin: Admin, names: list[str]) -> list[dict[str, Any]]:
+    wanted = names or [listing.name for listing in await admin.list_topics()]
+    described = await admin.describe_topics(wanted)
+    configs = await admin.describe_configs(topics=wanted)
+    rows = []
+    for name in wanted:
+        topic = described[name]
+        offsets = await _offsets(admin, topic)
+        rows.append(
+            {
+                "name": name,
+                "topic_id": str(topic.topic_id),
+                "internal": topic.internal,
+                "configs": _overrides(configs[name]),
+                "partitions": [
+                    {
+                        "partition": partition.partition,
+                        "leader": partition.leader if partition.leader >= 0 else None,
+                        "leader_epoch": partition.leader_epoch,
+                        "replicas": list(partition.replicas),
+                        "isr": list(partition.isr),
+                        "log_start_offset": offsets.get(partition.partition, (None, None))[0],
+                        "high_watermark": offsets.get(partition.partition, (None, None))[1],
+                    }
+                    for partition in topic.partitions
+                ],
+            }
+        )
+    return rows
+
+
+def _overrides(entries: Mapping[str, ConfigEntry]) -> dict[str, str | None]:
+    """The configs set for the topic itself."""
+    return {e.name: e.value for e in entries.values() if e.source == ConfigSource.DYNAMIC_TOPIC_CONFIG}
+
+
+async def _offsets(admin: Admin, topic: TopicDescription) -> dict[int, tuple[int, int]]:
+    """(log start offset, high watermark) of the partitions that have a leader."""
+    led = [TopicPartition(topic.name, p.partition) for p in topic.partitions if p.leader >= 0]
+    if not led:
+        return {}
+    earliest = await admin.list_offsets(dict.fromkeys(led, "earliest"))
+    latest = await admin.list_offsets(dict.fromkeys(led, "latest"))
+    return {tp.partition: (earliest[tp].offset, latest[tp].offset) for tp in led}
+
+
+@app.command
+def alter(
+    topic: str,
+    *,
+    partitions: int | None = None,
+    config: Configs = None,
+    delete_config: Annotated[list[str] | None, Parameter(negative=(), consume_multiple=False)] = None,
+    bootstrap_server: Bootstrap = DEFAULT_BOOTSTRAP,
+) -> int:
+    """Change a topic's partition count or configs.
+
+    Parameters
+    ----------
+    topic
+        Its name.
+    partitions
+        The new count; it can only grow.
+    config
+        A config to set, key=value; may be given many times.
+    delete_config
+        A config to go back to its default; may be given many times.
+    """
+    changes: dict[str, str | None] = {**parse_configs(config), **dict.fromkeys(delete_config or [])}
+    if partitions is None and not changes:
+        raise CommandError("nothing to change: give --partitions, --config or --delete-config")
+
+    async def work(admin: Admin) -> None:
+        if changes:
+            await admin.incremental_alter_configs(topics={topic: changes})
+        if partitions is not None:
+            await admin.create_partitions({topic: partitions})
+
+    with_admin(bootstrap_server, work)
+    print(f"altered {topic}")
+    return 0
+
+
+@app.command
+def delete(*topics: str, bootstrap_server: Bootstrap = DEFAULT_BOOTSTRAP) -> int:
+    """Delete topics with all their records.
+
+    Parameters
+    ----------
+    topics
+        Their names.
+    """
+    if not topics:
+        raise CommandError("name a topic: anabranch topics delete TOPIC")
+    with_admin(bootstrap_server, lambda admin: admin.delete_topics(topics))
+    print(f"deleted {', '.join(topics)}")
+    return 0
