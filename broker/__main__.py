@@ -1,0 +1,92 @@
+"""``python -m broker --config FILE --set key=value``: one broker in the foreground."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import signal
+import socket
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+import structlog
+import trio
+
+from broker.config import BrokerConfig, gather
+from broker.log.log_manager import LogDirError
+from broker.process import run
+from broker.registration import DuplicateBrokerError
+from runtime.env import ZkError
+from runtime.real_trio import real_env
+from runtime.zk_kazoo import open_zk
+from zk_schemas.config_def import ConfigError
+
+EXIT_BAD_CONFIG = 2
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run a broker until SIGTERM or SIGINT. Returns the exit status."""
+    parser = argparse.ArgumentParser(prog="anabranch broker", description="Run a broker until SIGTERM or Ctrl-C.")
+    parser.add_argument("--config", type=Path, help="a properties file with Kafka's keys")
+    parser.add_argument("--set", action="append", default=[], metavar="KEY=VALUE", help="wins over the others")
+    arguments = parser.parse_args(argv)
+    structlog.configure(
+        processors=[
+            structlog.processors.add_log_level,
+            structlog.processors.TimeStamper(fmt="iso"),
+            structlog.processors.ExceptionRenderer(),
+            structlog.processors.KeyValueRenderer(key_order=["timestamp", "level", "event"]),
+        ],
+        logger_factory=structlog.PrintLoggerFactory(sys.stderr),
+    )
+    try:
+        properties = arguments.config.read_text() if arguments.config is not None else None
+        given = gather(properties, str(arguments.config or ""), os.environ, arguments.set)
+        config = BrokerConfig.from_given(given, str(arguments.config or ""), socket.gethostname())
+    except (ConfigError, OSError) as error:
+        print(f"broker: {error}", file=sys.stderr)  # noqa: T201
+        return EXIT_BAD_CONFIG
+    return trio.run(_main, config)
+
+
+async def _main(config: BrokerConfig) -> int:
+    failures: list[BaseException] = []
+    try:
+        await _run_until_signal(config)
+    except* (LogDirError, DuplicateBrokerError, ZkError, OSError) as group:
+        failures = _leaves(group)
+    for failure in failures:
+        print(f"broker: {failure}", file=sys.stderr)  # noqa: T201
+    return 1 if failures else 0
+
+
+async def _run_until_signal(config: BrokerConfig) -> None:
+    values = config.values
+    connection = open_zk(
+        values["zookeeper.connect"],
+        values["zookeeper.session.timeout.ms"],
+        connect_timeout_ms=values["zookeeper.connection.timeout.ms"],
+    )
+    async with connection as zk, trio.open_nursery() as nursery:
+
+        async def serve() -> None:
+            await run(config, real_env(zk=zk))
+            nursery.cancel_scope.cancel()
+
+        nursery.start_soon(serve)
+        with trio.open_signal_receiver(signal.SIGTERM, signal.SIGINT) as signals:
+            async for _ in signals:
+                nursery.cancel_scope.cancel()
+                break
+
+
+def _leaves(group: BaseExceptionGroup[BaseException]) -> list[BaseException]:
+    found: list[BaseException] = []
+    for error in group.exceptions:
+        found += _leaves(error) if isinstance(error, BaseExceptionGroup) else [error]
+    return found
+
+
+if __name__ == "__main__":
+    sys.exit(main())

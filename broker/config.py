@@ -1,0 +1,112 @@
+"""A broker's static configuration: ``server.properties``, environment overrides, ``--set``; checked as a whole."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+from zk_schemas.broker_registration import PLAINTEXT
+from zk_schemas.config_def import ConfigError, parse_properties
+from zk_schemas.config_keys import BROKER_CONFIGS
+
+ENVIRONMENT_PREFIXES = ("KAFKA_", "ANABRANCH_")
+"""``KAFKA_LOG_DIRS`` is ``log.dirs``. Ours wins over Kafka's; a name that is no key is somebody else's."""
+
+
+class ListenerAddress(NamedTuple):
+    """One entry of ``listeners`` or ``advertised.listeners``; an empty host means every interface."""
+
+    name: str
+    host: str
+    port: int
+
+
+@dataclass(frozen=True, slots=True)
+class BrokerConfig:
+    """What a broker was started with. ``values`` has every key; ``given`` those that were set, as text."""
+
+    values: Mapping[str, Any]
+    given: Mapping[str, str]
+    listeners: tuple[ListenerAddress, ...]
+    advertised: Mapping[str, ListenerAddress]
+    security_protocols: Mapping[str, str]
+    inter_broker_listener: str
+    log_dirs: tuple[str, ...]
+
+    @property
+    def broker_id(self) -> int:
+        return int(self.values["broker.id"])
+
+    @classmethod
+    def from_given(cls, given: Mapping[str, str], where: str = "", host_name: str = "localhost") -> BrokerConfig:
+        """Check all keys and what they say together. ``host_name`` is advertised for a listener without a host.
+
+        Raises ``ConfigError``.
+        """
+        values = BROKER_CONFIGS.parse(given, where)
+        protocols = _security_protocols(values["listener.security.protocol.map"])
+        listeners = _addresses("listeners", values["listeners"], protocols)
+        advertised = {entry.name: entry for entry in listeners}
+        if values["advertised.listeners"]:
+            entries = _addresses("advertised.listeners", values["advertised.listeners"], protocols)
+            if {entry.name for entry in entries} - set(advertised):
+                raise ConfigError("advertised.listeners", "names a listener that is not in listeners")
+            advertised = {entry.name: entry for entry in entries}
+        if any(entry.host in ("0.0.0.0", "::") for entry in advertised.values()):
+            raise ConfigError("advertised.listeners", "clients cannot connect to a wildcard address: name a host")
+        advertised = {name: entry._replace(host=entry.host or host_name) for name, entry in advertised.items()}
+        inter_broker = values["inter.broker.listener.name"] or listeners[0].name
+        if inter_broker not in advertised:
+            raise ConfigError("inter.broker.listener.name", f"{inter_broker} is not an advertised listener")
+        log_dirs = tuple(values["log.dirs"] or [values["log.dir"]])
+        if len(set(log_dirs)) != len(log_dirs):
+            raise ConfigError("log.dirs", "names a directory twice")
+        return cls(values, dict(given), listeners, advertised, protocols, inter_broker, log_dirs)
+
+
+def gather(properties: str | None, where: str, environ: Mapping[str, str], settings: Iterable[str]) -> dict[str, str]:
+    """The keys that are set, later sources winning: file, environment, ``--set key=value``. Raises ``ConfigError``."""
+    given = parse_properties(properties, where) if properties is not None else {}
+    names = {key.name.replace(".", "_").upper(): key.name for key in BROKER_CONFIGS}
+    for prefix in ENVIRONMENT_PREFIXES:
+        for variable, value in environ.items():
+            name = names.get(variable.removeprefix(prefix)) if variable.startswith(prefix) else None
+            if name is not None:
+                given[name] = value
+    for setting in settings:
+        key, separator, value = setting.partition("=")
+        if not separator:
+            raise ConfigError(setting, "--set needs key=value")
+        given[key.strip()] = value.strip()
+    return given
+
+
+def _security_protocols(entries: Iterable[str]) -> dict[str, str]:
+    protocols = {}
+    for entry in entries:
+        name, separator, protocol = entry.partition(":")
+        if not separator or not name or not protocol:
+            raise ConfigError("listener.security.protocol.map", f"{entry!r} is not NAME:PROTOCOL")
+        protocols[name.upper()] = protocol.upper()
+    return protocols
+
+
+def _addresses(key: str, entries: Iterable[str], protocols: Mapping[str, str]) -> tuple[ListenerAddress, ...]:
+    found: dict[str, ListenerAddress] = {}
+    for entry in entries:
+        name, scheme, address = entry.partition("://")
+        host, colon, port = address.rpartition(":")
+        name = name.upper()
+        if not scheme or not colon or not port.isdigit() or int(port) > 65535:
+            raise ConfigError(key, f"{entry!r} is not NAME://host:port")
+        if name not in protocols:
+            raise ConfigError(key, f"listener {name} has no entry in listener.security.protocol.map")
+        if protocols[name] != PLAINTEXT:
+            raise ConfigError(key, f"listener {name}: {protocols[name]} is not supported, only {PLAINTEXT} is")
+        if name in found:
+            raise ConfigError(key, f"listener {name} is named twice")
+        found[name] = ListenerAddress(name, host.strip("[]"), int(port))
+    if not found:
+        raise ConfigError(key, "needs at least one listener")
+    return tuple(found.values())

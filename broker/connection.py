@@ -1,0 +1,265 @@
+"""One client connection: requests are decoded and applied in order, answers leave in the same order.
+
+A task reads. An answer that is ready while none waits is sent by that task at once; otherwise it takes a slot in a
+queue of at most ``MAX_SLOTS``, which a second task, started when first needed, sends from. With all slots taken nothing
+more is read, so a client that stops reading costs bounded memory.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from typing import TYPE_CHECKING, Any
+
+import structlog
+import trio
+
+from broker.deferred import Deferred
+from broker.request_context import CloseConnectionError, RequestContext
+from protocol.api_keys import ApiKey
+from protocol.framing import BufferPool, FrameError, Request, ServerConnection, encode_response
+from protocol.generated.api_versions import ApiVersionsRequest
+from protocol.primitives import DecodeError, EncodeError, Message
+from runtime.env import Stream
+
+if TYPE_CHECKING:
+    from broker.dispatch import Dispatcher
+    from broker.memory_budget import MemoryBudget
+    from broker.node import Node
+
+logger = structlog.get_logger(__name__)
+
+MAX_SLOTS = 8
+_PARKING = frozenset({ApiKey.JOIN_GROUP, ApiKey.SYNC_GROUP})
+"""Requests that may wait for other members: nothing more is read from the connection until they are answered."""
+
+
+class _Slot:
+    """An answer's place in the queue; ``response`` is None until it is there."""
+
+    __slots__ = ("api_key", "api_version", "correlation_id", "response")
+
+    def __init__(self, ctx: RequestContext) -> None:
+        self.api_key = ctx.api_key
+        self.api_version = ctx.api_version
+        self.correlation_id = ctx.correlation_id
+        self.response: Message | None = None
+
+
+class Connection:
+    """A connection that was accepted. ``run`` serves it until either side closes it."""
+
+    __slots__ = (
+        "_budget",
+        "_closed_because",
+        "_dispatcher",
+        "_frames",
+        "_held_bytes",
+        "_listener",
+        "_node",
+        "_nursery",
+        "_progress",
+        "_sending",
+        "_slots",
+        "_stream",
+        "_wake_writer",
+        "_writer_runs",
+        "client_host",
+        "frame_since",
+        "last_active",
+    )
+
+    def __init__(
+        self, node: Node, dispatcher: Dispatcher, budget: MemoryBudget, listener: str, stream: Stream, pool: BufferPool
+    ) -> None:
+        self._node = node
+        self._dispatcher = dispatcher
+        self._budget = budget
+        self._listener = listener
+        self._stream = stream
+        self._frames = ServerConnection(node.config.values["socket.request.max.bytes"], pool)
+        self._held_bytes = 0
+        self._slots: deque[_Slot] = deque()
+        self._nursery: trio.Nursery | None = None
+        self._wake_writer = trio.Event()
+        self._progress = trio.Event()
+        self._writer_runs = False
+        self._sending = False
+        self._closed_because: str | None = None
+        self.client_host = stream.peer.rpartition(":")[0].strip("[]")
+        self.last_active = node.env.clock.monotonic()
+        self.frame_since: float | None = None
+        """When the first byte of a frame came that is not whole yet."""
+
+    # ------------------------------------------------------------ life
+
+    async def run(self) -> None:
+        """Serve until the connection ends. Never raises anything but a cancellation."""
+        try:
+            async with trio.open_nursery() as self._nursery:
+                await self._read()
+                self._nursery.cancel_scope.cancel()
+        finally:
+            self.close("ended")
+            self._frames.close()
+            self._settle_budget(0)
+
+    def close(self, because: str) -> None:
+        """Close at once; the first reason counts."""
+        if self._closed_because is None:
+            self._closed_because = because
+            self._stream.close()
+
+    def overdue(self, now: float, max_idle_s: float) -> str | None:
+        """Why the connection has to go, if it has: idle, a frame that does not get whole, answers that nobody reads."""
+        if self.frame_since is not None and now - self.frame_since > max_idle_s:
+            return "a request did not arrive whole within connections.max.idle.ms"
+        if now - self.last_active <= max_idle_s:
+            return None
+        if self._sending:
+            return "the client did not read its responses for connections.max.idle.ms"
+        return None if self._slots else "idle for connections.max.idle.ms"
+
+    # ------------------------------------------------------------ reading
+
+    async def _read(self) -> None:
+        try:
+            while self._closed_because is None:
+                await self._receive()
+        except (FrameError, DecodeError) as error:
+            self._reject(str(error))
+        except CloseConnectionError as error:
+            self._reject(str(error))
+        except OSError as error:
+            self.close(str(error))
+
+    def _reject(self, reason: str) -> None:
+        logger.info("connection.rejected", client=self._stream.peer, listener=self._listener, reason=reason)
+        self.close(reason)
+
+    async def _receive(self) -> None:
+        frames = self._frames
+        if frames.idle:
+            self._settle_budget(0)
+            await self._stream.wait_readable()
+        if self._budget.limited:
+            await self._budget.wait_for_room(self._held_bytes)
+        target = frames.buffer()
+        if self._budget.limited:
+            self._settle_budget(max(self._held_bytes, len(target)))
+        received = await self._stream.receive_into(target)
+        if received == 0:
+            self.close("closed by the client")
+            return
+        frames.received(received)
+        now = self.last_active = self._node.env.clock.monotonic()
+        whole = False
+        while self._closed_because is None:
+            request = frames.next_request()
+            if request is None:
+                break
+            whole = True
+            await self._serve(request)
+        if frames.idle:
+            self.frame_since = None
+        elif whole or self.frame_since is None:
+            self.frame_since = now
+
+    def _settle_budget(self, held_bytes: int) -> None:
+        if held_bytes != self._held_bytes:
+            self._budget.hold(held_bytes - self._held_bytes)
+            self._held_bytes = held_bytes
+
+    async def _serve(self, request: Request) -> None:
+        header = request.header
+        ctx = RequestContext(
+            self._node,
+            self._listener,
+            self.client_host,
+            header.client_id,
+            header.api_key,
+            header.api_version,
+            header.correlation_id,
+        )
+        if request.unsupported:
+            ctx.api_version = 0
+            answer: Any = self._dispatcher.unsupported_api_versions(ctx, ApiVersionsRequest())
+        else:
+            answer = self._dispatcher.handle(ctx, request.body)
+        if answer is None:
+            return
+        if isinstance(answer, Deferred):
+            await self._enqueue_deferred(ctx, answer)
+        elif self._slots or self._sending:
+            self._enqueue(ctx).response = answer
+            self._ready()
+            await self._wait_for_slot()
+        else:
+            await self._send(ctx.api_key, ctx.api_version, ctx.correlation_id, answer)
+
+    # ------------------------------------------------------------ answers
+
+    async def _enqueue_deferred(self, ctx: RequestContext, answer: Deferred[Any]) -> None:
+        slot = self._enqueue(ctx)
+
+        def fill(response: Any) -> None:
+            slot.response = response
+            if self._slots and self._slots[0] is slot:
+                self._ready()
+
+        answer.then(fill)
+        if ctx.api_key in _PARKING:
+            await self._wait_until(lambda: not self._slots)
+        else:
+            await self._wait_for_slot()
+
+    def _enqueue(self, ctx: RequestContext) -> _Slot:
+        slot = _Slot(ctx)
+        self._slots.append(slot)
+        return slot
+
+    def _ready(self) -> None:
+        """The first slot may be ready: let the writer look."""
+        self._wake_writer.set()
+        if not self._writer_runs and self._nursery is not None and self._closed_because is None:
+            self._writer_runs = True
+            self._nursery.start_soon(self._write)
+
+    async def _wait_for_slot(self) -> None:
+        if len(self._slots) >= MAX_SLOTS:
+            await self._wait_until(lambda: len(self._slots) < MAX_SLOTS)
+
+    async def _wait_until(self, condition: Any) -> None:
+        while not condition() and self._closed_because is None:
+            self._progress = trio.Event()
+            await self._progress.wait()
+
+    async def _write(self) -> None:
+        """Send what is ready, in order, until the connection ends."""
+        try:
+            while self._closed_because is None:
+                self._wake_writer = trio.Event()
+                while self._slots and self._slots[0].response is not None and self._closed_because is None:
+                    slot = self._slots[0]
+                    assert slot.response is not None
+                    await self._send(slot.api_key, slot.api_version, slot.correlation_id, slot.response)
+                    self._slots.popleft()
+                    self._progress.set()
+                await self._wake_writer.wait()
+        except OSError as error:
+            self.close(str(error))
+        finally:
+            self._progress.set()
+
+    async def _send(self, api_key: int, api_version: int, correlation_id: int, response: Message) -> None:
+        try:
+            parts = encode_response(api_key, api_version, correlation_id, response)
+        except EncodeError:
+            logger.exception("connection.response_not_encodable", api_key=api_key, api_version=api_version)
+            self.close("a response could not be encoded")
+            return
+        self._sending = True
+        try:
+            await self._stream.send(parts)
+        finally:
+            self._sending = False
+        self.last_active = self._node.env.clock.monotonic()

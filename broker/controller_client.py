@@ -1,0 +1,129 @@
+"""The way to the active controller: find it in ``/controller``, keep one channel to it, forward admin requests.
+
+A controller that answers NOT_CONTROLLER, or that cannot be reached, is tried again, at whatever address ``/controller``
+then names, until the request's own time is over: a client never sees the fail-over.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import structlog
+import trio
+
+from protocol.errors import ErrorCode, KafkaError
+from runtime.channel import Channel, RequestBody
+from runtime.env import Env, NoNodeError, SessionState, ZkError, ZkStore
+from zk_schemas.controller import ControllerZnode
+from zk_schemas.znode import MalformedZnodeError
+
+logger = structlog.get_logger(__name__)
+
+RETRY_BACKOFF_S = 0.1
+_READ_RETRY_S = 0.5
+
+
+class ControllerClient:
+    """``run`` follows ``/controller``; ``request`` may be called by any number of tasks."""
+
+    def __init__(self, env: Env, zk: ZkStore, client_id: str) -> None:
+        self._env = env
+        self._zk = zk
+        self._client_id = client_id
+        self._wake = trio.Event()
+        self._moved = trio.Event()
+        self._connecting = trio.Lock()
+        self._channel: Channel | None = None
+        self._nursery: trio.Nursery | None = None
+        self.address: ControllerZnode | None = None
+
+    async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
+        """Keep ``address`` up to date until cancelled."""
+        unregister = self._zk.on_state(self._on_state)
+        try:
+            async with trio.open_nursery() as self._nursery:
+                task_status.started()
+                while True:
+                    self._wake = trio.Event()
+                    if not await self._read():
+                        with trio.move_on_after(_READ_RETRY_S):
+                            await self._wake.wait()
+                        continue
+                    await self._wake.wait()
+        finally:
+            self._nursery = None
+            unregister()
+
+    def _on_state(self, state: SessionState) -> None:
+        if state is SessionState.CONNECTED:
+            self._wake.set()
+
+    def _woken(self) -> None:
+        self._wake.set()
+
+    async def _read(self) -> bool:
+        try:
+            if await self._zk.exists(ControllerZnode.PATH, self._woken) is None:
+                self._set(None)
+                return True
+            znode = await self._zk.get(ControllerZnode.PATH, self._woken)
+            self._set(ControllerZnode.decode(ControllerZnode.PATH, znode.data))
+        except NoNodeError:
+            self._set(None)
+        except (ZkError, MalformedZnodeError) as error:
+            logger.warning("controller.not_read", error=str(error))
+            return False
+        return True
+
+    def _set(self, address: ControllerZnode | None) -> None:
+        if address == self.address:
+            return
+        self.address = address
+        if self._channel is not None:
+            self._channel.close("another controller was elected")
+            self._channel = None
+        logger.info("controller.moved", controller=None if address is None else f"{address.host}:{address.port}")
+        self._moved.set()
+        self._moved = trio.Event()
+
+    async def request(self, body: RequestBody, version: int, timeout_s: float, refused: Callable[[Any], bool]) -> Any:
+        """Send ``body`` to the active controller and return its answer.
+
+        ``refused(response)``: whether it says NOT_CONTROLLER. Raises ``KafkaError`` REQUEST_TIMED_OUT 7 when no
+        controller answered in time. A request whose connection broke is sent again: admin requests name what they want,
+        and the second answer says that it is there.
+        """
+        deadline = self._env.clock.monotonic() + timeout_s
+        with trio.move_on_at(deadline):
+            while True:
+                moved = self._moved
+                left_s = deadline - self._env.clock.monotonic()
+                try:
+                    channel = await self._connected(left_s)
+                    if channel is not None:
+                        response = await channel.request(body, version=version, timeout_s=max(left_s, 0.001))
+                        if not refused(response):
+                            return response
+                except OSError as error:
+                    logger.warning("controller.request_failed", error=str(error))
+                with trio.move_on_after(RETRY_BACKOFF_S):
+                    await moved.wait()
+        raise KafkaError(ErrorCode.REQUEST_TIMED_OUT, f"no controller answered within {timeout_s:g} s")
+
+    async def _connected(self, timeout_s: float) -> Channel | None:
+        async with self._connecting:
+            if self._channel is not None and not self._channel.closed:
+                return self._channel
+            address = self.address
+            if address is None or self._nursery is None:
+                return None
+            channel = await Channel.connect(
+                self._env.network, address.host, address.port, self._client_id, timeout_s=max(timeout_s, 0.001)
+            )
+            if address != self.address or self._nursery is None:
+                channel.close("another controller was elected")
+                return None
+            self._nursery.start_soon(channel.run)
+            self._channel = channel
+            return channel

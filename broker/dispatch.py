@@ -1,0 +1,95 @@
+"""From an API key to its handler. What is in the table, and nothing else, is what ApiVersions advertises."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import structlog
+
+from broker.handlers import (
+    admin,
+    api_versions,
+    controller_requests,
+    delete_records,
+    describe_cluster,
+    describe_configs,
+    describe_producers,
+    fetch,
+    find_coordinator,
+    groups,
+    init_producer_id,
+    list_offsets,
+    log_dirs,
+    metadata,
+    offset_for_leader_epoch,
+    produce,
+)
+from broker.request_context import Answer, CloseConnectionError, Handler, RequestContext
+from protocol.api_keys import API, ApiKey
+from protocol.generated.api_versions import ApiVersion, ApiVersionsRequest
+
+logger = structlog.get_logger(__name__)
+
+HANDLERS: Mapping[ApiKey, Handler] = {
+    ApiKey.PRODUCE: produce.handle,
+    ApiKey.FETCH: fetch.handle,
+    ApiKey.LIST_OFFSETS: list_offsets.handle,
+    ApiKey.METADATA: metadata.handle,
+    ApiKey.LEADER_AND_ISR: controller_requests.leader_and_isr,
+    ApiKey.STOP_REPLICA: controller_requests.stop_replica,
+    ApiKey.UPDATE_METADATA: controller_requests.update_metadata,
+    ApiKey.OFFSET_COMMIT: groups.offset_commit,
+    ApiKey.OFFSET_FETCH: groups.offset_fetch,
+    ApiKey.FIND_COORDINATOR: find_coordinator.handle,
+    ApiKey.JOIN_GROUP: groups.join_group,
+    ApiKey.HEARTBEAT: groups.heartbeat,
+    ApiKey.LEAVE_GROUP: groups.leave_group,
+    ApiKey.SYNC_GROUP: groups.sync_group,
+    ApiKey.DESCRIBE_GROUPS: groups.describe_groups,
+    ApiKey.LIST_GROUPS: groups.list_groups,
+    ApiKey.API_VERSIONS: api_versions.handle,
+    ApiKey.CREATE_TOPICS: admin.create_topics,
+    ApiKey.DELETE_TOPICS: admin.delete_topics,
+    ApiKey.DELETE_RECORDS: delete_records.handle,
+    ApiKey.INIT_PRODUCER_ID: init_producer_id.handle,
+    ApiKey.OFFSET_FOR_LEADER_EPOCH: offset_for_leader_epoch.handle,
+    ApiKey.DESCRIBE_CONFIGS: describe_configs.handle,
+    ApiKey.ALTER_CONFIGS: admin.alter_configs,
+    ApiKey.DESCRIBE_LOG_DIRS: log_dirs.describe_log_dirs,
+    ApiKey.CREATE_PARTITIONS: admin.create_partitions,
+    ApiKey.DELETE_GROUPS: groups.delete_groups,
+    ApiKey.INCREMENTAL_ALTER_CONFIGS: admin.incremental_alter_configs,
+    ApiKey.OFFSET_DELETE: groups.offset_delete,
+    ApiKey.DESCRIBE_CLUSTER: describe_cluster.handle,
+    ApiKey.DESCRIBE_PRODUCERS: describe_producers.handle,
+}
+
+
+class Dispatcher:
+    """The table in use."""
+
+    def __init__(self, handlers: Mapping[ApiKey, Handler] = HANDLERS) -> None:
+        self._handlers: dict[int, Handler] = {int(key): handler for key, handler in handlers.items()}
+        self.advertised = [
+            ApiVersion(api_key=int(key), min_version=API[key].min_version, max_version=API[key].max_version)
+            for key in sorted(handlers)
+        ]
+        """Every API of the table with the versions that are implemented, by key."""
+
+    def handle(self, ctx: RequestContext, body: Any) -> Answer:
+        """Apply a request. Raises ``CloseConnectionError`` for an API that is not served and for a failed handler."""
+        handler = self._handlers.get(ctx.api_key)
+        if handler is None:
+            raise CloseConnectionError(f"API {ctx.api_key} is not served")
+        try:
+            return handler(ctx, body)
+        except CloseConnectionError:
+            raise
+        except Exception:
+            logger.exception("request.failed", api=ApiKey(ctx.api_key).name, version=ctx.api_version)
+            raise CloseConnectionError("the request failed in a way the broker did not expect") from None
+
+    def unsupported_api_versions(self, ctx: RequestContext, body: ApiVersionsRequest) -> Answer:
+        """The version 0 answer to an ApiVersions request of an unknown version (KIP-511)."""
+        return api_versions.unsupported(ctx, body)

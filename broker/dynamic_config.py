@@ -1,0 +1,160 @@
+"""Configuration that changes while the broker runs: ``/config/brokers``, ``/config/topics``, ``/config/changes``.
+
+A change is applied at once: the notification's watch wakes one task, which reads the entity's znode again. What is
+effective: topic override, then broker (this one, then the default of all), then the static file, then the default.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import structlog
+import trio
+
+from broker.config import BrokerConfig
+from broker.log.log_config import LogConfig
+from runtime.env import NoNodeError, SessionState, ZkError, ZkStore
+from zk_schemas import paths
+from zk_schemas.config import ConfigChange, ConfigZnode
+from zk_schemas.config_def import ConfigDef, ConfigError
+from zk_schemas.config_keys import BROKER_CONFIGS, TOPIC_CONFIGS, topic_defaults
+from zk_schemas.znode import MalformedZnodeError
+
+logger = structlog.get_logger(__name__)
+
+_RETRY_S = 0.5
+
+
+class DynamicConfig:
+    """What is in force now. ``values`` has every broker key."""
+
+    def __init__(self, config: BrokerConfig, zk: ZkStore) -> None:
+        self._config = config
+        self._zk = zk
+        self._topics: dict[str, dict[str, Any]] = {}
+        self._default_overrides: dict[str, Any] = {}
+        self._own_overrides: dict[str, Any] = {}
+        self._wake = trio.Event()
+        self._seen = ""
+        self.values: Mapping[str, Any] = config.values
+        self._topic_defaults = topic_defaults(config.values)
+        self.on_topics_changed: Callable[[list[str]], None] = lambda topics: None
+        """Called with the topics whose effective configuration may have changed."""
+
+    # ------------------------------------------------------------ what is in force
+
+    def topic_values(self, topic: str) -> dict[str, Any]:
+        """Every topic key, parsed."""
+        return {**self._topic_defaults, **self._topics.get(topic, {})}
+
+    def topic_values_with(self, given: Mapping[str, str]) -> dict[str, Any]:
+        """Every topic key for a topic with these overrides, which may be another broker's."""
+        return {**self._topic_defaults, **_usable(given, TOPIC_CONFIGS, "topic")}
+
+    def log_config(self, topic: str) -> LogConfig:
+        return LogConfig.from_values(self.topic_values(topic))
+
+    def min_insync_replicas(self, topic: str) -> int:
+        return int(self.topic_values(topic)["min.insync.replicas"])
+
+    @property
+    def default_log_config(self) -> LogConfig:
+        return LogConfig.from_values(self._topic_defaults)
+
+    # ------------------------------------------------------------ reading
+
+    async def load(self) -> None:
+        """Read everything. Raises ``ZkError``."""
+        changes = await self._zk.children(paths.CONFIG_CHANGES)
+        self._seen = changes[-1] if changes else ""
+        await self._load_brokers()
+        for topic in await self._zk.children(paths.TOPIC_CONFIGS):
+            await self.load_topic(topic)
+
+    async def load_topic(self, topic: str) -> None:
+        """Read one topic's overrides again. Raises ``ZkError``."""
+        overrides = await self._read(ConfigZnode.topic_path(topic), TOPIC_CONFIGS)
+        if overrides:
+            self._topics[topic] = overrides
+        else:
+            self._topics.pop(topic, None)
+
+    async def _load_brokers(self) -> None:
+        self._default_overrides = await self._read(ConfigZnode.broker_path(None), BROKER_CONFIGS)
+        self._own_overrides = await self._read(ConfigZnode.broker_path(self._config.broker_id), BROKER_CONFIGS)
+        self.values = {**self._config.values, **self._default_overrides, **self._own_overrides}
+        self._topic_defaults = topic_defaults(self.values)
+
+    async def _read(self, path: str, table: ConfigDef) -> dict[str, Any]:
+        """The overrides at ``path``, parsed; one that cannot be used is reported and left out."""
+        try:
+            given = ConfigZnode.decode(path, (await self._zk.get(path)).data).config
+        except NoNodeError:
+            return {}
+        except MalformedZnodeError as error:
+            logger.error("config.malformed", path=path, error=str(error))
+            return {}
+        return _usable(given, table, path)
+
+    # ------------------------------------------------------------ following
+
+    async def run(self) -> None:
+        """Apply changes until cancelled; after a lost session everything is read again."""
+        unregister = self._zk.on_state(self._on_state)
+        try:
+            while True:
+                self._wake = trio.Event()
+                try:
+                    await self._apply_new()
+                except ZkError as error:
+                    logger.warning("config.changes_not_read", error=str(error))
+                    with trio.move_on_after(_RETRY_S):
+                        await self._wake.wait()
+                    continue
+                await self._wake.wait()
+        finally:
+            unregister()
+
+    def _on_state(self, state: SessionState) -> None:
+        if state is SessionState.CONNECTED:
+            self._wake.set()
+
+    def _woken(self) -> None:
+        self._wake.set()
+
+    async def _apply_new(self) -> None:
+        for name in await self._zk.children(paths.CONFIG_CHANGES, self._woken):
+            if name > self._seen:
+                await self._apply(f"{paths.CONFIG_CHANGES}/{name}")
+                self._seen = name
+
+    async def _apply(self, path: str) -> None:
+        try:
+            change = ConfigChange.decode(path, (await self._zk.get(path)).data)
+        except NoNodeError:
+            return
+        except MalformedZnodeError as error:
+            logger.error("config.malformed", path=path, error=str(error))
+            return
+        if change.entity_type == "topics":
+            await self.load_topic(change.entity_name)
+            self.on_topics_changed([change.entity_name])
+        elif change.entity_type == "brokers" and change.entity_name in (
+            paths.DEFAULT_BROKER,
+            str(self._config.broker_id),
+        ):
+            await self._load_brokers()
+            self.on_topics_changed([])
+        logger.info("config.changed", entity=change.entity_path)
+
+
+def _usable(given: Mapping[str, str], table: ConfigDef, where: str) -> dict[str, Any]:
+    """The overrides that can be used, parsed; the others are reported and left out."""
+    overrides = {}
+    for name, value in given.items():
+        try:
+            overrides[name] = table[name].parse(value)
+        except ConfigError as error:
+            logger.error("config.refused", where=where, error=str(error))
+    return overrides

@@ -1,0 +1,176 @@
+"""Incremental fetch sessions (KIP-227): what a consumer fetches, remembered, and which of it has changed.
+
+A session has a dirty set. An append, a watermark or a change of role marks the partition in the sessions that hold it,
+and an incremental fetch looks only at those.
+"""
+
+from __future__ import annotations
+
+import random
+from collections import OrderedDict
+from collections.abc import Iterable
+
+from broker.replication.partition import Partition
+from broker.replication.purgatory import DelayedOperation, Purgatory
+from protocol.generated.fetch import FetchPartition, FetchRequest
+from protocol.types import TopicPartition
+from runtime.env import Clock
+
+INVALID_SESSION_ID = 0
+INITIAL_EPOCH = 0
+FINAL_EPOCH = -1
+MAX_EPOCH = 2**31 - 1
+EVICTION_S = 120.0
+"""How long a session is safe from one that wants its slot (Kafka's MIN_INCREMENTAL_FETCH_SESSION_EVICTION_MS)."""
+
+
+class FetchedPartition:
+    """A partition as it was asked for, and what was last told about it."""
+
+    __slots__ = (
+        "current_leader_epoch",
+        "fetch_offset",
+        "high_watermark",
+        "last_fetched_epoch",
+        "log_start_offset",
+        "max_bytes",
+    )
+
+    def __init__(self, asked: FetchPartition) -> None:
+        self.high_watermark = -1
+        self.log_start_offset = -1
+        self.update(asked)
+
+    def update(self, asked: FetchPartition) -> None:
+        """Take over a new position and limits."""
+        self.fetch_offset = asked.fetch_offset
+        self.max_bytes = asked.partition_max_bytes
+        self.current_leader_epoch = asked.current_leader_epoch
+        self.last_fetched_epoch = asked.last_fetched_epoch
+
+
+class FetchTarget:
+    """Partitions that one fetch, or a session of fetches, reads from."""
+
+    __slots__ = ("_purgatory", "_watched", "delayed", "dirty", "partitions")
+
+    def __init__(self, purgatory: Purgatory) -> None:
+        self._purgatory = purgatory
+        self.partitions: dict[TopicPartition, FetchedPartition] = {}
+        self.dirty: dict[TopicPartition, None] = {}
+        """Partitions to look at, the one waited for longest first."""
+        self.delayed: DelayedOperation | None = None
+        self._watched: dict[TopicPartition, Partition] = {}
+
+    def add(self, request: FetchRequest) -> None:
+        """Add or update the partitions of a request; each is looked at in the next read."""
+        for topic in request.topics:
+            name = topic.topic
+            for asked in topic.partitions:
+                key = TopicPartition(name, asked.partition)
+                known = self.partitions.get(key)
+                if known is None:
+                    self.partitions[key] = FetchedPartition(asked)
+                else:
+                    known.update(asked)
+                self.dirty[key] = None
+
+    def forget(self, keys: Iterable[TopicPartition]) -> None:
+        """Read from these no more."""
+        for key in keys:
+            self.partitions.pop(key, None)
+            self.dirty.pop(key, None)
+            partition = self._watched.pop(key, None)
+            if partition is not None:
+                partition.watchers.pop(self, None)
+
+    def watch(self, partition: Partition) -> None:
+        """Be told of changes of a partition."""
+        key = partition.key
+        if self._watched.get(key) is not partition:
+            old = self._watched.get(key)
+            if old is not None:
+                old.watchers.pop(self, None)
+            self._watched[key] = partition
+            partition.watchers[self] = None
+
+    def partition_changed(self, key: TopicPartition) -> None:
+        self.dirty[key] = None
+        if self.delayed is not None:
+            self._purgatory.changed(self.delayed)
+
+    def close(self) -> None:
+        """Stop watching."""
+        for partition in self._watched.values():
+            partition.watchers.pop(self, None)
+        self._watched.clear()
+
+
+class FetchSession(FetchTarget):
+    """A session; ``epoch`` is what the next incremental fetch must carry."""
+
+    __slots__ = ("created_at", "epoch", "last_used", "session_id")
+
+    def __init__(self, purgatory: Purgatory, session_id: int, now: float) -> None:
+        super().__init__(purgatory)
+        self.session_id = session_id
+        self.epoch = 1
+        self.created_at = now
+        self.last_used = now
+
+    def next_epoch(self) -> None:
+        self.epoch = 1 if self.epoch == MAX_EPOCH else self.epoch + 1
+
+
+class FetchSessionCache:
+    """At most ``slots`` sessions, the least recently used first."""
+
+    def __init__(self, slots: int, clock: Clock, rng: random.Random, purgatory: Purgatory) -> None:
+        self._slots = slots
+        self._clock = clock
+        self._rng = rng
+        self._purgatory = purgatory
+        self._sessions: OrderedDict[int, FetchSession] = OrderedDict()
+
+    def __len__(self) -> int:
+        return len(self._sessions)
+
+    def get(self, session_id: int) -> FetchSession | None:
+        return self._sessions.get(session_id)
+
+    def touch(self, session: FetchSession) -> None:
+        """The session is in use now."""
+        session.last_used = self._clock.monotonic()
+        self._sessions.move_to_end(session.session_id)
+
+    def remove(self, session_id: int) -> None:
+        session = self._sessions.pop(session_id, None)
+        if session is not None:
+            session.close()
+
+    def create(self, size: int) -> FetchSession | None:
+        """A new session for ``size`` partitions, or None when the cache is full and nobody can be evicted for it."""
+        now = self._clock.monotonic()
+        if len(self._sessions) >= self._slots and not self._evict(size, now):
+            return None
+        session_id = self._rng.randrange(1, MAX_EPOCH)
+        while session_id in self._sessions:
+            session_id = self._rng.randrange(1, MAX_EPOCH)
+        session = FetchSession(self._purgatory, session_id, now)
+        self._sessions[session_id] = session
+        return session
+
+    def _evict(self, size: int, now: float) -> bool:
+        """KIP-227: one unused for two minutes goes; else a smaller one that has lived for two minutes."""
+        oldest = next(iter(self._sessions.values()), None)
+        if oldest is None:
+            return False
+        if now - oldest.last_used > EVICTION_S:
+            self.remove(oldest.session_id)
+            return True
+        aged = [session for session in self._sessions.values() if now - session.created_at > EVICTION_S]
+        smallest = min(aged, key=lambda session: len(session.partitions), default=None)
+        if smallest is None or len(smallest.partitions) >= size:
+            return False
+        self.remove(smallest.session_id)
+        return True

@@ -1,0 +1,28 @@
+"""ApiVersions (18), versions 0-3: what this broker serves.
+
+The table of ``dispatch`` is the answer. An unknown version gets a version 0 answer with UNSUPPORTED_VERSION and the
+range of this API alone (KIP-511). Skipped: features (KIP-584 is not there yet).
+"""
+
+from __future__ import annotations
+
+import re
+
+from broker.request_context import Answer, RequestContext
+from protocol.api_keys import ApiKey
+from protocol.errors import ErrorCode
+from protocol.generated.api_versions import ApiVersionsRequest, ApiVersionsResponse
+
+_SOFTWARE = re.compile(r"[a-zA-Z0-9](?:[a-zA-Z0-9\-.]*[a-zA-Z0-9])?")
+
+
+def handle(ctx: RequestContext, request: ApiVersionsRequest) -> Answer:
+    names = (request.client_software_name, request.client_software_version)
+    if ctx.api_version >= 3 and not all(_SOFTWARE.fullmatch(name) for name in names):
+        return ApiVersionsResponse(error_code=ErrorCode.INVALID_REQUEST)
+    return ApiVersionsResponse(api_keys=ctx.node.advertised)
+
+
+def unsupported(ctx: RequestContext, _request: ApiVersionsRequest) -> Answer:
+    own = [api for api in ctx.node.advertised if api.api_key == ApiKey.API_VERSIONS]
+    return ApiVersionsResponse(error_code=ErrorCode.UNSUPPORTED_VERSION, api_keys=own)

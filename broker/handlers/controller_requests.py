@@ -1,0 +1,92 @@
+"""LeaderAndIsr (4) version 5, UpdateMetadata (6) version 7, StopReplica (5) version 3: the controller's orders.
+
+A request of an older controller is refused with STALE_CONTROLLER_EPOCH, one meant for an earlier registration of this
+broker with STALE_BROKER_EPOCH; newer ones of either are accepted (KAFKA-7235, 9839). Replicas to follow get their log
+and their role; fetching from the leader comes with replication.
+"""
+
+from __future__ import annotations
+
+from broker.request_context import Answer, RequestContext
+from broker.topic_names import OFFSETS_TOPIC
+from protocol.errors import ErrorCode
+from protocol.generated.leader_and_isr import (
+    LeaderAndIsrPartitionError,
+    LeaderAndIsrRequest,
+    LeaderAndIsrResponse,
+    LeaderAndIsrTopicError,
+)
+from protocol.generated.stop_replica import StopReplicaPartitionError, StopReplicaRequest, StopReplicaResponse
+from protocol.generated.update_metadata import UpdateMetadataRequest, UpdateMetadataResponse
+
+
+def _refusal(ctx: RequestContext, controller_epoch: int, broker_epoch: int) -> ErrorCode:
+    node = ctx.node
+    if broker_epoch != -1 and broker_epoch < node.broker_epoch:
+        return ErrorCode.STALE_BROKER_EPOCH
+    if not node.replicas.check_controller(controller_epoch):
+        return ErrorCode.STALE_CONTROLLER_EPOCH
+    return ErrorCode.NONE
+
+
+def leader_and_isr(ctx: RequestContext, request: LeaderAndIsrRequest) -> Answer:
+    node = ctx.node
+
+    async def apply() -> LeaderAndIsrResponse:
+        async with node.state_change_lock:
+            for topic in request.topic_states:
+                await node.dynamic.load_topic(topic.topic_name)
+            code = _refusal(ctx, request.controller_epoch, request.broker_epoch)
+            if code is not ErrorCode.NONE:
+                return LeaderAndIsrResponse(error_code=code)
+            return LeaderAndIsrResponse(topics=_apply(ctx, request))
+
+    return node.later(apply, lambda error: LeaderAndIsrResponse(error_code=error.code))
+
+
+def _apply(ctx: RequestContext, request: LeaderAndIsrRequest) -> list[LeaderAndIsrTopicError]:
+    topics = []
+    for topic in request.topic_states:
+        errors = [
+            LeaderAndIsrPartitionError(
+                partition_index=state.partition_index,
+                error_code=ctx.node.replicas.apply(topic.topic_name, topic.topic_id, state),
+            )
+            for state in topic.partition_states
+        ]
+        topics.append(LeaderAndIsrTopicError(topic_id=topic.topic_id, partition_errors=errors))
+    return topics
+
+
+def update_metadata(ctx: RequestContext, request: UpdateMetadataRequest) -> Answer:
+    code = _refusal(ctx, request.controller_epoch, request.broker_epoch)
+    if code is not ErrorCode.NONE:
+        return UpdateMetadataResponse(error_code=code)
+    removed = ctx.node.metadata.update(request)
+    if removed:
+        ctx.node.groups.on_partitions_deleted(key for key in removed if key.topic != OFFSETS_TOPIC)
+    ctx.node.metadata_was_updated()
+    return UpdateMetadataResponse()
+
+
+def stop_replica(ctx: RequestContext, request: StopReplicaRequest) -> Answer:
+    node = ctx.node
+
+    async def stop() -> StopReplicaResponse:
+        async with node.state_change_lock:
+            code = _refusal(ctx, request.controller_epoch, request.broker_epoch)
+            if code is not ErrorCode.NONE:
+                return StopReplicaResponse(error_code=code)
+            return StopReplicaResponse(
+                partition_errors=[
+                    StopReplicaPartitionError(
+                        topic_name=topic.topic_name,
+                        partition_index=state.partition_index,
+                        error_code=node.replicas.stop(topic.topic_name, state),
+                    )
+                    for topic in request.topic_states
+                    for state in topic.partition_states
+                ]
+            )
+
+    return node.later(stop, lambda error: StopReplicaResponse(error_code=error.code))

@@ -1,0 +1,177 @@
+"""DescribeConfigs (32), versions 1-4: configs of topics (resource type 2) and brokers (4), with where each comes from.
+
+Topic overrides are read from their znode, so any broker answers for any topic. A broker answers for itself and, with an
+empty name, for the default of all brokers; what is asked of another broker is INVALID_REQUEST, as in Kafka.
+"""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Mapping
+
+from broker.request_context import Answer, RequestContext
+from protocol.errors import ErrorCode, KafkaError
+from protocol.generated.describe_configs import (
+    DescribeConfigsRequest,
+    DescribeConfigsResource,
+    DescribeConfigsResourceResult,
+    DescribeConfigsResponse,
+    DescribeConfigsResult,
+    DescribeConfigsSynonym,
+)
+from runtime.env import NoNodeError
+from zk_schemas.config import ConfigZnode
+from zk_schemas.config_def import REQUIRED, ConfigKey
+from zk_schemas.config_keys import BROKER_CONFIGS, TOPIC_CONFIGS
+
+RESOURCE_TOPIC = 2
+RESOURCE_BROKER = 4
+
+
+class ConfigSource(enum.IntEnum):
+    """Where a value comes from (Kafka's ``ConfigSource``)."""
+
+    TOPIC = 1
+    DYNAMIC_BROKER = 2
+    DYNAMIC_DEFAULT_BROKER = 3
+    STATIC_BROKER = 4
+    DEFAULT = 5
+
+
+class _Layers:
+    """The texts that were set, by where; the first layer that has a key wins."""
+
+    def __init__(
+        self, topic: Mapping[str, str], own: Mapping[str, str], default: Mapping[str, str], static: Mapping[str, str]
+    ) -> None:
+        self.topic = topic
+        self.brokers = (
+            (ConfigSource.DYNAMIC_BROKER, own),
+            (ConfigSource.DYNAMIC_DEFAULT_BROKER, default),
+            (ConfigSource.STATIC_BROKER, static),
+        )
+
+    def of_broker_key(self, name: str) -> list[DescribeConfigsSynonym]:
+        found = [
+            DescribeConfigsSynonym(name=name, value=layer[name], source=source)
+            for source, layer in self.brokers
+            if name in layer
+        ]
+        key = BROKER_CONFIGS[name]
+        if key.default is not None and key.default is not REQUIRED:
+            default = DescribeConfigsSynonym(name=name, value=key.format(key.default), source=ConfigSource.DEFAULT)
+            found.append(default)
+        return found
+
+    def of_topic_key(self, key: ConfigKey) -> list[DescribeConfigsSynonym]:
+        found = []
+        if key.name in self.topic:
+            value = self.topic[key.name]
+            found.append(DescribeConfigsSynonym(name=key.name, value=value, source=ConfigSource.TOPIC))
+        for synonym in key.synonyms:
+            found += self.of_broker_key(synonym.name)
+        return found
+
+
+def handle(ctx: RequestContext, request: DescribeConfigsRequest) -> Answer:
+    async def describe() -> DescribeConfigsResponse:
+        results = []
+        for resource in request.resources:
+            try:
+                configs = await _describe(ctx, request, resource)
+                results.append(_result(resource, configs, None))
+            except KafkaError as error:
+                results.append(_result(resource, [], error))
+        return DescribeConfigsResponse(results=results)
+
+    def failed(error: KafkaError) -> DescribeConfigsResponse:
+        return DescribeConfigsResponse(results=[_result(resource, [], error) for resource in request.resources])
+
+    return ctx.node.later(describe, failed)
+
+
+def _result(
+    resource: DescribeConfigsResource, configs: list[DescribeConfigsResourceResult], error: KafkaError | None
+) -> DescribeConfigsResult:
+    return DescribeConfigsResult(
+        error_code=ErrorCode.NONE if error is None else error.code,
+        error_message=None if error is None else error.message,
+        resource_type=resource.resource_type,
+        resource_name=resource.resource_name,
+        configs=configs,
+    )
+
+
+async def _describe(
+    ctx: RequestContext, request: DescribeConfigsRequest, resource: DescribeConfigsResource
+) -> list[DescribeConfigsResourceResult]:
+    node = ctx.node
+    name = resource.resource_name
+    if resource.resource_type == RESOURCE_TOPIC:
+        if name not in node.metadata.topics:
+            raise KafkaError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"topic {name} does not exist")
+        layers = await _layers(ctx, name)
+        values = node.dynamic.topic_values_with(layers.topic)
+        return [
+            _entry(request, key, key.format(values[key.name]), layers.of_topic_key(key), False)
+            for key in TOPIC_CONFIGS
+            if _wanted(resource, key)
+        ]
+    if resource.resource_type != RESOURCE_BROKER:
+        raise KafkaError(ErrorCode.INVALID_REQUEST, f"resource type {resource.resource_type} has no configs here")
+    layers = await _layers(ctx, None)
+    if name == "":
+        default = dict(layers.brokers[1][1])
+        return [
+            _entry(request, key, default[key.name], layers.of_broker_key(key.name)[:1], not key.dynamic)
+            for key in BROKER_CONFIGS
+            if key.name in default and _wanted(resource, key)
+        ]
+    if name != str(node.config.broker_id):
+        raise KafkaError(
+            ErrorCode.INVALID_REQUEST, f"broker {node.config.broker_id} was asked for the configs of broker {name}"
+        )
+    return [
+        _entry(request, key, key.format(node.dynamic.values[key.name]), layers.of_broker_key(key.name), not key.dynamic)
+        for key in BROKER_CONFIGS
+        if _wanted(resource, key)
+    ]
+
+
+def _wanted(resource: DescribeConfigsResource, key: ConfigKey) -> bool:
+    return not resource.configuration_keys or key.name in resource.configuration_keys
+
+
+async def _layers(ctx: RequestContext, topic: str | None) -> _Layers:
+    broker_id = ctx.node.config.broker_id
+    overrides = {} if topic is None else await _read(ctx, ConfigZnode.topic_path(topic))
+    own = await _read(ctx, ConfigZnode.broker_path(broker_id))
+    default = await _read(ctx, ConfigZnode.broker_path(None))
+    return _Layers(overrides, own, default, ctx.node.config.given)
+
+
+async def _read(ctx: RequestContext, path: str) -> dict[str, str]:
+    try:
+        return ConfigZnode.decode(path, (await ctx.node.zk.get(path)).data).config
+    except NoNodeError:
+        return {}
+
+
+def _entry(
+    request: DescribeConfigsRequest,
+    key: ConfigKey,
+    value: str | None,
+    synonyms: list[DescribeConfigsSynonym],
+    read_only: bool,
+) -> DescribeConfigsResourceResult:
+    source = synonyms[0].source if synonyms else ConfigSource.DEFAULT
+    return DescribeConfigsResourceResult(
+        name=key.name,
+        value=None if key.sensitive else value,
+        read_only=read_only,
+        config_source=source,
+        is_sensitive=key.sensitive,
+        synonyms=synonyms if request.include_synonyms else [],
+        config_type=key.type,
+        documentation=key.doc if request.include_documentation else None,
+    )

@@ -1,0 +1,80 @@
+"""Fetch (1), versions 4-12: read record batches, waiting for ``min_bytes`` up to ``max_wait_ms``.
+
+Sessions as in KIP-227 (version 7), leader epochs as in KIP-320 (9) and KIP-595's diverging epoch (12). Records are
+file ranges, sent without being read here. A consumer sees up to the high watermark, with read_committed up to the last
+stable offset. Skipped: preferred read replicas (KIP-392; always -1), topic ids (version 13).
+"""
+
+from __future__ import annotations
+
+from broker.fetch_session import FINAL_EPOCH, INITIAL_EPOCH, INVALID_SESSION_ID, FetchSession, FetchTarget
+from broker.handlers.fetch_read import FetchRead, ReadLimits
+from broker.replication.delayed_fetch import DelayedFetch
+from broker.request_context import Answer, RequestContext
+from protocol.errors import ErrorCode
+from protocol.generated.fetch import FetchRequest, FetchResponse
+from protocol.types import TopicPartition
+
+_FIRST_SESSION_VERSION = 7
+_READ_COMMITTED = 1
+
+
+def handle(ctx: RequestContext, request: FetchRequest) -> Answer:
+    target = _target(ctx, request)
+    if isinstance(target, ErrorCode):
+        return FetchResponse(error_code=target)
+    limits = ReadLimits(
+        replica_id=request.replica_id,
+        max_bytes=min(request.max_bytes, ctx.node.config.values["fetch.max.bytes"]),
+        read_committed=request.isolation_level == _READ_COMMITTED,
+        full=request.session_epoch in (FINAL_EPOCH, INITIAL_EPOCH) or ctx.api_version < _FIRST_SESSION_VERSION,
+        reports_divergence=ctx.api_version >= 12,
+    )
+    read = FetchRead(ctx.node.replicas, target, limits)
+    read.run()
+    if request.max_wait_ms <= 0 or read.must_answer or read.size_bytes >= request.min_bytes or not target.partitions:
+        return read.response()
+    deadline = ctx.node.env.clock.monotonic() + request.max_wait_ms / 1000
+    return DelayedFetch.park(ctx.node.purgatory, deadline, read, request.min_bytes)
+
+
+def _target(ctx: RequestContext, request: FetchRequest) -> FetchTarget | ErrorCode:
+    """What to read: the session's partitions, a new session's, or only those of the request."""
+    sessions = ctx.node.fetch_sessions
+    if ctx.api_version < _FIRST_SESSION_VERSION:
+        return _sessionless(ctx, request)
+    if request.session_epoch in (FINAL_EPOCH, INITIAL_EPOCH):
+        if request.session_id != INVALID_SESSION_ID:
+            sessions.remove(request.session_id)
+        if request.session_epoch == FINAL_EPOCH:
+            return _sessionless(ctx, request)
+        size = sum(len(topic.partitions) for topic in request.topics)
+        created = sessions.create(size) if size else None
+        if created is None:
+            return _sessionless(ctx, request)
+        created.add(request)
+        return created
+    session = sessions.get(request.session_id)
+    if session is None:
+        return ErrorCode.FETCH_SESSION_ID_NOT_FOUND
+    if session.epoch != request.session_epoch:
+        return ErrorCode.INVALID_FETCH_SESSION_EPOCH
+    return _continue(ctx, session, request)
+
+
+def _continue(ctx: RequestContext, session: FetchSession, request: FetchRequest) -> FetchSession:
+    session.next_epoch()
+    ctx.node.fetch_sessions.touch(session)
+    session.forget(
+        TopicPartition(topic.topic, partition)
+        for topic in request.forgotten_topics_data
+        for partition in topic.partitions
+    )
+    session.add(request)
+    return session
+
+
+def _sessionless(ctx: RequestContext, request: FetchRequest) -> FetchTarget:
+    target = FetchTarget(ctx.node.purgatory)
+    target.add(request)
+    return target

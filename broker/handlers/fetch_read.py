@@ -1,0 +1,167 @@
+"""The reading part of a fetch: which partitions have something, within which limits, and the answer made of it."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from broker.fetch_session import INVALID_SESSION_ID, FetchedPartition, FetchSession, FetchTarget
+from broker.log.partition_log import LogRead
+from broker.replication.partition import Partition
+from broker.replication.replica_manager import ReplicaManager
+from protocol.errors import ErrorCode, KafkaError
+from protocol.generated.fetch import (
+    AbortedTransaction,
+    EpochEndOffset,
+    FetchableTopicResponse,
+    FetchResponse,
+    PartitionData,
+)
+from protocol.types import TopicPartition
+
+_CONSUMER = -1
+_DEBUGGING_CONSUMER = -2
+
+
+class ReadLimits(NamedTuple):
+    """``full``: every partition is answered, not only those with news."""
+
+    replica_id: int
+    max_bytes: int
+    read_committed: bool
+    full: bool
+    reports_divergence: bool
+
+
+class FetchRead:
+    """One fetch: ``run`` reads what is dirty; it may run again when more has come."""
+
+    __slots__ = ("_limits", "_replicas", "_results", "must_answer", "size_bytes", "target")
+
+    def __init__(self, replicas: ReplicaManager, target: FetchTarget, limits: ReadLimits) -> None:
+        self._replicas = replicas
+        self._limits = limits
+        self._results: dict[TopicPartition, PartitionData] = {}
+        self.target = target
+        self.size_bytes = 0
+        self.must_answer = False
+        """An error or a diverging epoch: nothing to wait for."""
+
+    def run(self) -> None:
+        """Read every dirty partition anew. The first with records gives at least one batch, however large."""
+        self.size_bytes = sum(_size(result) for key, result in self._results.items() if key not in self.target.dirty)
+        for key in list(self.target.dirty):
+            state = self.target.partitions.get(key)
+            if state is None:
+                del self.target.dirty[key]
+                continue
+            result = self._read_partition(key, state)
+            self._results[key] = result
+            self.size_bytes += _size(result)
+            if result.error_code or result.diverging_epoch is not None:
+                self.must_answer = True
+            elif not result.records and not _is_news(state, result):
+                del self.target.dirty[key]
+
+    def _read_partition(self, key: TopicPartition, state: FetchedPartition) -> PartitionData:
+        try:
+            partition = self._replicas.leader(key, state.current_leader_epoch)
+            self.target.watch(partition)
+            diverging = self._diverging(partition, state)
+            if diverging is not None:
+                return self._result(key, partition, None, diverging)
+            return self._result(key, partition, self._read_log(partition, state), None)
+        except KafkaError as error:
+            partition_or_none = self._replicas.hosted(key)
+            if partition_or_none is not None:
+                self.target.watch(partition_or_none)
+            return PartitionData(
+                partition_index=key.partition, error_code=error.code, high_watermark=-1, aborted_transactions=None
+            )
+
+    def _read_log(self, partition: Partition, state: FetchedPartition) -> LogRead:
+        log = partition.log
+        limits = self._limits
+        if limits.replica_id >= 0:
+            if limits.replica_id not in partition.replicas:
+                raise KafkaError(ErrorCode.REPLICA_NOT_AVAILABLE, f"{partition.key}: {limits.replica_id} is no replica")
+            upper_bound = log.log_end_offset
+        elif limits.replica_id == _DEBUGGING_CONSUMER:
+            upper_bound = log.log_end_offset
+        else:
+            upper_bound = log.last_stable_offset if limits.read_committed else log.high_watermark
+            if state.fetch_offset > log.high_watermark:
+                raise KafkaError(ErrorCode.OFFSET_OUT_OF_RANGE, f"{partition.key}: above the high watermark")
+        room = limits.max_bytes - self.size_bytes
+        return log.read(
+            state.fetch_offset,
+            max(0, min(state.max_bytes, room)),
+            upper_bound=upper_bound,
+            at_least_one=self.size_bytes == 0,
+            include_aborted=limits.read_committed,
+        )
+
+    def _diverging(self, partition: Partition, state: FetchedPartition) -> EpochEndOffset | None:
+        if state.last_fetched_epoch < 0 or not self._limits.reports_divergence:
+            return None
+        epoch, end_offset = partition.log.end_offset_for_epoch(state.last_fetched_epoch)
+        if epoch < 0 or end_offset < 0:
+            raise KafkaError(ErrorCode.OFFSET_OUT_OF_RANGE, f"{partition.key}: epoch {state.last_fetched_epoch}")
+        if epoch < state.last_fetched_epoch or end_offset < state.fetch_offset:
+            return EpochEndOffset(epoch=epoch, end_offset=end_offset)
+        return None
+
+    def _result(
+        self, key: TopicPartition, partition: Partition, read: LogRead | None, diverging: EpochEndOffset | None
+    ) -> PartitionData:
+        log = partition.log
+        aborted = None
+        if read is not None and read.aborted_transactions is not None:
+            aborted = [
+                AbortedTransaction(producer_id=txn.producer_id, first_offset=txn.first_offset)
+                for txn in read.aborted_transactions
+            ]
+        return PartitionData(
+            partition_index=key.partition,
+            high_watermark=log.high_watermark,
+            last_stable_offset=log.last_stable_offset,
+            log_start_offset=log.log_start_offset,
+            diverging_epoch=diverging,
+            aborted_transactions=aborted,
+            records=b"" if read is None else read.records,
+        )
+
+    def response(self) -> FetchResponse:
+        """The answer; partitions that had records go to the end of the session's line, so that each gets its turn."""
+        target = self.target
+        target.delayed = None
+        is_session = isinstance(target, FetchSession)
+        topics: dict[str, list[PartitionData]] = {}
+        for key, result in self._results.items():
+            state = target.partitions.get(key)
+            if state is None:
+                continue
+            news = bool(result.records) or bool(result.error_code) or result.diverging_epoch is not None
+            if not (self._limits.full or news or _is_news(state, result)):
+                continue
+            topics.setdefault(key.topic, []).append(result)
+            state.high_watermark = result.high_watermark
+            state.log_start_offset = result.log_start_offset
+            if is_session:
+                target.dirty.pop(key, None)
+                if news:
+                    target.dirty[key] = None
+        if not is_session:
+            target.close()
+        return FetchResponse(
+            session_id=target.session_id if isinstance(target, FetchSession) else INVALID_SESSION_ID,
+            responses=[FetchableTopicResponse(topic=topic, partitions=results) for topic, results in topics.items()],
+        )
+
+
+def _size(result: PartitionData) -> int:
+    return len(result.records) if result.records is not None else 0
+
+
+def _is_news(state: FetchedPartition, result: PartitionData) -> bool:
+    """A watermark or log start the session was not told of."""
+    return result.high_watermark != state.high_watermark or result.log_start_offset != state.log_start_offset

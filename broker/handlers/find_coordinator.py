@@ -1,0 +1,64 @@
+"""FindCoordinator (10), versions 0-4: the broker that coordinates a group.
+
+It is the leader of the group's partition of ``__consumer_offsets``, which the first such request creates. Until that
+partition has a leader: COORDINATOR_NOT_AVAILABLE. Skipped: transaction coordinators (key type 1).
+"""
+
+from __future__ import annotations
+
+from broker.request_context import Answer, RequestContext
+from broker.topic_creation import auto_create
+from broker.topic_names import OFFSETS_TOPIC
+from protocol.errors import ErrorCode
+from protocol.generated.find_coordinator import Coordinator, FindCoordinatorRequest, FindCoordinatorResponse
+from protocol.types import TopicPartition
+
+_GROUP = 0
+_FIRST_BATCHED_VERSION = 4
+
+
+def handle(ctx: RequestContext, request: FindCoordinatorRequest) -> Answer:
+    if request.key_type != _GROUP or OFFSETS_TOPIC in ctx.node.metadata.topics:
+        return _response(ctx, request)
+
+    async def create() -> FindCoordinatorResponse:
+        await auto_create(ctx.node, [OFFSETS_TOPIC])
+        return _response(ctx, request)
+
+    return ctx.node.later(create, lambda _error: _response(ctx, request))
+
+
+def _response(ctx: RequestContext, request: FindCoordinatorRequest) -> FindCoordinatorResponse:
+    if ctx.api_version >= _FIRST_BATCHED_VERSION:
+        return FindCoordinatorResponse(
+            coordinators=[_find(ctx, request.key_type, key) for key in request.coordinator_keys]
+        )
+    found = _find(ctx, request.key_type, request.key)
+    return FindCoordinatorResponse(
+        error_code=found.error_code,
+        error_message=found.error_message,
+        node_id=found.node_id,
+        host=found.host,
+        port=found.port,
+    )
+
+
+def _find(ctx: RequestContext, key_type: int, key: str) -> Coordinator:
+    if key_type != _GROUP:
+        return _none(key, ErrorCode.INVALID_REQUEST, f"key type {key_type} is not supported, only groups (0) are")
+    partition = ctx.node.metadata.partition(TopicPartition(OFFSETS_TOPIC, ctx.node.groups.partition_for(key)))
+    endpoint = None if partition is None else ctx.node.metadata.endpoint(partition.leader, ctx.listener)
+    if partition is None or endpoint is None:
+        return _none(key, ErrorCode.COORDINATOR_NOT_AVAILABLE, "the group's offsets partition has no leader yet")
+    return Coordinator(
+        key=key,
+        node_id=partition.leader,
+        host=endpoint.host,
+        port=endpoint.port,
+        error_code=ErrorCode.NONE,
+        error_message=None,
+    )
+
+
+def _none(key: str, code: ErrorCode, message: str) -> Coordinator:
+    return Coordinator(key=key, node_id=-1, host="", port=-1, error_code=code, error_message=message)

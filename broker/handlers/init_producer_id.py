@@ -1,0 +1,30 @@
+"""InitProducerId (22), versions 0-4: a producer id for an idempotent producer.
+
+Always a new id with epoch 0, also for a producer that names the one it has: without a transactional id nothing is to be
+fenced (KIP-360). Skipped: transactional ids.
+"""
+
+from __future__ import annotations
+
+from broker.request_context import Answer, RequestContext
+from protocol.errors import ErrorCode
+from protocol.generated.init_producer_id import InitProducerIdRequest, InitProducerIdResponse
+
+
+def handle(ctx: RequestContext, request: InitProducerIdRequest) -> Answer:
+    if request.transactional_id == "":
+        return _error(ErrorCode.INVALID_REQUEST)
+    if request.transactional_id is not None:
+        return _error(ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED)
+    producer_id = ctx.node.producer_ids.take()
+    if producer_id is not None:
+        return InitProducerIdResponse(producer_id=producer_id, producer_epoch=0)
+
+    async def claim() -> InitProducerIdResponse:
+        return InitProducerIdResponse(producer_id=await ctx.node.producer_ids.take_or_claim(), producer_epoch=0)
+
+    return ctx.node.later(claim, lambda error: _error(error.code))
+
+
+def _error(code: ErrorCode) -> InitProducerIdResponse:
+    return InitProducerIdResponse(error_code=code, producer_id=-1, producer_epoch=-1)

@@ -1,0 +1,67 @@
+"""ListOffsets (2), versions 1-7: the offset for a timestamp.
+
+-1 is the end (high watermark; with read_committed the last stable offset), -2 the log start, -3 (version 7, KIP-734)
+the record with the largest timestamp. A timestamp that no record reaches gives offset -1.
+"""
+
+from __future__ import annotations
+
+from broker.replication.partition import Partition
+from broker.request_context import Answer, RequestContext
+from protocol.errors import ErrorCode, KafkaError
+from protocol.generated.list_offsets import (
+    ListOffsetsPartition,
+    ListOffsetsPartitionResponse,
+    ListOffsetsRequest,
+    ListOffsetsResponse,
+    ListOffsetsTopicResponse,
+)
+from protocol.types import TopicPartition
+
+LATEST = -1
+EARLIEST = -2
+MAX_TIMESTAMP = -3
+_CONSUMER = -1
+_READ_COMMITTED = 1
+_FIRST_MAX_TIMESTAMP_VERSION = 7
+
+
+def handle(ctx: RequestContext, request: ListOffsetsRequest) -> Answer:
+    return ListOffsetsResponse(
+        topics=[
+            ListOffsetsTopicResponse(
+                name=topic.name, partitions=[_find(ctx, request, topic.name, asked) for asked in topic.partitions]
+            )
+            for topic in request.topics
+        ]
+    )
+
+
+def _find(
+    ctx: RequestContext, request: ListOffsetsRequest, topic: str, asked: ListOffsetsPartition
+) -> ListOffsetsPartitionResponse:
+    index = asked.partition_index
+    try:
+        partition = ctx.node.replicas.leader(TopicPartition(topic, index), asked.current_leader_epoch)
+        if asked.timestamp == MAX_TIMESTAMP and ctx.api_version < _FIRST_MAX_TIMESTAMP_VERSION:
+            raise KafkaError(ErrorCode.UNSUPPORTED_VERSION, "the largest timestamp needs ListOffsets version 7")
+        timestamp, offset, epoch = _lookup(partition, request, asked.timestamp)
+    except KafkaError as error:
+        return ListOffsetsPartitionResponse(partition_index=index, error_code=error.code)
+    return ListOffsetsPartitionResponse(partition_index=index, timestamp=timestamp, offset=offset, leader_epoch=epoch)
+
+
+def _lookup(partition: Partition, request: ListOffsetsRequest, timestamp: int) -> tuple[int, int, int]:
+    """(timestamp, offset, leader epoch), each -1 where there is none."""
+    log = partition.log
+    end = log.high_watermark
+    if request.replica_id != _CONSUMER:
+        end = log.log_end_offset
+    elif request.isolation_level == _READ_COMMITTED:
+        end = log.last_stable_offset
+    if timestamp == LATEST:
+        return -1, end, partition.leader_epoch
+    if timestamp == EARLIEST:
+        return -1, log.log_start_offset, log.leader_epoch_cache.epoch_for(log.log_start_offset)
+    found = log.offset_of_max_timestamp() if timestamp == MAX_TIMESTAMP else log.offset_for_time(timestamp)
+    return (-1, -1, -1) if found is None or found[1] >= end else found

@@ -1,0 +1,123 @@
+"""Metadata (3), versions 0-11: brokers, topics, leaders, as this broker knows them.
+
+A topic that does not exist is created when both sides want that (``auto.create.topics.enable``, the request's flag) and
+is LEADER_NOT_AVAILABLE until it has leaders. Topics and partitions are sorted. KIP-253 tags are sent only for topics
+that were resized; the rest looks like Kafka's. Skipped: authorised operations (no security yet).
+"""
+
+from __future__ import annotations
+
+from broker.metadata_cache import PartitionInfo, TopicInfo
+from broker.request_context import Answer, RequestContext
+from broker.topic_creation import auto_create
+from broker.topic_names import INTERNAL_TOPICS, is_legal
+from protocol.errors import ErrorCode
+from protocol.generated.metadata import (
+    MetadataRequest,
+    MetadataRequestTopic,
+    MetadataResponse,
+    MetadataResponseBroker,
+    MetadataResponsePartition,
+    MetadataResponseTopic,
+)
+from protocol.types import ZERO_UUID
+
+_NO_LEADER = -1
+_FIRST_NULL_VERSION = 1
+_FIRST_FLAG_VERSION = 4
+
+
+def handle(ctx: RequestContext, request: MetadataRequest) -> Answer:
+    asked = request.topics
+    if asked is None or (not asked and ctx.api_version < _FIRST_NULL_VERSION):
+        names = sorted(ctx.node.metadata.topics)
+        return _response(ctx, [_known(ctx, name) for name in names])
+    missing = _missing(ctx, asked)
+    may_create = ctx.api_version < _FIRST_FLAG_VERSION or request.allow_auto_topic_creation
+    if missing and may_create and ctx.node.config.values["auto.create.topics.enable"]:
+        return _after_creation(ctx, asked, missing)
+    return _response(ctx, [_topic(ctx, topic, {}) for topic in asked])
+
+
+def _missing(ctx: RequestContext, asked: list[MetadataRequestTopic]) -> list[str]:
+    known = ctx.node.metadata.topics
+    names = {topic.name for topic in asked if topic.name and topic.name not in known}
+    return sorted(name for name in names if is_legal(name))
+
+
+def _after_creation(ctx: RequestContext, asked: list[MetadataRequestTopic], missing: list[str]) -> Answer:
+    async def create() -> MetadataResponse:
+        errors = await auto_create(ctx.node, missing)
+        return _response(ctx, [_topic(ctx, topic, errors) for topic in asked])
+
+    def failed(_error: object) -> MetadataResponse:
+        errors = dict.fromkeys(missing, ErrorCode.LEADER_NOT_AVAILABLE)
+        return _response(ctx, [_topic(ctx, topic, errors) for topic in asked])
+
+    return ctx.node.later(create, failed)
+
+
+def _topic(ctx: RequestContext, asked: MetadataRequestTopic, errors: dict[str, ErrorCode]) -> MetadataResponseTopic:
+    name = asked.name
+    if asked.topic_id != ZERO_UUID and not name:
+        known_name = ctx.node.metadata.topic_name(asked.topic_id)
+        if known_name is None:
+            return MetadataResponseTopic(error_code=ErrorCode.UNKNOWN_TOPIC_ID, name="", topic_id=asked.topic_id)
+        return _known(ctx, known_name)
+    name = name or ""
+    if name in ctx.node.metadata.topics:
+        return _known(ctx, name)
+    code = errors.get(name, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
+    if not is_legal(name):
+        code = ErrorCode.INVALID_TOPIC_EXCEPTION
+    return MetadataResponseTopic(error_code=code, name=name, is_internal=name in INTERNAL_TOPICS)
+
+
+def _known(ctx: RequestContext, name: str) -> MetadataResponseTopic:
+    info = ctx.node.metadata.topics[name]
+    shown = MetadataResponseTopic(
+        name=name,
+        topic_id=info.topic_id,
+        is_internal=name in INTERNAL_TOPICS,
+        partitions=[_partition(ctx, index, partition, info) for index, partition in info.partitions.items()],
+    )
+    if info.was_resized:
+        shown.undeleted_partition_count = info.undeleted_partition_count
+        shown.initial_partition_count = info.initial_partition_count
+        shown.layout_version = info.layout_version
+    return shown
+
+
+def _partition(ctx: RequestContext, index: int, partition: PartitionInfo, info: TopicInfo) -> MetadataResponsePartition:
+    metadata = ctx.node.metadata
+    leader, code = partition.leader, ErrorCode.NONE
+    if leader not in metadata.brokers:
+        leader, code = _NO_LEADER, ErrorCode.LEADER_NOT_AVAILABLE
+    elif metadata.endpoint(leader, ctx.listener) is None:
+        leader, code = _NO_LEADER, ErrorCode.LISTENER_NOT_FOUND
+    shown = MetadataResponsePartition(
+        error_code=code,
+        partition_index=index,
+        leader_id=leader,
+        leader_epoch=partition.leader_epoch,
+        replica_nodes=partition.replicas,
+        isr_nodes=partition.isr,
+        offline_replicas=[replica for replica in partition.replicas if replica not in metadata.brokers],
+    )
+    if info.was_resized:
+        shown.incarnation = partition.incarnation
+    return shown
+
+
+def _response(ctx: RequestContext, topics: list[MetadataResponseTopic]) -> MetadataResponse:
+    metadata = ctx.node.metadata
+    brokers = []
+    for broker_id, broker in metadata.brokers.items():
+        endpoint = broker.endpoints.get(ctx.listener)
+        if endpoint is not None:
+            brokers.append(
+                MetadataResponseBroker(node_id=broker_id, host=endpoint.host, port=endpoint.port, rack=broker.rack)
+            )
+    return MetadataResponse(
+        brokers=brokers, cluster_id=ctx.node.cluster_id, controller_id=metadata.controller_id(), topics=topics
+    )

@@ -1,0 +1,151 @@
+"""Produce (0), versions 0-9: append record batches.
+
+acks 0, 1 and all. Versions 0-2 are advertised for librdkafka 2.0 (KAFKA-18659) and refused with
+UNSUPPORTED_FOR_MESSAGE_FORMAT: only record batch v2 is stored. acks=0 has no answer; an error closes the connection, so
+that the client refreshes its metadata. Skipped: transactions (a transactional id is refused).
+"""
+
+from __future__ import annotations
+
+import trio
+
+from broker.deferred import Deferred
+from broker.log.partition_log import PartitionLog
+from broker.replication.delayed_produce import DelayedProduce
+from broker.replication.partition import Partition
+from broker.request_context import Answer, CloseConnectionError, RequestContext
+from broker.topic_names import ADMIN_CLIENT_ID, INTERNAL_TOPICS
+from protocol.compression import CompressionType
+from protocol.errors import ErrorCode, KafkaError
+from protocol.generated.produce import (
+    PartitionProduceData,
+    PartitionProduceResponse,
+    ProduceRequest,
+    ProduceResponse,
+    TopicProduceData,
+    TopicProduceResponse,
+)
+from protocol.types import TopicPartition
+
+ACKS_ALL = -1
+_FIRST_BATCH_V2_VERSION = 3
+_FIRST_ZSTD_VERSION = 7
+_ATTRIBUTES_AT = 22
+_CODEC_MASK = 0x07
+
+
+def handle(ctx: RequestContext, request: ProduceRequest) -> Answer:
+    acks = request.acks
+    if acks not in (ACKS_ALL, 0, 1):
+        return _refuse(request, KafkaError(ErrorCode.INVALID_REQUIRED_ACKS, f"acks {acks} is not -1, 0 or 1"))
+    if request.transactional_id is not None:
+        detail = "transactions are not supported by this cluster"
+        return _answer(request, _refuse(request, KafkaError(ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED, detail)))
+    topics = []
+    waiting: list[tuple[Partition, int, PartitionProduceResponse]] = []
+    appended: list[PartitionLog] = []
+    for topic in request.topic_data:
+        results = [_append(ctx, topic, data, acks, waiting, appended) for data in topic.partition_data]
+        topics.append(TopicProduceResponse(name=topic.name, partition_responses=results))
+    response = ProduceResponse(responses=topics)
+    if ctx.node.flushes_on_ack and appended and acks != 0:
+        return _after_flush(ctx, appended, response)
+    if not waiting:
+        return _answer(request, response)
+    deadline = ctx.node.env.clock.monotonic() + request.timeout_ms / 1000
+    return DelayedProduce.park(ctx.node.purgatory, deadline, waiting, response)
+
+
+def _append(
+    ctx: RequestContext,
+    topic: TopicProduceData,
+    data: PartitionProduceData,
+    acks: int,
+    waiting: list[tuple[Partition, int, PartitionProduceResponse]],
+    appended: list[PartitionLog],
+) -> PartitionProduceResponse:
+    try:
+        partition = ctx.node.replicas.leader(TopicPartition(topic.name, data.index))
+        records = _usable_records(ctx, topic.name, data.records)
+        result = partition.append(records, all_in_sync=acks == ACKS_ALL)
+    except KafkaError as error:
+        return _error(data.index, error)
+    appended.append(partition.log)
+    response = PartitionProduceResponse(
+        index=data.index,
+        base_offset=result.base_offset,
+        log_append_time_ms=result.log_append_time_ms,
+        log_start_offset=result.log_start_offset,
+    )
+    if acks == ACKS_ALL and partition.log.high_watermark <= result.last_offset:
+        waiting.append((partition, result.last_offset + 1, response))
+    return response
+
+
+def _usable_records(ctx: RequestContext, topic: str, records: object) -> memoryview:
+    """The records, after what does not depend on the log is checked: version, codec, internal topics."""
+    if ctx.api_version < _FIRST_BATCH_V2_VERSION:
+        raise KafkaError(
+            ErrorCode.UNSUPPORTED_FOR_MESSAGE_FORMAT, "only record batch v2 (Produce version 3 and up) is stored"
+        )
+    if not isinstance(records, memoryview) or len(records) <= _ATTRIBUTES_AT:
+        raise KafkaError(ErrorCode.CORRUPT_MESSAGE, "a partition without a record batch")
+    if ctx.api_version < _FIRST_ZSTD_VERSION and records[_ATTRIBUTES_AT] & _CODEC_MASK == CompressionType.ZSTD:
+        raise KafkaError(ErrorCode.UNSUPPORTED_COMPRESSION_TYPE, "zstd needs Produce version 7")
+    if topic in INTERNAL_TOPICS and ctx.client_id != ADMIN_CLIENT_ID:
+        raise KafkaError(ErrorCode.INVALID_TOPIC_EXCEPTION, f"{topic} is an internal topic")
+    return records
+
+
+def _error(index: int, error: KafkaError) -> PartitionProduceResponse:
+    return PartitionProduceResponse(
+        index=index, error_code=error.code, base_offset=-1, log_start_offset=-1, error_message=error.message
+    )
+
+
+def _refuse(request: ProduceRequest, error: KafkaError) -> ProduceResponse:
+    return ProduceResponse(
+        responses=[
+            TopicProduceResponse(
+                name=topic.name, partition_responses=[_error(data.index, error) for data in topic.partition_data]
+            )
+            for topic in request.topic_data
+        ]
+    )
+
+
+def _answer(request: ProduceRequest, response: ProduceResponse) -> Answer:
+    """The response, or for acks=0 nothing; after an error the connection goes."""
+    if request.acks != 0:
+        return response
+    for topic in response.responses:
+        for result in topic.partition_responses:
+            if result.error_code:
+                raise CloseConnectionError(
+                    f"a produce with acks=0 to {topic.name}-{result.index} failed with {result.error_message}"
+                )
+    return None
+
+
+def _after_flush(ctx: RequestContext, logs: list[PartitionLog], response: ProduceResponse) -> Deferred[ProduceResponse]:
+    """``log.flush=ack``: answer when the batches are on disk; concurrent requests share a sync."""
+
+    async def flush(log: PartitionLog, results: list[PartitionProduceResponse]) -> None:
+        try:
+            await log.flush()
+        except KafkaError as error:
+            for result in results:
+                result.error_code, result.error_message = error.code, error.message
+
+    async def flush_all() -> ProduceResponse:
+        results = {
+            TopicPartition(topic.name, result.index): result
+            for topic in response.responses
+            for result in topic.partition_responses
+        }
+        async with trio.open_nursery() as nursery:
+            for log in dict.fromkeys(logs):
+                nursery.start_soon(flush, log, [results[log.partition]])
+        return response
+
+    return ctx.node.later(flush_all, lambda error: response)

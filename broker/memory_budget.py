@@ -1,0 +1,35 @@
+"""``queued.max.request.bytes``: how much memory the requests that are being received may take, over all connections."""
+
+from __future__ import annotations
+
+import trio
+
+
+class MemoryBudget:
+    """Bytes of receive buffers in use. Soft: a connection may pass the limit by the one buffer it takes next."""
+
+    def __init__(self, limit_bytes: int) -> None:
+        self._limit_bytes = limit_bytes
+        self._held_bytes = 0
+        self._room = trio.Event()
+
+    @property
+    def limited(self) -> bool:
+        """Whether there is a limit at all (-1: none)."""
+        return self._limit_bytes > 0
+
+    @property
+    def held_bytes(self) -> int:
+        return self._held_bytes
+
+    def hold(self, delta_bytes: int) -> None:
+        """Take (or, negative, give back) bytes."""
+        self._held_bytes += delta_bytes
+        if delta_bytes < 0:
+            self._room.set()
+
+    async def wait_for_room(self, already_held_bytes: int) -> None:
+        """Return when below the limit. One who holds a part of a request goes on, or nobody could ever finish."""
+        while self._held_bytes >= self._limit_bytes and not already_held_bytes:
+            self._room = trio.Event()
+            await self._room.wait()

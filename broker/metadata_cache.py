@@ -1,0 +1,140 @@
+"""What this broker knows of the cluster: brokers, topics, leaders. Fed by UpdateMetadata only."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from protocol.generated.update_metadata import UpdateMetadataRequest, UpdateMetadataTopicState
+from protocol.types import ZERO_UUID, TopicPartition
+from zk_schemas.broker_registration import Endpoint
+
+LEADER_DURING_DELETE = -2
+"""A partition state with this leader removes the partition from the cache."""
+
+
+@dataclass(slots=True)
+class BrokerInfo:
+    """A live broker; ``endpoints`` by listener name."""
+
+    broker_id: int
+    endpoints: Mapping[str, Endpoint]
+    rack: str | None = None
+
+
+@dataclass(slots=True)
+class PartitionInfo:
+    """A partition as the controller last described it."""
+
+    leader: int
+    leader_epoch: int
+    isr: list[int]
+    replicas: list[int]
+    offline_replicas: list[int]
+    incarnation: int = -1
+
+
+@dataclass(slots=True)
+class TopicInfo:
+    """A topic; ``partitions`` are kept in ascending order of their number."""
+
+    topic_id: uuid.UUID = ZERO_UUID
+    partitions: dict[int, PartitionInfo] = field(default_factory=dict)
+    initial_partition_count: int = -1
+    undeleted_partition_count: int = -1
+    layout_version: int = -1
+
+    @property
+    def was_resized(self) -> bool:
+        """Whether anything but Kafka's own rule ever decided where a key goes (KIP-253)."""
+        return self.layout_version > 0
+
+
+class MetadataCache:
+    """Brokers and topics. It implements the group coordinator's ``Topics``."""
+
+    def __init__(self) -> None:
+        self.brokers: dict[int, BrokerInfo] = {}
+        self.topics: dict[str, TopicInfo] = {}
+        self._names: dict[uuid.UUID, str] = {}
+
+    def contains(self, topic: str, partition: int) -> bool:
+        info = self.topics.get(topic)
+        return info is not None and partition in info.partitions
+
+    def partition_count(self, topic: str) -> int | None:
+        """Number of partitions of a topic, None when it does not exist."""
+        info = self.topics.get(topic)
+        return None if info is None else len(info.partitions)
+
+    def partition(self, key: TopicPartition) -> PartitionInfo | None:
+        info = self.topics.get(key.topic)
+        return None if info is None else info.partitions.get(key.partition)
+
+    def has_leaders(self, topic: str) -> bool:
+        """Whether the topic exists and each of its partitions has a live leader."""
+        info = self.topics.get(topic)
+        return info is not None and all(partition.leader in self.brokers for partition in info.partitions.values())
+
+    def topic_name(self, topic_id: uuid.UUID) -> str | None:
+        return self._names.get(topic_id)
+
+    def controller_id(self) -> int:
+        """The broker that clients are told is the controller: the lowest live id, -1 without any."""
+        return min(self.brokers, default=-1)
+
+    def endpoint(self, broker_id: int, listener: str) -> Endpoint | None:
+        """Where a broker is reached through a listener; None when it is down or has no such listener."""
+        broker = self.brokers.get(broker_id)
+        return None if broker is None else broker.endpoints.get(listener)
+
+    def update(self, request: UpdateMetadataRequest) -> list[TopicPartition]:
+        """Take over an UpdateMetadata request. Returns the partitions that left the cluster."""
+        self.brokers = {
+            broker.id: BrokerInfo(
+                broker.id,
+                {e.listener: Endpoint(e.listener, e.host, e.port) for e in broker.endpoints},
+                broker.rack,
+            )
+            for broker in sorted(request.live_brokers, key=lambda live: live.id)
+        }
+        removed: list[TopicPartition] = []
+        for state in request.topic_states:
+            self._update_topic(state, removed)
+        return removed
+
+    def _update_topic(self, state: UpdateMetadataTopicState, removed: list[TopicPartition]) -> None:
+        name = state.topic_name
+        topic = self.topics.get(name)
+        if topic is not None and topic.topic_id != state.topic_id and ZERO_UUID not in (topic.topic_id, state.topic_id):
+            self._names.pop(topic.topic_id, None)
+        if topic is None:
+            topic = TopicInfo()
+        if state.topic_id != ZERO_UUID:
+            topic.topic_id = state.topic_id
+        if state.layout_version >= 0:
+            topic.initial_partition_count = state.initial_partition_count
+            topic.undeleted_partition_count = state.undeleted_partition_count
+            topic.layout_version = state.layout_version
+        for partition in state.partition_states:
+            index = partition.partition_index
+            if partition.leader == LEADER_DURING_DELETE:
+                topic.partitions.pop(index, None)
+                removed.append(TopicPartition(name, index))
+            else:
+                topic.partitions[index] = PartitionInfo(
+                    partition.leader,
+                    partition.leader_epoch,
+                    partition.isr,
+                    partition.replicas,
+                    partition.offline_replicas,
+                    partition.incarnation,
+                )
+        if topic.partitions:
+            topic.partitions = dict(sorted(topic.partitions.items()))
+            self.topics[name] = topic
+            self._names[topic.topic_id] = name
+        else:
+            self.topics.pop(name, None)
+            self._names.pop(topic.topic_id, None)

@@ -1,0 +1,137 @@
+"""One broker: its parts and how they are tied together. Handlers reach everything through it."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from typing import Any, TypeVar
+
+import structlog
+import trio
+
+from broker.config import BrokerConfig
+from broker.controller_client import ControllerClient
+from broker.coordinator.config import GroupConfig
+from broker.coordinator.service import GroupCoordinator
+from broker.deferred import Deferred
+from broker.dynamic_config import DynamicConfig
+from broker.fetch_session import FetchSessionCache
+from broker.log.log_manager import LogManager, LogManagerConfig
+from broker.metadata_cache import MetadataCache
+from broker.offsets_log import ReplicatedOffsetsLog
+from broker.producer_ids import ProducerIds
+from broker.registration import Registration
+from broker.replication.purgatory import Purgatory
+from broker.replication.replica_manager import ReplicaManager
+from broker.topic_names import OFFSETS_TOPIC
+from protocol.errors import ErrorCode, KafkaError
+from protocol.generated.api_versions import ApiVersion
+from protocol.types import TopicPartition
+from runtime.env import Env, ZkError, ZkStore
+
+R = TypeVar("R")
+logger = structlog.get_logger(__name__)
+
+
+class Node:
+    """What one broker consists of. Made by ``process.run``, which also runs its tasks in ``nursery``."""
+
+    def __init__(
+        self,
+        config: BrokerConfig,
+        dynamic: DynamicConfig,
+        env: Env,
+        zk: ZkStore,
+        cluster_id: str,
+        nursery: trio.Nursery,
+    ) -> None:
+        self.config = config
+        self.dynamic = dynamic
+        self.env = env
+        self.zk = zk
+        self.cluster_id = cluster_id
+        self.nursery = nursery
+        self.advertised: list[ApiVersion] = []
+        self.registration: Registration | None = None
+        self.flushes_on_ack = config.values["log.flush"] == "ack"
+        self.metadata = MetadataCache()
+        self.metadata_changed = trio.Event()
+        self.state_change_lock = trio.Lock()
+        """Held while a LeaderAndIsr or StopReplica is applied, reading configuration included."""
+        self.purgatory = Purgatory(env.clock)
+        self.logs = LogManager(
+            LogManagerConfig.from_values(
+                dynamic.values,
+                broker_id=config.broker_id,
+                cluster_id=cluster_id,
+                log_dirs=config.log_dirs,
+                topic_defaults=dynamic.default_log_config,
+            ),
+            env,
+        )
+        self.replicas = ReplicaManager(config.broker_id, self.logs, self.metadata, dynamic, self)
+        offsets_log = ReplicatedOffsetsLog(
+            self.replicas, self.purgatory, env.clock, config.values, self.flushes_on_ack, nursery.start_soon
+        )
+        self.groups = GroupCoordinator(
+            GroupConfig.from_values(config.values), env.clock, env.rng, offsets_log, self.metadata
+        )
+        slots = config.values["max.incremental.fetch.session.cache.slots"]
+        self.fetch_sessions = FetchSessionCache(slots, env.clock, env.rng, self.purgatory)
+        self.controller = ControllerClient(env, zk, f"broker-{config.broker_id}")
+        self.producer_ids = ProducerIds(zk, config.broker_id)
+        dynamic.on_topics_changed = self._settings_changed
+
+    @property
+    def broker_epoch(self) -> int:
+        """czxid of the registration, -1 before there is one."""
+        return -1 if self.registration is None else self.registration.epoch
+
+    # ------------------------------------------------------------ for handlers
+
+    def later(self, work: Callable[[], Awaitable[R]], failed: Callable[[KafkaError], R]) -> Deferred[R]:
+        """Run ``work`` in a task; its result, or ``failed(error)``, is the answer."""
+        answer: Deferred[R] = Deferred()
+
+        async def run() -> None:
+            try:
+                result = await work()
+            except KafkaError as error:
+                result = failed(error)
+            except (ZkError, OSError) as error:
+                result = failed(KafkaError(ErrorCode.UNKNOWN_SERVER_ERROR, str(error)))
+            except Exception as error:
+                logger.exception("request.failed_later")
+                result = failed(KafkaError(ErrorCode.UNKNOWN_SERVER_ERROR, f"{type(error).__name__}: {error}"))
+            answer.fill(result)
+
+        self.nursery.start_soon(run)
+        return answer
+
+    async def wait_for_metadata(self, condition: Callable[[], Any], timeout_s: float) -> bool:
+        """Wait until ``condition()`` holds of the metadata cache; whether it does."""
+        with trio.move_on_after(timeout_s):
+            while not condition():
+                await self.metadata_changed.wait()
+        return bool(condition())
+
+    def metadata_was_updated(self) -> None:
+        """Wake who waits for metadata."""
+        self.metadata_changed.set()
+        self.metadata_changed = trio.Event()
+
+    # ------------------------------------------------------------ roles (RoleListener)
+
+    def on_leader(self, key: TopicPartition, leader_epoch: int) -> None:
+        if key.topic == OFFSETS_TOPIC:
+            self.groups.on_leader(key.partition, leader_epoch)
+
+    def on_not_leader(self, key: TopicPartition, leader_epoch: int | None) -> None:
+        if key.topic == OFFSETS_TOPIC:
+            self.groups.on_not_leader(key.partition, leader_epoch)
+
+    # ------------------------------------------------------------ configuration
+
+    def _settings_changed(self, topics: list[str]) -> None:
+        """``topics`` empty: the broker's own values changed, which every topic may inherit."""
+        affected = topics or sorted({partition.key.topic for partition in self.replicas.all()})
+        self.replicas.settings_changed(affected, self.logs.update_config)

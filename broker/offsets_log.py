@@ -1,0 +1,101 @@
+"""The group coordinator's log: the partitions of ``__consumer_offsets`` that this broker leads."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Sequence
+from typing import Any
+
+import trio
+
+from broker.coordinator.offsets_log import KeyValue
+from broker.deferred import Deferred
+from broker.log.partition_log import AppendOrigin
+from broker.replication.delayed_produce import DelayedProduce
+from broker.replication.purgatory import Purgatory
+from broker.replication.replica_manager import ReplicaManager
+from broker.topic_names import OFFSETS_TOPIC
+from protocol.compression import CompressionType
+from protocol.errors import KafkaError, error_for
+from protocol.generated.produce import PartitionProduceResponse, ProduceResponse, TopicProduceResponse
+from protocol.records import BatchBuilder, iter_batches
+from protocol.types import TopicPartition
+from runtime.env import Clock
+
+
+class ReplicatedOffsetsLog:
+    """``OffsetsLog`` over the replica manager."""
+
+    def __init__(
+        self, replicas: ReplicaManager, purgatory: Purgatory, clock: Clock, values: Any, flush: bool, nursery_start: Any
+    ) -> None:
+        self._replicas = replicas
+        self._purgatory = purgatory
+        self._clock = clock
+        self._values = values
+        self._flush = flush
+        self._start = nursery_start
+
+    def append(self, partition: int, records: Sequence[KeyValue]) -> Deferred[KafkaError | None]:
+        """Append ``records`` as one batch; filled once it is committed, or with the error."""
+        outcome: Deferred[KafkaError | None] = Deferred()
+        try:
+            hosted = self._replicas.leader(TopicPartition(OFFSETS_TOPIC, partition))
+            batch = self._build(records, hosted.log.config.max_message_bytes)
+            result = hosted.append(memoryview(batch), all_in_sync=True, origin=AppendOrigin.COORDINATOR)
+        except KafkaError as error:
+            outcome.fill(error)
+            return outcome
+        if self._flush:
+            self._start(self._sync, hosted.log, outcome)
+        elif hosted.log.high_watermark > result.last_offset:
+            outcome.fill(None)
+        else:
+            answer = PartitionProduceResponse(index=partition)
+            response = ProduceResponse(
+                responses=[TopicProduceResponse(name=OFFSETS_TOPIC, partition_responses=[answer])]
+            )
+            deadline = self._clock.monotonic() + self._values["offsets.commit.timeout.ms"] / 1000
+            waiting = [(hosted, result.last_offset + 1, answer)]
+            DelayedProduce.park(self._purgatory, deadline, waiting, response).then(
+                lambda _: outcome.fill(error_for(answer.error_code) if answer.error_code else None)
+            )
+        return outcome
+
+    async def _sync(self, log: Any, outcome: Deferred[KafkaError | None]) -> None:
+        try:
+            await log.flush()
+        except KafkaError as error:
+            outcome.fill(error)
+        else:
+            outcome.fill(None)
+
+    def _build(self, records: Sequence[KeyValue], max_bytes: int) -> bytearray:
+        builder = BatchBuilder(CompressionType(self._values["offsets.topic.compression.codec"]), 2**31 - 1)
+        now_ms = self._clock.now_ms()
+        for key, value in records:
+            builder.append(key, value, (), now_ms)
+        return bytearray(builder.build())
+
+    async def read_all(self, partition: int) -> AsyncIterator[Sequence[KeyValue]]:
+        """Every record from log start to the log end as of now, ``offsets.load.buffer.size`` bytes at a time."""
+        hosted = self._replicas.leader(TopicPartition(OFFSETS_TOPIC, partition))
+        log = hosted.log
+        end_offset = log.log_end_offset
+        offset = log.log_start_offset
+        slice_bytes = min(1 << 20, self._values["offsets.load.buffer.size"])
+        while offset < end_offset:
+            read = log.read(offset, slice_bytes, upper_bound=end_offset)
+            data = read.records if isinstance(read.records, bytes) else read.records.read()
+            if not data:
+                return
+            records: list[KeyValue] = []
+            for batch in iter_batches(data, allow_partial_tail=True):
+                if not batch.is_control:
+                    records += [
+                        (record.key, record.value)
+                        for record in batch.records()
+                        if record.key is not None and offset <= record.offset < end_offset
+                    ]
+                offset = max(offset, batch.next_offset)
+            yield records
+            await trio.lowlevel.checkpoint()

@@ -1,0 +1,179 @@
+"""The broker process: start, serve, stop."""
+
+from __future__ import annotations
+
+import gc
+import uuid
+from base64 import urlsafe_b64encode
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+
+import structlog
+import trio
+
+from broker.config import BrokerConfig, ListenerAddress
+from broker.dispatch import Dispatcher
+from broker.dynamic_config import DynamicConfig
+from broker.node import Node
+from broker.registration import Registration
+from broker.server import Server
+from protocol.errors import ErrorCode, KafkaError
+from protocol.generated.controlled_shutdown import ControlledShutdownRequest
+from runtime.env import Env, NodeExistsError, NoNodeError, ZkConnectionError, ZkStore
+from zk_schemas import paths
+from zk_schemas.broker_registration import BrokerRegistration, Endpoint
+from zk_schemas.cluster_id import ClusterId
+
+logger = structlog.get_logger(__name__)
+
+_CONTROLLED_SHUTDOWN_VERSION = 3
+_GC_THRESHOLDS = (50_000, 50, 100)
+"""Hot objects have no cycles; what is alive after the start is frozen."""
+
+
+async def run(
+    config: BrokerConfig, env: Env, *, on_ready: Callable[[Mapping[str, ListenerAddress]], None] | None = None
+) -> None:
+    """Serve until cancelled, then hand the leaders over, flush and close.
+
+    ``on_ready`` gets the advertised listeners once the broker is registered. Raises ``LogDirError``, ``OSError`` for a
+    listener that cannot be bound, ``DuplicateBrokerError``, ``ZkError``.
+    """
+    assert env.zk is not None
+    zk = env.zk
+    for path in paths.PERSISTENT:
+        with suppress(NodeExistsError):
+            await zk.create(path, b"", make_parents=True)
+    cluster_id = await get_or_create_cluster_id(env, zk)
+    dynamic = DynamicConfig(config, zk)
+    await dynamic.load()
+    async with trio.open_nursery() as outer:
+        services = trio.CancelScope(shield=True)
+        node = await outer.start(_run_services, services, config, dynamic, env, zk, cluster_id)
+        try:
+            await _serve(node, on_ready)
+        finally:
+            services.cancel()
+
+
+async def _run_services(
+    scope: trio.CancelScope,
+    config: BrokerConfig,
+    dynamic: DynamicConfig,
+    env: Env,
+    zk: ZkStore,
+    cluster_id: str,
+    *,
+    task_status: trio.TaskStatus[Node],
+) -> None:
+    """The broker's own tasks. They outlive a cancellation until the shutdown is through."""
+    with scope:
+        async with trio.open_nursery() as nursery:
+            node = Node(config, dynamic, env, zk, cluster_id, nursery)
+            nursery.start_soon(node.purgatory.run)
+            nursery.start_soon(dynamic.run)
+            await nursery.start(node.controller.run)
+            task_status.started(node)
+
+
+async def _serve(node: Node, on_ready: Callable[[Mapping[str, ListenerAddress]], None] | None) -> None:
+    await node.logs.start(node.dynamic.log_config)
+    try:
+        node.nursery.start_soon(node.logs.run)
+        node.nursery.start_soon(node.groups.run)
+        dispatcher = Dispatcher()
+        node.advertised = dispatcher.advertised
+        server = Server(node, dispatcher)
+        advertised = await server.listen()
+        node.nursery.start_soon(server.run)
+        registration = Registration(
+            node.zk,
+            node.config.broker_id,
+            lambda: describe(node.config, advertised, node.env.clock.now_ms()),
+            wait_s=2 * node.config.values["zookeeper.session.timeout.ms"] / 1000,
+        )
+        node.registration = registration
+        await registration.register()
+        _settle_memory()
+        logger.info("broker.ready", broker_id=node.config.broker_id, listeners=[str(a) for a in advertised.values()])
+        if on_ready is not None:
+            on_ready(advertised)
+        try:
+            await registration.run()
+        finally:
+            with trio.CancelScope(shield=True):
+                await _stop(node, server, registration)
+    finally:
+        with trio.CancelScope(shield=True):
+            await node.logs.shutdown()
+        logger.info("broker.stopped", broker_id=node.config.broker_id)
+
+
+def _settle_memory() -> None:
+    gc.collect()
+    gc.freeze()
+    gc.set_threshold(*_GC_THRESHOLDS)
+
+
+async def _stop(node: Node, server: Server, registration: Registration) -> None:
+    logger.info("broker.stopping", broker_id=node.config.broker_id)
+    if node.config.values["controlled.shutdown.enable"]:
+        await hand_over(node, registration.epoch)
+    server.close_listeners()
+    node.groups.close()
+    node.purgatory.close()
+    await registration.remove()
+
+
+async def hand_over(node: Node, broker_epoch: int) -> bool:
+    """Ask the controller to move the leaders away (ControlledShutdown); whether it did."""
+    values = node.config.values
+    request = ControlledShutdownRequest(broker_id=node.config.broker_id, broker_epoch=broker_epoch)
+    backoff_s = values["controlled.shutdown.retry.backoff.ms"] / 1000
+    timeout_s = min(values["request.timeout.ms"] / 1000, backoff_s)
+    for attempt in range(1 + values["controlled.shutdown.max.retries"]):
+        if attempt:
+            await trio.sleep(backoff_s)
+        if node.controller.address is None:
+            break
+        try:
+            response = await node.controller.request(
+                request,
+                _CONTROLLED_SHUTDOWN_VERSION,
+                timeout_s,
+                lambda answer: answer.error_code == ErrorCode.NOT_CONTROLLER,
+            )
+        except KafkaError as error:
+            logger.warning("broker.controlled_shutdown_failed", error=str(error))
+            continue
+        if response.error_code == ErrorCode.NONE and not response.remaining_partitions:
+            return True
+        # With one replica each there is nobody to hand a partition to: waiting would not change that.
+        alone = all(len(partition.replicas) <= 1 for partition in node.replicas.all() if partition.is_leader)
+        if response.error_code == ErrorCode.NONE and alone:
+            break
+    logger.warning("broker.stops_with_leaders", broker_id=node.config.broker_id)
+    return False
+
+
+async def get_or_create_cluster_id(env: Env, zk: ZkStore) -> str:
+    """The id in ``/cluster/id``, made by whichever broker comes first."""
+    try:
+        return ClusterId.decode(ClusterId.PATH, (await zk.get(ClusterId.PATH)).data).cluster_id
+    except NoNodeError:
+        pass
+    unique = uuid.UUID(int=env.rng.getrandbits(128), version=4)
+    candidate = ClusterId(urlsafe_b64encode(unique.bytes).rstrip(b"=").decode())
+    with suppress(NodeExistsError, ZkConnectionError):
+        await zk.create(ClusterId.PATH, candidate.encode())
+    return ClusterId.decode(ClusterId.PATH, (await zk.get(ClusterId.PATH)).data).cluster_id
+
+
+def describe(config: BrokerConfig, advertised: Mapping[str, ListenerAddress], now_ms: int) -> BrokerRegistration:
+    """The registration of a broker that is reached at ``advertised``."""
+    return BrokerRegistration(
+        endpoints=[Endpoint(entry.name, entry.host, entry.port) for entry in advertised.values()],
+        security_protocols={name: config.security_protocols[name] for name in advertised},
+        rack=config.values["broker.rack"],
+        timestamp_ms=now_ms,
+    )

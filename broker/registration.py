@@ -1,0 +1,107 @@
+"""This broker's ephemeral znode ``/brokers/ids/<id>``; its czxid is the broker epoch.
+
+While an ephemeral of an earlier session stands there, registering waits until it is gone (KAFKA-7165, 14845); one that
+our own session owns already is ours (KAFKA-13407: the answer to the create was lost). After an expiry the broker
+registers again in the new session.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import suppress
+
+import structlog
+import trio
+
+from runtime.env import NodeExistsError, NoNodeError, SessionState, ZkConnectionError, ZkError, ZkStore
+from zk_schemas.broker_registration import BrokerRegistration
+
+logger = structlog.get_logger(__name__)
+
+_RETRY_S = 0.2
+
+
+class DuplicateBrokerError(Exception):
+    """Another live process has this broker id."""
+
+
+class Registration:
+    """``run`` registers and keeps registered; ``epoch`` is -1 until then."""
+
+    def __init__(self, zk: ZkStore, broker_id: int, describe: Callable[[], BrokerRegistration], wait_s: float) -> None:
+        self._zk = zk
+        self._path = BrokerRegistration.path(broker_id)
+        self._describe = describe
+        self._wait_s = wait_s
+        self._wake = trio.Event()
+        self.epoch = -1
+
+    async def register(self) -> None:
+        """Return when registered. Raises ``DuplicateBrokerError`` when another process holds the id for too long."""
+        with trio.move_on_after(self._wait_s) as waiting:
+            while not await self._try_once():
+                pass
+        if waiting.cancelled_caught:
+            raise DuplicateBrokerError(
+                f"{self._path} belongs to another session that does not end: "
+                "is another broker running with this broker.id?"
+            )
+        logger.info("broker.registered", path=self._path, epoch=self.epoch)
+
+    async def _try_once(self) -> bool:
+        """Register, or wait for what is in the way; whether this session has the znode now."""
+        gone = trio.Event()
+        try:
+            with suppress(NodeExistsError, ZkConnectionError):  # whose it is shows below
+                await self._zk.create(self._path, self._describe().encode(), ephemeral=True)
+            stat = await self._zk.exists(self._path, gone.set)
+        except ZkError as error:
+            logger.warning("broker.registration_delayed", path=self._path, error=str(error))
+            await trio.sleep(_RETRY_S)
+            return False
+        if stat is None:
+            return False
+        if stat.ephemeral_owner == self._zk.session_id:
+            self.epoch = stat.czxid
+            return True
+        logger.info("broker.waiting_for_old_session", path=self._path, owner=stat.ephemeral_owner)
+        await gone.wait()
+        return False
+
+    async def run(self) -> None:
+        """Register again after each expiry, or when somebody deleted the znode, until cancelled."""
+        unregister = self._zk.on_state(self._on_state)
+        try:
+            while True:
+                self._wake = trio.Event()
+                if not await self._holds():
+                    await self.register()
+                    continue
+                await self._wake.wait()
+        finally:
+            unregister()
+
+    def _on_state(self, state: SessionState) -> None:
+        if state is SessionState.CONNECTED:
+            self._wake.set()
+
+    def _woken(self) -> None:
+        self._wake.set()
+
+    async def _holds(self) -> bool:
+        try:
+            stat = await self._zk.exists(self._path, self._woken)
+        except ZkError:
+            await trio.sleep(_RETRY_S)
+            self._wake.set()
+            return True  # nothing is known: look again
+        return stat is not None and stat.ephemeral_owner == self._zk.session_id and stat.czxid == self.epoch
+
+    async def remove(self) -> None:
+        """Give the id up at shutdown; the end of the session would do it too."""
+        try:
+            stat = await self._zk.exists(self._path)
+            if stat is not None and stat.ephemeral_owner == self._zk.session_id:
+                await self._zk.delete(self._path)
+        except (NoNodeError, ZkError) as error:
+            logger.info("broker.registration_left_to_expire", error=str(error))

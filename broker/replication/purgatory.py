@@ -1,0 +1,97 @@
+"""Operations that wait for a partition to change or for their deadline: one list of changes, one timer heap.
+
+A waiting request is an object here, not a task: a task costs ten times as much. Changes are collected and delivered
+once per turn of the event loop, so a burst of appends wakes a waiting fetch once.
+"""
+
+from __future__ import annotations
+
+import heapq
+import math
+from itertools import count
+
+import trio
+
+from runtime.env import Clock
+
+_COMPACT_ABOVE = 1024
+
+
+class DelayedOperation:
+    """A request that waits. ``deadline`` is a time of ``env.clock.monotonic()``."""
+
+    __slots__ = ("completed", "deadline")
+
+    def __init__(self, deadline: float) -> None:
+        self.deadline = deadline
+        self.completed = False
+
+    def try_complete(self) -> None:
+        """Something the operation watches has changed: answer when that is enough, and set ``completed``."""
+        raise NotImplementedError
+
+    def expire(self) -> None:
+        """The deadline has come: answer with what there is, and set ``completed``."""
+        raise NotImplementedError
+
+
+class Purgatory:
+    """Where delayed operations wait. Only ``run`` completes them, never the code that makes a change."""
+
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
+        self._heap: list[tuple[float, int, DelayedOperation]] = []
+        self._order = count()
+        self._changed: dict[DelayedOperation, None] = {}
+        self._sleeping_until = math.inf
+        self._wake = trio.Event()
+
+    @property
+    def size(self) -> int:
+        """Operations that wait, the completed ones whose deadline has not come included."""
+        return len(self._heap)
+
+    def park(self, operation: DelayedOperation) -> None:
+        """Keep an operation until it completes or its deadline comes."""
+        if len(self._heap) > _COMPACT_ABOVE and sum(not entry[2].completed for entry in self._heap[:64]) < 16:
+            self._heap = [entry for entry in self._heap if not entry[2].completed]
+            heapq.heapify(self._heap)
+        heapq.heappush(self._heap, (operation.deadline, next(self._order), operation))
+        if operation.deadline < self._sleeping_until:
+            self._wake.set()
+
+    def changed(self, operation: DelayedOperation) -> None:
+        """What ``operation`` waits for may have happened: look in the next turn of the loop."""
+        if not self._changed:
+            self._wake.set()
+        self._changed[operation] = None
+
+    async def run(self) -> None:
+        """Deliver changes and deadlines until cancelled."""
+        while True:
+            self._deliver()
+            self._expire()
+            self._sleeping_until = self._heap[0][0] if self._heap else math.inf
+            with trio.move_on_at(self._sleeping_until):
+                await self._wake.wait()
+            self._wake = trio.Event()
+
+    def _deliver(self) -> None:
+        changed, self._changed = self._changed, {}
+        for operation in changed:
+            if not operation.completed:
+                operation.try_complete()
+
+    def _expire(self) -> None:
+        now = self._clock.monotonic()
+        while self._heap and (self._heap[0][0] <= now or self._heap[0][2].completed):
+            operation = heapq.heappop(self._heap)[2]
+            if not operation.completed:
+                operation.expire()
+
+    def close(self) -> None:
+        """Answer everything that waits with what there is."""
+        while self._heap:
+            operation = heapq.heappop(self._heap)[2]
+            if not operation.completed:
+                operation.expire()

@@ -1,0 +1,198 @@
+"""The replicas this broker hosts: found for requests, changed by the controller's LeaderAndIsr and StopReplica."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Callable, Iterable
+from typing import Protocol
+
+import structlog
+
+from broker.log.log_config import LogConfig
+from broker.log.log_manager import LogManager
+from broker.log.partition_log import PartitionLog
+from broker.metadata_cache import MetadataCache
+from broker.replication.partition import NO_EPOCH, Partition, PartitionLayout
+from protocol.errors import ErrorCode, KafkaError
+from protocol.generated.leader_and_isr import LeaderAndIsrPartitionState
+from protocol.generated.stop_replica import StopReplicaPartitionState
+from protocol.types import ZERO_UUID, TopicPartition
+
+logger = structlog.get_logger(__name__)
+
+EPOCH_DURING_DELETE = -2
+"""Leader epoch of a StopReplica that deletes a topic: it overrides every other (KIP-570)."""
+
+
+class TopicSettings(Protocol):
+    """Where a topic's configuration comes from."""
+
+    def log_config(self, topic: str) -> LogConfig: ...
+    def min_insync_replicas(self, topic: str) -> int: ...
+
+
+class RoleListener(Protocol):
+    """Who wants to know which partitions this broker leads (the group coordinator does)."""
+
+    def on_leader(self, key: TopicPartition, leader_epoch: int) -> None: ...
+    def on_not_leader(self, key: TopicPartition, leader_epoch: int | None) -> None: ...
+
+
+class ReplicaManager:
+    """Partitions by name. No method suspends: one request of the controller is applied as a whole."""
+
+    def __init__(
+        self, local_id: int, logs: LogManager, metadata: MetadataCache, settings: TopicSettings, listener: RoleListener
+    ) -> None:
+        self._local_id = local_id
+        self._logs = logs
+        self._metadata = metadata
+        self._settings = settings
+        self._listener = listener
+        self._partitions: dict[TopicPartition, Partition] = {}
+        self.controller_epoch = NO_EPOCH
+
+    # ------------------------------------------------------------ look-up
+
+    def hosted(self, key: TopicPartition) -> Partition | None:
+        return self._partitions.get(key)
+
+    def all(self) -> list[Partition]:
+        return list(self._partitions.values())
+
+    def leader(self, key: TopicPartition, current_leader_epoch: int = NO_EPOCH) -> Partition:
+        """The partition, led by this broker in the epoch the client knows.
+
+        Raises UNKNOWN_TOPIC_OR_PARTITION 3, NOT_LEADER_OR_FOLLOWER 6, FENCED_LEADER_EPOCH 74, UNKNOWN_LEADER_EPOCH 75.
+        """
+        partition = self._partitions.get(key)
+        if partition is not None:
+            partition.check_leader(current_leader_epoch)
+            return partition
+        if self._metadata.contains(*key):
+            raise KafkaError(ErrorCode.NOT_LEADER_OR_FOLLOWER, f"{key} has no replica on this broker")
+        raise KafkaError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"{key} does not exist")
+
+    # ------------------------------------------------------------ LeaderAndIsr
+
+    def check_controller(self, controller_epoch: int) -> bool:
+        """Whether the sender is the newest controller known; a newer one becomes that."""
+        if controller_epoch < self.controller_epoch:
+            return False
+        self.controller_epoch = controller_epoch
+        return True
+
+    def apply(self, topic: str, topic_id: uuid.UUID, state: LeaderAndIsrPartitionState) -> ErrorCode:
+        """Take the role the controller gives in one partition; NONE only when it was taken or held already."""
+        key = TopicPartition(topic, state.partition_index)
+        if self._local_id not in state.replicas:
+            return ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+        partition = self._partitions.get(key)
+        log = self._logs.get(key)
+        if log is not None and 0 <= state.incarnation < log.incarnation:
+            return ErrorCode.STALE_CONTROLLER_EPOCH
+        is_same = partition is not None and state.incarnation in (-1, partition.log.incarnation)
+        if partition is not None and is_same:
+            if state.leader_epoch < partition.leader_epoch:
+                return ErrorCode.STALE_CONTROLLER_EPOCH
+            if state.leader_epoch == partition.leader_epoch and partition.leader_id == state.leader:
+                return self._refresh(partition, topic_id, state)
+        try:
+            partition = self._with_log(key, topic_id, state)
+        except KafkaError as error:
+            logger.error("replica.log_not_created", partition=str(key), error=str(error))
+            return error.code
+        self._take_role(partition, state)
+        return ErrorCode.NONE
+
+    def _refresh(self, partition: Partition, topic_id: uuid.UUID, state: LeaderAndIsrPartitionState) -> ErrorCode:
+        """Same leader epoch: only a newer partition epoch and the topic id are taken over."""
+        if _layout(state) != partition.layout:
+            logger.error("replica.layout_changed_without_epoch", partition=str(partition.key))
+            return ErrorCode.INVALID_REQUEST
+        if state.zk_version > partition.partition_epoch:
+            partition.partition_epoch = state.zk_version
+            partition.isr = tuple(state.isr)
+            partition.replicas = tuple(state.replicas)
+        if topic_id not in (ZERO_UUID, partition.log.topic_id):
+            partition.log.set_topic_id(topic_id)
+        return ErrorCode.NONE
+
+    def _with_log(self, key: TopicPartition, topic_id: uuid.UUID, state: LeaderAndIsrPartitionState) -> Partition:
+        """The partition with the log of the incarnation that is meant; a log of another one makes way."""
+        log = self._logs.get(key)
+        if log is not None and not _same_incarnation(log, topic_id, state.incarnation):
+            logger.warning("replica.replaced", partition=str(key), incarnation=state.incarnation)
+            self._drop(key)
+            self._logs.delete(key)
+            log = None
+        if log is None:
+            config = self._settings.log_config(key.topic)
+            log = self._logs.create(key, topic_id, state.incarnation, config)
+        elif topic_id not in (ZERO_UUID, log.topic_id):
+            log.set_topic_id(topic_id)
+        partition = self._partitions.get(key)
+        if partition is None:
+            partition = Partition(key, self._local_id, log, self._settings.min_insync_replicas(key.topic))
+            self._partitions[key] = partition
+        return partition
+
+    def _take_role(self, partition: Partition, state: LeaderAndIsrPartitionState) -> None:
+        partition.controller_epoch = state.controller_epoch
+        partition.partition_epoch = state.zk_version
+        partition.layout = _layout(state)
+        if state.leader == self._local_id:
+            partition.make_leader(state.leader_epoch, state.isr, state.replicas)
+            self._listener.on_leader(partition.key, state.leader_epoch)
+        else:
+            partition.make_follower(state.leader, state.leader_epoch, state.isr, state.replicas)
+            self._listener.on_not_leader(partition.key, state.leader_epoch)
+
+    # ------------------------------------------------------------ StopReplica
+
+    def stop(self, topic: str, state: StopReplicaPartitionState) -> ErrorCode:
+        """Stop, and perhaps delete, one replica (KIP-570). A replica that is not here counts as stopped."""
+        key = TopicPartition(topic, state.partition_index)
+        partition = self._partitions.get(key)
+        log = self._logs.get(key)
+        if log is not None and state.incarnation not in (-1, log.incarnation) and log.incarnation != -1:
+            return ErrorCode.NONE  # the incarnation that is meant is gone; its successor stays
+        if partition is not None and 0 <= state.leader_epoch < partition.leader_epoch:
+            return ErrorCode.FENCED_LEADER_EPOCH
+        self._drop(key)
+        if state.delete_partition and log is not None:
+            try:
+                self._logs.delete(key)
+            except KafkaError as error:
+                logger.error("replica.not_deleted", partition=str(key), error=str(error))
+                return error.code
+        return ErrorCode.NONE
+
+    def _drop(self, key: TopicPartition) -> None:
+        partition = self._partitions.pop(key, None)
+        if partition is not None:
+            was_leader = partition.is_leader
+            partition.make_follower(-1, partition.leader_epoch, (), ())
+            if was_leader:
+                self._listener.on_not_leader(key, None)
+
+    # ------------------------------------------------------------ configuration
+
+    def settings_changed(self, topics: Iterable[str], update_log: Callable[[str, LogConfig], None]) -> None:
+        """Give every hosted partition of ``topics`` its configuration anew."""
+        for topic in topics:
+            update_log(topic, self._settings.log_config(topic))
+            for key, partition in self._partitions.items():
+                if key.topic == topic:
+                    partition.min_insync_replicas = self._settings.min_insync_replicas(topic)
+
+
+def _layout(state: LeaderAndIsrPartitionState) -> PartitionLayout:
+    return PartitionLayout(state.initial_partition_count, state.undeleted_partition_count, state.layout_version)
+
+
+def _same_incarnation(log: PartitionLog, topic_id: uuid.UUID, incarnation: int) -> bool:
+    """Whether the log is of the replica that is meant; where no incarnation is known, the topic id decides."""
+    if incarnation != -1 and log.incarnation != -1:
+        return log.incarnation == incarnation
+    return topic_id == ZERO_UUID or log.topic_id in (ZERO_UUID, topic_id)

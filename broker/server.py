@@ -1,0 +1,114 @@
+"""Listeners: accept connections within the limits, serve each in a task, close those that are overdue."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+import structlog
+import trio
+
+from broker.config import ListenerAddress
+from broker.connection import Connection
+from broker.dispatch import Dispatcher
+from broker.memory_budget import MemoryBudget
+from broker.node import Node
+from protocol.framing import BufferPool
+from runtime.env import Listener, Stream
+
+logger = structlog.get_logger(__name__)
+
+_SWEEPS_PER_IDLE_TIME = 10
+_MAX_SWEEP_S = 10.0
+
+
+class Server:
+    """All listeners of a broker and their connections."""
+
+    def __init__(self, node: Node, dispatcher: Dispatcher) -> None:
+        self._node = node
+        self._dispatcher = dispatcher
+        self._budget = MemoryBudget(node.config.values["queued.max.request.bytes"])
+        self._pool = BufferPool()
+        self._listeners: dict[str, Listener] = {}
+        self._connections: dict[Connection, None] = {}
+        self._per_host: Counter[str] = Counter()
+        self._fewer = trio.Event()
+
+    @property
+    def connection_count(self) -> int:
+        return len(self._connections)
+
+    async def listen(self) -> dict[str, ListenerAddress]:
+        """Bind every listener. Returns what to advertise, by listener name. Raises ``OSError``."""
+        advertised = {}
+        try:
+            for entry in self._node.config.listeners:
+                listener = await self._node.env.network.listen(entry.host, entry.port)
+                self._listeners[entry.name] = listener
+                if (shown := self._node.config.advertised.get(entry.name)) is not None:
+                    advertised[entry.name] = shown if shown.port else shown._replace(port=listener.port)
+        except BaseException:
+            self.close_listeners()
+            raise
+        return advertised
+
+    def close_listeners(self) -> None:
+        """Accept no more."""
+        for listener in self._listeners.values():
+            listener.close()
+
+    async def run(self) -> None:
+        """Accept and sweep until cancelled."""
+        async with trio.open_nursery() as nursery:
+            for name, listener in self._listeners.items():
+                nursery.start_soon(self._accept, name, listener, nursery)
+            nursery.start_soon(self._sweep)
+
+    async def _accept(self, name: str, listener: Listener, nursery: trio.Nursery) -> None:
+        while True:
+            while len(self._connections) >= self._node.dynamic.values["max.connections"]:
+                self._fewer = trio.Event()
+                await self._fewer.wait()
+            try:
+                stream = await listener.accept()
+            except OSError as error:
+                logger.info("listener.closed", listener=name, reason=str(error))
+                return
+            self._admit(name, stream, nursery)
+
+    def _admit(self, name: str, stream: Stream, nursery: trio.Nursery) -> None:
+        connection = Connection(self._node, self._dispatcher, self._budget, name, stream, self._pool)
+        host = connection.client_host
+        if self._per_host[host] >= self._node.dynamic.values["max.connections.per.ip"]:
+            logger.warning("connection.refused", client=stream.peer, reason="max.connections.per.ip")
+            stream.close()
+            return
+        self._connections[connection] = None
+        self._per_host[host] += 1
+        nursery.start_soon(self._serve, connection)
+
+    async def _serve(self, connection: Connection) -> None:
+        try:
+            await connection.run()
+        except Exception:
+            logger.exception("connection.failed", client=connection.client_host)
+        finally:
+            del self._connections[connection]
+            self._per_host[connection.client_host] -= 1
+            if not self._per_host[connection.client_host]:
+                del self._per_host[connection.client_host]
+            self._fewer.set()
+
+    async def _sweep(self) -> None:
+        """Close the connections whose time is over."""
+        max_idle_ms = self._node.config.values["connections.max.idle.ms"]
+        if max_idle_ms < 0:
+            return
+        max_idle_s = max_idle_ms / 1000
+        while True:
+            await trio.sleep(min(max_idle_s / _SWEEPS_PER_IDLE_TIME, _MAX_SWEEP_S))
+            now = self._node.env.clock.monotonic()
+            for connection in list(self._connections):
+                reason = connection.overdue(now, max_idle_s)
+                if reason is not None:
+                    connection.close(reason)

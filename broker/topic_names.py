@@ -1,0 +1,19 @@
+"""Which topic names are legal, and which topics are the brokers' own."""
+
+from __future__ import annotations
+
+import re
+
+OFFSETS_TOPIC = "__consumer_offsets"
+INTERNAL_TOPICS = frozenset({OFFSETS_TOPIC, "__transaction_state"})
+"""Written by brokers; a client's produce is refused."""
+ADMIN_CLIENT_ID = "__admin_client"
+"""The client id that may produce to internal topics all the same (Kafka's ``AdminUtils``)."""
+MAX_NAME_LENGTH = 249
+
+_LEGAL = re.compile(r"[a-zA-Z0-9._-]+")
+
+
+def is_legal(name: str) -> bool:
+    """Kafka's rule for topic names (``Topic.validate``)."""
+    return name not in (".", "..") and len(name) <= MAX_NAME_LENGTH and _LEGAL.fullmatch(name) is not None
