@@ -1,0 +1,76 @@
+"""``python -m controller --config FILE --set key=value``: one controller in the foreground."""
+
+from __future__ import annotations
+
+import argparse
+import logging
+import os
+import signal
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+import trio
+
+from controller.config import ControllerConfig, gather
+from controller.process import run
+from runtime.env import ZkError
+from runtime.real_trio import real_env
+from runtime.zk_kazoo import open_zk
+from zk_schemas.config_def import ConfigError
+
+EXIT_BAD_CONFIG = 2
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run a controller until SIGTERM or SIGINT. Returns the exit status."""
+    parser = argparse.ArgumentParser(prog="anabranch controller", description="Run a controller until Ctrl-C.")
+    parser.add_argument("--config", type=Path, help="a properties file")
+    parser.add_argument("--set", action="append", default=[], metavar="KEY=VALUE", help="wins over the others")
+    arguments = parser.parse_args(argv)
+    logging.basicConfig(level=logging.INFO, stream=sys.stderr, format="%(asctime)s %(levelname)s %(name)s %(message)s")
+    logging.getLogger("kazoo").setLevel(logging.WARNING)
+    try:
+        properties = arguments.config.read_text() if arguments.config is not None else None
+        given = gather(properties, str(arguments.config or ""), os.environ, arguments.set)
+        config = ControllerConfig.parse(given, str(arguments.config or ""))
+    except (ConfigError, OSError) as error:
+        print(f"controller: {error}", file=sys.stderr)  # noqa: T201
+        return EXIT_BAD_CONFIG
+    return trio.run(_main, config)
+
+
+async def _main(config: ControllerConfig) -> int:
+    failures: list[BaseException] = []
+    try:
+        await _run_until_signal(config)
+    except* (ZkError, OSError) as group:
+        failures = _leaves(group)
+    for failure in failures:
+        print(f"controller: {failure}", file=sys.stderr)  # noqa: T201
+    return 1 if failures else 0
+
+
+async def _run_until_signal(config: ControllerConfig) -> None:
+    connection = open_zk(
+        config.zookeeper_connect,
+        config.zookeeper_session_timeout_ms,
+        connect_timeout_ms=config.zookeeper_connection_timeout_ms,
+    )
+    async with connection as zk, trio.open_nursery() as nursery:
+        nursery.start_soon(run, config, real_env(zk=zk))
+        with trio.open_signal_receiver(signal.SIGTERM, signal.SIGINT) as signals:
+            async for _ in signals:
+                nursery.cancel_scope.cancel()
+                return
+
+
+def _leaves(group: BaseExceptionGroup[BaseException]) -> list[BaseException]:
+    found: list[BaseException] = []
+    for error in group.exceptions:
+        found.extend(_leaves(error) if isinstance(error, BaseExceptionGroup) else [error])
+    return found
+
+
+if __name__ == "__main__":
+    sys.exit(main())

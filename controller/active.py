@@ -1,0 +1,227 @@
+"""The active controller: one queue of events, one task of decisions, one batch of requests to brokers per drain."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+import trio
+
+from controller import brokers, deletion, topics
+from controller.admin.dispatch import HANDLERS, error_response
+from controller.admin.outcome import Outcome
+from controller.config import ControllerConfig
+from controller.context import Context
+from controller.election import Office, wait_until_deposed
+from controller.events import (
+    AdminCall,
+    BrokerAnswered,
+    BrokersChanged,
+    DeletionsChanged,
+    Event,
+    EventQueue,
+    TopicChanged,
+    TopicsChanged,
+)
+from controller.image import ClusterImage, LiveBroker
+from controller.request_batch import BrokerRequest, RequestBatch
+from controller.senders import Senders
+from controller.store import ControllerMovedError, GuardedStore, ImageStaleError
+from protocol.errors import ErrorCode
+from protocol.generated.leader_and_isr import LeaderAndIsrRequest
+from protocol.generated.stop_replica import StopReplicaRequest
+from runtime.env import Env, SessionState
+
+_log = logging.getLogger(__name__)
+RELOAD_BACKOFF_S = 0.1
+"""Pause before the cluster is read again after somebody else wrote a znode that was to be written."""
+
+
+class ActiveController:
+    """One term of office: ``run`` ends by ``ControllerMovedError``, ``submit`` takes requests meanwhile."""
+
+    def __init__(self, env: Env, config: ControllerConfig, office: Office) -> None:
+        assert env.zk is not None
+        self._env = env
+        self._zk = env.zk
+        self._config = config
+        self._office = office
+        self._events = EventQueue()
+        client_id = f"controller-{config.controller_id}"
+        self._senders = Senders(env.network, client_id, config.controller_socket_timeout_ms / 1000, self._answered)
+        self._store = GuardedStore(env.zk, office.epoch_version)
+        self._context = self._new_context()
+        self._progress = trio.Event()
+        self._undecided: dict[AdminCall, None] = {}
+        self._over = False
+
+    @property
+    def image(self) -> ClusterImage:
+        return self._context.image
+
+    async def run(self) -> None:
+        """Decide until another controller takes over. Always raises; ``ControllerMovedError`` is the orderly end."""
+        unregister = self._zk.on_state(self._session_changed)
+        ending: list[Exception] = []
+        try:
+            async with trio.open_nursery() as nursery:
+                self._senders.open(nursery)
+                for duty in (self._decide, self._watch_office):
+                    nursery.start_soon(self._until_over, duty, ending, nursery.cancel_scope)
+        finally:
+            self._over = True
+            self._tell_progress()
+            unregister()
+            self._refuse_undecided()
+        raise ending[0]
+
+    def submit(self, api_key: int, body: Any, version: int) -> AdminCall:
+        """Queue a request behind everything that came before it; ``answer`` waits for its response."""
+        call = AdminCall(api_key, body, version)
+        if self._over:
+            call.decided.set()
+        else:
+            self._undecided[call] = None
+            self._events.put(call)
+        return call
+
+    async def answer(self, call: AdminCall) -> Any:
+        """The response to a request, once it is decided and done, or its time is up."""
+        await call.decided.wait()
+        self._undecided.pop(call, None)
+        if call.outcome is None:
+            return error_response(call.api_key, call.body, ErrorCode.NOT_CONTROLLER)
+        outcome: Outcome = call.outcome
+        with trio.move_on_after(max(outcome.timeout_ms, 0) / 1000):
+            while not self._over and not all(wait.condition(self._context) for wait in outcome.waits):
+                await self._progress.wait()
+        for wait in outcome.waits:
+            if not wait.condition(self._context):
+                wait.time_out()
+        return outcome.response
+
+    async def _until_over(
+        self, duty: Callable[[], Awaitable[None]], ending: list[Exception], scope: trio.CancelScope
+    ) -> None:
+        try:
+            await duty()
+        except Exception as error:
+            ending.append(error)
+            scope.cancel()
+
+    async def _watch_office(self) -> None:
+        await wait_until_deposed(self._zk)
+        raise ControllerMovedError("the znode /controller is not this controller's any more")
+
+    async def _decide(self) -> None:
+        await self._load()
+        while True:
+            for event in await self._events.drain():
+                try:
+                    await self._handle(event)
+                except ImageStaleError as error:
+                    _log.warning("%s; reading the cluster again", error)
+                    if isinstance(event, AdminCall):
+                        self._events.put(event)
+                    await trio.sleep(RELOAD_BACKOFF_S)
+                    await self._load()
+            self._flush()
+
+    async def _handle(self, event: Event) -> None:
+        context = self._context
+        if isinstance(event, BrokersChanged):
+            await brokers.on_brokers_changed(context)
+        elif isinstance(event, TopicsChanged):
+            await topics.on_topics_changed(context)
+        elif isinstance(event, TopicChanged):
+            await topics.on_topic_changed(context, event.name)
+        elif isinstance(event, DeletionsChanged):
+            await deletion.on_deletions_changed(context)
+        elif isinstance(event, BrokerAnswered):
+            await self._handle_answer(event)
+        else:
+            await self._handle_call(event)
+
+    async def _handle_call(self, call: AdminCall) -> None:
+        """A request that cannot be dealt with is answered so; the cluster goes on."""
+        try:
+            call.outcome = await HANDLERS[call.api_key](self._context, call.body, call.version)
+        except (ControllerMovedError, ImageStaleError):
+            raise
+        except Exception:
+            _log.exception("request %s failed", call.api_key)
+            call.outcome = Outcome(error_response(call.api_key, call.body, ErrorCode.UNKNOWN_SERVER_ERROR))
+        call.decided.set()
+
+    async def _handle_answer(self, event: BrokerAnswered) -> None:
+        broker = self.image.brokers.get(event.broker.id)
+        if event.response.error_code == ErrorCode.STALE_CONTROLLER_EPOCH:
+            raise ControllerMovedError(f"broker {event.broker.id} knows a later controller epoch")
+        if broker is None or broker.epoch != event.broker.epoch:
+            return
+        if isinstance(event.request, LeaderAndIsrRequest):
+            await brokers.on_leader_and_isr_answered(self._context, event)
+        elif isinstance(event.request, StopReplicaRequest):
+            await deletion.on_stop_replica_answered(self._context, event)
+        elif event.response.error_code:
+            _log.error("broker %s refused UpdateMetadata: error %s", event.broker.id, event.response.error_code)
+
+    async def _load(self) -> None:
+        """Read the whole cluster and bring it in order; every live broker is told everything."""
+        while True:
+            for broker_id in list(self.image.brokers):
+                self._senders.remove(broker_id)
+            self._context = self._new_context()
+            try:
+                await topics.on_topics_changed(self._context)
+                await deletion.on_deletions_changed(self._context)
+                await brokers.on_brokers_changed(self._context)
+                break
+            except ImageStaleError as error:
+                _log.warning("%s; reading the cluster again", error)
+                await trio.sleep(RELOAD_BACKOFF_S)
+        image = self.image
+        _log.info(
+            "controller epoch %s: %s brokers, %s topics", image.controller_epoch, len(image.brokers), len(image.topics)
+        )
+        self._flush()
+
+    def _new_context(self) -> Context:
+        config = self._config
+        image = ClusterImage(config.controller_id, self._office.controller_epoch)
+        batch = RequestBatch(image, config.inter_broker_listener_name)
+        return Context(config, self._env.rng, image, self._store, batch, self._senders, self._events)
+
+    def _flush(self) -> None:
+        """Send what this drain collected."""
+        named = self._context.batch.topics()
+        requests = self._context.batch.build()
+        if requests:
+            flush = self._senders.send(requests)
+            for name in named & self.image.topics.keys():
+                self.image.topics[name].flush = flush
+        self._tell_progress()
+
+    def _answered(self, broker: LiveBroker, request: BrokerRequest, response: Any) -> None:
+        self._events.put(BrokerAnswered(broker, request, response))
+        self._tell_progress()
+
+    def _tell_progress(self) -> None:
+        progress, self._progress = self._progress, trio.Event()
+        progress.set()
+
+    def _session_changed(self, state: SessionState) -> None:
+        """Watches may be lost with the connection, so all is read again when it is back."""
+        if state is not SessionState.CONNECTED:
+            self._senders.suspend()
+            return
+        self._senders.resume()
+        for mark in (BrokersChanged(), TopicsChanged(), DeletionsChanged()):
+            self._events.put(mark)
+        for name in sorted(self.image.topics):
+            self._events.put(TopicChanged(name))
+
+    def _refuse_undecided(self) -> None:
+        for call in self._undecided:
+            call.decided.set()

@@ -1,0 +1,216 @@
+"""AlterConfigs (33), versions 0-2, and IncrementalAlterConfigs (44), versions 0-1, for topics and brokers.
+
+AlterConfigs replaces all overrides of a resource, IncrementalAlterConfigs changes single keys. The overrides go to
+``/config/...``, and a notification under ``/config/changes`` makes brokers read them. A key that does not exist, a
+value out of range and a broker key that cannot be changed while running are INVALID_CONFIG.
+"""
+
+from __future__ import annotations
+
+import enum
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from controller.admin.create_topics import checked_config
+from controller.admin.outcome import Outcome
+from controller.context import Context
+from protocol.errors import ErrorCode, KafkaError
+from protocol.generated.alter_configs import (
+    AlterConfigsRequest,
+    AlterConfigsResourceResponse,
+    AlterConfigsResponse,
+)
+from protocol.generated.incremental_alter_configs import (
+    AlterableConfig,
+    IncrementalAlterConfigsRequest,
+    IncrementalAlterConfigsResponse,
+)
+from protocol.generated.incremental_alter_configs import AlterConfigsResourceResponse as IncrementalResourceResponse
+from runtime.env import CreateOp, DeleteOp, SetOp, ZkOp
+from zk_schemas import paths
+from zk_schemas.config import ConfigChange, ConfigZnode
+from zk_schemas.config_def import ConfigDef, ConfigError, ConfigType, UpdateMode
+from zk_schemas.config_keys import BROKER_CONFIGS, TOPIC_CONFIGS
+from zk_schemas.znode import MalformedZnodeError
+
+CHANGES_KEPT = 1000
+"""Notifications that stay for brokers to read; a broker that starts reads all configs anyway."""
+_PURGE_EVERY = 100
+
+
+class ResourceType(enum.IntEnum):
+    """A config resource's type on the wire."""
+
+    TOPIC = 2
+    BROKER = 4
+
+
+class Operation(enum.IntEnum):
+    """What IncrementalAlterConfigs does with a key."""
+
+    SET = 0
+    DELETE = 1
+    APPEND = 2
+    SUBTRACT = 3
+
+
+@dataclass(frozen=True, slots=True)
+class _Resource:
+    """A topic, a broker, or the default of all brokers, whose config is changed; ``entity`` as in notifications."""
+
+    entity: str
+    path: str
+    is_topic: bool
+    per_broker: bool
+    znode: ConfigZnode
+    version: int
+    """zkVersion of the config znode, -1: there is none."""
+
+    @property
+    def table(self) -> ConfigDef:
+        return TOPIC_CONFIGS if self.is_topic else BROKER_CONFIGS
+
+
+async def alter_configs(context: Context, request: AlterConfigsRequest, version: int) -> Outcome:
+    """Raises ``ControllerMovedError``, ``ImageStaleError``."""
+    responses = []
+    for resource in request.resources:
+        given = {config.name: config.value for config in resource.configs}
+        error = await _change(
+            context, request.resources, resource, lambda _old, given=given: given, request.validate_only
+        )
+        responses.append(_response(AlterConfigsResourceResponse, resource, error))
+    return Outcome(AlterConfigsResponse(responses=responses))
+
+
+async def incremental_alter_configs(context: Context, request: IncrementalAlterConfigsRequest, version: int) -> Outcome:
+    """Raises ``ControllerMovedError``, ``ImageStaleError``."""
+    responses = []
+    for resource in request.resources:
+        error = await _change(
+            context,
+            request.resources,
+            resource,
+            lambda old, resource=resource: changed_keys(old, resource.configs),
+            request.validate_only,
+        )
+        responses.append(_response(IncrementalResourceResponse, resource, error))
+    return Outcome(IncrementalAlterConfigsResponse(responses=responses))
+
+
+def changed_keys(resource: _Resource, changes: list[AlterableConfig]) -> dict[str, str | None]:
+    """The overrides after ``changes``. Raises ``KafkaError``."""
+    config: dict[str, str | None] = dict(resource.znode.config)
+    for change in changes:
+        key = resource.table.get(change.name)
+        if change.config_operation == Operation.DELETE:
+            config.pop(change.name, None)
+        elif change.value is None:
+            raise KafkaError(ErrorCode.INVALID_REQUEST, f"Null value not supported for {change.name}.")
+        elif change.config_operation == Operation.SET:
+            config[change.name] = change.value
+        elif change.config_operation in (Operation.APPEND, Operation.SUBTRACT):
+            if key is None or key.type is not ConfigType.LIST:
+                raise KafkaError(
+                    ErrorCode.INVALID_CONFIG, f"Only a list can be appended to or subtracted from, not {change.name}."
+                )
+            present = key.parse(config.get(change.name) or key.format(key.default) or "")
+            items = key.parse(change.value)
+            if change.config_operation == Operation.APPEND:
+                present += [item for item in items if item not in present]
+            else:
+                present = [item for item in present if item not in items]
+            config[change.name] = key.format(present)
+        else:
+            raise KafkaError(ErrorCode.INVALID_REQUEST, f"Operation {change.config_operation} does not exist.")
+    return config
+
+
+async def _change(context: Context, all_resources: list[Any], resource: Any, change: Any, validate_only: bool) -> Any:
+    """Apply one resource's change; the ``KafkaError`` it is refused with, or None."""
+    try:
+        _check_unique(all_resources, resource)
+        found = await _find(context, resource.resource_type, resource.resource_name)
+        config = _checked(found, change(found))
+        if not validate_only:
+            await _write(context, found, config)
+    except KafkaError as error:
+        return error
+    except ConfigError as error:
+        return KafkaError(ErrorCode.INVALID_CONFIG, str(error))
+    except MalformedZnodeError as error:
+        return KafkaError(ErrorCode.INVALID_CONFIG, str(error))
+    return None
+
+
+def _check_unique(all_resources: list[Any], resource: Any) -> None:
+    same = [
+        other
+        for other in all_resources
+        if (other.resource_type, other.resource_name) == (resource.resource_type, resource.resource_name)
+    ]
+    if len(same) > 1:
+        raise KafkaError(ErrorCode.INVALID_REQUEST, "The resource is named more than once in the request.")
+    twice = [name for name, count in Counter(config.name for config in resource.configs).items() if count > 1]
+    if twice:
+        raise KafkaError(ErrorCode.INVALID_REQUEST, f"The key {twice[0]} is given more than once.")
+
+
+async def _find(context: Context, resource_type: int, name: str) -> _Resource:
+    if resource_type == ResourceType.TOPIC:
+        if await context.store.exists(paths.topic(name)) is None:
+            raise KafkaError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"The topic '{name}' does not exist.")
+        entity, path = f"topics/{name}", paths.topic_config(name)
+    elif resource_type == ResourceType.BROKER:
+        if name and not name.isdigit():
+            raise KafkaError(ErrorCode.INVALID_REQUEST, f"'{name}' is not a broker id.")
+        entity, path = f"brokers/{name or paths.DEFAULT_BROKER}", paths.broker_config(int(name) if name else None)
+    else:
+        raise KafkaError(ErrorCode.INVALID_REQUEST, f"Configs of resource type {resource_type} cannot be changed.")
+    found = await context.store.get(path)
+    znode = ConfigZnode.decode(path, found.data) if found is not None else ConfigZnode({})
+    version = found.version if found is not None else -1
+    is_topic = resource_type == ResourceType.TOPIC
+    return _Resource(entity, path, is_topic, bool(name) and not is_topic, znode, version)
+
+
+def _checked(resource: _Resource, config: Mapping[str, str | None]) -> dict[str, str]:
+    if resource.is_topic:
+        return checked_config(dict(config), len(config))
+    BROKER_CONFIGS.parse_given(config)
+    for name, value in config.items():
+        mode = BROKER_CONFIGS[name].update_mode
+        if mode is UpdateMode.READ_ONLY:
+            raise KafkaError(ErrorCode.INVALID_CONFIG, f"{name} cannot be changed while a broker runs.")
+        if mode is UpdateMode.PER_BROKER and not resource.per_broker:
+            raise KafkaError(ErrorCode.INVALID_CONFIG, f"{name} can be set for one broker only.")
+        if value is None:
+            raise KafkaError(ErrorCode.INVALID_REQUEST, f"Null value not supported for {name}.")
+    return {name: value for name, value in config.items() if value is not None}
+
+
+async def _write(context: Context, resource: _Resource, config: dict[str, str]) -> None:
+    data = ConfigZnode(config, resource.znode.version, resource.znode.extra).encode()
+    op: ZkOp = CreateOp(resource.path, data) if resource.version < 0 else SetOp(resource.path, data, resource.version)
+    await context.store.write([op])
+    created = await context.store.notify(paths.CONFIG_CHANGE_PREFIX, ConfigChange(resource.entity).encode())
+    number = created.removeprefix(paths.CONFIG_CHANGE_PREFIX)
+    if number.isdigit() and int(number) % _PURGE_EVERY == 0:
+        await _purge_changes(context)
+
+
+async def _purge_changes(context: Context) -> None:
+    names = await context.store.children(paths.CONFIG_CHANGES)
+    for name in names[:-CHANGES_KEPT]:
+        await context.store.write([DeleteOp(f"{paths.CONFIG_CHANGES}/{name}")])
+
+
+def _response(kind: Any, resource: Any, error: KafkaError | None) -> Any:
+    return kind(
+        error_code=error.code if error is not None else ErrorCode.NONE,
+        error_message=error.message if error is not None else None,
+        resource_type=resource.resource_type,
+        resource_name=resource.resource_name,
+    )

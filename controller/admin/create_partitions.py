@@ -1,0 +1,101 @@
+"""CreatePartitions (37), versions 0-3, as Kafka's: a topic can only grow, and keys are spread anew.
+
+Writes the longer assignment into the topic znode; the watch on it does the rest, as for an edit by hand.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable
+
+from controller.admin.create_topics import check_assignment, is_ready, rack_of_live_brokers
+from controller.admin.outcome import Outcome, Wait
+from controller.assignment import assign_replicas
+from controller.context import Context
+from controller.image import TopicImage
+from protocol.errors import ErrorCode, KafkaError
+from protocol.generated.create_partitions import (
+    CreatePartitionsRequest,
+    CreatePartitionsResponse,
+    CreatePartitionsTopic,
+    CreatePartitionsTopicResult,
+)
+from runtime.env import SetOp
+from zk_schemas import paths
+
+
+async def create_partitions(context: Context, request: CreatePartitionsRequest, version: int) -> Outcome:
+    """Raises ``ControllerMovedError``, ``ImageStaleError``."""
+    named = Counter(topic.name for topic in request.topics)
+    results, waits = [], []
+    for name in named:
+        wanted = next(topic for topic in request.topics if topic.name == name)
+        result = CreatePartitionsTopicResult(name=name)
+        results.append(result)
+        try:
+            if named[name] > 1:
+                raise KafkaError(ErrorCode.INVALID_REQUEST, "The topic is named more than once in the request.")
+            topic = _existing(context, name)
+            assignment = topic.znode.partitions | _added(context, topic, wanted)
+        except KafkaError as error:
+            result.error_code, result.error_message = error.code, error.message
+            continue
+        if not request.validate_only:
+            grown = topic.znode.replace(partitions=assignment)
+            await context.store.write([SetOp(paths.topic(name), grown.encode(), topic.version)])
+            waits.append(Wait(_grown(name, len(assignment)), result))
+    return Outcome(CreatePartitionsResponse(results=results), waits, request.timeout_ms)
+
+
+def _grown(name: str, count: int) -> Callable[[Context], bool]:
+    def condition(context: Context) -> bool:
+        topic = context.image.topics.get(name)
+        return topic is not None and len(topic.partitions) >= count and is_ready(name, context)
+
+    return condition
+
+
+def _existing(context: Context, name: str) -> TopicImage:
+    topic = context.image.topics.get(name)
+    if topic is None:
+        raise KafkaError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"The topic '{name}' does not exist.")
+    if name in context.image.deletions:
+        raise KafkaError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"The topic '{name}' is being deleted.")
+    return topic
+
+
+def _added(context: Context, topic: TopicImage, wanted: CreatePartitionsTopic) -> dict[int, list[int]]:
+    """The assignment of the new partitions. Raises ``KafkaError``."""
+    current = len(topic.znode.partitions)
+    added = wanted.count - current
+    if added == 0:
+        raise KafkaError(ErrorCode.INVALID_PARTITIONS, f"Topic already has {current} partitions.")
+    if added < 0:
+        raise KafkaError(
+            ErrorCode.INVALID_PARTITIONS,
+            f"The topic {topic.name} currently has {current} partitions; {wanted.count} would not be an increase.",
+        )
+    factor = len(topic.replicas(0))
+    if wanted.assignments is not None:
+        if len(wanted.assignments) != added:
+            raise KafkaError(
+                ErrorCode.INVALID_REPLICA_ASSIGNMENT,
+                f"Increasing the number of partitions by {added} but {len(wanted.assignments)} assignments provided.",
+            )
+        given = {current + index: list(entry.broker_ids) for index, entry in enumerate(wanted.assignments)}
+        check_assignment(context, given, current)
+        if any(len(replicas) != factor for replicas in given.values()):
+            raise KafkaError(
+                ErrorCode.INVALID_REPLICA_ASSIGNMENT, f"Existing partitions have {factor} replicas; so must new ones."
+            )
+        return given
+    brokers = rack_of_live_brokers(context)
+    if factor > len(brokers):
+        raise KafkaError(
+            ErrorCode.INVALID_REPLICATION_FACTOR,
+            f"Replication factor: {factor} larger than available brokers: {len(brokers)}.",
+        )
+    ids = sorted(brokers)
+    first = topic.replicas(0)[0]
+    start = ids.index(first) if first in brokers else 0
+    return assign_replicas(brokers, added, factor, start_index=start, shift=start, first_partition=current)

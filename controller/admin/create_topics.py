@@ -1,0 +1,201 @@
+"""CreateTopics (19), versions 2-7: validate, write config and topic znode, answer once all leaders serve.
+
+-1 partitions or replicas mean the controller's defaults (version 4). Version 5 answers with the configs: overrides as
+given, the rest as Kafka's defaults. Topics are created one by one: one that is refused does not stop the others.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections import Counter
+
+from controller.admin.outcome import Outcome, Wait
+from controller.assignment import assign_replicas
+from controller.context import Context
+from controller.replication_policy import replication_refusal
+from controller.store import ImageStaleError
+from controller.topic_names import colliding, name_problem
+from controller.topics import new_topic_id
+from protocol.errors import ErrorCode, KafkaError
+from protocol.generated.create_topics import (
+    CreatableTopic,
+    CreatableTopicConfigs,
+    CreatableTopicResult,
+    CreateTopicsRequest,
+    CreateTopicsResponse,
+)
+from runtime.env import CreateOp, NodeExistsError, SetOp, ZkOp
+from zk_schemas import paths
+from zk_schemas.config import ConfigChange, ConfigZnode
+from zk_schemas.config_def import ConfigError
+from zk_schemas.config_keys import TOPIC_CONFIGS, check_topic_values
+from zk_schemas.topic import TopicZnode
+
+_SOURCE_TOPIC, _SOURCE_DEFAULT = 1, 5
+_NOT_GIVEN = -1
+
+
+async def create_topics(context: Context, request: CreateTopicsRequest, version: int) -> Outcome:
+    """Raises ``ControllerMovedError``."""
+    named = Counter(topic.name for topic in request.topics)
+    existing = await context.store.children(paths.TOPICS)
+    results, waits = [], []
+    for name in named:
+        topic = next(topic for topic in request.topics if topic.name == name)
+        try:
+            if named[name] > 1:
+                raise KafkaError(ErrorCode.INVALID_REQUEST, "The topic is named more than once in the request.")
+            result = await _create(context, topic, existing, request.validate_only)
+        except KafkaError as error:
+            results.append(
+                CreatableTopicResult(name=name, error_code=error.code, error_message=error.message, configs=[])
+            )
+            continue
+        results.append(result)
+        if not request.validate_only:
+            waits.append(Wait(functools.partial(is_ready, name), result))
+    return Outcome(CreateTopicsResponse(topics=results), waits, request.timeout_ms)
+
+
+def is_ready(name: str, context: Context) -> bool:
+    """Every partition has a leader, and every live broker answered what it was told about the topic."""
+    topic = context.image.topics.get(name)
+    return (
+        topic is not None
+        and context.image.online(name)
+        and topic.flush > 0
+        and context.senders.acknowledged(topic.flush)
+    )
+
+
+async def _create(
+    context: Context, topic: CreatableTopic, existing: list[str], validate_only: bool
+) -> CreatableTopicResult:
+    problem = name_problem(topic.name)
+    if problem is not None:
+        raise KafkaError(ErrorCode.INVALID_TOPIC_EXCEPTION, problem)
+    if topic.name in existing:
+        raise KafkaError(ErrorCode.TOPIC_ALREADY_EXISTS, f"Topic '{topic.name}' already exists.")
+    other = colliding(topic.name, existing)
+    if other is not None:
+        raise KafkaError(
+            ErrorCode.INVALID_TOPIC_EXCEPTION, f"Topic '{topic.name}' collides with existing topics: {other}"
+        )
+    config = checked_config({config.name: config.value for config in topic.configs}, len(topic.configs))
+    assignment = _assignment(context, topic)
+    znode = TopicZnode.new(new_topic_id(context.rng), assignment)
+    if not validate_only:
+        await _write(context, topic.name, znode, config)
+        existing.append(topic.name)
+    return CreatableTopicResult(
+        name=topic.name,
+        topic_id=znode.topic_id,
+        num_partitions=len(assignment),
+        replication_factor=len(assignment[0]),
+        configs=_described(config),
+    )
+
+
+def checked_config(given: dict[str, str | None], count: int) -> dict[str, str]:
+    """Overrides as they go into the config znode. Raises ``KafkaError`` INVALID_CONFIG, INVALID_REQUEST."""
+    if len(given) != count:
+        raise KafkaError(ErrorCode.INVALID_REQUEST, "A config key is given more than once.")
+    nulls = [name for name, value in given.items() if value is None]
+    if nulls:
+        raise KafkaError(ErrorCode.INVALID_CONFIG, f"Null value not supported for topic configs: {', '.join(nulls)}")
+    try:
+        check_topic_values(TOPIC_CONFIGS.parse_given(given))
+    except ConfigError as error:
+        raise KafkaError(ErrorCode.INVALID_CONFIG, str(error)) from error
+    return {name: value for name, value in given.items() if value is not None}
+
+
+def _assignment(context: Context, topic: CreatableTopic) -> dict[int, list[int]]:
+    if topic.assignments:
+        if topic.num_partitions != _NOT_GIVEN or topic.replication_factor != _NOT_GIVEN:
+            raise KafkaError(
+                ErrorCode.INVALID_REQUEST,
+                "Both numPartitions or replicationFactor and replicasAssignments were set; give one of them.",
+            )
+        given = {entry.partition_index: list(entry.broker_ids) for entry in topic.assignments}
+        if len(given) != len(topic.assignments):
+            raise KafkaError(ErrorCode.INVALID_REPLICA_ASSIGNMENT, "A partition is assigned more than once.")
+        check_assignment(context, given)
+        return dict(sorted(given.items()))
+    config = context.config
+    partitions = config.num_partitions if topic.num_partitions == _NOT_GIVEN else topic.num_partitions
+    factor = config.default_replication_factor if topic.replication_factor == _NOT_GIVEN else topic.replication_factor
+    if partitions <= 0:
+        raise KafkaError(ErrorCode.INVALID_PARTITIONS, "Number of partitions must be larger than 0.")
+    if factor <= 0:
+        raise KafkaError(ErrorCode.INVALID_REPLICATION_FACTOR, "Replication factor must be larger than 0.")
+    brokers = rack_of_live_brokers(context)
+    if factor > len(brokers):
+        raise KafkaError(
+            ErrorCode.INVALID_REPLICATION_FACTOR,
+            f"Replication factor: {factor} larger than available brokers: {len(brokers)}.",
+        )
+    refusal = replication_refusal(factor)
+    if refusal is not None:
+        raise KafkaError(ErrorCode.INVALID_REPLICATION_FACTOR, refusal)
+    start_index, shift = context.rng.randrange(len(brokers)), context.rng.randrange(len(brokers))
+    return assign_replicas(brokers, partitions, factor, start_index=start_index, shift=shift)
+
+
+def rack_of_live_brokers(context: Context) -> dict[int, str | None]:
+    """``{broker: rack}`` of the brokers that can take new partitions."""
+    return {id: context.image.brokers[id].registration.rack for id in sorted(context.image.live_ids())}
+
+
+def check_assignment(context: Context, assignment: dict[int, list[int]], first: int = 0) -> None:
+    """Raises ``KafkaError`` INVALID_REPLICA_ASSIGNMENT for an assignment given by hand that cannot be."""
+    if sorted(assignment) != list(range(first, first + len(assignment))):
+        raise KafkaError(ErrorCode.INVALID_REPLICA_ASSIGNMENT, "Partitions should be a consecutive 0-based sequence.")
+    factors = {len(replicas) for replicas in assignment.values()}
+    if len(factors) != 1 or 0 in factors:
+        raise KafkaError(
+            ErrorCode.INVALID_REPLICA_ASSIGNMENT, "All partitions should have the same number of replicas, at least 1."
+        )
+    for partition, replicas in assignment.items():
+        if len(set(replicas)) != len(replicas):
+            raise KafkaError(
+                ErrorCode.INVALID_REPLICA_ASSIGNMENT, f"Partition {partition} names a broker twice: {replicas}."
+            )
+        unknown = [broker for broker in replicas if broker not in context.image.brokers]
+        if unknown:
+            raise KafkaError(
+                ErrorCode.INVALID_REPLICA_ASSIGNMENT,
+                f"Partition {partition} names brokers that are not live: {unknown}.",
+            )
+    refusal = replication_refusal(factors.pop())
+    if refusal is not None:
+        raise KafkaError(ErrorCode.INVALID_REPLICA_ASSIGNMENT, refusal)
+
+
+async def _write(context: Context, name: str, znode: TopicZnode, config: dict[str, str]) -> None:
+    ops: list[ZkOp] = [CreateOp(paths.topic(name), znode.encode())]
+    if await context.store.exists(paths.topic_config(name)) is None:
+        ops.insert(0, CreateOp(paths.topic_config(name), ConfigZnode(config).encode()))
+    else:
+        ops.insert(0, SetOp(paths.topic_config(name), ConfigZnode(config).encode()))
+    try:
+        await context.store.write(ops)
+    except ImageStaleError as error:
+        if isinstance(error.__cause__, NodeExistsError):
+            raise KafkaError(ErrorCode.TOPIC_ALREADY_EXISTS, f"Topic '{name}' already exists.") from error
+        raise
+    if config:
+        await context.store.notify(paths.CONFIG_CHANGE_PREFIX, ConfigChange(f"topics/{name}").encode())
+
+
+def _described(config: dict[str, str]) -> list[CreatableTopicConfigs]:
+    return [
+        CreatableTopicConfigs(
+            name=key.name,
+            value=config.get(key.name, key.format(key.default)),
+            read_only=False,
+            config_source=_SOURCE_TOPIC if key.name in config else _SOURCE_DEFAULT,
+            is_sensitive=key.sensitive,
+        )
+        for key in TOPIC_CONFIGS
+    ]

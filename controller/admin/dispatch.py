@@ -1,0 +1,73 @@
+"""Which requests the controller serves, by whom, and what a controller that is not active answers."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+from controller.admin.alter_configs import alter_configs, incremental_alter_configs
+from controller.admin.create_partitions import create_partitions
+from controller.admin.create_topics import create_topics
+from controller.admin.delete_topics import delete_topics
+from controller.admin.outcome import Outcome
+from controller.brokers import controlled_shutdown
+from controller.context import Context
+from protocol.api_keys import API, ApiKey
+from protocol.errors import ErrorCode
+from protocol.generated.alter_configs import AlterConfigsResourceResponse, AlterConfigsResponse
+from protocol.generated.api_versions import ApiVersion, ApiVersionsResponse
+from protocol.generated.controlled_shutdown import ControlledShutdownResponse
+from protocol.generated.create_partitions import CreatePartitionsResponse, CreatePartitionsTopicResult
+from protocol.generated.create_topics import CreatableTopicResult, CreateTopicsResponse
+from protocol.generated.delete_topics import DeletableTopicResult, DeleteTopicsResponse
+from protocol.generated.incremental_alter_configs import AlterConfigsResourceResponse as IncrementalResourceResponse
+from protocol.generated.incremental_alter_configs import IncrementalAlterConfigsResponse
+
+Handler = Callable[[Context, Any, int], Awaitable[Outcome]]
+
+
+async def _controlled_shutdown(context: Context, request: Any, version: int) -> Outcome:
+    return Outcome(await controlled_shutdown(context, request))
+
+
+HANDLERS: dict[int, Handler] = {
+    ApiKey.CONTROLLED_SHUTDOWN: _controlled_shutdown,
+    ApiKey.CREATE_TOPICS: create_topics,
+    ApiKey.DELETE_TOPICS: delete_topics,
+    ApiKey.ALTER_CONFIGS: alter_configs,
+    ApiKey.CREATE_PARTITIONS: create_partitions,
+    ApiKey.INCREMENTAL_ALTER_CONFIGS: incremental_alter_configs,
+}
+
+
+def api_versions(error_code: int = ErrorCode.NONE) -> ApiVersionsResponse:
+    """What this listener serves."""
+    served = sorted([ApiKey.API_VERSIONS, *HANDLERS])
+    if error_code == ErrorCode.UNSUPPORTED_VERSION:
+        served = [ApiKey.API_VERSIONS]
+    keys = [
+        ApiVersion(api_key=key, min_version=API[ApiKey(key)].min_version, max_version=API[ApiKey(key)].max_version)
+        for key in served
+    ]
+    return ApiVersionsResponse(error_code=error_code, api_keys=keys)
+
+
+def error_response(api_key: int, request: Any, code: ErrorCode, message: str | None = None) -> Any:
+    """A response that says ``code`` for everything asked: NOT_CONTROLLER makes the broker try the next controller."""
+    error: dict[str, Any] = {"error_code": code, "error_message": message}
+    if api_key == ApiKey.CONTROLLED_SHUTDOWN:
+        return ControlledShutdownResponse(error_code=code)
+    if api_key == ApiKey.CREATE_TOPICS:
+        names = dict.fromkeys(topic.name for topic in request.topics)
+        return CreateTopicsResponse(topics=[CreatableTopicResult(name=name, configs=[], **error) for name in names])
+    if api_key == ApiKey.CREATE_PARTITIONS:
+        names = dict.fromkeys(topic.name for topic in request.topics)
+        return CreatePartitionsResponse(results=[CreatePartitionsTopicResult(name=name, **error) for name in names])
+    if api_key == ApiKey.DELETE_TOPICS:
+        by_name = [DeletableTopicResult(name=name, **error) for name in request.topic_names]
+        by_state = [DeletableTopicResult(name=t.name, topic_id=t.topic_id, **error) for t in request.topics]
+        return DeleteTopicsResponse(responses=by_name + by_state)
+    named = [{"resource_type": r.resource_type, "resource_name": r.resource_name} for r in request.resources]
+    if api_key == ApiKey.ALTER_CONFIGS:
+        return AlterConfigsResponse(responses=[AlterConfigsResourceResponse(**error, **name) for name in named])
+    return IncrementalAlterConfigsResponse(responses=[IncrementalResourceResponse(**error, **name) for name in named])

@@ -1,0 +1,33 @@
+"""What the task of decisions answers: a response, and what still has to happen before it may be sent."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+from controller.context import Context
+from protocol.errors import ErrorCode
+
+TIMED_OUT_MESSAGE = "The request timed out; the change is recorded and goes on."
+
+
+@dataclass(frozen=True, slots=True)
+class Wait:
+    """One part of a response, complete once ``condition`` holds; until then it stands for a time-out."""
+
+    condition: Callable[[Context], bool]
+    result: Any
+
+    def time_out(self) -> None:
+        self.result.error_code = ErrorCode.REQUEST_TIMED_OUT
+        self.result.error_message = TIMED_OUT_MESSAGE
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """``response`` may be sent once every wait holds, or when ``timeout_ms`` have passed."""
+
+    response: Any
+    waits: list[Wait] = field(default_factory=list)
+    timeout_ms: int = 0

@@ -1,0 +1,126 @@
+"""Brokers that come, go, come back as a new registration, or ask to be let go."""
+
+from __future__ import annotations
+
+import logging
+from typing import cast
+
+from controller import deletion, elections
+from controller.context import Context
+from controller.events import BrokerAnswered, BrokersChanged
+from controller.image import LiveBroker
+from controller.partitions import StateChange, elections_after_broker_change, write_states
+from controller.request_batch import inter_broker_endpoint
+from protocol.errors import ErrorCode
+from protocol.generated.controlled_shutdown import (
+    ControlledShutdownRequest,
+    ControlledShutdownResponse,
+    RemainingPartition,
+)
+from protocol.generated.leader_and_isr import LeaderAndIsrRequest
+from protocol.types import TopicPartition
+from zk_schemas import paths
+from zk_schemas.broker_registration import BrokerRegistration
+from zk_schemas.znode import MalformedZnodeError
+
+_log = logging.getLogger(__name__)
+
+
+async def on_brokers_changed(context: Context) -> None:
+    """Read the registrations again. A known id under another broker epoch went away and came back."""
+    image = context.image
+    present = await _read_registrations(context)
+    gone = [
+        id for id, broker in sorted(image.brokers.items()) if id not in present or present[id].epoch != broker.epoch
+    ]
+    joined = [broker for id, broker in sorted(present.items()) if id in gone or id not in image.brokers]
+    if gone:
+        for id in gone:
+            _log.info("broker %s is gone", id)
+            image.brokers.pop(id)
+            image.shutting_down.discard(id)
+            context.senders.remove(id)
+        deletion.on_brokers_gone(context, gone)
+        await write_states(context, elections_after_broker_change(context))
+    for broker in joined:
+        endpoint = inter_broker_endpoint(broker, context.config.inter_broker_listener_name)
+        _log.info("broker %s registered with epoch %s at %s", broker.id, broker.epoch, endpoint)
+        image.brokers[broker.id] = broker
+        context.senders.add(broker, endpoint)
+        context.batch.everything_to(broker.id)
+        deletion.on_broker_joined(context, broker.id)
+    if joined:
+        await write_states(context, elections_after_broker_change(context))
+    if gone or joined:
+        context.batch.metadata(_partitions_on(context, {*gone, *(broker.id for broker in joined)}))
+
+
+def _partitions_on(context: Context, brokers: set[int]) -> list[TopicPartition]:
+    return [
+        tp
+        for tp, topic, _ in context.image.all_partitions()
+        if any(replica in brokers for replica in topic.replicas(tp.partition))
+    ]
+
+
+async def _read_registrations(context: Context) -> dict[int, LiveBroker]:
+    present = {}
+    for name in await context.store.children(paths.BROKER_IDS, context.events.watch(BrokersChanged())):
+        path = f"{paths.BROKER_IDS}/{name}"
+        found = await context.store.get(path)
+        if found is None:
+            continue
+        try:
+            if not name.isdigit():
+                raise MalformedZnodeError(path, "", "a broker id is a number")
+            registration = BrokerRegistration.decode(path, found.data)
+        except MalformedZnodeError as error:
+            _log.error("%s; the broker is left out", error)
+            continue
+        present[int(name)] = LiveBroker(int(name), found.czxid, registration)
+    return present
+
+
+async def controlled_shutdown(context: Context, request: ControlledShutdownRequest) -> ControlledShutdownResponse:
+    """Hand a broker's leaders over where another replica can take them; the answer lists those that stay."""
+    image = context.image
+    broker = image.brokers.get(request.broker_id)
+    if broker is None:
+        return ControlledShutdownResponse(error_code=ErrorCode.BROKER_NOT_AVAILABLE)
+    if 0 <= request.broker_epoch < broker.epoch:
+        return ControlledShutdownResponse(error_code=ErrorCode.STALE_BROKER_EPOCH)
+    image.shutting_down.add(broker.id)
+    changes, remaining = [], []
+    for tp, topic, _, state in image.led_partitions():
+        replicas = topic.replicas(tp.partition)
+        changed = elections.before_shutdown(state, replicas, image.live_ids(), broker.id, image.controller_epoch)
+        if changed is not None:
+            changes.append(StateChange(tp, changed))
+        if len(replicas) > 1 and state.leader == broker.id and changed is None:
+            remaining.append(RemainingPartition(topic_name=tp.topic, partition_index=tp.partition))
+    await write_states(context, changes)
+    return ControlledShutdownResponse(remaining_partitions=remaining)
+
+
+async def on_leader_and_isr_answered(context: Context, event: BrokerAnswered) -> None:
+    """Only NONE counts as done. A replica whose disk failed is treated as if its broker were gone."""
+    request = cast(LeaderAndIsrRequest, event.request)
+    names = {topic.topic_id: topic.topic_name for topic in request.topic_states}
+    if event.response.error_code:
+        _log.error("broker %s refused LeaderAndIsr: error %s", event.broker.id, event.response.error_code)
+    changes = []
+    for topic in event.response.topics:
+        for error in topic.partition_errors:
+            name = names.get(topic.topic_id)
+            if error.error_code == ErrorCode.NONE or name is None:
+                continue
+            tp = TopicPartition(name, error.partition_index)
+            _log.error("broker %s did not take over %s: error %s", event.broker.id, tp, error.error_code)
+            partition = context.image.partition(tp)
+            if error.error_code != ErrorCode.KAFKA_STORAGE_ERROR or partition is None or partition.state is None:
+                continue
+            epoch = context.image.controller_epoch
+            changed = elections.after_log_dir_failure(partition.state, event.broker.id, epoch)
+            if changed is not None and tp.topic not in context.image.deletions:
+                changes.append(StateChange(tp, changed))
+    await write_states(context, changes)

@@ -1,0 +1,129 @@
+"""The controller's configuration: its own keys, and Kafka's where a broker would use them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any
+from urllib.parse import urlsplit
+
+from zk_schemas.config_def import (
+    REQUIRED,
+    Between,
+    ConfigDef,
+    ConfigError,
+    ConfigKey,
+    ConfigType,
+    NotEmpty,
+    parse_properties,
+)
+from zk_schemas.config_keys import BROKER_CONFIGS
+
+FIRST_CONTROLLER_ID = 1000
+"""Controller ids start here, apart from broker ids."""
+
+_SHARED_KEYS = (
+    "zookeeper.connect",
+    "zookeeper.session.timeout.ms",
+    "zookeeper.connection.timeout.ms",
+    "inter.broker.listener.name",
+    "num.partitions",
+    "default.replication.factor",
+    "delete.topic.enable",
+    "socket.request.max.bytes",
+    "connections.max.idle.ms",
+)
+
+CONTROLLER_CONFIGS = ConfigDef(
+    "controller",
+    [
+        ConfigKey("controller.id", ConfigType.INT, REQUIRED, Between(FIRST_CONTROLLER_ID), doc="this controller's id"),
+        ConfigKey(
+            "controller.listener",
+            ConfigType.STRING,
+            "PLAINTEXT://localhost:9090",
+            NotEmpty(),
+            doc="where brokers reach this controller; port 0: any free one",
+        ),
+        ConfigKey(
+            "controller.socket.timeout.ms",
+            ConfigType.INT,
+            30_000,
+            Between(1),
+            doc="how long a request to a broker waits for its answer before it is sent again",
+        ),
+        *(BROKER_CONFIGS[name] for name in _SHARED_KEYS),
+    ],
+)
+
+
+ENVIRONMENT_PREFIXES = ("KAFKA_", "ANABRANCH_")
+"""``ANABRANCH_CONTROLLER_ID`` sets ``controller.id``; the last prefix wins."""
+
+
+def gather(properties: str | None, where: str, environ: Mapping[str, str], settings: Iterable[str]) -> dict[str, str]:
+    """The keys that are set, later sources winning: file, environment, ``key=value``. Raises ``ConfigError``."""
+    given = parse_properties(properties, where) if properties is not None else {}
+    for key in CONTROLLER_CONFIGS:
+        for prefix in ENVIRONMENT_PREFIXES:
+            value = environ.get(prefix + key.name.replace(".", "_").upper())
+            if value is not None:
+                given[key.name] = value
+    for setting in settings:
+        name, separator, value = setting.partition("=")
+        if not separator:
+            raise ConfigError(setting, "--set needs key=value")
+        given[name.strip()] = value.strip()
+    return given
+
+
+@dataclass(frozen=True, slots=True)
+class ControllerConfig:
+    """A controller's values. Attribute names are the keys with underscores; times in milliseconds."""
+
+    controller_id: int
+    host: str
+    port: int
+    zookeeper_connect: str
+    zookeeper_session_timeout_ms: int = 18_000
+    zookeeper_connection_timeout_ms: int = 18_000
+    inter_broker_listener_name: str | None = None
+    controller_socket_timeout_ms: int = 30_000
+    num_partitions: int = 1
+    default_replication_factor: int = 1
+    delete_topic_enable: bool = True
+    socket_request_max_bytes: int = 100 << 20
+    connections_max_idle_ms: int = 600_000
+
+    @classmethod
+    def parse(cls, given: Mapping[str, object], where: str = "") -> ControllerConfig:
+        """From keys as text or Python values; ``where`` names the file in errors. Raises ``ConfigError``."""
+        values: dict[str, Any] = CONTROLLER_CONFIGS.parse(given, where)
+        host, port = _address(values["controller.listener"])
+        session_timeout_ms = values["zookeeper.session.timeout.ms"]
+        return cls(
+            controller_id=values["controller.id"],
+            host=host,
+            port=port,
+            zookeeper_connect=values["zookeeper.connect"],
+            zookeeper_session_timeout_ms=session_timeout_ms,
+            zookeeper_connection_timeout_ms=values["zookeeper.connection.timeout.ms"] or session_timeout_ms,
+            inter_broker_listener_name=values["inter.broker.listener.name"],
+            controller_socket_timeout_ms=values["controller.socket.timeout.ms"],
+            num_partitions=values["num.partitions"],
+            default_replication_factor=values["default.replication.factor"],
+            delete_topic_enable=values["delete.topic.enable"],
+            socket_request_max_bytes=values["socket.request.max.bytes"],
+            connections_max_idle_ms=values["connections.max.idle.ms"],
+        )
+
+
+def _address(listener: str) -> tuple[str, int]:
+    try:
+        split = urlsplit(listener)
+        host, port = split.hostname, split.port
+    except ValueError as error:
+        raise ConfigError("controller.listener", f"{listener!r}: {error}") from None
+    if split.scheme.upper() != "PLAINTEXT" or not host or port is None:
+        raise ConfigError("controller.listener", f"{listener!r} is not PLAINTEXT://host:port")
+    return host, port

@@ -1,0 +1,26 @@
+"""What every decision of one term of office works with."""
+
+from __future__ import annotations
+
+import random
+from dataclasses import dataclass
+
+from controller.config import ControllerConfig
+from controller.events import EventQueue
+from controller.image import ClusterImage
+from controller.request_batch import RequestBatch
+from controller.senders import Senders
+from controller.store import GuardedStore
+
+
+@dataclass(frozen=True, slots=True)
+class Context:
+    """Image, guarded store, the batch of this drain, the senders, the event queue."""
+
+    config: ControllerConfig
+    rng: random.Random
+    image: ClusterImage
+    store: GuardedStore
+    batch: RequestBatch
+    senders: Senders
+    events: EventQueue

@@ -1,0 +1,138 @@
+"""Deleting topics: tell all brokers, have every replica deleted, then remove the znodes.
+
+What is to be deleted is in ``/admin/delete_topics``, so a new controller goes on where this one stopped. A replica on
+a broker that is away holds the deletion until the broker is back.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Collection
+from typing import cast
+
+from controller.context import Context
+from controller.events import BrokerAnswered, DeletionsChanged, TopicChanged
+from controller.image import TopicImage
+from controller.states import PartitionStatus, ReplicaStatus
+from controller.store import chunks
+from controller.topics import on_topics_changed
+from protocol.errors import ErrorCode
+from protocol.generated.stop_replica import StopReplicaRequest
+from protocol.types import TopicPartition
+from runtime.env import DeleteOp, ZkOp
+from zk_schemas import paths
+
+_log = logging.getLogger(__name__)
+
+
+async def on_deletions_changed(context: Context) -> None:
+    """Read which topics are to be deleted, and begin with those that are new."""
+    image = context.image
+    names = await context.store.children(paths.DELETE_TOPICS, context.events.watch(DeletionsChanged()))
+    started = [name for name in names if name not in image.deletions]
+    if any(name not in image.topics for name in started):
+        await on_topics_changed(context)
+    for name in started:
+        topic = image.topics.get(name)
+        if topic is not None and context.config.delete_topic_enable:
+            await _start(context, topic)
+        elif await context.store.exists(paths.topic(name)) is None:
+            await context.store.write(await _leftovers(context, name))
+        elif topic is not None:
+            _log.error("topic %s is not deleted: delete.topic.enable is false", name)
+            await context.store.write([DeleteOp(paths.delete_topic(name))])
+        else:
+            _log.error("topic %s is not deleted: its znode is malformed; repair or remove it", name)
+
+
+def on_brokers_gone(context: Context, gone: Collection[int]) -> None:
+    """Replicas on brokers that went away cannot be deleted now."""
+    for replicas in context.image.deletions.values():
+        for key, status in replicas.items():
+            if key[1] in gone and status is ReplicaStatus.DELETION_STARTED:
+                replicas[key] = status.enter(ReplicaStatus.DELETION_INELIGIBLE)
+
+
+def on_broker_joined(context: Context, broker: int) -> None:
+    """Try again what could not be deleted while the broker was away."""
+    for name, replicas in context.image.deletions.items():
+        for (partition, replica), status in replicas.items():
+            if replica == broker and status is ReplicaStatus.DELETION_INELIGIBLE:
+                replicas[partition, replica] = status.enter(ReplicaStatus.OFFLINE).enter(ReplicaStatus.DELETION_STARTED)
+                context.batch.stop_replica(broker, TopicPartition(name, partition), delete=True)
+
+
+async def on_stop_replica_answered(context: Context, event: BrokerAnswered) -> None:
+    """A broker answered a StopReplica; a topic whose replicas are all deleted loses its znodes."""
+    request = cast(StopReplicaRequest, event.request)
+    errors = {(e.topic_name, e.partition_index): e.error_code for e in event.response.partition_errors}
+    touched = []
+    for topic in request.topic_states:
+        replicas = context.image.deletions.get(topic.topic_name)
+        if replicas is None:
+            continue
+        touched.append(topic.topic_name)
+        for partition in topic.partition_states:
+            key = (partition.partition_index, event.broker.id)
+            error = event.response.error_code or errors.get((topic.topic_name, partition.partition_index), 0)
+            if not partition.delete_partition or replicas.get(key) is not ReplicaStatus.DELETION_STARTED:
+                continue
+            if error == ErrorCode.NONE:
+                replicas[key] = replicas[key].enter(ReplicaStatus.DELETION_SUCCESSFUL)
+            else:
+                replicas[key] = replicas[key].enter(ReplicaStatus.DELETION_INELIGIBLE)
+                _log.error("broker %s did not delete %s-%s: error %s", key[1], topic.topic_name, key[0], error)
+    for name in touched:
+        await _finish_when_deleted(context, name)
+
+
+async def _start(context: Context, topic: TopicImage) -> None:
+    image = context.image
+    replicas: dict[tuple[int, int], ReplicaStatus] = {}
+    image.deletions[topic.name] = replicas
+    for partition in topic.partitions.values():
+        partition.status = partition.status.enter(PartitionStatus.OFFLINE)
+    for index in sorted(topic.znode.partitions):
+        for broker in topic.replicas(index):
+            live = broker in image.brokers
+            status = ReplicaStatus.ONLINE if live else ReplicaStatus.OFFLINE
+            next_status = ReplicaStatus.DELETION_STARTED if live else ReplicaStatus.DELETION_INELIGIBLE
+            replicas[index, broker] = status.enter(ReplicaStatus.OFFLINE).enter(next_status)
+            if live:
+                context.batch.stop_replica(broker, TopicPartition(topic.name, index), delete=True)
+    context.batch.metadata(TopicPartition(topic.name, index) for index in sorted(topic.partitions))
+    _log.info("deleting topic %s", topic.name)
+
+
+async def _finish_when_deleted(context: Context, name: str) -> None:
+    image = context.image
+    replicas = image.deletions[name]
+    if any(status is not ReplicaStatus.DELETION_SUCCESSFUL for status in replicas.values()):
+        return
+    groups: list[list[ZkOp]] = []
+    for index in await context.store.children(paths.partitions(name)):
+        partition_path = f"{paths.partitions(name)}/{index}"
+        children = await context.store.children(partition_path)
+        groups.append([*(DeleteOp(f"{partition_path}/{child}") for child in children), DeleteOp(partition_path)])
+    last = await _leftovers(context, name)
+    topic_ops: list[ZkOp] = [DeleteOp(paths.topic(name))]
+    if await context.store.exists(paths.partitions(name)) is not None:
+        topic_ops.insert(0, DeleteOp(paths.partitions(name)))
+    for ops in chunks([*groups, [*topic_ops, *last]]):
+        await context.store.write(ops)
+    for key, status in replicas.items():
+        replicas[key] = status.enter(ReplicaStatus.NONEXISTENT)
+    for partition in image.topics[name].partitions.values():
+        partition.status = partition.status.enter(PartitionStatus.NONEXISTENT)
+    del image.deletions[name], image.topics[name]
+    context.events.forget_watch(TopicChanged(name))
+    _log.info("deleted topic %s", name)
+
+
+async def _leftovers(context: Context, name: str) -> list[ZkOp]:
+    """The topic's config and the request to delete it, as far as they are there."""
+    found: list[ZkOp] = []
+    for path in (paths.topic_config(name), paths.delete_topic(name)):
+        if await context.store.exists(path) is not None:
+            found.append(DeleteOp(path))
+    return found

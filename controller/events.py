@@ -1,0 +1,97 @@
+"""The one queue of events: what may have changed, what brokers answered, what clients ask for.
+
+An event that only says "read this again" is in the queue at most once.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any, TypeAlias
+
+import trio
+
+from controller.image import LiveBroker
+from controller.request_batch import BrokerRequest
+
+
+@dataclass(frozen=True, slots=True)
+class BrokersChanged:
+    """``/brokers/ids`` changed."""
+
+
+@dataclass(frozen=True, slots=True)
+class TopicsChanged:
+    """``/brokers/topics`` changed."""
+
+
+@dataclass(frozen=True, slots=True)
+class TopicChanged:
+    """The znode of a topic changed."""
+
+    name: str
+
+
+@dataclass(frozen=True, slots=True)
+class DeletionsChanged:
+    """``/admin/delete_topics`` changed."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class BrokerAnswered:
+    """A broker answered a request of this controller."""
+
+    broker: LiveBroker
+    request: BrokerRequest
+    response: Any
+
+
+@dataclass(slots=True, eq=False)
+class AdminCall:
+    """A request from outside. ``outcome`` is set, and ``decided`` after it, by the task of decisions."""
+
+    api_key: int
+    body: Any
+    version: int
+    decided: trio.Event = field(default_factory=trio.Event)
+    outcome: Any = None
+
+
+Mark: TypeAlias = BrokersChanged | TopicsChanged | TopicChanged | DeletionsChanged
+Event: TypeAlias = Mark | BrokerAnswered | AdminCall
+
+
+class EventQueue:
+    """First in, first out. Filled by plain calls, so a watch callback can put into it."""
+
+    def __init__(self) -> None:
+        self._events: deque[Event] = deque()
+        self._marks: set[Mark] = set()
+        self._watches: dict[Mark, Callable[[], None]] = {}
+        self._arrived = trio.Event()
+
+    def put(self, event: Event) -> None:
+        if not isinstance(event, BrokerAnswered | AdminCall):
+            if event in self._marks:
+                return
+            self._marks.add(event)
+        self._events.append(event)
+        self._arrived.set()
+
+    def watch(self, mark: Mark) -> Callable[[], None]:
+        """A callback that puts ``mark``; the same one each time, so that setting a watch again adds none."""
+        return self._watches.setdefault(mark, lambda: self.put(mark))
+
+    def forget_watch(self, mark: Mark) -> None:
+        self._watches.pop(mark, None)
+
+    async def drain(self) -> list[Event]:
+        """Wait for at least one event; return all that are there, the oldest first."""
+        while not self._events:
+            self._arrived = trio.Event()
+            await self._arrived.wait()
+        drained = list(self._events)
+        self._events.clear()
+        self._marks.clear()
+        return drained

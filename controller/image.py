@@ -1,0 +1,97 @@
+"""What the active controller knows of the cluster: a copy of the znodes, changed only after they were."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+from controller.states import PartitionStatus, ReplicaStatus
+from protocol.types import TopicPartition
+from zk_schemas.broker_registration import BrokerRegistration
+from zk_schemas.partition_state import Layout, PartitionState
+from zk_schemas.topic import TopicZnode
+
+
+@dataclass(frozen=True, slots=True)
+class LiveBroker:
+    """A registered broker; ``epoch`` is the czxid of its registration."""
+
+    id: int
+    epoch: int
+    registration: BrokerRegistration
+
+
+@dataclass(slots=True)
+class PartitionImage:
+    """One partition. ``epoch``: zkVersion of the state znode, ``incarnation``: its czxid; -1 while there is none."""
+
+    status: PartitionStatus
+    state: PartitionState | None = None
+    epoch: int = -1
+    incarnation: int = -1
+
+
+@dataclass(slots=True)
+class TopicImage:
+    """One topic. ``flush``: number of the last batch of requests that told brokers about it."""
+
+    name: str
+    znode: TopicZnode
+    version: int
+    partitions: dict[int, PartitionImage] = field(default_factory=dict)
+    unreadable: set[int] = field(default_factory=set)
+    """Partitions whose state znode is malformed: left alone until the topic is read again."""
+    flush: int = 0
+
+    def replicas(self, partition: int) -> list[int]:
+        return self.znode.partitions[partition]
+
+    def layout(self, partition: int) -> Layout:
+        """The layout in force at a partition: its own, or the topic's when it was never resized."""
+        state = self.partitions[partition].state
+        if state is not None and state.layout is not None:
+            return state.layout
+        return Layout(self.znode.undeleted_partition_count, self.znode.layout_version)
+
+
+@dataclass(slots=True)
+class ClusterImage:
+    """The whole cluster as the controller sees it."""
+
+    controller_id: int
+    controller_epoch: int
+    brokers: dict[int, LiveBroker] = field(default_factory=dict)
+    shutting_down: set[int] = field(default_factory=set)
+    topics: dict[str, TopicImage] = field(default_factory=dict)
+    deletions: dict[str, dict[tuple[int, int], ReplicaStatus]] = field(default_factory=dict)
+    """Topics being deleted: ``{(partition, broker): status}``."""
+
+    def live_ids(self) -> set[int]:
+        """Brokers that may lead: registered and not shutting down."""
+        return self.brokers.keys() - self.shutting_down
+
+    def partition(self, tp: TopicPartition) -> PartitionImage | None:
+        topic = self.topics.get(tp.topic)
+        return topic.partitions.get(tp.partition) if topic is not None else None
+
+    def all_partitions(self) -> Iterator[tuple[TopicPartition, TopicImage, PartitionImage]]:
+        """Every known partition in order of topic name and number."""
+        for name in sorted(self.topics):
+            topic = self.topics[name]
+            for index in sorted(topic.partitions):
+                yield TopicPartition(name, index), topic, topic.partitions[index]
+
+    def led_partitions(self) -> Iterator[tuple[TopicPartition, TopicImage, PartitionImage, PartitionState]]:
+        """Partitions with a state znode whose topic is not being deleted."""
+        for tp, topic, partition in self.all_partitions():
+            if partition.state is not None and tp.topic not in self.deletions:
+                yield tp, topic, partition, partition.state
+
+    def online(self, topic: str) -> bool:
+        """Whether every partition of the topic has a leader."""
+        found = self.topics.get(topic)
+        return (
+            found is not None
+            and len(found.partitions) == len(found.znode.partitions)
+            and all(partition.status is PartitionStatus.ONLINE for partition in found.partitions.values())
+        )

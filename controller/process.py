@@ -1,0 +1,85 @@
+"""A controller process: stands for election for ever, and serves its listener in office and out of it."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+
+import trio
+
+from controller.active import ActiveController
+from controller.config import ControllerConfig
+from controller.election import ensure_paths, stand, wait_for_vacancy
+from controller.server import serve
+from controller.store import ControllerMovedError
+from runtime.env import Env, SessionState, ZkConnectionError, ZkSessionExpiredError, ZkStore
+from zk_schemas.controller import ControllerZnode
+
+_log = logging.getLogger(__name__)
+Ready = Callable[[str, int], None]
+
+
+async def run(config: ControllerConfig, env: Env, *, on_ready: Ready | None = None) -> None:
+    """Run until cancelled. ``on_ready`` is called with host and port once the listener is bound.
+
+    ``env.zk`` is a session of this process alone. Raises ``OSError`` when the listener cannot be bound.
+    """
+    assert env.zk is not None, "a controller needs ZooKeeper"
+    listener = await env.network.listen(config.host, config.port)
+    process = _Process(config, env, listener.port)
+    try:
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(serve, listener, lambda: process.active, config)
+            if on_ready is not None:
+                on_ready(config.host, listener.port)
+            await process.stand_for_ever(env.zk)
+    finally:
+        listener.close()
+
+
+class _Process:
+    def __init__(self, config: ControllerConfig, env: Env, port: int) -> None:
+        self._config = config
+        self._env = env
+        self._port = port
+        self.active: ActiveController | None = None
+
+    async def stand_for_ever(self, zk: ZkStore) -> None:
+        while True:
+            try:
+                await _wait_for_session(zk)
+                await ensure_paths(zk)
+                await self._term(zk)
+            except (ControllerMovedError, ZkSessionExpiredError, ZkConnectionError) as error:
+                _log.info("controller %s stands again: %s", self._config.controller_id, error)
+
+    async def _term(self, zk: ZkStore) -> None:
+        """Wait for the office, hold it, lose it."""
+        config = self._config
+        await wait_for_vacancy(zk)
+        znode = ControllerZnode(config.controller_id, config.host, self._port, self._env.clock.now_ms())
+        office = await stand(zk, znode)
+        if office is None:
+            return
+        _log.info("controller %s is active with epoch %s", config.controller_id, office.controller_epoch)
+        self.active = ActiveController(self._env, config, office)
+        try:
+            await self.active.run()
+        finally:
+            self.active = None
+
+
+async def _wait_for_session(zk: ZkStore) -> None:
+    """Return once a session is connected, a new one after expiry included."""
+    changed = trio.Event()
+
+    def on_state(_state: SessionState) -> None:
+        changed.set()
+
+    unregister = zk.on_state(on_state)
+    try:
+        while zk.state is not SessionState.CONNECTED:
+            await changed.wait()
+            changed = trio.Event()
+    finally:
+        unregister()

@@ -1,0 +1,264 @@
+"""What one drain of the event queue has to tell the brokers: at most one request of each kind per broker.
+
+Collected as names, built from the image when the drain ends: a request never mixes two states of the cluster.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from typing import TypeAlias
+
+from controller.image import ClusterImage, LiveBroker, PartitionImage, TopicImage
+from protocol.generated.leader_and_isr import (
+    LeaderAndIsrLiveLeader,
+    LeaderAndIsrPartitionState,
+    LeaderAndIsrRequest,
+    LeaderAndIsrTopicState,
+)
+from protocol.generated.stop_replica import StopReplicaPartitionState, StopReplicaRequest, StopReplicaTopicState
+from protocol.generated.update_metadata import (
+    UpdateMetadataBroker,
+    UpdateMetadataEndpoint,
+    UpdateMetadataPartitionState,
+    UpdateMetadataRequest,
+    UpdateMetadataTopicState,
+)
+from protocol.types import TopicPartition
+from zk_schemas.broker_registration import PLAINTEXT, Endpoint
+from zk_schemas.partition_state import DURING_DELETE, NO_LEADER, PartitionState
+
+BrokerRequest: TypeAlias = LeaderAndIsrRequest | UpdateMetadataRequest | StopReplicaRequest
+
+EPOCH_DURING_DELETE = -2
+"""The leader epoch in a StopReplica that deletes a topic: overrides every epoch (KIP-570)."""
+_INCREMENTAL, _FULL = 2, 1
+_SECURITY_PROTOCOLS = {"PLAINTEXT": 0, "SSL": 1, "SASL_PLAINTEXT": 2, "SASL_SSL": 3}
+
+
+@dataclass(slots=True)
+class _BrokerBatch:
+    leader_and_isr: dict[TopicPartition, bool] = field(default_factory=dict)
+    """``{partition: is new}``"""
+    full_leader_and_isr: bool = False
+    metadata: dict[TopicPartition, None] = field(default_factory=dict)
+    wants_metadata: bool = False
+    stop: dict[TopicPartition, bool] = field(default_factory=dict)
+    """``{partition: delete}``"""
+
+
+class RequestBatch:
+    """Collects; ``build`` turns it into requests and starts afresh."""
+
+    def __init__(self, image: ClusterImage, listener: str | None) -> None:
+        self._image = image
+        self._listener = listener
+        self._brokers: dict[int, _BrokerBatch] = {}
+
+    def leader_and_isr(self, tp: TopicPartition, *, is_new: bool = False) -> None:
+        """Tell the replicas of a partition about its leader, and everyone's metadata."""
+        for broker in self._image.topics[tp.topic].replicas(tp.partition):
+            if broker in self._image.brokers:
+                states = self._of(broker).leader_and_isr
+                states[tp] = states.get(tp, False) or is_new
+        self.metadata([tp])
+
+    def everything_to(self, broker: int) -> None:
+        """A broker that came: all metadata, and every partition it holds."""
+        batch = self._of(broker)
+        batch.full_leader_and_isr = True
+        batch.wants_metadata = True
+        for tp, topic, partition in self._image.all_partitions():
+            batch.metadata[tp] = None
+            hosted = broker in topic.replicas(tp.partition) and tp.topic not in self._image.deletions
+            if hosted and partition.state is not None:
+                batch.leader_and_isr.setdefault(tp, False)
+
+    def metadata(self, tps: Iterable[TopicPartition] = ()) -> None:
+        """Tell every live broker about the live brokers and these partitions."""
+        named = dict.fromkeys(tps)
+        for broker in self._image.brokers:
+            batch = self._of(broker)
+            batch.wants_metadata = True
+            batch.metadata.update(named)
+
+    def stop_replica(self, broker: int, tp: TopicPartition, *, delete: bool) -> None:
+        self._of(broker).stop[tp] = delete
+
+    def topics(self) -> set[str]:
+        """Topics the batch says something about."""
+        named: set[str] = set()
+        for batch in self._brokers.values():
+            named.update(tp.topic for tps in (batch.leader_and_isr, batch.metadata, batch.stop) for tp in tps)
+        return named
+
+    def build(self) -> dict[int, list[BrokerRequest]]:
+        """``{broker: requests in the order they are to be sent}``, for brokers that are live now."""
+        built: dict[int, list[BrokerRequest]] = {}
+        live_brokers = [self._metadata_broker(self._image.brokers[id]) for id in sorted(self._image.brokers)]
+        for id in sorted(self._brokers):
+            broker = self._image.brokers.get(id)
+            if broker is None:
+                continue
+            batch = self._brokers[id]
+            requests: list[BrokerRequest] = []
+            if batch.leader_and_isr or batch.full_leader_and_isr:
+                requests.append(self._leader_and_isr_request(broker, batch))
+            if batch.wants_metadata:
+                requests.append(self._metadata_request(broker, batch, live_brokers))
+            if batch.stop:
+                requests.append(self._stop_request(broker, batch))
+            built[id] = requests
+        self._brokers = {}
+        return built
+
+    def _of(self, broker: int) -> _BrokerBatch:
+        return self._brokers.setdefault(broker, _BrokerBatch())
+
+    def _known(self, tps: Iterable[TopicPartition]) -> dict[str, list[tuple[int, TopicImage, PartitionImage]]]:
+        """Partitions that exist and have a state, by topic."""
+        by_topic: dict[str, list[tuple[int, TopicImage, PartitionImage]]] = {}
+        for tp in sorted(tps):
+            topic = self._image.topics.get(tp.topic)
+            partition = topic.partitions.get(tp.partition) if topic is not None else None
+            if topic is not None and partition is not None and partition.state is not None:
+                by_topic.setdefault(tp.topic, []).append((tp.partition, topic, partition))
+        return by_topic
+
+    def _leader_and_isr_request(self, broker: LiveBroker, batch: _BrokerBatch) -> LeaderAndIsrRequest:
+        topics, leaders = [], set()
+        for name, partitions in self._known(batch.leader_and_isr).items():
+            states = []
+            for index, topic, partition in partitions:
+                assert partition.state is not None
+                is_new = batch.leader_and_isr[TopicPartition(name, index)]
+                states.append(_leader_and_isr_state(index, topic, partition, partition.state, is_new))
+                leaders.add(partition.state.leader)
+            topic_id = partitions[0][1].znode.topic_id
+            topics.append(LeaderAndIsrTopicState(topic_name=name, topic_id=topic_id, partition_states=states))
+        live = [self._image.brokers[leader] for leader in sorted(leaders) if leader in self._image.brokers]
+        endpoints = [(leader.id, self.inter_broker_endpoint(leader)) for leader in live]
+        return LeaderAndIsrRequest(
+            controller_id=self._image.controller_id,
+            controller_epoch=self._image.controller_epoch,
+            broker_epoch=broker.epoch,
+            type=_FULL if batch.full_leader_and_isr else _INCREMENTAL,
+            topic_states=topics,
+            live_leaders=[LeaderAndIsrLiveLeader(broker_id=id, host_name=e.host, port=e.port) for id, e in endpoints],
+        )
+
+    def _metadata_request(
+        self, broker: LiveBroker, batch: _BrokerBatch, live_brokers: list[UpdateMetadataBroker]
+    ) -> UpdateMetadataRequest:
+        topics = []
+        for name, partitions in self._known(batch.metadata).items():
+            topic = partitions[0][1]
+            states = [self._metadata_state(index, topic, partition) for index, _, partition in partitions]
+            topics.append(
+                UpdateMetadataTopicState(
+                    topic_name=name,
+                    topic_id=topic.znode.topic_id,
+                    partition_states=states,
+                    undeleted_partition_count=topic.znode.undeleted_partition_count,
+                    initial_partition_count=topic.znode.initial_partition_count,
+                    layout_version=topic.znode.layout_version,
+                )
+            )
+        return UpdateMetadataRequest(
+            controller_id=self._image.controller_id,
+            controller_epoch=self._image.controller_epoch,
+            broker_epoch=broker.epoch,
+            topic_states=topics,
+            live_brokers=live_brokers,
+        )
+
+    def _metadata_state(self, index: int, topic: TopicImage, partition: PartitionImage) -> UpdateMetadataPartitionState:
+        state = partition.state
+        assert state is not None
+        replicas = topic.replicas(index)
+        return UpdateMetadataPartitionState(
+            partition_index=index,
+            controller_epoch=state.controller_epoch,
+            leader=DURING_DELETE if topic.name in self._image.deletions else state.leader,
+            leader_epoch=state.leader_epoch,
+            isr=list(state.isr),
+            zk_version=partition.epoch,
+            replicas=list(replicas),
+            offline_replicas=[replica for replica in replicas if replica not in self._image.brokers],
+            incarnation=partition.incarnation,
+        )
+
+    def _stop_request(self, broker: LiveBroker, batch: _BrokerBatch) -> StopReplicaRequest:
+        by_topic: dict[str, list[StopReplicaPartitionState]] = {}
+        for tp in sorted(batch.stop):
+            partition = self._image.partition(tp)
+            state = partition.state if partition is not None else None
+            deleting = tp.topic in self._image.deletions
+            by_topic.setdefault(tp.topic, []).append(
+                StopReplicaPartitionState(
+                    partition_index=tp.partition,
+                    leader_epoch=EPOCH_DURING_DELETE if deleting else state.leader_epoch if state else -1,
+                    delete_partition=batch.stop[tp],
+                    incarnation=partition.incarnation if partition is not None else -1,
+                )
+            )
+        return StopReplicaRequest(
+            controller_id=self._image.controller_id,
+            controller_epoch=self._image.controller_epoch,
+            broker_epoch=broker.epoch,
+            topic_states=[StopReplicaTopicState(topic_name=name, partition_states=s) for name, s in by_topic.items()],
+        )
+
+    def _metadata_broker(self, broker: LiveBroker) -> UpdateMetadataBroker:
+        protocols = broker.registration.security_protocols
+        return UpdateMetadataBroker(
+            id=broker.id,
+            rack=broker.registration.rack,
+            endpoints=[
+                UpdateMetadataEndpoint(
+                    port=endpoint.port,
+                    host=endpoint.host,
+                    listener=endpoint.listener,
+                    security_protocol=_SECURITY_PROTOCOLS.get(protocols.get(endpoint.listener, endpoint.listener), 0),
+                )
+                for endpoint in broker.registration.endpoints
+            ],
+        )
+
+    def inter_broker_endpoint(self, broker: LiveBroker) -> Endpoint:
+        """Where other brokers and the controller reach a broker: the named listener, or the first plain one."""
+        return inter_broker_endpoint(broker, self._listener)
+
+
+def inter_broker_endpoint(broker: LiveBroker, listener: str | None) -> Endpoint:
+    """The endpoint of ``listener``; without a name, or when the broker lacks it, the first plain one, or the first."""
+    registration = broker.registration
+    named = registration.endpoint(listener) if listener is not None else None
+    plain = (
+        endpoint
+        for endpoint in registration.endpoints
+        if registration.security_protocols.get(endpoint.listener, endpoint.listener) == PLAINTEXT
+    )
+    return named or next(plain, registration.endpoints[0])
+
+
+def _leader_and_isr_state(
+    index: int, topic: TopicImage, partition: PartitionImage, state: PartitionState, is_new: bool
+) -> LeaderAndIsrPartitionState:
+    layout = topic.layout(index)
+    return LeaderAndIsrPartitionState(
+        partition_index=index,
+        controller_epoch=state.controller_epoch,
+        leader=state.leader if state.leader >= 0 else NO_LEADER,
+        leader_epoch=state.leader_epoch,
+        isr=list(state.isr),
+        zk_version=partition.epoch,
+        replicas=list(topic.replicas(index)),
+        adding_replicas=topic.znode.adding_replicas.get(index, []),
+        removing_replicas=topic.znode.removing_replicas.get(index, []),
+        is_new=is_new,
+        undeleted_partition_count=layout.undeleted_partition_count,
+        initial_partition_count=topic.znode.initial_partition_count,
+        incarnation=partition.incarnation,
+        layout_version=layout.layout_version,
+    )

@@ -1,0 +1,105 @@
+"""The controller's listener: brokers forward admin requests to it and ask for controlled shutdown.
+
+Requests of a connection are queued in the order they came and answered as they are done, told apart by correlation id:
+a topic that takes long to create holds up nobody.
+"""
+
+from __future__ import annotations
+
+import logging
+import math
+from collections.abc import Callable
+from typing import Any
+
+import trio
+
+from controller.active import ActiveController
+from controller.admin.dispatch import HANDLERS, api_versions, error_response
+from controller.config import ControllerConfig
+from protocol.api_keys import ApiKey
+from protocol.errors import ErrorCode
+from protocol.framing import Request, ServerConnection, encode_response
+from protocol.primitives import DecodeError
+from runtime.env import Listener, Stream
+
+_log = logging.getLogger(__name__)
+MAX_UNANSWERED = 64
+"""Requests of one connection that may wait for their answer; reading stops there."""
+
+Active = Callable[[], ActiveController | None]
+
+
+async def serve(listener: Listener, active: Active, config: ControllerConfig) -> None:
+    """Accept connections until cancelled. ``active``: who decides now, None when this controller is standing by."""
+    async with trio.open_nursery() as nursery:
+        while True:
+            stream = await listener.accept()
+            nursery.start_soon(_Connection(stream, active, config).run)
+
+
+class _Connection:
+    def __init__(self, stream: Stream, active: Active, config: ControllerConfig) -> None:
+        self._stream = stream
+        self._active = active
+        self._max_idle_s = config.connections_max_idle_ms / 1000 if config.connections_max_idle_ms >= 0 else math.inf
+        self._frames = ServerConnection(config.socket_request_max_bytes)
+        self._slots = trio.Semaphore(MAX_UNANSWERED)
+        self._sending = trio.Lock()
+
+    async def run(self) -> None:
+        """Serve until the peer closes, breaks the protocol, or is idle for too long."""
+        try:
+            async with trio.open_nursery() as nursery:
+                await self._read(nursery)
+                nursery.cancel_scope.cancel()
+        finally:
+            self._stream.close()
+            self._frames.close()
+
+    async def _read(self, nursery: trio.Nursery) -> None:
+        try:
+            while True:
+                with trio.move_on_after(self._max_idle_s) as idle:
+                    await self._stream.wait_readable()
+                if idle.cancelled_caught:
+                    return
+                received = await self._stream.receive_into(self._frames.buffer())
+                if received == 0:
+                    return
+                self._frames.received(received)
+                while (request := self._frames.next_request()) is not None:
+                    await self._slots.acquire()
+                    self._accept(request, nursery)
+        except OSError:
+            return
+        except ValueError as error:  # FrameError, DecodeError
+            _log.warning("connection of %s closed: %s", self._stream.peer, error)
+
+    def _accept(self, request: Request, nursery: trio.Nursery) -> None:
+        key, version = request.header.api_key, request.header.api_version
+        if key == ApiKey.API_VERSIONS:
+            error = ErrorCode.UNSUPPORTED_VERSION if request.unsupported else ErrorCode.NONE
+            nursery.start_soon(self._send, request, 0 if request.unsupported else version, api_versions(error))
+            return
+        if key not in HANDLERS:
+            raise DecodeError(f"API {key} is not served by a controller")
+        active = self._active()
+        if active is None:
+            nursery.start_soon(
+                self._send, request, version, error_response(key, request.body, ErrorCode.NOT_CONTROLLER)
+            )
+            return
+        nursery.start_soon(self._answer, request, active, active.submit(key, request.body, version))
+
+    async def _answer(self, request: Request, active: ActiveController, call: Any) -> None:
+        await self._send(request, request.header.api_version, await active.answer(call))
+
+    async def _send(self, request: Request, version: int, response: Any) -> None:
+        header = request.header
+        try:
+            async with self._sending:
+                await self._stream.send(encode_response(header.api_key, version, header.correlation_id, response))
+        except OSError:
+            self._stream.close()
+        finally:
+            self._slots.release()

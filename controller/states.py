@@ -1,0 +1,66 @@
+"""The state machines of partitions and replicas: each state and the states it may be entered from (Kafka's tables)."""
+
+from __future__ import annotations
+
+import enum
+
+
+class IllegalTransitionError(RuntimeError):
+    """A move that the table does not have: a bug, never input."""
+
+
+class PartitionStatus(enum.Enum):
+    """Where a partition is in its life."""
+
+    NONEXISTENT = "nonexistent"
+    """Never created, or created and deleted."""
+    NEW = "new"
+    """Assigned to replicas; no state znode yet."""
+    ONLINE = "online"
+    """Has a leader."""
+    OFFLINE = "offline"
+    """Has a state znode and no leader."""
+
+    def enter(self, target: PartitionStatus) -> PartitionStatus:
+        """``target``. Raises ``IllegalTransitionError``."""
+        if self not in VALID_PREVIOUS_PARTITION_STATUSES[target]:
+            raise IllegalTransitionError(f"a partition cannot go from {self.value} to {target.value}")
+        return target
+
+
+VALID_PREVIOUS_PARTITION_STATUSES = {
+    PartitionStatus.NEW: {PartitionStatus.NONEXISTENT},
+    PartitionStatus.ONLINE: {PartitionStatus.NEW, PartitionStatus.ONLINE, PartitionStatus.OFFLINE},
+    PartitionStatus.OFFLINE: {PartitionStatus.NEW, PartitionStatus.ONLINE, PartitionStatus.OFFLINE},
+    PartitionStatus.NONEXISTENT: {PartitionStatus.NEW, PartitionStatus.OFFLINE},
+}
+
+
+class ReplicaStatus(enum.Enum):
+    """Where a replica is in its life. While it serves, its broker's registration says whether it is online."""
+
+    ONLINE = "online"
+    OFFLINE = "offline"
+    """Its broker is gone, or it was told to stop."""
+    DELETION_STARTED = "deletion started"
+    """StopReplica with delete is on its way."""
+    DELETION_SUCCESSFUL = "deletion successful"
+    DELETION_INELIGIBLE = "deletion ineligible"
+    """The broker is gone or could not delete; tried again when it comes back."""
+    NONEXISTENT = "nonexistent"
+
+    def enter(self, target: ReplicaStatus) -> ReplicaStatus:
+        """``target``. Raises ``IllegalTransitionError``."""
+        if self not in VALID_PREVIOUS_REPLICA_STATUSES[target]:
+            raise IllegalTransitionError(f"a replica cannot go from {self.value} to {target.value}")
+        return target
+
+
+VALID_PREVIOUS_REPLICA_STATUSES = {
+    ReplicaStatus.ONLINE: {ReplicaStatus.NONEXISTENT, ReplicaStatus.ONLINE, ReplicaStatus.OFFLINE},
+    ReplicaStatus.OFFLINE: {ReplicaStatus.ONLINE, ReplicaStatus.OFFLINE, ReplicaStatus.DELETION_INELIGIBLE},
+    ReplicaStatus.DELETION_STARTED: {ReplicaStatus.OFFLINE},
+    ReplicaStatus.DELETION_SUCCESSFUL: {ReplicaStatus.DELETION_STARTED},
+    ReplicaStatus.DELETION_INELIGIBLE: {ReplicaStatus.OFFLINE, ReplicaStatus.DELETION_STARTED},
+    ReplicaStatus.NONEXISTENT: {ReplicaStatus.DELETION_SUCCESSFUL},
+}

@@ -1,0 +1,155 @@
+"""The active controller's way to write: every write is a multi that checks the controller epoch's version (KAFKA-6082).
+
+A controller that was replaced fails on that check, whatever it believes; a write whose answer was lost is read back
+before anything else is done.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Sequence
+from typing import TypeVar
+
+import trio
+
+from runtime.env import (
+    BadVersionError,
+    CheckOp,
+    CreateOp,
+    DeleteOp,
+    NodeExistsError,
+    NoNodeError,
+    SessionState,
+    SetOp,
+    Watch,
+    ZkConnectionError,
+    ZkOp,
+    ZkSessionExpiredError,
+    ZkStore,
+    Znode,
+)
+from zk_schemas import paths
+
+MAX_OPERATIONS = 256
+MAX_BYTES = 512 * 1024
+"""Limits of one multi; ZooKeeper refuses a request of 1 MiB."""
+_OPERATION_OVERHEAD_BYTES = 64
+
+T = TypeVar("T")
+
+
+class ControllerMovedError(Exception):
+    """Another controller took over, or the session is gone: this one may not decide anything any more."""
+
+
+class ImageStaleError(Exception):
+    """A znode was not as the image has it: somebody else changed it. Nothing was written; read the cluster again."""
+
+
+async def wait_connected(zk: ZkStore) -> None:
+    """Return when the session is connected. Raises ``ControllerMovedError`` when it is lost."""
+    changed = trio.Event()
+    unregister = zk.on_state(lambda _state: changed.set())
+    try:
+        while zk.state is not SessionState.CONNECTED:
+            if zk.state is SessionState.LOST:
+                raise ControllerMovedError("the ZooKeeper session is lost")
+            await changed.wait()
+            changed = trio.Event()
+    finally:
+        unregister()
+
+
+def chunks(groups: Sequence[Sequence[ZkOp]]) -> list[list[ZkOp]]:
+    """Groups of operations that belong together, packed into as few multis as the limits allow."""
+    packed: list[list[ZkOp]] = []
+    operations, size = MAX_OPERATIONS, MAX_BYTES
+    for group in groups:
+        group_bytes = sum(_size(op) for op in group)
+        if operations + len(group) >= MAX_OPERATIONS or size + group_bytes > MAX_BYTES:
+            packed.append([])
+            operations = size = 0
+        packed[-1].extend(group)
+        operations += len(group)
+        size += group_bytes
+    return packed
+
+
+def _size(op: ZkOp) -> int:
+    data = op.data if isinstance(op, CreateOp | SetOp) else b""
+    return len(op.path) + len(data) + _OPERATION_OVERHEAD_BYTES
+
+
+class GuardedStore:
+    """Reads and guarded writes of one term of office: ``epoch_version`` is the zkVersion of ``/controller_epoch``."""
+
+    def __init__(self, zk: ZkStore, epoch_version: int) -> None:
+        self._zk = zk
+        self._epoch_version = epoch_version
+
+    async def get(self, path: str, watch: Watch | None = None) -> Znode | None:
+        """The znode, or None. The watch is set only on one that exists."""
+        try:
+            return await self._read(lambda: self._zk.get(path, watch))
+        except NoNodeError:
+            return None
+
+    async def exists(self, path: str) -> Znode | None:
+        return await self._read(lambda: self._zk.exists(path))
+
+    async def children(self, path: str, watch: Watch | None = None) -> list[str]:
+        """Names, sorted; empty when the znode does not exist."""
+        try:
+            return await self._read(lambda: self._zk.children(path, watch))
+        except NoNodeError:
+            return []
+
+    async def write(self, ops: Sequence[ZkOp]) -> list[int]:
+        """All or nothing; the new version for each op (0 for create, -1 for delete).
+
+        Raises ``ControllerMovedError``, ``ImageStaleError``.
+        """
+        guarded = [CheckOp(paths.CONTROLLER_EPOCH, self._epoch_version), *ops]
+        while True:
+            try:
+                return (await self._zk.multi(guarded))[1:]
+            except ZkConnectionError:
+                await wait_connected(self._zk)
+                if (versions := await self._read_back(ops)) is not None:
+                    return versions
+            except ZkSessionExpiredError as error:
+                raise ControllerMovedError(str(error)) from error
+            except (BadVersionError, NoNodeError, NodeExistsError) as error:
+                if error.path == paths.CONTROLLER_EPOCH:
+                    raise ControllerMovedError("another controller raised the controller epoch") from error
+                raise ImageStaleError(str(error)) from error
+
+    async def notify(self, prefix: str, data: bytes) -> str:
+        """Create a sequence znode. Not guarded: it only tells readers to read again, so once more does no harm."""
+        return await self._read(lambda: self._zk.create(prefix, data, sequence=True))
+
+    async def _read(self, call: Callable[[], Awaitable[T]]) -> T:
+        while True:
+            try:
+                return await call()
+            except ZkConnectionError:
+                await wait_connected(self._zk)
+            except ZkSessionExpiredError as error:
+                raise ControllerMovedError(str(error)) from error
+
+    async def _read_back(self, ops: Sequence[ZkOp]) -> list[int] | None:
+        """Versions as ``write`` returns them when the multi was applied, None when it was not."""
+        versions = []
+        for op in ops:
+            found = await self.get(op.path)
+            if isinstance(op, DeleteOp):
+                applied = found is None
+            elif isinstance(op, CheckOp):
+                applied = True
+            else:
+                applied = found is not None and found.data == op.data
+                if isinstance(op, SetOp) and op.version >= 0:
+                    applied = applied and found is not None and found.version == op.version + 1
+            if not applied:
+                return None
+            versions.append(found.version if found is not None and isinstance(op, CreateOp | SetOp) else -1)
+        return versions

@@ -1,0 +1,32 @@
+"""Topic names: which are valid, and which collide in metrics (Kafka's ``Topic``)."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+
+MAX_LENGTH = 249
+_LEGAL = re.compile(r"[a-zA-Z0-9._-]+")
+
+
+def name_problem(name: str) -> str | None:
+    """Why a topic cannot have this name, or None."""
+    if not name:
+        return "Topic name is illegal, it can't be empty"
+    if name in (".", ".."):
+        return f"Topic name cannot be '{name}'"
+    if len(name) > MAX_LENGTH:
+        return f"Topic name is illegal, it can't be longer than {MAX_LENGTH} characters, topic name: {name}"
+    if not _LEGAL.fullmatch(name):
+        return (
+            f"Topic name '{name}' is illegal, it contains a character other than ASCII alphanumerics, '.', '_' and '-'"
+        )
+    return None
+
+
+def colliding(name: str, existing: Iterable[str]) -> str | None:
+    """A topic that differs from ``name`` only in ``.`` where the other has ``_``, or None."""
+    folded = name.replace(".", "_")
+    if folded == name and "_" not in name:
+        return None
+    return next((other for other in existing if other != name and other.replace(".", "_") == folded), None)
