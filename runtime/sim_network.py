@@ -1,0 +1,354 @@
+"""TCP in memory: connections with delay, split, stall, reset, refusal and one-way cuts; never a reordered byte.
+
+``SimFabric`` joins the machines; ``node(name)`` is one machine's ``Network``. Machines are reached by name;
+``localhost`` and loopback addresses mean the machine itself. What a cut holds back arrives when it heals, as TCP's
+retransmission would have it.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import random
+from collections import deque
+from collections.abc import Callable, Sequence
+from typing import cast
+
+import trio
+
+from runtime.env import FileRange, Part
+from runtime.os_sockets import whole_range
+
+WINDOW_BYTES = 256 * 1024
+"""A sender waits while this much is under way and not read."""
+FIRST_EPHEMERAL_PORT = 40_000
+_LOOPBACK = ("localhost", "127.0.0.1", "::1", "0.0.0.0", "")
+_BACKLOG = 1024
+
+
+def _error(number: int, detail: str = "") -> OSError:
+    return OSError(number, f"{os.strerror(number)}{f': {detail}' if detail else ''}")
+
+
+class _Signal:
+    """Wakes everyone who waits; waiters look again at what they wait for."""
+
+    __slots__ = ("_event",)
+
+    def __init__(self) -> None:
+        self._event = trio.Event()
+
+    def fire(self) -> None:
+        self._event.set()
+        self._event = trio.Event()
+
+    async def wait(self, deadline: float = float("inf")) -> None:
+        with trio.CancelScope(deadline=deadline):
+            await self._event.wait()
+
+
+class _Pipe:
+    """One direction of a connection: bytes with their arrival times, in order."""
+
+    __slots__ = (
+        "_fabric",
+        "_last_arrival",
+        "_segments",
+        "changed",
+        "ended_at",
+        "reset",
+        "source",
+        "target",
+        "under_way",
+    )
+
+    def __init__(self, fabric: SimFabric, source: str, target: str) -> None:
+        self._fabric = fabric
+        self._segments: deque[tuple[float, memoryview]] = deque()
+        self._last_arrival = 0.0
+        self.source = source
+        self.target = target
+        self.under_way = 0
+        self.ended_at: float | None = None
+        self.reset = False
+        self.changed = _Signal()
+
+    def _arrival(self) -> float:
+        self._last_arrival = max(self._last_arrival, trio.current_time() + self._fabric.delay_s())
+        return self._last_arrival
+
+    def write(self, data: bytes) -> None:
+        self._segments.append((self._arrival(), memoryview(data)))
+        self.under_way += len(data)
+        self.changed.fire()
+
+    def end(self) -> None:
+        if self.ended_at is None:
+            self.ended_at = self._arrival()
+            self.changed.fire()
+
+    def break_off(self) -> None:
+        self.reset = True
+        self._segments.clear()
+        self.changed.fire()
+
+    def next_event(self) -> float:
+        """When there is something to read: bytes, the end or a reset; infinite when nothing is under way."""
+        if self._fabric.is_cut(self.source, self.target):
+            return float("inf")
+        if self.reset:
+            return 0.0
+        if self._segments:
+            return self._segments[0][0]
+        return float("inf") if self.ended_at is None else self.ended_at
+
+    def read_into(self, buffer: memoryview) -> int:
+        if self.reset:
+            raise _error(errno.ECONNRESET)
+        if not self._segments:
+            return 0
+        arrival, data = self._segments.popleft()
+        count = self._fabric.split(min(len(buffer), len(data)))
+        buffer[:count] = data[:count]
+        if count < len(data):
+            self._segments.appendleft((arrival, data[count:]))
+        self.under_way -= count
+        self.changed.fire()
+        return count
+
+
+class SimStream:
+    """One end of a connection."""
+
+    __slots__ = ("_closed", "_incoming", "_outgoing", "_peer", "node", "peer_node")
+
+    def __init__(self, node: str, peer_node: str, peer: str, incoming: _Pipe, outgoing: _Pipe) -> None:
+        self.node = node
+        self.peer_node = peer_node
+        self._peer = peer
+        self._incoming = incoming
+        self._outgoing = outgoing
+        self._closed = False
+
+    @property
+    def peer(self) -> str:
+        return self._peer
+
+    @property
+    def closed(self) -> bool:
+        return self._closed
+
+    def _check_open(self) -> None:
+        if self._closed:
+            raise _error(errno.EBADF, "the stream was closed")
+
+    async def wait_readable(self) -> None:
+        await trio.lowlevel.checkpoint()
+        while not self._closed and (when := self._incoming.next_event()) > trio.current_time():
+            await self._incoming.changed.wait(when)
+        self._check_open()
+
+    async def receive_into(self, buffer: memoryview) -> int:
+        await self.wait_readable()
+        return self._incoming.read_into(buffer)
+
+    async def send(self, parts: Sequence[Part]) -> None:
+        await trio.lowlevel.checkpoint()
+        for part in parts:
+            data = (
+                bytes(part) if isinstance(part, bytes | bytearray | memoryview) else whole_range(cast(FileRange, part))
+            )
+            start = 0
+            while start < len(data):
+                room = await self._room()
+                self._outgoing.write(data[start : start + room])
+                start += room
+
+    async def _room(self) -> int:
+        while True:
+            self._check_open()
+            if self._outgoing.reset:
+                raise _error(errno.ECONNRESET)
+            if room := max(0, WINDOW_BYTES - self._outgoing.under_way):
+                return room
+            await self._outgoing.changed.wait()
+
+    def close(self) -> None:
+        if self._closed:
+            return
+        self._closed = True
+        self._outgoing.end()
+        self._incoming.break_off()  # who sends to a closed socket is reset
+
+    def wake(self) -> None:
+        """Something about the network changed: look again."""
+        self._incoming.changed.fire()
+
+    def reset(self) -> None:
+        """Both ends fail; what was under way is lost."""
+        self._incoming.break_off()
+        self._outgoing.break_off()
+
+
+class SimListener:
+    """A listening socket."""
+
+    def __init__(self, network: SimNetwork, host: str, port: int) -> None:
+        self._network = network
+        self._host = host
+        self._port = port
+        self._waiting: deque[SimStream] = deque()
+        self._changed = _Signal()
+        self._closed = False
+
+    @property
+    def host(self) -> str:
+        return self._host
+
+    @property
+    def port(self) -> int:
+        return self._port
+
+    @property
+    def open(self) -> bool:
+        return not self._closed and len(self._waiting) < _BACKLOG
+
+    def offer(self, stream: SimStream) -> None:
+        self._waiting.append(stream)
+        self._changed.fire()
+
+    async def accept(self) -> SimStream:
+        await trio.lowlevel.checkpoint()
+        while True:
+            if self._closed:
+                raise _error(errno.EBADF, "the listener was closed")
+            if self._waiting:
+                return self._waiting.popleft()
+            await self._changed.wait()
+
+    def close(self) -> None:
+        if self._closed:
+            return
+        self._closed = True
+        self._network.forget(self)
+        for stream in self._waiting:
+            stream.reset()
+        self._changed.fire()
+
+
+class SimNetwork:
+    """One machine's ``Network``."""
+
+    def __init__(self, fabric: SimFabric, name: str) -> None:
+        self.name = name
+        self.listeners: dict[int, SimListener] = {}
+        self._fabric = fabric
+        self._next_port = FIRST_EPHEMERAL_PORT
+
+    def free_port(self) -> int:
+        self._next_port += 1
+        return self._next_port
+
+    def forget(self, listener: SimListener) -> None:
+        self.listeners.pop(listener.port, None)
+
+    async def listen(self, host: str, port: int) -> SimListener:
+        await trio.lowlevel.checkpoint()
+        if port == 0:
+            port = self.free_port()
+        if port in self.listeners:
+            raise _error(errno.EADDRINUSE, f"{host}:{port}")
+        listener = SimListener(self, host or self.name, port)
+        self.listeners[port] = listener
+        return listener
+
+    async def connect(self, host: str, port: int) -> SimStream:
+        target = self._fabric.find(self.name if host in _LOOPBACK else host)
+        there = trio.current_time() + self._fabric.delay_s() + self._fabric.delay_s()
+        while True:
+            await trio.sleep_until(there)
+            if not (self._fabric.is_cut(self.name, target.name) or self._fabric.is_cut(target.name, self.name)):
+                break
+            await self._fabric.changed.wait()
+        listener = target.listeners.get(port)
+        if listener is None or not listener.open:
+            raise _error(errno.ECONNREFUSED, f"{host}:{port}")
+        return self._fabric.join(self, target, listener, host)
+
+
+class SimFabric:
+    """The network between machines. ``delay_s`` draws the one-way delay of each piece of data."""
+
+    def __init__(
+        self, rng: random.Random, *, delay_s: Callable[[], float] = lambda: 0.0, split_probability: float = 0.0
+    ) -> None:
+        self.delay_s = delay_s
+        self.split_probability = split_probability
+        self.changed = _Signal()
+        self._rng = rng
+        self._nodes: dict[str, SimNetwork] = {}
+        self._cuts: dict[tuple[str, str], None] = {}
+        self._streams: list[SimStream] = []
+
+    def node(self, name: str) -> SimNetwork:
+        """The machine called ``name``, made at the first call."""
+        if name not in self._nodes:
+            self._nodes[name] = SimNetwork(self, name)
+        return self._nodes[name]
+
+    def find(self, name: str) -> SimNetwork:
+        """Raises ``OSError`` for a name nobody has."""
+        if name not in self._nodes:
+            raise OSError(errno.EHOSTUNREACH, f"{name}: no such machine")
+        return self._nodes[name]
+
+    def join(self, client: SimNetwork, server: SimNetwork, listener: SimListener, host: str) -> SimStream:
+        up, down = _Pipe(self, client.name, server.name), _Pipe(self, server.name, client.name)
+        near = SimStream(client.name, server.name, f"{host}:{listener.port}", down, up)
+        far = SimStream(server.name, client.name, f"{client.name}:{client.free_port()}", up, down)
+        self._streams = [stream for stream in self._streams if not stream.closed]
+        self._streams += [near, far]
+        listener.offer(far)
+        return near
+
+    def split(self, count: int) -> int:
+        """How many of ``count`` bytes one receive gets."""
+        if count > 1 and self._rng.random() < self.split_probability:
+            return self._rng.randint(1, count)
+        return count
+
+    # ------------------------------------------------------------ trouble
+
+    def is_cut(self, source: str, target: str) -> bool:
+        return (source, target) in self._cuts
+
+    def cut(self, source: str, target: str) -> None:
+        """Nothing from ``source`` reaches ``target`` any more; nothing is lost, and connecting takes until it heals."""
+        self._cuts[source, target] = None
+
+    def heal(self, source: str, target: str) -> None:
+        self._cuts.pop((source, target), None)
+        self._wake()
+
+    def heal_all(self) -> None:
+        self._cuts.clear()
+        self._wake()
+
+    def reset(self, one: str, other: str) -> None:
+        """Every connection between two machines fails at both ends."""
+        for stream in self._streams:
+            if {stream.node, stream.peer_node} == {one, other}:
+                stream.reset()
+
+    def crash(self, name: str) -> None:
+        """A machine dies: its connections are reset, and it listens no more."""
+        for stream in self._streams:
+            if name in (stream.node, stream.peer_node):
+                stream.reset()
+        for listener in list(self.find(name).listeners.values()):
+            listener.close()
+
+    def _wake(self) -> None:
+        self.changed.fire()
+        for stream in self._streams:
+            stream.wake()

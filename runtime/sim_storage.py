@@ -1,0 +1,347 @@
+"""Files in memory, on a disk that outlives the process: a crash loses what was not synced.
+
+``SimDisk`` is the disk, ``mount()`` a process's ``Storage``. Names (create, rename, remove) are journalled at once, as
+an ordered file system does; contents reach the disk by ``sync``. A crash keeps of an unsynced tail a prefix of random
+length, perhaps with its end zeroed, and of a file overwritten in place either the old or the new content.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import posixpath
+import random
+from collections.abc import Callable
+
+import trio
+
+from runtime.env import Buffer, Clock
+from runtime.sim_clock import SimClock
+
+SECTOR_BYTES = 512
+_UNLIMITED_BYTES = 1 << 40
+
+
+def _os_error(number: int, path: str) -> OSError:
+    return OSError(number, os.strerror(number), path)
+
+
+class _Inode:
+    """One file's bytes. ``overwritten`` is the synced content when something below ``synced_size`` changed since."""
+
+    __slots__ = ("content", "modified_ms", "overwritten", "synced_size")
+
+    def __init__(self, now_ms: int) -> None:
+        self.content = bytearray()
+        self.synced_size = 0
+        self.overwritten: bytes | None = None
+        self.modified_ms = now_ms
+
+    def before_change(self, offset: int) -> None:
+        if offset < self.synced_size and self.overwritten is None:
+            self.overwritten = bytes(self.content[: self.synced_size])
+
+    def synced(self, size: int) -> None:
+        """Everything up to ``size`` is on disk; what was appended after the sync began is not."""
+        self.synced_size = min(size, len(self.content))
+        self.overwritten = None
+
+    def crash(self, rng: random.Random) -> None:
+        if self.overwritten is not None and rng.random() < 0.5:
+            self.content = bytearray(self.overwritten)
+        elif len(self.content) > self.synced_size:
+            kept = rng.randint(self.synced_size, len(self.content))
+            del self.content[kept:]
+            torn = min(kept - self.synced_size, SECTOR_BYTES)
+            if torn and rng.random() < 0.5:
+                zeroed = rng.randint(1, torn)
+                self.content[kept - zeroed :] = bytes(zeroed)
+        self.synced(len(self.content))
+
+
+class SimDisk:
+    """One machine's disk. ``capacity_bytes`` bounds the sum of all files; ``write_errno`` makes every write fail."""
+
+    def __init__(
+        self,
+        rng: random.Random,
+        *,
+        clock: Clock | None = None,
+        capacity_bytes: int = _UNLIMITED_BYTES,
+        sync_delay_s: Callable[[], float] = lambda: 0.0,
+    ) -> None:
+        self.capacity_bytes = capacity_bytes
+        self.write_errno: int | None = None
+        self.sync_delay_s = sync_delay_s
+        self.clock = clock or SimClock()
+        self.files: dict[str, _Inode] = {}
+        self.directories: dict[str, None] = {"/": None}
+        self.locks: dict[str, SimStorage] = {}
+        self._rng = rng
+
+    def mount(self) -> SimStorage:
+        """The disk as a new process sees it."""
+        return SimStorage(self)
+
+    def kill(self, storage: SimStorage) -> None:
+        """The process behind ``storage`` ends as by SIGKILL: its locks are gone, every byte it wrote is there."""
+        storage.fenced = True
+        self.locks = {path: owner for path, owner in self.locks.items() if owner is not storage}
+
+    def crash(self, storage: SimStorage) -> None:
+        """The machine goes down, and with it the process behind ``storage`` and all unsynced bytes."""
+        self.kill(storage)
+        for inode in self.files.values():
+            inode.crash(self._rng)
+
+    @property
+    def used_bytes(self) -> int:
+        return sum(len(inode.content) for inode in self.files.values())
+
+    def check_write(self, path: str, growth_bytes: int) -> None:
+        if self.write_errno is not None:
+            raise _os_error(self.write_errno, path)
+        limited = self.capacity_bytes < _UNLIMITED_BYTES
+        if limited and growth_bytes > 0 and self.used_bytes + growth_bytes > self.capacity_bytes:
+            raise _os_error(errno.ENOSPC, path)
+
+
+class SimFileRange:
+    """A piece of a file, readable as long as it is held."""
+
+    __slots__ = ("_inode", "length", "offset")
+
+    def __init__(self, inode: _Inode, offset: int, length: int) -> None:
+        self._inode = inode
+        self.offset = offset
+        self.length = length
+
+    def __len__(self) -> int:
+        return self.length
+
+    def read(self) -> bytes:
+        return bytes(self._inode.content[self.offset : self.offset + self.length])
+
+
+class SimFile:
+    """One open file."""
+
+    __slots__ = ("_closed", "_inode", "_path", "_storage")
+
+    def __init__(self, storage: SimStorage, path: str, inode: _Inode) -> None:
+        self._storage = storage
+        self._path = path
+        self._inode = inode
+        self._closed = False
+
+    @property
+    def path(self) -> str:
+        return self._path
+
+    def _use(self) -> _Inode:
+        self._storage.check_fence(self._path)
+        if self._closed:
+            raise _os_error(errno.EBADF, self._path)
+        return self._inode
+
+    def _write(self, offset: int, data: Buffer) -> None:
+        inode = self._use()
+        end = offset + len(data)
+        self._storage.disk.check_write(self._path, end - len(inode.content))
+        inode.before_change(offset)
+        if offset > len(inode.content):
+            inode.content.extend(bytes(offset - len(inode.content)))
+        inode.content[offset:end] = data
+        inode.modified_ms = self._storage.disk.clock.now_ms()
+
+    def size(self) -> int:
+        return len(self._use().content)
+
+    def append(self, data: Buffer) -> None:
+        self._write(self.size(), data)
+
+    def pread(self, offset: int, length: int) -> bytes:
+        return bytes(self._use().content[offset : offset + length])
+
+    def pwrite(self, offset: int, data: Buffer) -> None:
+        self._write(offset, data)
+
+    def truncate(self, size: int) -> None:
+        inode = self._use()
+        missing = size - len(inode.content)
+        if missing > 0:
+            self._write(len(inode.content), bytes(missing))
+            return
+        inode.before_change(size)
+        del inode.content[size:]
+        inode.synced_size = min(inode.synced_size, size)
+
+    def range(self, offset: int, length: int) -> SimFileRange:
+        return SimFileRange(self._use(), offset, length)
+
+    async def sync(self) -> None:
+        inode = self._use()
+        size = len(inode.content)
+        await trio.sleep(self._storage.disk.sync_delay_s())
+        self._storage.check_fence(self._path)
+        inode.synced(size)
+
+    def close(self) -> None:
+        self._closed = True
+
+
+class SimStorage:
+    """``Storage`` of one process. Once ``fenced`` by a crash, every call fails: a dead process writes nothing."""
+
+    def __init__(self, disk: SimDisk) -> None:
+        self.disk = disk
+        self.fenced = False
+
+    def check_fence(self, path: str) -> None:
+        if self.fenced:
+            raise _os_error(errno.EIO, path)
+
+    def _path(self, path: str) -> str:
+        self.check_fence(path)
+        return posixpath.normpath(posixpath.join("/", path))
+
+    def _existing(self, path: str) -> _Inode:
+        normal = self._path(path)
+        if normal in self.disk.directories:
+            raise _os_error(errno.EISDIR, path)
+        if normal not in self.disk.files:
+            raise _os_error(errno.ENOENT, path)
+        return self.disk.files[normal]
+
+    def _check_parent(self, path: str) -> None:
+        parent = posixpath.dirname(path)
+        if parent in self.disk.files:
+            raise _os_error(errno.ENOTDIR, path)
+        if parent not in self.disk.directories:
+            raise _os_error(errno.ENOENT, path)
+
+    def open(self, path: str, *, create: bool = False) -> SimFile:
+        normal = self._path(path)
+        if create and normal not in self.disk.files and normal not in self.disk.directories:
+            self._check_parent(normal)
+            self.disk.check_write(path, 0)
+            self.disk.files[normal] = _Inode(self.disk.clock.now_ms())
+        return SimFile(self, path, self._existing(path))
+
+    def exists(self, path: str) -> bool:
+        normal = self._path(path)
+        return normal in self.disk.files or normal in self.disk.directories
+
+    def _names_under(self, directory: str) -> list[str]:
+        prefix = directory.rstrip("/") + "/"
+        return [
+            name for name in [*self.disk.directories, *self.disk.files] if name.startswith(prefix) and name != prefix
+        ]
+
+    def listdir(self, path: str) -> list[str]:
+        normal = self._path(path)
+        if normal in self.disk.files:
+            raise _os_error(errno.ENOTDIR, path)
+        if normal not in self.disk.directories:
+            raise _os_error(errno.ENOENT, path)
+        return sorted(
+            name.rpartition("/")[2] for name in self._names_under(normal) if posixpath.dirname(name) == normal
+        )
+
+    def makedirs(self, path: str) -> None:
+        normal = self._path(path)
+        if normal in self.disk.files:
+            raise _os_error(errno.EEXIST, path)
+        if normal in self.disk.directories:
+            return
+        self.disk.check_write(path, 0)
+        self.makedirs(posixpath.dirname(normal))
+        self.disk.directories[normal] = None
+
+    def rename(self, old: str, new: str) -> None:
+        source, target = self._path(old), self._path(new)
+        self._check_parent(target)
+        self.disk.check_write(old, 0)
+        if source in self.disk.files:
+            if target in self.disk.directories:
+                raise _os_error(errno.EISDIR, new)
+            self.disk.files[target] = self.disk.files.pop(source)
+        elif source in self.disk.directories:
+            self._rename_directory(source, target)
+        else:
+            raise _os_error(errno.ENOENT, old)
+
+    def _rename_directory(self, source: str, target: str) -> None:
+        if target in self.disk.files:
+            raise _os_error(errno.ENOTDIR, target)
+        if target in self.disk.directories and self._names_under(target):
+            raise _os_error(errno.ENOTEMPTY, target)
+        for name in self._names_under(source):
+            moved = target + name.removeprefix(source)
+            if name in self.disk.files:
+                self.disk.files[moved] = self.disk.files.pop(name)
+            else:
+                del self.disk.directories[name]
+                self.disk.directories[moved] = None
+        del self.disk.directories[source]
+        self.disk.directories[target] = None
+
+    def remove(self, path: str) -> None:
+        self._existing(path)
+        self.disk.check_write(path, 0)
+        del self.disk.files[self._path(path)]
+
+    def remove_tree(self, path: str) -> None:
+        normal = self._path(path)
+        if normal in self.disk.files:
+            raise _os_error(errno.ENOTDIR, path)
+        if normal not in self.disk.directories:
+            raise _os_error(errno.ENOENT, path)
+        for name in [*self._names_under(normal), normal]:
+            self.disk.files.pop(name, None)
+            self.disk.directories.pop(name, None)
+
+    def size(self, path: str) -> int:
+        return len(self._existing(path).content)
+
+    def modified_ms(self, path: str) -> int:
+        return self._existing(path).modified_ms
+
+    def read_bytes(self, path: str) -> bytes:
+        return bytes(self._existing(path).content)
+
+    def write_atomic(self, path: str, data: bytes) -> None:
+        normal = self._path(path)
+        if normal in self.disk.directories:
+            raise _os_error(errno.EISDIR, path)
+        self._check_parent(normal)
+        self.disk.check_write(path, len(data))
+        inode = _Inode(self.disk.clock.now_ms())
+        inode.content += data
+        inode.synced(len(data))
+        self.disk.files[normal] = inode
+
+    def lock(self, path: str) -> Callable[[], None]:
+        self.open(path, create=True).close()
+        normal = self._path(path)
+        if normal in self.disk.locks:
+            raise BlockingIOError(errno.EWOULDBLOCK, os.strerror(errno.EWOULDBLOCK), path)
+        self.disk.locks[normal] = self
+
+        def release() -> None:
+            if self.disk.locks.get(normal) is self:
+                del self.disk.locks[normal]
+
+        return release
+
+    def free_bytes(self, path: str) -> int:
+        self._path(path)
+        return self.disk.capacity_bytes - self.disk.used_bytes
+
+    def total_bytes(self, path: str) -> int:
+        self._path(path)
+        return self.disk.capacity_bytes
+
+    async def sync_directory(self, path: str) -> None:
+        self._path(path)
+        await trio.sleep(self.disk.sync_delay_s())

@@ -1,0 +1,377 @@
+"""What ``Network`` promises: by TCP under trio and asyncio, and by the simulated network."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import anyio
+import pytest
+import trio
+
+from runtime import real_anyio, real_trio
+from runtime.env import File, Network, Stream
+from runtime.sim_network import SimFabric
+from runtime.sim_scheduler import run_deterministic
+from runtime.sim_storage import SimDisk
+
+HOST = "127.0.0.1"
+DEADLINE_S = 10.0
+
+
+@dataclass
+class World:
+    """A network, a way to make a file of given content, and a runner for a scenario."""
+
+    kind: str
+    folder: Path
+
+    def run(self, scenario: Callable[[World, Network], Awaitable[None]]) -> None:
+        if self.kind == "simulated":
+            for seed in range(5):
+                run_deterministic(seed, self._run, scenario, seed)
+        elif self.kind == "trio":
+            trio.run(self._run, scenario, 0)
+        else:
+            anyio.run(self._run, scenario, 0, backend="asyncio")
+
+    async def _run(self, scenario: Callable[[World, Network], Awaitable[None]], seed: int) -> None:
+        with anyio.fail_after(DEADLINE_S):
+            await scenario(self, self._network(seed))
+
+    def _network(self, seed: int) -> Network:
+        if self.kind == "simulated":
+            rng = random.Random(seed)
+            fabric = SimFabric(rng, delay_s=partial(rng.uniform, 0, 0.01), split_probability=0.5)
+            return fabric.node("here")
+        return real_trio.RealNetwork() if self.kind == "trio" else real_anyio.RealNetwork()
+
+    def file(self, content: bytes) -> File:
+        storage: Any
+        if self.kind == "simulated":
+            storage = SimDisk(random.Random(0)).mount()
+            path = "/file"
+        else:
+            storage = real_trio.RealStorage()
+            path = str(self.folder / "file")
+        file: File = storage.open(path, create=True)
+        file.append(content)
+        return file
+
+
+@pytest.fixture(params=["trio", "asyncio", "simulated"])
+def world(request: pytest.FixtureRequest, tmp_path: Path) -> World:
+    return World(request.param, tmp_path)
+
+
+async def connected(network: Network) -> tuple[Stream, Stream]:
+    """Client's and server's end of a fresh connection."""
+    listener = await network.listen(HOST, 0)
+    client = await network.connect(HOST, listener.port)
+    server = await listener.accept()
+    listener.close()
+    return client, server
+
+
+async def receive_all(stream: Stream) -> bytes:
+    received, buffer = bytearray(), memoryview(bytearray(65_536))
+    while count := await stream.receive_into(buffer):
+        received += buffer[:count]
+    return bytes(received)
+
+
+async def receive_exactly(stream: Stream, length: int) -> bytes:
+    buffer = memoryview(bytearray(length))
+    held = 0
+    while held < length:
+        count = await stream.receive_into(buffer[held:])
+        assert count > 0
+        held += count
+    return bytes(buffer)
+
+
+def test_bytes_arrive_whole_and_in_order_both_ways(world: World) -> None:
+    async def scenario(world: World, network: Network) -> None:
+        client, server = await connected(network)
+        there, back = random.Random(1).randbytes(700_000), random.Random(2).randbytes(300_000)
+        received: dict[str, bytes] = {}
+
+        async def receive(name: str, stream: Stream) -> None:
+            received[name] = await receive_all(stream)
+
+        async def send(stream: Stream, data: bytes) -> None:
+            for start in range(0, len(data), 100_000):
+                await stream.send([data[start : start + 50_000], memoryview(data)[start + 50_000 : start + 100_000]])
+
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(receive, "there", server)
+            async with anyio.create_task_group() as senders:
+                senders.start_soon(send, client, there)
+                senders.start_soon(send, server, back)
+                assert await receive_exactly(client, len(back)) == back
+            client.close()
+        assert received["there"] == there
+        server.close()
+
+    world.run(scenario)
+
+
+def test_file_ranges_small_and_large_are_sent_among_buffers(world: World) -> None:
+    async def scenario(world: World, network: Network) -> None:
+        client, server = await connected(network)
+        content = random.Random(3).randbytes(600_000)
+        file = world.file(content)
+        parts: list[Any] = [
+            b"header",
+            file.range(0, 0),
+            file.range(10, 4096),
+            bytearray(b"middle"),
+            file.range(5, 500_000),
+            file.range(599_999, 1),
+            b"",
+            b"tail",
+        ]
+        expected = b"".join([b"header", content[10:4106], b"middle", content[5:500_005], content[599_999:], b"tail"])
+        received = b""
+
+        async def receive() -> None:
+            nonlocal received
+            received = await receive_all(server)
+
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(receive)
+            await client.send(parts)
+            client.close()
+        assert received == expected
+        server.close()
+
+    world.run(scenario)
+
+
+def test_many_small_parts_are_one_message(world: World) -> None:
+    async def scenario(world: World, network: Network) -> None:
+        client, server = await connected(network)
+        await client.send([bytes([n % 256]) * (n % 5) for n in range(500)])
+        client.close()
+        assert await receive_all(server) == b"".join(bytes([n % 256]) * (n % 5) for n in range(500))
+        server.close()
+
+    world.run(scenario)
+
+
+@pytest.mark.parametrize("length", [1000, 100_000])
+def test_a_range_that_lost_its_bytes_is_an_error_not_garbage(world: World, length: int) -> None:
+    async def scenario(world: World, network: Network) -> None:
+        client, server = await connected(network)
+        file = world.file(bytes(length))
+        part = file.range(0, length)
+        file.truncate(length // 2)
+        with pytest.raises(OSError, match="file ends"):
+            await client.send([b"header", part])
+        client.close()
+        server.close()
+
+    world.run(scenario)
+
+
+def test_a_range_outlives_close_of_its_file(world: World) -> None:
+    async def scenario(world: World, network: Network) -> None:
+        client, server = await connected(network)
+        file = world.file(b"x" * 5000)
+        part = file.range(1, 4999)
+        file.close()
+        await client.send([part])
+        client.close()
+        assert await receive_all(server) == b"x" * 4999
+        server.close()
+
+    world.run(scenario)
+
+
+def test_wait_readable_returns_for_data_and_for_the_end(world: World) -> None:
+    async def scenario(world: World, network: Network) -> None:
+        client, server = await connected(network)
+        woken = []
+
+        async def wait() -> None:
+            await server.wait_readable()
+            woken.append("readable")
+
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(wait)
+            await anyio.wait_all_tasks_blocked()
+            assert woken == []
+            await client.send([b"x"])
+        assert await receive_exactly(server, 1) == b"x"
+        client.close()
+        await server.wait_readable()
+        assert await server.receive_into(memoryview(bytearray(1))) == 0
+        server.close()
+
+    world.run(scenario)
+
+
+def test_closing_wakes_the_tasks_that_wait_on_the_stream(world: World) -> None:
+    async def scenario(world: World, network: Network) -> None:
+        client, server = await connected(network)
+        errors: list[str] = []
+
+        async def expect_error(name: str, wait: Callable[[], Awaitable[Any]]) -> None:
+            try:
+                await wait()
+            except OSError:
+                errors.append(name)
+
+        async def fill() -> None:
+            while True:
+                await client.send([bytes(1_000_000)])
+
+        silent, other = await connected(network)
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(expect_error, "wait", client.wait_readable)
+            tasks.start_soon(expect_error, "send", fill)
+            tasks.start_soon(expect_error, "receive", lambda: silent.receive_into(memoryview(bytearray(1))))
+            await anyio.wait_all_tasks_blocked()
+            client.close()
+            silent.close()
+        assert sorted(errors) == ["receive", "send", "wait"]
+        client.close()
+        for call in (lambda: client.send([b"x"]), client.wait_readable):
+            with pytest.raises(OSError):
+                await call()
+        with pytest.raises(OSError):
+            await client.receive_into(memoryview(bytearray(1)))
+        server.close()
+        other.close()
+
+    world.run(scenario)
+
+
+def test_sending_to_a_closed_peer_fails_in_the_end(world: World) -> None:
+    async def scenario(world: World, network: Network) -> None:
+        client, server = await connected(network)
+        server.close()
+
+        async def send_much() -> None:
+            for _ in range(1000):
+                await client.send([bytes(10_000)])
+
+        with pytest.raises(OSError):
+            await send_much()
+        client.close()
+
+    world.run(scenario)
+
+
+def test_a_sender_waits_for_a_slow_reader(world: World) -> None:
+    async def scenario(world: World, network: Network) -> None:
+        client, server = await connected(network)
+        sent = []
+
+        async def send() -> None:
+            await client.send([bytes(50_000_000)])
+            sent.append(True)
+            client.close()
+
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(send)
+            await receive_exactly(server, 1000)
+            await anyio.wait_all_tasks_blocked()
+            assert sent == []
+            tasks.cancel_scope.cancel()
+        client.close()
+        server.close()
+
+    world.run(scenario)
+
+
+def test_connecting_where_nobody_listens_is_refused(world: World) -> None:
+    async def scenario(world: World, network: Network) -> None:
+        listener = await network.listen(HOST, 0)
+        port = listener.port
+        listener.close()
+        with pytest.raises(ConnectionRefusedError):
+            await network.connect(HOST, port)
+        with pytest.raises(OSError):
+            await network.connect("no-such-host.invalid", port)
+
+    world.run(scenario)
+
+
+def test_a_port_is_listened_on_once_and_is_free_after_close(world: World) -> None:
+    async def scenario(world: World, network: Network) -> None:
+        listener = await network.listen(HOST, 0)
+        assert listener.port > 0
+        with pytest.raises(OSError):
+            await network.listen(HOST, listener.port)
+        listener.close()
+        again = await network.listen(HOST, listener.port)
+        assert again.port == listener.port
+        again.close()
+
+    world.run(scenario)
+
+
+def test_closing_a_listener_wakes_who_accepts(world: World) -> None:
+    async def scenario(world: World, network: Network) -> None:
+        listener = await network.listen(HOST, 0)
+        errors: list[OSError] = []
+
+        async def accept() -> None:
+            try:
+                await listener.accept()
+            except OSError as error:
+                errors.append(error)
+
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(accept)
+            await anyio.wait_all_tasks_blocked()
+            listener.close()
+        assert len(errors) == 1
+        with pytest.raises(OSError):
+            await listener.accept()
+
+    world.run(scenario)
+
+
+def test_peers_are_named_host_and_port(world: World) -> None:
+    async def scenario(world: World, network: Network) -> None:
+        listener = await network.listen(HOST, 0)
+        client = await network.connect(HOST, listener.port)
+        server = await listener.accept()
+        assert client.peer == f"{HOST}:{listener.port}"
+        host, _, port = server.peer.rpartition(":")
+        assert host and port.isdigit()
+        for end in (client, server, listener):
+            end.close()
+
+    world.run(scenario)
+
+
+def test_a_busy_stream_lets_other_tasks_run(world: World) -> None:
+    async def scenario(world: World, network: Network) -> None:
+        client, server = await connected(network)
+        await client.send([bytes(1000)])
+        await server.wait_readable()  # from here on virtual time stands still: somebody always runs
+        turns = 0
+
+        async def count_turns() -> None:
+            nonlocal turns
+            while True:
+                await anyio.lowlevel.checkpoint()
+                turns += 1
+
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(count_turns)
+            for _ in range(500):
+                await receive_exactly(server, 1)
+            tasks.cancel_scope.cancel()
+        assert turns >= 50
+        client.close()
+        server.close()
+
+    world.run(scenario)

@@ -1,0 +1,249 @@
+"""What ``Storage`` promises: by the local file system and by the simulated disk."""
+
+from __future__ import annotations
+
+import errno
+import random
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+import trio
+import trio.testing
+
+from runtime.env import Storage
+from runtime.real_trio import RealStorage
+from runtime.sim_storage import SimDisk
+
+START_MS = 1_500_000_000_000
+
+
+@dataclass
+class World:
+    """A storage, a folder in it that exists and is empty, and another process's view of the same disk."""
+
+    storage: Storage
+    folder: str
+    other_process: Callable[[], Storage]
+
+    def path(self, name: str) -> str:
+        return f"{self.folder}/{name}"
+
+
+@pytest.fixture(params=["files", "memory"])
+def world(request: pytest.FixtureRequest, tmp_path: Path) -> World:
+    if request.param == "files":
+        return World(RealStorage(), str(tmp_path), RealStorage)
+
+    class StoppedClock:
+        def now_ms(self) -> int:
+            return START_MS + 1
+
+        def monotonic(self) -> float:
+            return 0.0
+
+    disk = SimDisk(random.Random(0), clock=StoppedClock())
+    storage = disk.mount()
+    storage.makedirs("/data")
+    return World(storage, "/data", disk.mount)
+
+
+def test_what_is_appended_can_be_read_at_any_position(world: World) -> None:
+    file = world.storage.open(world.path("f"), create=True)
+    assert (file.path, file.size()) == (world.path("f"), 0)
+    file.append(b"hello ")
+    file.append(memoryview(b"world"))
+    file.append(bytearray(b"!"))
+    file.append(b"")
+    assert file.size() == 12
+    assert file.pread(0, 12) == b"hello world!"
+    assert file.pread(6, 5) == b"world"
+    assert file.pread(10, 100) == b"d!"
+    assert file.pread(12, 1) == b""
+    assert file.pread(100, 1) == b""
+    file.close()
+    assert world.storage.read_bytes(world.path("f")) == b"hello world!"
+    assert world.storage.size(world.path("f")) == 12
+
+
+def test_overwriting_and_truncating(world: World) -> None:
+    file = world.storage.open(world.path("f"), create=True)
+    file.append(b"0123456789")
+    file.pwrite(2, b"ab")
+    assert file.pread(0, 10) == b"01ab456789"
+    file.truncate(5)
+    assert file.size() == 5
+    file.append(b"Z")
+    assert file.pread(0, 10) == b"01ab4Z"
+    file.truncate(8)
+    assert file.pread(0, 10) == b"01ab4Z\0\0"
+    file.close()
+
+
+def test_two_handles_see_one_file(world: World) -> None:
+    one = world.storage.open(world.path("f"), create=True)
+    two = world.storage.open(world.path("f"))
+    one.append(b"one")
+    two.append(b"two")
+    assert one.size() == two.size() == 6
+    assert one.pread(0, 6) == b"onetwo"
+
+
+def test_opening_what_is_not_there(world: World) -> None:
+    with pytest.raises(FileNotFoundError):
+        world.storage.open(world.path("none"))
+    with pytest.raises(FileNotFoundError):
+        world.storage.open(world.path("none/f"), create=True)
+    with pytest.raises(IsADirectoryError):
+        world.storage.open(world.folder)
+    for call in (world.storage.size, world.storage.read_bytes, world.storage.remove, world.storage.listdir):
+        with pytest.raises(FileNotFoundError):
+            call(world.path("none"))
+    with pytest.raises(FileNotFoundError):
+        world.storage.remove_tree(world.path("none"))
+    with pytest.raises(FileNotFoundError):
+        world.storage.rename(world.path("none"), world.path("g"))
+
+
+def test_a_closed_file_is_not_used(world: World) -> None:
+    file = world.storage.open(world.path("f"), create=True)
+    file.close()
+    file.close()
+    for call in (file.size, lambda: file.append(b"x"), lambda: file.pread(0, 1), lambda: file.range(0, 1)):
+        with pytest.raises(OSError) as caught:
+            call()
+        assert caught.value.errno == errno.EBADF
+
+
+def test_a_range_stays_readable_after_close_and_unlink(world: World) -> None:
+    file = world.storage.open(world.path("f"), create=True)
+    file.append(b"0123456789")
+    piece = file.range(3, 4)
+    file.close()
+    world.storage.remove(world.path("f"))
+    assert not world.storage.exists(world.path("f"))
+    assert (piece.offset, piece.length, len(piece)) == (3, 4, 4)
+    assert piece.read() == b"3456"
+
+
+def test_directories(world: World) -> None:
+    storage = world.storage
+    storage.makedirs(world.path("a/b/c"))
+    storage.makedirs(world.path("a/b"))
+    for name in ("a/z", "a/m", "a/b/x"):
+        storage.open(world.path(name), create=True).close()
+    assert storage.listdir(world.path("a")) == ["b", "m", "z"]
+    assert storage.listdir(world.path("a/b")) == ["c", "x"]
+    with pytest.raises(NotADirectoryError):
+        storage.listdir(world.path("a/z"))
+    with pytest.raises(FileExistsError):
+        storage.makedirs(world.path("a/z"))
+    storage.remove_tree(world.path("a/b"))
+    assert storage.listdir(world.path("a")) == ["m", "z"]
+    storage.remove_tree(world.path("a"))
+    assert storage.listdir(world.folder) == []
+
+
+def test_rename_moves_files_and_whole_directories(world: World) -> None:
+    storage = world.storage
+    storage.makedirs(world.path("t-0/sub"))
+    file = storage.open(world.path("t-0/log"), create=True)
+    file.append(b"old")
+    storage.rename(world.path("t-0"), world.path("t-0.x-delete"))
+    file.append(b"er")
+    assert storage.listdir(world.folder) == ["t-0.x-delete"]
+    assert storage.listdir(world.path("t-0.x-delete")) == ["log", "sub"]
+    assert storage.read_bytes(world.path("t-0.x-delete/log")) == b"older"
+    storage.open(world.path("new"), create=True).append(b"new")
+    storage.rename(world.path("new"), world.path("t-0.x-delete/log"))
+    assert storage.read_bytes(world.path("t-0.x-delete/log")) == b"new"
+    storage.makedirs(world.path("full/x"))
+    with pytest.raises(OSError):
+        storage.rename(world.path("t-0.x-delete"), world.path("full"))
+
+
+def test_write_atomic_replaces_and_leaves_nothing_behind(world: World) -> None:
+    storage = world.storage
+    storage.write_atomic(world.path("c"), b"one")
+    reader = storage.open(world.path("c"))
+    storage.write_atomic(world.path("c"), b"second")
+    assert storage.read_bytes(world.path("c")) == b"second"
+    assert reader.pread(0, 10) == b"one"
+    assert storage.listdir(world.folder) == ["c"]
+    with pytest.raises(FileNotFoundError):
+        storage.write_atomic(world.path("none/c"), b"")
+    with pytest.raises(IsADirectoryError):
+        storage.write_atomic(world.folder, b"")
+
+
+def test_a_lock_keeps_others_out_until_released(world: World) -> None:
+    release = world.storage.lock(world.path(".lock"))
+    with pytest.raises(BlockingIOError):
+        world.storage.lock(world.path(".lock"))
+    other = world.other_process()
+    with pytest.raises(BlockingIOError):
+        other.lock(world.path(".lock"))
+    release()
+    other.lock(world.path(".lock"))()
+
+
+def test_space_and_times_are_told(world: World) -> None:
+    storage = world.storage
+    storage.open(world.path("f"), create=True).append(b"x")
+    assert 0 < storage.free_bytes(world.folder) <= storage.total_bytes(world.folder)
+    assert storage.modified_ms(world.path("f")) > START_MS
+
+
+@pytest.mark.trio
+async def test_sync_returns_for_everyone_who_waits(world: World) -> None:
+    files = [world.storage.open(world.path(f"f{n}"), create=True) for n in range(3)]
+    synced: list[str] = []
+
+    async def write_and_sync(number: int) -> None:
+        file = files[number % 3]
+        file.append(b"%d" % number)
+        await file.sync()
+        synced.append(file.path)
+
+    async with trio.open_nursery() as nursery:
+        for number in range(30):
+            nursery.start_soon(write_and_sync, number)
+    assert len(synced) == 30
+    await world.storage.sync_directory(world.folder)
+
+
+@pytest.mark.trio
+async def test_a_cancelled_sync_hurts_no_one_else(world: World) -> None:
+    file = world.storage.open(world.path("f"), create=True)
+    finished: list[int] = []
+
+    async def sync(number: int) -> None:
+        await file.sync()
+        finished.append(number)
+
+    async with trio.open_nursery() as nursery:
+        scopes = []
+        for number in range(6):
+            scope = trio.CancelScope()
+            scopes.append(scope)
+
+            async def guarded(number: int = number, scope: trio.CancelScope = scope) -> None:
+                with scope:
+                    await sync(number)
+
+            nursery.start_soon(guarded)
+        for scope in scopes[::2]:
+            scope.cancel()
+    assert {1, 3, 5} <= set(finished)
+
+
+@pytest.mark.trio
+async def test_a_file_closed_while_it_syncs_is_synced_still(world: World) -> None:
+    file = world.storage.open(world.path("f"), create=True)
+    file.append(b"x")
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(file.sync)
+        await trio.testing.wait_all_tasks_blocked()
+        file.close()
+    assert world.storage.read_bytes(world.path("f")) == b"x"
