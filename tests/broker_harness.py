@@ -1,0 +1,185 @@
+"""One broker on real sockets and files, with a fake ZooKeeper; the test plays the controller.
+
+``async with one_broker(tmp_path) as broker: await broker.create_topic("t", 2)``.
+"""
+
+from __future__ import annotations
+
+import struct
+import uuid
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import trio
+
+from broker.config import BrokerConfig, ListenerAddress
+from broker.process import run
+from protocol.generated.leader_and_isr import (
+    LeaderAndIsrPartitionState,
+    LeaderAndIsrRequest,
+    LeaderAndIsrTopicState,
+)
+from protocol.generated.stop_replica import (
+    StopReplicaPartitionState,
+    StopReplicaRequest,
+    StopReplicaTopicState,
+)
+from protocol.generated.update_metadata import (
+    UpdateMetadataBroker,
+    UpdateMetadataEndpoint,
+    UpdateMetadataPartitionState,
+    UpdateMetadataRequest,
+    UpdateMetadataTopicState,
+)
+from runtime.channel import Channel
+from runtime.env import Env
+from runtime.real_trio import real_env
+from runtime.sim_zk import FakeZk
+
+BROKER_ID = 1
+CONTROLLER_EPOCH = 5
+DEADLINE_S = 30.0
+
+
+class OneBroker:
+    """A running broker, and the controller's part of the conversation."""
+
+    def __init__(self, address: ListenerAddress, channel: Channel, zk: FakeZk, env: Env) -> None:
+        self.host = "127.0.0.1"
+        self.port = address.port
+        self.channel = channel
+        self.zk = zk
+        self.env = env
+        self.controller_epoch = CONTROLLER_EPOCH
+
+    @property
+    def bootstrap(self) -> str:
+        return f"{self.host}:{self.port}"
+
+    async def request(self, body: Any, version: int | None = None) -> Any:
+        """Send one request on the harness's own connection."""
+        return await self.channel.request(body, version=version, timeout_s=DEADLINE_S)
+
+    async def create_topic(self, topic: str, partitions: int = 1, *, leader_epoch: int = 0) -> uuid.UUID:
+        """Make the broker lead every partition of a topic, and tell it so."""
+        topic_id = uuid.uuid5(uuid.NAMESPACE_DNS, topic)
+        states = [
+            LeaderAndIsrPartitionState(
+                partition_index=index,
+                controller_epoch=self.controller_epoch,
+                leader=BROKER_ID,
+                leader_epoch=leader_epoch,
+                isr=[BROKER_ID],
+                replicas=[BROKER_ID],
+                is_new=True,
+            )
+            for index in range(partitions)
+        ]
+        response = await self.leader_and_isr(topic, topic_id, states)
+        codes = {error.error_code for found in response.topics for error in found.partition_errors}
+        assert response.error_code == 0 and codes == {0}
+        await self.update_metadata(topic, topic_id, partitions, leader_epoch=leader_epoch)
+        return topic_id
+
+    async def leader_and_isr(self, topic: str, topic_id: uuid.UUID, states: list[LeaderAndIsrPartitionState]) -> Any:
+        return await self.request(
+            LeaderAndIsrRequest(
+                controller_id=1000,
+                controller_epoch=self.controller_epoch,
+                topic_states=[LeaderAndIsrTopicState(topic_name=topic, topic_id=topic_id, partition_states=states)],
+            )
+        )
+
+    async def update_metadata(
+        self, topic: str, topic_id: uuid.UUID, partitions: int, *, leader: int = BROKER_ID, leader_epoch: int = 0
+    ) -> Any:
+        """Describe a topic to the broker; ``leader`` -2 takes it away."""
+        states = [
+            UpdateMetadataPartitionState(
+                partition_index=index,
+                controller_epoch=self.controller_epoch,
+                leader=leader,
+                leader_epoch=leader_epoch,
+                isr=[BROKER_ID],
+                replicas=[BROKER_ID],
+            )
+            for index in range(partitions)
+        ]
+        endpoint = UpdateMetadataEndpoint(host=self.host, port=self.port, listener="PLAINTEXT")
+        return await self.request(
+            UpdateMetadataRequest(
+                controller_id=1000,
+                controller_epoch=self.controller_epoch,
+                topic_states=[UpdateMetadataTopicState(topic_name=topic, topic_id=topic_id, partition_states=states)],
+                live_brokers=[UpdateMetadataBroker(id=BROKER_ID, endpoints=[endpoint], rack=None)],
+            )
+        )
+
+    async def stop_replica(self, topic: str, partition: int, *, leader_epoch: int, delete: bool) -> Any:
+        state = StopReplicaPartitionState(
+            partition_index=partition, leader_epoch=leader_epoch, delete_partition=delete
+        )
+        return await self.request(
+            StopReplicaRequest(
+                controller_id=1000,
+                controller_epoch=self.controller_epoch,
+                topic_states=[StopReplicaTopicState(topic_name=topic, partition_states=[state])],
+            )
+        )
+
+    async def raw(self) -> trio.SocketStream:
+        """A bare connection, for bytes that no client would send."""
+        return await trio.open_tcp_stream(self.host, self.port)
+
+
+@asynccontextmanager
+async def one_broker(directory: Path, settings: Mapping[str, str] | None = None) -> AsyncIterator[OneBroker]:
+    """Run a broker for the length of a block; it is shut down in order."""
+    zk = FakeZk()
+    env = real_env(zk=zk.session())
+    given = {
+        "broker.id": str(BROKER_ID),
+        "zookeeper.connect": "fake:2181",
+        "listeners": "PLAINTEXT://127.0.0.1:0",
+        "log.dirs": str(directory),
+        "controlled.shutdown.enable": "false",
+        **(settings or {}),
+    }
+    config = BrokerConfig.from_given(given)
+    ready = trio.Event()
+    found: list[ListenerAddress] = []
+
+    def on_ready(advertised: Mapping[str, ListenerAddress]) -> None:
+        found.append(advertised["PLAINTEXT"])
+        ready.set()
+
+    async with trio.open_nursery() as nursery:
+
+        async def serve() -> None:
+            await run(config, env, on_ready=on_ready)
+
+        nursery.start_soon(serve)
+        with trio.fail_after(DEADLINE_S):
+            await ready.wait()
+        async with Channel.open(env.network, "127.0.0.1", found[0].port, client_id="harness") as channel:
+            yield OneBroker(found[0], channel, zk, env)
+        nursery.cancel_scope.cancel()
+
+
+def frame(body: bytes) -> bytes:
+    """A body with its size in front."""
+    return struct.pack(">i", len(body)) + body
+
+
+async def closes(stream: trio.SocketStream) -> bool:
+    """Whether the other side closes the connection in time."""
+    with trio.move_on_after(DEADLINE_S):
+        try:
+            while await stream.receive_some(65536):
+                pass
+        except trio.BrokenResourceError:
+            return True
+        return True
+    return False
