@@ -113,9 +113,10 @@ def _write_class(
 ) -> None:
     source.line(f"class {name}({base}):")
     with source.indented():
-        source.line("__slots__ = (")
+        source.line("FIELDS: ClassVar[tuple[str, ...]] = (")
         source.lines_of([f'    "{f.name}",' for f in fields])
         source.line(")")
+        source.line("__slots__ = FIELDS")
         source.lines_of(class_lines)
         source.line()
         if not fields:

@@ -144,7 +144,9 @@ class DecoderWriter:
             source.line("pos += n * 16")
             return
         source.line(f"{target} = []")
-        source.line("for _ in range(n):")
+        # A variable of its own: mypyc looks at the bound of a range again on every turn, and n changes in the loop.
+        source.line(f"{target}_count = n")
+        source.line(f"for _ in range({target}_count):")
         with source.indented():
             if f.fields:
                 self.struct(f.fields, inner)

@@ -122,16 +122,19 @@ Encoder = Callable[[Any, bytearray, list[Part]], None]
 class Struct:
     """Base of every generated class: equality and repr by fields."""
 
-    __slots__: tuple[str, ...] = ()
+    __slots__ = ()
+
+    FIELDS: ClassVar[tuple[str, ...]] = ()
+    """Names of the attributes, in the order of the field table. (A compiled class has no ``__slots__``.)"""
     __hash__ = None  # type: ignore[assignment]
 
     def __eq__(self, other: object) -> bool:
         if type(self) is not type(other):
             return NotImplemented
-        return all(getattr(self, name) == getattr(other, name) for name in self.__slots__)
+        return all(getattr(self, name) == getattr(other, name) for name in self.FIELDS)
 
     def __repr__(self) -> str:
-        fields = ", ".join(f"{name}={getattr(self, name)!r}" for name in self.__slots__)
+        fields = ", ".join(f"{name}={getattr(self, name)!r}" for name in self.FIELDS)
         return f"{type(self).__name__}({fields})"
 
 

@@ -38,10 +38,11 @@ _unpack_t = Struct(">?").unpack_from
 _unpack_tB = Struct(">?B").unpack_from
 
 class AlterableConfig(Base):
-    __slots__ = (
+    FIELDS: ClassVar[tuple[str, ...]] = (
         "name",
         "value",
     )
+    __slots__ = FIELDS
 
     def __init__(
         self,
@@ -54,11 +55,12 @@ class AlterableConfig(Base):
 
 
 class AlterConfigsResource(Base):
-    __slots__ = (
+    FIELDS: ClassVar[tuple[str, ...]] = (
         "resource_type",
         "resource_name",
         "configs",
     )
+    __slots__ = FIELDS
 
     def __init__(
         self,
@@ -73,12 +75,13 @@ class AlterConfigsResource(Base):
 
 
 class AlterConfigsResourceResponse(Base):
-    __slots__ = (
+    FIELDS: ClassVar[tuple[str, ...]] = (
         "error_code",
         "error_message",
         "resource_type",
         "resource_name",
     )
+    __slots__ = FIELDS
 
     def __init__(
         self,
@@ -102,7 +105,8 @@ def _decode_alter_configs_request_v0(data: memoryview) -> tuple[AlterConfigsRequ
     if n < 0 or n * 7 > size - pos:
         raise bad_length("resources", n, pos, size)
     resources = []
-    for _ in range(n):
+    resources_count = n
+    for _ in range(resources_count):
         resources_resource_type, n = _unpack_bh(data, pos)
         pos += 3
         end = pos + n
@@ -115,7 +119,8 @@ def _decode_alter_configs_request_v0(data: memoryview) -> tuple[AlterConfigsRequ
         if n < 0 or n * 4 > size - pos:
             raise bad_length("resources[].configs", n, pos, size)
         resources_configs = []
-        for _ in range(n):
+        resources_configs_count = n
+        for _ in range(resources_configs_count):
             n, = _unpack_h(data, pos)
             pos += 2
             end = pos + n
@@ -181,7 +186,8 @@ def _decode_alter_configs_request_v2(data: memoryview) -> tuple[AlterConfigsRequ
     if n < 0 or n * 4 > size - pos:
         raise bad_length("resources", n, pos, size)
     resources = []
-    for _ in range(n):
+    resources_count = n
+    for _ in range(resources_count):
         resources_resource_type, n = _unpack_bB(data, pos)
         pos += 2
         if n > 127:
@@ -200,7 +206,8 @@ def _decode_alter_configs_request_v2(data: memoryview) -> tuple[AlterConfigsRequ
         if n < 0 or n * 3 > size - pos:
             raise bad_length("resources[].configs", n, pos, size)
         resources_configs = []
-        for _ in range(n):
+        resources_configs_count = n
+        for _ in range(resources_configs_count):
             n = data[pos]
             pos += 1
             if n > 127:
@@ -302,7 +309,8 @@ def _decode_alter_configs_response_v0(data: memoryview) -> tuple[AlterConfigsRes
     if n < 0 or n * 7 > size - pos:
         raise bad_length("responses", n, pos, size)
     responses = []
-    for _ in range(n):
+    responses_count = n
+    for _ in range(responses_count):
         responses_error_code, n = _unpack_hh(data, pos)
         pos += 4
         if n == -1:
@@ -357,7 +365,8 @@ def _decode_alter_configs_response_v2(data: memoryview) -> tuple[AlterConfigsRes
     if n < 0 or n * 6 > size - pos:
         raise bad_length("responses", n, pos, size)
     responses = []
-    for _ in range(n):
+    responses_count = n
+    for _ in range(responses_count):
         responses_error_code, n = _unpack_hB(data, pos)
         pos += 3
         if n > 127:
@@ -433,10 +442,11 @@ def _encode_alter_configs_response_v2(message: AlterConfigsResponse, out: bytear
 
 
 class AlterConfigsRequest(Message):
-    __slots__ = (
+    FIELDS: ClassVar[tuple[str, ...]] = (
         "resources",
         "validate_only",
     )
+    __slots__ = FIELDS
     API_KEY: ClassVar[int] = 33
     TABLE: ClassVar[str] = "alter_configs:REQUEST"
     DECODERS: ClassVar[dict[int, Decoder]] = {
@@ -461,10 +471,11 @@ class AlterConfigsRequest(Message):
 
 
 class AlterConfigsResponse(Message):
-    __slots__ = (
+    FIELDS: ClassVar[tuple[str, ...]] = (
         "throttle_time_ms",
         "responses",
     )
+    __slots__ = FIELDS
     API_KEY: ClassVar[int] = 33
     TABLE: ClassVar[str] = "alter_configs:RESPONSE"
     DECODERS: ClassVar[dict[int, Decoder]] = {

@@ -30,12 +30,13 @@ _unpack_iiB = Struct(">iiB").unpack_from
 _unpack_iqB = Struct(">iqB").unpack_from
 
 class PartitionData(Base):
-    __slots__ = (
+    FIELDS: ClassVar[tuple[str, ...]] = (
         "partition_index",
         "leader_epoch",
         "new_isr",
         "current_isr_version",
     )
+    __slots__ = FIELDS
 
     def __init__(
         self,
@@ -52,10 +53,11 @@ class PartitionData(Base):
 
 
 class TopicData(Base):
-    __slots__ = (
+    FIELDS: ClassVar[tuple[str, ...]] = (
         "name",
         "partitions",
     )
+    __slots__ = FIELDS
 
     def __init__(
         self,
@@ -68,7 +70,7 @@ class TopicData(Base):
 
 
 class AlterPartitionResponsePartitionData(Base):
-    __slots__ = (
+    FIELDS: ClassVar[tuple[str, ...]] = (
         "partition_index",
         "error_code",
         "leader_id",
@@ -76,6 +78,7 @@ class AlterPartitionResponsePartitionData(Base):
         "isr",
         "current_isr_version",
     )
+    __slots__ = FIELDS
 
     def __init__(
         self,
@@ -96,10 +99,11 @@ class AlterPartitionResponsePartitionData(Base):
 
 
 class AlterPartitionResponseTopicData(Base):
-    __slots__ = (
+    FIELDS: ClassVar[tuple[str, ...]] = (
         "name",
         "partitions",
     )
+    __slots__ = FIELDS
 
     def __init__(
         self,
@@ -122,7 +126,8 @@ def _decode_alter_partition_request_v0(data: memoryview) -> tuple[AlterPartition
     if n < 0 or n * 3 > size - pos:
         raise bad_length("topics", n, pos, size)
     topics = []
-    for _ in range(n):
+    topics_count = n
+    for _ in range(topics_count):
         n = data[pos]
         pos += 1
         if n > 127:
@@ -141,7 +146,8 @@ def _decode_alter_partition_request_v0(data: memoryview) -> tuple[AlterPartition
         if n < 0 or n * 14 > size - pos:
             raise bad_length("topics[].partitions", n, pos, size)
         topics_partitions = []
-        for _ in range(n):
+        topics_partitions_count = n
+        for _ in range(topics_partitions_count):
             topics_partitions_partition_index, topics_partitions_leader_epoch, n = _unpack_iiB(data, pos)
             pos += 9
             if n > 127:
@@ -226,7 +232,8 @@ def _decode_alter_partition_response_v0(data: memoryview) -> tuple[AlterPartitio
     if n < 0 or n * 3 > size - pos:
         raise bad_length("topics", n, pos, size)
     topics = []
-    for _ in range(n):
+    topics_count = n
+    for _ in range(topics_count):
         n = data[pos]
         pos += 1
         if n > 127:
@@ -245,7 +252,8 @@ def _decode_alter_partition_response_v0(data: memoryview) -> tuple[AlterPartitio
         if n < 0 or n * 20 > size - pos:
             raise bad_length("topics[].partitions", n, pos, size)
         topics_partitions = []
-        for _ in range(n):
+        topics_partitions_count = n
+        for _ in range(topics_partitions_count):
             topics_partitions_partition_index, topics_partitions_error_code, topics_partitions_leader_id, topics_partitions_leader_epoch, n = _unpack_ihiiB(data, pos)
             pos += 15
             if n > 127:
@@ -322,11 +330,12 @@ def _encode_alter_partition_response_v0(message: AlterPartitionResponse, out: by
 
 
 class AlterPartitionRequest(Message):
-    __slots__ = (
+    FIELDS: ClassVar[tuple[str, ...]] = (
         "broker_id",
         "broker_epoch",
         "topics",
     )
+    __slots__ = FIELDS
     API_KEY: ClassVar[int] = 56
     TABLE: ClassVar[str] = "alter_partition:REQUEST"
     DECODERS: ClassVar[dict[int, Decoder]] = {
@@ -349,11 +358,12 @@ class AlterPartitionRequest(Message):
 
 
 class AlterPartitionResponse(Message):
-    __slots__ = (
+    FIELDS: ClassVar[tuple[str, ...]] = (
         "throttle_time_ms",
         "error_code",
         "topics",
     )
+    __slots__ = FIELDS
     API_KEY: ClassVar[int] = 56
     TABLE: ClassVar[str] = "alter_partition:RESPONSE"
     DECODERS: ClassVar[dict[int, Decoder]] = {

@@ -24,10 +24,11 @@ _unpack_iB = Struct(">iB").unpack_from
 _unpack_ihB = Struct(">ihB").unpack_from
 
 class ReassignablePartition(Base):
-    __slots__ = (
+    FIELDS: ClassVar[tuple[str, ...]] = (
         "partition_index",
         "replicas",
     )
+    __slots__ = FIELDS
 
     def __init__(
         self,
@@ -40,10 +41,11 @@ class ReassignablePartition(Base):
 
 
 class ReassignableTopic(Base):
-    __slots__ = (
+    FIELDS: ClassVar[tuple[str, ...]] = (
         "name",
         "partitions",
     )
+    __slots__ = FIELDS
 
     def __init__(
         self,
@@ -56,11 +58,12 @@ class ReassignableTopic(Base):
 
 
 class ReassignablePartitionResponse(Base):
-    __slots__ = (
+    FIELDS: ClassVar[tuple[str, ...]] = (
         "partition_index",
         "error_code",
         "error_message",
     )
+    __slots__ = FIELDS
 
     def __init__(
         self,
@@ -75,10 +78,11 @@ class ReassignablePartitionResponse(Base):
 
 
 class ReassignableTopicResponse(Base):
-    __slots__ = (
+    FIELDS: ClassVar[tuple[str, ...]] = (
         "name",
         "partitions",
     )
+    __slots__ = FIELDS
 
     def __init__(
         self,
@@ -101,7 +105,8 @@ def _decode_alter_partition_reassignments_request_v0(data: memoryview) -> tuple[
     if n < 0 or n * 3 > size - pos:
         raise bad_length("topics", n, pos, size)
     topics = []
-    for _ in range(n):
+    topics_count = n
+    for _ in range(topics_count):
         n = data[pos]
         pos += 1
         if n > 127:
@@ -120,7 +125,8 @@ def _decode_alter_partition_reassignments_request_v0(data: memoryview) -> tuple[
         if n < 0 or n * 6 > size - pos:
             raise bad_length("topics[].partitions", n, pos, size)
         topics_partitions = []
-        for _ in range(n):
+        topics_partitions_count = n
+        for _ in range(topics_partitions_count):
             topics_partitions_partition_index, n = _unpack_iB(data, pos)
             pos += 5
             if n > 127:
@@ -220,7 +226,8 @@ def _decode_alter_partition_reassignments_response_v0(data: memoryview) -> tuple
     if n < 0 or n * 3 > size - pos:
         raise bad_length("responses", n, pos, size)
     responses = []
-    for _ in range(n):
+    responses_count = n
+    for _ in range(responses_count):
         n = data[pos]
         pos += 1
         if n > 127:
@@ -239,7 +246,8 @@ def _decode_alter_partition_reassignments_response_v0(data: memoryview) -> tuple
         if n < 0 or n * 8 > size - pos:
             raise bad_length("responses[].partitions", n, pos, size)
         responses_partitions = []
-        for _ in range(n):
+        responses_partitions_count = n
+        for _ in range(responses_partitions_count):
             responses_partitions_partition_index, responses_partitions_error_code, n = _unpack_ihB(data, pos)
             pos += 7
             if n > 127:
@@ -328,10 +336,11 @@ def _encode_alter_partition_reassignments_response_v0(message: AlterPartitionRea
 
 
 class AlterPartitionReassignmentsRequest(Message):
-    __slots__ = (
+    FIELDS: ClassVar[tuple[str, ...]] = (
         "timeout_ms",
         "topics",
     )
+    __slots__ = FIELDS
     API_KEY: ClassVar[int] = 45
     TABLE: ClassVar[str] = "alter_partition_reassignments:REQUEST"
     DECODERS: ClassVar[dict[int, Decoder]] = {
@@ -352,12 +361,13 @@ class AlterPartitionReassignmentsRequest(Message):
 
 
 class AlterPartitionReassignmentsResponse(Message):
-    __slots__ = (
+    FIELDS: ClassVar[tuple[str, ...]] = (
         "throttle_time_ms",
         "error_code",
         "error_message",
         "responses",
     )
+    __slots__ = FIELDS
     API_KEY: ClassVar[int] = 45
     TABLE: ClassVar[str] = "alter_partition_reassignments:RESPONSE"
     DECODERS: ClassVar[dict[int, Decoder]] = {

@@ -31,10 +31,11 @@ _unpack_ihB = Struct(">ihB").unpack_from
 _unpack_ii = Struct(">ii").unpack_from
 
 class AlterReplicaLogDirTopic(Base):
-    __slots__ = (
+    FIELDS: ClassVar[tuple[str, ...]] = (
         "name",
         "partitions",
     )
+    __slots__ = FIELDS
 
     def __init__(
         self,
@@ -47,10 +48,11 @@ class AlterReplicaLogDirTopic(Base):
 
 
 class AlterReplicaLogDir(Base):
-    __slots__ = (
+    FIELDS: ClassVar[tuple[str, ...]] = (
         "path",
         "topics",
     )
+    __slots__ = FIELDS
 
     def __init__(
         self,
@@ -63,10 +65,11 @@ class AlterReplicaLogDir(Base):
 
 
 class AlterReplicaLogDirPartitionResult(Base):
-    __slots__ = (
+    FIELDS: ClassVar[tuple[str, ...]] = (
         "partition_index",
         "error_code",
     )
+    __slots__ = FIELDS
 
     def __init__(
         self,
@@ -79,10 +82,11 @@ class AlterReplicaLogDirPartitionResult(Base):
 
 
 class AlterReplicaLogDirTopicResult(Base):
-    __slots__ = (
+    FIELDS: ClassVar[tuple[str, ...]] = (
         "topic_name",
         "partitions",
     )
+    __slots__ = FIELDS
 
     def __init__(
         self,
@@ -102,7 +106,8 @@ def _decode_alter_replica_log_dirs_request_v1(data: memoryview) -> tuple[AlterRe
     if n < 0 or n * 6 > size - pos:
         raise bad_length("dirs", n, pos, size)
     dirs = []
-    for _ in range(n):
+    dirs_count = n
+    for _ in range(dirs_count):
         n, = _unpack_h(data, pos)
         pos += 2
         end = pos + n
@@ -115,7 +120,8 @@ def _decode_alter_replica_log_dirs_request_v1(data: memoryview) -> tuple[AlterRe
         if n < 0 or n * 6 > size - pos:
             raise bad_length("dirs[].topics", n, pos, size)
         dirs_topics = []
-        for _ in range(n):
+        dirs_topics_count = n
+        for _ in range(dirs_topics_count):
             n, = _unpack_h(data, pos)
             pos += 2
             end = pos + n
@@ -170,7 +176,8 @@ def _decode_alter_replica_log_dirs_request_v2(data: memoryview) -> tuple[AlterRe
     if n < 0 or n * 3 > size - pos:
         raise bad_length("dirs", n, pos, size)
     dirs = []
-    for _ in range(n):
+    dirs_count = n
+    for _ in range(dirs_count):
         n = data[pos]
         pos += 1
         if n > 127:
@@ -189,7 +196,8 @@ def _decode_alter_replica_log_dirs_request_v2(data: memoryview) -> tuple[AlterRe
         if n < 0 or n * 3 > size - pos:
             raise bad_length("dirs[].topics", n, pos, size)
         dirs_topics = []
-        for _ in range(n):
+        dirs_topics_count = n
+        for _ in range(dirs_topics_count):
             n = data[pos]
             pos += 1
             if n > 127:
@@ -282,7 +290,8 @@ def _decode_alter_replica_log_dirs_response_v1(data: memoryview) -> tuple[AlterR
     if n < 0 or n * 6 > size - pos:
         raise bad_length("results", n, pos, size)
     results = []
-    for _ in range(n):
+    results_count = n
+    for _ in range(results_count):
         n, = _unpack_h(data, pos)
         pos += 2
         end = pos + n
@@ -295,7 +304,8 @@ def _decode_alter_replica_log_dirs_response_v1(data: memoryview) -> tuple[AlterR
         if n < 0 or n * 6 > size - pos:
             raise bad_length("results[].partitions", n, pos, size)
         results_partitions = []
-        for _ in range(n):
+        results_partitions_count = n
+        for _ in range(results_partitions_count):
             results_partitions_partition_index, results_partitions_error_code = _unpack_ih(data, pos)
             pos += 6
             results_partitions.append(AlterReplicaLogDirPartitionResult(
@@ -336,7 +346,8 @@ def _decode_alter_replica_log_dirs_response_v2(data: memoryview) -> tuple[AlterR
     if n < 0 or n * 3 > size - pos:
         raise bad_length("results", n, pos, size)
     results = []
-    for _ in range(n):
+    results_count = n
+    for _ in range(results_count):
         n = data[pos]
         pos += 1
         if n > 127:
@@ -355,7 +366,8 @@ def _decode_alter_replica_log_dirs_response_v2(data: memoryview) -> tuple[AlterR
         if n < 0 or n * 7 > size - pos:
             raise bad_length("results[].partitions", n, pos, size)
         results_partitions = []
-        for _ in range(n):
+        results_partitions_count = n
+        for _ in range(results_partitions_count):
             results_partitions_partition_index, results_partitions_error_code, n = _unpack_ihB(data, pos)
             pos += 7
             if n:
@@ -411,9 +423,10 @@ def _encode_alter_replica_log_dirs_response_v2(message: AlterReplicaLogDirsRespo
 
 
 class AlterReplicaLogDirsRequest(Message):
-    __slots__ = (
+    FIELDS: ClassVar[tuple[str, ...]] = (
         "dirs",
     )
+    __slots__ = FIELDS
     API_KEY: ClassVar[int] = 34
     TABLE: ClassVar[str] = "alter_replica_log_dirs:REQUEST"
     DECODERS: ClassVar[dict[int, Decoder]] = {
@@ -434,10 +447,11 @@ class AlterReplicaLogDirsRequest(Message):
 
 
 class AlterReplicaLogDirsResponse(Message):
-    __slots__ = (
+    FIELDS: ClassVar[tuple[str, ...]] = (
         "throttle_time_ms",
         "results",
     )
+    __slots__ = FIELDS
     API_KEY: ClassVar[int] = 34
     TABLE: ClassVar[str] = "alter_replica_log_dirs:RESPONSE"
     DECODERS: ClassVar[dict[int, Decoder]] = {

@@ -37,11 +37,12 @@ _unpack_iB = Struct(">iB").unpack_from
 _unpack_q = Struct(">q").unpack_from
 
 class ApiVersion(Base):
-    __slots__ = (
+    FIELDS: ClassVar[tuple[str, ...]] = (
         "api_key",
         "min_version",
         "max_version",
     )
+    __slots__ = FIELDS
 
     def __init__(
         self,
@@ -56,11 +57,12 @@ class ApiVersion(Base):
 
 
 class SupportedFeatureKey(Base):
-    __slots__ = (
+    FIELDS: ClassVar[tuple[str, ...]] = (
         "name",
         "min_version",
         "max_version",
     )
+    __slots__ = FIELDS
 
     def __init__(
         self,
@@ -75,11 +77,12 @@ class SupportedFeatureKey(Base):
 
 
 class FinalizedFeatureKey(Base):
-    __slots__ = (
+    FIELDS: ClassVar[tuple[str, ...]] = (
         "name",
         "max_version_level",
         "min_version_level",
     )
+    __slots__ = FIELDS
 
     def __init__(
         self,
@@ -104,7 +107,8 @@ def _decode_tag_supported_features(data: memoryview) -> tuple[list[SupportedFeat
     if n < 0 or n * 6 > size - pos:
         raise bad_length("supported_features", n, pos, size)
     supported_features = []
-    for _ in range(n):
+    supported_features_count = n
+    for _ in range(supported_features_count):
         n = data[pos]
         pos += 1
         if n > 127:
@@ -143,7 +147,8 @@ def _decode_tag_finalized_features(data: memoryview) -> tuple[list[FinalizedFeat
     if n < 0 or n * 6 > size - pos:
         raise bad_length("finalized_features", n, pos, size)
     finalized_features = []
-    for _ in range(n):
+    finalized_features_count = n
+    for _ in range(finalized_features_count):
         n = data[pos]
         pos += 1
         if n > 127:
@@ -272,7 +277,8 @@ def _decode_api_versions_response_v0(data: memoryview) -> tuple[ApiVersionsRespo
     if n < 0 or n * 6 > size - pos:
         raise bad_length("api_keys", n, pos, size)
     api_keys = []
-    for _ in range(n):
+    api_keys_count = n
+    for _ in range(api_keys_count):
         api_keys_api_key, api_keys_min_version, api_keys_max_version = _unpack_hhh(data, pos)
         pos += 6
         api_keys.append(ApiVersion(
@@ -302,7 +308,8 @@ def _decode_api_versions_response_v1(data: memoryview) -> tuple[ApiVersionsRespo
     if n < 0 or n * 6 > size - pos:
         raise bad_length("api_keys", n, pos, size)
     api_keys = []
-    for _ in range(n):
+    api_keys_count = n
+    for _ in range(api_keys_count):
         api_keys_api_key, api_keys_min_version, api_keys_max_version = _unpack_hhh(data, pos)
         pos += 6
         api_keys.append(ApiVersion(
@@ -339,7 +346,8 @@ def _decode_api_versions_response_v3(data: memoryview) -> tuple[ApiVersionsRespo
     if n < 0 or n * 7 > size - pos:
         raise bad_length("api_keys", n, pos, size)
     api_keys = []
-    for _ in range(n):
+    api_keys_count = n
+    for _ in range(api_keys_count):
         api_keys_api_key, api_keys_min_version, api_keys_max_version, n = _unpack_hhhB(data, pos)
         pos += 7
         if n:
@@ -411,10 +419,11 @@ def _encode_api_versions_response_v3(message: ApiVersionsResponse, out: bytearra
 
 
 class ApiVersionsRequest(Message):
-    __slots__ = (
+    FIELDS: ClassVar[tuple[str, ...]] = (
         "client_software_name",
         "client_software_version",
     )
+    __slots__ = FIELDS
     API_KEY: ClassVar[int] = 18
     TABLE: ClassVar[str] = "api_versions:REQUEST"
     DECODERS: ClassVar[dict[int, Decoder]] = {
@@ -441,7 +450,7 @@ class ApiVersionsRequest(Message):
 
 
 class ApiVersionsResponse(Message):
-    __slots__ = (
+    FIELDS: ClassVar[tuple[str, ...]] = (
         "error_code",
         "api_keys",
         "throttle_time_ms",
@@ -449,6 +458,7 @@ class ApiVersionsResponse(Message):
         "finalized_features_epoch",
         "finalized_features",
     )
+    __slots__ = FIELDS
     API_KEY: ClassVar[int] = 18
     TABLE: ClassVar[str] = "api_versions:RESPONSE"
     DECODERS: ClassVar[dict[int, Decoder]] = {

@@ -46,7 +46,7 @@ _unpack_qih = Struct(">qih").unpack_from
 _unpack_qq = Struct(">qq").unpack_from
 
 class MemberMetadata(Base):
-    __slots__ = (
+    FIELDS: ClassVar[tuple[str, ...]] = (
         "member_id",
         "group_instance_id",
         "client_id",
@@ -56,6 +56,7 @@ class MemberMetadata(Base):
         "subscription",
         "assignment",
     )
+    __slots__ = FIELDS
 
     def __init__(
         self,
@@ -323,7 +324,8 @@ def _decode_group_metadata_value_v0(data: memoryview) -> tuple[GroupMetadataValu
     if n < 0 or n * 18 > size - pos:
         raise bad_length("members", n, pos, size)
     members = []
-    for _ in range(n):
+    members_count = n
+    for _ in range(members_count):
         n, = _unpack_h(data, pos)
         pos += 2
         end = pos + n
@@ -442,7 +444,8 @@ def _decode_group_metadata_value_v1(data: memoryview) -> tuple[GroupMetadataValu
     if n < 0 or n * 22 > size - pos:
         raise bad_length("members", n, pos, size)
     members = []
-    for _ in range(n):
+    members_count = n
+    for _ in range(members_count):
         n, = _unpack_h(data, pos)
         pos += 2
         end = pos + n
@@ -562,7 +565,8 @@ def _decode_group_metadata_value_v2(data: memoryview) -> tuple[GroupMetadataValu
     if n < 0 or n * 22 > size - pos:
         raise bad_length("members", n, pos, size)
     members = []
-    for _ in range(n):
+    members_count = n
+    for _ in range(members_count):
         n, = _unpack_h(data, pos)
         pos += 2
         end = pos + n
@@ -683,7 +687,8 @@ def _decode_group_metadata_value_v3(data: memoryview) -> tuple[GroupMetadataValu
     if n < 0 or n * 24 > size - pos:
         raise bad_length("members", n, pos, size)
     members = []
-    for _ in range(n):
+    members_count = n
+    for _ in range(members_count):
         n, = _unpack_h(data, pos)
         pos += 2
         end = pos + n
@@ -831,7 +836,8 @@ def _decode_group_metadata_value_v4(data: memoryview) -> tuple[GroupMetadataValu
     if n < 0 or n * 15 > size - pos:
         raise bad_length("members", n, pos, size)
     members = []
-    for _ in range(n):
+    members_count = n
+    for _ in range(members_count):
         n = data[pos]
         pos += 1
         if n > 127:
@@ -1004,11 +1010,12 @@ def _encode_group_metadata_value_v4(message: GroupMetadataValue, out: bytearray,
 
 
 class OffsetCommitKey(Message):
-    __slots__ = (
+    FIELDS: ClassVar[tuple[str, ...]] = (
         "group",
         "topic",
         "partition",
     )
+    __slots__ = FIELDS
     API_KEY: ClassVar[int] = -1
     TABLE: ClassVar[str] = "consumer_offsets:OFFSET_COMMIT_KEY"
     DECODERS: ClassVar[dict[int, Decoder]] = {
@@ -1033,7 +1040,7 @@ class OffsetCommitKey(Message):
 
 
 class OffsetCommitValue(Message):
-    __slots__ = (
+    FIELDS: ClassVar[tuple[str, ...]] = (
         "offset",
         "leader_epoch",
         "metadata",
@@ -1041,6 +1048,7 @@ class OffsetCommitValue(Message):
         "expire_timestamp",
         "incarnation",
     )
+    __slots__ = FIELDS
     API_KEY: ClassVar[int] = -1
     TABLE: ClassVar[str] = "consumer_offsets:OFFSET_COMMIT_VALUE"
     DECODERS: ClassVar[dict[int, Decoder]] = {
@@ -1077,9 +1085,10 @@ class OffsetCommitValue(Message):
 
 
 class GroupMetadataKey(Message):
-    __slots__ = (
+    FIELDS: ClassVar[tuple[str, ...]] = (
         "group",
     )
+    __slots__ = FIELDS
     API_KEY: ClassVar[int] = -1
     TABLE: ClassVar[str] = "consumer_offsets:GROUP_METADATA_KEY"
     DECODERS: ClassVar[dict[int, Decoder]] = {
@@ -1098,7 +1107,7 @@ class GroupMetadataKey(Message):
 
 
 class GroupMetadataValue(Message):
-    __slots__ = (
+    FIELDS: ClassVar[tuple[str, ...]] = (
         "protocol_type",
         "generation",
         "protocol",
@@ -1106,6 +1115,7 @@ class GroupMetadataValue(Message):
         "current_state_timestamp",
         "members",
     )
+    __slots__ = FIELDS
     API_KEY: ClassVar[int] = -1
     TABLE: ClassVar[str] = "consumer_offsets:GROUP_METADATA_VALUE"
     DECODERS: ClassVar[dict[int, Decoder]] = {

@@ -23,10 +23,11 @@ _unpack_i = Struct(">i").unpack_from
 _unpack_ih = Struct(">ih").unpack_from
 
 class TopicPartition(Base):
-    __slots__ = (
+    FIELDS: ClassVar[tuple[str, ...]] = (
         "topic",
         "partitions",
     )
+    __slots__ = FIELDS
 
     def __init__(
         self,
@@ -46,7 +47,8 @@ def _decode_consumer_protocol_subscription_v0(data: memoryview) -> tuple[Consume
     if n < 0 or n * 2 > size - pos:
         raise bad_length("topics", n, pos, size)
     topics = []
-    for _ in range(n):
+    topics_count = n
+    for _ in range(topics_count):
         n, = _unpack_h(data, pos)
         pos += 2
         end = pos + n
@@ -92,7 +94,8 @@ def _decode_consumer_protocol_subscription_v1(data: memoryview) -> tuple[Consume
     if n < 0 or n * 2 > size - pos:
         raise bad_length("topics", n, pos, size)
     topics = []
-    for _ in range(n):
+    topics_count = n
+    for _ in range(topics_count):
         n, = _unpack_h(data, pos)
         pos += 2
         end = pos + n
@@ -116,7 +119,8 @@ def _decode_consumer_protocol_subscription_v1(data: memoryview) -> tuple[Consume
     if n < 0 or n * 6 > size - pos:
         raise bad_length("owned_partitions", n, pos, size)
     owned_partitions = []
-    for _ in range(n):
+    owned_partitions_count = n
+    for _ in range(owned_partitions_count):
         n, = _unpack_h(data, pos)
         pos += 2
         end = pos + n
@@ -169,7 +173,8 @@ def _decode_consumer_protocol_subscription_v2(data: memoryview) -> tuple[Consume
     if n < 0 or n * 2 > size - pos:
         raise bad_length("topics", n, pos, size)
     topics = []
-    for _ in range(n):
+    topics_count = n
+    for _ in range(topics_count):
         n, = _unpack_h(data, pos)
         pos += 2
         end = pos + n
@@ -193,7 +198,8 @@ def _decode_consumer_protocol_subscription_v2(data: memoryview) -> tuple[Consume
     if n < 0 or n * 6 > size - pos:
         raise bad_length("owned_partitions", n, pos, size)
     owned_partitions = []
-    for _ in range(n):
+    owned_partitions_count = n
+    for _ in range(owned_partitions_count):
         n, = _unpack_h(data, pos)
         pos += 2
         end = pos + n
@@ -250,7 +256,8 @@ def _decode_consumer_protocol_subscription_v3(data: memoryview) -> tuple[Consume
     if n < 0 or n * 2 > size - pos:
         raise bad_length("topics", n, pos, size)
     topics = []
-    for _ in range(n):
+    topics_count = n
+    for _ in range(topics_count):
         n, = _unpack_h(data, pos)
         pos += 2
         end = pos + n
@@ -274,7 +281,8 @@ def _decode_consumer_protocol_subscription_v3(data: memoryview) -> tuple[Consume
     if n < 0 or n * 6 > size - pos:
         raise bad_length("owned_partitions", n, pos, size)
     owned_partitions = []
-    for _ in range(n):
+    owned_partitions_count = n
+    for _ in range(owned_partitions_count):
         n, = _unpack_h(data, pos)
         pos += 2
         end = pos + n
@@ -343,7 +351,8 @@ def _decode_consumer_protocol_assignment_v0(data: memoryview) -> tuple[ConsumerP
     if n < 0 or n * 6 > size - pos:
         raise bad_length("assigned_partitions", n, pos, size)
     assigned_partitions = []
-    for _ in range(n):
+    assigned_partitions_count = n
+    for _ in range(assigned_partitions_count):
         n, = _unpack_h(data, pos)
         pos += 2
         end = pos + n
@@ -400,7 +409,8 @@ def _decode_sticky_assignor_user_data_v0(data: memoryview) -> tuple[StickyAssign
     if n < 0 or n * 6 > size - pos:
         raise bad_length("previous_assignment", n, pos, size)
     previous_assignment = []
-    for _ in range(n):
+    previous_assignment_count = n
+    for _ in range(previous_assignment_count):
         n, = _unpack_h(data, pos)
         pos += 2
         end = pos + n
@@ -443,7 +453,8 @@ def _decode_sticky_assignor_user_data_v1(data: memoryview) -> tuple[StickyAssign
     if n < 0 or n * 6 > size - pos:
         raise bad_length("previous_assignment", n, pos, size)
     previous_assignment = []
-    for _ in range(n):
+    previous_assignment_count = n
+    for _ in range(previous_assignment_count):
         n, = _unpack_h(data, pos)
         pos += 2
         end = pos + n
@@ -483,13 +494,14 @@ def _encode_sticky_assignor_user_data_v1(message: StickyAssignorUserData, out: b
 
 
 class ConsumerProtocolSubscription(Message):
-    __slots__ = (
+    FIELDS: ClassVar[tuple[str, ...]] = (
         "topics",
         "user_data",
         "owned_partitions",
         "generation_id",
         "rack_id",
     )
+    __slots__ = FIELDS
     API_KEY: ClassVar[int] = -1
     TABLE: ClassVar[str] = "consumer_protocol:CONSUMER_PROTOCOL_SUBSCRIPTION"
     DECODERS: ClassVar[dict[int, Decoder]] = {
@@ -522,10 +534,11 @@ class ConsumerProtocolSubscription(Message):
 
 
 class ConsumerProtocolAssignment(Message):
-    __slots__ = (
+    FIELDS: ClassVar[tuple[str, ...]] = (
         "assigned_partitions",
         "user_data",
     )
+    __slots__ = FIELDS
     API_KEY: ClassVar[int] = -1
     TABLE: ClassVar[str] = "consumer_protocol:CONSUMER_PROTOCOL_ASSIGNMENT"
     DECODERS: ClassVar[dict[int, Decoder]] = {
@@ -552,10 +565,11 @@ class ConsumerProtocolAssignment(Message):
 
 
 class StickyAssignorUserData(Message):
-    __slots__ = (
+    FIELDS: ClassVar[tuple[str, ...]] = (
         "previous_assignment",
         "generation",
     )
+    __slots__ = FIELDS
     API_KEY: ClassVar[int] = -1
     TABLE: ClassVar[str] = "consumer_protocol:STICKY_ASSIGNOR_USER_DATA"
     DECODERS: ClassVar[dict[int, Decoder]] = {

@@ -26,10 +26,11 @@ _unpack_iB = Struct(">iB").unpack_from
 _unpack_iqB = Struct(">iqB").unpack_from
 
 class RemainingPartition(Base):
-    __slots__ = (
+    FIELDS: ClassVar[tuple[str, ...]] = (
         "topic_name",
         "partition_index",
     )
+    __slots__ = FIELDS
 
     def __init__(
         self,
@@ -70,7 +71,8 @@ def _decode_controlled_shutdown_response_v3(data: memoryview) -> tuple[Controlle
     if n < 0 or n * 6 > size - pos:
         raise bad_length("remaining_partitions", n, pos, size)
     remaining_partitions = []
-    for _ in range(n):
+    remaining_partitions_count = n
+    for _ in range(remaining_partitions_count):
         n = data[pos]
         pos += 1
         if n > 127:
@@ -121,10 +123,11 @@ def _encode_controlled_shutdown_response_v3(message: ControlledShutdownResponse,
 
 
 class ControlledShutdownRequest(Message):
-    __slots__ = (
+    FIELDS: ClassVar[tuple[str, ...]] = (
         "broker_id",
         "broker_epoch",
     )
+    __slots__ = FIELDS
     API_KEY: ClassVar[int] = 7
     TABLE: ClassVar[str] = "controlled_shutdown:REQUEST"
     DECODERS: ClassVar[dict[int, Decoder]] = {
@@ -145,10 +148,11 @@ class ControlledShutdownRequest(Message):
 
 
 class ControlledShutdownResponse(Message):
-    __slots__ = (
+    FIELDS: ClassVar[tuple[str, ...]] = (
         "error_code",
         "remaining_partitions",
     )
+    __slots__ = FIELDS
     API_KEY: ClassVar[int] = 7
     TABLE: ClassVar[str] = "controlled_shutdown:RESPONSE"
     DECODERS: ClassVar[dict[int, Decoder]] = {

@@ -34,9 +34,10 @@ _unpack_it = Struct(">i?").unpack_from
 _unpack_itB = Struct(">i?B").unpack_from
 
 class CreatePartitionsAssignment(Base):
-    __slots__ = (
+    FIELDS: ClassVar[tuple[str, ...]] = (
         "broker_ids",
     )
+    __slots__ = FIELDS
 
     def __init__(
         self,
@@ -47,11 +48,12 @@ class CreatePartitionsAssignment(Base):
 
 
 class CreatePartitionsTopic(Base):
-    __slots__ = (
+    FIELDS: ClassVar[tuple[str, ...]] = (
         "name",
         "count",
         "assignments",
     )
+    __slots__ = FIELDS
 
     def __init__(
         self,
@@ -66,11 +68,12 @@ class CreatePartitionsTopic(Base):
 
 
 class CreatePartitionsTopicResult(Base):
-    __slots__ = (
+    FIELDS: ClassVar[tuple[str, ...]] = (
         "name",
         "error_code",
         "error_message",
     )
+    __slots__ = FIELDS
 
     def __init__(
         self,
@@ -92,7 +95,8 @@ def _decode_create_partitions_request_v0(data: memoryview) -> tuple[CreatePartit
     if n < 0 or n * 10 > size - pos:
         raise bad_length("topics", n, pos, size)
     topics = []
-    for _ in range(n):
+    topics_count = n
+    for _ in range(topics_count):
         n, = _unpack_h(data, pos)
         pos += 2
         end = pos + n
@@ -109,7 +113,8 @@ def _decode_create_partitions_request_v0(data: memoryview) -> tuple[CreatePartit
             if n < 0 or n * 4 > size - pos:
                 raise bad_length("topics[].assignments", n, pos, size)
             topics_assignments = []
-            for _ in range(n):
+            topics_assignments_count = n
+            for _ in range(topics_assignments_count):
                 n, = _unpack_i(data, pos)
                 pos += 4
                 if n < 0 or n * 4 > size - pos:
@@ -160,7 +165,8 @@ def _decode_create_partitions_request_v2(data: memoryview) -> tuple[CreatePartit
     if n < 0 or n * 7 > size - pos:
         raise bad_length("topics", n, pos, size)
     topics = []
-    for _ in range(n):
+    topics_count = n
+    for _ in range(topics_count):
         n = data[pos]
         pos += 1
         if n > 127:
@@ -183,7 +189,8 @@ def _decode_create_partitions_request_v2(data: memoryview) -> tuple[CreatePartit
             if n < 0 or n * 2 > size - pos:
                 raise bad_length("topics[].assignments", n, pos, size)
             topics_assignments = []
-            for _ in range(n):
+            topics_assignments_count = n
+            for _ in range(topics_assignments_count):
                 n = data[pos]
                 pos += 1
                 if n > 127:
@@ -263,7 +270,8 @@ def _decode_create_partitions_response_v0(data: memoryview) -> tuple[CreateParti
     if n < 0 or n * 6 > size - pos:
         raise bad_length("results", n, pos, size)
     results = []
-    for _ in range(n):
+    results_count = n
+    for _ in range(results_count):
         n, = _unpack_h(data, pos)
         pos += 2
         end = pos + n
@@ -317,7 +325,8 @@ def _decode_create_partitions_response_v2(data: memoryview) -> tuple[CreateParti
     if n < 0 or n * 5 > size - pos:
         raise bad_length("results", n, pos, size)
     results = []
-    for _ in range(n):
+    results_count = n
+    for _ in range(results_count):
         n = data[pos]
         pos += 1
         if n > 127:
@@ -391,11 +400,12 @@ def _encode_create_partitions_response_v2(message: CreatePartitionsResponse, out
 
 
 class CreatePartitionsRequest(Message):
-    __slots__ = (
+    FIELDS: ClassVar[tuple[str, ...]] = (
         "topics",
         "timeout_ms",
         "validate_only",
     )
+    __slots__ = FIELDS
     API_KEY: ClassVar[int] = 37
     TABLE: ClassVar[str] = "create_partitions:REQUEST"
     DECODERS: ClassVar[dict[int, Decoder]] = {
@@ -424,10 +434,11 @@ class CreatePartitionsRequest(Message):
 
 
 class CreatePartitionsResponse(Message):
-    __slots__ = (
+    FIELDS: ClassVar[tuple[str, ...]] = (
         "throttle_time_ms",
         "results",
     )
+    __slots__ = FIELDS
     API_KEY: ClassVar[int] = 37
     TABLE: ClassVar[str] = "create_partitions:RESPONSE"
     DECODERS: ClassVar[dict[int, Decoder]] = {

@@ -45,10 +45,11 @@ _unpack_tbtB = Struct(">?b?B").unpack_from
 _unpack_uhB = Struct(">16shB").unpack_from
 
 class CreatableReplicaAssignment(Base):
-    __slots__ = (
+    FIELDS: ClassVar[tuple[str, ...]] = (
         "partition_index",
         "broker_ids",
     )
+    __slots__ = FIELDS
 
     def __init__(
         self,
@@ -61,10 +62,11 @@ class CreatableReplicaAssignment(Base):
 
 
 class CreatableTopicConfig(Base):
-    __slots__ = (
+    FIELDS: ClassVar[tuple[str, ...]] = (
         "name",
         "value",
     )
+    __slots__ = FIELDS
 
     def __init__(
         self,
@@ -77,13 +79,14 @@ class CreatableTopicConfig(Base):
 
 
 class CreatableTopic(Base):
-    __slots__ = (
+    FIELDS: ClassVar[tuple[str, ...]] = (
         "name",
         "num_partitions",
         "replication_factor",
         "assignments",
         "configs",
     )
+    __slots__ = FIELDS
 
     def __init__(
         self,
@@ -102,13 +105,14 @@ class CreatableTopic(Base):
 
 
 class CreatableTopicConfigs(Base):
-    __slots__ = (
+    FIELDS: ClassVar[tuple[str, ...]] = (
         "name",
         "value",
         "read_only",
         "config_source",
         "is_sensitive",
     )
+    __slots__ = FIELDS
 
     def __init__(
         self,
@@ -127,7 +131,7 @@ class CreatableTopicConfigs(Base):
 
 
 class CreatableTopicResult(Base):
-    __slots__ = (
+    FIELDS: ClassVar[tuple[str, ...]] = (
         "name",
         "topic_id",
         "error_code",
@@ -137,6 +141,7 @@ class CreatableTopicResult(Base):
         "replication_factor",
         "configs",
     )
+    __slots__ = FIELDS
 
     def __init__(
         self,
@@ -177,7 +182,8 @@ def _decode_create_topics_request_v2(data: memoryview) -> tuple[CreateTopicsRequ
     if n < 0 or n * 16 > size - pos:
         raise bad_length("topics", n, pos, size)
     topics = []
-    for _ in range(n):
+    topics_count = n
+    for _ in range(topics_count):
         n, = _unpack_h(data, pos)
         pos += 2
         end = pos + n
@@ -190,7 +196,8 @@ def _decode_create_topics_request_v2(data: memoryview) -> tuple[CreateTopicsRequ
         if n < 0 or n * 8 > size - pos:
             raise bad_length("topics[].assignments", n, pos, size)
         topics_assignments = []
-        for _ in range(n):
+        topics_assignments_count = n
+        for _ in range(topics_assignments_count):
             topics_assignments_partition_index, n = _unpack_ii(data, pos)
             pos += 8
             if n < 0 or n * 4 > size - pos:
@@ -206,7 +213,8 @@ def _decode_create_topics_request_v2(data: memoryview) -> tuple[CreateTopicsRequ
         if n < 0 or n * 4 > size - pos:
             raise bad_length("topics[].configs", n, pos, size)
         topics_configs = []
-        for _ in range(n):
+        topics_configs_count = n
+        for _ in range(topics_configs_count):
             n, = _unpack_h(data, pos)
             pos += 2
             end = pos + n
@@ -279,7 +287,8 @@ def _decode_create_topics_request_v5(data: memoryview) -> tuple[CreateTopicsRequ
     if n < 0 or n * 10 > size - pos:
         raise bad_length("topics", n, pos, size)
     topics = []
-    for _ in range(n):
+    topics_count = n
+    for _ in range(topics_count):
         n = data[pos]
         pos += 1
         if n > 127:
@@ -298,7 +307,8 @@ def _decode_create_topics_request_v5(data: memoryview) -> tuple[CreateTopicsRequ
         if n < 0 or n * 6 > size - pos:
             raise bad_length("topics[].assignments", n, pos, size)
         topics_assignments = []
-        for _ in range(n):
+        topics_assignments_count = n
+        for _ in range(topics_assignments_count):
             topics_assignments_partition_index, n = _unpack_iB(data, pos)
             pos += 5
             if n > 127:
@@ -324,7 +334,8 @@ def _decode_create_topics_request_v5(data: memoryview) -> tuple[CreateTopicsRequ
         if n < 0 or n * 3 > size - pos:
             raise bad_length("topics[].configs", n, pos, size)
         topics_configs = []
-        for _ in range(n):
+        topics_configs_count = n
+        for _ in range(topics_configs_count):
             n = data[pos]
             pos += 1
             if n > 127:
@@ -443,7 +454,8 @@ def _decode_create_topics_response_v2(data: memoryview) -> tuple[CreateTopicsRes
     if n < 0 or n * 6 > size - pos:
         raise bad_length("topics", n, pos, size)
     topics = []
-    for _ in range(n):
+    topics_count = n
+    for _ in range(topics_count):
         n, = _unpack_h(data, pos)
         pos += 2
         end = pos + n
@@ -497,7 +509,8 @@ def _decode_create_topics_response_v5(data: memoryview) -> tuple[CreateTopicsRes
     if n < 0 or n * 12 > size - pos:
         raise bad_length("topics", n, pos, size)
     topics = []
-    for _ in range(n):
+    topics_count = n
+    for _ in range(topics_count):
         n = data[pos]
         pos += 1
         if n > 127:
@@ -533,7 +546,8 @@ def _decode_create_topics_response_v5(data: memoryview) -> tuple[CreateTopicsRes
             if n < 0 or n * 6 > size - pos:
                 raise bad_length("topics[].configs", n, pos, size)
             topics_configs = []
-            for _ in range(n):
+            topics_configs_count = n
+            for _ in range(topics_configs_count):
                 n = data[pos]
                 pos += 1
                 if n > 127:
@@ -668,7 +682,8 @@ def _decode_create_topics_response_v7(data: memoryview) -> tuple[CreateTopicsRes
     if n < 0 or n * 28 > size - pos:
         raise bad_length("topics", n, pos, size)
     topics = []
-    for _ in range(n):
+    topics_count = n
+    for _ in range(topics_count):
         n = data[pos]
         pos += 1
         if n > 127:
@@ -705,7 +720,8 @@ def _decode_create_topics_response_v7(data: memoryview) -> tuple[CreateTopicsRes
             if n < 0 or n * 6 > size - pos:
                 raise bad_length("topics[].configs", n, pos, size)
             topics_configs = []
-            for _ in range(n):
+            topics_configs_count = n
+            for _ in range(topics_configs_count):
                 n = data[pos]
                 pos += 1
                 if n > 127:
@@ -831,11 +847,12 @@ def _encode_create_topics_response_v7(message: CreateTopicsResponse, out: bytear
 
 
 class CreateTopicsRequest(Message):
-    __slots__ = (
+    FIELDS: ClassVar[tuple[str, ...]] = (
         "topics",
         "timeout_ms",
         "validate_only",
     )
+    __slots__ = FIELDS
     API_KEY: ClassVar[int] = 19
     TABLE: ClassVar[str] = "create_topics:REQUEST"
     DECODERS: ClassVar[dict[int, Decoder]] = {
@@ -868,10 +885,11 @@ class CreateTopicsRequest(Message):
 
 
 class CreateTopicsResponse(Message):
-    __slots__ = (
+    FIELDS: ClassVar[tuple[str, ...]] = (
         "throttle_time_ms",
         "topics",
     )
+    __slots__ = FIELDS
     API_KEY: ClassVar[int] = 19
     TABLE: ClassVar[str] = "create_topics:RESPONSE"
     DECODERS: ClassVar[dict[int, Decoder]] = {

@@ -29,10 +29,11 @@ _unpack_iB = Struct(">iB").unpack_from
 _unpack_ii = Struct(">ii").unpack_from
 
 class DeletableGroupResult(Base):
-    __slots__ = (
+    FIELDS: ClassVar[tuple[str, ...]] = (
         "group_id",
         "error_code",
     )
+    __slots__ = FIELDS
 
     def __init__(
         self,
@@ -52,7 +53,8 @@ def _decode_delete_groups_request_v0(data: memoryview) -> tuple[DeleteGroupsRequ
     if n < 0 or n * 2 > size - pos:
         raise bad_length("groups_names", n, pos, size)
     groups_names = []
-    for _ in range(n):
+    groups_names_count = n
+    for _ in range(groups_names_count):
         n, = _unpack_h(data, pos)
         pos += 2
         end = pos + n
@@ -87,7 +89,8 @@ def _decode_delete_groups_request_v2(data: memoryview) -> tuple[DeleteGroupsRequ
     if n < 0 or n > size - pos:
         raise bad_length("groups_names", n, pos, size)
     groups_names = []
-    for _ in range(n):
+    groups_names_count = n
+    for _ in range(groups_names_count):
         n = data[pos]
         pos += 1
         if n > 127:
@@ -135,7 +138,8 @@ def _decode_delete_groups_response_v0(data: memoryview) -> tuple[DeleteGroupsRes
     if n < 0 or n * 4 > size - pos:
         raise bad_length("results", n, pos, size)
     results = []
-    for _ in range(n):
+    results_count = n
+    for _ in range(results_count):
         n, = _unpack_h(data, pos)
         pos += 2
         end = pos + n
@@ -177,7 +181,8 @@ def _decode_delete_groups_response_v2(data: memoryview) -> tuple[DeleteGroupsRes
     if n < 0 or n * 4 > size - pos:
         raise bad_length("results", n, pos, size)
     results = []
-    for _ in range(n):
+    results_count = n
+    for _ in range(results_count):
         n = data[pos]
         pos += 1
         if n > 127:
@@ -228,9 +233,10 @@ def _encode_delete_groups_response_v2(message: DeleteGroupsResponse, out: bytear
 
 
 class DeleteGroupsRequest(Message):
-    __slots__ = (
+    FIELDS: ClassVar[tuple[str, ...]] = (
         "groups_names",
     )
+    __slots__ = FIELDS
     API_KEY: ClassVar[int] = 42
     TABLE: ClassVar[str] = "delete_groups:REQUEST"
     DECODERS: ClassVar[dict[int, Decoder]] = {
@@ -253,10 +259,11 @@ class DeleteGroupsRequest(Message):
 
 
 class DeleteGroupsResponse(Message):
-    __slots__ = (
+    FIELDS: ClassVar[tuple[str, ...]] = (
         "throttle_time_ms",
         "results",
     )
+    __slots__ = FIELDS
     API_KEY: ClassVar[int] = 42
     TABLE: ClassVar[str] = "delete_groups:RESPONSE"
     DECODERS: ClassVar[dict[int, Decoder]] = {

@@ -36,10 +36,11 @@ _unpack_iqh = Struct(">iqh").unpack_from
 _unpack_iqhB = Struct(">iqhB").unpack_from
 
 class DeleteRecordsPartition(Base):
-    __slots__ = (
+    FIELDS: ClassVar[tuple[str, ...]] = (
         "partition_index",
         "offset",
     )
+    __slots__ = FIELDS
 
     def __init__(
         self,
@@ -52,10 +53,11 @@ class DeleteRecordsPartition(Base):
 
 
 class DeleteRecordsTopic(Base):
-    __slots__ = (
+    FIELDS: ClassVar[tuple[str, ...]] = (
         "name",
         "partitions",
     )
+    __slots__ = FIELDS
 
     def __init__(
         self,
@@ -68,11 +70,12 @@ class DeleteRecordsTopic(Base):
 
 
 class DeleteRecordsPartitionResult(Base):
-    __slots__ = (
+    FIELDS: ClassVar[tuple[str, ...]] = (
         "partition_index",
         "low_watermark",
         "error_code",
     )
+    __slots__ = FIELDS
 
     def __init__(
         self,
@@ -87,10 +90,11 @@ class DeleteRecordsPartitionResult(Base):
 
 
 class DeleteRecordsTopicResult(Base):
-    __slots__ = (
+    FIELDS: ClassVar[tuple[str, ...]] = (
         "name",
         "partitions",
     )
+    __slots__ = FIELDS
 
     def __init__(
         self,
@@ -110,7 +114,8 @@ def _decode_delete_records_request_v0(data: memoryview) -> tuple[DeleteRecordsRe
     if n < 0 or n * 6 > size - pos:
         raise bad_length("topics", n, pos, size)
     topics = []
-    for _ in range(n):
+    topics_count = n
+    for _ in range(topics_count):
         n, = _unpack_h(data, pos)
         pos += 2
         end = pos + n
@@ -123,7 +128,8 @@ def _decode_delete_records_request_v0(data: memoryview) -> tuple[DeleteRecordsRe
         if n < 0 or n * 12 > size - pos:
             raise bad_length("topics[].partitions", n, pos, size)
         topics_partitions = []
-        for _ in range(n):
+        topics_partitions_count = n
+        for _ in range(topics_partitions_count):
             topics_partitions_partition_index, topics_partitions_offset = _unpack_iq(data, pos)
             pos += 12
             topics_partitions.append(DeleteRecordsPartition(
@@ -167,7 +173,8 @@ def _decode_delete_records_request_v2(data: memoryview) -> tuple[DeleteRecordsRe
     if n < 0 or n * 3 > size - pos:
         raise bad_length("topics", n, pos, size)
     topics = []
-    for _ in range(n):
+    topics_count = n
+    for _ in range(topics_count):
         n = data[pos]
         pos += 1
         if n > 127:
@@ -186,7 +193,8 @@ def _decode_delete_records_request_v2(data: memoryview) -> tuple[DeleteRecordsRe
         if n < 0 or n * 13 > size - pos:
             raise bad_length("topics[].partitions", n, pos, size)
         topics_partitions = []
-        for _ in range(n):
+        topics_partitions_count = n
+        for _ in range(topics_partitions_count):
             topics_partitions_partition_index, topics_partitions_offset, n = _unpack_iqB(data, pos)
             pos += 13
             if n:
@@ -248,7 +256,8 @@ def _decode_delete_records_response_v0(data: memoryview) -> tuple[DeleteRecordsR
     if n < 0 or n * 6 > size - pos:
         raise bad_length("topics", n, pos, size)
     topics = []
-    for _ in range(n):
+    topics_count = n
+    for _ in range(topics_count):
         n, = _unpack_h(data, pos)
         pos += 2
         end = pos + n
@@ -261,7 +270,8 @@ def _decode_delete_records_response_v0(data: memoryview) -> tuple[DeleteRecordsR
         if n < 0 or n * 14 > size - pos:
             raise bad_length("topics[].partitions", n, pos, size)
         topics_partitions = []
-        for _ in range(n):
+        topics_partitions_count = n
+        for _ in range(topics_partitions_count):
             topics_partitions_partition_index, topics_partitions_low_watermark, topics_partitions_error_code = _unpack_iqh(data, pos)
             pos += 14
             topics_partitions.append(DeleteRecordsPartitionResult(
@@ -303,7 +313,8 @@ def _decode_delete_records_response_v2(data: memoryview) -> tuple[DeleteRecordsR
     if n < 0 or n * 3 > size - pos:
         raise bad_length("topics", n, pos, size)
     topics = []
-    for _ in range(n):
+    topics_count = n
+    for _ in range(topics_count):
         n = data[pos]
         pos += 1
         if n > 127:
@@ -322,7 +333,8 @@ def _decode_delete_records_response_v2(data: memoryview) -> tuple[DeleteRecordsR
         if n < 0 or n * 15 > size - pos:
             raise bad_length("topics[].partitions", n, pos, size)
         topics_partitions = []
-        for _ in range(n):
+        topics_partitions_count = n
+        for _ in range(topics_partitions_count):
             topics_partitions_partition_index, topics_partitions_low_watermark, topics_partitions_error_code, n = _unpack_iqhB(data, pos)
             pos += 15
             if n:
@@ -379,10 +391,11 @@ def _encode_delete_records_response_v2(message: DeleteRecordsResponse, out: byte
 
 
 class DeleteRecordsRequest(Message):
-    __slots__ = (
+    FIELDS: ClassVar[tuple[str, ...]] = (
         "topics",
         "timeout_ms",
     )
+    __slots__ = FIELDS
     API_KEY: ClassVar[int] = 21
     TABLE: ClassVar[str] = "delete_records:REQUEST"
     DECODERS: ClassVar[dict[int, Decoder]] = {
@@ -407,10 +420,11 @@ class DeleteRecordsRequest(Message):
 
 
 class DeleteRecordsResponse(Message):
-    __slots__ = (
+    FIELDS: ClassVar[tuple[str, ...]] = (
         "throttle_time_ms",
         "topics",
     )
+    __slots__ = FIELDS
     API_KEY: ClassVar[int] = 21
     TABLE: ClassVar[str] = "delete_records:RESPONSE"
     DECODERS: ClassVar[dict[int, Decoder]] = {

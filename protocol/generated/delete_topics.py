@@ -37,10 +37,11 @@ _unpack_uB = Struct(">16sB").unpack_from
 _unpack_uhB = Struct(">16shB").unpack_from
 
 class DeleteTopicState(Base):
-    __slots__ = (
+    FIELDS: ClassVar[tuple[str, ...]] = (
         "name",
         "topic_id",
     )
+    __slots__ = FIELDS
 
     def __init__(
         self,
@@ -53,12 +54,13 @@ class DeleteTopicState(Base):
 
 
 class DeletableTopicResult(Base):
-    __slots__ = (
+    FIELDS: ClassVar[tuple[str, ...]] = (
         "name",
         "topic_id",
         "error_code",
         "error_message",
     )
+    __slots__ = FIELDS
 
     def __init__(
         self,
@@ -82,7 +84,8 @@ def _decode_delete_topics_request_v1(data: memoryview) -> tuple[DeleteTopicsRequ
     if n < 0 or n * 2 > size - pos:
         raise bad_length("topic_names", n, pos, size)
     topic_names = []
-    for _ in range(n):
+    topic_names_count = n
+    for _ in range(topic_names_count):
         n, = _unpack_h(data, pos)
         pos += 2
         end = pos + n
@@ -123,7 +126,8 @@ def _decode_delete_topics_request_v4(data: memoryview) -> tuple[DeleteTopicsRequ
     if n < 0 or n > size - pos:
         raise bad_length("topic_names", n, pos, size)
     topic_names = []
-    for _ in range(n):
+    topic_names_count = n
+    for _ in range(topic_names_count):
         n = data[pos]
         pos += 1
         if n > 127:
@@ -177,7 +181,8 @@ def _decode_delete_topics_request_v6(data: memoryview) -> tuple[DeleteTopicsRequ
     if n < 0 or n * 18 > size - pos:
         raise bad_length("topics", n, pos, size)
     topics = []
-    for _ in range(n):
+    topics_count = n
+    for _ in range(topics_count):
         n = data[pos]
         pos += 1
         if n > 127:
@@ -239,7 +244,8 @@ def _decode_delete_topics_response_v1(data: memoryview) -> tuple[DeleteTopicsRes
     if n < 0 or n * 4 > size - pos:
         raise bad_length("responses", n, pos, size)
     responses = []
-    for _ in range(n):
+    responses_count = n
+    for _ in range(responses_count):
         n, = _unpack_h(data, pos)
         pos += 2
         end = pos + n
@@ -283,7 +289,8 @@ def _decode_delete_topics_response_v4(data: memoryview) -> tuple[DeleteTopicsRes
     if n < 0 or n * 4 > size - pos:
         raise bad_length("responses", n, pos, size)
     responses = []
-    for _ in range(n):
+    responses_count = n
+    for _ in range(responses_count):
         n = data[pos]
         pos += 1
         if n > 127:
@@ -346,7 +353,8 @@ def _decode_delete_topics_response_v5(data: memoryview) -> tuple[DeleteTopicsRes
     if n < 0 or n * 5 > size - pos:
         raise bad_length("responses", n, pos, size)
     responses = []
-    for _ in range(n):
+    responses_count = n
+    for _ in range(responses_count):
         n = data[pos]
         pos += 1
         if n > 127:
@@ -432,7 +440,8 @@ def _decode_delete_topics_response_v6(data: memoryview) -> tuple[DeleteTopicsRes
     if n < 0 or n * 21 > size - pos:
         raise bad_length("responses", n, pos, size)
     responses = []
-    for _ in range(n):
+    responses_count = n
+    for _ in range(responses_count):
         n = data[pos]
         pos += 1
         if n > 127:
@@ -512,11 +521,12 @@ def _encode_delete_topics_response_v6(message: DeleteTopicsResponse, out: bytear
 
 
 class DeleteTopicsRequest(Message):
-    __slots__ = (
+    FIELDS: ClassVar[tuple[str, ...]] = (
         "topics",
         "topic_names",
         "timeout_ms",
     )
+    __slots__ = FIELDS
     API_KEY: ClassVar[int] = 20
     TABLE: ClassVar[str] = "delete_topics:REQUEST"
     DECODERS: ClassVar[dict[int, Decoder]] = {
@@ -549,10 +559,11 @@ class DeleteTopicsRequest(Message):
 
 
 class DeleteTopicsResponse(Message):
-    __slots__ = (
+    FIELDS: ClassVar[tuple[str, ...]] = (
         "throttle_time_ms",
         "responses",
     )
+    __slots__ = FIELDS
     API_KEY: ClassVar[int] = 20
     TABLE: ClassVar[str] = "delete_topics:RESPONSE"
     DECODERS: ClassVar[dict[int, Decoder]] = {

@@ -27,12 +27,13 @@ _unpack_ihB = Struct(">ihB").unpack_from
 _unpack_tB = Struct(">?B").unpack_from
 
 class DescribeClusterBroker(Base):
-    __slots__ = (
+    FIELDS: ClassVar[tuple[str, ...]] = (
         "broker_id",
         "host",
         "port",
         "rack",
     )
+    __slots__ = FIELDS
 
     def __init__(
         self,
@@ -99,7 +100,8 @@ def _decode_describe_cluster_response_v0(data: memoryview) -> tuple[DescribeClus
     if n < 0 or n * 11 > size - pos:
         raise bad_length("brokers", n, pos, size)
     brokers = []
-    for _ in range(n):
+    brokers_count = n
+    for _ in range(brokers_count):
         brokers_broker_id, n = _unpack_iB(data, pos)
         pos += 5
         if n > 127:
@@ -196,9 +198,10 @@ def _encode_describe_cluster_response_v0(message: DescribeClusterResponse, out: 
 
 
 class DescribeClusterRequest(Message):
-    __slots__ = (
+    FIELDS: ClassVar[tuple[str, ...]] = (
         "include_cluster_authorized_operations",
     )
+    __slots__ = FIELDS
     API_KEY: ClassVar[int] = 60
     TABLE: ClassVar[str] = "describe_cluster:REQUEST"
     DECODERS: ClassVar[dict[int, Decoder]] = {
@@ -217,7 +220,7 @@ class DescribeClusterRequest(Message):
 
 
 class DescribeClusterResponse(Message):
-    __slots__ = (
+    FIELDS: ClassVar[tuple[str, ...]] = (
         "throttle_time_ms",
         "error_code",
         "error_message",
@@ -226,6 +229,7 @@ class DescribeClusterResponse(Message):
         "brokers",
         "cluster_authorized_operations",
     )
+    __slots__ = FIELDS
     API_KEY: ClassVar[int] = 60
     TABLE: ClassVar[str] = "describe_cluster:RESPONSE"
     DECODERS: ClassVar[dict[int, Decoder]] = {

@@ -47,11 +47,12 @@ _unpack_tt = Struct(">??").unpack_from
 _unpack_ttB = Struct(">??B").unpack_from
 
 class DescribeConfigsResource(Base):
-    __slots__ = (
+    FIELDS: ClassVar[tuple[str, ...]] = (
         "resource_type",
         "resource_name",
         "configuration_keys",
     )
+    __slots__ = FIELDS
 
     def __init__(
         self,
@@ -66,11 +67,12 @@ class DescribeConfigsResource(Base):
 
 
 class DescribeConfigsSynonym(Base):
-    __slots__ = (
+    FIELDS: ClassVar[tuple[str, ...]] = (
         "name",
         "value",
         "source",
     )
+    __slots__ = FIELDS
 
     def __init__(
         self,
@@ -85,7 +87,7 @@ class DescribeConfigsSynonym(Base):
 
 
 class DescribeConfigsResourceResult(Base):
-    __slots__ = (
+    FIELDS: ClassVar[tuple[str, ...]] = (
         "name",
         "value",
         "read_only",
@@ -95,6 +97,7 @@ class DescribeConfigsResourceResult(Base):
         "config_type",
         "documentation",
     )
+    __slots__ = FIELDS
 
     def __init__(
         self,
@@ -119,13 +122,14 @@ class DescribeConfigsResourceResult(Base):
 
 
 class DescribeConfigsResult(Base):
-    __slots__ = (
+    FIELDS: ClassVar[tuple[str, ...]] = (
         "error_code",
         "error_message",
         "resource_type",
         "resource_name",
         "configs",
     )
+    __slots__ = FIELDS
 
     def __init__(
         self,
@@ -151,7 +155,8 @@ def _decode_describe_configs_request_v1(data: memoryview) -> tuple[DescribeConfi
     if n < 0 or n * 7 > size - pos:
         raise bad_length("resources", n, pos, size)
     resources = []
-    for _ in range(n):
+    resources_count = n
+    for _ in range(resources_count):
         resources_resource_type, n = _unpack_bh(data, pos)
         pos += 3
         end = pos + n
@@ -168,7 +173,8 @@ def _decode_describe_configs_request_v1(data: memoryview) -> tuple[DescribeConfi
             if n < 0 or n * 2 > size - pos:
                 raise bad_length("resources[].configuration_keys", n, pos, size)
             resources_configuration_keys = []
-            for _ in range(n):
+            resources_configuration_keys_count = n
+            for _ in range(resources_configuration_keys_count):
                 n, = _unpack_h(data, pos)
                 pos += 2
                 end = pos + n
@@ -217,7 +223,8 @@ def _decode_describe_configs_request_v3(data: memoryview) -> tuple[DescribeConfi
     if n < 0 or n * 7 > size - pos:
         raise bad_length("resources", n, pos, size)
     resources = []
-    for _ in range(n):
+    resources_count = n
+    for _ in range(resources_count):
         resources_resource_type, n = _unpack_bh(data, pos)
         pos += 3
         end = pos + n
@@ -234,7 +241,8 @@ def _decode_describe_configs_request_v3(data: memoryview) -> tuple[DescribeConfi
             if n < 0 or n * 2 > size - pos:
                 raise bad_length("resources[].configuration_keys", n, pos, size)
             resources_configuration_keys = []
-            for _ in range(n):
+            resources_configuration_keys_count = n
+            for _ in range(resources_configuration_keys_count):
                 n, = _unpack_h(data, pos)
                 pos += 2
                 end = pos + n
@@ -285,7 +293,8 @@ def _decode_describe_configs_request_v4(data: memoryview) -> tuple[DescribeConfi
     if n < 0 or n * 4 > size - pos:
         raise bad_length("resources", n, pos, size)
     resources = []
-    for _ in range(n):
+    resources_count = n
+    for _ in range(resources_count):
         resources_resource_type, n = _unpack_bB(data, pos)
         pos += 2
         if n > 127:
@@ -308,7 +317,8 @@ def _decode_describe_configs_request_v4(data: memoryview) -> tuple[DescribeConfi
             if n < 0 or n > size - pos:
                 raise bad_length("resources[].configuration_keys", n, pos, size)
             resources_configuration_keys = []
-            for _ in range(n):
+            resources_configuration_keys_count = n
+            for _ in range(resources_configuration_keys_count):
                 n = data[pos]
                 pos += 1
                 if n > 127:
@@ -383,7 +393,8 @@ def _decode_describe_configs_response_v1(data: memoryview) -> tuple[DescribeConf
     if n < 0 or n * 11 > size - pos:
         raise bad_length("results", n, pos, size)
     results = []
-    for _ in range(n):
+    results_count = n
+    for _ in range(results_count):
         results_error_code, n = _unpack_hh(data, pos)
         pos += 4
         if n == -1:
@@ -406,7 +417,8 @@ def _decode_describe_configs_response_v1(data: memoryview) -> tuple[DescribeConf
         if n < 0 or n * 11 > size - pos:
             raise bad_length("results[].configs", n, pos, size)
         results_configs = []
-        for _ in range(n):
+        results_configs_count = n
+        for _ in range(results_configs_count):
             n, = _unpack_h(data, pos)
             pos += 2
             end = pos + n
@@ -429,7 +441,8 @@ def _decode_describe_configs_response_v1(data: memoryview) -> tuple[DescribeConf
             if n < 0 or n * 5 > size - pos:
                 raise bad_length("results[].configs[].synonyms", n, pos, size)
             results_configs_synonyms = []
-            for _ in range(n):
+            results_configs_synonyms_count = n
+            for _ in range(results_configs_synonyms_count):
                 n, = _unpack_h(data, pos)
                 pos += 2
                 end = pos + n
@@ -516,7 +529,8 @@ def _decode_describe_configs_response_v3(data: memoryview) -> tuple[DescribeConf
     if n < 0 or n * 11 > size - pos:
         raise bad_length("results", n, pos, size)
     results = []
-    for _ in range(n):
+    results_count = n
+    for _ in range(results_count):
         results_error_code, n = _unpack_hh(data, pos)
         pos += 4
         if n == -1:
@@ -539,7 +553,8 @@ def _decode_describe_configs_response_v3(data: memoryview) -> tuple[DescribeConf
         if n < 0 or n * 14 > size - pos:
             raise bad_length("results[].configs", n, pos, size)
         results_configs = []
-        for _ in range(n):
+        results_configs_count = n
+        for _ in range(results_configs_count):
             n, = _unpack_h(data, pos)
             pos += 2
             end = pos + n
@@ -562,7 +577,8 @@ def _decode_describe_configs_response_v3(data: memoryview) -> tuple[DescribeConf
             if n < 0 or n * 5 > size - pos:
                 raise bad_length("results[].configs[].synonyms", n, pos, size)
             results_configs_synonyms = []
-            for _ in range(n):
+            results_configs_synonyms_count = n
+            for _ in range(results_configs_synonyms_count):
                 n, = _unpack_h(data, pos)
                 pos += 2
                 end = pos + n
@@ -668,7 +684,8 @@ def _decode_describe_configs_response_v4(data: memoryview) -> tuple[DescribeConf
     if n < 0 or n * 7 > size - pos:
         raise bad_length("results", n, pos, size)
     results = []
-    for _ in range(n):
+    results_count = n
+    for _ in range(results_count):
         results_error_code, n = _unpack_hB(data, pos)
         pos += 3
         if n > 127:
@@ -700,7 +717,8 @@ def _decode_describe_configs_response_v4(data: memoryview) -> tuple[DescribeConf
         if n < 0 or n * 9 > size - pos:
             raise bad_length("results[].configs", n, pos, size)
         results_configs = []
-        for _ in range(n):
+        results_configs_count = n
+        for _ in range(results_configs_count):
             n = data[pos]
             pos += 1
             if n > 127:
@@ -732,7 +750,8 @@ def _decode_describe_configs_response_v4(data: memoryview) -> tuple[DescribeConf
             if n < 0 or n * 4 > size - pos:
                 raise bad_length("results[].configs[].synonyms", n, pos, size)
             results_configs_synonyms = []
-            for _ in range(n):
+            results_configs_synonyms_count = n
+            for _ in range(results_configs_synonyms_count):
                 n = data[pos]
                 pos += 1
                 if n > 127:
@@ -899,11 +918,12 @@ def _encode_describe_configs_response_v4(message: DescribeConfigsResponse, out: 
 
 
 class DescribeConfigsRequest(Message):
-    __slots__ = (
+    FIELDS: ClassVar[tuple[str, ...]] = (
         "resources",
         "include_synonyms",
         "include_documentation",
     )
+    __slots__ = FIELDS
     API_KEY: ClassVar[int] = 32
     TABLE: ClassVar[str] = "describe_configs:REQUEST"
     DECODERS: ClassVar[dict[int, Decoder]] = {
@@ -932,10 +952,11 @@ class DescribeConfigsRequest(Message):
 
 
 class DescribeConfigsResponse(Message):
-    __slots__ = (
+    FIELDS: ClassVar[tuple[str, ...]] = (
         "throttle_time_ms",
         "results",
     )
+    __slots__ = FIELDS
     API_KEY: ClassVar[int] = 32
     TABLE: ClassVar[str] = "describe_configs:RESPONSE"
     DECODERS: ClassVar[dict[int, Decoder]] = {

@@ -36,7 +36,7 @@ _unpack_t = Struct(">?").unpack_from
 _unpack_tB = Struct(">?B").unpack_from
 
 class DescribedGroupMember(Base):
-    __slots__ = (
+    FIELDS: ClassVar[tuple[str, ...]] = (
         "member_id",
         "group_instance_id",
         "client_id",
@@ -44,6 +44,7 @@ class DescribedGroupMember(Base):
         "member_metadata",
         "member_assignment",
     )
+    __slots__ = FIELDS
 
     def __init__(
         self,
@@ -64,7 +65,7 @@ class DescribedGroupMember(Base):
 
 
 class DescribedGroup(Base):
-    __slots__ = (
+    FIELDS: ClassVar[tuple[str, ...]] = (
         "error_code",
         "group_id",
         "group_state",
@@ -73,6 +74,7 @@ class DescribedGroup(Base):
         "members",
         "authorized_operations",
     )
+    __slots__ = FIELDS
 
     def __init__(
         self,
@@ -102,7 +104,8 @@ def _decode_describe_groups_request_v0(data: memoryview) -> tuple[DescribeGroups
     if n < 0 or n * 2 > size - pos:
         raise bad_length("groups", n, pos, size)
     groups = []
-    for _ in range(n):
+    groups_count = n
+    for _ in range(groups_count):
         n, = _unpack_h(data, pos)
         pos += 2
         end = pos + n
@@ -136,7 +139,8 @@ def _decode_describe_groups_request_v3(data: memoryview) -> tuple[DescribeGroups
     if n < 0 or n * 2 > size - pos:
         raise bad_length("groups", n, pos, size)
     groups = []
-    for _ in range(n):
+    groups_count = n
+    for _ in range(groups_count):
         n, = _unpack_h(data, pos)
         pos += 2
         end = pos + n
@@ -175,7 +179,8 @@ def _decode_describe_groups_request_v5(data: memoryview) -> tuple[DescribeGroups
     if n < 0 or n > size - pos:
         raise bad_length("groups", n, pos, size)
     groups = []
-    for _ in range(n):
+    groups_count = n
+    for _ in range(groups_count):
         n = data[pos]
         pos += 1
         if n > 127:
@@ -224,7 +229,8 @@ def _decode_describe_groups_response_v0(data: memoryview) -> tuple[DescribeGroup
     if n < 0 or n * 14 > size - pos:
         raise bad_length("groups", n, pos, size)
     groups = []
-    for _ in range(n):
+    groups_count = n
+    for _ in range(groups_count):
         groups_error_code, n = _unpack_hh(data, pos)
         pos += 4
         end = pos + n
@@ -258,7 +264,8 @@ def _decode_describe_groups_response_v0(data: memoryview) -> tuple[DescribeGroup
         if n < 0 or n * 14 > size - pos:
             raise bad_length("groups[].members", n, pos, size)
         groups_members = []
-        for _ in range(n):
+        groups_members_count = n
+        for _ in range(groups_members_count):
             n, = _unpack_h(data, pos)
             pos += 2
             end = pos + n
@@ -358,7 +365,8 @@ def _decode_describe_groups_response_v1(data: memoryview) -> tuple[DescribeGroup
     if n < 0 or n * 14 > size - pos:
         raise bad_length("groups", n, pos, size)
     groups = []
-    for _ in range(n):
+    groups_count = n
+    for _ in range(groups_count):
         groups_error_code, n = _unpack_hh(data, pos)
         pos += 4
         end = pos + n
@@ -392,7 +400,8 @@ def _decode_describe_groups_response_v1(data: memoryview) -> tuple[DescribeGroup
         if n < 0 or n * 14 > size - pos:
             raise bad_length("groups[].members", n, pos, size)
         groups_members = []
-        for _ in range(n):
+        groups_members_count = n
+        for _ in range(groups_members_count):
             n, = _unpack_h(data, pos)
             pos += 2
             end = pos + n
@@ -493,7 +502,8 @@ def _decode_describe_groups_response_v3(data: memoryview) -> tuple[DescribeGroup
     if n < 0 or n * 18 > size - pos:
         raise bad_length("groups", n, pos, size)
     groups = []
-    for _ in range(n):
+    groups_count = n
+    for _ in range(groups_count):
         groups_error_code, n = _unpack_hh(data, pos)
         pos += 4
         end = pos + n
@@ -527,7 +537,8 @@ def _decode_describe_groups_response_v3(data: memoryview) -> tuple[DescribeGroup
         if n < 0 or n * 14 > size - pos:
             raise bad_length("groups[].members", n, pos, size)
         groups_members = []
-        for _ in range(n):
+        groups_members_count = n
+        for _ in range(groups_members_count):
             n, = _unpack_h(data, pos)
             pos += 2
             end = pos + n
@@ -630,7 +641,8 @@ def _decode_describe_groups_response_v4(data: memoryview) -> tuple[DescribeGroup
     if n < 0 or n * 18 > size - pos:
         raise bad_length("groups", n, pos, size)
     groups = []
-    for _ in range(n):
+    groups_count = n
+    for _ in range(groups_count):
         groups_error_code, n = _unpack_hh(data, pos)
         pos += 4
         end = pos + n
@@ -664,7 +676,8 @@ def _decode_describe_groups_response_v4(data: memoryview) -> tuple[DescribeGroup
         if n < 0 or n * 16 > size - pos:
             raise bad_length("groups[].members", n, pos, size)
         groups_members = []
-        for _ in range(n):
+        groups_members_count = n
+        for _ in range(groups_members_count):
             n, = _unpack_h(data, pos)
             pos += 2
             end = pos + n
@@ -785,7 +798,8 @@ def _decode_describe_groups_response_v5(data: memoryview) -> tuple[DescribeGroup
     if n < 0 or n * 12 > size - pos:
         raise bad_length("groups", n, pos, size)
     groups = []
-    for _ in range(n):
+    groups_count = n
+    for _ in range(groups_count):
         groups_error_code, n = _unpack_hB(data, pos)
         pos += 3
         if n > 127:
@@ -834,7 +848,8 @@ def _decode_describe_groups_response_v5(data: memoryview) -> tuple[DescribeGroup
         if n < 0 or n * 7 > size - pos:
             raise bad_length("groups[].members", n, pos, size)
         groups_members = []
-        for _ in range(n):
+        groups_members_count = n
+        for _ in range(groups_members_count):
             n = data[pos]
             pos += 1
             if n > 127:
@@ -1025,10 +1040,11 @@ def _encode_describe_groups_response_v5(message: DescribeGroupsResponse, out: by
 
 
 class DescribeGroupsRequest(Message):
-    __slots__ = (
+    FIELDS: ClassVar[tuple[str, ...]] = (
         "groups",
         "include_authorized_operations",
     )
+    __slots__ = FIELDS
     API_KEY: ClassVar[int] = 15
     TABLE: ClassVar[str] = "describe_groups:REQUEST"
     DECODERS: ClassVar[dict[int, Decoder]] = {
@@ -1059,10 +1075,11 @@ class DescribeGroupsRequest(Message):
 
 
 class DescribeGroupsResponse(Message):
-    __slots__ = (
+    FIELDS: ClassVar[tuple[str, ...]] = (
         "throttle_time_ms",
         "groups",
     )
+    __slots__ = FIELDS
     API_KEY: ClassVar[int] = 15
     TABLE: ClassVar[str] = "describe_groups:RESPONSE"
     DECODERS: ClassVar[dict[int, Decoder]] = {

@@ -34,10 +34,11 @@ _unpack_iqqt = Struct(">iqq?").unpack_from
 _unpack_iqqtB = Struct(">iqq?B").unpack_from
 
 class DescribableLogDirTopic(Base):
-    __slots__ = (
+    FIELDS: ClassVar[tuple[str, ...]] = (
         "topic",
         "partitions",
     )
+    __slots__ = FIELDS
 
     def __init__(
         self,
@@ -50,12 +51,13 @@ class DescribableLogDirTopic(Base):
 
 
 class DescribeLogDirsPartition(Base):
-    __slots__ = (
+    FIELDS: ClassVar[tuple[str, ...]] = (
         "partition_index",
         "partition_size",
         "offset_lag",
         "is_future_key",
     )
+    __slots__ = FIELDS
 
     def __init__(
         self,
@@ -72,10 +74,11 @@ class DescribeLogDirsPartition(Base):
 
 
 class DescribeLogDirsTopic(Base):
-    __slots__ = (
+    FIELDS: ClassVar[tuple[str, ...]] = (
         "name",
         "partitions",
     )
+    __slots__ = FIELDS
 
     def __init__(
         self,
@@ -88,11 +91,12 @@ class DescribeLogDirsTopic(Base):
 
 
 class DescribeLogDirsResult(Base):
-    __slots__ = (
+    FIELDS: ClassVar[tuple[str, ...]] = (
         "error_code",
         "log_dir",
         "topics",
     )
+    __slots__ = FIELDS
 
     def __init__(
         self,
@@ -118,7 +122,8 @@ def _decode_describe_log_dirs_request_v1(data: memoryview) -> tuple[DescribeLogD
         if n < 0 or n * 6 > size - pos:
             raise bad_length("topics", n, pos, size)
         topics = []
-        for _ in range(n):
+        topics_count = n
+        for _ in range(topics_count):
             n, = _unpack_h(data, pos)
             pos += 2
             end = pos + n
@@ -169,7 +174,8 @@ def _decode_describe_log_dirs_request_v2(data: memoryview) -> tuple[DescribeLogD
         if n < 0 or n * 3 > size - pos:
             raise bad_length("topics", n, pos, size)
         topics = []
-        for _ in range(n):
+        topics_count = n
+        for _ in range(topics_count):
             n = data[pos]
             pos += 1
             if n > 127:
@@ -241,7 +247,8 @@ def _decode_describe_log_dirs_response_v1(data: memoryview) -> tuple[DescribeLog
     if n < 0 or n * 8 > size - pos:
         raise bad_length("results", n, pos, size)
     results = []
-    for _ in range(n):
+    results_count = n
+    for _ in range(results_count):
         results_error_code, n = _unpack_hh(data, pos)
         pos += 4
         end = pos + n
@@ -254,7 +261,8 @@ def _decode_describe_log_dirs_response_v1(data: memoryview) -> tuple[DescribeLog
         if n < 0 or n * 6 > size - pos:
             raise bad_length("results[].topics", n, pos, size)
         results_topics = []
-        for _ in range(n):
+        results_topics_count = n
+        for _ in range(results_topics_count):
             n, = _unpack_h(data, pos)
             pos += 2
             end = pos + n
@@ -267,7 +275,8 @@ def _decode_describe_log_dirs_response_v1(data: memoryview) -> tuple[DescribeLog
             if n < 0 or n * 21 > size - pos:
                 raise bad_length("results[].topics[].partitions", n, pos, size)
             results_topics_partitions = []
-            for _ in range(n):
+            results_topics_partitions_count = n
+            for _ in range(results_topics_partitions_count):
                 results_topics_partitions_partition_index, results_topics_partitions_partition_size, results_topics_partitions_offset_lag, results_topics_partitions_is_future_key = _unpack_iqqt(data, pos)
                 pos += 21
                 results_topics_partitions.append(DescribeLogDirsPartition(
@@ -320,7 +329,8 @@ def _decode_describe_log_dirs_response_v2(data: memoryview) -> tuple[DescribeLog
     if n < 0 or n * 5 > size - pos:
         raise bad_length("results", n, pos, size)
     results = []
-    for _ in range(n):
+    results_count = n
+    for _ in range(results_count):
         results_error_code, n = _unpack_hB(data, pos)
         pos += 3
         if n > 127:
@@ -339,7 +349,8 @@ def _decode_describe_log_dirs_response_v2(data: memoryview) -> tuple[DescribeLog
         if n < 0 or n * 3 > size - pos:
             raise bad_length("results[].topics", n, pos, size)
         results_topics = []
-        for _ in range(n):
+        results_topics_count = n
+        for _ in range(results_topics_count):
             n = data[pos]
             pos += 1
             if n > 127:
@@ -358,7 +369,8 @@ def _decode_describe_log_dirs_response_v2(data: memoryview) -> tuple[DescribeLog
             if n < 0 or n * 22 > size - pos:
                 raise bad_length("results[].topics[].partitions", n, pos, size)
             results_topics_partitions = []
-            for _ in range(n):
+            results_topics_partitions_count = n
+            for _ in range(results_topics_partitions_count):
                 results_topics_partitions_partition_index, results_topics_partitions_partition_size, results_topics_partitions_offset_lag, results_topics_partitions_is_future_key, n = _unpack_iqqtB(data, pos)
                 pos += 22
                 if n:
@@ -440,9 +452,10 @@ def _encode_describe_log_dirs_response_v2(message: DescribeLogDirsResponse, out:
 
 
 class DescribeLogDirsRequest(Message):
-    __slots__ = (
+    FIELDS: ClassVar[tuple[str, ...]] = (
         "topics",
     )
+    __slots__ = FIELDS
     API_KEY: ClassVar[int] = 35
     TABLE: ClassVar[str] = "describe_log_dirs:REQUEST"
     DECODERS: ClassVar[dict[int, Decoder]] = {
@@ -463,10 +476,11 @@ class DescribeLogDirsRequest(Message):
 
 
 class DescribeLogDirsResponse(Message):
-    __slots__ = (
+    FIELDS: ClassVar[tuple[str, ...]] = (
         "throttle_time_ms",
         "results",
     )
+    __slots__ = FIELDS
     API_KEY: ClassVar[int] = 35
     TABLE: ClassVar[str] = "describe_log_dirs:RESPONSE"
     DECODERS: ClassVar[dict[int, Decoder]] = {

@@ -26,10 +26,11 @@ _unpack_ihB = Struct(">ihB").unpack_from
 _unpack_qiiqiqB = Struct(">qiiqiqB").unpack_from
 
 class TopicRequest(Base):
-    __slots__ = (
+    FIELDS: ClassVar[tuple[str, ...]] = (
         "name",
         "partition_indexes",
     )
+    __slots__ = FIELDS
 
     def __init__(
         self,
@@ -42,7 +43,7 @@ class TopicRequest(Base):
 
 
 class ProducerState(Base):
-    __slots__ = (
+    FIELDS: ClassVar[tuple[str, ...]] = (
         "producer_id",
         "producer_epoch",
         "last_sequence",
@@ -50,6 +51,7 @@ class ProducerState(Base):
         "coordinator_epoch",
         "current_txn_start_offset",
     )
+    __slots__ = FIELDS
 
     def __init__(
         self,
@@ -70,12 +72,13 @@ class ProducerState(Base):
 
 
 class PartitionResponse(Base):
-    __slots__ = (
+    FIELDS: ClassVar[tuple[str, ...]] = (
         "partition_index",
         "error_code",
         "error_message",
         "active_producers",
     )
+    __slots__ = FIELDS
 
     def __init__(
         self,
@@ -92,10 +95,11 @@ class PartitionResponse(Base):
 
 
 class TopicResponse(Base):
-    __slots__ = (
+    FIELDS: ClassVar[tuple[str, ...]] = (
         "name",
         "partitions",
     )
+    __slots__ = FIELDS
 
     def __init__(
         self,
@@ -118,7 +122,8 @@ def _decode_describe_producers_request_v0(data: memoryview) -> tuple[DescribePro
     if n < 0 or n * 3 > size - pos:
         raise bad_length("topics", n, pos, size)
     topics = []
-    for _ in range(n):
+    topics_count = n
+    for _ in range(topics_count):
         n = data[pos]
         pos += 1
         if n > 127:
@@ -192,7 +197,8 @@ def _decode_describe_producers_response_v0(data: memoryview) -> tuple[DescribePr
     if n < 0 or n * 3 > size - pos:
         raise bad_length("topics", n, pos, size)
     topics = []
-    for _ in range(n):
+    topics_count = n
+    for _ in range(topics_count):
         n = data[pos]
         pos += 1
         if n > 127:
@@ -211,7 +217,8 @@ def _decode_describe_producers_response_v0(data: memoryview) -> tuple[DescribePr
         if n < 0 or n * 9 > size - pos:
             raise bad_length("topics[].partitions", n, pos, size)
         topics_partitions = []
-        for _ in range(n):
+        topics_partitions_count = n
+        for _ in range(topics_partitions_count):
             topics_partitions_partition_index, topics_partitions_error_code, n = _unpack_ihB(data, pos)
             pos += 7
             if n > 127:
@@ -233,7 +240,8 @@ def _decode_describe_producers_response_v0(data: memoryview) -> tuple[DescribePr
             if n < 0 or n * 37 > size - pos:
                 raise bad_length("topics[].partitions[].active_producers", n, pos, size)
             topics_partitions_active_producers = []
-            for _ in range(n):
+            topics_partitions_active_producers_count = n
+            for _ in range(topics_partitions_active_producers_count):
                 topics_partitions_active_producers_producer_id, topics_partitions_active_producers_producer_epoch, topics_partitions_active_producers_last_sequence, topics_partitions_active_producers_last_timestamp, topics_partitions_active_producers_coordinator_epoch, topics_partitions_active_producers_current_txn_start_offset, n = _unpack_qiiqiqB(data, pos)
                 pos += 37
                 if n:
@@ -319,9 +327,10 @@ def _encode_describe_producers_response_v0(message: DescribeProducersResponse, o
 
 
 class DescribeProducersRequest(Message):
-    __slots__ = (
+    FIELDS: ClassVar[tuple[str, ...]] = (
         "topics",
     )
+    __slots__ = FIELDS
     API_KEY: ClassVar[int] = 61
     TABLE: ClassVar[str] = "describe_producers:REQUEST"
     DECODERS: ClassVar[dict[int, Decoder]] = {
@@ -340,10 +349,11 @@ class DescribeProducersRequest(Message):
 
 
 class DescribeProducersResponse(Message):
-    __slots__ = (
+    FIELDS: ClassVar[tuple[str, ...]] = (
         "throttle_time_ms",
         "topics",
     )
+    __slots__ = FIELDS
     API_KEY: ClassVar[int] = 61
     TABLE: ClassVar[str] = "describe_producers:RESPONSE"
     DECODERS: ClassVar[dict[int, Decoder]] = {

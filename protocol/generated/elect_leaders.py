@@ -39,10 +39,11 @@ _unpack_ihi = Struct(">ihi").unpack_from
 _unpack_ii = Struct(">ii").unpack_from
 
 class TopicPartitions(Base):
-    __slots__ = (
+    FIELDS: ClassVar[tuple[str, ...]] = (
         "topic",
         "partitions",
     )
+    __slots__ = FIELDS
 
     def __init__(
         self,
@@ -55,11 +56,12 @@ class TopicPartitions(Base):
 
 
 class PartitionResult(Base):
-    __slots__ = (
+    FIELDS: ClassVar[tuple[str, ...]] = (
         "partition_id",
         "error_code",
         "error_message",
     )
+    __slots__ = FIELDS
 
     def __init__(
         self,
@@ -74,10 +76,11 @@ class PartitionResult(Base):
 
 
 class ReplicaElectionResult(Base):
-    __slots__ = (
+    FIELDS: ClassVar[tuple[str, ...]] = (
         "topic",
         "partition_result",
     )
+    __slots__ = FIELDS
 
     def __init__(
         self,
@@ -101,7 +104,8 @@ def _decode_elect_leaders_request_v0(data: memoryview) -> tuple[ElectLeadersRequ
         if n < 0 or n * 6 > size - pos:
             raise bad_length("topic_partitions", n, pos, size)
         topic_partitions = []
-        for _ in range(n):
+        topic_partitions_count = n
+        for _ in range(topic_partitions_count):
             n, = _unpack_h(data, pos)
             pos += 2
             end = pos + n
@@ -155,7 +159,8 @@ def _decode_elect_leaders_request_v1(data: memoryview) -> tuple[ElectLeadersRequ
         if n < 0 or n * 6 > size - pos:
             raise bad_length("topic_partitions", n, pos, size)
         topic_partitions = []
-        for _ in range(n):
+        topic_partitions_count = n
+        for _ in range(topic_partitions_count):
             n, = _unpack_h(data, pos)
             pos += 2
             end = pos + n
@@ -211,7 +216,8 @@ def _decode_elect_leaders_request_v2(data: memoryview) -> tuple[ElectLeadersRequ
         if n < 0 or n * 3 > size - pos:
             raise bad_length("topic_partitions", n, pos, size)
         topic_partitions = []
-        for _ in range(n):
+        topic_partitions_count = n
+        for _ in range(topic_partitions_count):
             n = data[pos]
             pos += 1
             if n > 127:
@@ -286,7 +292,8 @@ def _decode_elect_leaders_response_v0(data: memoryview) -> tuple[ElectLeadersRes
     if n < 0 or n * 6 > size - pos:
         raise bad_length("replica_election_results", n, pos, size)
     replica_election_results = []
-    for _ in range(n):
+    replica_election_results_count = n
+    for _ in range(replica_election_results_count):
         n, = _unpack_h(data, pos)
         pos += 2
         end = pos + n
@@ -299,7 +306,8 @@ def _decode_elect_leaders_response_v0(data: memoryview) -> tuple[ElectLeadersRes
         if n < 0 or n * 8 > size - pos:
             raise bad_length("replica_election_results[].partition_result", n, pos, size)
         replica_election_results_partition_result = []
-        for _ in range(n):
+        replica_election_results_partition_result_count = n
+        for _ in range(replica_election_results_partition_result_count):
             replica_election_results_partition_result_partition_id, replica_election_results_partition_result_error_code, n = _unpack_ihh(data, pos)
             pos += 8
             if n == -1:
@@ -351,7 +359,8 @@ def _decode_elect_leaders_response_v1(data: memoryview) -> tuple[ElectLeadersRes
     if n < 0 or n * 6 > size - pos:
         raise bad_length("replica_election_results", n, pos, size)
     replica_election_results = []
-    for _ in range(n):
+    replica_election_results_count = n
+    for _ in range(replica_election_results_count):
         n, = _unpack_h(data, pos)
         pos += 2
         end = pos + n
@@ -364,7 +373,8 @@ def _decode_elect_leaders_response_v1(data: memoryview) -> tuple[ElectLeadersRes
         if n < 0 or n * 8 > size - pos:
             raise bad_length("replica_election_results[].partition_result", n, pos, size)
         replica_election_results_partition_result = []
-        for _ in range(n):
+        replica_election_results_partition_result_count = n
+        for _ in range(replica_election_results_partition_result_count):
             replica_election_results_partition_result_partition_id, replica_election_results_partition_result_error_code, n = _unpack_ihh(data, pos)
             pos += 8
             if n == -1:
@@ -418,7 +428,8 @@ def _decode_elect_leaders_response_v2(data: memoryview) -> tuple[ElectLeadersRes
     if n < 0 or n * 3 > size - pos:
         raise bad_length("replica_election_results", n, pos, size)
     replica_election_results = []
-    for _ in range(n):
+    replica_election_results_count = n
+    for _ in range(replica_election_results_count):
         n = data[pos]
         pos += 1
         if n > 127:
@@ -437,7 +448,8 @@ def _decode_elect_leaders_response_v2(data: memoryview) -> tuple[ElectLeadersRes
         if n < 0 or n * 8 > size - pos:
             raise bad_length("replica_election_results[].partition_result", n, pos, size)
         replica_election_results_partition_result = []
-        for _ in range(n):
+        replica_election_results_partition_result_count = n
+        for _ in range(replica_election_results_partition_result_count):
             replica_election_results_partition_result_partition_id, replica_election_results_partition_result_error_code, n = _unpack_ihB(data, pos)
             pos += 7
             if n > 127:
@@ -517,11 +529,12 @@ def _encode_elect_leaders_response_v2(message: ElectLeadersResponse, out: bytear
 
 
 class ElectLeadersRequest(Message):
-    __slots__ = (
+    FIELDS: ClassVar[tuple[str, ...]] = (
         "election_type",
         "topic_partitions",
         "timeout_ms",
     )
+    __slots__ = FIELDS
     API_KEY: ClassVar[int] = 43
     TABLE: ClassVar[str] = "elect_leaders:REQUEST"
     DECODERS: ClassVar[dict[int, Decoder]] = {
@@ -548,11 +561,12 @@ class ElectLeadersRequest(Message):
 
 
 class ElectLeadersResponse(Message):
-    __slots__ = (
+    FIELDS: ClassVar[tuple[str, ...]] = (
         "throttle_time_ms",
         "error_code",
         "replica_election_results",
     )
+    __slots__ = FIELDS
     API_KEY: ClassVar[int] = 43
     TABLE: ClassVar[str] = "elect_leaders:RESPONSE"
     DECODERS: ClassVar[dict[int, Decoder]] = {

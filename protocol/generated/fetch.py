@@ -64,7 +64,7 @@ _unpack_qq = Struct(">qq").unpack_from
 _unpack_qqB = Struct(">qqB").unpack_from
 
 class FetchPartition(Base):
-    __slots__ = (
+    FIELDS: ClassVar[tuple[str, ...]] = (
         "partition",
         "current_leader_epoch",
         "fetch_offset",
@@ -72,6 +72,7 @@ class FetchPartition(Base):
         "log_start_offset",
         "partition_max_bytes",
     )
+    __slots__ = FIELDS
 
     def __init__(
         self,
@@ -92,12 +93,13 @@ class FetchPartition(Base):
 
 
 class FetchTopic(Base):
-    __slots__ = (
+    FIELDS: ClassVar[tuple[str, ...]] = (
         "topic",
         "partitions",
         "undeleted_partition_count",
         "layout_version",
     )
+    __slots__ = FIELDS
 
     def __init__(
         self,
@@ -114,10 +116,11 @@ class FetchTopic(Base):
 
 
 class ForgottenTopic(Base):
-    __slots__ = (
+    FIELDS: ClassVar[tuple[str, ...]] = (
         "topic",
         "partitions",
     )
+    __slots__ = FIELDS
 
     def __init__(
         self,
@@ -130,10 +133,11 @@ class ForgottenTopic(Base):
 
 
 class EpochEndOffset(Base):
-    __slots__ = (
+    FIELDS: ClassVar[tuple[str, ...]] = (
         "epoch",
         "end_offset",
     )
+    __slots__ = FIELDS
 
     def __init__(
         self,
@@ -146,10 +150,11 @@ class EpochEndOffset(Base):
 
 
 class LeaderIdAndEpoch(Base):
-    __slots__ = (
+    FIELDS: ClassVar[tuple[str, ...]] = (
         "leader_id",
         "leader_epoch",
     )
+    __slots__ = FIELDS
 
     def __init__(
         self,
@@ -162,10 +167,11 @@ class LeaderIdAndEpoch(Base):
 
 
 class SnapshotId(Base):
-    __slots__ = (
+    FIELDS: ClassVar[tuple[str, ...]] = (
         "end_offset",
         "epoch",
     )
+    __slots__ = FIELDS
 
     def __init__(
         self,
@@ -178,10 +184,11 @@ class SnapshotId(Base):
 
 
 class AbortedTransaction(Base):
-    __slots__ = (
+    FIELDS: ClassVar[tuple[str, ...]] = (
         "producer_id",
         "first_offset",
     )
+    __slots__ = FIELDS
 
     def __init__(
         self,
@@ -194,7 +201,7 @@ class AbortedTransaction(Base):
 
 
 class PartitionData(Base):
-    __slots__ = (
+    FIELDS: ClassVar[tuple[str, ...]] = (
         "partition_index",
         "error_code",
         "high_watermark",
@@ -207,6 +214,7 @@ class PartitionData(Base):
         "preferred_read_replica",
         "records",
     )
+    __slots__ = FIELDS
 
     def __init__(
         self,
@@ -237,10 +245,11 @@ class PartitionData(Base):
 
 
 class FetchableTopicResponse(Base):
-    __slots__ = (
+    FIELDS: ClassVar[tuple[str, ...]] = (
         "topic",
         "partitions",
     )
+    __slots__ = FIELDS
 
     def __init__(
         self,
@@ -351,7 +360,8 @@ def _decode_fetch_request_v4(data: memoryview) -> tuple[FetchRequest, int]:
     if n < 0 or n * 6 > size - pos:
         raise bad_length("topics", n, pos, size)
     topics = []
-    for _ in range(n):
+    topics_count = n
+    for _ in range(topics_count):
         n, = _unpack_h(data, pos)
         pos += 2
         end = pos + n
@@ -364,7 +374,8 @@ def _decode_fetch_request_v4(data: memoryview) -> tuple[FetchRequest, int]:
         if n < 0 or n * 16 > size - pos:
             raise bad_length("topics[].partitions", n, pos, size)
         topics_partitions = []
-        for _ in range(n):
+        topics_partitions_count = n
+        for _ in range(topics_partitions_count):
             topics_partitions_partition, topics_partitions_fetch_offset, topics_partitions_partition_max_bytes = _unpack_iqi(data, pos)
             pos += 16
             topics_partitions.append(FetchPartition(
@@ -411,7 +422,8 @@ def _decode_fetch_request_v5(data: memoryview) -> tuple[FetchRequest, int]:
     if n < 0 or n * 6 > size - pos:
         raise bad_length("topics", n, pos, size)
     topics = []
-    for _ in range(n):
+    topics_count = n
+    for _ in range(topics_count):
         n, = _unpack_h(data, pos)
         pos += 2
         end = pos + n
@@ -424,7 +436,8 @@ def _decode_fetch_request_v5(data: memoryview) -> tuple[FetchRequest, int]:
         if n < 0 or n * 24 > size - pos:
             raise bad_length("topics[].partitions", n, pos, size)
         topics_partitions = []
-        for _ in range(n):
+        topics_partitions_count = n
+        for _ in range(topics_partitions_count):
             topics_partitions_partition, topics_partitions_fetch_offset, topics_partitions_log_start_offset, topics_partitions_partition_max_bytes = _unpack_iqqi(data, pos)
             pos += 24
             topics_partitions.append(FetchPartition(
@@ -472,7 +485,8 @@ def _decode_fetch_request_v7(data: memoryview) -> tuple[FetchRequest, int]:
     if n < 0 or n * 6 > size - pos:
         raise bad_length("topics", n, pos, size)
     topics = []
-    for _ in range(n):
+    topics_count = n
+    for _ in range(topics_count):
         n, = _unpack_h(data, pos)
         pos += 2
         end = pos + n
@@ -485,7 +499,8 @@ def _decode_fetch_request_v7(data: memoryview) -> tuple[FetchRequest, int]:
         if n < 0 or n * 24 > size - pos:
             raise bad_length("topics[].partitions", n, pos, size)
         topics_partitions = []
-        for _ in range(n):
+        topics_partitions_count = n
+        for _ in range(topics_partitions_count):
             topics_partitions_partition, topics_partitions_fetch_offset, topics_partitions_log_start_offset, topics_partitions_partition_max_bytes = _unpack_iqqi(data, pos)
             pos += 24
             topics_partitions.append(FetchPartition(
@@ -503,7 +518,8 @@ def _decode_fetch_request_v7(data: memoryview) -> tuple[FetchRequest, int]:
     if n < 0 or n * 6 > size - pos:
         raise bad_length("forgotten_topics_data", n, pos, size)
     forgotten_topics_data = []
-    for _ in range(n):
+    forgotten_topics_data_count = n
+    for _ in range(forgotten_topics_data_count):
         n, = _unpack_h(data, pos)
         pos += 2
         end = pos + n
@@ -564,7 +580,8 @@ def _decode_fetch_request_v9(data: memoryview) -> tuple[FetchRequest, int]:
     if n < 0 or n * 6 > size - pos:
         raise bad_length("topics", n, pos, size)
     topics = []
-    for _ in range(n):
+    topics_count = n
+    for _ in range(topics_count):
         n, = _unpack_h(data, pos)
         pos += 2
         end = pos + n
@@ -577,7 +594,8 @@ def _decode_fetch_request_v9(data: memoryview) -> tuple[FetchRequest, int]:
         if n < 0 or n * 28 > size - pos:
             raise bad_length("topics[].partitions", n, pos, size)
         topics_partitions = []
-        for _ in range(n):
+        topics_partitions_count = n
+        for _ in range(topics_partitions_count):
             topics_partitions_partition, topics_partitions_current_leader_epoch, topics_partitions_fetch_offset, topics_partitions_log_start_offset, topics_partitions_partition_max_bytes = _unpack_iiqqi(data, pos)
             pos += 28
             topics_partitions.append(FetchPartition(
@@ -596,7 +614,8 @@ def _decode_fetch_request_v9(data: memoryview) -> tuple[FetchRequest, int]:
     if n < 0 or n * 6 > size - pos:
         raise bad_length("forgotten_topics_data", n, pos, size)
     forgotten_topics_data = []
-    for _ in range(n):
+    forgotten_topics_data_count = n
+    for _ in range(forgotten_topics_data_count):
         n, = _unpack_h(data, pos)
         pos += 2
         end = pos + n
@@ -657,7 +676,8 @@ def _decode_fetch_request_v11(data: memoryview) -> tuple[FetchRequest, int]:
     if n < 0 or n * 6 > size - pos:
         raise bad_length("topics", n, pos, size)
     topics = []
-    for _ in range(n):
+    topics_count = n
+    for _ in range(topics_count):
         n, = _unpack_h(data, pos)
         pos += 2
         end = pos + n
@@ -670,7 +690,8 @@ def _decode_fetch_request_v11(data: memoryview) -> tuple[FetchRequest, int]:
         if n < 0 or n * 28 > size - pos:
             raise bad_length("topics[].partitions", n, pos, size)
         topics_partitions = []
-        for _ in range(n):
+        topics_partitions_count = n
+        for _ in range(topics_partitions_count):
             topics_partitions_partition, topics_partitions_current_leader_epoch, topics_partitions_fetch_offset, topics_partitions_log_start_offset, topics_partitions_partition_max_bytes = _unpack_iiqqi(data, pos)
             pos += 28
             topics_partitions.append(FetchPartition(
@@ -689,7 +710,8 @@ def _decode_fetch_request_v11(data: memoryview) -> tuple[FetchRequest, int]:
     if n < 0 or n * 6 > size - pos:
         raise bad_length("forgotten_topics_data", n, pos, size)
     forgotten_topics_data = []
-    for _ in range(n):
+    forgotten_topics_data_count = n
+    for _ in range(forgotten_topics_data_count):
         n, = _unpack_h(data, pos)
         pos += 2
         end = pos + n
@@ -764,7 +786,8 @@ def _decode_fetch_request_v12(data: memoryview) -> tuple[FetchRequest, int]:
     if n < 0 or n * 3 > size - pos:
         raise bad_length("topics", n, pos, size)
     topics = []
-    for _ in range(n):
+    topics_count = n
+    for _ in range(topics_count):
         n = data[pos]
         pos += 1
         if n > 127:
@@ -783,7 +806,8 @@ def _decode_fetch_request_v12(data: memoryview) -> tuple[FetchRequest, int]:
         if n < 0 or n * 33 > size - pos:
             raise bad_length("topics[].partitions", n, pos, size)
         topics_partitions = []
-        for _ in range(n):
+        topics_partitions_count = n
+        for _ in range(topics_partitions_count):
             topics_partitions_partition, topics_partitions_current_leader_epoch, topics_partitions_fetch_offset, topics_partitions_last_fetched_epoch, topics_partitions_log_start_offset, topics_partitions_partition_max_bytes, n = _unpack_iiqiqiB(data, pos)
             pos += 33
             if n:
@@ -822,7 +846,8 @@ def _decode_fetch_request_v12(data: memoryview) -> tuple[FetchRequest, int]:
     if n < 0 or n * 3 > size - pos:
         raise bad_length("forgotten_topics_data", n, pos, size)
     forgotten_topics_data = []
-    for _ in range(n):
+    forgotten_topics_data_count = n
+    for _ in range(forgotten_topics_data_count):
         n = data[pos]
         pos += 1
         if n > 127:
@@ -968,7 +993,8 @@ def _decode_fetch_response_v4(data: memoryview) -> tuple[FetchResponse, int]:
     if n < 0 or n * 6 > size - pos:
         raise bad_length("responses", n, pos, size)
     responses = []
-    for _ in range(n):
+    responses_count = n
+    for _ in range(responses_count):
         n, = _unpack_h(data, pos)
         pos += 2
         end = pos + n
@@ -981,7 +1007,8 @@ def _decode_fetch_response_v4(data: memoryview) -> tuple[FetchResponse, int]:
         if n < 0 or n * 30 > size - pos:
             raise bad_length("responses[].partitions", n, pos, size)
         responses_partitions = []
-        for _ in range(n):
+        responses_partitions_count = n
+        for _ in range(responses_partitions_count):
             responses_partitions_partition_index, responses_partitions_error_code, responses_partitions_high_watermark, responses_partitions_last_stable_offset, n = _unpack_ihqqi(data, pos)
             pos += 26
             responses_partitions_aborted_transactions: list[AbortedTransaction] | None
@@ -991,7 +1018,8 @@ def _decode_fetch_response_v4(data: memoryview) -> tuple[FetchResponse, int]:
                 if n < 0 or n * 16 > size - pos:
                     raise bad_length("responses[].partitions[].aborted_transactions", n, pos, size)
                 responses_partitions_aborted_transactions = []
-                for _ in range(n):
+                responses_partitions_aborted_transactions_count = n
+                for _ in range(responses_partitions_aborted_transactions_count):
                     responses_partitions_aborted_transactions_producer_id, responses_partitions_aborted_transactions_first_offset = _unpack_qq(data, pos)
                     pos += 16
                     responses_partitions_aborted_transactions.append(AbortedTransaction(
@@ -1066,7 +1094,8 @@ def _decode_fetch_response_v5(data: memoryview) -> tuple[FetchResponse, int]:
     if n < 0 or n * 6 > size - pos:
         raise bad_length("responses", n, pos, size)
     responses = []
-    for _ in range(n):
+    responses_count = n
+    for _ in range(responses_count):
         n, = _unpack_h(data, pos)
         pos += 2
         end = pos + n
@@ -1079,7 +1108,8 @@ def _decode_fetch_response_v5(data: memoryview) -> tuple[FetchResponse, int]:
         if n < 0 or n * 38 > size - pos:
             raise bad_length("responses[].partitions", n, pos, size)
         responses_partitions = []
-        for _ in range(n):
+        responses_partitions_count = n
+        for _ in range(responses_partitions_count):
             responses_partitions_partition_index, responses_partitions_error_code, responses_partitions_high_watermark, responses_partitions_last_stable_offset, responses_partitions_log_start_offset, n = _unpack_ihqqqi(data, pos)
             pos += 34
             responses_partitions_aborted_transactions: list[AbortedTransaction] | None
@@ -1089,7 +1119,8 @@ def _decode_fetch_response_v5(data: memoryview) -> tuple[FetchResponse, int]:
                 if n < 0 or n * 16 > size - pos:
                     raise bad_length("responses[].partitions[].aborted_transactions", n, pos, size)
                 responses_partitions_aborted_transactions = []
-                for _ in range(n):
+                responses_partitions_aborted_transactions_count = n
+                for _ in range(responses_partitions_aborted_transactions_count):
                     responses_partitions_aborted_transactions_producer_id, responses_partitions_aborted_transactions_first_offset = _unpack_qq(data, pos)
                     pos += 16
                     responses_partitions_aborted_transactions.append(AbortedTransaction(
@@ -1165,7 +1196,8 @@ def _decode_fetch_response_v7(data: memoryview) -> tuple[FetchResponse, int]:
     if n < 0 or n * 6 > size - pos:
         raise bad_length("responses", n, pos, size)
     responses = []
-    for _ in range(n):
+    responses_count = n
+    for _ in range(responses_count):
         n, = _unpack_h(data, pos)
         pos += 2
         end = pos + n
@@ -1178,7 +1210,8 @@ def _decode_fetch_response_v7(data: memoryview) -> tuple[FetchResponse, int]:
         if n < 0 or n * 38 > size - pos:
             raise bad_length("responses[].partitions", n, pos, size)
         responses_partitions = []
-        for _ in range(n):
+        responses_partitions_count = n
+        for _ in range(responses_partitions_count):
             responses_partitions_partition_index, responses_partitions_error_code, responses_partitions_high_watermark, responses_partitions_last_stable_offset, responses_partitions_log_start_offset, n = _unpack_ihqqqi(data, pos)
             pos += 34
             responses_partitions_aborted_transactions: list[AbortedTransaction] | None
@@ -1188,7 +1221,8 @@ def _decode_fetch_response_v7(data: memoryview) -> tuple[FetchResponse, int]:
                 if n < 0 or n * 16 > size - pos:
                     raise bad_length("responses[].partitions[].aborted_transactions", n, pos, size)
                 responses_partitions_aborted_transactions = []
-                for _ in range(n):
+                responses_partitions_aborted_transactions_count = n
+                for _ in range(responses_partitions_aborted_transactions_count):
                     responses_partitions_aborted_transactions_producer_id, responses_partitions_aborted_transactions_first_offset = _unpack_qq(data, pos)
                     pos += 16
                     responses_partitions_aborted_transactions.append(AbortedTransaction(
@@ -1264,7 +1298,8 @@ def _decode_fetch_response_v11(data: memoryview) -> tuple[FetchResponse, int]:
     if n < 0 or n * 6 > size - pos:
         raise bad_length("responses", n, pos, size)
     responses = []
-    for _ in range(n):
+    responses_count = n
+    for _ in range(responses_count):
         n, = _unpack_h(data, pos)
         pos += 2
         end = pos + n
@@ -1277,7 +1312,8 @@ def _decode_fetch_response_v11(data: memoryview) -> tuple[FetchResponse, int]:
         if n < 0 or n * 42 > size - pos:
             raise bad_length("responses[].partitions", n, pos, size)
         responses_partitions = []
-        for _ in range(n):
+        responses_partitions_count = n
+        for _ in range(responses_partitions_count):
             responses_partitions_partition_index, responses_partitions_error_code, responses_partitions_high_watermark, responses_partitions_last_stable_offset, responses_partitions_log_start_offset, n = _unpack_ihqqqi(data, pos)
             pos += 34
             responses_partitions_aborted_transactions: list[AbortedTransaction] | None
@@ -1287,7 +1323,8 @@ def _decode_fetch_response_v11(data: memoryview) -> tuple[FetchResponse, int]:
                 if n < 0 or n * 16 > size - pos:
                     raise bad_length("responses[].partitions[].aborted_transactions", n, pos, size)
                 responses_partitions_aborted_transactions = []
-                for _ in range(n):
+                responses_partitions_aborted_transactions_count = n
+                for _ in range(responses_partitions_aborted_transactions_count):
                     responses_partitions_aborted_transactions_producer_id, responses_partitions_aborted_transactions_first_offset = _unpack_qq(data, pos)
                     pos += 16
                     responses_partitions_aborted_transactions.append(AbortedTransaction(
@@ -1365,7 +1402,8 @@ def _decode_fetch_response_v12(data: memoryview) -> tuple[FetchResponse, int]:
     if n < 0 or n * 3 > size - pos:
         raise bad_length("responses", n, pos, size)
     responses = []
-    for _ in range(n):
+    responses_count = n
+    for _ in range(responses_count):
         n = data[pos]
         pos += 1
         if n > 127:
@@ -1384,7 +1422,8 @@ def _decode_fetch_response_v12(data: memoryview) -> tuple[FetchResponse, int]:
         if n < 0 or n * 37 > size - pos:
             raise bad_length("responses[].partitions", n, pos, size)
         responses_partitions = []
-        for _ in range(n):
+        responses_partitions_count = n
+        for _ in range(responses_partitions_count):
             responses_partitions_partition_index, responses_partitions_error_code, responses_partitions_high_watermark, responses_partitions_last_stable_offset, responses_partitions_log_start_offset, n = _unpack_ihqqqB(data, pos)
             pos += 31
             if n > 127:
@@ -1397,7 +1436,8 @@ def _decode_fetch_response_v12(data: memoryview) -> tuple[FetchResponse, int]:
                 if n < 0 or n * 17 > size - pos:
                     raise bad_length("responses[].partitions[].aborted_transactions", n, pos, size)
                 responses_partitions_aborted_transactions = []
-                for _ in range(n):
+                responses_partitions_aborted_transactions_count = n
+                for _ in range(responses_partitions_aborted_transactions_count):
                     responses_partitions_aborted_transactions_producer_id, responses_partitions_aborted_transactions_first_offset, n = _unpack_qqB(data, pos)
                     pos += 17
                     if n:
@@ -1537,7 +1577,7 @@ def _encode_fetch_response_v12(message: FetchResponse, out: bytearray, parts: li
 
 
 class FetchRequest(Message):
-    __slots__ = (
+    FIELDS: ClassVar[tuple[str, ...]] = (
         "cluster_id",
         "replica_id",
         "max_wait_ms",
@@ -1550,6 +1590,7 @@ class FetchRequest(Message):
         "forgotten_topics_data",
         "rack_id",
     )
+    __slots__ = FIELDS
     API_KEY: ClassVar[int] = 1
     TABLE: ClassVar[str] = "fetch:REQUEST"
     DECODERS: ClassVar[dict[int, Decoder]] = {
@@ -1604,12 +1645,13 @@ class FetchRequest(Message):
 
 
 class FetchResponse(Message):
-    __slots__ = (
+    FIELDS: ClassVar[tuple[str, ...]] = (
         "throttle_time_ms",
         "error_code",
         "session_id",
         "responses",
     )
+    __slots__ = FIELDS
     API_KEY: ClassVar[int] = 1
     TABLE: ClassVar[str] = "fetch:RESPONSE"
     DECODERS: ClassVar[dict[int, Decoder]] = {

@@ -38,7 +38,7 @@ _unpack_ihB = Struct(">ihB").unpack_from
 _unpack_ihh = Struct(">ihh").unpack_from
 
 class Coordinator(Base):
-    __slots__ = (
+    FIELDS: ClassVar[tuple[str, ...]] = (
         "key",
         "node_id",
         "host",
@@ -46,6 +46,7 @@ class Coordinator(Base):
         "error_code",
         "error_message",
     )
+    __slots__ = FIELDS
 
     def __init__(
         self,
@@ -170,7 +171,8 @@ def _decode_find_coordinator_request_v4(data: memoryview) -> tuple[FindCoordinat
     if n < 0 or n > size - pos:
         raise bad_length("coordinator_keys", n, pos, size)
     coordinator_keys = []
-    for _ in range(n):
+    coordinator_keys_count = n
+    for _ in range(coordinator_keys_count):
         n = data[pos]
         pos += 1
         if n > 127:
@@ -368,7 +370,8 @@ def _decode_find_coordinator_response_v4(data: memoryview) -> tuple[FindCoordina
     if n < 0 or n * 14 > size - pos:
         raise bad_length("coordinators", n, pos, size)
     coordinators = []
-    for _ in range(n):
+    coordinators_count = n
+    for _ in range(coordinators_count):
         n = data[pos]
         pos += 1
         if n > 127:
@@ -471,11 +474,12 @@ def _encode_find_coordinator_response_v4(message: FindCoordinatorResponse, out: 
 
 
 class FindCoordinatorRequest(Message):
-    __slots__ = (
+    FIELDS: ClassVar[tuple[str, ...]] = (
         "key",
         "key_type",
         "coordinator_keys",
     )
+    __slots__ = FIELDS
     API_KEY: ClassVar[int] = 10
     TABLE: ClassVar[str] = "find_coordinator:REQUEST"
     DECODERS: ClassVar[dict[int, Decoder]] = {
@@ -506,7 +510,7 @@ class FindCoordinatorRequest(Message):
 
 
 class FindCoordinatorResponse(Message):
-    __slots__ = (
+    FIELDS: ClassVar[tuple[str, ...]] = (
         "throttle_time_ms",
         "error_code",
         "error_message",
@@ -515,6 +519,7 @@ class FindCoordinatorResponse(Message):
         "port",
         "coordinators",
     )
+    __slots__ = FIELDS
     API_KEY: ClassVar[int] = 10
     TABLE: ClassVar[str] = "find_coordinator:RESPONSE"
     DECODERS: ClassVar[dict[int, Decoder]] = {

@@ -240,12 +240,13 @@ def _encode_heartbeat_response_v4(message: HeartbeatResponse, out: bytearray, pa
 
 
 class HeartbeatRequest(Message):
-    __slots__ = (
+    FIELDS: ClassVar[tuple[str, ...]] = (
         "group_id",
         "generation_id",
         "member_id",
         "group_instance_id",
     )
+    __slots__ = FIELDS
     API_KEY: ClassVar[int] = 12
     TABLE: ClassVar[str] = "heartbeat:REQUEST"
     DECODERS: ClassVar[dict[int, Decoder]] = {
@@ -278,10 +279,11 @@ class HeartbeatRequest(Message):
 
 
 class HeartbeatResponse(Message):
-    __slots__ = (
+    FIELDS: ClassVar[tuple[str, ...]] = (
         "throttle_time_ms",
         "error_code",
     )
+    __slots__ = FIELDS
     API_KEY: ClassVar[int] = 12
     TABLE: ClassVar[str] = "heartbeat:RESPONSE"
     DECODERS: ClassVar[dict[int, Decoder]] = {

@@ -38,11 +38,12 @@ _unpack_t = Struct(">?").unpack_from
 _unpack_tB = Struct(">?B").unpack_from
 
 class AlterableConfig(Base):
-    __slots__ = (
+    FIELDS: ClassVar[tuple[str, ...]] = (
         "name",
         "config_operation",
         "value",
     )
+    __slots__ = FIELDS
 
     def __init__(
         self,
@@ -57,11 +58,12 @@ class AlterableConfig(Base):
 
 
 class AlterConfigsResource(Base):
-    __slots__ = (
+    FIELDS: ClassVar[tuple[str, ...]] = (
         "resource_type",
         "resource_name",
         "configs",
     )
+    __slots__ = FIELDS
 
     def __init__(
         self,
@@ -76,12 +78,13 @@ class AlterConfigsResource(Base):
 
 
 class AlterConfigsResourceResponse(Base):
-    __slots__ = (
+    FIELDS: ClassVar[tuple[str, ...]] = (
         "error_code",
         "error_message",
         "resource_type",
         "resource_name",
     )
+    __slots__ = FIELDS
 
     def __init__(
         self,
@@ -105,7 +108,8 @@ def _decode_incremental_alter_configs_request_v0(data: memoryview) -> tuple[Incr
     if n < 0 or n * 7 > size - pos:
         raise bad_length("resources", n, pos, size)
     resources = []
-    for _ in range(n):
+    resources_count = n
+    for _ in range(resources_count):
         resources_resource_type, n = _unpack_bh(data, pos)
         pos += 3
         end = pos + n
@@ -118,7 +122,8 @@ def _decode_incremental_alter_configs_request_v0(data: memoryview) -> tuple[Incr
         if n < 0 or n * 5 > size - pos:
             raise bad_length("resources[].configs", n, pos, size)
         resources_configs = []
-        for _ in range(n):
+        resources_configs_count = n
+        for _ in range(resources_configs_count):
             n, = _unpack_h(data, pos)
             pos += 2
             end = pos + n
@@ -185,7 +190,8 @@ def _decode_incremental_alter_configs_request_v1(data: memoryview) -> tuple[Incr
     if n < 0 or n * 4 > size - pos:
         raise bad_length("resources", n, pos, size)
     resources = []
-    for _ in range(n):
+    resources_count = n
+    for _ in range(resources_count):
         resources_resource_type, n = _unpack_bB(data, pos)
         pos += 2
         if n > 127:
@@ -204,7 +210,8 @@ def _decode_incremental_alter_configs_request_v1(data: memoryview) -> tuple[Incr
         if n < 0 or n * 4 > size - pos:
             raise bad_length("resources[].configs", n, pos, size)
         resources_configs = []
-        for _ in range(n):
+        resources_configs_count = n
+        for _ in range(resources_configs_count):
             n = data[pos]
             pos += 1
             if n > 127:
@@ -308,7 +315,8 @@ def _decode_incremental_alter_configs_response_v0(data: memoryview) -> tuple[Inc
     if n < 0 or n * 7 > size - pos:
         raise bad_length("responses", n, pos, size)
     responses = []
-    for _ in range(n):
+    responses_count = n
+    for _ in range(responses_count):
         responses_error_code, n = _unpack_hh(data, pos)
         pos += 4
         if n == -1:
@@ -363,7 +371,8 @@ def _decode_incremental_alter_configs_response_v1(data: memoryview) -> tuple[Inc
     if n < 0 or n * 6 > size - pos:
         raise bad_length("responses", n, pos, size)
     responses = []
-    for _ in range(n):
+    responses_count = n
+    for _ in range(responses_count):
         responses_error_code, n = _unpack_hB(data, pos)
         pos += 3
         if n > 127:
@@ -439,10 +448,11 @@ def _encode_incremental_alter_configs_response_v1(message: IncrementalAlterConfi
 
 
 class IncrementalAlterConfigsRequest(Message):
-    __slots__ = (
+    FIELDS: ClassVar[tuple[str, ...]] = (
         "resources",
         "validate_only",
     )
+    __slots__ = FIELDS
     API_KEY: ClassVar[int] = 44
     TABLE: ClassVar[str] = "incremental_alter_configs:REQUEST"
     DECODERS: ClassVar[dict[int, Decoder]] = {
@@ -465,10 +475,11 @@ class IncrementalAlterConfigsRequest(Message):
 
 
 class IncrementalAlterConfigsResponse(Message):
-    __slots__ = (
+    FIELDS: ClassVar[tuple[str, ...]] = (
         "throttle_time_ms",
         "responses",
     )
+    __slots__ = FIELDS
     API_KEY: ClassVar[int] = 44
     TABLE: ClassVar[str] = "incremental_alter_configs:RESPONSE"
     DECODERS: ClassVar[dict[int, Decoder]] = {

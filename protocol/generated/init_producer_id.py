@@ -190,12 +190,13 @@ def _encode_init_producer_id_response_v2(message: InitProducerIdResponse, out: b
 
 
 class InitProducerIdRequest(Message):
-    __slots__ = (
+    FIELDS: ClassVar[tuple[str, ...]] = (
         "transactional_id",
         "transaction_timeout_ms",
         "producer_id",
         "producer_epoch",
     )
+    __slots__ = FIELDS
     API_KEY: ClassVar[int] = 22
     TABLE: ClassVar[str] = "init_producer_id:REQUEST"
     DECODERS: ClassVar[dict[int, Decoder]] = {
@@ -228,12 +229,13 @@ class InitProducerIdRequest(Message):
 
 
 class InitProducerIdResponse(Message):
-    __slots__ = (
+    FIELDS: ClassVar[tuple[str, ...]] = (
         "throttle_time_ms",
         "error_code",
         "producer_id",
         "producer_epoch",
     )
+    __slots__ = FIELDS
     API_KEY: ClassVar[int] = 22
     TABLE: ClassVar[str] = "init_producer_id:RESPONSE"
     DECODERS: ClassVar[dict[int, Decoder]] = {

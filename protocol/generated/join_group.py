@@ -37,10 +37,11 @@ _unpack_iiB = Struct(">iiB").unpack_from
 _unpack_iih = Struct(">iih").unpack_from
 
 class JoinGroupRequestProtocol(Base):
-    __slots__ = (
+    FIELDS: ClassVar[tuple[str, ...]] = (
         "name",
         "metadata",
     )
+    __slots__ = FIELDS
 
     def __init__(
         self,
@@ -53,11 +54,12 @@ class JoinGroupRequestProtocol(Base):
 
 
 class JoinGroupResponseMember(Base):
-    __slots__ = (
+    FIELDS: ClassVar[tuple[str, ...]] = (
         "member_id",
         "group_instance_id",
         "metadata",
     )
+    __slots__ = FIELDS
 
     def __init__(
         self,
@@ -100,7 +102,8 @@ def _decode_join_group_request_v0(data: memoryview) -> tuple[JoinGroupRequest, i
     if n < 0 or n * 6 > size - pos:
         raise bad_length("protocols", n, pos, size)
     protocols = []
-    for _ in range(n):
+    protocols_count = n
+    for _ in range(protocols_count):
         n, = _unpack_h(data, pos)
         pos += 2
         end = pos + n
@@ -180,7 +183,8 @@ def _decode_join_group_request_v1(data: memoryview) -> tuple[JoinGroupRequest, i
     if n < 0 or n * 6 > size - pos:
         raise bad_length("protocols", n, pos, size)
     protocols = []
-    for _ in range(n):
+    protocols_count = n
+    for _ in range(protocols_count):
         n, = _unpack_h(data, pos)
         pos += 2
         end = pos + n
@@ -271,7 +275,8 @@ def _decode_join_group_request_v5(data: memoryview) -> tuple[JoinGroupRequest, i
     if n < 0 or n * 6 > size - pos:
         raise bad_length("protocols", n, pos, size)
     protocols = []
-    for _ in range(n):
+    protocols_count = n
+    for _ in range(protocols_count):
         n, = _unpack_h(data, pos)
         pos += 2
         end = pos + n
@@ -380,7 +385,8 @@ def _decode_join_group_request_v6(data: memoryview) -> tuple[JoinGroupRequest, i
     if n < 0 or n * 3 > size - pos:
         raise bad_length("protocols", n, pos, size)
     protocols = []
-    for _ in range(n):
+    protocols_count = n
+    for _ in range(protocols_count):
         n = data[pos]
         pos += 1
         if n > 127:
@@ -509,7 +515,8 @@ def _decode_join_group_response_v0(data: memoryview) -> tuple[JoinGroupResponse,
     if n < 0 or n * 6 > size - pos:
         raise bad_length("members", n, pos, size)
     members = []
-    for _ in range(n):
+    members_count = n
+    for _ in range(members_count):
         n, = _unpack_h(data, pos)
         pos += 2
         end = pos + n
@@ -591,7 +598,8 @@ def _decode_join_group_response_v2(data: memoryview) -> tuple[JoinGroupResponse,
     if n < 0 or n * 6 > size - pos:
         raise bad_length("members", n, pos, size)
     members = []
-    for _ in range(n):
+    members_count = n
+    for _ in range(members_count):
         n, = _unpack_h(data, pos)
         pos += 2
         end = pos + n
@@ -674,7 +682,8 @@ def _decode_join_group_response_v5(data: memoryview) -> tuple[JoinGroupResponse,
     if n < 0 or n * 8 > size - pos:
         raise bad_length("members", n, pos, size)
     members = []
-    for _ in range(n):
+    members_count = n
+    for _ in range(members_count):
         n, = _unpack_h(data, pos)
         pos += 2
         end = pos + n
@@ -784,7 +793,8 @@ def _decode_join_group_response_v6(data: memoryview) -> tuple[JoinGroupResponse,
     if n < 0 or n * 4 > size - pos:
         raise bad_length("members", n, pos, size)
     members = []
-    for _ in range(n):
+    members_count = n
+    for _ in range(members_count):
         n = data[pos]
         pos += 1
         if n > 127:
@@ -957,7 +967,8 @@ def _decode_join_group_response_v7(data: memoryview) -> tuple[JoinGroupResponse,
     if n < 0 or n * 4 > size - pos:
         raise bad_length("members", n, pos, size)
     members = []
-    for _ in range(n):
+    members_count = n
+    for _ in range(members_count):
         n = data[pos]
         pos += 1
         if n > 127:
@@ -1082,7 +1093,7 @@ def _encode_join_group_response_v7(message: JoinGroupResponse, out: bytearray, p
 
 
 class JoinGroupRequest(Message):
-    __slots__ = (
+    FIELDS: ClassVar[tuple[str, ...]] = (
         "group_id",
         "session_timeout_ms",
         "rebalance_timeout_ms",
@@ -1091,6 +1102,7 @@ class JoinGroupRequest(Message):
         "protocol_type",
         "protocols",
     )
+    __slots__ = FIELDS
     API_KEY: ClassVar[int] = 11
     TABLE: ClassVar[str] = "join_group:REQUEST"
     DECODERS: ClassVar[dict[int, Decoder]] = {
@@ -1135,7 +1147,7 @@ class JoinGroupRequest(Message):
 
 
 class JoinGroupResponse(Message):
-    __slots__ = (
+    FIELDS: ClassVar[tuple[str, ...]] = (
         "throttle_time_ms",
         "error_code",
         "generation_id",
@@ -1145,6 +1157,7 @@ class JoinGroupResponse(Message):
         "member_id",
         "members",
     )
+    __slots__ = FIELDS
     API_KEY: ClassVar[int] = 11
     TABLE: ClassVar[str] = "join_group:RESPONSE"
     DECODERS: ClassVar[dict[int, Decoder]] = {

@@ -41,7 +41,7 @@ _unpack_tB = Struct(">?B").unpack_from
 _unpack_uB = Struct(">16sB").unpack_from
 
 class LeaderAndIsrPartitionState(Base):
-    __slots__ = (
+    FIELDS: ClassVar[tuple[str, ...]] = (
         "partition_index",
         "controller_epoch",
         "leader",
@@ -57,6 +57,7 @@ class LeaderAndIsrPartitionState(Base):
         "incarnation",
         "layout_version",
     )
+    __slots__ = FIELDS
 
     def __init__(
         self,
@@ -93,11 +94,12 @@ class LeaderAndIsrPartitionState(Base):
 
 
 class LeaderAndIsrTopicState(Base):
-    __slots__ = (
+    FIELDS: ClassVar[tuple[str, ...]] = (
         "topic_name",
         "topic_id",
         "partition_states",
     )
+    __slots__ = FIELDS
 
     def __init__(
         self,
@@ -112,11 +114,12 @@ class LeaderAndIsrTopicState(Base):
 
 
 class LeaderAndIsrLiveLeader(Base):
-    __slots__ = (
+    FIELDS: ClassVar[tuple[str, ...]] = (
         "broker_id",
         "host_name",
         "port",
     )
+    __slots__ = FIELDS
 
     def __init__(
         self,
@@ -131,10 +134,11 @@ class LeaderAndIsrLiveLeader(Base):
 
 
 class LeaderAndIsrPartitionError(Base):
-    __slots__ = (
+    FIELDS: ClassVar[tuple[str, ...]] = (
         "partition_index",
         "error_code",
     )
+    __slots__ = FIELDS
 
     def __init__(
         self,
@@ -147,10 +151,11 @@ class LeaderAndIsrPartitionError(Base):
 
 
 class LeaderAndIsrTopicError(Base):
-    __slots__ = (
+    FIELDS: ClassVar[tuple[str, ...]] = (
         "topic_id",
         "partition_errors",
     )
+    __slots__ = FIELDS
 
     def __init__(
         self,
@@ -209,7 +214,8 @@ def _decode_leader_and_isr_request_v5(data: memoryview) -> tuple[LeaderAndIsrReq
     if n < 0 or n * 19 > size - pos:
         raise bad_length("topic_states", n, pos, size)
     topic_states = []
-    for _ in range(n):
+    topic_states_count = n
+    for _ in range(topic_states_count):
         n = data[pos]
         pos += 1
         if n > 127:
@@ -229,7 +235,8 @@ def _decode_leader_and_isr_request_v5(data: memoryview) -> tuple[LeaderAndIsrReq
         if n < 0 or n * 26 > size - pos:
             raise bad_length("topic_states[].partition_states", n, pos, size)
         topic_states_partition_states = []
-        for _ in range(n):
+        topic_states_partition_states_count = n
+        for _ in range(topic_states_partition_states_count):
             topic_states_partition_states_partition_index, topic_states_partition_states_controller_epoch, topic_states_partition_states_leader, topic_states_partition_states_leader_epoch, n = _unpack_iiiiB(data, pos)
             pos += 17
             if n > 127:
@@ -319,7 +326,8 @@ def _decode_leader_and_isr_request_v5(data: memoryview) -> tuple[LeaderAndIsrReq
     if n < 0 or n * 10 > size - pos:
         raise bad_length("live_leaders", n, pos, size)
     live_leaders = []
-    for _ in range(n):
+    live_leaders_count = n
+    for _ in range(live_leaders_count):
         live_leaders_broker_id, n = _unpack_iB(data, pos)
         pos += 5
         if n > 127:
@@ -461,7 +469,8 @@ def _decode_leader_and_isr_response_v5(data: memoryview) -> tuple[LeaderAndIsrRe
     if n < 0 or n * 18 > size - pos:
         raise bad_length("topics", n, pos, size)
     topics = []
-    for _ in range(n):
+    topics_count = n
+    for _ in range(topics_count):
         topics_topic_id_bytes, n = _unpack_uB(data, pos)
         pos += 17
         topics_topic_id = UUID(bytes=topics_topic_id_bytes)
@@ -471,7 +480,8 @@ def _decode_leader_and_isr_response_v5(data: memoryview) -> tuple[LeaderAndIsrRe
         if n < 0 or n * 7 > size - pos:
             raise bad_length("topics[].partition_errors", n, pos, size)
         topics_partition_errors = []
-        for _ in range(n):
+        topics_partition_errors_count = n
+        for _ in range(topics_partition_errors_count):
             topics_partition_errors_partition_index, topics_partition_errors_error_code, n = _unpack_ihB(data, pos)
             pos += 7
             if n:
@@ -521,7 +531,7 @@ def _encode_leader_and_isr_response_v5(message: LeaderAndIsrResponse, out: bytea
 
 
 class LeaderAndIsrRequest(Message):
-    __slots__ = (
+    FIELDS: ClassVar[tuple[str, ...]] = (
         "controller_id",
         "controller_epoch",
         "broker_epoch",
@@ -529,6 +539,7 @@ class LeaderAndIsrRequest(Message):
         "topic_states",
         "live_leaders",
     )
+    __slots__ = FIELDS
     API_KEY: ClassVar[int] = 4
     TABLE: ClassVar[str] = "leader_and_isr:REQUEST"
     DECODERS: ClassVar[dict[int, Decoder]] = {
@@ -557,10 +568,11 @@ class LeaderAndIsrRequest(Message):
 
 
 class LeaderAndIsrResponse(Message):
-    __slots__ = (
+    FIELDS: ClassVar[tuple[str, ...]] = (
         "error_code",
         "topics",
     )
+    __slots__ = FIELDS
     API_KEY: ClassVar[int] = 4
     TABLE: ClassVar[str] = "leader_and_isr:RESPONSE"
     DECODERS: ClassVar[dict[int, Decoder]] = {

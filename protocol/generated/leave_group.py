@@ -32,10 +32,11 @@ _unpack_ihB = Struct(">ihB").unpack_from
 _unpack_ihi = Struct(">ihi").unpack_from
 
 class MemberIdentity(Base):
-    __slots__ = (
+    FIELDS: ClassVar[tuple[str, ...]] = (
         "member_id",
         "group_instance_id",
     )
+    __slots__ = FIELDS
 
     def __init__(
         self,
@@ -48,11 +49,12 @@ class MemberIdentity(Base):
 
 
 class MemberResponse(Base):
-    __slots__ = (
+    FIELDS: ClassVar[tuple[str, ...]] = (
         "member_id",
         "group_instance_id",
         "error_code",
     )
+    __slots__ = FIELDS
 
     def __init__(
         self,
@@ -117,7 +119,8 @@ def _decode_leave_group_request_v3(data: memoryview) -> tuple[LeaveGroupRequest,
     if n < 0 or n * 4 > size - pos:
         raise bad_length("members", n, pos, size)
     members = []
-    for _ in range(n):
+    members_count = n
+    for _ in range(members_count):
         n, = _unpack_h(data, pos)
         pos += 2
         end = pos + n
@@ -185,7 +188,8 @@ def _decode_leave_group_request_v4(data: memoryview) -> tuple[LeaveGroupRequest,
     if n < 0 or n * 3 > size - pos:
         raise bad_length("members", n, pos, size)
     members = []
-    for _ in range(n):
+    members_count = n
+    for _ in range(members_count):
         n = data[pos]
         pos += 1
         if n > 127:
@@ -307,7 +311,8 @@ def _decode_leave_group_response_v3(data: memoryview) -> tuple[LeaveGroupRespons
     if n < 0 or n * 6 > size - pos:
         raise bad_length("members", n, pos, size)
     members = []
-    for _ in range(n):
+    members_count = n
+    for _ in range(members_count):
         n, = _unpack_h(data, pos)
         pos += 2
         end = pos + n
@@ -365,7 +370,8 @@ def _decode_leave_group_response_v4(data: memoryview) -> tuple[LeaveGroupRespons
     if n < 0 or n * 5 > size - pos:
         raise bad_length("members", n, pos, size)
     members = []
-    for _ in range(n):
+    members_count = n
+    for _ in range(members_count):
         n = data[pos]
         pos += 1
         if n > 127:
@@ -439,11 +445,12 @@ def _encode_leave_group_response_v4(message: LeaveGroupResponse, out: bytearray,
 
 
 class LeaveGroupRequest(Message):
-    __slots__ = (
+    FIELDS: ClassVar[tuple[str, ...]] = (
         "group_id",
         "member_id",
         "members",
     )
+    __slots__ = FIELDS
     API_KEY: ClassVar[int] = 13
     TABLE: ClassVar[str] = "leave_group:REQUEST"
     DECODERS: ClassVar[dict[int, Decoder]] = {
@@ -474,11 +481,12 @@ class LeaveGroupRequest(Message):
 
 
 class LeaveGroupResponse(Message):
-    __slots__ = (
+    FIELDS: ClassVar[tuple[str, ...]] = (
         "throttle_time_ms",
         "error_code",
         "members",
     )
+    __slots__ = FIELDS
     API_KEY: ClassVar[int] = 13
     TABLE: ClassVar[str] = "leave_group:RESPONSE"
     DECODERS: ClassVar[dict[int, Decoder]] = {

@@ -29,11 +29,12 @@ _unpack_ihB = Struct(">ihB").unpack_from
 _unpack_ihi = Struct(">ihi").unpack_from
 
 class ListedGroup(Base):
-    __slots__ = (
+    FIELDS: ClassVar[tuple[str, ...]] = (
         "group_id",
         "protocol_type",
         "group_state",
     )
+    __slots__ = FIELDS
 
     def __init__(
         self,
@@ -89,7 +90,8 @@ def _decode_list_groups_request_v4(data: memoryview) -> tuple[ListGroupsRequest,
     if n < 0 or n > size - pos:
         raise bad_length("states_filter", n, pos, size)
     states_filter = []
-    for _ in range(n):
+    states_filter_count = n
+    for _ in range(states_filter_count):
         n = data[pos]
         pos += 1
         if n > 127:
@@ -137,7 +139,8 @@ def _decode_list_groups_response_v0(data: memoryview) -> tuple[ListGroupsRespons
     if n < 0 or n * 4 > size - pos:
         raise bad_length("groups", n, pos, size)
     groups = []
-    for _ in range(n):
+    groups_count = n
+    for _ in range(groups_count):
         n, = _unpack_h(data, pos)
         pos += 2
         end = pos + n
@@ -183,7 +186,8 @@ def _decode_list_groups_response_v1(data: memoryview) -> tuple[ListGroupsRespons
     if n < 0 or n * 4 > size - pos:
         raise bad_length("groups", n, pos, size)
     groups = []
-    for _ in range(n):
+    groups_count = n
+    for _ in range(groups_count):
         n, = _unpack_h(data, pos)
         pos += 2
         end = pos + n
@@ -233,7 +237,8 @@ def _decode_list_groups_response_v3(data: memoryview) -> tuple[ListGroupsRespons
     if n < 0 or n * 3 > size - pos:
         raise bad_length("groups", n, pos, size)
     groups = []
-    for _ in range(n):
+    groups_count = n
+    for _ in range(groups_count):
         n = data[pos]
         pos += 1
         if n > 127:
@@ -312,7 +317,8 @@ def _decode_list_groups_response_v4(data: memoryview) -> tuple[ListGroupsRespons
     if n < 0 or n * 4 > size - pos:
         raise bad_length("groups", n, pos, size)
     groups = []
-    for _ in range(n):
+    groups_count = n
+    for _ in range(groups_count):
         n = data[pos]
         pos += 1
         if n > 127:
@@ -399,9 +405,10 @@ def _encode_list_groups_response_v4(message: ListGroupsResponse, out: bytearray,
 
 
 class ListGroupsRequest(Message):
-    __slots__ = (
+    FIELDS: ClassVar[tuple[str, ...]] = (
         "states_filter",
     )
+    __slots__ = FIELDS
     API_KEY: ClassVar[int] = 16
     TABLE: ClassVar[str] = "list_groups:REQUEST"
     DECODERS: ClassVar[dict[int, Decoder]] = {
@@ -428,11 +435,12 @@ class ListGroupsRequest(Message):
 
 
 class ListGroupsResponse(Message):
-    __slots__ = (
+    FIELDS: ClassVar[tuple[str, ...]] = (
         "throttle_time_ms",
         "error_code",
         "groups",
     )
+    __slots__ = FIELDS
     API_KEY: ClassVar[int] = 16
     TABLE: ClassVar[str] = "list_groups:RESPONSE"
     DECODERS: ClassVar[dict[int, Decoder]] = {

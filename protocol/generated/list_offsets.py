@@ -44,11 +44,12 @@ _unpack_iiqB = Struct(">iiqB").unpack_from
 _unpack_iq = Struct(">iq").unpack_from
 
 class ListOffsetsPartition(Base):
-    __slots__ = (
+    FIELDS: ClassVar[tuple[str, ...]] = (
         "partition_index",
         "current_leader_epoch",
         "timestamp",
     )
+    __slots__ = FIELDS
 
     def __init__(
         self,
@@ -63,10 +64,11 @@ class ListOffsetsPartition(Base):
 
 
 class ListOffsetsTopic(Base):
-    __slots__ = (
+    FIELDS: ClassVar[tuple[str, ...]] = (
         "name",
         "partitions",
     )
+    __slots__ = FIELDS
 
     def __init__(
         self,
@@ -79,13 +81,14 @@ class ListOffsetsTopic(Base):
 
 
 class ListOffsetsPartitionResponse(Base):
-    __slots__ = (
+    FIELDS: ClassVar[tuple[str, ...]] = (
         "partition_index",
         "error_code",
         "timestamp",
         "offset",
         "leader_epoch",
     )
+    __slots__ = FIELDS
 
     def __init__(
         self,
@@ -104,10 +107,11 @@ class ListOffsetsPartitionResponse(Base):
 
 
 class ListOffsetsTopicResponse(Base):
-    __slots__ = (
+    FIELDS: ClassVar[tuple[str, ...]] = (
         "name",
         "partitions",
     )
+    __slots__ = FIELDS
 
     def __init__(
         self,
@@ -127,7 +131,8 @@ def _decode_list_offsets_request_v1(data: memoryview) -> tuple[ListOffsetsReques
     if n < 0 or n * 6 > size - pos:
         raise bad_length("topics", n, pos, size)
     topics = []
-    for _ in range(n):
+    topics_count = n
+    for _ in range(topics_count):
         n, = _unpack_h(data, pos)
         pos += 2
         end = pos + n
@@ -140,7 +145,8 @@ def _decode_list_offsets_request_v1(data: memoryview) -> tuple[ListOffsetsReques
         if n < 0 or n * 12 > size - pos:
             raise bad_length("topics[].partitions", n, pos, size)
         topics_partitions = []
-        for _ in range(n):
+        topics_partitions_count = n
+        for _ in range(topics_partitions_count):
             topics_partitions_partition_index, topics_partitions_timestamp = _unpack_iq(data, pos)
             pos += 12
             topics_partitions.append(ListOffsetsPartition(
@@ -180,7 +186,8 @@ def _decode_list_offsets_request_v2(data: memoryview) -> tuple[ListOffsetsReques
     if n < 0 or n * 6 > size - pos:
         raise bad_length("topics", n, pos, size)
     topics = []
-    for _ in range(n):
+    topics_count = n
+    for _ in range(topics_count):
         n, = _unpack_h(data, pos)
         pos += 2
         end = pos + n
@@ -193,7 +200,8 @@ def _decode_list_offsets_request_v2(data: memoryview) -> tuple[ListOffsetsReques
         if n < 0 or n * 12 > size - pos:
             raise bad_length("topics[].partitions", n, pos, size)
         topics_partitions = []
-        for _ in range(n):
+        topics_partitions_count = n
+        for _ in range(topics_partitions_count):
             topics_partitions_partition_index, topics_partitions_timestamp = _unpack_iq(data, pos)
             pos += 12
             topics_partitions.append(ListOffsetsPartition(
@@ -232,7 +240,8 @@ def _decode_list_offsets_request_v4(data: memoryview) -> tuple[ListOffsetsReques
     if n < 0 or n * 6 > size - pos:
         raise bad_length("topics", n, pos, size)
     topics = []
-    for _ in range(n):
+    topics_count = n
+    for _ in range(topics_count):
         n, = _unpack_h(data, pos)
         pos += 2
         end = pos + n
@@ -245,7 +254,8 @@ def _decode_list_offsets_request_v4(data: memoryview) -> tuple[ListOffsetsReques
         if n < 0 or n * 16 > size - pos:
             raise bad_length("topics[].partitions", n, pos, size)
         topics_partitions = []
-        for _ in range(n):
+        topics_partitions_count = n
+        for _ in range(topics_partitions_count):
             topics_partitions_partition_index, topics_partitions_current_leader_epoch, topics_partitions_timestamp = _unpack_iiq(data, pos)
             pos += 16
             topics_partitions.append(ListOffsetsPartition(
@@ -288,7 +298,8 @@ def _decode_list_offsets_request_v6(data: memoryview) -> tuple[ListOffsetsReques
     if n < 0 or n * 3 > size - pos:
         raise bad_length("topics", n, pos, size)
     topics = []
-    for _ in range(n):
+    topics_count = n
+    for _ in range(topics_count):
         n = data[pos]
         pos += 1
         if n > 127:
@@ -307,7 +318,8 @@ def _decode_list_offsets_request_v6(data: memoryview) -> tuple[ListOffsetsReques
         if n < 0 or n * 17 > size - pos:
             raise bad_length("topics[].partitions", n, pos, size)
         topics_partitions = []
-        for _ in range(n):
+        topics_partitions_count = n
+        for _ in range(topics_partitions_count):
             topics_partitions_partition_index, topics_partitions_current_leader_epoch, topics_partitions_timestamp, n = _unpack_iiqB(data, pos)
             pos += 17
             if n:
@@ -372,7 +384,8 @@ def _decode_list_offsets_response_v1(data: memoryview) -> tuple[ListOffsetsRespo
     if n < 0 or n * 6 > size - pos:
         raise bad_length("topics", n, pos, size)
     topics = []
-    for _ in range(n):
+    topics_count = n
+    for _ in range(topics_count):
         n, = _unpack_h(data, pos)
         pos += 2
         end = pos + n
@@ -385,7 +398,8 @@ def _decode_list_offsets_response_v1(data: memoryview) -> tuple[ListOffsetsRespo
         if n < 0 or n * 22 > size - pos:
             raise bad_length("topics[].partitions", n, pos, size)
         topics_partitions = []
-        for _ in range(n):
+        topics_partitions_count = n
+        for _ in range(topics_partitions_count):
             topics_partitions_partition_index, topics_partitions_error_code, topics_partitions_timestamp, topics_partitions_offset = _unpack_ihqq(data, pos)
             pos += 22
             topics_partitions.append(ListOffsetsPartitionResponse(
@@ -426,7 +440,8 @@ def _decode_list_offsets_response_v2(data: memoryview) -> tuple[ListOffsetsRespo
     if n < 0 or n * 6 > size - pos:
         raise bad_length("topics", n, pos, size)
     topics = []
-    for _ in range(n):
+    topics_count = n
+    for _ in range(topics_count):
         n, = _unpack_h(data, pos)
         pos += 2
         end = pos + n
@@ -439,7 +454,8 @@ def _decode_list_offsets_response_v2(data: memoryview) -> tuple[ListOffsetsRespo
         if n < 0 or n * 22 > size - pos:
             raise bad_length("topics[].partitions", n, pos, size)
         topics_partitions = []
-        for _ in range(n):
+        topics_partitions_count = n
+        for _ in range(topics_partitions_count):
             topics_partitions_partition_index, topics_partitions_error_code, topics_partitions_timestamp, topics_partitions_offset = _unpack_ihqq(data, pos)
             pos += 22
             topics_partitions.append(ListOffsetsPartitionResponse(
@@ -481,7 +497,8 @@ def _decode_list_offsets_response_v4(data: memoryview) -> tuple[ListOffsetsRespo
     if n < 0 or n * 6 > size - pos:
         raise bad_length("topics", n, pos, size)
     topics = []
-    for _ in range(n):
+    topics_count = n
+    for _ in range(topics_count):
         n, = _unpack_h(data, pos)
         pos += 2
         end = pos + n
@@ -494,7 +511,8 @@ def _decode_list_offsets_response_v4(data: memoryview) -> tuple[ListOffsetsRespo
         if n < 0 or n * 26 > size - pos:
             raise bad_length("topics[].partitions", n, pos, size)
         topics_partitions = []
-        for _ in range(n):
+        topics_partitions_count = n
+        for _ in range(topics_partitions_count):
             topics_partitions_partition_index, topics_partitions_error_code, topics_partitions_timestamp, topics_partitions_offset, topics_partitions_leader_epoch = _unpack_ihqqi(data, pos)
             pos += 26
             topics_partitions.append(ListOffsetsPartitionResponse(
@@ -538,7 +556,8 @@ def _decode_list_offsets_response_v6(data: memoryview) -> tuple[ListOffsetsRespo
     if n < 0 or n * 3 > size - pos:
         raise bad_length("topics", n, pos, size)
     topics = []
-    for _ in range(n):
+    topics_count = n
+    for _ in range(topics_count):
         n = data[pos]
         pos += 1
         if n > 127:
@@ -557,7 +576,8 @@ def _decode_list_offsets_response_v6(data: memoryview) -> tuple[ListOffsetsRespo
         if n < 0 or n * 27 > size - pos:
             raise bad_length("topics[].partitions", n, pos, size)
         topics_partitions = []
-        for _ in range(n):
+        topics_partitions_count = n
+        for _ in range(topics_partitions_count):
             topics_partitions_partition_index, topics_partitions_error_code, topics_partitions_timestamp, topics_partitions_offset, topics_partitions_leader_epoch, n = _unpack_ihqqiB(data, pos)
             pos += 27
             if n:
@@ -616,11 +636,12 @@ def _encode_list_offsets_response_v6(message: ListOffsetsResponse, out: bytearra
 
 
 class ListOffsetsRequest(Message):
-    __slots__ = (
+    FIELDS: ClassVar[tuple[str, ...]] = (
         "replica_id",
         "isolation_level",
         "topics",
     )
+    __slots__ = FIELDS
     API_KEY: ClassVar[int] = 2
     TABLE: ClassVar[str] = "list_offsets:REQUEST"
     DECODERS: ClassVar[dict[int, Decoder]] = {
@@ -655,10 +676,11 @@ class ListOffsetsRequest(Message):
 
 
 class ListOffsetsResponse(Message):
-    __slots__ = (
+    FIELDS: ClassVar[tuple[str, ...]] = (
         "throttle_time_ms",
         "topics",
     )
+    __slots__ = FIELDS
     API_KEY: ClassVar[int] = 2
     TABLE: ClassVar[str] = "list_offsets:RESPONSE"
     DECODERS: ClassVar[dict[int, Decoder]] = {

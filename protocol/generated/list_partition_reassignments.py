@@ -24,10 +24,11 @@ _unpack_iB = Struct(">iB").unpack_from
 _unpack_ihB = Struct(">ihB").unpack_from
 
 class ListPartitionReassignmentsTopics(Base):
-    __slots__ = (
+    FIELDS: ClassVar[tuple[str, ...]] = (
         "name",
         "partition_indexes",
     )
+    __slots__ = FIELDS
 
     def __init__(
         self,
@@ -40,12 +41,13 @@ class ListPartitionReassignmentsTopics(Base):
 
 
 class OngoingPartitionReassignment(Base):
-    __slots__ = (
+    FIELDS: ClassVar[tuple[str, ...]] = (
         "partition_index",
         "replicas",
         "adding_replicas",
         "removing_replicas",
     )
+    __slots__ = FIELDS
 
     def __init__(
         self,
@@ -62,10 +64,11 @@ class OngoingPartitionReassignment(Base):
 
 
 class OngoingTopicReassignment(Base):
-    __slots__ = (
+    FIELDS: ClassVar[tuple[str, ...]] = (
         "name",
         "partitions",
     )
+    __slots__ = FIELDS
 
     def __init__(
         self,
@@ -92,7 +95,8 @@ def _decode_list_partition_reassignments_request_v0(data: memoryview) -> tuple[L
         if n < 0 or n * 3 > size - pos:
             raise bad_length("topics", n, pos, size)
         topics = []
-        for _ in range(n):
+        topics_count = n
+        for _ in range(topics_count):
             n = data[pos]
             pos += 1
             if n > 127:
@@ -182,7 +186,8 @@ def _decode_list_partition_reassignments_response_v0(data: memoryview) -> tuple[
     if n < 0 or n * 3 > size - pos:
         raise bad_length("topics", n, pos, size)
     topics = []
-    for _ in range(n):
+    topics_count = n
+    for _ in range(topics_count):
         n = data[pos]
         pos += 1
         if n > 127:
@@ -201,7 +206,8 @@ def _decode_list_partition_reassignments_response_v0(data: memoryview) -> tuple[
         if n < 0 or n * 8 > size - pos:
             raise bad_length("topics[].partitions", n, pos, size)
         topics_partitions = []
-        for _ in range(n):
+        topics_partitions_count = n
+        for _ in range(topics_partitions_count):
             topics_partitions_partition_index, n = _unpack_iB(data, pos)
             pos += 5
             if n > 127:
@@ -315,10 +321,11 @@ def _encode_list_partition_reassignments_response_v0(message: ListPartitionReass
 
 
 class ListPartitionReassignmentsRequest(Message):
-    __slots__ = (
+    FIELDS: ClassVar[tuple[str, ...]] = (
         "timeout_ms",
         "topics",
     )
+    __slots__ = FIELDS
     API_KEY: ClassVar[int] = 46
     TABLE: ClassVar[str] = "list_partition_reassignments:REQUEST"
     DECODERS: ClassVar[dict[int, Decoder]] = {
@@ -339,12 +346,13 @@ class ListPartitionReassignmentsRequest(Message):
 
 
 class ListPartitionReassignmentsResponse(Message):
-    __slots__ = (
+    FIELDS: ClassVar[tuple[str, ...]] = (
         "throttle_time_ms",
         "error_code",
         "error_message",
         "topics",
     )
+    __slots__ = FIELDS
     API_KEY: ClassVar[int] = 46
     TABLE: ClassVar[str] = "list_partition_reassignments:RESPONSE"
     DECODERS: ClassVar[dict[int, Decoder]] = {

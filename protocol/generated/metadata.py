@@ -62,10 +62,11 @@ _unpack_uB = Struct(">16sB").unpack_from
 _unpack_utB = Struct(">16s?B").unpack_from
 
 class MetadataRequestTopic(Base):
-    __slots__ = (
+    FIELDS: ClassVar[tuple[str, ...]] = (
         "topic_id",
         "name",
     )
+    __slots__ = FIELDS
 
     def __init__(
         self,
@@ -78,12 +79,13 @@ class MetadataRequestTopic(Base):
 
 
 class MetadataResponseBroker(Base):
-    __slots__ = (
+    FIELDS: ClassVar[tuple[str, ...]] = (
         "node_id",
         "host",
         "port",
         "rack",
     )
+    __slots__ = FIELDS
 
     def __init__(
         self,
@@ -100,7 +102,7 @@ class MetadataResponseBroker(Base):
 
 
 class MetadataResponsePartition(Base):
-    __slots__ = (
+    FIELDS: ClassVar[tuple[str, ...]] = (
         "error_code",
         "partition_index",
         "leader_id",
@@ -110,6 +112,7 @@ class MetadataResponsePartition(Base):
         "offline_replicas",
         "incarnation",
     )
+    __slots__ = FIELDS
 
     def __init__(
         self,
@@ -134,7 +137,7 @@ class MetadataResponsePartition(Base):
 
 
 class MetadataResponseTopic(Base):
-    __slots__ = (
+    FIELDS: ClassVar[tuple[str, ...]] = (
         "error_code",
         "name",
         "topic_id",
@@ -146,6 +149,7 @@ class MetadataResponseTopic(Base):
         "ordered_delivery",
         "layout_version",
     )
+    __slots__ = FIELDS
 
     def __init__(
         self,
@@ -226,7 +230,8 @@ def _decode_metadata_request_v0(data: memoryview) -> tuple[MetadataRequest, int]
     if n < 0 or n * 2 > size - pos:
         raise bad_length("topics", n, pos, size)
     topics = []
-    for _ in range(n):
+    topics_count = n
+    for _ in range(topics_count):
         n, = _unpack_h(data, pos)
         pos += 2
         end = pos + n
@@ -274,7 +279,8 @@ def _decode_metadata_request_v1(data: memoryview) -> tuple[MetadataRequest, int]
         if n < 0 or n * 2 > size - pos:
             raise bad_length("topics", n, pos, size)
         topics = []
-        for _ in range(n):
+        topics_count = n
+        for _ in range(topics_count):
             n, = _unpack_h(data, pos)
             pos += 2
             end = pos + n
@@ -321,7 +327,8 @@ def _decode_metadata_request_v4(data: memoryview) -> tuple[MetadataRequest, int]
         if n < 0 or n * 2 > size - pos:
             raise bad_length("topics", n, pos, size)
         topics = []
-        for _ in range(n):
+        topics_count = n
+        for _ in range(topics_count):
             n, = _unpack_h(data, pos)
             pos += 2
             end = pos + n
@@ -370,7 +377,8 @@ def _decode_metadata_request_v8(data: memoryview) -> tuple[MetadataRequest, int]
         if n < 0 or n * 2 > size - pos:
             raise bad_length("topics", n, pos, size)
         topics = []
-        for _ in range(n):
+        topics_count = n
+        for _ in range(topics_count):
             n, = _unpack_h(data, pos)
             pos += 2
             end = pos + n
@@ -420,7 +428,8 @@ def _decode_metadata_request_v9(data: memoryview) -> tuple[MetadataRequest, int]
         if n < 0 or n * 2 > size - pos:
             raise bad_length("topics", n, pos, size)
         topics = []
-        for _ in range(n):
+        topics_count = n
+        for _ in range(topics_count):
             n = data[pos]
             pos += 1
             if n > 127:
@@ -488,7 +497,8 @@ def _decode_metadata_request_v10(data: memoryview) -> tuple[MetadataRequest, int
         if n < 0 or n * 18 > size - pos:
             raise bad_length("topics", n, pos, size)
         topics = []
-        for _ in range(n):
+        topics_count = n
+        for _ in range(topics_count):
             topics_topic_id_bytes, n = _unpack_uB(data, pos)
             pos += 17
             topics_topic_id = UUID(bytes=topics_topic_id_bytes)
@@ -561,7 +571,8 @@ def _decode_metadata_request_v11(data: memoryview) -> tuple[MetadataRequest, int
         if n < 0 or n * 18 > size - pos:
             raise bad_length("topics", n, pos, size)
         topics = []
-        for _ in range(n):
+        topics_count = n
+        for _ in range(topics_count):
             topics_topic_id_bytes, n = _unpack_uB(data, pos)
             pos += 17
             topics_topic_id = UUID(bytes=topics_topic_id_bytes)
@@ -628,7 +639,8 @@ def _decode_metadata_response_v0(data: memoryview) -> tuple[MetadataResponse, in
     if n < 0 or n * 10 > size - pos:
         raise bad_length("brokers", n, pos, size)
     brokers = []
-    for _ in range(n):
+    brokers_count = n
+    for _ in range(brokers_count):
         brokers_node_id, n = _unpack_ih(data, pos)
         pos += 6
         end = pos + n
@@ -648,7 +660,8 @@ def _decode_metadata_response_v0(data: memoryview) -> tuple[MetadataResponse, in
     if n < 0 or n * 8 > size - pos:
         raise bad_length("topics", n, pos, size)
     topics = []
-    for _ in range(n):
+    topics_count = n
+    for _ in range(topics_count):
         topics_error_code, n = _unpack_hh(data, pos)
         pos += 4
         end = pos + n
@@ -661,7 +674,8 @@ def _decode_metadata_response_v0(data: memoryview) -> tuple[MetadataResponse, in
         if n < 0 or n * 18 > size - pos:
             raise bad_length("topics[].partitions", n, pos, size)
         topics_partitions = []
-        for _ in range(n):
+        topics_partitions_count = n
+        for _ in range(topics_partitions_count):
             topics_partitions_error_code, topics_partitions_partition_index, topics_partitions_leader_id, n = _unpack_hiii(data, pos)
             pos += 14
             if n < 0 or n * 4 > size - pos:
@@ -726,7 +740,8 @@ def _decode_metadata_response_v1(data: memoryview) -> tuple[MetadataResponse, in
     if n < 0 or n * 12 > size - pos:
         raise bad_length("brokers", n, pos, size)
     brokers = []
-    for _ in range(n):
+    brokers_count = n
+    for _ in range(brokers_count):
         brokers_node_id, n = _unpack_ih(data, pos)
         pos += 6
         end = pos + n
@@ -755,7 +770,8 @@ def _decode_metadata_response_v1(data: memoryview) -> tuple[MetadataResponse, in
     if n < 0 or n * 9 > size - pos:
         raise bad_length("topics", n, pos, size)
     topics = []
-    for _ in range(n):
+    topics_count = n
+    for _ in range(topics_count):
         topics_error_code, n = _unpack_hh(data, pos)
         pos += 4
         end = pos + n
@@ -768,7 +784,8 @@ def _decode_metadata_response_v1(data: memoryview) -> tuple[MetadataResponse, in
         if n < 0 or n * 18 > size - pos:
             raise bad_length("topics[].partitions", n, pos, size)
         topics_partitions = []
-        for _ in range(n):
+        topics_partitions_count = n
+        for _ in range(topics_partitions_count):
             topics_partitions_error_code, topics_partitions_partition_index, topics_partitions_leader_id, n = _unpack_hiii(data, pos)
             pos += 14
             if n < 0 or n * 4 > size - pos:
@@ -838,7 +855,8 @@ def _decode_metadata_response_v2(data: memoryview) -> tuple[MetadataResponse, in
     if n < 0 or n * 12 > size - pos:
         raise bad_length("brokers", n, pos, size)
     brokers = []
-    for _ in range(n):
+    brokers_count = n
+    for _ in range(brokers_count):
         brokers_node_id, n = _unpack_ih(data, pos)
         pos += 6
         end = pos + n
@@ -877,7 +895,8 @@ def _decode_metadata_response_v2(data: memoryview) -> tuple[MetadataResponse, in
     if n < 0 or n * 9 > size - pos:
         raise bad_length("topics", n, pos, size)
     topics = []
-    for _ in range(n):
+    topics_count = n
+    for _ in range(topics_count):
         topics_error_code, n = _unpack_hh(data, pos)
         pos += 4
         end = pos + n
@@ -890,7 +909,8 @@ def _decode_metadata_response_v2(data: memoryview) -> tuple[MetadataResponse, in
         if n < 0 or n * 18 > size - pos:
             raise bad_length("topics[].partitions", n, pos, size)
         topics_partitions = []
-        for _ in range(n):
+        topics_partitions_count = n
+        for _ in range(topics_partitions_count):
             topics_partitions_error_code, topics_partitions_partition_index, topics_partitions_leader_id, n = _unpack_hiii(data, pos)
             pos += 14
             if n < 0 or n * 4 > size - pos:
@@ -965,7 +985,8 @@ def _decode_metadata_response_v3(data: memoryview) -> tuple[MetadataResponse, in
     if n < 0 or n * 12 > size - pos:
         raise bad_length("brokers", n, pos, size)
     brokers = []
-    for _ in range(n):
+    brokers_count = n
+    for _ in range(brokers_count):
         brokers_node_id, n = _unpack_ih(data, pos)
         pos += 6
         end = pos + n
@@ -1004,7 +1025,8 @@ def _decode_metadata_response_v3(data: memoryview) -> tuple[MetadataResponse, in
     if n < 0 or n * 9 > size - pos:
         raise bad_length("topics", n, pos, size)
     topics = []
-    for _ in range(n):
+    topics_count = n
+    for _ in range(topics_count):
         topics_error_code, n = _unpack_hh(data, pos)
         pos += 4
         end = pos + n
@@ -1017,7 +1039,8 @@ def _decode_metadata_response_v3(data: memoryview) -> tuple[MetadataResponse, in
         if n < 0 or n * 18 > size - pos:
             raise bad_length("topics[].partitions", n, pos, size)
         topics_partitions = []
-        for _ in range(n):
+        topics_partitions_count = n
+        for _ in range(topics_partitions_count):
             topics_partitions_error_code, topics_partitions_partition_index, topics_partitions_leader_id, n = _unpack_hiii(data, pos)
             pos += 14
             if n < 0 or n * 4 > size - pos:
@@ -1093,7 +1116,8 @@ def _decode_metadata_response_v5(data: memoryview) -> tuple[MetadataResponse, in
     if n < 0 or n * 12 > size - pos:
         raise bad_length("brokers", n, pos, size)
     brokers = []
-    for _ in range(n):
+    brokers_count = n
+    for _ in range(brokers_count):
         brokers_node_id, n = _unpack_ih(data, pos)
         pos += 6
         end = pos + n
@@ -1132,7 +1156,8 @@ def _decode_metadata_response_v5(data: memoryview) -> tuple[MetadataResponse, in
     if n < 0 or n * 9 > size - pos:
         raise bad_length("topics", n, pos, size)
     topics = []
-    for _ in range(n):
+    topics_count = n
+    for _ in range(topics_count):
         topics_error_code, n = _unpack_hh(data, pos)
         pos += 4
         end = pos + n
@@ -1145,7 +1170,8 @@ def _decode_metadata_response_v5(data: memoryview) -> tuple[MetadataResponse, in
         if n < 0 or n * 22 > size - pos:
             raise bad_length("topics[].partitions", n, pos, size)
         topics_partitions = []
-        for _ in range(n):
+        topics_partitions_count = n
+        for _ in range(topics_partitions_count):
             topics_partitions_error_code, topics_partitions_partition_index, topics_partitions_leader_id, n = _unpack_hiii(data, pos)
             pos += 14
             if n < 0 or n * 4 > size - pos:
@@ -1230,7 +1256,8 @@ def _decode_metadata_response_v7(data: memoryview) -> tuple[MetadataResponse, in
     if n < 0 or n * 12 > size - pos:
         raise bad_length("brokers", n, pos, size)
     brokers = []
-    for _ in range(n):
+    brokers_count = n
+    for _ in range(brokers_count):
         brokers_node_id, n = _unpack_ih(data, pos)
         pos += 6
         end = pos + n
@@ -1269,7 +1296,8 @@ def _decode_metadata_response_v7(data: memoryview) -> tuple[MetadataResponse, in
     if n < 0 or n * 9 > size - pos:
         raise bad_length("topics", n, pos, size)
     topics = []
-    for _ in range(n):
+    topics_count = n
+    for _ in range(topics_count):
         topics_error_code, n = _unpack_hh(data, pos)
         pos += 4
         end = pos + n
@@ -1282,7 +1310,8 @@ def _decode_metadata_response_v7(data: memoryview) -> tuple[MetadataResponse, in
         if n < 0 or n * 26 > size - pos:
             raise bad_length("topics[].partitions", n, pos, size)
         topics_partitions = []
-        for _ in range(n):
+        topics_partitions_count = n
+        for _ in range(topics_partitions_count):
             topics_partitions_error_code, topics_partitions_partition_index, topics_partitions_leader_id, topics_partitions_leader_epoch, n = _unpack_hiiii(data, pos)
             pos += 18
             if n < 0 or n * 4 > size - pos:
@@ -1368,7 +1397,8 @@ def _decode_metadata_response_v8(data: memoryview) -> tuple[MetadataResponse, in
     if n < 0 or n * 12 > size - pos:
         raise bad_length("brokers", n, pos, size)
     brokers = []
-    for _ in range(n):
+    brokers_count = n
+    for _ in range(brokers_count):
         brokers_node_id, n = _unpack_ih(data, pos)
         pos += 6
         end = pos + n
@@ -1407,7 +1437,8 @@ def _decode_metadata_response_v8(data: memoryview) -> tuple[MetadataResponse, in
     if n < 0 or n * 13 > size - pos:
         raise bad_length("topics", n, pos, size)
     topics = []
-    for _ in range(n):
+    topics_count = n
+    for _ in range(topics_count):
         topics_error_code, n = _unpack_hh(data, pos)
         pos += 4
         end = pos + n
@@ -1420,7 +1451,8 @@ def _decode_metadata_response_v8(data: memoryview) -> tuple[MetadataResponse, in
         if n < 0 or n * 26 > size - pos:
             raise bad_length("topics[].partitions", n, pos, size)
         topics_partitions = []
-        for _ in range(n):
+        topics_partitions_count = n
+        for _ in range(topics_partitions_count):
             topics_partitions_error_code, topics_partitions_partition_index, topics_partitions_leader_id, topics_partitions_leader_epoch, n = _unpack_hiiii(data, pos)
             pos += 18
             if n < 0 or n * 4 > size - pos:
@@ -1513,7 +1545,8 @@ def _decode_metadata_response_v9(data: memoryview) -> tuple[MetadataResponse, in
     if n < 0 or n * 11 > size - pos:
         raise bad_length("brokers", n, pos, size)
     brokers = []
-    for _ in range(n):
+    brokers_count = n
+    for _ in range(brokers_count):
         brokers_node_id, n = _unpack_iB(data, pos)
         pos += 5
         if n > 127:
@@ -1568,7 +1601,8 @@ def _decode_metadata_response_v9(data: memoryview) -> tuple[MetadataResponse, in
     if n < 0 or n * 10 > size - pos:
         raise bad_length("topics", n, pos, size)
     topics = []
-    for _ in range(n):
+    topics_count = n
+    for _ in range(topics_count):
         topics_error_code, n = _unpack_hB(data, pos)
         pos += 3
         if n > 127:
@@ -1587,7 +1621,8 @@ def _decode_metadata_response_v9(data: memoryview) -> tuple[MetadataResponse, in
         if n < 0 or n * 18 > size - pos:
             raise bad_length("topics[].partitions", n, pos, size)
         topics_partitions = []
-        for _ in range(n):
+        topics_partitions_count = n
+        for _ in range(topics_partitions_count):
             topics_partitions_error_code, topics_partitions_partition_index, topics_partitions_leader_id, topics_partitions_leader_epoch, n = _unpack_hiiiB(data, pos)
             pos += 15
             if n > 127:
@@ -1806,7 +1841,8 @@ def _decode_metadata_response_v10(data: memoryview) -> tuple[MetadataResponse, i
     if n < 0 or n * 11 > size - pos:
         raise bad_length("brokers", n, pos, size)
     brokers = []
-    for _ in range(n):
+    brokers_count = n
+    for _ in range(brokers_count):
         brokers_node_id, n = _unpack_iB(data, pos)
         pos += 5
         if n > 127:
@@ -1861,7 +1897,8 @@ def _decode_metadata_response_v10(data: memoryview) -> tuple[MetadataResponse, i
     if n < 0 or n * 26 > size - pos:
         raise bad_length("topics", n, pos, size)
     topics = []
-    for _ in range(n):
+    topics_count = n
+    for _ in range(topics_count):
         topics_error_code, n = _unpack_hB(data, pos)
         pos += 3
         if n > 127:
@@ -1881,7 +1918,8 @@ def _decode_metadata_response_v10(data: memoryview) -> tuple[MetadataResponse, i
         if n < 0 or n * 18 > size - pos:
             raise bad_length("topics[].partitions", n, pos, size)
         topics_partitions = []
-        for _ in range(n):
+        topics_partitions_count = n
+        for _ in range(topics_partitions_count):
             topics_partitions_error_code, topics_partitions_partition_index, topics_partitions_leader_id, topics_partitions_leader_epoch, n = _unpack_hiiiB(data, pos)
             pos += 15
             if n > 127:
@@ -2101,7 +2139,8 @@ def _decode_metadata_response_v11(data: memoryview) -> tuple[MetadataResponse, i
     if n < 0 or n * 11 > size - pos:
         raise bad_length("brokers", n, pos, size)
     brokers = []
-    for _ in range(n):
+    brokers_count = n
+    for _ in range(brokers_count):
         brokers_node_id, n = _unpack_iB(data, pos)
         pos += 5
         if n > 127:
@@ -2156,7 +2195,8 @@ def _decode_metadata_response_v11(data: memoryview) -> tuple[MetadataResponse, i
     if n < 0 or n * 26 > size - pos:
         raise bad_length("topics", n, pos, size)
     topics = []
-    for _ in range(n):
+    topics_count = n
+    for _ in range(topics_count):
         topics_error_code, n = _unpack_hB(data, pos)
         pos += 3
         if n > 127:
@@ -2176,7 +2216,8 @@ def _decode_metadata_response_v11(data: memoryview) -> tuple[MetadataResponse, i
         if n < 0 or n * 18 > size - pos:
             raise bad_length("topics[].partitions", n, pos, size)
         topics_partitions = []
-        for _ in range(n):
+        topics_partitions_count = n
+        for _ in range(topics_partitions_count):
             topics_partitions_error_code, topics_partitions_partition_index, topics_partitions_leader_id, topics_partitions_leader_epoch, n = _unpack_hiiiB(data, pos)
             pos += 15
             if n > 127:
@@ -2387,12 +2428,13 @@ def _encode_metadata_response_v11(message: MetadataResponse, out: bytearray, par
 
 
 class MetadataRequest(Message):
-    __slots__ = (
+    FIELDS: ClassVar[tuple[str, ...]] = (
         "topics",
         "allow_auto_topic_creation",
         "include_cluster_authorized_operations",
         "include_topic_authorized_operations",
     )
+    __slots__ = FIELDS
     API_KEY: ClassVar[int] = 3
     TABLE: ClassVar[str] = "metadata:REQUEST"
     DECODERS: ClassVar[dict[int, Decoder]] = {
@@ -2439,7 +2481,7 @@ class MetadataRequest(Message):
 
 
 class MetadataResponse(Message):
-    __slots__ = (
+    FIELDS: ClassVar[tuple[str, ...]] = (
         "throttle_time_ms",
         "brokers",
         "cluster_id",
@@ -2447,6 +2489,7 @@ class MetadataResponse(Message):
         "topics",
         "cluster_authorized_operations",
     )
+    __slots__ = FIELDS
     API_KEY: ClassVar[int] = 3
     TABLE: ClassVar[str] = "metadata:RESPONSE"
     DECODERS: ClassVar[dict[int, Decoder]] = {

@@ -44,13 +44,14 @@ _unpack_q = Struct(">q").unpack_from
 _unpack_qi = Struct(">qi").unpack_from
 
 class OffsetCommitRequestPartition(Base):
-    __slots__ = (
+    FIELDS: ClassVar[tuple[str, ...]] = (
         "partition_index",
         "committed_offset",
         "committed_leader_epoch",
         "committed_metadata",
         "incarnation",
     )
+    __slots__ = FIELDS
 
     def __init__(
         self,
@@ -69,10 +70,11 @@ class OffsetCommitRequestPartition(Base):
 
 
 class OffsetCommitRequestTopic(Base):
-    __slots__ = (
+    FIELDS: ClassVar[tuple[str, ...]] = (
         "name",
         "partitions",
     )
+    __slots__ = FIELDS
 
     def __init__(
         self,
@@ -85,10 +87,11 @@ class OffsetCommitRequestTopic(Base):
 
 
 class OffsetCommitResponsePartition(Base):
-    __slots__ = (
+    FIELDS: ClassVar[tuple[str, ...]] = (
         "partition_index",
         "error_code",
     )
+    __slots__ = FIELDS
 
     def __init__(
         self,
@@ -101,10 +104,11 @@ class OffsetCommitResponsePartition(Base):
 
 
 class OffsetCommitResponseTopic(Base):
-    __slots__ = (
+    FIELDS: ClassVar[tuple[str, ...]] = (
         "name",
         "partitions",
     )
+    __slots__ = FIELDS
 
     def __init__(
         self,
@@ -147,7 +151,8 @@ def _decode_offset_commit_request_v2(data: memoryview) -> tuple[OffsetCommitRequ
     if n < 0 or n * 6 > size - pos:
         raise bad_length("topics", n, pos, size)
     topics = []
-    for _ in range(n):
+    topics_count = n
+    for _ in range(topics_count):
         n, = _unpack_h(data, pos)
         pos += 2
         end = pos + n
@@ -160,7 +165,8 @@ def _decode_offset_commit_request_v2(data: memoryview) -> tuple[OffsetCommitRequ
         if n < 0 or n * 14 > size - pos:
             raise bad_length("topics[].partitions", n, pos, size)
         topics_partitions = []
-        for _ in range(n):
+        topics_partitions_count = n
+        for _ in range(topics_partitions_count):
             topics_partitions_partition_index, topics_partitions_committed_offset, n = _unpack_iqh(data, pos)
             pos += 14
             if n == -1:
@@ -235,7 +241,8 @@ def _decode_offset_commit_request_v5(data: memoryview) -> tuple[OffsetCommitRequ
     if n < 0 or n * 6 > size - pos:
         raise bad_length("topics", n, pos, size)
     topics = []
-    for _ in range(n):
+    topics_count = n
+    for _ in range(topics_count):
         n, = _unpack_h(data, pos)
         pos += 2
         end = pos + n
@@ -248,7 +255,8 @@ def _decode_offset_commit_request_v5(data: memoryview) -> tuple[OffsetCommitRequ
         if n < 0 or n * 14 > size - pos:
             raise bad_length("topics[].partitions", n, pos, size)
         topics_partitions = []
-        for _ in range(n):
+        topics_partitions_count = n
+        for _ in range(topics_partitions_count):
             topics_partitions_partition_index, topics_partitions_committed_offset, n = _unpack_iqh(data, pos)
             pos += 14
             if n == -1:
@@ -322,7 +330,8 @@ def _decode_offset_commit_request_v6(data: memoryview) -> tuple[OffsetCommitRequ
     if n < 0 or n * 6 > size - pos:
         raise bad_length("topics", n, pos, size)
     topics = []
-    for _ in range(n):
+    topics_count = n
+    for _ in range(topics_count):
         n, = _unpack_h(data, pos)
         pos += 2
         end = pos + n
@@ -335,7 +344,8 @@ def _decode_offset_commit_request_v6(data: memoryview) -> tuple[OffsetCommitRequ
         if n < 0 or n * 18 > size - pos:
             raise bad_length("topics[].partitions", n, pos, size)
         topics_partitions = []
-        for _ in range(n):
+        topics_partitions_count = n
+        for _ in range(topics_partitions_count):
             topics_partitions_partition_index, topics_partitions_committed_offset, topics_partitions_committed_leader_epoch, n = _unpack_iqih(data, pos)
             pos += 18
             if n == -1:
@@ -420,7 +430,8 @@ def _decode_offset_commit_request_v7(data: memoryview) -> tuple[OffsetCommitRequ
     if n < 0 or n * 6 > size - pos:
         raise bad_length("topics", n, pos, size)
     topics = []
-    for _ in range(n):
+    topics_count = n
+    for _ in range(topics_count):
         n, = _unpack_h(data, pos)
         pos += 2
         end = pos + n
@@ -433,7 +444,8 @@ def _decode_offset_commit_request_v7(data: memoryview) -> tuple[OffsetCommitRequ
         if n < 0 or n * 18 > size - pos:
             raise bad_length("topics[].partitions", n, pos, size)
         topics_partitions = []
-        for _ in range(n):
+        topics_partitions_count = n
+        for _ in range(topics_partitions_count):
             topics_partitions_partition_index, topics_partitions_committed_offset, topics_partitions_committed_leader_epoch, n = _unpack_iqih(data, pos)
             pos += 18
             if n == -1:
@@ -533,7 +545,8 @@ def _decode_offset_commit_request_v8(data: memoryview) -> tuple[OffsetCommitRequ
     if n < 0 or n * 3 > size - pos:
         raise bad_length("topics", n, pos, size)
     topics = []
-    for _ in range(n):
+    topics_count = n
+    for _ in range(topics_count):
         n = data[pos]
         pos += 1
         if n > 127:
@@ -552,7 +565,8 @@ def _decode_offset_commit_request_v8(data: memoryview) -> tuple[OffsetCommitRequ
         if n < 0 or n * 18 > size - pos:
             raise bad_length("topics[].partitions", n, pos, size)
         topics_partitions = []
-        for _ in range(n):
+        topics_partitions_count = n
+        for _ in range(topics_partitions_count):
             topics_partitions_partition_index, topics_partitions_committed_offset, topics_partitions_committed_leader_epoch, n = _unpack_iqiB(data, pos)
             pos += 17
             if n > 127:
@@ -677,7 +691,8 @@ def _decode_offset_commit_response_v2(data: memoryview) -> tuple[OffsetCommitRes
     if n < 0 or n * 6 > size - pos:
         raise bad_length("topics", n, pos, size)
     topics = []
-    for _ in range(n):
+    topics_count = n
+    for _ in range(topics_count):
         n, = _unpack_h(data, pos)
         pos += 2
         end = pos + n
@@ -690,7 +705,8 @@ def _decode_offset_commit_response_v2(data: memoryview) -> tuple[OffsetCommitRes
         if n < 0 or n * 6 > size - pos:
             raise bad_length("topics[].partitions", n, pos, size)
         topics_partitions = []
-        for _ in range(n):
+        topics_partitions_count = n
+        for _ in range(topics_partitions_count):
             topics_partitions_partition_index, topics_partitions_error_code = _unpack_ih(data, pos)
             pos += 6
             topics_partitions.append(OffsetCommitResponsePartition(
@@ -727,7 +743,8 @@ def _decode_offset_commit_response_v3(data: memoryview) -> tuple[OffsetCommitRes
     if n < 0 or n * 6 > size - pos:
         raise bad_length("topics", n, pos, size)
     topics = []
-    for _ in range(n):
+    topics_count = n
+    for _ in range(topics_count):
         n, = _unpack_h(data, pos)
         pos += 2
         end = pos + n
@@ -740,7 +757,8 @@ def _decode_offset_commit_response_v3(data: memoryview) -> tuple[OffsetCommitRes
         if n < 0 or n * 6 > size - pos:
             raise bad_length("topics[].partitions", n, pos, size)
         topics_partitions = []
-        for _ in range(n):
+        topics_partitions_count = n
+        for _ in range(topics_partitions_count):
             topics_partitions_partition_index, topics_partitions_error_code = _unpack_ih(data, pos)
             pos += 6
             topics_partitions.append(OffsetCommitResponsePartition(
@@ -781,7 +799,8 @@ def _decode_offset_commit_response_v8(data: memoryview) -> tuple[OffsetCommitRes
     if n < 0 or n * 3 > size - pos:
         raise bad_length("topics", n, pos, size)
     topics = []
-    for _ in range(n):
+    topics_count = n
+    for _ in range(topics_count):
         n = data[pos]
         pos += 1
         if n > 127:
@@ -800,7 +819,8 @@ def _decode_offset_commit_response_v8(data: memoryview) -> tuple[OffsetCommitRes
         if n < 0 or n * 7 > size - pos:
             raise bad_length("topics[].partitions", n, pos, size)
         topics_partitions = []
-        for _ in range(n):
+        topics_partitions_count = n
+        for _ in range(topics_partitions_count):
             topics_partitions_partition_index, topics_partitions_error_code, n = _unpack_ihB(data, pos)
             pos += 7
             if n:
@@ -856,7 +876,7 @@ def _encode_offset_commit_response_v8(message: OffsetCommitResponse, out: bytear
 
 
 class OffsetCommitRequest(Message):
-    __slots__ = (
+    FIELDS: ClassVar[tuple[str, ...]] = (
         "group_id",
         "generation_id_or_member_epoch",
         "member_id",
@@ -864,6 +884,7 @@ class OffsetCommitRequest(Message):
         "retention_time_ms",
         "topics",
     )
+    __slots__ = FIELDS
     API_KEY: ClassVar[int] = 8
     TABLE: ClassVar[str] = "offset_commit:REQUEST"
     DECODERS: ClassVar[dict[int, Decoder]] = {
@@ -904,10 +925,11 @@ class OffsetCommitRequest(Message):
 
 
 class OffsetCommitResponse(Message):
-    __slots__ = (
+    FIELDS: ClassVar[tuple[str, ...]] = (
         "throttle_time_ms",
         "topics",
     )
+    __slots__ = FIELDS
     API_KEY: ClassVar[int] = 8
     TABLE: ClassVar[str] = "offset_commit:RESPONSE"
     DECODERS: ClassVar[dict[int, Decoder]] = {

@@ -25,9 +25,10 @@ _unpack_i = Struct(">i").unpack_from
 _unpack_ih = Struct(">ih").unpack_from
 
 class OffsetDeleteRequestPartition(Base):
-    __slots__ = (
+    FIELDS: ClassVar[tuple[str, ...]] = (
         "partition_index",
     )
+    __slots__ = FIELDS
 
     def __init__(
         self,
@@ -38,10 +39,11 @@ class OffsetDeleteRequestPartition(Base):
 
 
 class OffsetDeleteRequestTopic(Base):
-    __slots__ = (
+    FIELDS: ClassVar[tuple[str, ...]] = (
         "name",
         "partitions",
     )
+    __slots__ = FIELDS
 
     def __init__(
         self,
@@ -54,10 +56,11 @@ class OffsetDeleteRequestTopic(Base):
 
 
 class OffsetDeleteResponsePartition(Base):
-    __slots__ = (
+    FIELDS: ClassVar[tuple[str, ...]] = (
         "partition_index",
         "error_code",
     )
+    __slots__ = FIELDS
 
     def __init__(
         self,
@@ -70,10 +73,11 @@ class OffsetDeleteResponsePartition(Base):
 
 
 class OffsetDeleteResponseTopic(Base):
-    __slots__ = (
+    FIELDS: ClassVar[tuple[str, ...]] = (
         "name",
         "partitions",
     )
+    __slots__ = FIELDS
 
     def __init__(
         self,
@@ -100,7 +104,8 @@ def _decode_offset_delete_request_v0(data: memoryview) -> tuple[OffsetDeleteRequ
     if n < 0 or n * 6 > size - pos:
         raise bad_length("topics", n, pos, size)
     topics = []
-    for _ in range(n):
+    topics_count = n
+    for _ in range(topics_count):
         n, = _unpack_h(data, pos)
         pos += 2
         end = pos + n
@@ -113,7 +118,8 @@ def _decode_offset_delete_request_v0(data: memoryview) -> tuple[OffsetDeleteRequ
         if n < 0 or n * 4 > size - pos:
             raise bad_length("topics[].partitions", n, pos, size)
         topics_partitions = []
-        for _ in range(n):
+        topics_partitions_count = n
+        for _ in range(topics_partitions_count):
             topics_partitions_partition_index, = _unpack_i(data, pos)
             pos += 4
             topics_partitions.append(OffsetDeleteRequestPartition(
@@ -153,7 +159,8 @@ def _decode_offset_delete_response_v0(data: memoryview) -> tuple[OffsetDeleteRes
     if n < 0 or n * 6 > size - pos:
         raise bad_length("topics", n, pos, size)
     topics = []
-    for _ in range(n):
+    topics_count = n
+    for _ in range(topics_count):
         n, = _unpack_h(data, pos)
         pos += 2
         end = pos + n
@@ -166,7 +173,8 @@ def _decode_offset_delete_response_v0(data: memoryview) -> tuple[OffsetDeleteRes
         if n < 0 or n * 6 > size - pos:
             raise bad_length("topics[].partitions", n, pos, size)
         topics_partitions = []
-        for _ in range(n):
+        topics_partitions_count = n
+        for _ in range(topics_partitions_count):
             topics_partitions_partition_index, topics_partitions_error_code = _unpack_ih(data, pos)
             pos += 6
             topics_partitions.append(OffsetDeleteResponsePartition(
@@ -198,10 +206,11 @@ def _encode_offset_delete_response_v0(message: OffsetDeleteResponse, out: bytear
 
 
 class OffsetDeleteRequest(Message):
-    __slots__ = (
+    FIELDS: ClassVar[tuple[str, ...]] = (
         "group_id",
         "topics",
     )
+    __slots__ = FIELDS
     API_KEY: ClassVar[int] = 47
     TABLE: ClassVar[str] = "offset_delete:REQUEST"
     DECODERS: ClassVar[dict[int, Decoder]] = {
@@ -222,11 +231,12 @@ class OffsetDeleteRequest(Message):
 
 
 class OffsetDeleteResponse(Message):
-    __slots__ = (
+    FIELDS: ClassVar[tuple[str, ...]] = (
         "error_code",
         "throttle_time_ms",
         "topics",
     )
+    __slots__ = FIELDS
     API_KEY: ClassVar[int] = 47
     TABLE: ClassVar[str] = "offset_delete:RESPONSE"
     DECODERS: ClassVar[dict[int, Decoder]] = {

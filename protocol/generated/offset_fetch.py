@@ -43,10 +43,11 @@ _unpack_q = Struct(">q").unpack_from
 _unpack_tB = Struct(">?B").unpack_from
 
 class OffsetFetchRequestTopic(Base):
-    __slots__ = (
+    FIELDS: ClassVar[tuple[str, ...]] = (
         "name",
         "partition_indexes",
     )
+    __slots__ = FIELDS
 
     def __init__(
         self,
@@ -59,10 +60,11 @@ class OffsetFetchRequestTopic(Base):
 
 
 class OffsetFetchRequestTopics(Base):
-    __slots__ = (
+    FIELDS: ClassVar[tuple[str, ...]] = (
         "name",
         "partition_indexes",
     )
+    __slots__ = FIELDS
 
     def __init__(
         self,
@@ -75,10 +77,11 @@ class OffsetFetchRequestTopics(Base):
 
 
 class OffsetFetchRequestGroup(Base):
-    __slots__ = (
+    FIELDS: ClassVar[tuple[str, ...]] = (
         "group_id",
         "topics",
     )
+    __slots__ = FIELDS
 
     def __init__(
         self,
@@ -91,7 +94,7 @@ class OffsetFetchRequestGroup(Base):
 
 
 class OffsetFetchResponsePartition(Base):
-    __slots__ = (
+    FIELDS: ClassVar[tuple[str, ...]] = (
         "partition_index",
         "committed_offset",
         "committed_leader_epoch",
@@ -99,6 +102,7 @@ class OffsetFetchResponsePartition(Base):
         "error_code",
         "incarnation",
     )
+    __slots__ = FIELDS
 
     def __init__(
         self,
@@ -119,10 +123,11 @@ class OffsetFetchResponsePartition(Base):
 
 
 class OffsetFetchResponseTopic(Base):
-    __slots__ = (
+    FIELDS: ClassVar[tuple[str, ...]] = (
         "name",
         "partitions",
     )
+    __slots__ = FIELDS
 
     def __init__(
         self,
@@ -135,7 +140,7 @@ class OffsetFetchResponseTopic(Base):
 
 
 class OffsetFetchResponsePartitions(Base):
-    __slots__ = (
+    FIELDS: ClassVar[tuple[str, ...]] = (
         "partition_index",
         "committed_offset",
         "committed_leader_epoch",
@@ -143,6 +148,7 @@ class OffsetFetchResponsePartitions(Base):
         "error_code",
         "incarnation",
     )
+    __slots__ = FIELDS
 
     def __init__(
         self,
@@ -163,10 +169,11 @@ class OffsetFetchResponsePartitions(Base):
 
 
 class OffsetFetchResponseTopics(Base):
-    __slots__ = (
+    FIELDS: ClassVar[tuple[str, ...]] = (
         "name",
         "partitions",
     )
+    __slots__ = FIELDS
 
     def __init__(
         self,
@@ -179,11 +186,12 @@ class OffsetFetchResponseTopics(Base):
 
 
 class OffsetFetchResponseGroup(Base):
-    __slots__ = (
+    FIELDS: ClassVar[tuple[str, ...]] = (
         "group_id",
         "topics",
         "error_code",
     )
+    __slots__ = FIELDS
 
     def __init__(
         self,
@@ -230,7 +238,8 @@ def _decode_offset_fetch_request_v1(data: memoryview) -> tuple[OffsetFetchReques
     if n < 0 or n * 6 > size - pos:
         raise bad_length("topics", n, pos, size)
     topics = []
-    for _ in range(n):
+    topics_count = n
+    for _ in range(topics_count):
         n, = _unpack_h(data, pos)
         pos += 2
         end = pos + n
@@ -294,7 +303,8 @@ def _decode_offset_fetch_request_v2(data: memoryview) -> tuple[OffsetFetchReques
         if n < 0 or n * 6 > size - pos:
             raise bad_length("topics", n, pos, size)
         topics = []
-        for _ in range(n):
+        topics_count = n
+        for _ in range(topics_count):
             n, = _unpack_h(data, pos)
             pos += 2
             end = pos + n
@@ -363,7 +373,8 @@ def _decode_offset_fetch_request_v6(data: memoryview) -> tuple[OffsetFetchReques
         if n < 0 or n * 3 > size - pos:
             raise bad_length("topics", n, pos, size)
         topics = []
-        for _ in range(n):
+        topics_count = n
+        for _ in range(topics_count):
             n = data[pos]
             pos += 1
             if n > 127:
@@ -464,7 +475,8 @@ def _decode_offset_fetch_request_v7(data: memoryview) -> tuple[OffsetFetchReques
         if n < 0 or n * 3 > size - pos:
             raise bad_length("topics", n, pos, size)
         topics = []
-        for _ in range(n):
+        topics_count = n
+        for _ in range(topics_count):
             n = data[pos]
             pos += 1
             if n > 127:
@@ -550,7 +562,8 @@ def _decode_offset_fetch_request_v8(data: memoryview) -> tuple[OffsetFetchReques
     if n < 0 or n * 3 > size - pos:
         raise bad_length("groups", n, pos, size)
     groups = []
-    for _ in range(n):
+    groups_count = n
+    for _ in range(groups_count):
         n = data[pos]
         pos += 1
         if n > 127:
@@ -573,7 +586,8 @@ def _decode_offset_fetch_request_v8(data: memoryview) -> tuple[OffsetFetchReques
             if n < 0 or n * 3 > size - pos:
                 raise bad_length("groups[].topics", n, pos, size)
             groups_topics = []
-            for _ in range(n):
+            groups_topics_count = n
+            for _ in range(groups_topics_count):
                 n = data[pos]
                 pos += 1
                 if n > 127:
@@ -672,7 +686,8 @@ def _decode_offset_fetch_response_v1(data: memoryview) -> tuple[OffsetFetchRespo
     if n < 0 or n * 6 > size - pos:
         raise bad_length("topics", n, pos, size)
     topics = []
-    for _ in range(n):
+    topics_count = n
+    for _ in range(topics_count):
         n, = _unpack_h(data, pos)
         pos += 2
         end = pos + n
@@ -685,7 +700,8 @@ def _decode_offset_fetch_response_v1(data: memoryview) -> tuple[OffsetFetchRespo
         if n < 0 or n * 16 > size - pos:
             raise bad_length("topics[].partitions", n, pos, size)
         topics_partitions = []
-        for _ in range(n):
+        topics_partitions_count = n
+        for _ in range(topics_partitions_count):
             topics_partitions_partition_index, topics_partitions_committed_offset, n = _unpack_iqh(data, pos)
             pos += 14
             if n == -1:
@@ -740,7 +756,8 @@ def _decode_offset_fetch_response_v2(data: memoryview) -> tuple[OffsetFetchRespo
     if n < 0 or n * 6 > size - pos:
         raise bad_length("topics", n, pos, size)
     topics = []
-    for _ in range(n):
+    topics_count = n
+    for _ in range(topics_count):
         n, = _unpack_h(data, pos)
         pos += 2
         end = pos + n
@@ -753,7 +770,8 @@ def _decode_offset_fetch_response_v2(data: memoryview) -> tuple[OffsetFetchRespo
         if n < 0 or n * 16 > size - pos:
             raise bad_length("topics[].partitions", n, pos, size)
         topics_partitions = []
-        for _ in range(n):
+        topics_partitions_count = n
+        for _ in range(topics_partitions_count):
             topics_partitions_partition_index, topics_partitions_committed_offset, n = _unpack_iqh(data, pos)
             pos += 14
             if n == -1:
@@ -812,7 +830,8 @@ def _decode_offset_fetch_response_v3(data: memoryview) -> tuple[OffsetFetchRespo
     if n < 0 or n * 6 > size - pos:
         raise bad_length("topics", n, pos, size)
     topics = []
-    for _ in range(n):
+    topics_count = n
+    for _ in range(topics_count):
         n, = _unpack_h(data, pos)
         pos += 2
         end = pos + n
@@ -825,7 +844,8 @@ def _decode_offset_fetch_response_v3(data: memoryview) -> tuple[OffsetFetchRespo
         if n < 0 or n * 16 > size - pos:
             raise bad_length("topics[].partitions", n, pos, size)
         topics_partitions = []
-        for _ in range(n):
+        topics_partitions_count = n
+        for _ in range(topics_partitions_count):
             topics_partitions_partition_index, topics_partitions_committed_offset, n = _unpack_iqh(data, pos)
             pos += 14
             if n == -1:
@@ -885,7 +905,8 @@ def _decode_offset_fetch_response_v5(data: memoryview) -> tuple[OffsetFetchRespo
     if n < 0 or n * 6 > size - pos:
         raise bad_length("topics", n, pos, size)
     topics = []
-    for _ in range(n):
+    topics_count = n
+    for _ in range(topics_count):
         n, = _unpack_h(data, pos)
         pos += 2
         end = pos + n
@@ -898,7 +919,8 @@ def _decode_offset_fetch_response_v5(data: memoryview) -> tuple[OffsetFetchRespo
         if n < 0 or n * 20 > size - pos:
             raise bad_length("topics[].partitions", n, pos, size)
         topics_partitions = []
-        for _ in range(n):
+        topics_partitions_count = n
+        for _ in range(topics_partitions_count):
             topics_partitions_partition_index, topics_partitions_committed_offset, topics_partitions_committed_leader_epoch, n = _unpack_iqih(data, pos)
             pos += 18
             if n == -1:
@@ -962,7 +984,8 @@ def _decode_offset_fetch_response_v6(data: memoryview) -> tuple[OffsetFetchRespo
     if n < 0 or n * 3 > size - pos:
         raise bad_length("topics", n, pos, size)
     topics = []
-    for _ in range(n):
+    topics_count = n
+    for _ in range(topics_count):
         n = data[pos]
         pos += 1
         if n > 127:
@@ -981,7 +1004,8 @@ def _decode_offset_fetch_response_v6(data: memoryview) -> tuple[OffsetFetchRespo
         if n < 0 or n * 20 > size - pos:
             raise bad_length("topics[].partitions", n, pos, size)
         topics_partitions = []
-        for _ in range(n):
+        topics_partitions_count = n
+        for _ in range(topics_partitions_count):
             topics_partitions_partition_index, topics_partitions_committed_offset, topics_partitions_committed_leader_epoch, n = _unpack_iqiB(data, pos)
             pos += 17
             if n > 127:
@@ -1089,7 +1113,8 @@ def _decode_offset_fetch_response_v8(data: memoryview) -> tuple[OffsetFetchRespo
     if n < 0 or n * 5 > size - pos:
         raise bad_length("groups", n, pos, size)
     groups = []
-    for _ in range(n):
+    groups_count = n
+    for _ in range(groups_count):
         n = data[pos]
         pos += 1
         if n > 127:
@@ -1108,7 +1133,8 @@ def _decode_offset_fetch_response_v8(data: memoryview) -> tuple[OffsetFetchRespo
         if n < 0 or n * 3 > size - pos:
             raise bad_length("groups[].topics", n, pos, size)
         groups_topics = []
-        for _ in range(n):
+        groups_topics_count = n
+        for _ in range(groups_topics_count):
             n = data[pos]
             pos += 1
             if n > 127:
@@ -1127,7 +1153,8 @@ def _decode_offset_fetch_response_v8(data: memoryview) -> tuple[OffsetFetchRespo
             if n < 0 or n * 20 > size - pos:
                 raise bad_length("groups[].topics[].partitions", n, pos, size)
             groups_topics_partitions = []
-            for _ in range(n):
+            groups_topics_partitions_count = n
+            for _ in range(groups_topics_partitions_count):
                 groups_topics_partitions_partition_index, groups_topics_partitions_committed_offset, groups_topics_partitions_committed_leader_epoch, n = _unpack_iqiB(data, pos)
                 pos += 17
                 if n > 127:
@@ -1247,12 +1274,13 @@ def _encode_offset_fetch_response_v8(message: OffsetFetchResponse, out: bytearra
 
 
 class OffsetFetchRequest(Message):
-    __slots__ = (
+    FIELDS: ClassVar[tuple[str, ...]] = (
         "group_id",
         "topics",
         "groups",
         "require_stable",
     )
+    __slots__ = FIELDS
     API_KEY: ClassVar[int] = 9
     TABLE: ClassVar[str] = "offset_fetch:REQUEST"
     DECODERS: ClassVar[dict[int, Decoder]] = {
@@ -1291,12 +1319,13 @@ class OffsetFetchRequest(Message):
 
 
 class OffsetFetchResponse(Message):
-    __slots__ = (
+    FIELDS: ClassVar[tuple[str, ...]] = (
         "throttle_time_ms",
         "topics",
         "error_code",
         "groups",
     )
+    __slots__ = FIELDS
     API_KEY: ClassVar[int] = 9
     TABLE: ClassVar[str] = "offset_fetch:RESPONSE"
     DECODERS: ClassVar[dict[int, Decoder]] = {

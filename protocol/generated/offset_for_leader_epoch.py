@@ -35,11 +35,12 @@ _unpack_iii = Struct(">iii").unpack_from
 _unpack_iiiB = Struct(">iiiB").unpack_from
 
 class OffsetForLeaderPartition(Base):
-    __slots__ = (
+    FIELDS: ClassVar[tuple[str, ...]] = (
         "partition",
         "current_leader_epoch",
         "leader_epoch",
     )
+    __slots__ = FIELDS
 
     def __init__(
         self,
@@ -54,10 +55,11 @@ class OffsetForLeaderPartition(Base):
 
 
 class OffsetForLeaderTopic(Base):
-    __slots__ = (
+    FIELDS: ClassVar[tuple[str, ...]] = (
         "topic",
         "partitions",
     )
+    __slots__ = FIELDS
 
     def __init__(
         self,
@@ -70,12 +72,13 @@ class OffsetForLeaderTopic(Base):
 
 
 class EpochEndOffset(Base):
-    __slots__ = (
+    FIELDS: ClassVar[tuple[str, ...]] = (
         "error_code",
         "partition",
         "leader_epoch",
         "end_offset",
     )
+    __slots__ = FIELDS
 
     def __init__(
         self,
@@ -92,10 +95,11 @@ class EpochEndOffset(Base):
 
 
 class OffsetForLeaderTopicResult(Base):
-    __slots__ = (
+    FIELDS: ClassVar[tuple[str, ...]] = (
         "topic",
         "partitions",
     )
+    __slots__ = FIELDS
 
     def __init__(
         self,
@@ -115,7 +119,8 @@ def _decode_offset_for_leader_epoch_request_v2(data: memoryview) -> tuple[Offset
     if n < 0 or n * 6 > size - pos:
         raise bad_length("topics", n, pos, size)
     topics = []
-    for _ in range(n):
+    topics_count = n
+    for _ in range(topics_count):
         n, = _unpack_h(data, pos)
         pos += 2
         end = pos + n
@@ -128,7 +133,8 @@ def _decode_offset_for_leader_epoch_request_v2(data: memoryview) -> tuple[Offset
         if n < 0 or n * 12 > size - pos:
             raise bad_length("topics[].partitions", n, pos, size)
         topics_partitions = []
-        for _ in range(n):
+        topics_partitions_count = n
+        for _ in range(topics_partitions_count):
             topics_partitions_partition, topics_partitions_current_leader_epoch, topics_partitions_leader_epoch = _unpack_iii(data, pos)
             pos += 12
             topics_partitions.append(OffsetForLeaderPartition(
@@ -166,7 +172,8 @@ def _decode_offset_for_leader_epoch_request_v3(data: memoryview) -> tuple[Offset
     if n < 0 or n * 6 > size - pos:
         raise bad_length("topics", n, pos, size)
     topics = []
-    for _ in range(n):
+    topics_count = n
+    for _ in range(topics_count):
         n, = _unpack_h(data, pos)
         pos += 2
         end = pos + n
@@ -179,7 +186,8 @@ def _decode_offset_for_leader_epoch_request_v3(data: memoryview) -> tuple[Offset
         if n < 0 or n * 12 > size - pos:
             raise bad_length("topics[].partitions", n, pos, size)
         topics_partitions = []
-        for _ in range(n):
+        topics_partitions_count = n
+        for _ in range(topics_partitions_count):
             topics_partitions_partition, topics_partitions_current_leader_epoch, topics_partitions_leader_epoch = _unpack_iii(data, pos)
             pos += 12
             topics_partitions.append(OffsetForLeaderPartition(
@@ -221,7 +229,8 @@ def _decode_offset_for_leader_epoch_request_v4(data: memoryview) -> tuple[Offset
     if n < 0 or n * 3 > size - pos:
         raise bad_length("topics", n, pos, size)
     topics = []
-    for _ in range(n):
+    topics_count = n
+    for _ in range(topics_count):
         n = data[pos]
         pos += 1
         if n > 127:
@@ -240,7 +249,8 @@ def _decode_offset_for_leader_epoch_request_v4(data: memoryview) -> tuple[Offset
         if n < 0 or n * 13 > size - pos:
             raise bad_length("topics[].partitions", n, pos, size)
         topics_partitions = []
-        for _ in range(n):
+        topics_partitions_count = n
+        for _ in range(topics_partitions_count):
             topics_partitions_partition, topics_partitions_current_leader_epoch, topics_partitions_leader_epoch, n = _unpack_iiiB(data, pos)
             pos += 13
             if n:
@@ -304,7 +314,8 @@ def _decode_offset_for_leader_epoch_response_v2(data: memoryview) -> tuple[Offse
     if n < 0 or n * 6 > size - pos:
         raise bad_length("topics", n, pos, size)
     topics = []
-    for _ in range(n):
+    topics_count = n
+    for _ in range(topics_count):
         n, = _unpack_h(data, pos)
         pos += 2
         end = pos + n
@@ -317,7 +328,8 @@ def _decode_offset_for_leader_epoch_response_v2(data: memoryview) -> tuple[Offse
         if n < 0 or n * 18 > size - pos:
             raise bad_length("topics[].partitions", n, pos, size)
         topics_partitions = []
-        for _ in range(n):
+        topics_partitions_count = n
+        for _ in range(topics_partitions_count):
             topics_partitions_error_code, topics_partitions_partition, topics_partitions_leader_epoch, topics_partitions_end_offset = _unpack_hiiq(data, pos)
             pos += 18
             topics_partitions.append(EpochEndOffset(
@@ -360,7 +372,8 @@ def _decode_offset_for_leader_epoch_response_v4(data: memoryview) -> tuple[Offse
     if n < 0 or n * 3 > size - pos:
         raise bad_length("topics", n, pos, size)
     topics = []
-    for _ in range(n):
+    topics_count = n
+    for _ in range(topics_count):
         n = data[pos]
         pos += 1
         if n > 127:
@@ -379,7 +392,8 @@ def _decode_offset_for_leader_epoch_response_v4(data: memoryview) -> tuple[Offse
         if n < 0 or n * 19 > size - pos:
             raise bad_length("topics[].partitions", n, pos, size)
         topics_partitions = []
-        for _ in range(n):
+        topics_partitions_count = n
+        for _ in range(topics_partitions_count):
             topics_partitions_error_code, topics_partitions_partition, topics_partitions_leader_epoch, topics_partitions_end_offset, n = _unpack_hiiqB(data, pos)
             pos += 19
             if n:
@@ -437,10 +451,11 @@ def _encode_offset_for_leader_epoch_response_v4(message: OffsetForLeaderEpochRes
 
 
 class OffsetForLeaderEpochRequest(Message):
-    __slots__ = (
+    FIELDS: ClassVar[tuple[str, ...]] = (
         "replica_id",
         "topics",
     )
+    __slots__ = FIELDS
     API_KEY: ClassVar[int] = 23
     TABLE: ClassVar[str] = "offset_for_leader_epoch:REQUEST"
     DECODERS: ClassVar[dict[int, Decoder]] = {
@@ -465,10 +480,11 @@ class OffsetForLeaderEpochRequest(Message):
 
 
 class OffsetForLeaderEpochResponse(Message):
-    __slots__ = (
+    FIELDS: ClassVar[tuple[str, ...]] = (
         "throttle_time_ms",
         "topics",
     )
+    __slots__ = FIELDS
     API_KEY: ClassVar[int] = 23
     TABLE: ClassVar[str] = "offset_for_leader_epoch:RESPONSE"
     DECODERS: ClassVar[dict[int, Decoder]] = {

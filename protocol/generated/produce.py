@@ -46,10 +46,11 @@ _unpack_ihqqqi = Struct(">ihqqqi").unpack_from
 _unpack_ii = Struct(">ii").unpack_from
 
 class PartitionProduceData(Base):
-    __slots__ = (
+    FIELDS: ClassVar[tuple[str, ...]] = (
         "index",
         "records",
     )
+    __slots__ = FIELDS
 
     def __init__(
         self,
@@ -62,12 +63,13 @@ class PartitionProduceData(Base):
 
 
 class TopicProduceData(Base):
-    __slots__ = (
+    FIELDS: ClassVar[tuple[str, ...]] = (
         "name",
         "partition_data",
         "undeleted_partition_count",
         "layout_version",
     )
+    __slots__ = FIELDS
 
     def __init__(
         self,
@@ -84,10 +86,11 @@ class TopicProduceData(Base):
 
 
 class BatchIndexAndErrorMessage(Base):
-    __slots__ = (
+    FIELDS: ClassVar[tuple[str, ...]] = (
         "batch_index",
         "batch_index_error_message",
     )
+    __slots__ = FIELDS
 
     def __init__(
         self,
@@ -100,7 +103,7 @@ class BatchIndexAndErrorMessage(Base):
 
 
 class PartitionProduceResponse(Base):
-    __slots__ = (
+    FIELDS: ClassVar[tuple[str, ...]] = (
         "index",
         "error_code",
         "base_offset",
@@ -109,6 +112,7 @@ class PartitionProduceResponse(Base):
         "record_errors",
         "error_message",
     )
+    __slots__ = FIELDS
 
     def __init__(
         self,
@@ -131,10 +135,11 @@ class PartitionProduceResponse(Base):
 
 
 class TopicProduceResponse(Base):
-    __slots__ = (
+    FIELDS: ClassVar[tuple[str, ...]] = (
         "name",
         "partition_responses",
     )
+    __slots__ = FIELDS
 
     def __init__(
         self,
@@ -172,7 +177,8 @@ def _decode_produce_request_v0(data: memoryview) -> tuple[ProduceRequest, int]:
     if n < 0 or n * 6 > size - pos:
         raise bad_length("topic_data", n, pos, size)
     topic_data = []
-    for _ in range(n):
+    topic_data_count = n
+    for _ in range(topic_data_count):
         n, = _unpack_h(data, pos)
         pos += 2
         end = pos + n
@@ -185,7 +191,8 @@ def _decode_produce_request_v0(data: memoryview) -> tuple[ProduceRequest, int]:
         if n < 0 or n * 8 > size - pos:
             raise bad_length("topic_data[].partition_data", n, pos, size)
         topic_data_partition_data = []
-        for _ in range(n):
+        topic_data_partition_data_count = n
+        for _ in range(topic_data_partition_data_count):
             topic_data_partition_data_index, n = _unpack_ii(data, pos)
             pos += 8
             if n == -1:
@@ -249,7 +256,8 @@ def _decode_produce_request_v3(data: memoryview) -> tuple[ProduceRequest, int]:
     if n < 0 or n * 6 > size - pos:
         raise bad_length("topic_data", n, pos, size)
     topic_data = []
-    for _ in range(n):
+    topic_data_count = n
+    for _ in range(topic_data_count):
         n, = _unpack_h(data, pos)
         pos += 2
         end = pos + n
@@ -262,7 +270,8 @@ def _decode_produce_request_v3(data: memoryview) -> tuple[ProduceRequest, int]:
         if n < 0 or n * 8 > size - pos:
             raise bad_length("topic_data[].partition_data", n, pos, size)
         topic_data_partition_data = []
-        for _ in range(n):
+        topic_data_partition_data_count = n
+        for _ in range(topic_data_partition_data_count):
             topic_data_partition_data_index, n = _unpack_ii(data, pos)
             pos += 8
             if n == -1:
@@ -335,7 +344,8 @@ def _decode_produce_request_v9(data: memoryview) -> tuple[ProduceRequest, int]:
     if n < 0 or n * 3 > size - pos:
         raise bad_length("topic_data", n, pos, size)
     topic_data = []
-    for _ in range(n):
+    topic_data_count = n
+    for _ in range(topic_data_count):
         n = data[pos]
         pos += 1
         if n > 127:
@@ -354,7 +364,8 @@ def _decode_produce_request_v9(data: memoryview) -> tuple[ProduceRequest, int]:
         if n < 0 or n * 6 > size - pos:
             raise bad_length("topic_data[].partition_data", n, pos, size)
         topic_data_partition_data = []
-        for _ in range(n):
+        topic_data_partition_data_count = n
+        for _ in range(topic_data_partition_data_count):
             topic_data_partition_data_index, n = _unpack_iB(data, pos)
             pos += 5
             if n > 127:
@@ -475,7 +486,8 @@ def _decode_produce_response_v0(data: memoryview) -> tuple[ProduceResponse, int]
     if n < 0 or n * 6 > size - pos:
         raise bad_length("responses", n, pos, size)
     responses = []
-    for _ in range(n):
+    responses_count = n
+    for _ in range(responses_count):
         n, = _unpack_h(data, pos)
         pos += 2
         end = pos + n
@@ -488,7 +500,8 @@ def _decode_produce_response_v0(data: memoryview) -> tuple[ProduceResponse, int]
         if n < 0 or n * 14 > size - pos:
             raise bad_length("responses[].partition_responses", n, pos, size)
         responses_partition_responses = []
-        for _ in range(n):
+        responses_partition_responses_count = n
+        for _ in range(responses_partition_responses_count):
             responses_partition_responses_index, responses_partition_responses_error_code, responses_partition_responses_base_offset = _unpack_ihq(data, pos)
             pos += 14
             responses_partition_responses.append(PartitionProduceResponse(
@@ -526,7 +539,8 @@ def _decode_produce_response_v1(data: memoryview) -> tuple[ProduceResponse, int]
     if n < 0 or n * 6 > size - pos:
         raise bad_length("responses", n, pos, size)
     responses = []
-    for _ in range(n):
+    responses_count = n
+    for _ in range(responses_count):
         n, = _unpack_h(data, pos)
         pos += 2
         end = pos + n
@@ -539,7 +553,8 @@ def _decode_produce_response_v1(data: memoryview) -> tuple[ProduceResponse, int]
         if n < 0 or n * 14 > size - pos:
             raise bad_length("responses[].partition_responses", n, pos, size)
         responses_partition_responses = []
-        for _ in range(n):
+        responses_partition_responses_count = n
+        for _ in range(responses_partition_responses_count):
             responses_partition_responses_index, responses_partition_responses_error_code, responses_partition_responses_base_offset = _unpack_ihq(data, pos)
             pos += 14
             responses_partition_responses.append(PartitionProduceResponse(
@@ -581,7 +596,8 @@ def _decode_produce_response_v2(data: memoryview) -> tuple[ProduceResponse, int]
     if n < 0 or n * 6 > size - pos:
         raise bad_length("responses", n, pos, size)
     responses = []
-    for _ in range(n):
+    responses_count = n
+    for _ in range(responses_count):
         n, = _unpack_h(data, pos)
         pos += 2
         end = pos + n
@@ -594,7 +610,8 @@ def _decode_produce_response_v2(data: memoryview) -> tuple[ProduceResponse, int]
         if n < 0 or n * 22 > size - pos:
             raise bad_length("responses[].partition_responses", n, pos, size)
         responses_partition_responses = []
-        for _ in range(n):
+        responses_partition_responses_count = n
+        for _ in range(responses_partition_responses_count):
             responses_partition_responses_index, responses_partition_responses_error_code, responses_partition_responses_base_offset, responses_partition_responses_log_append_time_ms = _unpack_ihqq(data, pos)
             pos += 22
             responses_partition_responses.append(PartitionProduceResponse(
@@ -637,7 +654,8 @@ def _decode_produce_response_v5(data: memoryview) -> tuple[ProduceResponse, int]
     if n < 0 or n * 6 > size - pos:
         raise bad_length("responses", n, pos, size)
     responses = []
-    for _ in range(n):
+    responses_count = n
+    for _ in range(responses_count):
         n, = _unpack_h(data, pos)
         pos += 2
         end = pos + n
@@ -650,7 +668,8 @@ def _decode_produce_response_v5(data: memoryview) -> tuple[ProduceResponse, int]
         if n < 0 or n * 30 > size - pos:
             raise bad_length("responses[].partition_responses", n, pos, size)
         responses_partition_responses = []
-        for _ in range(n):
+        responses_partition_responses_count = n
+        for _ in range(responses_partition_responses_count):
             responses_partition_responses_index, responses_partition_responses_error_code, responses_partition_responses_base_offset, responses_partition_responses_log_append_time_ms, responses_partition_responses_log_start_offset = _unpack_ihqqq(data, pos)
             pos += 30
             responses_partition_responses.append(PartitionProduceResponse(
@@ -694,7 +713,8 @@ def _decode_produce_response_v8(data: memoryview) -> tuple[ProduceResponse, int]
     if n < 0 or n * 6 > size - pos:
         raise bad_length("responses", n, pos, size)
     responses = []
-    for _ in range(n):
+    responses_count = n
+    for _ in range(responses_count):
         n, = _unpack_h(data, pos)
         pos += 2
         end = pos + n
@@ -707,13 +727,15 @@ def _decode_produce_response_v8(data: memoryview) -> tuple[ProduceResponse, int]
         if n < 0 or n * 36 > size - pos:
             raise bad_length("responses[].partition_responses", n, pos, size)
         responses_partition_responses = []
-        for _ in range(n):
+        responses_partition_responses_count = n
+        for _ in range(responses_partition_responses_count):
             responses_partition_responses_index, responses_partition_responses_error_code, responses_partition_responses_base_offset, responses_partition_responses_log_append_time_ms, responses_partition_responses_log_start_offset, n = _unpack_ihqqqi(data, pos)
             pos += 34
             if n < 0 or n * 6 > size - pos:
                 raise bad_length("responses[].partition_responses[].record_errors", n, pos, size)
             responses_partition_responses_record_errors = []
-            for _ in range(n):
+            responses_partition_responses_record_errors_count = n
+            for _ in range(responses_partition_responses_record_errors_count):
                 responses_partition_responses_record_errors_batch_index, n = _unpack_ih(data, pos)
                 pos += 6
                 if n == -1:
@@ -793,7 +815,8 @@ def _decode_produce_response_v9(data: memoryview) -> tuple[ProduceResponse, int]
     if n < 0 or n * 3 > size - pos:
         raise bad_length("responses", n, pos, size)
     responses = []
-    for _ in range(n):
+    responses_count = n
+    for _ in range(responses_count):
         n = data[pos]
         pos += 1
         if n > 127:
@@ -812,7 +835,8 @@ def _decode_produce_response_v9(data: memoryview) -> tuple[ProduceResponse, int]
         if n < 0 or n * 33 > size - pos:
             raise bad_length("responses[].partition_responses", n, pos, size)
         responses_partition_responses = []
-        for _ in range(n):
+        responses_partition_responses_count = n
+        for _ in range(responses_partition_responses_count):
             responses_partition_responses_index, responses_partition_responses_error_code, responses_partition_responses_base_offset, responses_partition_responses_log_append_time_ms, responses_partition_responses_log_start_offset, n = _unpack_ihqqqB(data, pos)
             pos += 31
             if n > 127:
@@ -821,7 +845,8 @@ def _decode_produce_response_v9(data: memoryview) -> tuple[ProduceResponse, int]
             if n < 0 or n * 6 > size - pos:
                 raise bad_length("responses[].partition_responses[].record_errors", n, pos, size)
             responses_partition_responses_record_errors = []
-            for _ in range(n):
+            responses_partition_responses_record_errors_count = n
+            for _ in range(responses_partition_responses_record_errors_count):
                 responses_partition_responses_record_errors_batch_index, n = _unpack_iB(data, pos)
                 pos += 5
                 if n > 127:
@@ -940,12 +965,13 @@ def _encode_produce_response_v9(message: ProduceResponse, out: bytearray, parts:
 
 
 class ProduceRequest(Message):
-    __slots__ = (
+    FIELDS: ClassVar[tuple[str, ...]] = (
         "transactional_id",
         "acks",
         "timeout_ms",
         "topic_data",
     )
+    __slots__ = FIELDS
     API_KEY: ClassVar[int] = 0
     TABLE: ClassVar[str] = "produce:REQUEST"
     DECODERS: ClassVar[dict[int, Decoder]] = {
@@ -988,10 +1014,11 @@ class ProduceRequest(Message):
 
 
 class ProduceResponse(Message):
-    __slots__ = (
+    FIELDS: ClassVar[tuple[str, ...]] = (
         "responses",
         "throttle_time_ms",
     )
+    __slots__ = FIELDS
     API_KEY: ClassVar[int] = 0
     TABLE: ClassVar[str] = "produce:RESPONSE"
     DECODERS: ClassVar[dict[int, Decoder]] = {

@@ -50,7 +50,8 @@ def _decode_sasl_handshake_response_v0(data: memoryview) -> tuple[SaslHandshakeR
     if n < 0 or n * 2 > size - pos:
         raise bad_length("mechanisms", n, pos, size)
     mechanisms = []
-    for _ in range(n):
+    mechanisms_count = n
+    for _ in range(mechanisms_count):
         n, = _unpack_h(data, pos)
         pos += 2
         end = pos + n
@@ -76,9 +77,10 @@ def _encode_sasl_handshake_response_v0(message: SaslHandshakeResponse, out: byte
 
 
 class SaslHandshakeRequest(Message):
-    __slots__ = (
+    FIELDS: ClassVar[tuple[str, ...]] = (
         "mechanism",
     )
+    __slots__ = FIELDS
     API_KEY: ClassVar[int] = 17
     TABLE: ClassVar[str] = "sasl_handshake:REQUEST"
     DECODERS: ClassVar[dict[int, Decoder]] = {
@@ -99,10 +101,11 @@ class SaslHandshakeRequest(Message):
 
 
 class SaslHandshakeResponse(Message):
-    __slots__ = (
+    FIELDS: ClassVar[tuple[str, ...]] = (
         "error_code",
         "mechanisms",
     )
+    __slots__ = FIELDS
     API_KEY: ClassVar[int] = 17
     TABLE: ClassVar[str] = "sasl_handshake:RESPONSE"
     DECODERS: ClassVar[dict[int, Decoder]] = {

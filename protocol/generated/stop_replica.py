@@ -32,12 +32,13 @@ _unpack_iitB = Struct(">ii?B").unpack_from
 _unpack_q = Struct(">q").unpack_from
 
 class StopReplicaPartitionState(Base):
-    __slots__ = (
+    FIELDS: ClassVar[tuple[str, ...]] = (
         "partition_index",
         "leader_epoch",
         "delete_partition",
         "incarnation",
     )
+    __slots__ = FIELDS
 
     def __init__(
         self,
@@ -54,10 +55,11 @@ class StopReplicaPartitionState(Base):
 
 
 class StopReplicaTopicState(Base):
-    __slots__ = (
+    FIELDS: ClassVar[tuple[str, ...]] = (
         "topic_name",
         "partition_states",
     )
+    __slots__ = FIELDS
 
     def __init__(
         self,
@@ -70,11 +72,12 @@ class StopReplicaTopicState(Base):
 
 
 class StopReplicaPartitionError(Base):
-    __slots__ = (
+    FIELDS: ClassVar[tuple[str, ...]] = (
         "topic_name",
         "partition_index",
         "error_code",
     )
+    __slots__ = FIELDS
 
     def __init__(
         self,
@@ -108,7 +111,8 @@ def _decode_stop_replica_request_v3(data: memoryview) -> tuple[StopReplicaReques
     if n < 0 or n * 3 > size - pos:
         raise bad_length("topic_states", n, pos, size)
     topic_states = []
-    for _ in range(n):
+    topic_states_count = n
+    for _ in range(topic_states_count):
         n = data[pos]
         pos += 1
         if n > 127:
@@ -127,7 +131,8 @@ def _decode_stop_replica_request_v3(data: memoryview) -> tuple[StopReplicaReques
         if n < 0 or n * 10 > size - pos:
             raise bad_length("topic_states[].partition_states", n, pos, size)
         topic_states_partition_states = []
-        for _ in range(n):
+        topic_states_partition_states_count = n
+        for _ in range(topic_states_partition_states_count):
             topic_states_partition_states_partition_index, topic_states_partition_states_leader_epoch, topic_states_partition_states_delete_partition, n = _unpack_iitB(data, pos)
             pos += 10
             topic_states_partition_states_incarnation: int = -1
@@ -210,7 +215,8 @@ def _decode_stop_replica_response_v3(data: memoryview) -> tuple[StopReplicaRespo
     if n < 0 or n * 8 > size - pos:
         raise bad_length("partition_errors", n, pos, size)
     partition_errors = []
-    for _ in range(n):
+    partition_errors_count = n
+    for _ in range(partition_errors_count):
         n = data[pos]
         pos += 1
         if n > 127:
@@ -262,12 +268,13 @@ def _encode_stop_replica_response_v3(message: StopReplicaResponse, out: bytearra
 
 
 class StopReplicaRequest(Message):
-    __slots__ = (
+    FIELDS: ClassVar[tuple[str, ...]] = (
         "controller_id",
         "controller_epoch",
         "broker_epoch",
         "topic_states",
     )
+    __slots__ = FIELDS
     API_KEY: ClassVar[int] = 5
     TABLE: ClassVar[str] = "stop_replica:REQUEST"
     DECODERS: ClassVar[dict[int, Decoder]] = {
@@ -292,10 +299,11 @@ class StopReplicaRequest(Message):
 
 
 class StopReplicaResponse(Message):
-    __slots__ = (
+    FIELDS: ClassVar[tuple[str, ...]] = (
         "error_code",
         "partition_errors",
     )
+    __slots__ = FIELDS
     API_KEY: ClassVar[int] = 5
     TABLE: ClassVar[str] = "stop_replica:RESPONSE"
     DECODERS: ClassVar[dict[int, Decoder]] = {

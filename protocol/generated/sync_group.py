@@ -33,10 +33,11 @@ _unpack_ihB = Struct(">ihB").unpack_from
 _unpack_ihi = Struct(">ihi").unpack_from
 
 class SyncGroupRequestAssignment(Base):
-    __slots__ = (
+    FIELDS: ClassVar[tuple[str, ...]] = (
         "member_id",
         "assignment",
     )
+    __slots__ = FIELDS
 
     def __init__(
         self,
@@ -70,7 +71,8 @@ def _decode_sync_group_request_v0(data: memoryview) -> tuple[SyncGroupRequest, i
     if n < 0 or n * 6 > size - pos:
         raise bad_length("assignments", n, pos, size)
     assignments = []
-    for _ in range(n):
+    assignments_count = n
+    for _ in range(assignments_count):
         n, = _unpack_h(data, pos)
         pos += 2
         end = pos + n
@@ -149,7 +151,8 @@ def _decode_sync_group_request_v3(data: memoryview) -> tuple[SyncGroupRequest, i
     if n < 0 or n * 6 > size - pos:
         raise bad_length("assignments", n, pos, size)
     assignments = []
-    for _ in range(n):
+    assignments_count = n
+    for _ in range(assignments_count):
         n, = _unpack_h(data, pos)
         pos += 2
         end = pos + n
@@ -243,7 +246,8 @@ def _decode_sync_group_request_v4(data: memoryview) -> tuple[SyncGroupRequest, i
     if n < 0 or n * 3 > size - pos:
         raise bad_length("assignments", n, pos, size)
     assignments = []
-    for _ in range(n):
+    assignments_count = n
+    for _ in range(assignments_count):
         n = data[pos]
         pos += 1
         if n > 127:
@@ -404,7 +408,8 @@ def _decode_sync_group_request_v5(data: memoryview) -> tuple[SyncGroupRequest, i
     if n < 0 or n * 3 > size - pos:
         raise bad_length("assignments", n, pos, size)
     assignments = []
-    for _ in range(n):
+    assignments_count = n
+    for _ in range(assignments_count):
         n = data[pos]
         pos += 1
         if n > 127:
@@ -679,7 +684,7 @@ def _encode_sync_group_response_v5(message: SyncGroupResponse, out: bytearray, p
 
 
 class SyncGroupRequest(Message):
-    __slots__ = (
+    FIELDS: ClassVar[tuple[str, ...]] = (
         "group_id",
         "generation_id",
         "member_id",
@@ -688,6 +693,7 @@ class SyncGroupRequest(Message):
         "protocol_name",
         "assignments",
     )
+    __slots__ = FIELDS
     API_KEY: ClassVar[int] = 14
     TABLE: ClassVar[str] = "sync_group:REQUEST"
     DECODERS: ClassVar[dict[int, Decoder]] = {
@@ -728,13 +734,14 @@ class SyncGroupRequest(Message):
 
 
 class SyncGroupResponse(Message):
-    __slots__ = (
+    FIELDS: ClassVar[tuple[str, ...]] = (
         "throttle_time_ms",
         "error_code",
         "protocol_type",
         "protocol_name",
         "assignment",
     )
+    __slots__ = FIELDS
     API_KEY: ClassVar[int] = 14
     TABLE: ClassVar[str] = "sync_group:RESPONSE"
     DECODERS: ClassVar[dict[int, Decoder]] = {

@@ -36,7 +36,7 @@ _unpack_q = Struct(">q").unpack_from
 _unpack_uB = Struct(">16sB").unpack_from
 
 class UpdateMetadataPartitionState(Base):
-    __slots__ = (
+    FIELDS: ClassVar[tuple[str, ...]] = (
         "partition_index",
         "controller_epoch",
         "leader",
@@ -47,6 +47,7 @@ class UpdateMetadataPartitionState(Base):
         "offline_replicas",
         "incarnation",
     )
+    __slots__ = FIELDS
 
     def __init__(
         self,
@@ -73,7 +74,7 @@ class UpdateMetadataPartitionState(Base):
 
 
 class UpdateMetadataTopicState(Base):
-    __slots__ = (
+    FIELDS: ClassVar[tuple[str, ...]] = (
         "topic_name",
         "topic_id",
         "partition_states",
@@ -81,6 +82,7 @@ class UpdateMetadataTopicState(Base):
         "initial_partition_count",
         "layout_version",
     )
+    __slots__ = FIELDS
 
     def __init__(
         self,
@@ -101,12 +103,13 @@ class UpdateMetadataTopicState(Base):
 
 
 class UpdateMetadataEndpoint(Base):
-    __slots__ = (
+    FIELDS: ClassVar[tuple[str, ...]] = (
         "port",
         "host",
         "listener",
         "security_protocol",
     )
+    __slots__ = FIELDS
 
     def __init__(
         self,
@@ -123,11 +126,12 @@ class UpdateMetadataEndpoint(Base):
 
 
 class UpdateMetadataBroker(Base):
-    __slots__ = (
+    FIELDS: ClassVar[tuple[str, ...]] = (
         "id",
         "endpoints",
         "rack",
     )
+    __slots__ = FIELDS
 
     def __init__(
         self,
@@ -188,7 +192,8 @@ def _decode_update_metadata_request_v7(data: memoryview) -> tuple[UpdateMetadata
     if n < 0 or n * 19 > size - pos:
         raise bad_length("topic_states", n, pos, size)
     topic_states = []
-    for _ in range(n):
+    topic_states_count = n
+    for _ in range(topic_states_count):
         n = data[pos]
         pos += 1
         if n > 127:
@@ -208,7 +213,8 @@ def _decode_update_metadata_request_v7(data: memoryview) -> tuple[UpdateMetadata
         if n < 0 or n * 24 > size - pos:
             raise bad_length("topic_states[].partition_states", n, pos, size)
         topic_states_partition_states = []
-        for _ in range(n):
+        topic_states_partition_states_count = n
+        for _ in range(topic_states_partition_states_count):
             topic_states_partition_states_partition_index, topic_states_partition_states_controller_epoch, topic_states_partition_states_leader, topic_states_partition_states_leader_epoch, n = _unpack_iiiiB(data, pos)
             pos += 17
             if n > 127:
@@ -287,7 +293,8 @@ def _decode_update_metadata_request_v7(data: memoryview) -> tuple[UpdateMetadata
     if n < 0 or n * 7 > size - pos:
         raise bad_length("live_brokers", n, pos, size)
     live_brokers = []
-    for _ in range(n):
+    live_brokers_count = n
+    for _ in range(live_brokers_count):
         live_brokers_id, n = _unpack_iB(data, pos)
         pos += 5
         if n > 127:
@@ -296,7 +303,8 @@ def _decode_update_metadata_request_v7(data: memoryview) -> tuple[UpdateMetadata
         if n < 0 or n * 9 > size - pos:
             raise bad_length("live_brokers[].endpoints", n, pos, size)
         live_brokers_endpoints = []
-        for _ in range(n):
+        live_brokers_endpoints_count = n
+        for _ in range(live_brokers_endpoints_count):
             live_brokers_endpoints_port, n = _unpack_iB(data, pos)
             pos += 5
             if n > 127:
@@ -495,13 +503,14 @@ def _encode_update_metadata_response_v7(message: UpdateMetadataResponse, out: by
 
 
 class UpdateMetadataRequest(Message):
-    __slots__ = (
+    FIELDS: ClassVar[tuple[str, ...]] = (
         "controller_id",
         "controller_epoch",
         "broker_epoch",
         "topic_states",
         "live_brokers",
     )
+    __slots__ = FIELDS
     API_KEY: ClassVar[int] = 6
     TABLE: ClassVar[str] = "update_metadata:REQUEST"
     DECODERS: ClassVar[dict[int, Decoder]] = {
@@ -528,9 +537,10 @@ class UpdateMetadataRequest(Message):
 
 
 class UpdateMetadataResponse(Message):
-    __slots__ = (
+    FIELDS: ClassVar[tuple[str, ...]] = (
         "error_code",
     )
+    __slots__ = FIELDS
     API_KEY: ClassVar[int] = 6
     TABLE: ClassVar[str] = "update_metadata:RESPONSE"
     DECODERS: ClassVar[dict[int, Decoder]] = {
