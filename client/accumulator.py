@@ -2,8 +2,8 @@
 
 A ``PartitionQueue`` holds the batches of one partition in order: those not sent (``waiting``, the last of which may
 still take records) and those sent and not answered (``outstanding``, in sequence order). A batch whose answer is
-unknown is sent again unchanged, so the broker can tell a duplicate; it goes back to the front of ``waiting`` and nothing
-newer leaves before it. All times are milliseconds of one monotonic clock given by the caller.
+unknown is sent again unchanged, so the broker can tell a duplicate; it goes back to the front of ``waiting`` and
+nothing newer leaves before it. All times are milliseconds of one monotonic clock given by the caller.
 """
 
 from __future__ import annotations

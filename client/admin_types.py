@@ -14,7 +14,7 @@ from protocol.types import TopicPartition
 
 @dataclass(frozen=True, slots=True)
 class NewTopic:
-    """A topic to create. -1 takes the broker's default; ``replica_assignments`` (partition -> brokers) replaces both."""
+    """A topic to create; -1 takes the broker's default. ``replica_assignments`` (by partition) replaces both counts."""
 
     name: str
     num_partitions: int = -1

@@ -47,7 +47,7 @@ class Pending:
             self._event.set()
 
     async def wait(self, timeout_s: float) -> Any:
-        """The response. KafkaTimeoutError after ``timeout_s``; the connection is closed then, for answers have an order."""
+        """The response. KafkaTimeoutError after ``timeout_s``, and the connection is closed: answers have an order."""
         if self.response is None and self.error is None:
             self._event = anyio.Event()
             with anyio.move_on_after(timeout_s):

@@ -1,0 +1,274 @@
+"""A broker small enough to misbehave on purpose: one process, one node, partitions in lists, faults by script."""
+
+from __future__ import annotations
+
+import contextlib
+from collections import deque
+from collections.abc import AsyncIterator, Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+import anyio
+
+from protocol.api_keys import API, ApiKey
+from protocol.errors import ErrorCode
+from protocol.framing import Request, ServerConnection, encode_response
+from protocol.generated.api_versions import ApiVersion, ApiVersionsResponse
+from protocol.generated.fetch import FetchableTopicResponse, FetchResponse, PartitionData
+from protocol.generated.init_producer_id import InitProducerIdResponse
+from protocol.generated.list_offsets import (
+    ListOffsetsPartitionResponse,
+    ListOffsetsResponse,
+    ListOffsetsTopicResponse,
+)
+from protocol.generated.metadata import (
+    MetadataResponse,
+    MetadataResponseBroker,
+    MetadataResponsePartition,
+    MetadataResponseTopic,
+)
+from protocol.generated.produce import PartitionProduceResponse, ProduceResponse, TopicProduceResponse
+from protocol.records import RecordBatch, set_base_offset
+from protocol.types import TopicPartition
+from runtime.env import Env, Stream
+from runtime.real_anyio import client_env
+
+SERVED = (
+    ApiKey.PRODUCE,
+    ApiKey.FETCH,
+    ApiKey.LIST_OFFSETS,
+    ApiKey.METADATA,
+    ApiKey.API_VERSIONS,
+    ApiKey.INIT_PRODUCER_ID,
+)
+DROP = "drop"
+"""Close the connection instead of answering."""
+
+
+@dataclass
+class Fault:
+    """What happens to the next produce of a partition: an error, or a dropped connection, applied or not."""
+
+    error: ErrorCode | str
+    applied: bool = False
+
+
+@dataclass
+class PartitionLog:
+    """Batches in order, and per producer the epoch and next sequence, as a broker keeps them."""
+
+    batches: list[bytes] = field(default_factory=list)
+    end_offset: int = 0
+    start_offset: int = 0
+    producers: dict[int, tuple[int, int, dict[int, int]]] = field(default_factory=dict)
+
+    def append(self, data: bytes) -> tuple[ErrorCode, int]:
+        """Error and base offset, with Kafka's sequence checks."""
+        batch = RecordBatch(data)
+        assert batch.verify_crc()
+        if batch.has_producer_id:
+            epoch, expected, known = self.producers.get(batch.producer_id, (batch.producer_epoch, 0, {}))
+            if batch.producer_epoch > epoch:
+                epoch, expected, known = batch.producer_epoch, 0, {}
+            if batch.base_sequence in known:
+                return ErrorCode.NONE, known[batch.base_sequence]
+            if batch.base_sequence != expected:
+                return ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER, -1
+            known[batch.base_sequence] = self.end_offset
+            self.producers[batch.producer_id] = (epoch, expected + batch.count, known)
+        base = self.end_offset
+        stored = bytearray(data)
+        set_base_offset(stored, base, 0)
+        self.batches.append(bytes(stored))
+        self.end_offset += batch.count
+        return ErrorCode.NONE, base
+
+    def values(self) -> list[bytes | None]:
+        """The value of every record, in offset order."""
+        return [record.value for data in self.batches for record in RecordBatch(data)]
+
+
+class FakeBroker:
+    """Serves ``topics``; ``faults`` are used up one per produced batch of their partition."""
+
+    def __init__(self, topics: dict[str, int]) -> None:
+        self.logs = {TopicPartition(t, p): PartitionLog() for t, count in topics.items() for p in range(count)}
+        self.topics = topics
+        self.faults: dict[TopicPartition, deque[Fault | None]] = {}
+        self.requests: list[Request] = []
+        self.max_batch_bytes = 1 << 30
+        self.producer_ids = 0
+        self.connections = 0
+        self.port = 0
+        self.fetch_hook: Callable[[Any, FetchResponse], None] | None = None
+        self.metadata_hook: Callable[[MetadataResponse], None] | None = None
+        self._appended = anyio.Event()
+
+    def seen(self, api: ApiKey) -> list[Any]:
+        """Bodies of the requests of one API, in order."""
+        return [request.body for request in self.requests if request.header.api_key == api]
+
+    @property
+    def address(self) -> str:
+        return f"127.0.0.1:{self.port}"
+
+    @contextlib.asynccontextmanager
+    async def running(self, env: Env | None = None) -> AsyncIterator[FakeBroker]:
+        """Serve on a free port for the length of a block."""
+        listener = await (env or client_env()).network.listen("127.0.0.1", 0)
+        self.port = listener.port
+        async with anyio.create_task_group() as tasks:
+
+            async def accept() -> None:
+                while True:
+                    stream = await listener.accept()
+                    self.connections += 1
+                    tasks.start_soon(self._serve, stream)
+
+            tasks.start_soon(accept)
+            try:
+                yield self
+            finally:
+                tasks.cancel_scope.cancel()
+                listener.close()
+
+    async def _serve(self, stream: Stream) -> None:
+        connection = ServerConnection()
+        try:
+            while True:
+                await stream.wait_readable()
+                count = await stream.receive_into(connection.buffer())
+                if count == 0:
+                    return
+                connection.received(count)
+                while (request := connection.next_request()) is not None:
+                    self.requests.append(request)
+                    response = await self._answer(request)
+                    if response is DROP:
+                        return
+                    if response is not None:
+                        header = request.header
+                        await stream.send(
+                            encode_response(header.api_key, header.api_version, header.correlation_id, response)
+                        )
+        except (OSError, anyio.ClosedResourceError):
+            return
+        finally:
+            stream.close()
+
+    async def _answer(self, request: Request) -> Any:
+        body = request.body
+        match request.header.api_key:
+            case ApiKey.API_VERSIONS:
+                keys = [
+                    ApiVersion(api_key=k, min_version=API[k].min_version, max_version=API[k].max_version)
+                    for k in SERVED
+                ]
+                return ApiVersionsResponse(api_keys=keys)
+            case ApiKey.METADATA:
+                return self._metadata(body)
+            case ApiKey.INIT_PRODUCER_ID:
+                self.producer_ids += 1
+                return InitProducerIdResponse(producer_id=self.producer_ids, producer_epoch=0)
+            case ApiKey.PRODUCE:
+                return self._produce(body)
+            case ApiKey.FETCH:
+                return await self._fetch(body)
+            case ApiKey.LIST_OFFSETS:
+                return self._list_offsets(body)
+        raise AssertionError(f"not served: {request.header}")
+
+    def _metadata(self, body: Any) -> MetadataResponse:
+        names = list(self.topics) if body.topics is None else [t.name for t in body.topics]
+        topics = []
+        for name in names:
+            partitions = [
+                MetadataResponsePartition(
+                    partition_index=p, leader_id=1, leader_epoch=0, replica_nodes=[1], isr_nodes=[1]
+                )
+                for p in range(self.topics.get(name, 0))
+            ]
+            error = ErrorCode.NONE if partitions else ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+            topics.append(MetadataResponseTopic(error_code=error, name=name, partitions=partitions))
+        brokers = [MetadataResponseBroker(node_id=1, host="127.0.0.1", port=self.port)]
+        response = MetadataResponse(brokers=brokers, cluster_id="fake", controller_id=1, topics=topics)
+        if self.metadata_hook is not None:
+            self.metadata_hook(response)
+        return response
+
+    def _produce(self, body: Any) -> Any:
+        answers: list[TopicProduceResponse] = []
+        drop = False
+        for topic in body.topic_data:
+            answer = TopicProduceResponse(name=topic.name)
+            answers.append(answer)
+            for data in topic.partition_data:
+                tp = TopicPartition(topic.name, data.index)
+                faults = self.faults.get(tp)
+                fault = faults.popleft() if faults else None
+                code, base = ErrorCode.NONE, -1
+                if len(data.records) > self.max_batch_bytes:
+                    code = ErrorCode.MESSAGE_TOO_LARGE
+                elif fault is None or fault.applied:
+                    code, base = self.logs[tp].append(bytes(data.records))
+                if fault is not None:
+                    drop = drop or fault.error is DROP
+                    code = code if fault.error is DROP else ErrorCode(fault.error)
+                answer.partition_responses.append(
+                    PartitionProduceResponse(index=data.index, error_code=code, base_offset=base)
+                )
+        self._appended.set()
+        self._appended = anyio.Event()
+        if drop:
+            return DROP
+        return ProduceResponse(responses=answers) if body.acks else None
+
+    async def _fetch(self, body: Any) -> FetchResponse:
+        response = self._read(body)
+        if not any(p.records for t in response.responses for p in t.partitions) and body.max_wait_ms:
+            with anyio.move_on_after(body.max_wait_ms / 1000):
+                await self._appended.wait()
+            response = self._read(body)
+        if self.fetch_hook is not None:
+            self.fetch_hook(body, response)
+        return response
+
+    def _read(self, body: Any) -> FetchResponse:
+        topics = []
+        for topic in body.topics:
+            answer = FetchableTopicResponse(topic=topic.topic)
+            topics.append(answer)
+            for asked in topic.partitions:
+                log = self.logs[TopicPartition(topic.topic, asked.partition)]
+                out_of_range = not log.start_offset <= asked.fetch_offset <= log.end_offset
+                batches = [b for b in log.batches if RecordBatch(b).last_offset >= asked.fetch_offset]
+                answer.partitions.append(
+                    PartitionData(
+                        partition_index=asked.partition,
+                        error_code=ErrorCode.OFFSET_OUT_OF_RANGE if out_of_range else ErrorCode.NONE,
+                        high_watermark=log.end_offset,
+                        records=b"" if out_of_range else b"".join(batches),
+                    )
+                )
+        return FetchResponse(responses=topics)
+
+    def _list_offsets(self, body: Any) -> ListOffsetsResponse:
+        return ListOffsetsResponse(
+            topics=[
+                ListOffsetsTopicResponse(
+                    name=topic.name,
+                    partitions=[
+                        ListOffsetsPartitionResponse(
+                            partition_index=asked.partition_index,
+                            offset=(
+                                self.logs[TopicPartition(topic.name, asked.partition_index)].end_offset
+                                if asked.timestamp == -1
+                                else self.logs[TopicPartition(topic.name, asked.partition_index)].start_offset
+                            ),
+                        )
+                        for asked in topic.partitions
+                    ],
+                )
+                for topic in body.topics
+            ]
+        )

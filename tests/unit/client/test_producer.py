@@ -1,0 +1,265 @@
+"""The producer against a broker that answers, refuses, and breaks off."""
+
+from __future__ import annotations
+
+from collections import deque
+
+import anyio
+import pytest
+
+from client import Producer
+from client.errors import BufferExhaustedError, ClientClosedError, ErrorCode, KafkaError, KafkaTimeoutError
+from protocol.api_keys import ApiKey
+from protocol.compression import CompressionType
+from protocol.key_placement import positive_hash
+from protocol.records import RecordBatch
+from protocol.types import TopicPartition
+from tests.unit.client.conftest import Run
+from tests.unit.client.fake_broker import DROP, FakeBroker, Fault
+
+T0 = TopicPartition("t", 0)
+
+
+def test_a_handle_gives_the_records_place(run: Run) -> None:
+    async def check() -> None:
+        async with FakeBroker({"t": 3}).running() as broker, Producer(bootstrap_servers=broker.address) as producer:
+            first = await producer.send("t", key=b"k", value=b"v", headers={"h": b"1"}, timestamp_ms=1234)
+            metadata = await first
+            assert (metadata.topic, metadata.offset, metadata.timestamp) == ("t", 0, 1234)
+            assert metadata.partition == positive_hash(b"k") % 3
+            assert await first == metadata, "a handle can be awaited again"
+            (record,) = RecordBatch(broker.logs[metadata.topic_partition].batches[0])
+            assert (record.key, record.value, record.headers) == (b"k", b"v", [("h", b"1")])
+
+    run(check)
+
+
+@pytest.mark.parametrize("codec", ["none", "gzip", "snappy", "lz4", "zstd"])
+def test_codecs(run: Run, codec: str) -> None:
+    async def check() -> None:
+        async with FakeBroker({"t": 1}).running() as broker:
+            async with Producer(bootstrap_servers=broker.address, compression_type=codec, linger_ms=50) as producer:
+                for number in range(100):
+                    await producer.send("t", value=b"value-%d" % number)
+            log = broker.logs[T0]
+            assert log.values() == [b"value-%d" % number for number in range(100)]
+            assert RecordBatch(log.batches[0]).compression == CompressionType[codec.upper()]
+
+    run(check)
+
+
+@pytest.mark.parametrize("applied", [False, True])
+@pytest.mark.parametrize("error", [ErrorCode.NOT_LEADER_OR_FOLLOWER, ErrorCode.REQUEST_TIMED_OUT, DROP])
+def test_retries_keep_order_and_lose_and_double_nothing(run: Run, error: ErrorCode | str, applied: bool) -> None:
+    """Five requests in flight, the first two refused or cut off, with and without having been written."""
+
+    async def check() -> None:
+        broker = FakeBroker({"t": 1})
+        broker.faults[T0] = deque([Fault(error, applied), Fault(error, applied), None, Fault(error, applied)])
+        async with broker.running():
+            async with Producer(
+                bootstrap_servers=broker.address,
+                batch_size=200,
+                retry_backoff_ms=5,
+                reconnect_backoff_ms=5,
+                reconnect_backoff_max_ms=20,
+            ) as producer:
+                for number in range(200):
+                    await producer.send("t", value=b"%d" % number)
+            assert broker.logs[T0].values() == [b"%d" % number for number in range(200)]
+            assert broker.producer_ids == 1
+
+    run(check)
+
+
+def test_a_batch_that_is_too_large_is_split(run: Run) -> None:
+    async def check() -> None:
+        broker = FakeBroker({"t": 1})
+        broker.max_batch_bytes = 400
+        async with broker.running():
+            async with Producer(bootstrap_servers=broker.address, linger_ms=20, retry_backoff_ms=5) as producer:
+                handles = [await producer.send("t", value=b"%03d" % number * 10) for number in range(60)]
+            assert [(await handle).offset for handle in handles] == list(range(60))
+            assert broker.logs[T0].values() == [b"%03d" % number * 10 for number in range(60)]
+
+    run(check)
+
+
+def test_one_record_that_is_too_large_fails_alone(run: Run) -> None:
+    async def check() -> None:
+        broker = FakeBroker({"t": 1})
+        broker.max_batch_bytes = 400
+        async with broker.running():
+            async with Producer(bootstrap_servers=broker.address, linger_ms=20, retry_backoff_ms=5) as producer:
+                small = [await producer.send("t", value=b"a")]
+                large = await producer.send("t", value=b"x" * 1000)
+                small += [await producer.send("t", value=b"b"), await producer.send("t", value=b"c")]
+            with pytest.raises(KafkaError) as refused:
+                await large
+            assert refused.value.code is ErrorCode.MESSAGE_TOO_LARGE
+            assert [(await handle).offset for handle in small] == [0, 1, 2]
+            assert broker.logs[T0].values() == [b"a", b"b", b"c"]
+
+    run(check)
+
+
+def test_lost_producer_state_starts_a_new_epoch(run: Run) -> None:
+    async def check() -> None:
+        broker = FakeBroker({"t": 1})
+        async with broker.running(), Producer(bootstrap_servers=broker.address, retry_backoff_ms=5) as producer:
+            await producer.send_and_wait("t", value=b"1")
+            await producer.send_and_wait("t", value=b"2")
+            broker.logs[T0].producers.clear()
+            await producer.send_and_wait("t", value=b"3")
+            assert broker.logs[T0].values() == [b"1", b"2", b"3"]
+            assert broker.producer_ids == 2
+
+    run(check)
+
+
+def test_an_error_that_will_not_pass_reaches_the_handle(run: Run) -> None:
+    async def check() -> None:
+        broker = FakeBroker({"t": 1})
+        broker.faults[T0] = deque([Fault(ErrorCode.POLICY_VIOLATION)])
+        async with broker.running(), Producer(bootstrap_servers=broker.address) as producer:
+            with pytest.raises(KafkaError) as refused:
+                await producer.send_and_wait("t", value=b"1")
+            assert refused.value.code is ErrorCode.POLICY_VIOLATION
+            await producer.send_and_wait("t", value=b"2")
+            assert broker.logs[T0].values() == [b"2"]
+
+    run(check)
+
+
+def test_delivery_timeout(run: Run) -> None:
+    async def check() -> None:
+        broker = FakeBroker({"t": 1})
+        broker.faults[T0] = deque([Fault(ErrorCode.NOT_ENOUGH_REPLICAS)] * 1000)
+        async with (
+            broker.running(),
+            Producer(
+                bootstrap_servers=broker.address, delivery_timeout_ms=200, request_timeout_ms=100, retry_backoff_ms=5
+            ) as producer,
+        ):
+            with pytest.raises(KafkaTimeoutError, match="not acknowledged within 200 ms"):
+                await producer.send_and_wait("t", value=b"1")
+
+    run(check)
+
+
+def test_full_buffer_blocks_and_then_gives_up(run: Run) -> None:
+    async def check() -> None:
+        broker = FakeBroker({"t": 1})
+        broker.faults[T0] = deque([Fault(ErrorCode.NOT_ENOUGH_REPLICAS)] * 1000)
+        async with broker.running():
+            producer = Producer(
+                bootstrap_servers=broker.address, buffer_memory=2000, max_block_ms=100, retry_backoff_ms=5
+            )
+            with pytest.raises(BufferExhaustedError):
+                async with producer:
+                    for _ in range(3):
+                        await producer.send("t", value=b"x" * 900)
+
+    run(check)
+
+
+def test_linger_collects_and_flush_does_not_wait_for_it(run: Run) -> None:
+    async def check() -> None:
+        broker = FakeBroker({"t": 1})
+        async with broker.running(), Producer(bootstrap_servers=broker.address, linger_ms=60_000) as producer:
+            handles = [await producer.send("t", value=b"%d" % n) for n in range(10)]
+            assert not any(handle.done() for handle in handles)
+            await producer.flush()
+            assert all(handle.done() for handle in handles)
+            assert len(broker.logs[T0].batches) == 1
+
+    run(check)
+
+
+def test_acks_0_does_not_wait(run: Run) -> None:
+    async def check() -> None:
+        broker = FakeBroker({"t": 1})
+        async with broker.running(), Producer(bootstrap_servers=broker.address, acks=0) as producer:
+            assert (await producer.send_and_wait("t", value=b"1")).offset == -1
+            assert not producer.config.enable_idempotence
+
+    run(check)
+
+
+def test_records_without_key_stick_to_a_partition_per_batch(run: Run) -> None:
+    async def check() -> None:
+        broker = FakeBroker({"t": 4})
+        async with broker.running(), Producer(bootstrap_servers=broker.address, linger_ms=20) as producer:
+            used = {(await producer.send("t", value=b"x")).partition for _ in range(20)}
+            assert len(used) == 1
+            await producer.flush()
+            after = (await producer.send("t", value=b"x")).partition
+            assert after not in used
+
+    run(check)
+
+
+def test_use_outside_of_the_block(run: Run) -> None:
+    async def check() -> None:
+        broker = FakeBroker({"t": 1})
+        producer = Producer(bootstrap_servers="127.0.0.1:1")
+        with pytest.raises(ClientClosedError, match="outside of"):
+            await producer.send("t", value=b"x")
+        async with broker.running():
+            producer = Producer(bootstrap_servers=broker.address)
+            async with producer:
+                await producer.send("t", value=b"x")
+            with pytest.raises(ClientClosedError, match="is closed"):
+                await producer.send("t", value=b"x")
+
+    run(check)
+
+
+def test_no_broker_is_a_timeout_that_names_the_topic(run: Run) -> None:
+    async def check() -> None:
+        listener = await _free_port()
+        async with Producer(bootstrap_servers=f"127.0.0.1:{listener}", max_block_ms=100) as producer:
+            with pytest.raises(KafkaTimeoutError, match="topic t"):
+                await producer.send("t", value=b"x")
+
+    run(check)
+
+
+async def _free_port() -> int:
+    """A port nobody listens on."""
+    listener = await anyio.create_tcp_listener(local_host="127.0.0.1", local_port=0)
+    port: int = listener.extra(anyio.abc.SocketAttribute.local_port)
+    await listener.aclose()
+    return port
+
+
+def test_wrong_types_are_refused_at_once(run: Run) -> None:
+    async def check() -> None:
+        broker = FakeBroker({"t": 1})
+        async with broker.running(), Producer(bootstrap_servers=broker.address) as producer:
+            with pytest.raises(TypeError, match="value_serializer"):
+                await producer.send("t", value="text")
+            with pytest.raises(TypeError, match="header"):
+                await producer.send("t", value=b"x", headers=[("a", "b")])  # type: ignore[list-item]
+            with pytest.raises(ValueError, match="negative"):
+                await producer.send("t", value=b"x", partition=-1)
+
+    run(check)
+
+
+def test_requests_in_flight_are_pipelined(run: Run) -> None:
+    async def check() -> None:
+        broker = FakeBroker({"t": 1})
+        async with broker.running():
+            async with Producer(bootstrap_servers=broker.address, batch_size=100) as producer:
+                for number in range(50):
+                    await producer.send("t", value=b"%050d" % number)
+            sequences = [
+                RecordBatch(bytes(data.records)).base_sequence
+                for request in broker.seen(ApiKey.PRODUCE)
+                for topic in request.topic_data
+                for data in topic.partition_data
+            ]
+            assert sequences == sorted(sequences)
+
+    run(check)
