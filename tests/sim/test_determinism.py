@@ -1,0 +1,119 @@
+"""The canary of the simulation: one seed gives one history, another seed another."""
+
+from __future__ import annotations
+
+import hashlib
+import random
+from functools import partial
+
+import pytest
+import trio
+import trio._core._run as trio_run
+import trio.testing
+
+from runtime.sim_clock import EPOCH_MS, SimClock
+from runtime.sim_network import SimFabric, SimNetwork
+from runtime.sim_scheduler import SchedulerChangedError, run_deterministic
+from runtime.sim_zk import FakeZk
+
+PORT = 9092
+NODES = ("one", "two", "three")
+
+
+async def chatter(seed: int) -> str:
+    """Three machines that talk to each other and to ZooKeeper; the hash is of everything that happened, in order."""
+    rng = random.Random(seed)
+    fabric = SimFabric(rng, delay_s=partial(rng.uniform, 0, 0.05), split_probability=0.3)
+    zk = FakeZk(delay_s=partial(rng.uniform, 0, 0.05))
+    clock = SimClock()
+    history = hashlib.sha256()
+
+    def happened(*what: object) -> None:
+        history.update(repr((clock.now_ms(), *what)).encode())
+
+    async def answer(node: SimNetwork) -> None:
+        listener = await node.listen("", PORT)
+        async with trio.open_nursery() as nursery:
+            while True:
+                nursery.start_soon(echo, await listener.accept())
+
+    async def echo(stream: object) -> None:
+        buffer = memoryview(bytearray(1000))
+        while count := await stream.receive_into(buffer):  # type: ignore[attr-defined]
+            await stream.send([bytes(buffer[:count])])  # type: ignore[attr-defined]
+
+    async def talk(node: SimNetwork) -> None:
+        session = zk.session()
+        for number in range(10):
+            path = await session.create("/n_", node.name.encode(), sequence=True)
+            happened(node.name, path)
+            stream = await node.connect(NODES[number % 3], PORT)
+            await stream.send([b"x" * 300])
+            held = 0
+            while held < 300:
+                held += await stream.receive_into(memoryview(bytearray(300)))
+                happened(node.name, number, held)
+            stream.close()
+
+    async with trio.open_nursery() as servers:
+        for name in NODES:
+            servers.start_soon(answer, fabric.node(name))
+        await trio.testing.wait_all_tasks_blocked()
+        async with trio.open_nursery() as clients:
+            for name in NODES:
+                clients.start_soon(talk, fabric.node(name))
+        servers.cancel_scope.cancel()
+    return history.hexdigest()
+
+
+def test_a_seed_run_twice_gives_the_same_history() -> None:
+    for seed in range(5):
+        assert run_deterministic(seed, chatter, seed) == run_deterministic(seed, chatter, seed)
+
+
+def test_seeds_give_different_histories() -> None:
+    assert len({run_deterministic(seed, chatter, seed) for seed in range(5)}) == 5
+
+
+def test_the_order_of_tasks_that_are_ready_at_once_follows_from_the_seed() -> None:
+    async def order() -> list[int]:
+        seen: list[int] = []
+
+        async def note(number: int) -> None:
+            seen.append(number)
+
+        async with trio.open_nursery() as nursery:
+            for number in range(20):
+                nursery.start_soon(note, number)
+        return seen
+
+    orders = {seed: run_deterministic(seed, order) for seed in range(10)}
+    assert orders == {seed: run_deterministic(seed, order) for seed in range(10)}
+    assert len({tuple(seen) for seen in orders.values()}) == 10
+
+
+def test_time_is_virtual_and_starts_at_a_fixed_moment() -> None:
+    async def sleep_for_a_day() -> tuple[int, int]:
+        clock = SimClock(skew_ms=7)
+        before = clock.now_ms()
+        await trio.sleep(86_400)  # virtual time: a day
+        return before, clock.now_ms()
+
+    assert run_deterministic(0, sleep_for_a_day) == (EPOCH_MS + 7, EPOCH_MS + 7 + 86_400_000)
+
+
+def test_the_scheduler_is_left_as_it_was() -> None:
+    before = (trio_run._ALLOW_DETERMINISTIC_SCHEDULING, trio_run._r.getstate())
+    with pytest.raises(ZeroDivisionError):
+        run_deterministic(0, _fail)
+    assert (trio_run._ALLOW_DETERMINISTIC_SCHEDULING, trio_run._r.getstate()) == before
+
+
+async def _fail() -> None:
+    1 / 0
+
+
+def test_a_trio_without_the_switches_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delattr(trio_run, "_r")
+    with pytest.raises(SchedulerChangedError, match=trio.__version__):
+        run_deterministic(0, _fail)

@@ -1,0 +1,131 @@
+"""The faults of the simulated network; what it promises without them is in the contract suite."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Awaitable, Callable
+
+import pytest
+import trio
+import trio.testing
+
+from runtime.env import Stream
+from runtime.sim_network import SimFabric
+from runtime.sim_scheduler import run_deterministic
+
+PORT = 9092
+
+
+def simulate(scenario: Callable[[SimFabric], Awaitable[None]], delay_s: float = 0.01) -> None:
+    run_deterministic(0, scenario, SimFabric(random.Random(0), delay_s=lambda: delay_s))
+
+
+async def connected(fabric: SimFabric) -> tuple[Stream, Stream]:
+    listener = await fabric.node("server").listen("", PORT)
+    client = await fabric.node("client").connect("server", PORT)
+    return client, await listener.accept()
+
+
+async def receive(stream: Stream) -> bytes:
+    buffer = bytearray(100)
+    return bytes(buffer[: await stream.receive_into(memoryview(buffer))])
+
+
+def test_data_takes_its_delay() -> None:
+    async def scenario(fabric: SimFabric) -> None:
+        client, server = await connected(fabric)
+        start = trio.current_time()
+        await client.send([b"x"])
+        assert await receive(server) == b"x"
+        assert trio.current_time() - start == pytest.approx(0.5)
+
+    simulate(scenario, delay_s=0.5)
+
+
+def test_a_cut_holds_one_direction_back_until_it_heals() -> None:
+    async def scenario(fabric: SimFabric) -> None:
+        client, server = await connected(fabric)
+        fabric.cut("client", "server")
+        await client.send([b"held"])
+        await server.send([b"back"])
+        assert await receive(client) == b"back"
+        with trio.move_on_after(60) as silence:
+            await receive(server)
+        assert silence.cancelled_caught
+        fabric.heal("client", "server")
+        assert await receive(server) == b"held"
+
+    simulate(scenario)
+
+
+@pytest.mark.parametrize("direction", [("client", "server"), ("server", "client")])
+def test_nobody_connects_through_a_cut(direction: tuple[str, str]) -> None:
+    async def scenario(fabric: SimFabric) -> None:
+        await fabric.node("server").listen("", PORT)
+        client = fabric.node("client")
+        fabric.cut(*direction)
+        with trio.move_on_after(30) as late:
+            await client.connect("server", PORT)
+        assert late.cancelled_caught
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(client.connect, "server", PORT)
+            await trio.testing.wait_all_tasks_blocked()
+            fabric.heal_all()
+
+    simulate(scenario)
+
+
+def test_a_reset_loses_what_is_under_way_and_fails_both_ends() -> None:
+    async def scenario(fabric: SimFabric) -> None:
+        client, server = await connected(fabric)
+        await client.send([b"lost"])
+        fabric.reset("server", "client")
+        for end in (client, server):
+            with pytest.raises(ConnectionResetError):
+                await receive(end)
+            with pytest.raises(ConnectionResetError):
+                await end.send([b"x"])
+
+    simulate(scenario)
+
+
+def test_a_crashed_machine_resets_its_peers_and_refuses_until_it_listens_again() -> None:
+    async def scenario(fabric: SimFabric) -> None:
+        client, _server = await connected(fabric)
+        fabric.crash("server")
+        with pytest.raises(ConnectionResetError):
+            await receive(client)
+        with pytest.raises(ConnectionRefusedError):
+            await fabric.node("client").connect("server", PORT)
+        await fabric.node("server").listen("", PORT)
+        await fabric.node("client").connect("server", PORT)
+
+    simulate(scenario)
+
+
+def test_a_crash_behind_a_cut_is_not_noticed() -> None:
+    async def scenario(fabric: SimFabric) -> None:
+        client, _server = await connected(fabric)
+        fabric.cut("server", "client")
+        fabric.crash("server")
+        with trio.move_on_after(60) as silence:
+            await receive(client)
+        assert silence.cancelled_caught
+        fabric.heal_all()
+        with pytest.raises(ConnectionResetError):
+            await receive(client)
+
+    simulate(scenario)
+
+
+def test_loopback_means_the_machine_itself() -> None:
+    async def scenario(fabric: SimFabric) -> None:
+        await fabric.node("server").listen("127.0.0.1", PORT)
+        await fabric.node("server").connect("localhost", PORT)
+        fabric.node("client")
+        with pytest.raises(ConnectionRefusedError):
+            await fabric.node("client").connect("127.0.0.1", PORT)
+        with pytest.raises(OSError, match="no such machine"):
+            await fabric.node("client").connect("elsewhere", PORT)
+
+    simulate(scenario)

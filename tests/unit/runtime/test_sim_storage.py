@@ -1,0 +1,134 @@
+"""What a simulated disk loses in a crash, and what it refuses."""
+
+from __future__ import annotations
+
+import errno
+import random
+
+import pytest
+import trio
+import trio.testing
+
+from runtime.sim_storage import SimDisk, SimStorage
+
+SEEDS = range(40)
+
+
+def synced_and_not(disk: SimDisk) -> SimStorage:
+    storage = disk.mount()
+
+    async def write() -> None:
+        file = storage.open("/f", create=True)
+        file.append(b"S" * 1000)
+        await file.sync()
+        file.append(b"U" * 1000)
+
+    trio.run(write)
+    return storage
+
+
+class StoppedClock:
+    def now_ms(self) -> int:
+        return 0
+
+    def monotonic(self) -> float:
+        return 0.0
+
+
+def make_disk(seed: int = 0, **options: int) -> SimDisk:
+    return SimDisk(random.Random(seed), clock=StoppedClock(), **options)
+
+
+def test_a_crash_keeps_what_was_synced_and_some_of_the_rest() -> None:
+    kept, torn = set(), 0
+    for seed in SEEDS:
+        disk = make_disk(seed)
+        disk.crash(synced_and_not(disk))
+        content = disk.mount().read_bytes("/f")
+        assert content[:1000] == b"S" * 1000
+        tail = content[1000:]
+        assert tail.rstrip(b"\0") == b"U" * len(tail.rstrip(b"\0"))
+        kept.add(len(tail))
+        torn += tail.endswith(b"\0")
+    assert min(kept) < 200 and max(kept) > 800 and len(kept) > 20
+    assert 0 < torn < len(SEEDS)
+
+
+def test_overwriting_synced_bytes_survives_whole_or_not_at_all() -> None:
+    seen = set()
+    for seed in SEEDS:
+        disk = make_disk(seed)
+        storage = synced_and_not(disk)
+        storage.open("/f").pwrite(0, b"new")
+        disk.crash(storage)
+        content = disk.mount().read_bytes("/f")
+        seen.add(content[:3])
+    assert seen == {b"new", b"SSS"}
+
+
+def test_kill_loses_nothing_but_the_process() -> None:
+    disk = make_disk()
+    storage = synced_and_not(disk)
+    storage.lock("/.lock")
+    file = storage.open("/f")
+    disk.kill(storage)
+    again = disk.mount()
+    assert again.size("/f") == 2000
+    again.lock("/.lock")
+    for call in (lambda: file.append(b"x"), file.size, lambda: storage.listdir("/")):
+        with pytest.raises(OSError) as caught:
+            call()
+        assert caught.value.errno == errno.EIO
+
+
+def test_a_full_disk_takes_nothing_and_stays_readable() -> None:
+    disk = make_disk(capacity_bytes=100)
+    storage = disk.mount()
+    file = storage.open("/f", create=True)
+    file.append(b"x" * 90)
+    for call in (lambda: file.append(b"y" * 11), lambda: storage.write_atomic("/g", b"y" * 11)):
+        with pytest.raises(OSError) as caught:
+            call()
+        assert caught.value.errno == errno.ENOSPC
+    assert file.size() == 90 and not storage.exists("/g")
+    assert storage.free_bytes("/") == 10
+    file.append(b"z" * 10)
+    storage.remove("/f")
+    assert storage.free_bytes("/") == 100
+
+
+def test_a_failing_disk_refuses_writes() -> None:
+    disk = make_disk()
+    storage = disk.mount()
+    file = storage.open("/f", create=True)
+    file.append(b"x")
+    disk.write_errno = errno.EIO
+    with pytest.raises(OSError, match="/f"):
+        file.append(b"y")
+    with pytest.raises(OSError):
+        storage.makedirs("/d")
+    disk.write_errno = None
+    file.append(b"z")
+    assert file.pread(0, 9) == b"xz"
+
+
+def test_what_is_appended_while_a_sync_runs_is_not_synced_by_it() -> None:
+    lost = 0
+    for seed in SEEDS:
+        disk = SimDisk(random.Random(seed), clock=StoppedClock(), sync_delay_s=lambda: 0.001)
+        storage = disk.mount()
+
+        async def scenario(storage: SimStorage = storage) -> None:
+            file = storage.open("/f", create=True)
+            file.append(b"a" * 10)
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(file.sync)
+                await trio.testing.wait_all_tasks_blocked()
+                file.append(b"b" * 10)
+
+        trio.run(scenario)
+        disk.crash(storage)
+        content = disk.mount().read_bytes("/f")
+        assert content.startswith(b"a" * 10)
+        lost += len(content) < 20
+    assert lost > 0

@@ -1,0 +1,149 @@
+"""The trouble a simulated ZooKeeper makes; what it promises in peace is in the contract suite."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Awaitable, Callable
+from functools import partial
+
+import pytest
+import trio
+import trio.testing
+
+from runtime.env import CreateOp, NodeExistsError, SessionState, ZkConnectionError, ZkSessionExpiredError
+from runtime.sim_scheduler import run_deterministic
+from runtime.sim_zk import FakeSession, FakeZk
+
+TIMEOUT_MS = 6000
+
+
+def simulate(scenario: Callable[[], Awaitable[None]]) -> None:
+    run_deterministic(0, scenario)
+
+
+def recorded(session: FakeSession) -> list[SessionState]:
+    states: list[SessionState] = []
+    session.on_state(states.append)
+    return states
+
+
+def test_a_write_whose_answer_is_lost_was_applied() -> None:
+    async def scenario() -> None:
+        zk = FakeZk()
+        session = zk.session()
+        session.lose_next_answer()
+        with pytest.raises(ZkConnectionError):
+            await session.create("/a", b"mine")
+        assert session.state is SessionState.SUSPENDED
+        session.reconnect()
+        assert (await session.get("/a")).data == b"mine"
+        with pytest.raises(NodeExistsError):
+            await session.create("/a", b"again")
+
+    simulate(scenario)
+
+
+def test_a_write_that_is_lost_on_its_way_was_not_applied() -> None:
+    async def scenario() -> None:
+        session = FakeZk().session()
+        await session.create("/before", b"")
+        session.lose_next_request()
+        assert await session.exists("/before") is not None  # reads are left alone
+        with pytest.raises(ZkConnectionError):
+            await session.multi([CreateOp("/a", b"")])
+        session.reconnect()
+        assert await session.exists("/a") is None
+
+    simulate(scenario)
+
+
+def test_a_session_outlives_an_outage_shorter_than_its_timeout() -> None:
+    async def scenario() -> None:
+        zk = FakeZk()
+        session, other = zk.session(TIMEOUT_MS), zk.session()
+        states = recorded(session)
+        await session.create("/e", b"", ephemeral=True)
+        session.disconnect()
+        with pytest.raises(ZkConnectionError, match="not sent"):
+            await session.get("/e")
+        await trio.sleep(TIMEOUT_MS / 1000 - 0.1)  # virtual time: the outage
+        session.reconnect()
+        await trio.sleep(TIMEOUT_MS / 1000)  # virtual time: the old deadline must not end the session
+        assert await other.exists("/e") is not None
+        assert states == [SessionState.SUSPENDED, SessionState.CONNECTED]
+
+    simulate(scenario)
+
+
+def test_a_longer_outage_ends_the_session_and_its_ephemerals() -> None:
+    async def scenario() -> None:
+        zk = FakeZk()
+        session, other = zk.session(TIMEOUT_MS), zk.session()
+        states, first, gone = recorded(session), session.session_id, trio.Event()
+        await session.create("/e", b"", ephemeral=True)
+        await other.exists("/e", gone.set)
+        session.disconnect()
+        await gone.wait()
+        assert trio.current_time() >= TIMEOUT_MS / 1000
+        assert session.state is SessionState.SUSPENDED  # it cannot know yet
+        session.reconnect()
+        with pytest.raises(ZkSessionExpiredError):
+            await session.get("/")
+        await trio.testing.wait_all_tasks_blocked()
+        assert states == [SessionState.SUSPENDED, SessionState.LOST, SessionState.CONNECTED]
+        assert session.session_id != first
+
+    simulate(scenario)
+
+
+def test_a_crashed_process_hears_nothing_and_its_session_lingers() -> None:
+    async def scenario() -> None:
+        zk = FakeZk()
+        session, other = zk.session(TIMEOUT_MS), zk.session()
+        await session.create("/e", b"", ephemeral=True)
+        fired: list[str] = []
+        await session.get("/e", lambda: fired.append("watch"))
+        states = recorded(session)
+        session.crash()
+        await other.set("/e", b"x")
+        await trio.sleep(TIMEOUT_MS / 1000 - 0.1)  # virtual time: just before the timeout
+        assert await other.exists("/e") is not None
+        await trio.sleep(0.2)  # virtual time: past it
+        assert await other.exists("/e") is None
+        assert (fired, states) == ([], [])
+
+    simulate(scenario)
+
+
+def test_a_server_that_was_away_ends_no_session() -> None:
+    async def scenario() -> None:
+        zk = FakeZk()
+        session = zk.session(TIMEOUT_MS)
+        first = session.session_id
+        await session.create("/e", b"", ephemeral=True)
+        zk.stop()
+        await trio.sleep(10 * TIMEOUT_MS / 1000)  # virtual time: a long maintenance
+        zk.start()
+        assert session.session_id == first
+        assert await session.exists("/e") is not None
+
+    simulate(scenario)
+
+
+def test_delays_never_reorder_what_one_session_does() -> None:
+    async def scenario() -> None:
+        zk = FakeZk(delay_s=partial(random.Random(5).uniform, 0, 1))
+        session = zk.session()
+        await session.create("/a", b"")
+        started: list[int] = []
+
+        async def write(number: int) -> None:
+            started.append(number)
+            await session.set("/a", b"%d" % number)
+
+        async with trio.open_nursery() as nursery:
+            for number in range(30):
+                nursery.start_soon(write, number)
+        assert (await session.get("/a")).data == b"%d" % started[-1]
+
+    simulate(scenario)
