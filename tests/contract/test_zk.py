@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
+from pathlib import Path
 from typing import Any
 
 import pytest
 import trio
 from kazoo.client import KazooClient
 
+from runtime.embedded_zookeeper import EmbeddedZookeeper, free_port
 from runtime.env import (
     BadVersionError,
     CheckOp,
@@ -27,7 +29,7 @@ from runtime.env import (
 )
 from runtime.sim_zk import FakeZk
 from runtime.zk_kazoo import KazooZk, open_zk
-from tests.fixtures import SESSION_TIMEOUT_MS
+from tests.fixtures import SESSION_TIMEOUT_MS, TICK_TIME_MS
 
 DEADLINE_S = 10.0
 
@@ -476,3 +478,36 @@ async def test_a_closed_store_refuses_calls() -> None:
     session.close()
     with pytest.raises(ZkSessionExpiredError):
         await session.get("/")
+
+
+# ---------------------------------------------------------------- the real one only
+
+
+@pytest.mark.trio
+async def test_no_server_is_an_error_that_names_the_address() -> None:
+    address = f"127.0.0.1:{free_port()}"
+    with pytest.raises(ZkConnectionError, match=address):
+        async with open_zk(address, SESSION_TIMEOUT_MS, connect_timeout_ms=100):
+            pytest.fail("connected to nobody")
+
+
+@pytest.mark.trio
+async def test_an_outage_of_the_server_keeps_the_session(tmp_path: Path) -> None:
+    with EmbeddedZookeeper(str(tmp_path), tick_time_ms=TICK_TIME_MS, heap_mib=128) as server:
+        async with open_zk(server.connect_string, 20_000) as zk:
+            states = Signals()
+            zk.on_state(states)
+            await zk.create("/e", b"kept", ephemeral=True)
+            first = zk.session_id
+            server.kill()
+            await states.count(1)
+            with pytest.raises(ZkConnectionError):
+                await zk.get("/e")
+            again = EmbeddedZookeeper(
+                str(tmp_path), client_port=server.client_port, tick_time_ms=TICK_TIME_MS, heap_mib=128
+            )
+            async with again:
+                await states.until(lambda seen: seen[-1] is SessionState.CONNECTED)
+                assert zk.session_id == first
+                assert (await zk.get("/e")).data == b"kept"
+                assert SessionState.LOST not in states.seen

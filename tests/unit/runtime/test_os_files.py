@@ -1,0 +1,104 @@
+"""What the contract suite cannot show of real files: failing writes, and one fdatasync for many who wait."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import threading
+from pathlib import Path
+
+import pytest
+import trio
+import trio.testing
+
+from runtime.env import Storage
+from runtime.real_trio import RealStorage
+
+LIMITED_WRITES = """
+import errno, resource, sys
+from runtime.os_files import OsStorage
+file = OsStorage().open(sys.argv[1], create=True)
+file.append(b"x" * 600)
+resource.setrlimit(resource.RLIMIT_FSIZE, (1000, resource.RLIM_INFINITY))
+try:
+    file.append(b"y" * 600)
+except OSError as error:
+    assert error.errno == errno.EFBIG, error
+    print(file.size(), file.pread(590, 100))
+"""
+
+
+def test_a_failed_append_is_cut_back(tmp_path: Path) -> None:
+    answer = subprocess.run(
+        [sys.executable, "-c", LIMITED_WRITES, str(tmp_path / "f")], capture_output=True, text=True, check=False
+    )
+    assert answer.stderr == ""
+    assert answer.stdout.strip() == "600 b'xxxxxxxxxx'"
+
+
+def test_a_descriptor_closes_with_its_last_range(tmp_path: Path) -> None:
+    storage: Storage = RealStorage()
+    file = storage.open(str(tmp_path / "f"), create=True)
+    file.append(b"0123456789")
+    pieces = [file.range(0, 5), file.range(5, 5)]
+    descriptor = pieces[0].descriptor.fd  # type: ignore[attr-defined]
+    file.close()
+    assert [piece.read() for piece in pieces] == [b"01234", b"56789"]
+    pieces.pop()
+    os.fstat(descriptor)
+    pieces.pop()
+    with pytest.raises(OSError):
+        os.fstat(descriptor)
+
+
+@pytest.mark.trio
+async def test_who_comes_while_a_sync_runs_shares_the_next_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    calls: list[int] = []
+    running, go_on = threading.Event(), threading.Event()
+
+    def slow_fdatasync(descriptor: int) -> None:
+        calls.append(descriptor)
+        running.set()
+        assert go_on.wait(10)
+
+    monkeypatch.setattr(os, "fdatasync", slow_fdatasync)
+    storage = RealStorage()
+    files = [storage.open(str(tmp_path / f"f{n}"), create=True) for n in range(2)]
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(files[0].sync)
+        await trio.to_thread.run_sync(running.wait, 10)
+        for number in range(20):
+            nursery.start_soon(files[number % 2].sync)
+        await trio.testing.wait_all_tasks_blocked()
+        assert len(calls) == 1
+        go_on.set()
+    assert len(calls) == 3  # the first, then one each for the two files
+
+
+@pytest.mark.trio
+async def test_a_failing_sync_fails_those_of_its_file_only(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    storage = RealStorage()
+    good = storage.open(str(tmp_path / "good"), create=True)
+    bad = storage.open(str(tmp_path / "bad"), create=True)
+    bad_descriptor = bad.range(0, 0).descriptor.fd  # type: ignore[attr-defined]
+
+    def fdatasync(descriptor: int) -> None:
+        if descriptor == bad_descriptor:
+            raise OSError(5, "Input/output error")
+
+    monkeypatch.setattr(os, "fdatasync", fdatasync)
+    outcomes: list[str] = []
+
+    async def sync(name: str, file: object) -> None:
+        try:
+            await file.sync()  # type: ignore[attr-defined]
+        except OSError:
+            name += " failed"
+        outcomes.append(name)
+
+    async with trio.open_nursery() as nursery:
+        for _ in range(3):
+            nursery.start_soon(sync, "good", good)
+            nursery.start_soon(sync, "bad", bad)
+    assert sorted(outcomes) == ["bad failed"] * 3 + ["good"] * 3

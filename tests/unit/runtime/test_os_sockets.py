@@ -1,0 +1,90 @@
+"""What the contract suite cannot show of real sockets."""
+
+from __future__ import annotations
+
+import errno
+import socket
+from typing import Any
+
+import pytest
+import trio
+
+from runtime import os_sockets
+from runtime.os_sockets import SocketListener, format_address
+from runtime.real_trio import TRIO_WAITS, RealNetwork
+
+HOST = "127.0.0.1"
+
+
+def test_addresses_are_written_as_host_and_port() -> None:
+    assert format_address(("127.0.0.1", 80)) == "127.0.0.1:80"
+    assert format_address(("::1", 80, 0, 0)) == "[::1]:80"
+
+
+@pytest.mark.trio
+async def test_small_writes_are_not_delayed() -> None:
+    network = RealNetwork()
+    listener = await network.listen(HOST, 0)
+    client = await network.connect(HOST, listener.port)
+    server = await listener.accept()
+    for stream in (client, server):
+        option = stream._socket.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY)  # type: ignore[attr-defined]
+        assert option != 0
+        stream.close()
+    listener.close()
+
+
+@pytest.mark.trio
+async def test_a_host_with_several_addresses_is_tried_through(monkeypatch: pytest.MonkeyPatch) -> None:
+    network = RealNetwork()
+    listener = await network.listen(HOST, 0)
+
+    async def resolve(_host: str, port: int, _passive: bool) -> Any:
+        return [
+            (socket.AF_INET, socket.SOCK_STREAM, 0, "", ("127.0.0.2", port)),
+            (socket.AF_INET, socket.SOCK_STREAM, 0, "", (HOST, port)),
+        ]
+
+    monkeypatch.setattr(network, "_waits", TRIO_WAITS.__class__(**_fields(resolve=resolve)), raising=True)
+    client = await network.connect("two-addresses", listener.port)
+    assert client.peer == f"{HOST}:{listener.port}"
+    client.close()
+    listener.close()
+
+
+def _fields(**changes: Any) -> dict[str, Any]:
+    return {name: getattr(TRIO_WAITS, name) for name in TRIO_WAITS.__slots__} | changes
+
+
+class OutOfDescriptors:
+    """A listening socket of a process that has no descriptor left for a while."""
+
+    def __init__(self, sock: socket.socket, failures: int) -> None:
+        self._sock = sock
+        self.failures = failures
+
+    def accept(self) -> Any:
+        if self.failures:
+            self.failures -= 1
+            raise OSError(errno.EMFILE, "Too many open files")
+        return self._sock.accept()
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._sock, name)
+
+
+@pytest.mark.trio
+async def test_running_out_of_descriptors_does_not_end_a_listener(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(os_sockets, "_ACCEPT_PAUSE_S", 0.001)
+    sock = socket.socket()
+    sock.bind((HOST, 0))
+    sock.listen()
+    short = OutOfDescriptors(sock, failures=3)
+    listener = SocketListener(short, TRIO_WAITS)  # type: ignore[arg-type]
+    client = await RealNetwork().connect(HOST, listener.port)
+    with trio.fail_after(5):
+        server = await listener.accept()
+    assert short.failures == 0
+    client.close()
+    server.close()
+    sock.close()
