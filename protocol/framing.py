@@ -207,7 +207,8 @@ def decode_request(frame: memoryview) -> Request:
         return Request(header, api.request(), size, unsupported=True)
     if version >= api.first_flexible:
         pos = _skip_header_tags(frame, pos)
-    return Request(header, api.request.decode(frame[pos:], version), size)
+    # Bytes after the request are ignored, as Kafka ignores them: librdkafka asks for all topics with three too many.
+    return Request(header, api.request.decode_prefix(frame[pos:], version)[0], size)
 
 
 def _client_id(frame: memoryview) -> tuple[str | None, int]:
