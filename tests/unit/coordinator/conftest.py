@@ -1,0 +1,40 @@
+"""A running coordinator; a test takes ``autojump_clock`` too, for virtual time."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import AsyncIterator
+from dataclasses import dataclass
+from typing import Any
+
+import pytest
+import trio
+import trio.testing
+
+from broker.coordinator.config import GroupConfig
+from broker.coordinator.service import GroupCoordinator
+from tests.unit.coordinator.fakes import EveryTopic, LoopClock, MemoryLog
+
+
+@dataclass
+class Running:
+    """The coordinator with its surroundings."""
+
+    coordinator: GroupCoordinator
+    log: MemoryLog
+    topics: EveryTopic
+
+    async def loaded(self, partition: int = 0, leader_epoch: int = 0) -> None:
+        """Lead the partition and wait until it serves."""
+        self.coordinator.on_leader(partition, leader_epoch)
+        await trio.testing.wait_all_tasks_blocked()
+
+
+@pytest.fixture
+async def running(nursery: Any) -> AsyncIterator[Running]:
+    log, topics = MemoryLog(), EveryTopic()
+    coordinator = GroupCoordinator(GroupConfig(), LoopClock(), random.Random(1), log, topics)
+    nursery.start_soon(coordinator.run)
+    await trio.testing.wait_all_tasks_blocked()
+    yield Running(coordinator, log, topics)
+    nursery.cancel_scope.cancel()

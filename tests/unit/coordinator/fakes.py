@@ -1,0 +1,86 @@
+"""A log, topics and a clock for the coordinator's shell."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import AsyncIterator, Callable, Sequence
+
+import trio
+
+from broker.coordinator.offsets_log import KeyValue
+from broker.deferred import Deferred
+from protocol.errors import ErrorCode, KafkaError
+
+WALL_START_MS = 1_600_000_000_000
+
+
+class LoopClock:
+    """Wall clock and monotonic clock on the event loop's time."""
+
+    def now_ms(self) -> int:
+        return WALL_START_MS + int(trio.current_time() * 1000)
+
+    def monotonic(self) -> float:
+        return trio.current_time()
+
+
+class MemoryLog:
+    """Partitions of the offsets topic in lists. ``hold`` keeps appends waiting until ``settle``."""
+
+    def __init__(self) -> None:
+        self.records: dict[int, list[KeyValue]] = {}
+        self.hold = False
+        self.raises: Exception | None = None
+        self.read_errors: list[Exception] = []
+        self.before_slice: Callable[[], object] | None = None
+        self.gate: trio.Event | None = None
+        """Reads wait for it before their last slice."""
+        self.waiting: deque[tuple[int, list[KeyValue], Deferred[KafkaError | None]]] = deque()
+        self.reads = 0
+
+    def append(self, partition: int, records: Sequence[KeyValue]) -> Deferred[KafkaError | None]:
+        if self.raises is not None:
+            raise self.raises
+        fate: Deferred[KafkaError | None] = Deferred()
+        self.waiting.append((partition, list(records), fate))
+        if not self.hold:
+            self.settle()
+        return fate
+
+    def settle(self, error: ErrorCode = ErrorCode.NONE, at: int = 0) -> None:
+        """Decide the fate of an append, the oldest by default."""
+        partition, records, fate = self.waiting[at]
+        del self.waiting[at]
+        if error is ErrorCode.NONE:
+            self.records.setdefault(partition, []).extend(records)
+            fate.fill(None)
+        else:
+            fate.fill(KafkaError(error))
+
+    async def read_all(self, partition: int) -> AsyncIterator[Sequence[KeyValue]]:
+        self.reads += 1
+        records = list(self.records.get(partition, []))
+        gate = self.gate
+        if self.read_errors:
+            raise self.read_errors.pop(0)
+        half = len(records) // 2
+        yield records[:half]
+        if gate is not None:
+            await gate.wait()
+        if self.before_slice is not None:
+            self.before_slice()
+        yield records[half:]
+
+
+class EveryTopic:
+    """Every partition exists, but those of ``missing`` topics."""
+
+    def __init__(self, offsets_partitions: int | None = 1) -> None:
+        self.missing: set[str] = set()
+        self.offsets_partitions = offsets_partitions
+
+    def contains(self, topic: str, partition: int) -> bool:
+        return topic not in self.missing
+
+    def partition_count(self, topic: str) -> int | None:
+        return self.offsets_partitions

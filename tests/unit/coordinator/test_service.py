@@ -1,0 +1,540 @@
+"""The coordinator's shell: leadership, loading, timers, commits to a log that waits or fails."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import structlog
+import trio
+import trio.testing
+
+from broker.coordinator.config import GroupConfig
+from broker.coordinator.durable import GroupRecord, OffsetAndMetadata, OffsetRecord, StableGeneration, StoredMember
+from broker.coordinator.loader import MAX_SLICE_S, load
+from broker.coordinator.records import encode
+from broker.coordinator.service import GroupCoordinator
+from broker.deferred import Deferred
+from protocol.errors import ErrorCode, KafkaError
+from protocol.generated.delete_groups import DeleteGroupsRequest
+from protocol.generated.describe_groups import DescribeGroupsRequest
+from protocol.generated.heartbeat import HeartbeatRequest
+from protocol.generated.join_group import JoinGroupRequest, JoinGroupRequestProtocol
+from protocol.generated.leave_group import LeaveGroupRequest, MemberIdentity
+from protocol.generated.list_groups import ListGroupsRequest
+from protocol.generated.offset_commit import (
+    OffsetCommitRequest,
+    OffsetCommitRequestPartition,
+    OffsetCommitRequestTopic,
+)
+from protocol.generated.offset_delete import OffsetDeleteRequest, OffsetDeleteRequestPartition, OffsetDeleteRequestTopic
+from protocol.generated.offset_fetch import (
+    OffsetFetchRequest,
+    OffsetFetchRequestGroup,
+    OffsetFetchRequestTopic,
+    OffsetFetchRequestTopics,
+)
+from protocol.generated.sync_group import SyncGroupRequest, SyncGroupRequestAssignment
+from protocol.types import TopicPartition
+from tests.unit.coordinator.conftest import Running
+from tests.unit.coordinator.driver import Context
+from tests.unit.coordinator.fakes import EveryTopic, LoopClock, MemoryLog
+
+pytestmark = pytest.mark.trio
+
+GROUP = "g"
+
+
+def offset_record(offset: int, group: str = GROUP, partition: int = 0) -> tuple[bytes, bytes | None]:
+    value = OffsetAndMetadata(offset, commit_timestamp_ms=1_600_000_000_000)
+    return encode(OffsetRecord(group, TopicPartition("t", partition), value))
+
+
+def group_record(generation_id: int = 3, group: str = GROUP) -> tuple[bytes, bytes | None]:
+    member = StoredMember("m-1", None, "c", "/127.0.0.1", 20_000, 10_000, b"", b"mine")
+    generation = StableGeneration("consumer", generation_id, "range", "m-1", 1_600_000_000_000, {"m-1": member})
+    return encode(GroupRecord(group, generation))
+
+
+def join(running: Running, member_id: str = "", version: int = 3) -> Deferred[Any]:
+    protocols = [JoinGroupRequestProtocol(name="range", metadata=b"")]
+    request = JoinGroupRequest(
+        group_id=GROUP,
+        session_timeout_ms=10_000,
+        rebalance_timeout_ms=20_000,
+        member_id=member_id,
+        protocol_type="consumer",
+        protocols=protocols,
+    )
+    return running.coordinator.join_group(Context(api_version=version), request)
+
+
+def sync(running: Running, member_id: str, generation: int) -> Deferred[Any]:
+    assignments = [SyncGroupRequestAssignment(member_id=member_id, assignment=b"mine")]
+    request = SyncGroupRequest(group_id=GROUP, generation_id=generation, member_id=member_id, assignments=assignments)
+    return running.coordinator.sync_group(Context(api_version=3), request)
+
+
+def commit(running: Running, offset: int, group: str = GROUP, topic: str = "t") -> Deferred[Any]:
+    partitions = [OffsetCommitRequestPartition(partition_index=0, committed_offset=offset)]
+    request = OffsetCommitRequest(group_id=group, topics=[OffsetCommitRequestTopic(name=topic, partitions=partitions)])
+    return running.coordinator.offset_commit(Context(), request)
+
+
+def heartbeat(running: Running, member_id: str, generation: int) -> int:
+    request = HeartbeatRequest(group_id=GROUP, generation_id=generation, member_id=member_id)
+    return int(value(running.coordinator.heartbeat(Context(), request)).error_code)
+
+
+def fetched(running: Running, group: str = GROUP, topic: str = "t") -> tuple[int, int]:
+    """Offset and error of partition 0; the error on top where there is one."""
+    topics = [OffsetFetchRequestTopic(name=topic, partition_indexes=[0])]
+    response = running.coordinator.offset_fetch(
+        Context(api_version=7), OffsetFetchRequest(group_id=group, topics=topics)
+    )
+    if response.error_code:
+        return -1, response.error_code
+    partition = response.topics[0].partitions[0]
+    return partition.committed_offset, partition.error_code
+
+
+def value(deferred: Deferred[Any]) -> Any:
+    assert deferred.filled
+    found: list[Any] = []
+    deferred.then(found.append)
+    return found[0]
+
+
+def commit_error(deferred: Deferred[Any]) -> int:
+    return int(value(deferred).topics[0].partitions[0].error_code)
+
+
+async def stable_member(running: Running) -> str:
+    joining = join(running)
+    await trio.sleep(3.001)
+    member_id: str = value(joining).member_id
+    assert value(sync(running, member_id, 1)).assignment == b"mine"
+    return member_id
+
+
+# ---------------------------------------------------------------- life of a group
+
+
+async def test_a_group_forms_commits_and_times_out(running: Running, autojump_clock: trio.testing.MockClock) -> None:
+    await running.loaded()
+    member_id = await stable_member(running)
+    assert heartbeat(running, member_id, 1) == ErrorCode.NONE
+    await trio.sleep(9.9)
+    assert heartbeat(running, member_id, 1) == ErrorCode.NONE
+    await trio.sleep(10.1)
+    assert heartbeat(running, member_id, 1) == ErrorCode.UNKNOWN_MEMBER_ID
+    (described,) = running.coordinator.describe_groups(Context(), DescribeGroupsRequest(groups=[GROUP])).groups
+    assert described.group_state == "Empty"
+
+
+async def test_a_join_takes_the_initial_delay_and_no_longer(
+    running: Running, autojump_clock: trio.testing.MockClock
+) -> None:
+    await running.loaded()
+    joining = join(running)
+    await trio.sleep(2.999)
+    assert not joining.filled
+    await trio.sleep(0.002)
+    assert value(joining).generation_id == 1
+
+
+async def test_an_offset_is_answered_when_it_is_committed(
+    running: Running, autojump_clock: trio.testing.MockClock
+) -> None:
+    await running.loaded()
+    running.log.hold = True
+    committing = commit(running, 7)
+    assert not committing.filled
+    assert fetched(running) == (-1, 0)
+    running.log.settle()
+    assert commit_error(committing) == ErrorCode.NONE
+    assert fetched(running) == (7, 0)
+
+
+async def test_a_lost_commit_leaves_no_trace(running: Running, autojump_clock: trio.testing.MockClock) -> None:
+    await running.loaded()
+    commit(running, 7)
+    running.log.hold = True
+    committing = commit(running, 8)
+    running.log.settle(ErrorCode.NOT_ENOUGH_REPLICAS)
+    assert commit_error(committing) == ErrorCode.COORDINATOR_NOT_AVAILABLE
+    assert fetched(running) == (7, 0)
+
+
+async def test_fates_are_taken_in_the_order_of_the_writes(
+    running: Running, autojump_clock: trio.testing.MockClock
+) -> None:
+    await running.loaded()
+    running.log.hold = True
+    first, second = commit(running, 1), commit(running, 2)
+    running.log.settle(at=1)
+    assert not second.filled
+    running.log.settle()
+    assert first.filled and second.filled
+    assert fetched(running) == (2, 0)
+
+
+async def test_a_log_that_raises_is_a_lost_write(running: Running, autojump_clock: trio.testing.MockClock) -> None:
+    await running.loaded()
+    running.log.raises = KafkaError(ErrorCode.NOT_LEADER_OR_FOLLOWER)
+    assert commit_error(commit(running, 1)) == ErrorCode.NOT_COORDINATOR
+
+
+async def test_a_stable_fetch_refuses_an_offset_on_its_way(
+    running: Running, autojump_clock: trio.testing.MockClock
+) -> None:
+    await running.loaded()
+    commit(running, 1)
+    running.log.hold = True
+    commit(running, 2)
+    topics = [OffsetFetchRequestTopics(name="t", partition_indexes=[0, 1])]
+    groups = [OffsetFetchRequestGroup(group_id=GROUP, topics=topics)]
+    request = OffsetFetchRequest(groups=groups, require_stable=True)
+    (group,) = running.coordinator.offset_fetch(Context(api_version=8), request).groups
+    errors = [partition.error_code for partition in group.topics[0].partitions]
+    assert errors == [ErrorCode.UNSTABLE_OFFSET_COMMIT, ErrorCode.NONE]
+    assert fetched(running) == (1, 0)
+
+
+# ---------------------------------------------------------------- where a group is
+
+
+async def test_errors_before_during_and_after_leadership(
+    running: Running, autojump_clock: trio.testing.MockClock
+) -> None:
+    assert value(join(running)).error_code == ErrorCode.NOT_COORDINATOR
+    running.log.gate = trio.Event()
+    running.coordinator.on_leader(0, 0)
+    await trio.testing.wait_all_tasks_blocked()
+    loading = ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
+    assert value(join(running)).error_code == loading
+    assert value(sync(running, "m", 1)).error_code == ErrorCode.REBALANCE_IN_PROGRESS
+    assert heartbeat(running, "m", 1) == ErrorCode.NONE
+    assert commit_error(commit(running, 1)) == loading
+    assert fetched(running) == (-1, loading)
+    assert running.coordinator.list_groups(Context(), ListGroupsRequest()).error_code == loading
+    running.log.gate.set()
+    await trio.testing.wait_all_tasks_blocked()
+    assert commit_error(commit(running, 1)) == ErrorCode.NONE
+    running.coordinator.on_not_leader(0, 1)
+    assert commit_error(commit(running, 2)) == ErrorCode.NOT_COORDINATOR
+    running.coordinator.close()
+    assert commit_error(commit(running, 2)) == ErrorCode.COORDINATOR_NOT_AVAILABLE
+
+
+async def test_an_empty_group_id_is_invalid_only_for_members(
+    running: Running, autojump_clock: trio.testing.MockClock
+) -> None:
+    await running.loaded()
+    request = JoinGroupRequest(group_id="", session_timeout_ms=10_000)
+    response = value(running.coordinator.join_group(Context(), request))
+    assert response.error_code == ErrorCode.INVALID_GROUP_ID
+    assert commit_error(commit(running, 1, group="")) == ErrorCode.NONE
+
+
+async def test_unload_answers_what_waits(running: Running, autojump_clock: trio.testing.MockClock) -> None:
+    await running.loaded()
+    joining = join(running)
+    running.log.hold = True
+    committing = commit(running, 1, group="simple")
+    running.coordinator.on_not_leader(0, 1)
+    assert value(joining).error_code == ErrorCode.NOT_COORDINATOR
+    assert commit_error(committing) == ErrorCode.NOT_COORDINATOR
+    running.log.settle()  # known too late: changes and answers nothing
+    await running.loaded(0, 2)
+    assert fetched(running, "simple") == (1, 0)
+
+
+async def test_a_successor_knows_members_and_offsets(running: Running, autojump_clock: trio.testing.MockClock) -> None:
+    await running.loaded()
+    member_id = await stable_member(running)
+    commit(running, 5, group="simple")
+    running.coordinator.on_not_leader(0, 1)
+    await running.loaded(0, 2)
+    assert heartbeat(running, member_id, 1) == ErrorCode.NONE
+    assert value(sync(running, member_id, 1)).assignment == b"mine"
+    assert fetched(running, "simple") == (5, 0)
+    await trio.sleep(10.1)
+    assert heartbeat(running, member_id, 1) == ErrorCode.UNKNOWN_MEMBER_ID
+
+
+# ---------------------------------------------------------------- races of load and unload
+
+
+async def test_hotfix_2436_a_returning_leader_loads_afresh(
+    running: Running, autojump_clock: trio.testing.MockClock
+) -> None:
+    await running.loaded()
+    commit(running, 1)
+    running.coordinator.on_not_leader(0, 1)
+    running.log.records[0].append(offset_record(9))  # the other coordinator's
+    await running.loaded(0, 2)
+    assert fetched(running) == (9, 0)
+
+
+async def test_kafka_4704_a_group_that_became_simple_loads(
+    running: Running, autojump_clock: trio.testing.MockClock
+) -> None:
+    running.log.records[0] = [group_record(), encode(GroupRecord(GROUP, None)), offset_record(4)]
+    await running.loaded()
+    assert fetched(running) == (4, 0)
+    (described,) = running.coordinator.describe_groups(Context(), DescribeGroupsRequest(groups=[GROUP])).groups
+    assert (described.group_state, described.protocol_type) == ("Empty", "")
+
+
+async def test_kafka_16118_a_deleted_replica_is_unloaded_whatever_the_epoch(
+    running: Running, autojump_clock: trio.testing.MockClock
+) -> None:
+    await running.loaded(0, 7)
+    running.coordinator.on_not_leader(0, None)
+    assert commit_error(commit(running, 1)) == ErrorCode.NOT_COORDINATOR
+    await running.loaded(0, 0)  # created anew: epochs start over
+    assert commit_error(commit(running, 1)) == ErrorCode.NONE
+
+
+async def test_kafka_20115_unload_does_not_need_the_log(
+    running: Running, autojump_clock: trio.testing.MockClock
+) -> None:
+    await running.loaded()
+    running.log.hold = True
+    committing = commit(running, 1)
+    running.log.raises = KafkaError(ErrorCode.NOT_LEADER_OR_FOLLOWER)
+    running.coordinator.on_not_leader(0, 1)
+    assert commit_error(committing) == ErrorCode.NOT_COORDINATOR
+
+
+async def test_a_late_load_of_an_older_epoch_changes_nothing(
+    running: Running, autojump_clock: trio.testing.MockClock
+) -> None:
+    running.log.records[0] = [offset_record(1)]
+    old_gate = running.log.gate = trio.Event()
+    running.coordinator.on_leader(0, 1)
+    await trio.testing.wait_all_tasks_blocked()
+    running.coordinator.on_not_leader(0, 2)
+    running.log.records[0] = [offset_record(2)]
+    running.log.gate = None
+    await running.loaded(0, 3)
+    assert fetched(running) == (2, 0)
+    old_gate.set()
+    await trio.testing.wait_all_tasks_blocked()
+    assert fetched(running) == (2, 0)
+    assert running.log.reads == 2
+
+
+async def test_unload_during_load(running: Running, autojump_clock: trio.testing.MockClock) -> None:
+    gate = running.log.gate = trio.Event()
+    running.coordinator.on_leader(0, 1)
+    await trio.testing.wait_all_tasks_blocked()
+    running.coordinator.on_not_leader(0, 2)
+    assert fetched(running) == (-1, ErrorCode.NOT_COORDINATOR)
+    gate.set()
+    await trio.testing.wait_all_tasks_blocked()
+    assert fetched(running) == (-1, ErrorCode.NOT_COORDINATOR)
+
+
+async def test_old_news_is_ignored(running: Running, autojump_clock: trio.testing.MockClock) -> None:
+    await running.loaded(0, 5)
+    running.coordinator.on_not_leader(0, 4)
+    assert commit_error(commit(running, 1)) == ErrorCode.NONE
+    running.coordinator.on_leader(0, 3)
+    running.coordinator.on_leader(0, 5)
+    await trio.testing.wait_all_tasks_blocked()
+    assert running.log.reads == 1
+
+
+async def test_leading_on_into_the_next_epoch_keeps_the_groups(
+    running: Running, autojump_clock: trio.testing.MockClock
+) -> None:
+    await running.loaded(0, 5)
+    joining = join(running)
+    await running.loaded(0, 6)
+    assert running.log.reads == 1
+    assert not joining.filled
+    await running.loaded(0, 8)  # somebody else may have led in between
+    assert running.log.reads == 2
+    assert value(joining).error_code == ErrorCode.NOT_COORDINATOR
+
+
+async def test_a_failing_read_is_tried_again(running: Running, autojump_clock: trio.testing.MockClock) -> None:
+    running.log.records[0] = [offset_record(3)]
+    running.log.read_errors = [KafkaError(ErrorCode.KAFKA_STORAGE_ERROR), OSError("disk")]
+    running.coordinator.on_leader(0, 0)
+    await trio.sleep(1)
+    assert fetched(running) == (3, 0)
+    assert running.log.reads == 3
+
+
+# ---------------------------------------------------------------- loading
+
+
+class SteppingClock:
+    """A clock that a replayed record costs ``step_s``, seen through the reads of the clock."""
+
+    def __init__(self, step_s: float) -> None:
+        self.time = 0.0
+        self.step_s = step_s
+
+    def __call__(self) -> float:
+        self.time += self.step_s
+        return self.time
+
+
+async def test_load_leaves_the_loop_to_others_every_two_milliseconds() -> None:
+    log = MemoryLog()
+    log.records[0] = [offset_record(n) for n in range(3200)]
+
+    async def turns_of_others(step_s: float) -> int:
+        turns, done = 0, False
+
+        async def other() -> None:
+            nonlocal turns
+            while not done:
+                await trio.lowlevel.checkpoint()
+                turns += 1
+
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(other)
+            await load(log, 0, SteppingClock(step_s))
+            done = True
+        return turns
+
+    assert await turns_of_others(MAX_SLICE_S) > 10 * await turns_of_others(0)
+
+
+async def test_kip_915_unknown_key_types_are_skipped_with_one_warning() -> None:
+    log = MemoryLog()
+    unknown = (b"\x00\x03\x00\x01x", b"?")
+    log.records[0] = [unknown, offset_record(1), unknown, unknown, offset_record(2)]
+    with structlog.testing.capture_logs() as logs:
+        state = await load(log, 0, trio.current_time)
+    assert state.offsets[GROUP][TopicPartition("t", 0)].offset == 2
+    assert [(entry["log_level"], entry["key_version"]) for entry in logs] == [("warning", 3)]
+    assert len(log.records[0]) == 5
+
+
+async def test_a_malformed_record_is_reported_and_the_rest_loaded() -> None:
+    log = MemoryLog()
+    key, _ = offset_record(1)
+    log.records[0] = [offset_record(1, "other"), (key, b"\x00\x03\x00"), offset_record(2, "third")]
+    with structlog.testing.capture_logs() as logs:
+        state = await load(log, 0, trio.current_time)
+    assert set(state.offsets) == {"other", "third"}
+    assert [entry["log_level"] for entry in logs] == ["error"]
+
+
+# ---------------------------------------------------------------- deletion and expiry
+
+
+async def test_offsets_of_deleted_partitions_get_tombstones(
+    running: Running, autojump_clock: trio.testing.MockClock
+) -> None:
+    await running.loaded()
+    commit(running, 1)
+    commit(running, 1, topic="other")
+    running.coordinator.on_partitions_deleted([TopicPartition("t", 0)])
+    assert fetched(running) == (-1, 0)
+    assert fetched(running, topic="other") == (1, 0)
+    assert running.log.records[0][-1] == encode(OffsetRecord(GROUP, TopicPartition("t", 0), None))
+
+
+async def test_partitions_deleted_while_loading_are_removed_afterwards(
+    running: Running, autojump_clock: trio.testing.MockClock
+) -> None:
+    running.log.records[0] = [offset_record(1), offset_record(1, partition=1)]
+    gate = running.log.gate = trio.Event()
+    running.coordinator.on_leader(0, 0)
+    await trio.testing.wait_all_tasks_blocked()
+    running.coordinator.on_partitions_deleted([TopicPartition("t", 0)])
+    gate.set()
+    await trio.testing.wait_all_tasks_blocked()
+    assert fetched(running) == (-1, 0)
+
+
+async def test_expired_offsets_go_with_their_group(running: Running, autojump_clock: trio.testing.MockClock) -> None:
+    await running.loaded()
+    commit(running, 1)
+    await trio.sleep(7 * 24 * 3600 - 1)
+    assert fetched(running) == (1, 0)
+    await trio.sleep(601)
+    assert fetched(running) == (-1, 0)
+    assert running.coordinator.list_groups(Context(), ListGroupsRequest()).groups == []
+
+
+async def test_delete_groups_answers_for_each_group(running: Running, autojump_clock: trio.testing.MockClock) -> None:
+    await running.loaded()
+    commit(running, 1, group="simple")
+    await stable_member(running)
+    running.log.hold = True
+    names = [GROUP, "simple", "nobody"]
+    deleting = running.coordinator.delete_groups(Context(), DeleteGroupsRequest(groups_names=names))
+    assert not deleting.filled
+    assert commit_error(commit(running, 2, group="simple")) == ErrorCode.COORDINATOR_NOT_AVAILABLE
+    running.log.settle()
+    errors = {result.group_id: result.error_code for result in value(deleting).results}
+    expected = [ErrorCode.NON_EMPTY_GROUP, ErrorCode.NONE, ErrorCode.GROUP_ID_NOT_FOUND]
+    assert errors == dict(zip(names, expected))
+    assert fetched(running, "simple") == (-1, 0)
+    assert value(running.coordinator.delete_groups(Context(), DeleteGroupsRequest())).results == []
+
+
+async def test_offset_delete_and_leave_through_the_service(
+    running: Running, autojump_clock: trio.testing.MockClock
+) -> None:
+    await running.loaded()
+    commit(running, 1)
+    topics = [OffsetDeleteRequestTopic(name="t", partitions=[OffsetDeleteRequestPartition(partition_index=0)])]
+    deleting = running.coordinator.offset_delete(Context(), OffsetDeleteRequest(group_id=GROUP, topics=topics))
+    assert value(deleting).topics[0].partitions[0].error_code == ErrorCode.NONE
+    assert fetched(running) == (-1, 0)
+    request = LeaveGroupRequest(group_id=GROUP, members=[MemberIdentity(member_id="x")])
+    (left,) = value(running.coordinator.leave_group(Context(api_version=4), request)).members
+    assert left.error_code == ErrorCode.UNKNOWN_MEMBER_ID
+
+
+async def test_groups_are_listed_by_state(running: Running, autojump_clock: trio.testing.MockClock) -> None:
+    await running.loaded()
+    commit(running, 1, group="simple")
+    await stable_member(running)
+    listed: Callable[[list[str]], list[str]] = lambda states: [  # noqa: E731
+        group.group_id
+        for group in running.coordinator.list_groups(Context(), ListGroupsRequest(states_filter=states)).groups
+    ]
+    assert sorted(listed([])) == [GROUP, "simple"]
+    assert listed(["Stable"]) == [GROUP]
+    assert listed(["Empty", "Dead"]) == ["simple"]
+
+
+async def test_authorized_operations_are_told_when_asked_for(
+    running: Running, autojump_clock: trio.testing.MockClock
+) -> None:
+    await running.loaded()
+    request = DescribeGroupsRequest(groups=["nobody"], include_authorized_operations=True)
+    (described,) = running.coordinator.describe_groups(Context(), request).groups
+    assert (described.group_state, described.authorized_operations) == ("Dead", 328)
+
+
+async def test_version_1_of_offset_fetch_repeats_the_error(
+    running: Running, autojump_clock: trio.testing.MockClock
+) -> None:
+    topics = [OffsetFetchRequestTopic(name="t", partition_indexes=[0, 1])]
+    request = OffsetFetchRequest(group_id=GROUP, topics=topics)
+    response = running.coordinator.offset_fetch(Context(api_version=1), request)
+    assert [p.error_code for p in response.topics[0].partitions] == [ErrorCode.NOT_COORDINATOR] * 2
+
+
+async def test_cancelling_run_answers_what_waits(autojump_clock: trio.testing.MockClock) -> None:
+    coordinator = GroupCoordinator(GroupConfig(), LoopClock(), random.Random(1), MemoryLog(), EveryTopic())
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(coordinator.run)
+        running = Running(coordinator, MemoryLog(), EveryTopic())
+        await running.loaded()
+        joining = join(running)
+        nursery.cancel_scope.cancel()
+    assert value(joining).error_code == ErrorCode.COORDINATOR_NOT_AVAILABLE
