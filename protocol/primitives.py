@@ -190,7 +190,8 @@ class Message(Struct):
         return _parts_to_bytes(self.encode_parts(version))
 
 
-_MAX_EXPLAINED_BYTES: Final = 1 << 16
+_MAX_EXPLAINED_BYTES: Final = 4096
+"""A longer message is not read again: a broken peer must not cost much."""
 
 
 def _reason(cls: type[Message], data: memoryview, version: int, error: Exception) -> str:

@@ -9,7 +9,7 @@ import pytest
 from protocol.generated.api_versions import ApiVersionsRequest
 from protocol.generated.create_topics import CreateTopicsRequest
 from protocol.generated.fetch import FetchRequest, FetchResponse
-from protocol.generated.metadata import MetadataRequest
+from protocol.generated.metadata import MetadataRequest, MetadataRequestTopic
 from protocol.generated.produce import PartitionProduceData, ProduceRequest, TopicProduceData
 from protocol.primitives import DecodeError, read_tags, read_uvarint, write_uvarint
 from tests.protocol_tables import Case, cases, full_sample, to_object
@@ -133,3 +133,9 @@ def test_a_huge_number_of_tags_ends_with_the_bytes() -> None:
     write_uvarint(raw, 2**32 - 1)
     with pytest.raises(IndexError):
         read_tags(memoryview(bytes(raw)), 1, raw[0])
+
+
+def test_a_long_broken_message_is_not_read_twice() -> None:
+    wire = MetadataRequest(topics=[MetadataRequestTopic(name="") for _ in range(5000)]).encode(4)
+    with pytest.raises(DecodeError, match=r"MetadataRequest v4: cut short or not valid .* within 10004 bytes"):
+        MetadataRequest.decode(wire[:-1], 4)
