@@ -86,9 +86,8 @@ def _copy_indexes(source: Path, destination: Path, base: str, log_size: int, hig
         if path.exists():
             data = path.read_bytes()
             entries = list(entry.iter_unpack(data[: len(data) // entry.size * entry.size]))
-            kept = [
-                fields for number, fields in enumerate(entries) if fields[1] < limit and (number == 0 or any(fields))
-            ]
+            real = entries[:1] + [fields for fields in entries[1:] if any(fields)]  # a preallocated file ends in zeros
+            kept = [fields for fields in real if fields[1] < limit]
             (destination / path.name).write_bytes(b"".join(entry.pack(*fields) for fields in kept))
     for suffix in (".txnindex", ".snapshot"):
         path = source / (base + suffix)
