@@ -208,3 +208,11 @@ def test_closing_gives_the_buffer_back() -> None:
     connection.close()
     assert connection.idle
     assert connection.next_frame() is None
+
+
+def test_bytes_after_a_request_are_ignored() -> None:
+    """As Kafka does: librdkafka 2.x ends its Metadata request for all topics with three bytes too many."""
+    frame = wire(MetadataRequest(topics=None), 9)[4:] + b"\0\0\0"
+    (request,) = feed(ServerConnection(), struct.pack(">i", len(frame)) + frame)
+    assert request.body == MetadataRequest(topics=None)
+    assert request.size == len(frame)
