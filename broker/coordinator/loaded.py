@@ -14,6 +14,7 @@ from broker.coordinator.shard import Shard, Turn
 from broker.coordinator.timer import DeadlineTimer
 from broker.deferred import Deferred
 from protocol.errors import ErrorCode, KafkaError
+from protocol.primitives import EncodeError
 from runtime.env import Clock
 
 
@@ -98,7 +99,12 @@ class LoadedPartition:
 
     def _append(self, entry: _InFlight) -> None:
         try:
-            fate = self._log.append(self.partition, [encode(record) for record in entry.write.records])
+            records = [encode(record) for record in entry.write.records]
+            fate = self._log.append(self.partition, records)
+        except EncodeError:
+            # Flexible requests may carry names longer than the record formats can hold.
+            entry.error = ErrorCode.MESSAGE_TOO_LARGE
+            return
         except KafkaError as error:
             entry.error = error.code
             return

@@ -187,6 +187,14 @@ async def test_a_log_that_raises_is_a_lost_write(running: Running, autojump_cloc
     assert commit_error(commit(running, 1)) == ErrorCode.NOT_COORDINATOR
 
 
+async def test_a_name_too_long_for_a_record_is_a_lost_write(
+    running: Running, autojump_clock: trio.testing.MockClock
+) -> None:
+    await running.loaded()
+    assert commit_error(commit(running, 1, group="g" * 40_000)) == ErrorCode.INVALID_COMMIT_OFFSET_SIZE
+    assert commit_error(commit(running, 1)) == ErrorCode.NONE
+
+
 async def test_a_stable_fetch_refuses_an_offset_on_its_way(
     running: Running, autojump_clock: trio.testing.MockClock
 ) -> None:

@@ -1,0 +1,236 @@
+"""Random courses of events against what must always hold of a group.
+
+- a generation never goes back, also across a hand-over;
+- every partition of a stable generation has one owner, and members learn nothing but what was committed;
+- replaying the log's bytes gives the durable state, whatever was lost on the way;
+- every request is answered once, and nothing waits for ever.
+"""
+
+from __future__ import annotations
+
+import itertools
+from typing import Any
+
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import Bundle, RuleBasedStateMachine, consumes, initialize, invariant, multiple, rule
+
+from broker.coordinator.config import GroupConfig
+from broker.coordinator.durable import GroupRecord
+from broker.coordinator.group_state import GroupState
+from broker.coordinator.membership import release_groups
+from protocol.errors import ErrorCode
+from tests.unit.coordinator.driver import GROUP, Driver
+
+PARTITIONS = 6
+CLIENTS = 4
+
+
+class GroupMachine(RuleBasedStateMachine):
+    """Clients that join, sync, commit, crash and come back, over a log that loses writes."""
+
+    joins = Bundle("joins")
+
+    @initialize(max_size=st.sampled_from([2, 3, 100]))
+    def start(self, max_size: int) -> None:
+        config = GroupConfig(
+            max_size=max_size, initial_rebalance_delay_ms=1_000, offsets_retention_ms=50_000, min_session_timeout_ms=1
+        )
+        self.driver = Driver(config, auto_commit=False)
+        self.waiting: set[str] = set()
+        self.generations: list[int] = [0]
+        self.committed: int | None = None
+
+    def asked(self, token: str) -> None:
+        self.waiting.add(token)
+
+    # ------------------------------------------------------------ events
+
+    @rule(target=joins, client=st.integers(0, CLIENTS - 1), static=st.booleans(), v=st.sampled_from([3, 5, 7]))
+    def join_new(self, client: int, static: bool, v: int) -> str:
+        instance = f"i{client}" if static and v >= 5 else None
+        token = self.driver.join(client=f"c{client}", v=v, instance=instance, session_ms=10_000, rebalance_ms=15_000)
+        self.asked(token)
+        return token
+
+    @rule(target=joins, token=joins, changed=st.booleans())
+    def join_again(self, token: str, changed: bool) -> Any:
+        member_id = self.member_of(token)
+        if member_id is None:
+            return multiple()
+        again = self.driver.join(
+            member_id,
+            v=7,
+            instance=self.instance_of(member_id),
+            metadata=b"new" if changed else b"",
+            rebalance_ms=15_000,
+        )
+        self.asked(again)
+        return again
+
+    @rule(token=joins)
+    def sync(self, token: str) -> None:
+        response = self.driver.replies.get(token)
+        if response is None or response.error_code:
+            return
+        members = [member.member_id for member in response.members]
+        assignments = self.assign(response.generation_id, members)
+        self.asked(self.driver.sync(response.member_id, response.generation_id, assignments, v=3))
+
+    @rule(settles=st.booleans())
+    def everyone_plays_along(self, settles: bool) -> None:
+        """Members rejoin and sync as they should, the leader last, so that the group gets somewhere."""
+        group = self.driver.shard.groups.get(GROUP)
+        if group is None:
+            return
+        for member in list(group.members.values()):
+            if group.state is GroupState.PREPARING_REBALANCE and member.join is None:
+                instance = member.group_instance_id
+                self.asked(self.driver.join(member.member_id, v=7, instance=instance, rebalance_ms=15_000))
+        for _ in range(3):
+            self.driver.advance(1_000)
+        if group.state is not GroupState.COMPLETING_REBALANCE:
+            return
+        members = sorted(group.members, key=lambda member_id: member_id == group.leader_id)
+        for member_id in members:
+            assignments = self.assign(group.generation_id, members) if member_id == group.leader_id else {}
+            self.asked(self.driver.sync(member_id, group.generation_id, assignments, v=3))
+        if settles:
+            self.driver.settle_all()
+
+    @staticmethod
+    def assign(generation_id: int, members: list[str]) -> dict[str, bytes]:
+        """Each member's share of the partitions, behind the generation it is of."""
+        shares = {m: ",".join(str(p) for p in range(PARTITIONS)[at :: len(members)]) for at, m in enumerate(members)}
+        return {m: f"{generation_id}:{share}".encode() for m, share in shares.items()}
+
+    @rule(token=joins, offset=st.integers(0, 1000), retention=st.sampled_from([-1, 5_000]))
+    def commit(self, token: str, offset: int, retention: int) -> None:
+        response = self.driver.replies.get(token)
+        generation = -1 if response is None else response.generation_id
+        member_id = "" if response is None else response.member_id
+        partitions = {("t", offset % PARTITIONS): offset}
+        self.asked(self.driver.commit(partitions, member_id, generation, retention_ms=retention, leader_epoch=3))
+
+    @rule(token=joins)
+    def heartbeat(self, token: str) -> None:
+        response = self.driver.replies.get(token)
+        if response is not None:
+            self.driver.heartbeat(response.member_id, response.generation_id)
+
+    @rule(token=consumes(joins))
+    def leave(self, token: str) -> None:
+        member_id = self.member_of(token)
+        if member_id is not None:
+            self.driver.leave((member_id, None))
+
+    @rule(lost=st.sampled_from([False, False, False, True]))
+    def settle(self, lost: bool) -> None:
+        if self.driver.in_flight:
+            self.driver.settle(ErrorCode.NOT_ENOUGH_REPLICAS if lost else ErrorCode.NONE)
+
+    @rule(by_ms=st.sampled_from([1, 999, 4_000, 10_000, 60_000]))
+    def advance(self, by_ms: int) -> None:
+        self.driver.advance(by_ms)
+
+    @rule()
+    def expire(self) -> None:
+        self.driver.expire()
+
+    @rule()
+    def delete(self) -> None:
+        self.asked(self.driver.delete_group())
+
+    @rule()
+    def hand_over(self) -> None:
+        """The old coordinator answers what waits; the new one starts from the log."""
+        driver = self.driver
+        turn = driver.turn()
+        release_groups(turn, ErrorCode.NOT_COORDINATOR)
+        driver.perform(turn.out)
+        while driver.in_flight:
+            driver.settle(ErrorCode.NOT_COORDINATOR)
+        assert self.waiting <= set(driver.replies)
+        self.driver = driver.restarted()
+        self.driver.replies = driver.replies
+
+    def member_of(self, token: str) -> str | None:
+        response = self.driver.replies.get(token)
+        if response is None or response.error_code not in (ErrorCode.NONE, ErrorCode.MEMBER_ID_REQUIRED):
+            return None
+        found: str = response.member_id
+        return found
+
+    def instance_of(self, member_id: str) -> str | None:
+        return member_id.split("-")[0] if member_id.startswith("i") else None
+
+    # ------------------------------------------------------------ what always holds
+
+    @invariant()
+    def replaying_the_log_gives_the_durable_state(self) -> None:
+        assert self.driver.replayed() == self.driver.shard.durable
+
+    @invariant()
+    def generations_never_go_back(self) -> None:
+        stored = [r.value.generation_id if r.value else 0 for r in self.driver.log if isinstance(r, GroupRecord)]
+        for before, after in itertools.pairwise(stored):
+            assert after >= before or after == 0, stored
+
+    @invariant()
+    def one_owner_per_partition(self) -> None:
+        stored = self.driver.shard.durable.generations.get(GROUP)
+        if stored is None:
+            return
+        owned: list[str] = []
+        for member in stored.members.values():
+            if member.assignment:
+                generation, _, share = member.assignment.decode().partition(":")
+                assert int(generation) == stored.generation_id
+                owned.extend(part for part in share.split(",") if part)
+        assert len(owned) == len(set(owned))
+
+    @invariant()
+    def a_stable_group_is_what_is_stored(self) -> None:
+        group = self.driver.shard.groups.get(GROUP)
+        if group is not None and group.state is GroupState.STABLE:
+            stored = self.driver.shard.durable.generations[GROUP]
+            assert stored.generation_id == group.generation_id
+
+    @invariant()
+    def the_group_counts_right(self) -> None:
+        group = self.driver.shard.groups.get(GROUP)
+        if group is None:
+            return
+        assert group.awaiting_join == sum(member.join is not None for member in group.members.values())
+        static = {m.group_instance_id: m.member_id for m in group.members.values() if m.group_instance_id}
+        assert group.static_members == static
+        assert (group.leader_id in group.members) == bool(group.members)
+        assert set(group.pending_sync) <= set(group.members)
+        assert not set(group.pending_members) & set(group.members)
+        assert len(group.members) <= 2 * CLIENTS + self.driver.ids
+
+    @invariant()
+    def a_deadline_is_never_missed(self) -> None:
+        group = self.driver.shard.groups.get(GROUP)
+        if group is None or group.state is GroupState.DEAD:
+            return
+        deadlines = [m.deadline_ms for m in group.members.values() if m.deadline_ms is not None]
+        deadlines += group.pending_members.values()
+        deadlines += [d for d in (group.rebalance_deadline_ms, group.sync_deadline_ms) if d is not None]
+        if deadlines:
+            assert group.wake_ms is not None
+            assert group.wake_ms <= min(deadlines)
+
+    def teardown(self) -> None:
+        """With the log healthy and time passing, everything that waits is answered."""
+        if not hasattr(self, "driver"):
+            return
+        self.driver.settle_all()
+        for _ in range(4):
+            self.driver.advance(1_800_000)
+            self.driver.settle_all()
+        assert self.waiting <= set(self.driver.replies)
+
+
+GroupMachine.TestCase.settings = settings(max_examples=200, stateful_step_count=50, deadline=None)
+test_group_invariants = GroupMachine.TestCase
