@@ -97,7 +97,11 @@ class _WatchBridge:
     watch: Watch
 
     def __call__(self, _event: object) -> None:
-        self.store.post(self.watch)
+        self.store.post(self._fire)
+
+    def _fire(self) -> None:
+        if not self.store.closed:
+            self.watch()
 
     def __hash__(self) -> int:
         return hash(self.watch)
@@ -121,6 +125,7 @@ class KazooZk:
     """``ZkStore`` over one kazoo client. Made by ``open_zk``."""
 
     def __init__(self, client: Any) -> None:
+        self.closed = False
         self._client = client
         self._token = trio.lowlevel.current_trio_token()
         self._state = SessionState.SUSPENDED
@@ -147,6 +152,12 @@ class KazooZk:
         self._callbacks[number] = callback
         return lambda: self._callbacks.pop(number, None) and None
 
+    def close(self) -> None:
+        """From now on no watch fires, no state is told and every call is refused."""
+        self.closed = True
+        self._callbacks.clear()
+        self._state = SessionState.LOST
+
     def post(self, callback: Callable[[], None]) -> None:
         """Run ``callback`` in the loop; from any thread."""
         with contextlib.suppress(trio.RunFinishedError):
@@ -165,7 +176,7 @@ class KazooZk:
     def _enter(self, state: SessionState, session_id: int = 0) -> None:
         if state is SessionState.CONNECTED:
             self._session_id = session_id
-        if state is self._state:
+        if state is self._state or self.closed:
             return
         if state is SessionState.LOST:
             self._expiries += 1
@@ -329,6 +340,7 @@ async def open_zk(
     finally:
         if watchdog is not None:
             watchdog.stop()
+        zk.close()
         with trio.CancelScope(shield=True):
             await trio.to_thread.run_sync(_stop, client)
 

@@ -473,11 +473,20 @@ async def test_calls_of_one_session_are_applied_in_order(world: RealWorld | Simu
 
 
 @pytest.mark.trio
-async def test_a_closed_store_refuses_calls() -> None:
-    session = FakeZk().session()
-    session.close()
-    with pytest.raises(ZkSessionExpiredError):
-        await session.get("/")
+async def test_a_closed_store_is_silent_and_refuses_calls(world: RealWorld | SimulatedWorld) -> None:
+    async with world.session() as other:
+        calls = Signals()
+        async with world.session() as zk:
+            await zk.create("/a", b"")
+            await zk.get("/a", calls)
+            await zk.children("/", calls)
+            zk.on_state(calls)
+        await other.set("/a", b"1")
+        await other.sync("/")
+        with pytest.raises(ZkSessionExpiredError):
+            await zk.get("/a")
+        await trio.lowlevel.checkpoint()
+        assert calls.seen == []
 
 
 # ---------------------------------------------------------------- the real one only
