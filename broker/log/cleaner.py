@@ -117,31 +117,32 @@ class LogCleaner:
         return True
 
     def dirty_range(self, log: PartitionLog) -> DirtyRange:
-        """What of ``log`` is dirty now: below the active segment, the last stable offset, ``min.compaction.lag.ms``."""
+        """What of ``log`` is dirty now: whole segments below the active one and the last stable offset, and older than
+        ``min.compaction.lag.ms``.
+        """
         now_ms = self._env.clock.now_ms()
         segments = log.segments
         first_dirty = max(self._first_dirty.get(log.partition, 0), log.log_start_offset, segments[0].base_offset)
         if first_dirty > log.log_end_offset:
             first_dirty = max(log.log_start_offset, segments[0].base_offset)
-        limit = min(segments[-1].base_offset, log.last_stable_offset)
+        settled_ms = now_ms - log.config.min_compaction_lag_ms
+        limit = first_dirty
         clean_bytes = dirty_bytes = 0
         oldest: int | None = None
         for segment, following in pairwise(segments):
             if following.base_offset <= first_dirty:
                 clean_bytes += segment.size_bytes
                 continue
-            if segment.base_offset >= limit:
+            if following.base_offset > log.last_stable_offset:
                 break
-            if log.config.min_compaction_lag_ms > 0 and (
-                segment.largest_timestamp() > now_ms - log.config.min_compaction_lag_ms
-            ):
-                limit = segment.base_offset
+            if log.config.min_compaction_lag_ms > 0 and segment.largest_timestamp() > settled_ms:
                 break
+            limit = following.base_offset
             dirty_bytes += segment.size_bytes
             if oldest is None and segment.size_bytes and log.config.max_compaction_lag_ms < MAX_LONG:
                 oldest = segment.first_timestamp()
         overdue = oldest is not None and now_ms - oldest > log.config.max_compaction_lag_ms
-        return DirtyRange(first_dirty, max(limit, first_dirty), clean_bytes, dirty_bytes, overdue)
+        return DirtyRange(first_dirty, limit, clean_bytes, dirty_bytes, overdue)
 
     # ------------------------------------------------------------ cleaning
 
@@ -149,13 +150,9 @@ class LogCleaner:
         """Compact a log up to the first offset whose keys were not read. Raises ``OSError``, ``KafkaError``."""
         work = TimeSlice(self._env.clock)
         keys = await self._read_keys(log, dirty, work)
-        if keys.end_offset < 0:
-            return
         rules = RetainRules(keys, log.producers.producers, self._env.clock.now_ms(), log.config.delete_retention_ms)
         ends = [segment.base_offset for segment in log.segments[1:]]
         cleanable = [segment for segment, end in zip(log.segments, ends) if segment.base_offset < keys.end_offset]
-        # A segment above what may be cleaned stays as it is, whatever the map covers.
-        cleanable = [segment for segment in cleanable if segment.base_offset < dirty.first_uncleanable]
         transactions = CleanedTransactions(txn for segment in cleanable for txn in segment.txn_index.transactions())
         before = sum(segment.size_bytes for segment in cleanable)
         for group in group_segments(log, cleanable):
@@ -172,21 +169,19 @@ class LogCleaner:
 
     async def _read_keys(self, log: PartitionLog, dirty: DirtyRange, work: TimeSlice) -> KeyOffsets:
         keys = KeyOffsets(self._config.cleaner_dedupe_buffer_bytes)
-        ends = [segment.base_offset for segment in log.segments[1:]]
-        for segment, end in zip(list(log.segments), ends):
-            if end <= dirty.first_dirty:
-                continue
-            if segment.base_offset >= dirty.first_uncleanable:
-                break
+        segments = [
+            segment
+            for segment, following in pairwise(log.segments)
+            if following.base_offset > dirty.first_dirty and segment.base_offset < dirty.first_uncleanable
+        ]
+        transactions = CleanedTransactions(txn for segment in segments for txn in segment.txn_index.transactions())
+        for segment in segments:
             for batch in read_batches(segment):
-                if batch.last_offset < dirty.first_dirty:
-                    continue
-                if batch.base_offset >= dirty.first_uncleanable or not keys.add(batch):
+                if batch.last_offset >= dirty.first_dirty and not keys.add(batch, transactions):
                     return keys
                 if work.due():
                     await work.pause()
-        if keys.end_offset >= 0:
-            keys.end_offset = max(keys.end_offset, dirty.first_uncleanable)
+        keys.end_offset = dirty.first_uncleanable
         return keys
 
     async def _clean_group(

@@ -35,9 +35,16 @@ class KeyOffsets:
     def __len__(self) -> int:
         return len(self._offsets)
 
-    def add(self, batch: RecordBatch) -> bool:
-        """Take a batch's keys in; False when there is no room for all of them, with the batch not counted in."""
-        records = [] if batch.is_control else batch.records()
+    def add(self, batch: RecordBatch, transactions: CleanedTransactions) -> bool:
+        """Take a batch's keys in; False when there is no room for all of them, with the batch not counted in.
+
+        What was aborted hides nothing.
+        """
+        if batch.is_control:
+            transactions.marker_is_needed(batch)
+            records = []
+        else:
+            records = [] if transactions.drops_data(batch) else batch.records()
         if len(self._offsets) and len(self._offsets) + len(records) > self._capacity:
             return False
         for record in records:

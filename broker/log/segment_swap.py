@@ -21,6 +21,8 @@ def commit_cleaned(storage: Storage, directory: str, base_offset: int) -> None:
     txn_index = segment_file(directory, base_offset, _TXN_INDEX)
     if storage.exists(txn_index + CLEANED_SUFFIX):
         storage.rename(txn_index + CLEANED_SUFFIX, txn_index + SWAP_SUFFIX)
+    elif storage.exists(txn_index):  # nothing aborted is left: an empty index takes the old one's place
+        storage.open(txn_index + SWAP_SUFFIX, create=True).close()
     log = segment_file(directory, base_offset, LOG_SUFFIX)
     storage.rename(log + CLEANED_SUFFIX, log + SWAP_SUFFIX)
 

@@ -1,0 +1,266 @@
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from broker.log.cleaner import LogCleaner, group_segments
+from broker.log.compaction import CleanedTransactions, KeyOffsets
+from broker.log.log_directory import LogDirectory
+from broker.log.manager_config import LogManagerConfig
+from broker.log.partition_log import AppendOrigin, PartitionLog
+from protocol.records import CONTROL_ABORT, CONTROL_COMMIT, RecordBatch, build_control_batch
+from tests.log_world import START_MS, Crash, LogWorld, batch, idempotent, read_all, values
+
+pytestmark = pytest.mark.trio
+
+DAY_MS = 86_400_000
+
+
+def cleaner_for(world: LogWorld, log: PartitionLog, **config: Any) -> LogCleaner:
+    cleaner = LogCleaner(world.env, LogManagerConfig(1, "c", (str(world.root),), **config))
+    cleaner.adopt(log, LogDirectory(world.storage, str(world.root)))
+    return cleaner
+
+
+def compacted(world: LogWorld, **config: Any) -> PartitionLog:
+    settings: dict[str, Any] = {"cleanup_policy": ("compact",), "min_cleanable_dirty_ratio": 0.0, **config}
+    return world.create(**settings)
+
+
+def put(log: PartitionLog, **pairs: bytes | None) -> None:
+    log.append_as_leader(batch(*pairs.values(), keys=[name.encode() for name in pairs]), 0)
+    log.advance_high_watermark(log.log_end_offset)
+
+
+async def clean(cleaner: LogCleaner) -> None:
+    while await cleaner.clean_dirtiest():
+        pass
+
+
+async def test_the_last_value_of_each_key_stays_at_its_offset(world: LogWorld) -> None:
+    log = compacted(world)
+    put(log, a=b"1", b=b"1", c=b"1")
+    log.roll()
+    put(log, a=b"2")
+    put(log, b=b"2", d=b"1")
+    log.roll()
+    put(log, c=b"active")
+    cleaner = cleaner_for(world, log)
+    await clean(cleaner)
+    assert values(log) == [(2, b"c", b"1"), (3, b"a", b"2"), (4, b"b", b"2"), (5, b"d", b"1"), (6, b"c", b"active")]
+    assert len(log.segments) == 2
+    assert log.read(0, 1000, upper_bound=7).size_bytes > 0, "offsets that are gone lead to the next there is"
+    assert (world.root / "cleaner-offset-checkpoint").read_bytes() == b"0\n1\nt 0 6\n"
+    assert not await cleaner.clean_dirtiest()
+    again = await world.reopen()
+    assert values(again) == values(log)
+
+
+async def test_cleaned_bytes_stay_readable_for_who_has_them(world: LogWorld) -> None:
+    log = compacted(world)
+    put(log, a=b"1")
+    put(log, a=b"2")
+    log.roll()
+    found = log.read(0, 1000, upper_bound=2).records
+    before = found.read()  # type: ignore[union-attr]
+    await clean(cleaner_for(world, log))
+    assert found.read() == before  # type: ignore[union-attr]
+    assert values(log) == [(1, b"a", b"2")]
+
+
+async def test_a_tombstone_goes_delete_retention_ms_after_the_first_compaction_that_met_it(world: LogWorld) -> None:
+    log = compacted(world, delete_retention_ms=DAY_MS)
+    put(log, a=b"1")
+    put(log, a=None, b=b"1")
+    log.roll()
+    cleaner = cleaner_for(world, log)
+    await clean(cleaner)
+    assert values(log) == [(1, b"a", None), (2, b"b", b"1")]
+    header = read_all(log)[0]
+    assert header.has_delete_horizon and header.base_timestamp == START_MS + DAY_MS and header.verify_crc()
+    assert [record.timestamp for record in header] == [START_MS, START_MS + 1], "records keep their times (KIP-534)"
+    for elapsed_ms, expected in [(DAY_MS, [1, 2, 3]), (DAY_MS + 1, [2, 4])]:
+        world.clock.ms = START_MS + elapsed_ms
+        put(log, c=b"new")
+        log.roll()
+        await clean(cleaner)
+        assert [offset for offset, _, _ in values(log)] == expected
+
+
+async def test_the_last_batch_of_a_producer_stays_without_records(world: LogWorld) -> None:
+    log = compacted(world)
+    log.append_as_leader(idempotent(0, keys=[b"a"]), 0)
+    log.append_as_leader(idempotent(1, keys=[b"a"]), 0)
+    put(log, a=b"other")
+    log.roll()
+    await clean(cleaner_for(world, log))
+    assert values(log) == [(2, b"a", b"other")]
+    kept = read_all(log)[0]
+    assert (kept.base_offset, kept.count, kept.producer_id, kept.last_sequence) == (1, 0, 9, 1)
+    for name in world.names(".snapshot"):
+        world.file(name).unlink()
+    again = await world.reopen()
+    assert again.append_as_leader(idempotent(1, keys=[b"a"]), 0).duplicate
+    assert again.append_as_leader(idempotent(2, keys=[b"a"]), 0).base_offset == 3
+
+
+async def test_only_what_is_old_enough_is_cleaned(world: LogWorld) -> None:
+    log = compacted(world, min_compaction_lag_ms=1000)
+    put(log, a=b"1")
+    log.roll()
+    put(log, a=b"2")
+    log.roll()
+    cleaner = cleaner_for(world, log)
+    await clean(cleaner)
+    assert len(values(log)) == 2
+    world.clock.ms += 1001
+    assert await cleaner.clean_dirtiest()
+    assert [offset for offset, _, _ in values(log)] == [1]
+
+
+async def test_nothing_above_the_last_stable_offset_is_cleaned(world: LogWorld) -> None:
+    log = compacted(world)
+    put(log, a=b"1")
+    log.append_as_leader(idempotent(0, is_transactional=True), 0)
+    put(log, a=b"2")
+    log.roll()
+    cleaner = cleaner_for(world, log)
+    await clean(cleaner)
+    assert [offset for offset, _, _ in values(log)] == [0, 1, 2]
+    log.append_as_leader(build_control_batch(CONTROL_COMMIT, 9, 0, 1, START_MS), 0, origin=AppendOrigin.COORDINATOR)
+    log.advance_high_watermark(4)
+    log.roll()
+    await clean(cleaner)
+    assert [offset for offset, _, _ in values(log)] == [1, 2, 3]
+
+
+async def test_dirty_ratio_and_the_longest_wait(world: LogWorld) -> None:
+    log = compacted(world, min_cleanable_dirty_ratio=0.6, max_compaction_lag_ms=5000)
+    cleaner = cleaner_for(world, log)
+    put(log, a=b"1" * 100)
+    log.roll()
+    await clean(cleaner)
+    put(log, a=b"2" * 100)
+    log.roll()
+    assert cleaner.dirty_range(log).ratio == 0.5
+    assert not await cleaner.clean_dirtiest()
+    world.clock.ms += 5001
+    assert await cleaner.clean_dirtiest()
+    assert [offset for offset, _, _ in values(log)] == [1]
+
+
+async def test_a_log_that_is_not_compacted_is_left_alone(world: LogWorld) -> None:
+    log = world.create()
+    put(log, a=b"1")
+    put(log, a=b"2")
+    log.roll()
+    assert not await cleaner_for(world, log).clean_dirtiest()
+
+
+async def test_more_keys_than_memory_take_several_runs(world: LogWorld) -> None:
+    log = compacted(world)
+    for value in (b"1", b"2"):
+        for number in range(40):
+            put(log, **{f"k{number}": value})
+    log.roll()
+    await clean(cleaner_for(world, log, cleaner_dedupe_buffer_bytes=200 * 15))
+    assert values(log) == [(40 + number, b"k%d" % number, b"2") for number in range(40)]
+
+
+async def test_long_keys_are_told_apart(world: LogWorld) -> None:
+    keys = KeyOffsets(10_000)
+    long = [bytes([letter]) * 100 for letter in b"abc"]
+    first = RecordBatch(batch(b"1", b"1", b"1", keys=long))
+    keys.add(first, CleanedTransactions([]))
+    second = RecordBatch(batch(b"2", keys=long[:1], base_offset=3))
+    keys.add(second, CleanedTransactions([]))
+    assert [keys.is_latest(record) for record in first] == [False, True, True]
+    assert keys.is_latest(second.records()[0]) and keys.end_offset == 4
+
+
+async def test_small_segments_are_put_together(world: LogWorld) -> None:
+    log = compacted(world, segment_bytes=300)
+    for number in range(8):
+        put(log, **{f"k{number}": b"x" * 30})
+        log.roll()
+    groups = group_segments(log, log.segments[:-1])
+    assert [len(group) for group in groups] == [3, 3, 2]
+    before = values(log)
+    await clean(cleaner_for(world, log))
+    assert values(log) == before
+    assert len(log.segments) == 4
+
+
+async def test_aborted_data_goes_and_its_marker_after_it(world: LogWorld) -> None:
+    log = compacted(world, delete_retention_ms=1000)
+    cleaner = cleaner_for(world, log)
+
+    def marker(kind: int, producer_id: int) -> None:
+        data = build_control_batch(kind, producer_id, 0, 1, START_MS)
+        log.append_as_leader(data, 0, origin=AppendOrigin.COORDINATOR)
+        log.advance_high_watermark(log.log_end_offset)
+
+    put(log, a=b"committed before")
+    log.append_as_leader(idempotent(0, keys=[b"a"], producer_id=1, is_transactional=True), 0)
+    log.append_as_leader(idempotent(0, keys=[b"b"], producer_id=2, is_transactional=True), 0)
+    marker(CONTROL_ABORT, 1)
+    marker(CONTROL_COMMIT, 2)
+    put(log, z=b"z")
+    log.roll()
+    await clean(cleaner)
+    kept = [(each.base_offset, each.is_control) for each in read_all(log) if each.count]
+    assert kept == [(0, False), (2, False), (3, True), (4, True), (5, False)]
+    assert log.read(0, 1000, upper_bound=6, include_aborted=True).aborted_transactions == [(1, 1, 3, 2)]
+    # While the producer lives, its last batch stays (without records) and with it the marker. Afterwards a run meets
+    # nothing of the transaction: the marker gets a delete horizon, and goes after it.
+    log.producers.remove_expired(START_MS + DAY_MS)
+    for number in range(4):
+        put(log, z=b"%d" % number)
+        log.roll()
+        world.clock.ms += 1001
+        await clean(cleaner)
+    assert [each.base_offset for each in read_all(log) if each.is_control and each.count] == [4]
+    assert log.read(0, 1000, upper_bound=6, include_aborted=True).aborted_transactions == []
+    assert values(log)[0] == (0, b"a", b"committed before")
+
+
+async def test_a_crash_at_every_change_leaves_each_key_s_last_value(world: LogWorld) -> None:
+    def latest(log: PartitionLog) -> dict[bytes | None, tuple[int, bytes | None]]:
+        return {key: (offset, value) for offset, key, value in values(log)}
+
+    crash_at = 0
+    finished = False
+    while not finished:
+        trial = LogWorld(world.root / str(crash_at))
+        log = compacted(trial, segment_bytes=300)
+        for number in range(20):
+            put(log, **{f"k{number % 4}": b"%d" % number, f"only{number}": b"x"})
+        log.roll()
+        await log.flush()
+        expected, trial.storage.changes, trial.storage.crash_at = latest(log), 0, crash_at
+        cleaner = cleaner_for(trial, log)
+        try:
+            await clean(cleaner)
+            finished = True
+        except Crash:
+            pass
+        trial.storage.crash_at = -1
+        for clean_start in (True, False):
+            again = await trial.reopen(clean=clean_start, cleanup_policy=("compact",))
+            assert latest(again) == expected, crash_at
+            assert again.log_end_offset == log.log_end_offset
+            offsets = [offset for offset, _, _ in values(again)]
+            assert offsets == sorted(set(offsets))
+        crash_at += 1
+    assert crash_at > 40
+
+
+async def test_segments_deleted_under_the_cleaner_are_left_to_their_fate(world: LogWorld) -> None:
+    log = compacted(world)
+    put(log, a=b"1")
+    put(log, a=b"2")
+    log.roll()
+    old = list(log.segments[:1])
+    log.truncate_fully_and_start_at(9)
+    assert not log.replace_segments(old, log.segments[0])

@@ -1,0 +1,266 @@
+from __future__ import annotations
+
+import uuid
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import trio
+import trio.testing
+
+from broker.log.log_config import LogConfig
+from broker.log.log_manager import LogDirError, LogManager, LogManagerConfig
+from protocol.errors import ErrorCode, KafkaError
+from protocol.types import TopicPartition
+from tests.log_world import START_MS, TOPIC_ID, LogWorld, batch, values
+
+pytestmark = pytest.mark.trio
+
+A, B = TopicPartition("a", 0), TopicPartition("a-b", 3)
+
+
+def manager_for(world: LogWorld, *dirs: str, broker_id: int = 1, cluster_id: str = "c", **config: Any) -> LogManager:
+    paths = tuple(str(world.root / name) for name in dirs or ("d",))
+    return LogManager(LogManagerConfig(broker_id, cluster_id, paths, **config), world.env)
+
+
+def put(manager: LogManager, partition: TopicPartition, value: bytes) -> int:
+    log = manager.get(partition)
+    assert log is not None
+    result = log.append_as_leader(batch(value), 0)
+    log.advance_high_watermark(log.log_end_offset)
+    return result.base_offset
+
+
+async def test_logs_are_found_again_after_a_shutdown(world: LogWorld) -> None:
+    manager = manager_for(world, "d", "e")
+    await manager.start()
+    for partition in (A, B):
+        manager.create(partition, TOPIC_ID, 7)
+        put(manager, partition, b"1")
+    assert sorted(Path(log.directory).parent.name for log in manager.logs()) == ["d", "e"]
+    await manager.shutdown()
+    assert (world.root / "d" / ".kafka_cleanshutdown").exists()
+    assert (world.root / "d" / "meta.properties").read_text() == "#\nbroker.id=1\ncluster.id=c\nversion=0\n"
+    again = manager_for(world, "d", "e")
+    await again.start(lambda topic: LogConfig(retention_ms=len(topic)))
+    assert not (world.root / "d" / ".kafka_cleanshutdown").exists(), "a crash while loading is no clean shutdown"
+    found = again.get(B)
+    assert found is not None and found.config.retention_ms == 3
+    assert (found.incarnation, found.topic_id, found.high_watermark, len(values(found))) == (7, TOPIC_ID, 1, 1)
+    again.close_at_once()
+
+
+async def test_logs_are_recovered_after_a_kill(world: LogWorld) -> None:
+    manager = manager_for(world)
+    await manager.start()
+    manager.create(A, TOPIC_ID, 7)
+    put(manager, A, b"1")
+    put(manager, A, b"2")
+    manager.close_at_once()
+    path = world.root / "d" / "a-0" / "00000000000000000000.log"
+    path.write_bytes(path.read_bytes()[:-1])
+    again = manager_for(world)
+    await again.start()
+    assert put(again, A, b"2") == 1
+    again.close_at_once()
+
+
+async def test_a_dir_in_use_is_refused_and_the_others_are_let_go(world: LogWorld) -> None:
+    first = manager_for(world, "d")
+    await first.start()
+    second = manager_for(world, "e", "d")
+    with pytest.raises(LogDirError, match=r"d is in use by another process.*\.lock"):
+        await second.start()
+    first.close_at_once()
+    third = manager_for(world, "d", "e")
+    await third.start()
+    third.close_at_once()
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [({"broker_id": 2}, "belongs to another broker"), ({"cluster_id": "other"}, "belongs to another cluster")],
+)
+async def test_a_dir_of_others_is_refused(world: LogWorld, settings: dict[str, Any], message: str) -> None:
+    manager = manager_for(world)
+    await manager.start()
+    await manager.shutdown()
+    with pytest.raises(LogDirError, match=message):
+        await manager_for(world, **settings).start()
+    again = manager_for(world)
+    await again.start()
+    again.close_at_once()
+
+
+async def test_malformed_meta_properties_are_named(world: LogWorld) -> None:
+    (world.root / "d").mkdir()
+    (world.root / "d" / "meta.properties").write_text("nothing\n")
+    with pytest.raises(LogDirError, match=r"d/meta\.properties: broker\.id is missing"):
+        await manager_for(world).start()
+
+
+async def test_a_deleted_log_leaves_at_once_and_its_files_later(
+    world: LogWorld, autojump_clock: trio.testing.MockClock
+) -> None:
+    manager = manager_for(world, topic_defaults=LogConfig(file_delete_delay_ms=5000))
+    await manager.start()
+    manager.create(A, TOPIC_ID, 7)
+    put(manager, A, b"1")
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(manager.run)
+        manager.delete(A)
+        assert manager.get(A) is None
+        (doomed,) = (world.root / "d").glob("*-delete")
+        assert doomed.name.startswith("a-0.")
+        await trio.sleep(2)  # virtual time: a round of removal
+        assert doomed.exists()
+        world.clock.ms += 5000
+        await trio.sleep(2)  # virtual time: a round of removal
+        assert not doomed.exists()
+        nursery.cancel_scope.cancel()
+    manager.close_at_once()
+
+
+async def test_a_log_made_anew_shares_nothing_with_the_one_before(world: LogWorld) -> None:
+    """KAFKA-12257, 14616, 10548: a re-created topic. Checkpoints of the old log must not cut the new one."""
+    manager = manager_for(world)
+    await manager.start()
+    manager.create(A, TOPIC_ID, 7)
+    for _ in range(5):
+        put(manager, A, b"old")
+    log = manager.get(A)
+    assert log is not None
+    log.delete_records_before(4)
+    await log.flush()
+    await manager._checkpoint_recovery()
+    await manager._checkpoint_starts()
+    manager.delete(A)
+    other = uuid.UUID(int=5)
+    manager.create(A, other, 8)
+    put(manager, A, b"new")
+    manager.close_at_once()
+    again = manager_for(world)
+    await again.start()
+    found = again.get(A)
+    assert found is not None
+    assert (found.topic_id, found.incarnation, values(found)) == (other, 8, [(0, b"k", b"new")])
+    assert [log.partition for log in again.logs()] == [A]
+    again.close_at_once()
+
+
+async def test_checkpoints_are_written_in_the_background(
+    world: LogWorld, autojump_clock: trio.testing.MockClock
+) -> None:
+    manager = manager_for(world)
+    await manager.start()
+    log = manager.create(A, TOPIC_ID, 7)
+    for _ in range(3):
+        put(manager, A, b"1")
+    log.delete_records_before(2)
+    await log.flush()
+    with trio.move_on_after(61):
+        await manager.run()
+    read = {path.name: path.read_text() for path in (world.root / "d").glob("*-checkpoint")}
+    assert read["recovery-point-offset-checkpoint"] == "0\n1\na 0 3\n"
+    assert read["replication-offset-checkpoint"] == "0\n1\na 0 3\n"
+    assert read["log-start-offset-checkpoint"] == "0\n1\na 0 2\n"
+    manager.close_at_once()
+
+
+async def run_until(manager: LogManager, condition: Callable[[], bool]) -> None:
+    """Run the background work until it has done what is waited for; syncs run in threads, so on the real clock."""
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(manager.run)
+        with trio.fail_after(10):
+            while not condition():
+                await trio.sleep(0.001)  # polls: the condition
+        nursery.cancel_scope.cancel()
+
+
+async def test_flushes_by_count_and_by_time_run_in_the_background(world: LogWorld) -> None:
+    manager = manager_for(world, flush_scheduler_interval_ms=5)
+    await manager.start()
+    by_count = manager.create(A, TOPIC_ID, 7, LogConfig(flush_messages=3))
+    by_time = manager.create(B, TOPIC_ID, 7, LogConfig(flush_ms=1000))
+    for _ in range(3):
+        put(manager, A, b"1")
+        put(manager, B, b"1")
+    await run_until(manager, lambda: by_count.recovery_point == 3)
+    assert by_time.recovery_point == 0
+    world.clock.ms += 1000
+    await run_until(manager, lambda: by_time.recovery_point == 3)
+    manager.close_at_once()
+
+
+async def test_retention_and_compaction_run_in_the_background(world: LogWorld) -> None:
+    manager = manager_for(world, retention_check_interval_ms=5, cleaner_backoff_ms=5)
+    await manager.start()
+    expiring = manager.create(A, TOPIC_ID, 7, LogConfig(retention_ms=1000))
+    compacted = manager.create(B, TOPIC_ID, 7, LogConfig(cleanup_policy=("compact",)))
+    for value in (b"1", b"2", b"3"):
+        put(manager, A, value)
+        put(manager, B, value)
+    compacted.roll()
+    world.clock.ms = START_MS + 5000
+    await run_until(manager, lambda: expiring.log_start_offset == 3 and len(values(compacted)) == 1)
+    assert values(compacted) == [(2, b"k", b"3")]
+    await manager.shutdown()
+    assert "a-b 3 3" in (world.root / "d" / "cleaner-offset-checkpoint").read_text()
+
+
+async def test_idle_producers_are_forgotten(world: LogWorld, autojump_clock: trio.testing.MockClock) -> None:
+    manager = manager_for(world, producer_id_expiration_ms=1000, producer_id_expiration_check_interval_ms=1000)
+    await manager.start()
+    log = manager.create(A, TOPIC_ID, 7)
+    log.append_as_leader(batch(b"1", producer_id=9, producer_epoch=0, base_sequence=0), 0)
+    world.clock.ms += 1000
+    with trio.move_on_after(2):
+        await manager.run()
+    assert log.producers.producers == {}
+    manager.close_at_once()
+
+
+async def test_creating_on_a_full_disk_is_a_storage_error(world: LogWorld) -> None:
+    manager = manager_for(world)
+    await manager.start()
+    world.storage.full = True
+    with pytest.raises(KafkaError) as caught:
+        manager.create(A, TOPIC_ID, 7)
+    assert caught.value.code == ErrorCode.KAFKA_STORAGE_ERROR
+    assert manager.get(A) is None
+    world.storage.full = False
+    manager.create(A, TOPIC_ID, 7)
+    with pytest.raises(ValueError, match="a-0 has a log already"):
+        manager.create(A, TOPIC_ID, 7)
+    manager.close_at_once()
+
+
+async def test_log_dirs_are_described(world: LogWorld) -> None:
+    manager = manager_for(world)
+    await manager.start()
+    manager.create(A, TOPIC_ID, 7)
+    put(manager, A, b"1")
+    (described,) = manager.log_dirs()
+    assert described.path == str(world.root / "d")
+    assert described.size_bytes == {A: len(batch(b"1"))}
+    assert 0 < described.usable_bytes <= described.total_bytes
+    manager.close_at_once()
+
+
+async def test_a_partition_in_two_dirs_is_refused(world: LogWorld) -> None:
+    for name in ("d", "e"):
+        (world.root / name / "a-0").mkdir(parents=True)
+    with pytest.raises(LogDirError, match=r"e/a-0 and in .*d/a-0"):
+        await manager_for(world, "d", "e").start()
+
+
+async def test_configuration_by_kafka_s_keys() -> None:
+    values_by_key = {"log.cleaner.backoff.ms": 5, "log.retention.check.interval.ms": 6, "num.io.threads": 8}
+    config = LogManagerConfig.from_values(values_by_key, broker_id=1, cluster_id="c", log_dirs=("d",))
+    assert (config.cleaner_backoff_ms, config.retention_check_interval_ms) == (5, 6)
+    topic = LogConfig.from_values({"cleanup.policy": "compact, delete", "segment.bytes": "100", "retention.ms": -1})
+    assert (topic.cleanup_policy, topic.segment_bytes, topic.retention_ms) == (("compact", "delete"), 100, -1)
+    with pytest.raises(ValueError, match=r"segment\.bytes"):
+        LogConfig.from_values({"segment.bytes": "many"})
