@@ -122,7 +122,8 @@ class _Derivation:
         self._layout_at: Callable[[int], Layout | None] = lambda epoch: layout_at(
             source.manifest, source.partition, epoch
         )
-        self._keys_are_placed = not source.manifest.topic.startswith("__")
+        # Internal topics have their own placement and formats.
+        self._is_internal = source.manifest.topic.startswith("__")
 
     def values(self, row: Row) -> Values:
         batch, record = row.batch, row.record
@@ -145,7 +146,7 @@ class _Derivation:
             return (*header, _marker(record), None, version, None, None)
         key = record.key
         expected = None
-        if key is not None and layout is not None and self._keys_are_placed:
+        if key is not None and layout is not None and not self._is_internal:
             expected = place(positive_hash(key), layout.initial_partition_count, layout.undeleted_partition_count)
         return (*header, None, expected, version, *self._order(record))
 
@@ -156,7 +157,7 @@ class _Derivation:
 
     def _order(self, record: Record) -> tuple[int | None, str | None]:
         value = record.value
-        if self._extract is None or record.key is None or value is None:
+        if self._extract is None or self._is_internal or record.key is None or value is None:
             return None, None
         try:
             return self._extract(value), None

@@ -91,10 +91,11 @@ def _infer_partition(path: Path, partition: int, log_start_offset: int) -> Parti
 
 
 def _read_offsets(path: Path) -> dict[str, int]:
-    """``topic-partition`` to offset from one of the broker's checkpoints; nothing when there is none."""
-    if not path.exists():
+    """``topic-partition`` to offset from a broker's checkpoint; nothing when it is missing or still empty."""
+    text = path.read_text() if path.exists() else ""
+    if not text:
         return {}
-    lines = path.read_text().split("\n")
+    lines = text.split("\n")
     try:
         rows = [line.split(" ") for line in lines[2 : 2 + int(lines[1])]]
         return {f"{topic}-{partition}": int(offset) for topic, partition, offset in rows}

@@ -100,6 +100,7 @@ def test_a_log_directory_is_inferred(tmp_path: Path) -> None:
     (tmp_path / "manifest.json").unlink()
     (tmp_path / "not-a-partition").mkdir()
     (tmp_path / "log-start-offset-checkpoint").write_text("0\n1\nevents 1 5\n")
+    (tmp_path / "cleaner-offset-checkpoint").touch()  # as Kafka leaves it until the first compaction
     (tmp_path / "events-2" / "partition-count-checkpoint").write_text("0\n1\n0 3 3 0\n")
     (topic,) = discover(tmp_path)
     assert topic.inferred

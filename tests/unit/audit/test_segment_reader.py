@@ -173,8 +173,9 @@ def test_placement_follows_the_layout_of_the_leader_epoch() -> None:
     assert {row["layout_version"] for row in rows} == {1}
 
 
-def test_internal_topics_and_markers_have_no_placement() -> None:
-    assert {row["expected_partition"] for row in arrow_rows(FIRST, topic="__consumer_offsets")} == {None}
+def test_internal_topics_and_markers_have_neither_placement_nor_order() -> None:
+    internal = arrow_rows(FIRST, topic="__consumer_offsets", extract=parse_order_by("json:no"))
+    assert {(row["expected_partition"], row["order_value"], row["order_error"]) for row in internal} == {(None,) * 3}
     (marker,) = arrow_rows(build_control_batch(CONTROL_ABORT, 1, 0, 0, T0))
     assert (marker["marker"], marker["expected_partition"], marker["is_control"]) == (CONTROL_ABORT, None, True)
 
