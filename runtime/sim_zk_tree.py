@@ -92,7 +92,7 @@ class Tree:
         def body() -> str:
             check_path(path)
             if make_parents:
-                self._make_parents(parent_of(path))
+                self._make_parents(parent_of(path), path)
             return self._create(path, data, owner, sequence)
 
         return self._transaction(body)
@@ -139,10 +139,14 @@ class Tree:
                 self._versioned(path, version)
                 return -1
 
-    def _make_parents(self, path: str) -> None:
+    def _make_parents(self, path: str, wanted: str) -> None:
+        """Create ``path`` and what is above it; an error names ``wanted``, the path that was asked for."""
         if path not in self._nodes:
-            self._make_parents(parent_of(path))
-            self._create(path, b"", 0, False)
+            self._make_parents(parent_of(path), wanted)
+            try:
+                self._create(path, b"", 0, False)
+            except ZkError as error:
+                raise type(error)(wanted, str(error)) from None
 
     def _create(self, path: str, data: bytes, owner: int, sequence: bool) -> str:
         parent_path = parent_of(path)
@@ -158,7 +162,12 @@ class Tree:
         parent.next_sequence += 1  # like ZooKeeper's: it moves with every child and never goes back
         parent.children[name] = None
         self._nodes[created] = _Node(data, self.zxid, owner)
-        self._undo += [lambda: parent.children.pop(name), lambda: self._nodes.pop(created)]
+
+        def undo() -> None:
+            parent.next_sequence -= 1
+            del parent.children[name], self._nodes[created]
+
+        self._undo.append(undo)
         self._events += [Event(Change.DATA, created), Event(Change.CHILDREN, parent_path)]
         return created
 
