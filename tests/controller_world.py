@@ -1,0 +1,228 @@
+"""Controllers on a simulated ZooKeeper and network, and brokers that only record what they are told."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+import trio
+
+from controller.config import ControllerConfig
+from controller.process import run
+from protocol.errors import ErrorCode
+from protocol.framing import ServerConnection, encode_response
+from protocol.generated.leader_and_isr import (
+    LeaderAndIsrPartitionError,
+    LeaderAndIsrRequest,
+    LeaderAndIsrResponse,
+    LeaderAndIsrTopicError,
+)
+from protocol.generated.stop_replica import StopReplicaPartitionError, StopReplicaRequest, StopReplicaResponse
+from protocol.generated.update_metadata import UpdateMetadataRequest, UpdateMetadataResponse
+from runtime.channel import Channel
+from runtime.env import Env, NoNodeError, Stream
+from runtime.sim_clock import SimClock
+from runtime.sim_network import SimFabric
+from runtime.sim_zk import FakeSession, FakeZk
+from zk_schemas import paths
+from zk_schemas.broker_registration import BrokerRegistration, Endpoint
+from zk_schemas.controller import ControllerZnode
+from zk_schemas.partition_state import PartitionState
+from zk_schemas.topic import TopicZnode
+
+BROKER_PORT = 9092
+
+
+class FakeBroker:
+    """A broker as the controller sees one. ``requests`` holds what it was sent, in order."""
+
+    def __init__(self, world: World, broker_id: int, rack: str | None) -> None:
+        self.id = broker_id
+        self.requests: list[Any] = []
+        self.errors: dict[tuple[str, int], ErrorCode] = {}
+        """``{(topic, partition): error}`` to answer with."""
+        self.answering = trio.Event()
+        self.answering.set()
+        self._world = world
+        self._rack = rack
+        self.session: FakeSession | None = None
+
+    async def register(self) -> None:
+        """Take a new ZooKeeper session and register in it."""
+        self.session = self._world.zk.session()
+        registration = BrokerRegistration([Endpoint("PLAINTEXT", f"broker{self.id}", BROKER_PORT)], rack=self._rack)
+        path = paths.broker_id(self.id)
+        await self.session.create(path, registration.encode(), ephemeral=True, make_parents=True)
+
+    def leave(self) -> None:
+        assert self.session is not None
+        self.session.close()
+
+    def sent(self, kind: type) -> list[Any]:
+        return [request for request in self.requests if isinstance(request, kind)]
+
+    def led(self) -> dict[tuple[str, int], tuple[int, int]]:
+        """``{(topic, partition): (leader, leader epoch)}`` as last told by LeaderAndIsr."""
+        return {
+            (topic.topic_name, state.partition_index): (state.leader, state.leader_epoch)
+            for request in self.sent(LeaderAndIsrRequest)
+            for topic in request.topic_states
+            for state in topic.partition_states
+        }
+
+    def metadata(self) -> dict[tuple[str, int], int]:
+        """``{(topic, partition): leader}`` as last told by UpdateMetadata."""
+        return {
+            (topic.topic_name, state.partition_index): state.leader
+            for request in self.sent(UpdateMetadataRequest)
+            for topic in request.topic_states
+            for state in topic.partition_states
+        }
+
+    async def serve(self, task_status: trio.TaskStatus[None]) -> None:
+        listener = await self._world.fabric.node(f"broker{self.id}").listen(f"broker{self.id}", BROKER_PORT)
+        async with trio.open_nursery() as nursery:
+            task_status.started()
+            while True:
+                nursery.start_soon(self._connection, await listener.accept())
+
+    async def _connection(self, stream: Stream) -> None:
+        frames = ServerConnection()
+        try:
+            while True:
+                await stream.wait_readable()
+                received = await stream.receive_into(frames.buffer())
+                if received == 0:
+                    return
+                frames.received(received)
+                while (request := frames.next_request()) is not None:
+                    self.requests.append(request.body)
+                    await self.answering.wait()
+                    self._world.changed()
+                    header, body = request.header, self._answer(request.body)
+                    await stream.send(encode_response(header.api_key, header.api_version, header.correlation_id, body))
+        except OSError:
+            return
+
+    def _answer(self, request: Any) -> Any:
+        if isinstance(request, UpdateMetadataRequest):
+            return UpdateMetadataResponse()
+        if isinstance(request, LeaderAndIsrRequest):
+            return LeaderAndIsrResponse(
+                topics=[
+                    LeaderAndIsrTopicError(
+                        topic_id=topic.topic_id,
+                        partition_errors=[
+                            LeaderAndIsrPartitionError(
+                                partition_index=state.partition_index,
+                                error_code=self.errors.get((topic.topic_name, state.partition_index), ErrorCode.NONE),
+                            )
+                            for state in topic.partition_states
+                        ],
+                    )
+                    for topic in request.topic_states
+                ]
+            )
+        assert isinstance(request, StopReplicaRequest)
+        return StopReplicaResponse(
+            partition_errors=[
+                StopReplicaPartitionError(
+                    topic_name=topic.topic_name,
+                    partition_index=state.partition_index,
+                    error_code=self.errors.get((topic.topic_name, state.partition_index), ErrorCode.NONE),
+                )
+                for topic in request.topic_states
+                for state in topic.partition_states
+            ]
+        )
+
+
+class World:
+    """One cluster. ``zk`` is the server; ``store`` a session of the test's own."""
+
+    def __init__(self, nursery: trio.Nursery, seed: int = 1) -> None:
+        self.nursery = nursery
+        self.zk = FakeZk()
+        self.fabric = SimFabric(random.Random(seed))
+        self.store = self.zk.session()
+        self.sessions: dict[int, FakeSession] = {}
+        self.scopes: dict[int, trio.CancelScope] = {}
+        self.brokers: dict[int, FakeBroker] = {}
+        self._seed = seed
+        self._changed = trio.Event()
+
+    def changed(self) -> None:
+        event, self._changed = self._changed, trio.Event()
+        event.set()
+
+    async def start_controller(self, controller_id: int = 1000, **keys: object) -> None:
+        """Start one, and return once its listener is bound."""
+        host = f"controller{controller_id}"
+        config = ControllerConfig.parse(
+            {
+                "controller.id": controller_id,
+                "controller.listener": f"PLAINTEXT://{host}:9090",
+                "zookeeper.connect": "simulated",
+                **{name.replace("_", "."): value for name, value in keys.items()},
+            }
+        )
+        session = self.zk.session()
+        env = Env(SimClock(), self.fabric.node(host), random.Random(self._seed + controller_id), zk=session)
+        self.sessions[controller_id] = session
+        scope = self.scopes[controller_id] = trio.CancelScope()
+        ready = trio.Event()
+
+        async def process() -> None:
+            with scope:
+                await run(config, env, on_ready=lambda _host, _port: ready.set())
+
+        self.nursery.start_soon(process)
+        await ready.wait()
+
+    def kill_controller(self, controller_id: int) -> None:
+        """The process ends at once; its session stays until it times out."""
+        self.scopes[controller_id].cancel()
+        self.sessions[controller_id].crash()
+
+    async def start_broker(self, broker_id: int, rack: str | None = None) -> FakeBroker:
+        broker = self.brokers[broker_id] = FakeBroker(self, broker_id, rack)
+        await self.nursery.start(broker.serve)
+        await broker.register()
+        return broker
+
+    async def active(self) -> ControllerZnode | None:
+        try:
+            found = await self.store.get(paths.CONTROLLER)
+        except NoNodeError:
+            return None
+        return ControllerZnode.decode(paths.CONTROLLER, found.data)
+
+    async def request(self, body: Any, version: int | None = None, controller_id: int | None = None) -> Any:
+        """Send a request to a controller, the active one unless named."""
+        if controller_id is None:
+            await self.until(self.active)
+            active = await self.active()
+            assert active is not None
+            controller_id = active.controller_id
+        host = f"controller{controller_id}"
+        async with Channel.open(self.fabric.node("client"), host, 9090, "test") as channel:
+            return await channel.request(body, version=version, timeout_s=120)
+
+    async def topic(self, name: str) -> TopicZnode:
+        return TopicZnode.decode(paths.topic(name), (await self.store.get(paths.topic(name))).data)
+
+    async def state(self, name: str, partition: int) -> PartitionState:
+        path = paths.partition_state(name, partition)
+        return PartitionState.decode(path, (await self.store.get(path)).data)
+
+    async def until(self, condition: Callable[[], Any | Awaitable[Any]], within_s: float = 60) -> Any:
+        """Return the first true value of ``condition``; virtual time, so waiting costs nothing."""
+        with trio.fail_after(within_s):
+            while True:
+                value = condition()
+                if isinstance(value, Awaitable):
+                    value = await value
+                if value:
+                    return value
+                await trio.sleep(0.01)  # polls: virtual time
