@@ -24,6 +24,7 @@ MAX_TIMESTAMP = -3
 _CONSUMER = -1
 _READ_COMMITTED = 1
 _FIRST_MAX_TIMESTAMP_VERSION = 7
+_FIRST_LEADER_EPOCH_VERSION = 4
 
 
 def handle(ctx: RequestContext, request: ListOffsetsRequest) -> Answer:
@@ -48,6 +49,8 @@ def _find(
         timestamp, offset, epoch = _lookup(partition, request, asked.timestamp)
     except KafkaError as error:
         return ListOffsetsPartitionResponse(partition_index=index, error_code=error.code)
+    if ctx.api_version < _FIRST_LEADER_EPOCH_VERSION:
+        epoch = -1
     return ListOffsetsPartitionResponse(partition_index=index, timestamp=timestamp, offset=offset, leader_epoch=epoch)
 
 
