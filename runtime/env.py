@@ -246,11 +246,19 @@ class CheckOp:
 
 ZkOp: TypeAlias = CreateOp | SetOp | DeleteOp | CheckOp
 Watch: TypeAlias = Callable[[], None]
-"""Called once, in the event loop, when the watched thing changed. It only marks something dirty; a task reads."""
+"""Called once, in the event loop, when the watched thing changed or the connection was lost (changes may be missed then).
+
+It only marks something dirty; a task reads. Equal callbacks on one path count as one watch.
+"""
 
 
 class ZkStore(Protocol):
-    """A ZooKeeper session, its successors after expiry included."""
+    """A ZooKeeper session, its successors after expiry included.
+
+    Calls of one session are applied in the order in which they were made, and a watch fires before a read shows the
+    change. Calls raise ``ZkError``; without a connection they fail at once (``ZkConnectionError``), after expiry and
+    until the next session with ``ZkSessionExpiredError``; neither was sent. A session that is closed stays silent.
+    """
 
     @property
     def state(self) -> SessionState: ...
@@ -263,26 +271,36 @@ class ZkStore(Protocol):
         """Call ``callback`` in the event loop at every change of state; returns what unregisters it."""
         ...
 
-    async def get(self, path: str, watch: Watch | None = None) -> Znode: ...
+    async def get(self, path: str, watch: Watch | None = None) -> Znode:
+        """Data and stat; the watch fires when the znode is written or deleted. ``NoNodeError`` leaves no watch."""
+        ...
+
     async def exists(self, path: str, watch: Watch | None = None) -> Znode | None:
         """The stat with empty data, or None; the watch fires on creation too."""
         ...
 
     async def children(self, path: str, watch: Watch | None = None) -> list[str]:
-        """Names of the children, sorted."""
+        """Names of the children, sorted; the watch fires when one comes or goes."""
         ...
 
     async def create(
         self, path: str, data: bytes, *, ephemeral: bool = False, sequence: bool = False, make_parents: bool = False
     ) -> str:
-        """Create and return the path (with its number when ``sequence``)."""
+        """Create and return the path, with ten digits appended that only grow when ``sequence``.
+
+        ``NodeExistsError``; ``NoNodeError`` when the parent is missing, unless ``make_parents``. An ephemeral znode is
+        deleted with the session and has no children.
+        """
         ...
 
     async def set(self, path: str, data: bytes, version: int = -1) -> int:
-        """Write and return the new version."""
+        """Write and return the new version; ``BadVersionError`` unless ``version`` is -1 or the current one."""
         ...
 
-    async def delete(self, path: str, version: int = -1) -> None: ...
+    async def delete(self, path: str, version: int = -1) -> None:
+        """``NotEmptyError`` when it has children; ``version`` as in ``set``."""
+        ...
+
     async def multi(self, ops: Sequence[ZkOp]) -> list[int]:
         """All or nothing. Returns the new version for each op (0 for create, -1 for delete and check).
 
