@@ -48,6 +48,8 @@ def _decode(path: str, data: bytes, fields: int) -> list[list[str]]:
         lines = data.decode().splitlines()
     except UnicodeDecodeError as error:
         raise MalformedFileError(path, "not text") from error
+    if not data.endswith(b"\n"):  # a number that lost its last digits would still be a number
+        raise MalformedFileError(path, "the last line is cut off")
     if len(lines) < 2 or lines[0].strip() != "0" or not lines[1].strip().isdecimal():
         raise MalformedFileError(path, "the first two lines must be the version 0 and a count")
     count, entries = int(lines[1]), [line.split() for line in lines[2:] if line.strip()]

@@ -201,8 +201,8 @@ class LogCleaner:
                 await self._copy(segment, cleaned, rules, transactions, work)
             for txn in transactions.take_kept():
                 cleaned.txn_index.append(txn)
-            cleaned.seal()
             await cleaned.file.sync()
+            await cleaned.sync_indexes()
             if log.replace_segments(group, cleaned):
                 return True
         except BaseException:

@@ -6,6 +6,7 @@ bad one, and their indexes, the leader epochs and the producers are built again.
 
 from __future__ import annotations
 
+import contextlib
 from dataclasses import dataclass
 
 import structlog
@@ -119,7 +120,11 @@ class _Loader:
             if index < first and self._is_sound(segment, is_last=is_last):
                 continue
             limit = MAX_RELATIVE_OFFSET + segment.base_offset if is_last else bases[index + 1] - 1
-            if await self._recover(segment, limit) and index >= first and not is_last:
+            damaged = await self._recover(segment, limit)
+            if index < first:  # below the recovery point, where no flush will come again
+                with contextlib.suppress(OSError):
+                    await segment.sync_indexes()
+            elif damaged and not is_last:
                 self._drop_after(index)
                 break
             if self._work.due():

@@ -1,0 +1,110 @@
+"""A machine that goes down and forgets what was not synced: what ``flush`` returned for stays."""
+
+from __future__ import annotations
+
+import random
+
+import trio
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from broker.log.log_config import LogConfig
+from broker.log.log_manager import LogManager, LogManagerConfig
+from protocol.types import TopicPartition
+from runtime.env import Env
+from runtime.sim_storage import SimDisk
+from tests.log_world import START_MS, TOPIC_ID, ManualClock, idempotent, values
+
+PLAIN, COMPACTED = TopicPartition("plain", 0), TopicPartition("compacted", 0)
+CONFIGS = {
+    "plain": LogConfig(segment_bytes=400, index_interval_bytes=50),
+    "compacted": LogConfig(
+        segment_bytes=400, index_interval_bytes=50, cleanup_policy=("compact",), min_cleanable_dirty_ratio=0.0
+    ),
+}
+KEYS = [b"a", b"b", b"c"]
+steps = st.lists(
+    st.one_of(
+        st.tuples(st.just("append"), st.integers(1, 6)),
+        st.tuples(st.sampled_from(["flush", "checkpoint", "clean", "power loss", "kill", "restart"]), st.just(0)),
+    ),
+    max_size=20,
+)
+
+
+class Machine:
+    """A disk, the broker's logs on it, and what was promised."""
+
+    def __init__(self, seed: int) -> None:
+        self.disk = SimDisk(random.Random(seed))
+        self.written: dict[TopicPartition, list[bytes]] = {PLAIN: [], COMPACTED: []}
+        self.durable = {PLAIN: 0, COMPACTED: 0}
+
+    async def start(self) -> None:
+        self.storage = self.disk.mount()
+        env = Env(ManualClock(), None, random.Random(1), self.storage)  # type: ignore[arg-type]
+        self.manager = LogManager(LogManagerConfig(1, "c", ("/d",)), env)
+        await self.manager.start(CONFIGS.__getitem__)
+        for partition in (PLAIN, COMPACTED):
+            log = self.manager.get(partition) or self.manager.create(partition, TOPIC_ID, 1, CONFIGS[partition.topic])
+            log.advance_high_watermark(log.log_end_offset)
+            self.check(partition)
+
+    def check(self, partition: TopicPartition) -> None:
+        log = self.manager.get(partition)
+        assert log is not None
+        end = log.log_end_offset
+        assert self.durable[partition] <= end <= len(self.written[partition])
+        del self.written[partition][end:]
+        self.durable[partition] = min(self.durable[partition], end)
+        found = values(log)
+        assert all(self.written[partition][offset] == key for offset, key, _ in found)
+        if partition is PLAIN:
+            assert [offset for offset, _, _ in found] == list(range(end))
+        last = {key: offset for offset, key in enumerate(self.written[partition])}
+        assert {key: offset for offset, key, _ in found} == last
+        timed = log.offset_of_max_timestamp()
+        assert timed is None if end == 0 else timed == (START_MS + end - 1, end - 1, 0)
+
+    def append(self, partition: TopicPartition, count: int) -> None:
+        log = self.manager.get(partition)
+        assert log is not None
+        for _ in range(count):
+            offset = log.log_end_offset
+            key = KEYS[offset * 7 % 3]
+            log.append_as_leader(idempotent(offset, keys=[key], timestamp=START_MS + offset), 0)
+            self.written[partition].append(key)
+        log.advance_high_watermark(log.log_end_offset)
+
+    async def step(self, name: str, count: int) -> None:
+        if name == "append":
+            for partition in (PLAIN, COMPACTED):
+                self.append(partition, count)
+        elif name == "flush":
+            for log in self.manager.logs():
+                await log.flush()
+                self.durable[log.partition] = log.log_end_offset
+        elif name == "checkpoint":
+            await self.manager._checkpoint_recovery()
+        elif name == "clean":
+            await self.manager.cleaner.clean_dirtiest()
+        elif name == "restart":
+            await self.manager.shutdown()
+            self.durable = {log.partition: log.log_end_offset for log in self.manager.logs()}
+            await self.start()
+        else:
+            (self.disk.crash if name == "power loss" else self.disk.kill)(self.storage)
+            await self.start()
+
+
+@settings(max_examples=80, deadline=None)
+@given(steps, st.integers(0, 1000))
+def test_what_was_flushed_survives_a_power_loss(course: list[tuple[str, int]], seed: int) -> None:
+    async def run() -> None:
+        machine = Machine(seed)
+        await machine.start()
+        for name, count in course:
+            await machine.step(name, count)
+        await machine.step("power loss", 0)
+
+    trio.run(run)
