@@ -246,7 +246,7 @@ class CheckOp:
 
 ZkOp: TypeAlias = CreateOp | SetOp | DeleteOp | CheckOp
 Watch: TypeAlias = Callable[[], None]
-"""Called once, in the event loop, when the watched thing changed or the connection was lost (changes may be missed then).
+"""Called once, in the event loop, when the watched thing changed, or may have: the connection was lost.
 
 It only marks something dirty; a task reads. Equal callbacks on one path count as one watch.
 """
@@ -272,7 +272,7 @@ class ZkStore(Protocol):
         ...
 
     async def get(self, path: str, watch: Watch | None = None) -> Znode:
-        """Data and stat; the watch fires when the znode is written or deleted. ``NoNodeError`` leaves no watch."""
+        """Data and stat; the watch fires when the znode is written or deleted. After ``NoNodeError`` none can be relied on."""
         ...
 
     async def exists(self, path: str, watch: Watch | None = None) -> Znode | None:
