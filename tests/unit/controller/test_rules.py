@@ -1,0 +1,138 @@
+"""Tables and small rules: state machines, topic names, configuration, packing of multis, the event queue."""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+import trio
+
+from controller.config import ControllerConfig, gather
+from controller.events import AdminCall, BrokersChanged, EventQueue, TopicChanged
+from controller.replication_policy import replication_refusal
+from controller.states import (
+    VALID_PREVIOUS_PARTITION_STATUSES,
+    VALID_PREVIOUS_REPLICA_STATUSES,
+    IllegalTransitionError,
+    PartitionStatus,
+    ReplicaStatus,
+)
+from controller.store import MAX_BYTES, MAX_OPERATIONS, chunks
+from controller.topic_names import colliding, name_problem
+from controller.topics import new_topic_id
+from runtime.env import DeleteOp, SetOp
+from zk_schemas.config_def import ConfigError
+from zk_schemas.znode import format_id
+
+KEYS = {"controller.id": "1000", "zookeeper.connect": "localhost:2181"}
+
+
+def test_partitions_move_only_as_the_table_says() -> None:
+    for target, previous in VALID_PREVIOUS_PARTITION_STATUSES.items():
+        for status in PartitionStatus:
+            if status in previous:
+                assert status.enter(target) is target
+            else:
+                with pytest.raises(IllegalTransitionError):
+                    status.enter(target)
+    assert VALID_PREVIOUS_PARTITION_STATUSES.keys() == set(PartitionStatus)
+
+
+def test_replicas_move_only_as_the_table_says() -> None:
+    for target, previous in VALID_PREVIOUS_REPLICA_STATUSES.items():
+        for status in ReplicaStatus:
+            if status in previous:
+                assert status.enter(target) is target
+            else:
+                with pytest.raises(IllegalTransitionError):
+                    status.enter(target)
+    assert VALID_PREVIOUS_REPLICA_STATUSES.keys() == set(ReplicaStatus)
+
+
+@pytest.mark.parametrize("name", ["a", "a.b_c-D9", "x" * 249, "..."])
+def test_valid_names(name: str) -> None:
+    assert name_problem(name) is None
+
+
+@pytest.mark.parametrize("name", ["", ".", "..", "x" * 250, "a/b", "a b", "ä", "a\n"])
+def test_invalid_names(name: str) -> None:
+    assert name_problem(name)
+
+
+@pytest.mark.parametrize(
+    ("name", "existing", "collision"),
+    [
+        ("a.b", ["a_b"], "a_b"),
+        ("a_b", ["a.b"], "a.b"),
+        ("a.b", ["a.b"], None),
+        ("a.b_c", ["a_b.c"], "a_b.c"),
+        ("ab", ["a_b"], None),
+    ],
+)
+def test_names_that_collide_in_metrics(name: str, existing: list[str], collision: str | None) -> None:
+    assert colliding(name, existing) == collision
+
+
+def test_one_replica_only_until_there_are_followers() -> None:
+    assert replication_refusal(1) is None
+    assert "2" in (replication_refusal(2) or "")
+
+
+def test_topic_ids_never_begin_with_a_dash() -> None:
+    rng = random.Random(1)
+    ids = [new_topic_id(rng) for _ in range(500)]
+    assert len(set(ids)) == 500
+    assert not any(format_id(topic_id).startswith("-") for topic_id in ids)
+
+
+def test_multis_keep_groups_together_and_stay_within_the_limits() -> None:
+    groups = [[DeleteOp(f"/a/{i}/x"), DeleteOp(f"/a/{i}")] for i in range(400)]
+    packed = chunks(groups)
+    assert [op for ops in packed for op in ops] == [op for group in groups for op in group]
+    assert all(len(ops) < MAX_OPERATIONS and len(ops) % 2 == 0 for ops in packed)
+    large = chunks([[SetOp("/x", bytes(MAX_BYTES // 3))] for _ in range(5)])
+    assert [len(ops) for ops in large] == [2, 2, 1]
+    assert chunks([]) == []
+
+
+def test_configuration() -> None:
+    config = ControllerConfig.parse({**KEYS, "controller.listener": "PLAINTEXT://h:0", "num.partitions": 6})
+    assert (config.controller_id, config.host, config.port, config.num_partitions) == (1000, "h", 0, 6)
+    assert config.zookeeper_connection_timeout_ms == config.zookeeper_session_timeout_ms == 18_000
+
+
+@pytest.mark.parametrize(
+    ("given", "words"),
+    [
+        ({"controller.id": "999"}, "999 is not at least 1000"),
+        ({"controller.lisener": "x"}, "did you mean controller.listener"),
+        ({"controller.listener": "SSL://h:1"}, "PLAINTEXT://host:port"),
+        ({"controller.listener": "PLAINTEXT://h"}, "PLAINTEXT://host:port"),
+        ({"controller.listener": "PLAINTEXT://h:99999"}, "controller.listener"),
+    ],
+)
+def test_configuration_errors(given: dict[str, str], words: str) -> None:
+    with pytest.raises(ConfigError, match=words):
+        ControllerConfig.parse({**KEYS, **given})
+
+
+def test_later_sources_win() -> None:
+    environ = {"KAFKA_NUM_PARTITIONS": "2", "ANABRANCH_NUM_PARTITIONS": "3", "HOME": "x"}
+    assert gather("num.partitions=1\ncontroller.id=1000", "f", {}, [])["num.partitions"] == "1"
+    assert gather("num.partitions=1", "f", environ, [])["num.partitions"] == "3"
+    assert gather("num.partitions=1", "f", environ, ["num.partitions=4"])["num.partitions"] == "4"
+    with pytest.raises(ConfigError, match="needs key=value"):
+        gather(None, "", {}, ["oops"])
+
+
+@pytest.mark.trio
+async def test_the_queue_holds_a_mark_once_and_keeps_order() -> None:
+    queue = EventQueue()
+    call = AdminCall(19, None, 7)
+    for event in (BrokersChanged(), TopicChanged("t"), call, BrokersChanged(), TopicChanged("u"), TopicChanged("t")):
+        queue.put(event)
+    assert await queue.drain() == [BrokersChanged(), TopicChanged("t"), call, TopicChanged("u")]
+    assert queue.watch(TopicChanged("t")) is queue.watch(TopicChanged("t"))
+    with trio.move_on_after(0) as scope:
+        await queue.drain()
+    assert scope.cancelled_caught
