@@ -22,6 +22,7 @@ from broker.producer_ids import ProducerIds
 from broker.registration import Registration
 from broker.replication.purgatory import Purgatory
 from broker.replication.replica_manager import ReplicaManager
+from broker.topic_creation import TopicCreator
 from broker.topic_names import OFFSETS_TOPIC
 from protocol.errors import ErrorCode, KafkaError
 from protocol.generated.api_versions import ApiVersion
@@ -78,6 +79,7 @@ class Node:
         slots = config.values["max.incremental.fetch.session.cache.slots"]
         self.fetch_sessions = FetchSessionCache(slots, env.clock, env.rng, self.purgatory)
         self.controller = ControllerClient(env, zk, f"broker-{config.broker_id}")
+        self.topic_creator = TopicCreator(self)
         self.producer_ids = ProducerIds(zk, config.broker_id)
         dynamic.on_topics_changed = self._settings_changed
 

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+import structlog
+import trio
+
 from broker.topic_names import OFFSETS_TOPIC
 from protocol.errors import ErrorCode, KafkaError
 from protocol.generated.create_topics import (
@@ -17,7 +20,10 @@ if TYPE_CHECKING:
     from broker.node import Node
 
 CREATE_TOPICS_VERSION = 7
-_WAIT_FOR_LEADERS_S = 1.0
+MAX_WAIT_S = 1.0
+"""The longest a Metadata request is held back for a topic that is being created."""
+
+logger = structlog.get_logger(__name__)
 
 
 def refused(response: CreateTopicsResponse) -> bool:
@@ -41,35 +47,66 @@ def offsets_topic(node: Node) -> CreatableTopic:
     )
 
 
-async def auto_create(node: Node, names: list[str]) -> dict[str, ErrorCode]:
-    """Create topics with the broker's defaults. Returns what Metadata says of each that has no leaders yet."""
-    values = node.config.values
-    topics = [
-        offsets_topic(node)
-        if name == OFFSETS_TOPIC
-        else CreatableTopic(
-            name=name,
-            num_partitions=values["num.partitions"],
-            replication_factor=values["default.replication.factor"],
-        )
-        for name in names
-    ]
-    timeout_s = values["request.timeout.ms"] / 1000
-    request = CreateTopicsRequest(topics=topics, timeout_ms=values["request.timeout.ms"])
-    try:
-        response = await node.controller.request(request, CREATE_TOPICS_VERSION, timeout_s, refused)
-    except KafkaError:
-        return dict.fromkeys(names, ErrorCode.LEADER_NOT_AVAILABLE)
-    errors = {}
-    for topic in response.topics:
-        if topic.error_code in (ErrorCode.NONE, ErrorCode.TOPIC_ALREADY_EXISTS, ErrorCode.REQUEST_TIMED_OUT):
-            errors[topic.name] = ErrorCode.LEADER_NOT_AVAILABLE
+class TopicCreator:
+    """Asks the controller for topics, each once at a time, however many clients want it."""
+
+    def __init__(self, node: Node) -> None:
+        self._node = node
+        self._errors: dict[str, ErrorCode] = {}
+        self._running: dict[str, trio.Event] = {}
+
+    def start(self, names: list[str]) -> bool:
+        """Begin to create topics with the broker's defaults; whether that was news for one of them."""
+        fresh = [name for name in names if name not in self._running]
+        for name in fresh:
+            self._running[name] = trio.Event()
+            self._node.nursery.start_soon(self._create, name)
+        return bool(fresh)
+
+    async def create(self, names: list[str]) -> dict[str, ErrorCode]:
+        """Create topics, and wait a moment for leaders unless somebody does already.
+
+        Returns what Metadata says of each that has none yet: LEADER_NOT_AVAILABLE, or why it could not be created. The
+        wait is short, for the client's next requests stand behind the answer; creating goes on after it.
+        """
+        node = self._node
+        if self.start(names):
+            with trio.move_on_after(MAX_WAIT_S):
+                for event in [self._running[name] for name in names]:
+                    await event.wait()
+                await node.wait_for_metadata(
+                    lambda: all(name in self._errors or node.metadata.has_leaders(name) for name in names), MAX_WAIT_S
+                )
+        return {name: self._errors.get(name, ErrorCode.LEADER_NOT_AVAILABLE) for name in names}
+
+    async def _create(self, name: str) -> None:
+        try:
+            code = await self._ask(name)
+            if code in (ErrorCode.NONE, ErrorCode.TOPIC_ALREADY_EXISTS, ErrorCode.REQUEST_TIMED_OUT):
+                self._errors.pop(name, None)
+            else:
+                self._errors[name] = code
+        finally:
+            self._running.pop(name).set()
+
+    async def _ask(self, name: str) -> ErrorCode:
+        node = self._node
+        values = node.config.values
+        if name == OFFSETS_TOPIC:
+            topic = offsets_topic(node)
         else:
-            errors[topic.name] = ErrorCode.of(topic.error_code)
-    await node.wait_for_metadata(
-        lambda: all(
-            node.metadata.has_leaders(name) for name, code in errors.items() if code is ErrorCode.LEADER_NOT_AVAILABLE
-        ),
-        _WAIT_FOR_LEADERS_S,
-    )
-    return errors
+            topic = CreatableTopic(
+                name=name,
+                num_partitions=values["num.partitions"],
+                replication_factor=values["default.replication.factor"],
+            )
+        timeout_ms = values["request.timeout.ms"]
+        request = CreateTopicsRequest(topics=[topic], timeout_ms=timeout_ms)
+        try:
+            response = await node.controller.request(request, CREATE_TOPICS_VERSION, timeout_ms / 1000, refused)
+        except KafkaError as error:
+            return error.code
+        result = response.topics[0]
+        if result.error_code:
+            logger.warning("topic.not_created", topic=name, error=result.error_message)
+        return ErrorCode.of(result.error_code)

@@ -7,7 +7,6 @@ partition has a leader: COORDINATOR_NOT_AVAILABLE. Skipped: transaction coordina
 from __future__ import annotations
 
 from broker.request_context import Answer, RequestContext
-from broker.topic_creation import auto_create
 from broker.topic_names import OFFSETS_TOPIC
 from protocol.errors import ErrorCode
 from protocol.generated.find_coordinator import Coordinator, FindCoordinatorRequest, FindCoordinatorResponse
@@ -18,14 +17,9 @@ _FIRST_BATCHED_VERSION = 4
 
 
 def handle(ctx: RequestContext, request: FindCoordinatorRequest) -> Answer:
-    if request.key_type != _GROUP or OFFSETS_TOPIC in ctx.node.metadata.topics:
-        return _response(ctx, request)
-
-    async def create() -> FindCoordinatorResponse:
-        await auto_create(ctx.node, [OFFSETS_TOPIC])
-        return _response(ctx, request)
-
-    return ctx.node.later(create, lambda _error: _response(ctx, request))
+    if request.key_type == _GROUP and OFFSETS_TOPIC not in ctx.node.metadata.topics:
+        ctx.node.topic_creator.start([OFFSETS_TOPIC])
+    return _response(ctx, request)
 
 
 def _response(ctx: RequestContext, request: FindCoordinatorRequest) -> FindCoordinatorResponse:

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from broker.metadata_cache import PartitionInfo, TopicInfo
 from broker.request_context import Answer, RequestContext
-from broker.topic_creation import auto_create
 from broker.topic_names import INTERNAL_TOPICS, is_legal
 from protocol.errors import ErrorCode
 from protocol.generated.metadata import (
@@ -47,7 +46,7 @@ def _missing(ctx: RequestContext, asked: list[MetadataRequestTopic]) -> list[str
 
 def _after_creation(ctx: RequestContext, asked: list[MetadataRequestTopic], missing: list[str]) -> Answer:
     async def create() -> MetadataResponse:
-        errors = await auto_create(ctx.node, missing)
+        errors = await ctx.node.topic_creator.create(missing)
         return _response(ctx, [_topic(ctx, topic, errors) for topic in asked])
 
     def failed(_error: object) -> MetadataResponse:
