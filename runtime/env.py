@@ -272,7 +272,10 @@ class ZkStore(Protocol):
         ...
 
     async def get(self, path: str, watch: Watch | None = None) -> Znode:
-        """Data and stat; the watch fires when the znode is written or deleted. After ``NoNodeError`` none can be relied on."""
+        """Data and stat; the watch fires when the znode is written or deleted.
+
+        After ``NoNodeError`` no watch can be relied on: use ``exists`` to wait for a znode.
+        """
         ...
 
     async def exists(self, path: str, watch: Watch | None = None) -> Znode | None:
