@@ -46,27 +46,27 @@ class GroupMachine(RuleBasedStateMachine):
 
     # ------------------------------------------------------------ events
 
-    @rule(target=joins, client=st.integers(0, CLIENTS - 1), static=st.booleans(), v=st.sampled_from([3, 5, 7]))
+    @rule(target=joins, client=st.integers(0, CLIENTS - 1), static=st.booleans(), v=st.sampled_from([3, 3, 5, 5, 7]))
     def join_new(self, client: int, static: bool, v: int) -> str:
         instance = f"i{client}" if static and v >= 5 else None
         token = self.driver.join(client=f"c{client}", v=v, instance=instance, session_ms=10_000, rebalance_ms=15_000)
         self.asked(token)
         return token
 
-    @rule(target=joins, token=joins, changed=st.booleans())
-    def join_again(self, token: str, changed: bool) -> Any:
+    @rule(target=joins, token=joins, changed=st.booleans(), times=st.integers(1, 2))
+    def join_again(self, token: str, changed: bool, times: int) -> Any:
+        """A member rejoins; twice when its connection broke meanwhile."""
         member_id = self.member_of(token)
         if member_id is None:
             return multiple()
-        again = self.driver.join(
-            member_id,
-            v=7,
-            instance=self.instance_of(member_id),
-            metadata=b"new" if changed else b"",
-            rebalance_ms=15_000,
-        )
-        self.asked(again)
-        return again
+        metadata = b"new" if changed else b""
+        instance = self.instance_of(member_id)
+        again = [
+            self.driver.join(member_id, v=7, instance=instance, metadata=metadata, rebalance_ms=15_000)
+            for _ in range(times)
+        ]
+        self.waiting.update(again)
+        return multiple(*again)
 
     @rule(token=joins)
     def sync(self, token: str) -> None:
@@ -129,19 +129,21 @@ class GroupMachine(RuleBasedStateMachine):
         if self.driver.in_flight:
             self.driver.settle(ErrorCode.NOT_ENOUGH_REPLICAS if lost else ErrorCode.NONE)
 
-    @rule(by_ms=st.sampled_from([1, 999, 4_000, 10_000, 60_000]))
+    @rule(by_ms=st.sampled_from([1, 999, 999, 4_000, 4_000, 10_000]))
     def advance(self, by_ms: int) -> None:
         self.driver.advance(by_ms)
 
-    @rule()
-    def expire(self) -> None:
-        self.driver.expire()
+    @rule(what=st.sampled_from(["wait", "expire", "delete", "hand over", "hand over"]))
+    def once_in_a_while(self, what: str) -> None:
+        if what == "wait":
+            self.driver.advance(60_000)
+        elif what == "expire":
+            self.driver.expire()
+        elif what == "delete":
+            self.asked(self.driver.delete_group())
+        else:
+            self.hand_over()
 
-    @rule()
-    def delete(self) -> None:
-        self.asked(self.driver.delete_group())
-
-    @rule()
     def hand_over(self) -> None:
         """The old coordinator answers what waits; the new one starts from the log."""
         driver = self.driver
@@ -188,6 +190,7 @@ class GroupMachine(RuleBasedStateMachine):
                 assert int(generation) == stored.generation_id
                 owned.extend(part for part in share.split(",") if part)
         assert len(owned) == len(set(owned))
+        assert len(owned) == (PARTITIONS if stored.members else 0)
 
     @invariant()
     def a_stable_group_is_what_is_stored(self) -> None:
