@@ -14,6 +14,11 @@ from protocol.errors import ErrorCode, KafkaError
 WALL_START_MS = 1_600_000_000_000
 
 
+async def pass_time(seconds: float) -> None:
+    """Let virtual time pass: tests take ``autojump_clock``, so that nothing waits."""
+    await trio.sleep(seconds)  # virtual time: see above
+
+
 class LoopClock:
     """Wall clock and monotonic clock on the event loop's time."""
 

@@ -40,7 +40,7 @@ from protocol.generated.sync_group import SyncGroupRequest, SyncGroupRequestAssi
 from protocol.types import TopicPartition
 from tests.unit.coordinator.conftest import Running
 from tests.unit.coordinator.driver import Context
-from tests.unit.coordinator.fakes import EveryTopic, LoopClock, MemoryLog
+from tests.unit.coordinator.fakes import EveryTopic, LoopClock, MemoryLog, pass_time
 
 pytestmark = pytest.mark.trio
 
@@ -113,7 +113,7 @@ def commit_error(deferred: Deferred[Any]) -> int:
 
 async def stable_member(running: Running) -> str:
     joining = join(running)
-    await trio.sleep(3.001)
+    await pass_time(3.001)
     member_id: str = value(joining).member_id
     assert value(sync(running, member_id, 1)).assignment == b"mine"
     return member_id
@@ -126,9 +126,9 @@ async def test_a_group_forms_commits_and_times_out(running: Running, autojump_cl
     await running.loaded()
     member_id = await stable_member(running)
     assert heartbeat(running, member_id, 1) == ErrorCode.NONE
-    await trio.sleep(9.9)
+    await pass_time(9.9)
     assert heartbeat(running, member_id, 1) == ErrorCode.NONE
-    await trio.sleep(10.1)
+    await pass_time(10.1)
     assert heartbeat(running, member_id, 1) == ErrorCode.UNKNOWN_MEMBER_ID
     (described,) = running.coordinator.describe_groups(Context(), DescribeGroupsRequest(groups=[GROUP])).groups
     assert described.group_state == "Empty"
@@ -139,9 +139,9 @@ async def test_a_join_takes_the_initial_delay_and_no_longer(
 ) -> None:
     await running.loaded()
     joining = join(running)
-    await trio.sleep(2.999)
+    await pass_time(2.999)
     assert not joining.filled
-    await trio.sleep(0.002)
+    await pass_time(0.002)
     assert value(joining).generation_id == 1
 
 
@@ -269,7 +269,7 @@ async def test_a_successor_knows_members_and_offsets(running: Running, autojump_
     assert heartbeat(running, member_id, 1) == ErrorCode.NONE
     assert value(sync(running, member_id, 1)).assignment == b"mine"
     assert fetched(running, "simple") == (5, 0)
-    await trio.sleep(10.1)
+    await pass_time(10.1)
     assert heartbeat(running, member_id, 1) == ErrorCode.UNKNOWN_MEMBER_ID
 
 
@@ -374,7 +374,7 @@ async def test_a_failing_read_is_tried_again(running: Running, autojump_clock: t
     running.log.records[0] = [offset_record(3)]
     running.log.read_errors = [KafkaError(ErrorCode.KAFKA_STORAGE_ERROR), OSError("disk")]
     running.coordinator.on_leader(0, 0)
-    await trio.sleep(1)
+    await pass_time(1)
     assert fetched(running) == (3, 0)
     assert running.log.reads == 3
 
@@ -468,9 +468,9 @@ async def test_partitions_deleted_while_loading_are_removed_afterwards(
 async def test_expired_offsets_go_with_their_group(running: Running, autojump_clock: trio.testing.MockClock) -> None:
     await running.loaded()
     commit(running, 1)
-    await trio.sleep(7 * 24 * 3600 - 1)
+    await pass_time(7 * 24 * 3600 - 1)
     assert fetched(running) == (1, 0)
-    await trio.sleep(601)
+    await pass_time(601)
     assert fetched(running) == (-1, 0)
     assert running.coordinator.list_groups(Context(), ListGroupsRequest()).groups == []
 

@@ -9,6 +9,7 @@ import trio
 import trio.testing
 
 from broker.coordinator.timer import DeadlineTimer
+from tests.unit.coordinator.fakes import pass_time
 
 pytestmark = pytest.mark.trio
 
@@ -32,9 +33,9 @@ async def test_deadlines_fire_in_order(nursery: trio.Nursery, autojump_clock: tr
     nursery.start_soon(fired.timer.run)
     for key, at_ms in (("c", 3_000), ("a", 1_000), ("b", 2_000)):
         fired.timer.set(key, at_ms)
-    await trio.sleep(2.5)
+    await pass_time(2.5)
     assert fired.keys == [("a", 1_000), ("b", 2_000)]
-    await trio.sleep(1)
+    await pass_time(1)
     assert fired.keys[2:] == [("c", 3_000)]
 
 
@@ -43,9 +44,9 @@ async def test_a_deadline_only_moves_earlier(nursery: trio.Nursery, autojump_clo
     nursery.start_soon(fired.timer.run)
     fired.timer.set("a", 2_000)
     fired.timer.set("a", 3_000)
-    await trio.sleep(0.5)
+    await pass_time(0.5)
     fired.timer.set("a", 1_000)
-    await trio.sleep(5)
+    await pass_time(5)
     assert fired.keys == [("a", 1_000)]
 
 
@@ -55,7 +56,7 @@ async def test_a_cancelled_key_does_not_fire(nursery: trio.Nursery, autojump_clo
     fired.timer.set("a", 1_000)
     fired.timer.set("b", 1_000)
     fired.timer.cancel("a")
-    await trio.sleep(2)
+    await pass_time(2)
     assert fired.keys == [("b", 1_000)]
     assert len(fired.timer) == 0
 
@@ -68,7 +69,7 @@ async def test_a_deadline_in_the_past_that_is_set_while_firing_does_not_starve_o
     nursery.start_soon(fired.timer.run)
     fired.timer.set("a", 1_000)
     fired.timer.set("b", 1_000)
-    await trio.sleep(1.5)
+    await pass_time(1.5)
     assert fired.keys == [("a", 1_000), ("b", 1_000), ("a", 0)]
 
 
