@@ -138,6 +138,7 @@ class Leadership:
                     _log.error(
                         "cannot load a partition of the offsets topic; trying again",
                         topic_partition=loading.partition,
+                        leader_epoch=loading.leader_epoch,
                         error=str(error),
                         retry_s=retry_s,
                     )

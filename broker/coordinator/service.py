@@ -12,7 +12,6 @@ import uuid
 from collections.abc import Callable, Hashable, Iterable
 from typing import TypeVar
 
-import structlog
 import trio
 
 from broker.coordinator import admin, expiry, fetch_response, join, membership, offsets, sync
@@ -50,8 +49,6 @@ R = TypeVar("R")
 GROUP_OPERATIONS = 1 << 3 | 1 << 6 | 1 << 8
 """Authorized operations of a group where nothing restricts them: READ, DELETE, DESCRIBE (Kafka ``AclOperation``)."""
 GROUPS_PER_SWEEP_SLICE = 64
-
-_log = structlog.get_logger(__name__)
 
 
 class GroupCoordinator:
