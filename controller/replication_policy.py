@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 MAX_REPLICATION_FACTOR = 1
+INTERNAL_TOPICS = frozenset({"__consumer_offsets", "__transaction_state"})
 
 
 def replication_refusal(replication_factor: int) -> str | None:
@@ -13,3 +14,8 @@ def replication_refusal(replication_factor: int) -> str | None:
         f"replication factor {replication_factor} is not supported yet: "
         f"this version keeps {MAX_REPLICATION_FACTOR} replica of each partition"
     )
+
+
+def granted_replication_factor(topic: str, asked: int) -> int:
+    """What a topic gets. Internal topics are asked for by brokers, with Kafka's default of 3: they get what there is."""
+    return min(asked, MAX_REPLICATION_FACTOR) if topic in INTERNAL_TOPICS else asked

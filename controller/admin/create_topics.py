@@ -12,7 +12,7 @@ from collections import Counter
 from controller.admin.outcome import Outcome, Wait
 from controller.assignment import assign_replicas
 from controller.context import Context
-from controller.replication_policy import replication_refusal
+from controller.replication_policy import granted_replication_factor, replication_refusal
 from controller.store import ImageStaleError
 from controller.topic_names import colliding, name_problem
 from controller.topics import new_topic_id
@@ -124,7 +124,8 @@ def _assignment(context: Context, topic: CreatableTopic) -> dict[int, list[int]]
         return dict(sorted(given.items()))
     config = context.config
     partitions = config.num_partitions if topic.num_partitions == _NOT_GIVEN else topic.num_partitions
-    factor = config.default_replication_factor if topic.replication_factor == _NOT_GIVEN else topic.replication_factor
+    asked = config.default_replication_factor if topic.replication_factor == _NOT_GIVEN else topic.replication_factor
+    factor = granted_replication_factor(topic.name, asked)
     if partitions <= 0:
         raise KafkaError(ErrorCode.INVALID_PARTITIONS, "Number of partitions must be larger than 0.")
     if factor <= 0:

@@ -130,6 +130,11 @@ async def test_minus_one_means_the_controllers_defaults(nursery: trio.Nursery, a
     assert (await world.request(creation("t", -1, -1))).topics[0].num_partitions == 4
 
 
+async def test_internal_topics_get_the_replicas_there_are(world: World) -> None:
+    response = await world.request(creation("__consumer_offsets", 50, 3))
+    assert (response.topics[0].error_code, response.topics[0].replication_factor) == (ErrorCode.NONE, 1)
+
+
 async def test_validate_only_writes_nothing(world: World) -> None:
     response = await world.request(creation("t", validate_only=True))
     assert response.topics[0].error_code == ErrorCode.NONE
