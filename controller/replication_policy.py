@@ -17,5 +17,5 @@ def replication_refusal(replication_factor: int) -> str | None:
 
 
 def granted_replication_factor(topic: str, asked: int) -> int:
-    """What a topic gets. Internal topics are asked for by brokers, with Kafka's default of 3: they get what there is."""
+    """What a topic gets. Brokers ask for internal topics with Kafka's default of 3: those get what there is."""
     return min(asked, MAX_REPLICATION_FACTOR) if topic in INTERNAL_TOPICS else asked
