@@ -46,6 +46,8 @@ class LogDirectory:
         self.path = path
         self.was_clean = False
         """Whether the last shutdown wrote everything."""
+        self.log_count = 0
+        """Logs in the dir, for the choice of a new one's place."""
         self._unlock: Callable[[], None] | None = None
         self._written: dict[str, Mapping[TopicPartition, int]] = {}
 
@@ -109,15 +111,18 @@ class LogDirectory:
     # ------------------------------------------------------------ checkpoints
 
     def read_checkpoints(self) -> dict[TopicPartition, Checkpoints]:
-        """What the three files say, by partition. A malformed file counts as missing: more is recovered then."""
-        recovery, start, high = (
+        """What the four files say, by partition. A malformed file counts as missing: more is recovered then."""
+        files = [
             self.read_offsets(name)
-            for name in (RECOVERY_POINT_CHECKPOINT, LOG_START_CHECKPOINT, HIGH_WATERMARK_CHECKPOINT)
-        )
-        return {
-            partition: Checkpoints(recovery.get(partition, 0), start.get(partition, 0), high.get(partition, 0))
-            for partition in {*recovery, *start, *high}
-        }
+            for name in (
+                RECOVERY_POINT_CHECKPOINT,
+                LOG_START_CHECKPOINT,
+                HIGH_WATERMARK_CHECKPOINT,
+                CLEANER_CHECKPOINT,
+            )
+        ]
+        partitions = {partition for offsets in files for partition in offsets}
+        return {partition: Checkpoints(*(offsets.get(partition, 0) for offsets in files)) for partition in partitions}
 
     def read_offsets(self, name: str) -> dict[TopicPartition, int]:
         """One checkpoint file; empty when it is missing or malformed."""
@@ -146,8 +151,13 @@ class LogDirectory:
         self.write_offsets(HIGH_WATERMARK_CHECKPOINT, {log.partition: log.high_watermark for log in logs})
 
     def write_cleaner_offsets(self, offsets: Mapping[TopicPartition, int]) -> None:
-        """Write ``cleaner-offset-checkpoint``: where each log's dirty part begins."""
-        self.write_offsets(CLEANER_CHECKPOINT, offsets)
+        """Write ``cleaner-offset-checkpoint``: where each log's dirty part begins.
+
+        To the disk, for nothing else tells a gap that compaction made from lost records.
+        """
+        if self._written.get(CLEANER_CHECKPOINT) != offsets:
+            self._storage.write_atomic(join(self.path, CLEANER_CHECKPOINT), encode_offsets(offsets))
+            self._written[CLEANER_CHECKPOINT] = dict(offsets)
 
     def write_offsets(self, name: str, offsets: Mapping[TopicPartition, int]) -> None:
         """Replace a checkpoint file, unless it says the same already."""

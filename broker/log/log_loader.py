@@ -41,6 +41,8 @@ class Checkpoints:
     recovery_point: int = 0
     log_start_offset: int = 0
     high_watermark: int = 0
+    first_dirty_offset: int = 0
+    """The log was compacted up to here: offsets below may be missing."""
 
 
 async def open_log(
@@ -116,19 +118,18 @@ class _Loader:
             return
         first = self._first_to_recover(clean, bases)
         for index, segment in enumerate(self._segments):
+            if self._work.due():
+                await self._work.pause()
             is_last = index == len(self._segments) - 1
             if index < first and self._is_sound(segment, is_last=is_last):
                 continue
-            limit = MAX_RELATIVE_OFFSET + segment.base_offset if is_last else bases[index + 1] - 1
-            damaged = await self._recover(segment, limit)
+            damaged = await self._recover(segment, None if is_last else bases[index + 1])
             if index < first:  # below the recovery point, where no flush will come again
                 with contextlib.suppress(OSError):
                     await segment.sync_indexes()
             elif damaged and not is_last:
                 self._drop_after(index)
                 break
-            if self._work.due():
-                await self._work.pause()
         self._end_offset = self._load_end()
 
     def _first_to_recover(self, clean: bool, bases: list[int]) -> int:
@@ -159,8 +160,12 @@ class _Loader:
             segment.release()
         return sound
 
-    async def _recover(self, segment: LogSegment, last_allowed: int) -> bool:
-        """Read a segment batch by batch, build its indexes, cut it before the first bad batch; whether it was cut."""
+    async def _recover(self, segment: LogSegment, following: int | None) -> bool:
+        """Read a segment batch by batch, build its indexes, cut it before the first bad batch.
+
+        ``following`` is the next segment's base offset. True when the log ends here: damage, or records are missing.
+        """
+        last_allowed = MAX_RELATIVE_OFFSET + segment.base_offset if following is None else following - 1
         file = segment.file
         size = file.size()
         reader = BatchReader(file, size)
@@ -181,6 +186,8 @@ class _Loader:
             next_offset = batch.next_offset
             if self._work.due():
                 await self._work.pause()
+        if not damage and following is not None and self._lacks_records(next_offset, following):
+            damage = f"the file ends before offset {next_offset}, the next begins with {following}"
         if damage:
             self._log.warning(
                 "log.truncated",
@@ -198,6 +205,10 @@ class _Loader:
         except OSError as error:  # a full disk does not keep anyone from reading; the next flush writes them
             self._log.warning("log.indexes_not_written", file=file.path, error=str(error))
         return bool(damage)
+
+    def _lacks_records(self, end_offset: int, following: int) -> bool:
+        """Whether offsets are missing between two segments that compaction cannot have taken."""
+        return end_offset < following and not self._config.compacts and following > self._checkpoints.first_dirty_offset
 
     def _drop_after(self, index: int) -> None:
         """The log ends in segment ``index``: what follows is behind a hole."""

@@ -140,8 +140,7 @@ class LogManager:
         """A new log, in the dir with the fewest. Raises ``ValueError`` when it exists, KAFKA_STORAGE_ERROR 56."""
         if partition in self._logs:
             raise ValueError(f"{partition} has a log already")
-        homes = list(self._homes.values())
-        directory = min(self._directories.values(), key=homes.count)
+        directory = min(self._directories.values(), key=lambda home: home.log_count)
         try:
             if directory.path in self._stale:
                 self._write_checkpoints(directory)
@@ -172,6 +171,7 @@ class LogManager:
         except OSError as error:
             raise _storage_error(f"{partition}: the log cannot be deleted", error) from error
         del self._logs[partition], self._homes[partition]
+        directory.log_count -= 1
         self._to_flush.pop(partition, None)
         self.cleaner.forget(partition)
         self._stale[directory.path] = directory
@@ -195,6 +195,7 @@ class LogManager:
     def _adopt(self, log: PartitionLog, directory: LogDirectory) -> None:
         self._logs[log.partition] = log
         self._homes[log.partition] = directory
+        directory.log_count += 1
         log.on_flush_needed = self._want_flush
         log.on_log_start_moved = self._log_start_moved
         self.cleaner.adopt(log, directory)

@@ -61,10 +61,12 @@ class Machine:
         assert all(self.written[partition][offset] == key for offset, key, _ in found)
         if partition is PLAIN:
             assert [offset for offset, _, _ in found] == list(range(end))
-        last = {key: offset for offset, key in enumerate(self.written[partition])}
-        assert {key: offset for offset, key, _ in found} == last
-        timed = log.offset_of_max_timestamp()
-        assert timed is None if end == 0 else timed == (START_MS + end - 1, end - 1, 0)
+            timed = log.offset_of_max_timestamp()
+            assert timed is None if end == 0 else timed == (START_MS + end - 1, end - 1, 0)
+        # Of what was not flushed a compacted log may lose a part in the middle: a gap is nothing special there.
+        durable = {key: offset for offset, key in enumerate(self.written[partition][: self.durable[partition]])}
+        last = {key: offset for offset, key, _ in found}
+        assert all(last[key] >= offset for key, offset in durable.items())
 
     def append(self, partition: TopicPartition, count: int) -> None:
         log = self.manager.get(partition)

@@ -97,6 +97,18 @@ async def test_segments_behind_a_bad_batch_go(world: LogWorld) -> None:
     assert all(int(name[:20]) <= 2 for name in world.names(".snapshot"))
 
 
+async def test_a_hole_between_segments_ends_the_log_unless_compaction_made_it(world: LogWorld) -> None:
+    fill(world.create(segment_bytes=3 * SIZE), 9)
+    world.file(LOG).write_bytes(world.file(LOG).read_bytes()[: 2 * SIZE])
+    again = await world.reopen(checkpoints=Checkpoints(first_dirty_offset=3))
+    assert [record[0] for record in values(again)] == [0, 1, 3, 4, 5, 6, 7, 8]
+    again = await world.reopen(cleanup_policy=("compact",))
+    assert again.log_end_offset == 9
+    again = await world.reopen()
+    assert [record[0] for record in values(again)] == [0, 1]
+    assert again.log_end_offset == 2
+
+
 async def test_segments_below_the_recovery_point_are_not_read(world: LogWorld) -> None:
     fill(world.create(segment_bytes=3 * SIZE), 9)
     world.file(LOG).write_bytes(flipped(world.file(LOG).read_bytes()))
