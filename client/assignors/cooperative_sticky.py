@@ -82,15 +82,24 @@ def sticky_assign(
     free.sort(key=lambda tp: (len(candidates[tp.topic]), tp))
     for tp in free:
         held[min(candidates[tp.topic], key=lambda m: len(held[m]))].add(tp)
-    moved = True
-    while moved:
-        moved = False
-        for member_id in sorted(held, key=lambda m: -len(held[m])):
-            # What this member owned before is the last to leave it.
-            for tp in sorted(held[member_id], key=lambda tp: (owners.get(tp) == member_id, tp)):
-                least = min(candidates[tp.topic], key=lambda m: len(held[m]))
-                if len(held[least]) + 1 < len(held[member_id]):
-                    held[member_id].discard(tp)
-                    held[least].add(tp)
-                    moved = True
+    while _move_one(held, candidates, owners):
+        pass
     return held
+
+
+def _move_one(
+    held: dict[str, set[TopicPartition]], candidates: dict[str, list[str]], owners: dict[TopicPartition, str]
+) -> bool:
+    """Move one partition from the member with the most that can spare one; False when loads are even.
+
+    One at a time, or a member would give away what the next most loaded one should.
+    """
+    for member_id in sorted(held, key=lambda m: -len(held[m])):
+        # What this member owned before is the last to leave it.
+        for tp in sorted(held[member_id], key=lambda tp: (owners.get(tp) == member_id, tp)):
+            least = min(candidates[tp.topic], key=lambda m: len(held[m]))
+            if len(held[least]) + 1 < len(held[member_id]):
+                held[member_id].discard(tp)
+                held[least].add(tp)
+                return True
+    return False

@@ -152,13 +152,16 @@ def test_full_buffer_blocks_and_then_gives_up(run: Run) -> None:
         broker = FakeBroker({"t": 1})
         broker.faults[T0] = deque([Fault(ErrorCode.NOT_ENOUGH_REPLICAS)] * 1000)
         async with broker.running():
-            producer = Producer(
-                bootstrap_servers=broker.address, buffer_memory=2000, max_block_ms=100, retry_backoff_ms=5
-            )
-            with pytest.raises(BufferExhaustedError):
-                async with producer:
+
+            async def fill() -> None:
+                async with Producer(
+                    bootstrap_servers=broker.address, buffer_memory=2000, max_block_ms=100, retry_backoff_ms=5
+                ) as producer:
                     for _ in range(3):
                         await producer.send("t", value=b"x" * 900)
+
+            with pytest.raises(BufferExhaustedError):
+                await fill()
 
     run(check)
 

@@ -1,0 +1,189 @@
+"""Batches, sequences and outcomes, decided without a broker."""
+
+from __future__ import annotations
+
+import pytest
+
+from client.accumulator import Accumulator, BatchResult, Outcome, PartitionQueue, ProducerBatch, decide
+from client.errors import ErrorCode, KafkaTimeoutError
+from protocol.compression import CompressionType
+from protocol.records import RecordBatch
+from protocol.types import TopicPartition
+
+T0 = TopicPartition("t", 0)
+
+
+def accumulator(**changes: int) -> Accumulator:
+    settings = {"batch_size": 120, "linger_ms": 10, "buffer_memory": 10_000, "delivery_timeout_ms": 1000} | changes
+    return Accumulator(**settings, compression=CompressionType.NONE, max_in_flight=5, idempotent=True)
+
+
+def send(acc: Accumulator, value: bytes, now_ms: float = 0) -> None:
+    if acc.append("t", 0, None, value, (), 0) is None:
+        acc.append_to_new_batch("t", 0, None, value, (), 0, now_ms)
+
+
+def queue_with(acc: Accumulator, batches: int) -> PartitionQueue:
+    """A partition with so many full batches of two records, ready under producer 7."""
+    for number in range(2 * batches):
+        send(acc, b"%020d" % number)
+    queue = acc.queues[T0]
+    assert len(queue.waiting) == batches
+    queue.adopt(7, 0)
+    return queue
+
+
+def take(acc: Accumulator, queue: PartitionQueue, count: int) -> list[ProducerBatch]:
+    return [acc.take(queue) for _ in range(count)]
+
+
+def test_linger_full_and_flush_make_a_batch_ready() -> None:
+    acc = accumulator()
+    send(acc, b"x")
+    queue = acc.queues[T0]
+    assert acc.sendable(queue, 4, memory_short=False) == (False, 6)
+    assert acc.sendable(queue, 10, memory_short=False)[0]
+    assert acc.sendable(queue, 4, memory_short=True)[0]
+    acc.flushing = 1
+    assert acc.sendable(queue, 4, memory_short=False)[0]
+    acc.flushing = 0
+    send(acc, b"y" * 60)
+    assert len(queue.waiting) == 2
+    assert acc.sendable(queue, 4, memory_short=False)[0]
+
+
+def test_sequences_follow_and_a_retry_keeps_its_bytes() -> None:
+    acc = accumulator()
+    queue = queue_with(acc, 3)
+    first, second = take(acc, queue, 2)
+    assert (first.base_sequence, second.base_sequence) == (0, 2)
+    before = first.encode()
+    acc.retry(first, 50)
+    assert acc.sendable(queue, 0, memory_short=False) == (False, 50)
+    assert acc.sendable(queue, 50, memory_short=False)[0]
+    assert acc.take(queue) is first
+    assert first.encode() is before
+
+
+def test_a_resent_batch_goes_before_new_ones_and_in_order() -> None:
+    acc = accumulator()
+    queue = queue_with(acc, 4)
+    first, second, third = take(acc, queue, 3)
+    acc.retry(second, 0)
+    acc.retry(first, 0)
+    assert acc.take(queue) is first
+    assert not acc.sendable(queue, 0, memory_short=False)[0], "the second waits for the first"
+    acc.complete(first, BatchResult(0))
+    assert acc.take(queue) is second
+    assert acc.take(queue) is not third
+
+
+def test_at_most_five_batches_are_outstanding() -> None:
+    acc = accumulator()
+    queue = queue_with(acc, 7)
+    batches = take(acc, queue, 5)
+    assert not acc.sendable(queue, 1000, memory_short=False)[0]
+    acc.complete(batches[0], BatchResult(0))
+    assert acc.sendable(queue, 0, memory_short=False)[0]
+
+
+def test_a_new_epoch_waits_until_no_fate_is_unknown() -> None:
+    """The first batch failed for good; the second may have been written, so it must not get a new sequence yet."""
+    acc = accumulator()
+    queue = queue_with(acc, 3)
+    first, second = take(acc, queue, 2)
+    acc.fail(first, KafkaTimeoutError("too late"))
+    assert queue.bump_needed
+    assert not queue.may_adopt
+    acc.retry(second, 0)
+    assert not queue.may_adopt
+    assert acc.take(queue) is second, "it is asked about under its old sequence"
+    assert decide(ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER, second, queue, retries=9) is Outcome.RENUMBER
+    acc.renumber(second, 0)
+    assert queue.may_adopt
+    assert queue.candidate() is None, "nothing leaves before the new epoch"
+    queue.adopt(7, 1)
+    assert acc.take(queue) is second
+    header = RecordBatch(second.encode())
+    assert (header.producer_epoch, header.base_sequence) == (1, 0)
+    assert acc.take(queue).base_sequence == 2
+
+
+def test_out_of_order_behind_an_unknown_batch_is_a_plain_retry() -> None:
+    acc = accumulator()
+    queue = queue_with(acc, 2)
+    _, second = take(acc, queue, 2)
+    assert decide(ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER, second, queue, retries=9) is Outcome.RETRY
+
+
+@pytest.mark.parametrize(
+    ("error", "outcome"),
+    [
+        (ErrorCode.NONE, Outcome.COMPLETE),
+        (ErrorCode.DUPLICATE_SEQUENCE_NUMBER, Outcome.COMPLETE),
+        (ErrorCode.MESSAGE_TOO_LARGE, Outcome.SPLIT),
+        (ErrorCode.UNKNOWN_PRODUCER_ID, Outcome.RENUMBER),
+        (ErrorCode.INVALID_PRODUCER_EPOCH, Outcome.RENUMBER),
+        (ErrorCode.NOT_LEADER_OR_FOLLOWER, Outcome.RETRY),
+        (ErrorCode.NETWORK_EXCEPTION, Outcome.RETRY),
+        (ErrorCode.POLICY_VIOLATION, Outcome.FAIL),
+        (ErrorCode.INVALID_RECORD, Outcome.FAIL),
+    ],
+)
+def test_outcomes(error: ErrorCode, outcome: Outcome) -> None:
+    acc = accumulator()
+    queue = queue_with(acc, 1)
+    (batch,) = take(acc, queue, 1)
+    assert decide(error, batch, queue, retries=9) is outcome
+
+
+def test_retries_run_out() -> None:
+    acc = accumulator()
+    queue = queue_with(acc, 1)
+    (batch,) = take(acc, queue, 1)
+    assert decide(ErrorCode.NOT_LEADER_OR_FOLLOWER, batch, queue, retries=0) is Outcome.FAIL
+
+
+def test_expiry_of_waiting_and_of_sent_batches() -> None:
+    acc = accumulator()
+    queue = queue_with(acc, 2)
+    (sent,) = take(acc, queue, 1)
+    waiting = queue.waiting[0]
+    assert acc.expire(999) == []
+    assert acc.expire(1000) == [sent, waiting]
+    assert isinstance(sent.error, KafkaTimeoutError)
+    assert queue.outstanding == [sent], "its answer may still come"
+    assert queue.bump_needed
+    acc.settle_expired(sent)
+    assert queue.may_adopt
+    assert acc.buffered_bytes == 0
+
+
+def test_memory_is_what_is_held() -> None:
+    acc = accumulator(buffer_memory=100)
+    assert acc.has_room(1000), "one record larger than the buffer goes alone"
+    send(acc, b"x" * 50)
+    assert not acc.has_room(50)
+    queue = acc.queues[T0]
+    acc.complete(acc.take(queue), BatchResult(0))
+    assert acc.buffered_bytes == 0
+
+
+def test_a_split_keeps_order_and_handles() -> None:
+    acc = accumulator(batch_size=10_000)
+    handles = [acc.append_to_new_batch("t", 0, None, b"0", (), 0, 0)]
+    for number in range(1, 5):
+        handle = acc.append("t", 0, None, b"%d" % number, (), number)
+        assert handle is not None
+        handles.append(handle)
+    queue = acc.queues[T0]
+    queue.adopt(7, 0)
+    acc.split(acc.take(queue), 0)
+    queue.adopt(8, 0)
+    first = acc.take(queue)
+    acc.complete(first, BatchResult(0))
+    assert [handle.done() for handle in handles] == [True, True, True, False, False]
+    second = acc.take(queue)
+    values = [[r.value for r in RecordBatch(half.encode())] for half in (first, second)]
+    assert values == [[b"0", b"1", b"2"], [b"3", b"4"]]
+    assert (first.base_sequence, second.base_sequence) == (0, 3)

@@ -1,0 +1,154 @@
+"""Assignors: Kafka's documented outcomes, the same as aiokafka's, and the rules of sticky assignment."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from client.assignors import CooperativeStickyAssignor, MemberSubscription, RangeAssignor, RoundRobinAssignor
+from client.group_protocol import decode_assignment, decode_subscription, encode_assignment, encode_subscription
+from protocol.types import TopicPartition
+
+
+def tps(topic: str, *partitions: int) -> list[TopicPartition]:
+    return [TopicPartition(topic, p) for p in partitions]
+
+
+def member(
+    *topics: str, owned: list[TopicPartition] | None = None, generation: int = -1, instance: str | None = None
+) -> MemberSubscription:
+    return MemberSubscription(frozenset(topics), tuple(owned or ()), generation, instance)
+
+
+def test_range_is_kafkas_example() -> None:
+    counts = {"t0": 3, "t1": 3}
+    assert RangeAssignor().assign(counts, {"c0": member("t0", "t1"), "c1": member("t0", "t1")}) == {
+        "c0": tps("t0", 0, 1) + tps("t1", 0, 1),
+        "c1": tps("t0", 2) + tps("t1", 2),
+    }
+
+
+def test_round_robin_is_kafkas_example() -> None:
+    counts = {"t0": 1, "t1": 2, "t2": 3}
+    members = {"c0": member("t0"), "c1": member("t0", "t1"), "c2": member("t0", "t1", "t2")}
+    assert RoundRobinAssignor().assign(counts, members) == {
+        "c0": tps("t0", 0),
+        "c1": tps("t1", 0),
+        "c2": tps("t1", 1) + tps("t2", 0, 1, 2),
+    }
+
+
+def test_static_members_come_first_by_instance() -> None:
+    members = {"a": member("t"), "z": member("t", instance="1"), "y": member("t", instance="2")}
+    assert RangeAssignor().assign({"t": 3}, members) == {"z": tps("t", 0), "y": tps("t", 1), "a": tps("t", 2)}
+
+
+def test_a_topic_that_does_not_exist_is_left_out() -> None:
+    for assignor in (RangeAssignor(), RoundRobinAssignor(), CooperativeStickyAssignor()):
+        assert assignor.assign({"t": 1}, {"c": member("t", "gone")}) == {"c": tps("t", 0)}
+
+
+def test_cooperative_withholds_what_moves_until_it_is_given_up() -> None:
+    assignor = CooperativeStickyAssignor()
+    first = assignor.assign({"t": 4}, {"a": member("t", owned=tps("t", 0, 1, 2, 3), generation=1), "b": member("t")})
+    assert len(first["a"]) == 2
+    assert first["b"] == [], "b gets nothing before a has let go"
+    second = assignor.assign(
+        {"t": 4}, {"a": member("t", owned=first["a"], generation=2), "b": member("t", generation=2)}
+    )
+    assert second["a"] == first["a"]
+    assert sorted(second["a"] + second["b"]) == tps("t", 0, 1, 2, 3)
+
+
+def test_of_two_owners_the_newer_generation_counts() -> None:
+    got = CooperativeStickyAssignor().assign(
+        {"t": 2},
+        {"a": member("t", owned=tps("t", 0, 1), generation=3), "b": member("t", owned=tps("t", 0), generation=4)},
+    )
+    assert got == {"a": tps("t", 1), "b": tps("t", 0)}
+
+
+def test_the_generation_is_read_from_user_data_too() -> None:
+    """Members before subscription version 2 send it there (Kafka's CooperativeStickyAssignor)."""
+    assignor = CooperativeStickyAssignor()
+    old = MemberSubscription(frozenset({"t"}), tuple(tps("t", 0)), user_data=assignor.user_data(9))
+    got = assignor.assign({"t": 2}, {"a": old, "b": member("t", owned=tps("t", 0, 1), generation=8)})
+    assert got == {"a": tps("t", 0), "b": tps("t", 1)}
+
+
+topics = st.dictionaries(st.sampled_from(["t0", "t1", "t2"]), st.integers(1, 9), min_size=1)
+subscriptions = st.dictionaries(
+    st.sampled_from(["a", "b", "c", "d"]), st.sets(st.sampled_from(["t0", "t1", "t2"]), min_size=1), min_size=1
+)
+
+
+@given(topics, subscriptions)
+def test_every_partition_has_one_owner_who_subscribes(counts: dict[str, int], wants: dict[str, set[str]]) -> None:
+    members = {m: member(*subscribed) for m, subscribed in wants.items()}
+    wanted = {t for subscribed in wants.values() for t in subscribed}
+    expected = sorted(TopicPartition(t, p) for t in wanted & counts.keys() for p in range(counts[t]))
+    for assignor in (RangeAssignor(), RoundRobinAssignor(), CooperativeStickyAssignor()):
+        got = assignor.assign(counts, members)
+        assert sorted(tp for assigned in got.values() for tp in assigned) == expected
+        assert all(tp.topic in wants[m] for m, assigned in got.items() for tp in assigned)
+
+
+@given(st.integers(1, 30), st.lists(st.sets(st.sampled_from("abcdef"), min_size=1), min_size=1, max_size=6))
+def test_sticky_is_balanced_and_moves_no_more_than_it_must(count: int, history: list[set[str]]) -> None:
+    """Through any sequence of memberships, after both rebalances of each change."""
+    assignor = CooperativeStickyAssignor()
+    owned: dict[str, list[TopicPartition]] = {}
+    for generation, present in enumerate(history):
+        before = {m: owned.get(m, []) for m in present}
+        for _ in range(2):
+            members = {m: member("t", owned=owned.get(m, []), generation=generation) for m in present}
+            owned = assignor.assign({"t": count}, members)
+        sizes = [len(assigned) for assigned in owned.values()]
+        assert max(sizes) - min(sizes) <= 1
+        assert sum(sizes) == count
+        share = -(-count // len(present))
+        for m, kept in before.items():
+            assert len(set(kept) & set(owned[m])) >= min(len(kept), share - 1)
+
+
+def test_aiokafka_agrees_on_range_and_round_robin() -> None:
+    range_module = pytest.importorskip("aiokafka.coordinator.assignors.range")
+    round_module = pytest.importorskip("aiokafka.coordinator.assignors.roundrobin")
+    protocol = pytest.importorskip("aiokafka.coordinator.protocol")
+
+    class Metadata:
+        def partitions_for_topic(self, topic: str) -> set[int] | None:
+            return set(range(counts[topic])) if topic in counts else None
+
+    counts = {"t0": 5, "t1": 3, "t2": 1}
+    wants = {"a": ["t0", "t1"], "b": ["t0", "t2"], "c": ["t0", "t1", "t2"]}
+    theirs = {m: protocol.ConsumerProtocolMemberMetadata(0, w, b"") for m, w in wants.items()}
+    ours = {m: member(*w) for m, w in wants.items()}
+    for module, name, assignor in (
+        (range_module, "RangePartitionAssignor", RangeAssignor()),
+        (round_module, "RoundRobinPartitionAssignor", RoundRobinAssignor()),
+    ):
+        expected = {
+            m: Counter((t, p) for t, ps in a.assignment for p in ps)
+            for m, a in getattr(module, name).assign(Metadata(), theirs).items()
+        }
+        assert {m: Counter(map(tuple, a)) for m, a in assignor.assign(counts, ours).items()} == expected
+
+
+def test_subscription_bytes_are_read_by_aiokafka_and_back() -> None:
+    protocol = pytest.importorskip("aiokafka.coordinator.protocol")
+    data = encode_subscription(["t"], tps("t", 1, 2), user_data=b"u", generation_id=5, rack_id="r")
+    theirs = protocol.ConsumerProtocolMemberMetadata.decode(data)
+    assert (list(theirs.subscription), theirs.user_data) == (["t"], b"u")
+    ours = decode_subscription(data)
+    assert (ours.topics, ours.owned, ours.generation_id, ours.rack_id) == ({"t"}, tuple(tps("t", 1, 2)), 5, "r")
+    old = protocol.ConsumerProtocolMemberMetadata(0, ["t"], b"").encode()
+    assert decode_subscription(old) == MemberSubscription(frozenset({"t"}), user_data=b"")
+
+
+def test_assignment_bytes() -> None:
+    assert decode_assignment(encode_assignment(tps("t", 2, 0))) == tuple(tps("t", 0, 2))
+    assert decode_assignment(b"") == ()

@@ -1,0 +1,91 @@
+"""Config keys: names, ranges, rules between keys."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from client.assignors import resolve_assignors
+from client.config import AdminConfig, ConsumerConfig, ProducerConfig
+from zk_schemas.config_def import ConfigError
+
+
+def test_defaults_are_kafkas() -> None:
+    producer = ProducerConfig.parse({})
+    assert (producer.acks, producer.enable_idempotence, producer.batch_size) == (-1, True, 16384)
+    assert (producer.delivery_timeout_ms, producer.max_in_flight_requests_per_connection) == (120_000, 5)
+    consumer = ConsumerConfig.parse({})
+    assert (consumer.session_timeout_ms, consumer.max_poll_records, consumer.auto_offset_reset) == (
+        45_000,
+        500,
+        "latest",
+    )
+
+
+@pytest.mark.parametrize(
+    ("given", "nearest"),
+    [("linger_msec", "linger_ms"), ("batch.size", "batch_size"), ("bootstrap_server", "bootstrap_servers")],
+)
+def test_an_unknown_key_names_the_nearest(given: str, nearest: str) -> None:
+    with pytest.raises(ConfigError, match=f"nearest is {nearest}"):
+        ProducerConfig.parse({given: 1})
+
+
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [
+        ("linger_ms", -1),
+        ("linger_ms", "soon"),
+        ("linger_ms", True),
+        ("batch_size", 1.5),
+        ("acks", 2),
+        ("compression_type", "brotli"),
+        ("bootstrap_servers", "localhost"),
+        ("bootstrap_servers", "localhost:70000"),
+        ("value_serializer", "utf-8"),
+        ("enable_idempotence", "yes"),
+    ],
+)
+def test_a_bad_value_names_its_key(key: str, value: Any) -> None:
+    with pytest.raises(ConfigError, match=key) as raised:
+        ProducerConfig.parse({key: value})
+    assert raised.value.key == key
+
+
+def test_servers_and_numbers_are_read_from_text() -> None:
+    config = ProducerConfig.parse({"bootstrap_servers": "a:1, [::1]:2", "linger_ms": "5", "acks": "all"})
+    assert config.bootstrap_servers == (("a", 1), ("::1", 2))
+    assert (config.linger_ms, config.acks) == (5, -1)
+
+
+def test_idempotence_gives_way_only_when_it_was_not_asked_for() -> None:
+    assert not ProducerConfig.parse({"acks": 1}).enable_idempotence
+    assert not ProducerConfig.parse({"max_in_flight_requests_per_connection": 6}).enable_idempotence
+    with pytest.raises(ConfigError, match="acks"):
+        ProducerConfig.parse({"acks": 1, "enable_idempotence": True})
+
+
+def test_delivery_timeout_must_hold_a_request() -> None:
+    with pytest.raises(ConfigError, match="delivery_timeout_ms"):
+        ProducerConfig.parse({"delivery_timeout_ms": 10, "request_timeout_ms": 20})
+    assert ProducerConfig.parse({"request_timeout_ms": 200_000}).delivery_timeout_ms == 200_000
+
+
+def test_rules_of_groups() -> None:
+    with pytest.raises(ConfigError, match="heartbeat_interval_ms"):
+        ConsumerConfig.parse({"heartbeat_interval_ms": 45_000})
+    with pytest.raises(ConfigError, match="group_instance_id"):
+        ConsumerConfig.parse({"group_instance_id": "i"})
+
+
+def test_assignors_by_name() -> None:
+    given = ConsumerConfig.parse({"partition_assignment_strategy": "roundrobin,range"}).partition_assignment_strategy
+    assert [a.name for a in resolve_assignors(given)] == ["roundrobin", "range"]
+    with pytest.raises(ConfigError, match="sticky"):
+        resolve_assignors(["stickiest"])
+
+
+def test_keys_of_one_client_are_not_anothers() -> None:
+    with pytest.raises(ConfigError):
+        AdminConfig.parse({"linger_ms": 5})

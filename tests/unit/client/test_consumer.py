@@ -1,0 +1,289 @@
+"""The consumer without a group, against a broker that answers, moves and damages things."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import anyio
+import pytest
+
+from client import Consumer, Producer
+from client.errors import (
+    ClientClosedError,
+    ErrorCode,
+    IllegalStateError,
+    KafkaError,
+    NoOffsetForPartitionError,
+    OffsetOutOfRangeError,
+    RecordDeserializationError,
+)
+from protocol.api_keys import ApiKey
+from protocol.generated.fetch import FetchResponse
+from protocol.records import build_batch
+from protocol.types import TopicPartition
+from tests.unit.client.conftest import Run
+from tests.unit.client.fake_broker import FakeBroker
+
+T0 = TopicPartition("t", 0)
+T1 = TopicPartition("t", 1)
+
+
+def filled(count: int, *, per_batch: int = 10, partitions: int = 1) -> FakeBroker:
+    """A broker whose topic ``t`` holds ``count`` numbered values in every partition."""
+    broker = FakeBroker({"t": partitions})
+    for partition in range(partitions):
+        log = broker.logs[TopicPartition("t", partition)]
+        for first in range(0, count, per_batch):
+            numbers = range(first, min(first + per_batch, count))
+            log.append(build_batch([(b"k", b"%d" % n, [("h", b"x")], 1000 + n) for n in numbers]))
+    return broker
+
+
+async def read(consumer: Consumer, count: int, **arguments: Any) -> list[Any]:
+    """The next ``count`` records, whatever their partition."""
+    records: list[Any] = []
+    while len(records) < count:
+        for batch in (await consumer.getmany(timeout_ms=5000, **arguments)).values():
+            records += batch
+    return records
+
+
+def test_records_carry_what_was_written(run: Run) -> None:
+    async def check() -> None:
+        async with filled(25).running() as broker:
+            async with Consumer(bootstrap_servers=broker.address, auto_offset_reset="earliest") as consumer:
+                consumer.assign([T0])
+                records = await read(consumer, 25)
+                assert [r.offset for r in records] == list(range(25))
+                assert [r.value for r in records] == [b"%d" % n for n in range(25)]
+                first = records[0]
+                assert (first.topic, first.partition, first.key, first.headers) == ("t", 0, b"k", [("h", b"x")])
+                assert (first.timestamp, first.leader_epoch) == (1000, 0)
+                assert await consumer.position(T0) == 25
+
+    run(check)
+
+
+@pytest.mark.parametrize("limit", [1, 3, 10, 14])
+def test_max_records_cuts_batches(run: Run, limit: int) -> None:
+    async def check() -> None:
+        async with (
+            filled(25).running() as broker,
+            Consumer(
+                bootstrap_servers=broker.address, auto_offset_reset="earliest", max_poll_records=limit
+            ) as consumer,
+        ):
+            consumer.assign([T0])
+            seen: list[int] = []
+            while len(seen) < 25:
+                found = await consumer.getmany(timeout_ms=5000)
+                assert sum(map(len, found.values())) <= limit
+                seen += [r.offset for r in found[T0]]
+                assert await consumer.position(T0) == seen[-1] + 1
+            assert seen == list(range(25))
+
+    run(check)
+
+
+def test_iteration_moves_the_position_record_by_record(run: Run) -> None:
+    async def check() -> None:
+        async with filled(25).running() as broker:
+            async with Consumer(bootstrap_servers=broker.address, auto_offset_reset="earliest") as consumer:
+                consumer.assign([T0])
+                async for record in consumer:
+                    assert await consumer.position(T0) == record.offset + 1
+                    if record.offset == 17:
+                        break
+
+    run(check)
+
+
+def test_what_is_produced_later_arrives(run: Run) -> None:
+    async def check() -> None:
+        async with filled(5).running() as broker:
+            async with (
+                Consumer(bootstrap_servers=broker.address, auto_offset_reset="latest") as consumer,
+                Producer(bootstrap_servers=broker.address) as producer,
+            ):
+                consumer.assign([T0])
+                assert await consumer.position(T0) == 5
+                await producer.send("t", value=b"new")
+                assert (await consumer.getone()).value == b"new"
+
+    run(check)
+
+
+def test_sessions_send_only_what_changed(run: Run) -> None:
+    """KIP-227: after the full fetch, a request names the partitions whose position moved."""
+
+    async def check() -> None:
+        broker = filled(10, partitions=2)
+        full = FetchResponse()
+
+        def session(body: Any, response: FetchResponse) -> None:
+            if body.session_epoch == 0:
+                response.session_id = 7
+                full.responses = response.responses
+            else:
+                response.session_id = body.session_id
+
+        broker.fetch_hook = session
+        async with broker.running():
+            async with Consumer(bootstrap_servers=broker.address, auto_offset_reset="earliest") as consumer:
+                consumer.assign([T0, T1])
+                await read(consumer, 20)
+                while len(broker.seen(ApiKey.FETCH)) < 3:
+                    await consumer.getmany(timeout_ms=20)
+        first, second, third = broker.seen(ApiKey.FETCH)[:3]
+        asked = [p.fetch_offset for t in first.topics for p in t.partitions]
+        assert (first.session_id, first.session_epoch, asked) == (0, 0, [0, 0])
+        assert (second.session_id, second.session_epoch) == (7, 1)
+        assert [p.fetch_offset for t in second.topics for p in t.partitions] == [10, 10]
+        assert (third.session_epoch, third.topics) == (2, [])
+
+    run(check)
+
+
+def test_a_lost_session_starts_again_with_a_full_fetch(run: Run) -> None:
+    async def check() -> None:
+        broker = filled(10)
+        fetches: list[int] = []
+
+        def forget(body: Any, response: FetchResponse) -> None:
+            fetches.append(body.session_epoch)
+            response.session_id = 7
+            if body.session_epoch > 0:
+                response.error_code = ErrorCode.FETCH_SESSION_ID_NOT_FOUND
+                response.responses = []
+
+        broker.fetch_hook = forget
+        async with broker.running():
+            async with Consumer(bootstrap_servers=broker.address, auto_offset_reset="earliest") as consumer:
+                consumer.assign([T0])
+                assert len(await read(consumer, 10)) == 10
+                while fetches[:3] != [0, 1, 0]:
+                    await consumer.getmany(timeout_ms=20)
+
+    run(check)
+
+
+def test_pause_seek_and_ends(run: Run) -> None:
+    async def check() -> None:
+        async with filled(20, partitions=2).running() as broker:
+            async with Consumer(bootstrap_servers=broker.address, auto_offset_reset="earliest") as consumer:
+                consumer.assign([T0, T1])
+                consumer.pause(T0)
+                assert {r.partition for r in await read(consumer, 20)} == {1}
+                assert consumer.paused() == {T0}
+                consumer.resume(T0)
+                consumer.seek(T0, 15)
+                assert [r.offset for r in await read(consumer, 5)] == [15, 16, 17, 18, 19]
+                await consumer.seek_to_beginning(T0)
+                assert await consumer.position(T0) == 0
+                await consumer.seek_to_end(T0)
+                assert await consumer.position(T0) == 20
+                assert await consumer.end_offsets([T0, T1]) == {T0: 20, T1: 20}
+                assert await consumer.beginning_offsets([T0]) == {T0: 0}
+                assert await consumer.partitions_for_topic("t") == {0, 1}
+
+    run(check)
+
+
+def test_out_of_range_resets_by_policy(run: Run) -> None:
+    async def check() -> None:
+        broker = filled(10)
+        broker.logs[T0].start_offset = 4
+        async with broker.running():
+            async with Consumer(bootstrap_servers=broker.address, auto_offset_reset="earliest") as consumer:
+                consumer.assign([T0])
+                consumer.seek(T0, 2)
+                assert (await consumer.getone()).offset == 4
+            async with Consumer(bootstrap_servers=broker.address, auto_offset_reset="none") as consumer:
+                consumer.assign([T0])
+                with pytest.raises(NoOffsetForPartitionError):
+                    await consumer.getmany(timeout_ms=5000)
+                consumer.seek(T0, 99)
+                with pytest.raises(OffsetOutOfRangeError) as raised:
+                    await consumer.getmany(timeout_ms=5000)
+                assert raised.value.offsets == {T0: 99}
+
+    run(check)
+
+
+def damage(broker: FakeBroker, number: int) -> None:
+    """Flip the last bit of a stored batch."""
+    stored = bytearray(broker.logs[T0].batches[number])
+    stored[-1] ^= 1
+    broker.logs[T0].batches[number] = bytes(stored)
+
+
+def test_a_bad_crc_is_reported_after_the_good_records(run: Run) -> None:
+    async def check() -> None:
+        broker = filled(20)
+        damage(broker, 1)
+        async with broker.running():
+            async with Consumer(bootstrap_servers=broker.address, auto_offset_reset="earliest") as consumer:
+                consumer.assign([T0])
+                assert [r.offset for r in await read(consumer, 10)] == list(range(10))
+                with pytest.raises(KafkaError, match="CRC32C") as raised:
+                    await consumer.getmany(timeout_ms=5000)
+                assert raised.value.code is ErrorCode.CORRUPT_MESSAGE
+                assert await consumer.position(T0) == 10
+
+    run(check)
+
+
+def test_deserializers(run: Run) -> None:
+    async def check() -> None:
+        def number(data: bytes | None) -> int:
+            assert data is not None
+            if data == b"3":
+                raise ValueError("no threes")
+            return int(data)
+
+        async with (
+            filled(5).running() as broker,
+            Consumer(
+                bootstrap_servers=broker.address, auto_offset_reset="earliest", value_deserializer=number
+            ) as consumer,
+        ):
+            consumer.assign([T0])
+            records = iter((await consumer.getmany(timeout_ms=5000))[T0])
+            assert [next(records).value for _ in range(3)] == [0, 1, 2]
+            with pytest.raises(RecordDeserializationError, match="no threes") as raised:
+                next(records)
+            assert (raised.value.partition, raised.value.offset) == (T0, 3)
+
+    run(check)
+
+
+def test_misuse_is_said_plainly(run: Run) -> None:
+    async def check() -> None:
+        async with filled(1).running() as broker:
+            async with Consumer(bootstrap_servers=broker.address) as consumer:
+                with pytest.raises(IllegalStateError, match="group_id"):
+                    consumer.subscribe(["t"])
+                with pytest.raises(IllegalStateError, match="not assigned"):
+                    consumer.seek(T0, 1)
+                with pytest.raises(IllegalStateError, match="group_id"):
+                    await consumer.commit()
+            with pytest.raises(ClientClosedError):
+                await consumer.getmany()
+
+    run(check)
+
+
+def test_a_timeout_of_the_user_loses_no_record(run: Run) -> None:
+    async def check() -> None:
+        async with (
+            filled(500, per_batch=50).running() as broker,
+            Consumer(bootstrap_servers=broker.address, auto_offset_reset="earliest", max_poll_records=7) as consumer,
+        ):
+            consumer.assign([T0])
+            seen: list[int] = []
+            while len(seen) < 500:
+                with anyio.move_on_after(0.002):
+                    seen += [r.offset for r in (await consumer.getmany(timeout_ms=5000)).get(T0, [])]
+            assert seen == list(range(500))
+
+    run(check)

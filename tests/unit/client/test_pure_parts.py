@@ -1,0 +1,236 @@
+"""Cluster metadata, fetch sessions, fetched batches, transactions, membership: all without IO."""
+
+from __future__ import annotations
+
+import random
+import uuid
+
+import pytest
+
+from client.cluster import Cluster
+from client.connections import backoff_ms
+from client.errors import ErrorCode
+from client.fetch_session import FetchPosition, FetchSession
+from client.fetched import Deserializers, FetchedBatch, Records
+from client.group_member import GroupMember, MemberState, Reaction, react
+from client.partitioner import StickyPartitioner
+from client.read_committed import visible_batches
+from client.subscription import FetchState, PartitionState, Subscription
+from protocol.generated.metadata import (
+    MetadataResponse,
+    MetadataResponseBroker,
+    MetadataResponsePartition,
+    MetadataResponseTopic,
+)
+from protocol.key_placement import place, positive_hash
+from protocol.records import (
+    CONTROL_ABORT,
+    CONTROL_COMMIT,
+    RecordBatch,
+    build_batch,
+    build_control_batch,
+    retain_records,
+)
+from protocol.types import TopicPartition
+
+T0 = TopicPartition("t", 0)
+T1 = TopicPartition("t", 1)
+TOPIC_ID = uuid.UUID(int=1)
+
+
+def metadata(epoch: int, *, leader: int = 1, topic_id: uuid.UUID = TOPIC_ID, error: int = 0) -> MetadataResponse:
+    partition = MetadataResponsePartition(partition_index=0, leader_id=leader, leader_epoch=epoch)
+    topic = MetadataResponseTopic(
+        name="t", topic_id=topic_id, error_code=error, partitions=[] if error else [partition]
+    )
+    brokers = [MetadataResponseBroker(node_id=n, host="h", port=n) for n in (1, 2)]
+    return MetadataResponse(brokers=brokers, topics=[topic])
+
+
+def test_metadata_never_goes_back_to_an_older_leader_epoch() -> None:
+    cluster = Cluster().merge(metadata(5, leader=2), {"t"})
+    assert cluster.merge(metadata(4), {"t"}).leader(T0) == 2
+    assert cluster.merge(metadata(6), {"t"}).leader(T0) == 1
+    assert cluster.merge(metadata(0, topic_id=uuid.UUID(int=2)), {"t"}).leader(T0) == 1, "a new topic starts again"
+
+
+def test_errors_in_metadata_keep_or_drop_what_was_known() -> None:
+    cluster = Cluster().merge(metadata(1), {"t"})
+    assert cluster.merge(metadata(1, error=ErrorCode.LEADER_NOT_AVAILABLE), {"t"}).leader(T0) == 1
+    assert cluster.merge(metadata(1, error=ErrorCode.UNKNOWN_TOPIC_OR_PARTITION), {"t"}).leader(T0) == -1
+    assert cluster.merge(MetadataResponse(topics=[]), set()).topics == {}
+
+
+def position(offset: int) -> FetchPosition:
+    return FetchPosition(offset, 0, -1, 100)
+
+
+def test_fetch_session_sends_added_moved_and_dropped() -> None:
+    session = FetchSession()
+    first = session.next_request({T0: position(0), T1: position(0)})
+    assert (first.session_id, first.epoch, set(first.send)) == (0, 0, {T0, T1})
+    assert session.on_response(ErrorCode.NONE, 9)
+    second = session.next_request({T0: position(5), T1: position(0)})
+    assert (second.session_id, second.epoch, second.send, second.forget) == (9, 1, {T0: position(5)}, [])
+    assert session.on_response(ErrorCode.NONE, 9)
+    third = session.next_request({T1: position(0)})
+    assert (third.epoch, third.send, third.forget) == (2, {}, [T0])
+
+
+@pytest.mark.parametrize("error", [ErrorCode.FETCH_SESSION_ID_NOT_FOUND, ErrorCode.INVALID_FETCH_SESSION_EPOCH])
+def test_fetch_session_starts_again_after_an_error(error: ErrorCode) -> None:
+    session = FetchSession()
+    session.next_request({T0: position(0)})
+    session.on_response(ErrorCode.NONE, 9)
+    session.next_request({T0: position(3)})
+    assert not session.on_response(error, 9)
+    again = session.next_request({T0: position(3)})
+    assert (again.session_id, again.epoch, again.send) == (0, 0, {T0: position(3)})
+
+
+def test_a_broker_without_sessions_gets_full_fetches() -> None:
+    session = FetchSession()
+    session.next_request({T0: position(0)})
+    session.on_response(ErrorCode.NONE, 0)
+    assert session.next_request({T0: position(1)}).epoch == 0
+
+
+def batch(first: int, count: int) -> RecordBatch:
+    return RecordBatch(build_batch([(None, b"%d" % n, (), n) for n in range(first, first + count)], base_offset=first))
+
+
+def test_reading_begins_inside_a_batch() -> None:
+    fetched = FetchedBatch(batch(10, 5), 13)
+    assert fetched.left == 2
+    records = Records(T0, [fetched.take(9)], Deserializers())
+    assert [r.offset for r in records] == [13, 14]
+    assert fetched.position() == 15
+
+
+def test_reading_a_compacted_batch_skips_by_offset() -> None:
+    whole = batch(10, 6)
+    kept = [r for r in whole if r.offset in (10, 12, 15)]
+    compacted = RecordBatch(retain_records(whole, kept))
+    fetched = FetchedBatch(compacted, 11)
+    assert fetched.left == 2
+    first = Records(T0, [fetched.take(1)], Deserializers())
+    assert ([r.offset for r in first], fetched.position()) == ([12], 15)
+    second = Records(T0, [fetched.take(1)], Deserializers())
+    assert ([r.offset for r in second], fetched.position()) == ([15], 16)
+
+
+def test_records_is_a_sequence() -> None:
+    records = Records(T0, [FetchedBatch(batch(0, 4), 0).take(4)], Deserializers())
+    assert len(records) == 4
+    assert records[-1].offset == 3
+    assert [r.offset for r in records[1:3]] == [1, 2]
+    assert [r.offset for r in records] == [0, 1, 2, 3]
+
+
+def test_a_position_passes_over_batches_without_records() -> None:
+    state = PartitionState(T0)
+    state.seek(0)
+    state.add(FetchedBatch(batch(0, 2), 0))
+    state.add(
+        FetchedBatch(RecordBatch(build_control_batch(CONTROL_COMMIT, 1, 0, 0, 0, base_offset=2)), 2, visible=False)
+    )
+    state.add(FetchedBatch(batch(3, 2), 3))
+    spans = state.take(10)
+    assert [r.offset for r in Records(T0, spans, Deserializers())] == [0, 1, 3, 4]
+    assert (state.position, state.buffered_bytes) == (5, 0)
+
+
+def transactional(first: int, producer_id: int) -> RecordBatch:
+    return RecordBatch(
+        build_batch(
+            [(None, b"v", (), 0)],
+            base_offset=first,
+            producer_id=producer_id,
+            producer_epoch=0,
+            base_sequence=0,
+            is_transactional=True,
+        )
+    )
+
+
+def marker(kind: int, offset: int, producer_id: int) -> RecordBatch:
+    return RecordBatch(build_control_batch(kind, producer_id, 0, 0, 0, base_offset=offset))
+
+
+def test_read_committed_leaves_out_aborted_transactions() -> None:
+    log = [
+        transactional(0, 1),
+        transactional(1, 2),
+        marker(CONTROL_ABORT, 2, 1),
+        transactional(3, 1),
+        marker(CONTROL_COMMIT, 4, 2),
+        marker(CONTROL_COMMIT, 5, 1),
+        batch(6, 1),
+    ]
+    committed = [b.base_offset for b, visible in visible_batches(log, [(1, 0)], read_committed=True) if visible]
+    assert committed == [1, 3, 6]
+    everything = [b.base_offset for b, visible in visible_batches(log, [], read_committed=False) if visible]
+    assert everything == [0, 1, 3, 6]
+
+
+def test_a_leader_change_has_positions_validated() -> None:
+    subscription = Subscription()
+    subscription.assign([T0])
+    state = subscription.partitions[T0]
+    state.seek(5)
+    subscription.on_metadata(Cluster().merge(metadata(1), {"t"}))
+    state.last_fetched_epoch = 1
+    assert state.state is FetchState.FETCHING
+    subscription.on_metadata(Cluster().merge(metadata(2), {"t"}))
+    assert state.state is FetchState.AWAIT_VALIDATION
+    state.validated()
+    assert state.state is FetchState.FETCHING
+
+
+def test_member_states_are_a_table() -> None:
+    member = GroupMember()
+    with pytest.raises(ValueError, match="cannot become"):
+        member.become(MemberState.STABLE)
+    member.become(MemberState.JOINING)
+    member.joined(3, "m", "range", leader=False)
+    member.synced()
+    assert (member.state, member.generation_id, member.rejoin_needed) == (MemberState.STABLE, 3, False)
+    member.forget()
+    assert (member.member_id, member.generation_id, member.rejoin_needed) == ("", -1, True)
+
+
+@pytest.mark.parametrize(
+    ("error", "reaction"),
+    [
+        (ErrorCode.REBALANCE_IN_PROGRESS, Reaction.REJOIN),
+        (ErrorCode.MEMBER_ID_REQUIRED, Reaction.REJOIN),
+        (ErrorCode.UNKNOWN_MEMBER_ID, Reaction.REJOIN_AS_NEW),
+        (ErrorCode.ILLEGAL_GENERATION, Reaction.REJOIN_AS_NEW),
+        (ErrorCode.NOT_COORDINATOR, Reaction.FIND_COORDINATOR),
+        (ErrorCode.COORDINATOR_LOAD_IN_PROGRESS, Reaction.RETRY),
+        (ErrorCode.FENCED_INSTANCE_ID, Reaction.FAIL),
+        (ErrorCode.GROUP_AUTHORIZATION_FAILED, Reaction.FAIL),
+    ],
+)
+def test_reactions_to_group_errors(error: ErrorCode, reaction: Reaction) -> None:
+    assert react(error) is reaction
+
+
+def test_keys_follow_the_layout() -> None:
+    response = metadata(0)
+    response.topics[0].partitions = [MetadataResponsePartition(partition_index=p, leader_id=1) for p in range(6)]
+    partitioner = StickyPartitioner(random.Random(1))
+    plain = Cluster().merge(response, {"t"}).topics["t"]
+    response.topics[0].initial_partition_count = 4
+    response.topics[0].undeleted_partition_count = 6
+    resized = Cluster().merge(response, {"t"}).topics["t"]
+    for number in range(200):
+        key = b"%d" % number
+        assert partitioner.for_key(plain, key) == positive_hash(key) % 6
+        assert partitioner.for_key(resized, key) == place(positive_hash(key), 4, 6)
+
+
+def test_backoff_doubles_up_to_its_limit() -> None:
+    assert [backoff_ms(attempt, 100, 1000, 0.5) for attempt in (1, 2, 3, 4, 5, 99)] == [100, 200, 400, 800, 1000, 1000]
+    assert backoff_ms(1, 100, 1000, 0.0) == pytest.approx(80)
+    assert backoff_ms(1, 100, 1000, 1.0) == pytest.approx(120)
