@@ -118,9 +118,7 @@ class OneBroker:
         )
 
     async def stop_replica(self, topic: str, partition: int, *, leader_epoch: int, delete: bool) -> Any:
-        state = StopReplicaPartitionState(
-            partition_index=partition, leader_epoch=leader_epoch, delete_partition=delete
-        )
+        state = StopReplicaPartitionState(partition_index=partition, leader_epoch=leader_epoch, delete_partition=delete)
         return await self.request(
             StopReplicaRequest(
                 controller_id=1000,
