@@ -50,16 +50,18 @@ async def read(consumer: Consumer, count: int, **arguments: Any) -> list[Any]:
 
 def test_records_carry_what_was_written(run: Run) -> None:
     async def check() -> None:
-        async with filled(25).running() as broker:
-            async with Consumer(bootstrap_servers=broker.address, auto_offset_reset="earliest") as consumer:
-                consumer.assign([T0])
-                records = await read(consumer, 25)
-                assert [r.offset for r in records] == list(range(25))
-                assert [r.value for r in records] == [b"%d" % n for n in range(25)]
-                first = records[0]
-                assert (first.topic, first.partition, first.key, first.headers) == ("t", 0, b"k", [("h", b"x")])
-                assert (first.timestamp, first.leader_epoch) == (1000, 0)
-                assert await consumer.position(T0) == 25
+        async with (
+            filled(25).running() as broker,
+            Consumer(bootstrap_servers=broker.address, auto_offset_reset="earliest") as consumer,
+        ):
+            consumer.assign([T0])
+            records = await read(consumer, 25)
+            assert [r.offset for r in records] == list(range(25))
+            assert [r.value for r in records] == [b"%d" % n for n in range(25)]
+            first = records[0]
+            assert (first.topic, first.partition, first.key, first.headers) == ("t", 0, b"k", [("h", b"x")])
+            assert (first.timestamp, first.leader_epoch) == (1000, 0)
+            assert await consumer.position(T0) == 25
 
     run(check)
 
@@ -87,28 +89,30 @@ def test_max_records_cuts_batches(run: Run, limit: int) -> None:
 
 def test_iteration_moves_the_position_record_by_record(run: Run) -> None:
     async def check() -> None:
-        async with filled(25).running() as broker:
-            async with Consumer(bootstrap_servers=broker.address, auto_offset_reset="earliest") as consumer:
-                consumer.assign([T0])
-                async for record in consumer:
-                    assert await consumer.position(T0) == record.offset + 1
-                    if record.offset == 17:
-                        break
+        async with (
+            filled(25).running() as broker,
+            Consumer(bootstrap_servers=broker.address, auto_offset_reset="earliest") as consumer,
+        ):
+            consumer.assign([T0])
+            async for record in consumer:
+                assert await consumer.position(T0) == record.offset + 1
+                if record.offset == 17:
+                    break
 
     run(check)
 
 
 def test_what_is_produced_later_arrives(run: Run) -> None:
     async def check() -> None:
-        async with filled(5).running() as broker:
-            async with (
-                Consumer(bootstrap_servers=broker.address, auto_offset_reset="latest") as consumer,
-                Producer(bootstrap_servers=broker.address) as producer,
-            ):
-                consumer.assign([T0])
-                assert await consumer.position(T0) == 5
-                await producer.send("t", value=b"new")
-                assert (await consumer.getone()).value == b"new"
+        async with (
+            filled(5).running() as broker,
+            Consumer(bootstrap_servers=broker.address, auto_offset_reset="latest") as consumer,
+            Producer(bootstrap_servers=broker.address) as producer,
+        ):
+            consumer.assign([T0])
+            assert await consumer.position(T0) == 5
+            await producer.send("t", value=b"new")
+            assert (await consumer.getone()).value == b"new"
 
     run(check)
 
@@ -128,12 +132,14 @@ def test_sessions_send_only_what_changed(run: Run) -> None:
                 response.session_id = body.session_id
 
         broker.fetch_hook = session
-        async with broker.running():
-            async with Consumer(bootstrap_servers=broker.address, auto_offset_reset="earliest") as consumer:
-                consumer.assign([T0, T1])
-                await read(consumer, 20)
-                while len(broker.seen(ApiKey.FETCH)) < 3:
-                    await consumer.getmany(timeout_ms=20)
+        async with (
+            broker.running(),
+            Consumer(bootstrap_servers=broker.address, auto_offset_reset="earliest") as consumer,
+        ):
+            consumer.assign([T0, T1])
+            await read(consumer, 20)
+            while len(broker.seen(ApiKey.FETCH)) < 3:
+                await consumer.getmany(timeout_ms=20)
         first, second, third = broker.seen(ApiKey.FETCH)[:3]
         asked = [p.fetch_offset for t in first.topics for p in t.partitions]
         assert (first.session_id, first.session_epoch, asked) == (0, 0, [0, 0])
@@ -157,34 +163,38 @@ def test_a_lost_session_starts_again_with_a_full_fetch(run: Run) -> None:
                 response.responses = []
 
         broker.fetch_hook = forget
-        async with broker.running():
-            async with Consumer(bootstrap_servers=broker.address, auto_offset_reset="earliest") as consumer:
-                consumer.assign([T0])
-                assert len(await read(consumer, 10)) == 10
-                while fetches[:3] != [0, 1, 0]:
-                    await consumer.getmany(timeout_ms=20)
+        async with (
+            broker.running(),
+            Consumer(bootstrap_servers=broker.address, auto_offset_reset="earliest") as consumer,
+        ):
+            consumer.assign([T0])
+            assert len(await read(consumer, 10)) == 10
+            while fetches[:3] != [0, 1, 0]:
+                await consumer.getmany(timeout_ms=20)
 
     run(check)
 
 
 def test_pause_seek_and_ends(run: Run) -> None:
     async def check() -> None:
-        async with filled(20, partitions=2).running() as broker:
-            async with Consumer(bootstrap_servers=broker.address, auto_offset_reset="earliest") as consumer:
-                consumer.assign([T0, T1])
-                consumer.pause(T0)
-                assert {r.partition for r in await read(consumer, 20)} == {1}
-                assert consumer.paused() == {T0}
-                consumer.resume(T0)
-                consumer.seek(T0, 15)
-                assert [r.offset for r in await read(consumer, 5)] == [15, 16, 17, 18, 19]
-                await consumer.seek_to_beginning(T0)
-                assert await consumer.position(T0) == 0
-                await consumer.seek_to_end(T0)
-                assert await consumer.position(T0) == 20
-                assert await consumer.end_offsets([T0, T1]) == {T0: 20, T1: 20}
-                assert await consumer.beginning_offsets([T0]) == {T0: 0}
-                assert await consumer.partitions_for_topic("t") == {0, 1}
+        async with (
+            filled(20, partitions=2).running() as broker,
+            Consumer(bootstrap_servers=broker.address, auto_offset_reset="earliest") as consumer,
+        ):
+            consumer.assign([T0, T1])
+            consumer.pause(T0)
+            assert {r.partition for r in await read(consumer, 20)} == {1}
+            assert consumer.paused() == {T0}
+            consumer.resume(T0)
+            consumer.seek(T0, 15)
+            assert [r.offset for r in await read(consumer, 5)] == [15, 16, 17, 18, 19]
+            await consumer.seek_to_beginning(T0)
+            assert await consumer.position(T0) == 0
+            await consumer.seek_to_end(T0)
+            assert await consumer.position(T0) == 20
+            assert await consumer.end_offsets([T0, T1]) == {T0: 20, T1: 20}
+            assert await consumer.beginning_offsets([T0]) == {T0: 0}
+            assert await consumer.partitions_for_topic("t") == {0, 1}
 
     run(check)
 
@@ -221,14 +231,16 @@ def test_a_bad_crc_is_reported_after_the_good_records(run: Run) -> None:
     async def check() -> None:
         broker = filled(20)
         damage(broker, 1)
-        async with broker.running():
-            async with Consumer(bootstrap_servers=broker.address, auto_offset_reset="earliest") as consumer:
-                consumer.assign([T0])
-                assert [r.offset for r in await read(consumer, 10)] == list(range(10))
-                with pytest.raises(KafkaError, match="CRC32C") as raised:
-                    await consumer.getmany(timeout_ms=5000)
-                assert raised.value.code is ErrorCode.CORRUPT_MESSAGE
-                assert await consumer.position(T0) == 10
+        async with (
+            broker.running(),
+            Consumer(bootstrap_servers=broker.address, auto_offset_reset="earliest") as consumer,
+        ):
+            consumer.assign([T0])
+            assert [r.offset for r in await read(consumer, 10)] == list(range(10))
+            with pytest.raises(KafkaError, match="CRC32C") as raised:
+                await consumer.getmany(timeout_ms=5000)
+            assert raised.value.code is ErrorCode.CORRUPT_MESSAGE
+            assert await consumer.position(T0) == 10
 
     run(check)
 
