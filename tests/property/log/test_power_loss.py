@@ -13,7 +13,7 @@ from broker.log.log_manager import LogManager, LogManagerConfig
 from protocol.types import TopicPartition
 from runtime.env import Env
 from runtime.sim_storage import SimDisk
-from tests.log_world import START_MS, TOPIC_ID, ManualClock, idempotent, values
+from tests.log_world import START_MS, TOPIC_ID, ManualClock, batch, values
 
 PLAIN, COMPACTED = TopicPartition("plain", 0), TopicPartition("compacted", 0)
 CONFIGS = {
@@ -23,6 +23,7 @@ CONFIGS = {
     ),
 }
 KEYS = [b"a", b"b", b"c"]
+LOST = b""
 steps = st.lists(
     st.one_of(
         st.tuples(st.just("append"), st.integers(1, 6)),
@@ -66,7 +67,11 @@ class Machine:
         # Of what was not flushed a compacted log may lose a part in the middle: a gap is nothing special there.
         durable = {key: offset for offset, key in enumerate(self.written[partition][: self.durable[partition]])}
         last = {key: offset for offset, key, _ in found}
-        assert all(last[key] >= offset for key, offset in durable.items())
+        assert all(last[key] >= offset for key, offset in durable.items() if key != LOST)
+        there = {offset for offset, _, _ in found}
+        for offset in range(self.durable[partition], end):
+            if offset not in there:
+                self.written[partition][offset] = LOST
 
     def append(self, partition: TopicPartition, count: int) -> None:
         log = self.manager.get(partition)
@@ -74,7 +79,10 @@ class Machine:
         for _ in range(count):
             offset = log.log_end_offset
             key = KEYS[offset * 7 % 3]
-            log.append_as_leader(idempotent(offset, keys=[key], timestamp=START_MS + offset), 0)
+            sequence = (
+                {} if partition is COMPACTED else {"producer_id": 9, "producer_epoch": 0, "base_sequence": offset}
+            )
+            log.append_as_leader(batch(b"v", key=key, timestamp=START_MS + offset, **sequence), 0)
             self.written[partition].append(key)
         log.advance_high_watermark(log.log_end_offset)
 
