@@ -116,7 +116,7 @@ def test_a_group_that_grows_and_shrinks_delivers_once(
 
     async def settled(members: int) -> None:
         while len(owners) < PARTITIONS or len(set(owners.values())) != members:
-            await anyio.sleep(0.05)
+            await anyio.sleep(0.05)  # polls: the condition of the loop
 
     async def check() -> None:
         await create(cluster.bootstrap, topic)
@@ -133,7 +133,7 @@ def test_a_group_that_grows_and_shrinks_delivers_once(
                 await producer.send(topic, key=b"%d" % value, value=b"x")
             await producer.flush()
             while len(seen) < 400:
-                await anyio.sleep(0.05)
+                await anyio.sleep(0.05)  # polls: the condition of the loop
             for stop in stops:
                 stop.set()
 
@@ -187,10 +187,10 @@ def test_what_the_admin_client_changes_is_seen(cluster: ProcessCluster, fresh_na
                 await admin.create_topics([NewTopic(topic, 2, 1)])
             await admin.create_partitions({topic: 4})
             while len((await admin.describe_topics([topic]))[topic].partitions) < 4:
-                await anyio.sleep(0.05)
+                await anyio.sleep(0.05)  # polls: the condition of the loop
             await admin.incremental_alter_configs(topics={topic: {"segment.bytes": "1048576"}})
             while (await admin.describe_configs(topics=[topic]))[topic]["segment.bytes"].value != "1048576":
-                await anyio.sleep(0.05)
+                await anyio.sleep(0.05)  # polls: the condition of the loop
             assert (await admin.describe_configs(topics=[topic]))[topic]["retention.ms"].value == "1000000"
             with pytest.raises(KafkaError, match="INVALID_CONFIG"):
                 await admin.incremental_alter_configs(topics={topic: {"no.such.key": "1"}})
@@ -205,7 +205,7 @@ def test_what_the_admin_client_changes_is_seen(cluster: ProcessCluster, fresh_na
             assert sum(tp in d.partitions for described in dirs.values() for d in described) == 1
             await admin.delete_topics([topic])
             while topic in {listing.name for listing in await admin.list_topics()}:
-                await anyio.sleep(0.05)
+                await anyio.sleep(0.05)  # polls: the condition of the loop
 
     run(check)
 
