@@ -26,7 +26,10 @@ class DuplicateBrokerError(Exception):
 
 
 class Registration:
-    """``run`` registers and keeps registered; ``epoch`` is -1 until then."""
+    """``run`` registers and keeps registered; ``epoch`` is -1 until then.
+
+    ``wait_s``: how long an earlier session may take to end. A ZooKeeper that does not answer is waited for without end.
+    """
 
     def __init__(self, zk: ZkStore, broker_id: int, describe: Callable[[], BrokerRegistration], wait_s: float) -> None:
         self._zk = zk
@@ -38,14 +41,8 @@ class Registration:
 
     async def register(self) -> None:
         """Return when registered. Raises ``DuplicateBrokerError`` when another process holds the id for too long."""
-        with trio.move_on_after(self._wait_s) as waiting:
-            while not await self._try_once():
-                pass
-        if waiting.cancelled_caught:
-            raise DuplicateBrokerError(
-                f"{self._path} belongs to another session that does not end: "
-                "is another broker running with this broker.id?"
-            )
+        while not await self._try_once():
+            pass
         logger.info("broker.registered", path=self._path, epoch=self.epoch)
 
     async def _try_once(self) -> bool:
@@ -65,8 +62,12 @@ class Registration:
             self.epoch = stat.czxid
             return True
         logger.info("broker.waiting_for_old_session", path=self._path, owner=stat.ephemeral_owner)
-        await gone.wait()
-        return False
+        with trio.move_on_after(self._wait_s):
+            await gone.wait()
+            return False
+        raise DuplicateBrokerError(
+            f"{self._path} belongs to another session that does not end: is another broker running with this broker.id?"
+        )
 
     async def run(self) -> None:
         """Register again after each expiry, or when somebody deleted the znode, until cancelled."""

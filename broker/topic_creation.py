@@ -107,6 +107,6 @@ class TopicCreator:
         except KafkaError as error:
             return error.code
         result = response.topics[0]
-        if result.error_code:
+        if result.error_code not in (ErrorCode.NONE, ErrorCode.TOPIC_ALREADY_EXISTS):
             logger.warning("topic.not_created", topic=name, error=result.error_message)
         return ErrorCode.of(result.error_code)

@@ -1,0 +1,64 @@
+"""A broker's static configuration: sources, and what the keys say together."""
+
+from __future__ import annotations
+
+import pytest
+
+from broker.config import BrokerConfig, ListenerAddress, gather
+from zk_schemas.config_def import ConfigError
+
+MINIMAL = {"broker.id": "1", "zookeeper.connect": "zk:2181"}
+
+
+def test_later_sources_win() -> None:
+    environ = {"KAFKA_LOG_DIRS": "/kafka", "ANABRANCH_LOG_DIRS": "/ours", "KAFKA_HEAP_OPTS": "-Xmx1G", "BROKER_ID": "9"}
+    given = gather("broker.id=1\nlog.dirs=/file\nnum.partitions=2\n", "file", environ, ["num.partitions=3"])
+    assert given == {"broker.id": "1", "log.dirs": "/ours", "num.partitions": "3"}
+
+
+def test_a_setting_needs_a_value() -> None:
+    with pytest.raises(ConfigError, match="key=value"):
+        gather(None, "", {}, ["num.partitions"])
+
+
+def test_an_unknown_key_names_the_nearest() -> None:
+    with pytest.raises(ConfigError, match=r"num\.partitions"):
+        BrokerConfig.from_given({**MINIMAL, "num.partition": "3"})
+
+
+def test_listeners_without_a_host_are_advertised_by_host_name() -> None:
+    config = BrokerConfig.from_given({**MINIMAL, "listeners": "plaintext://:9092"}, host_name="box")
+    assert config.listeners == (ListenerAddress("PLAINTEXT", "", 9092),)
+    assert config.advertised == {"PLAINTEXT": ListenerAddress("PLAINTEXT", "box", 9092)}
+    assert config.inter_broker_listener == "PLAINTEXT"
+
+
+def test_two_listeners_of_one_protocol() -> None:
+    given = {
+        **MINIMAL,
+        "listeners": "IN://0.0.0.0:9092,OUT://0.0.0.0:9093",
+        "advertised.listeners": "IN://a:9092,OUT://[::1]:19093",
+        "listener.security.protocol.map": "IN:PLAINTEXT,OUT:PLAINTEXT",
+        "inter.broker.listener.name": "IN",
+    }
+    config = BrokerConfig.from_given(given)
+    assert config.advertised["OUT"] == ListenerAddress("OUT", "::1", 19093)
+    assert config.inter_broker_listener == "IN"
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        ({"listeners": "PLAINTEXT:9092"}, "NAME://host:port"),
+        ({"listeners": "PLAINTEXT://h:1,PLAINTEXT://h:2"}, "twice"),
+        ({"listeners": "SSL://h:1"}, "SSL is not supported"),
+        ({"listeners": "X://h:1"}, "listener.security.protocol.map"),
+        ({"listeners": "PLAINTEXT://0.0.0.0:9092"}, "wildcard"),
+        ({"advertised.listeners": "SSL://h:1"}, "SSL"),
+        ({"inter.broker.listener.name": "OTHER"}, "OTHER"),
+        ({"log.dirs": "/a,/a"}, "twice"),
+    ],
+)
+def test_what_cannot_work_is_refused(given: dict[str, str], message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        BrokerConfig.from_given({**MINIMAL, **given})

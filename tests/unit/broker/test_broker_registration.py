@@ -1,0 +1,87 @@
+"""Registration, producer ids and the cluster id, against the fake ZooKeeper."""
+
+from __future__ import annotations
+
+import pytest
+import trio
+import trio.testing
+
+from broker.producer_ids import ProducerIds
+from broker.registration import DuplicateBrokerError, Registration
+from runtime.sim_zk import FakeSession, FakeZk
+from zk_schemas.broker_registration import BrokerRegistration, Endpoint
+from zk_schemas.producer_id_block import BLOCK_SIZE
+
+pytestmark = pytest.mark.trio
+
+
+async def server() -> FakeZk:
+    zk = FakeZk()
+    await zk.session().create("/brokers/ids", b"", make_parents=True)
+    return zk
+
+
+def registration(session: FakeSession, wait_s: float = 30.0) -> Registration:
+    return Registration(session, 1, lambda: BrokerRegistration([Endpoint("PLAINTEXT", "h", 1)]), wait_s)
+
+
+async def test_waits_until_the_old_ephemeral_is_gone(autojump_clock: trio.testing.MockClock) -> None:
+    """KAFKA-7165, 14845: a restarted broker does not take the registration of its dying session for its own."""
+    zk = await server()
+    old, new = zk.session(), zk.session()
+    await registration(old).register()
+    successor = registration(new)
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(successor.register)
+        await trio.testing.wait_all_tasks_blocked()
+        assert successor.epoch == -1
+        old.expire()
+    stat = await new.exists("/brokers/ids/1")
+    assert stat is not None
+    assert (stat.ephemeral_owner, stat.czxid) == (new.session_id, successor.epoch)
+
+
+async def test_a_create_whose_answer_was_lost_counts(autojump_clock: trio.testing.MockClock) -> None:
+    """KAFKA-13407: the znode that is there already is ours."""
+    zk = await server()
+    session = zk.session()
+    session.lose_next_answer()
+    ours = registration(session)
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(ours.register)
+        await trio.testing.wait_all_tasks_blocked()
+        session.reconnect()
+    assert ours.epoch > 0
+
+
+async def test_a_second_broker_with_the_id_gives_up(autojump_clock: trio.testing.MockClock) -> None:
+    zk = await server()
+    await registration(zk.session()).register()
+    with pytest.raises(DuplicateBrokerError, match=r"broker\.id"):
+        await registration(zk.session(), wait_s=5).register()
+
+
+async def test_registers_again_after_expiry_and_after_a_deletion(autojump_clock: trio.testing.MockClock) -> None:
+    zk = await server()
+    session, admin = zk.session(), zk.session()
+    ours = registration(session)
+    await ours.register()
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(ours.run)
+        for disturb in (session.expire, lambda: None):
+            await trio.testing.wait_all_tasks_blocked()
+            before = ours.epoch
+            disturb()
+            if ours.epoch == before and await admin.exists("/brokers/ids/1") is not None:
+                await admin.delete("/brokers/ids/1")
+            with trio.fail_after(60):
+                while ours.epoch == before:
+                    await trio.sleep(0.1)
+        nursery.cancel_scope.cancel()
+
+
+async def test_two_brokers_never_give_out_the_same_id(autojump_clock: trio.testing.MockClock) -> None:
+    zk = await server()
+    brokers = [ProducerIds(zk.session(), broker_id) for broker_id in (1, 2)]
+    taken = [await brokers[turn % 2].take_or_claim() for turn in range(3 * BLOCK_SIZE)]
+    assert len(set(taken)) == len(taken)

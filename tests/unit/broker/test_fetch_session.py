@@ -1,0 +1,87 @@
+"""The cache of fetch sessions: who is evicted for whom (KIP-227)."""
+
+from __future__ import annotations
+
+import random
+
+from broker.fetch_session import EVICTION_S, MAX_EPOCH, FetchSession, FetchSessionCache
+from broker.replication.purgatory import Purgatory
+from protocol.generated.fetch import FetchPartition, FetchRequest, FetchTopic
+from protocol.types import TopicPartition
+
+
+class Clock:
+    """A clock that stands until it is moved."""
+
+    def __init__(self) -> None:
+        self.now = 0.0
+
+    def monotonic(self) -> float:
+        return self.now
+
+    def now_ms(self) -> int:
+        return int(self.now * 1000)
+
+
+def cache(slots: int) -> tuple[FetchSessionCache, Clock]:
+    clock = Clock()
+    purgatory = Purgatory.__new__(Purgatory)
+    return FetchSessionCache(slots, clock, random.Random(1), purgatory), clock
+
+
+def request(count: int) -> FetchRequest:
+    partitions = [FetchPartition(partition=index, fetch_offset=0, partition_max_bytes=1) for index in range(count)]
+    return FetchRequest(topics=[FetchTopic(topic="t", partitions=partitions)])
+
+
+def made(sessions: FetchSessionCache, size: int) -> FetchSession:
+    session = sessions.create(size)
+    assert session is not None
+    session.add(request(size))
+    return session
+
+
+def test_a_full_cache_keeps_sessions_in_use() -> None:
+    sessions, clock = cache(1)
+    first = made(sessions, 1)
+    assert sessions.create(5) is None
+    clock.now = EVICTION_S + 1
+    sessions.touch(first)
+    assert sessions.create(1) is None, "as large as the one that is there"
+    assert sessions.get(first.session_id) is first
+
+
+def test_an_unused_session_makes_way() -> None:
+    sessions, clock = cache(2)
+    first, second = made(sessions, 9), made(sessions, 1)
+    clock.now = EVICTION_S + 1
+    sessions.touch(second)
+    made(sessions, 1)
+    assert sessions.get(first.session_id) is None
+    assert sessions.get(second.session_id) is second
+
+
+def test_a_smaller_session_makes_way_for_a_larger_one() -> None:
+    sessions, clock = cache(2)
+    small, large = made(sessions, 1), made(sessions, 9)
+    clock.now = EVICTION_S + 1
+    sessions.touch(small)
+    sessions.touch(large)
+    made(sessions, 5)
+    assert sessions.get(small.session_id) is None
+    assert sessions.get(large.session_id) is large
+
+
+def test_epochs_wrap_to_1() -> None:
+    sessions, _ = cache(1)
+    session = made(sessions, 1)
+    session.epoch = MAX_EPOCH
+    session.next_epoch()
+    assert session.epoch == 1
+
+
+def test_forgotten_partitions_are_gone() -> None:
+    sessions, _ = cache(1)
+    session = made(sessions, 3)
+    session.forget([TopicPartition("t", 1), TopicPartition("t", 7)])
+    assert list(session.partitions) == list(session.dirty) == [TopicPartition("t", 0), TopicPartition("t", 2)]

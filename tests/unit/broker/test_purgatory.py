@@ -1,0 +1,80 @@
+"""Operations that wait: delivered once per turn, expired at their deadline."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+import pytest
+import trio
+import trio.testing
+
+from broker.replication.purgatory import DelayedOperation, Purgatory
+from runtime.real_trio import RealClock
+
+pytestmark = pytest.mark.trio
+
+
+class Probe(DelayedOperation):
+    """Completes when looked at the ``needed``-th time."""
+
+    def __init__(self, deadline: float, needed: int = 1) -> None:
+        super().__init__(deadline)
+        self.looks = 0
+        self.expired_at: float | None = None
+        self._needed = needed
+
+    def try_complete(self) -> None:
+        self.looks += 1
+        self.completed = self.looks >= self._needed
+
+    def expire(self) -> None:
+        self.completed = True
+        self.expired_at = trio.current_time()
+
+
+@asynccontextmanager
+async def running() -> AsyncIterator[Purgatory]:
+    purgatory = Purgatory(RealClock())
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(purgatory.run)
+        yield purgatory
+        nursery.cancel_scope.cancel()
+
+
+async def test_many_changes_in_one_turn_are_one_look(autojump_clock: trio.testing.MockClock) -> None:
+    async with running() as purgatory:
+        probe = Probe(trio.current_time() + 10, needed=2)
+        purgatory.park(probe)
+        for _ in range(100):
+            purgatory.changed(probe)
+        await trio.testing.wait_all_tasks_blocked()
+        assert probe.looks == 1
+        purgatory.changed(probe)
+        await trio.testing.wait_all_tasks_blocked()
+        assert probe.completed
+        await trio.sleep(20)
+        assert probe.expired_at is None
+
+
+async def test_deadlines_come_in_order_and_an_earlier_one_is_not_missed(
+    autojump_clock: trio.testing.MockClock,
+) -> None:
+    async with running() as purgatory:
+        start = trio.current_time()
+        late, early = Probe(start + 5), Probe(start + 1)
+        purgatory.park(late)
+        await trio.testing.wait_all_tasks_blocked()
+        purgatory.park(early)
+        await trio.sleep(10)
+    assert early.expired_at == pytest.approx(start + 1)
+    assert late.expired_at == pytest.approx(start + 5)
+
+
+async def test_close_answers_what_waits(autojump_clock: trio.testing.MockClock) -> None:
+    async with running() as purgatory:
+        probe = Probe(trio.current_time() + 100)
+        purgatory.park(probe)
+        purgatory.close()
+        assert probe.completed
+        assert purgatory.size == 0
