@@ -108,10 +108,11 @@ class Connection:
         if self._closed_because is None:
             self._closed_because = because
             self._stream.close()
+            self._progress.set()
 
     def overdue(self, now: float, max_idle_s: float) -> str | None:
         """Why the connection has to go, if it has: idle, a frame that does not get whole, answers that nobody reads."""
-        if self.frame_since is not None and now - self.frame_since > max_idle_s:
+        if self.frame_since is not None and not self._slots and now - self.frame_since > max_idle_s:
             return "a request did not arrive whole within connections.max.idle.ms"
         if now - self.last_active <= max_idle_s:
             return None

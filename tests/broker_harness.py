@@ -133,9 +133,11 @@ class OneBroker:
 
 
 @asynccontextmanager
-async def one_broker(directory: Path, settings: Mapping[str, str] | None = None) -> AsyncIterator[OneBroker]:
-    """Run a broker for the length of a block; it is shut down in order."""
-    zk = FakeZk()
+async def one_broker(
+    directory: Path, settings: Mapping[str, str] | None = None, zk: FakeZk | None = None
+) -> AsyncIterator[OneBroker]:
+    """Run a broker for the length of a block; it is shut down in order. The same ``zk`` twice: a restart."""
+    zk = zk or FakeZk()
     env = real_env(zk=zk.session())
     given = {
         "broker.id": str(BROKER_ID),

@@ -28,6 +28,7 @@ from protocol.generated.offset_for_leader_epoch import (
 from protocol.generated.produce import PartitionProduceData, ProduceRequest, TopicProduceData
 from protocol.records import BatchBuilder, iter_batches
 from runtime.channel import Channel
+from runtime.sim_zk import FakeZk
 from tests.broker_harness import BROKER_ID, DEADLINE_S, OneBroker, one_broker
 from zk_schemas.config import ConfigChange, ConfigZnode
 
@@ -296,3 +297,39 @@ async def test_a_broker_registers_again_after_its_session_expired(tmp_path: Path
                     break
                 await trio.sleep(0.01)
         assert now.ephemeral_owner == broker.env.zk.session_id
+
+
+async def test_a_changed_broker_config_reaches_every_topic_that_inherits_it(tmp_path: Path) -> None:
+    async with one_broker(tmp_path) as broker:
+        await broker.create_topic("t")
+        admin = broker.zk.session()
+        await admin.create(ConfigZnode.broker_path(None), ConfigZnode({"message.max.bytes": "1000"}).encode())
+        await admin.create(ConfigChange.PREFIX, ConfigChange("brokers/<default>").encode(), sequence=True)
+        with trio.fail_after(DEADLINE_S):
+            while (await produce(broker, batch(b"x" * 2_000))).error_code == 0:
+                await trio.lowlevel.checkpoint()
+        resources = [
+            DescribeConfigsResource(resource_type=4, resource_name="1", configuration_keys=["message.max.bytes"]),
+            DescribeConfigsResource(resource_type=4, resource_name="2", configuration_keys=None),
+        ]
+        response = await broker.request(DescribeConfigsRequest(resources=resources))
+        shown = response.results[0].configs[0]
+        assert (shown.value, shown.config_source, shown.read_only) == ("1000", 3, False)
+        assert response.results[1].error_code == ErrorCode.INVALID_REQUEST
+
+
+async def test_what_was_acknowledged_is_there_after_a_restart(tmp_path: Path) -> None:
+    zk = FakeZk()
+    for expected in (1, 2):
+        async with one_broker(tmp_path, zk=zk) as broker:
+            await broker.create_topic("t", leader_epoch=expected)
+            assert (await produce(broker, batch())).base_offset == expected - 1
+            assert await end_offset(broker) == expected
+
+
+async def test_log_flush_ack_syncs_before_the_answer(tmp_path: Path) -> None:
+    async with one_broker(tmp_path, {"log.flush": "ack"}) as broker:
+        await broker.create_topic("t")
+        assert (await produce(broker, batch())).error_code == 0
+        log_end = await end_offset(broker)
+    assert log_end == 1
