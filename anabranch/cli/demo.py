@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-import tempfile
+import shutil
 from pathlib import Path
 
 import trio
@@ -18,6 +18,7 @@ from anabranch.local.cluster import run_local_cluster
 from anabranch.local.plan import LocalClusterConfig
 
 BROKERS = 3
+MARKER = ".anabranch-demo"
 
 
 def demo(
@@ -36,19 +37,30 @@ def demo(
     events
         Only the first so many events.
     dir
-        Keep everything (logs, workers' files, exported segments) here; by default it is removed at the end.
+        Where everything goes and stays: logs, the workers' files, the exported segments. What an earlier demo left
+        there is replaced.
     """
     if events is not None and events < 1:
         raise CommandError(f"--events {events}: at least 1")
     console = Console()
-    with tempfile.TemporaryDirectory(prefix="anabranch-demo-") as temporary:
-        directory = Path(temporary) if dir is None else dir
-        directory.mkdir(parents=True, exist_ok=True)
-        result = trio.run(_run, directory, events, console)
+    prepare(dir)
+    result = trio.run(_run, dir, events, console)
     if json_ is not None:
         json_.write_text(json.dumps(result.to_json(), indent=2, default=str) + "\n")
     show(result, console)
+    console.print(f"The exported files: anabranch audit {dir / 'export'} --order-by tsv:0", highlight=False)
     return 0 if result.passed else 1
+
+
+def prepare(directory: Path) -> None:
+    """An empty directory. Raises ``CommandError`` for one that holds something else than an earlier demo."""
+    marker = directory / MARKER
+    if directory.exists() and not marker.exists() and any(directory.iterdir()):
+        raise CommandError(f"{directory} holds something else; give the demo a directory of its own with --dir")
+    if directory.exists():
+        shutil.rmtree(directory)
+    directory.mkdir(parents=True)
+    marker.touch()
 
 
 async def _run(directory: Path, events: int | None, console: Console) -> DemoResult:

@@ -1,0 +1,54 @@
+"""The demo from its command line, and what the audit says when one record of its export is edited."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from protocol.records import iter_batches
+
+pytestmark = pytest.mark.integration
+
+EVENTS = 4_000
+
+
+def anabranch(*arguments: str, timeout_s: float = 240) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "anabranch.cli.main", *arguments]
+    return subprocess.run(command, capture_output=True, text=True, timeout=timeout_s)
+
+
+def test_the_demo_passes_and_an_edited_record_is_named(tmp_path: Path) -> None:
+    directory, result_file = tmp_path / "demo", tmp_path / "result.json"
+    done = anabranch("demo", "--events", str(EVENTS), "--dir", str(directory), "--json", str(result_file))
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "PASS" in done.stdout
+    result = json.loads(result_file.read_text())
+    assert (result["passed"], result["delivered"]["events"], result["audit"]["records"]) == (True, EVENTS, EVENTS)
+
+    segment = max((directory / "export").rglob("*.log"), key=lambda path: path.stat().st_size)
+    data = bytearray(segment.read_bytes())
+    batch = next(iter_batches(data))
+    record = batch.records()[0]
+    at = data.index(record.value or b"")
+    data[at] ^= 0x01
+    segment.write_bytes(data)
+    report_file = tmp_path / "audit.json"
+    audited = anabranch("audit", str(directory / "export"), "--order-by", "tsv:0", "--json", str(report_file))
+    assert audited.returncode == 1
+    assert "FAIL" in audited.stdout
+    failed = {check["name"]: check for check in json.loads(report_file.read_text())["checks"] if not check["passed"]}
+    offender = failed["crc"]["offenders"][0]
+    assert offender["segment"].endswith(f"{segment.parent.name}/{segment.name}")
+    assert offender["offset"] == record.offset
+    assert segment.name in audited.stdout
+
+
+def test_a_directory_with_something_else_is_left_alone(tmp_path: Path) -> None:
+    (tmp_path / "mine").write_text("precious")
+    done = anabranch("demo", "--dir", str(tmp_path))
+    assert (done.returncode, done.stderr.count("\n")) == (1, 1)
+    assert (tmp_path / "mine").read_text() == "precious"
