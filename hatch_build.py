@@ -19,7 +19,12 @@ from typing import Any
 
 from hatchling.builders.hooks.plugin.interface import BuildHookInterface
 
-COMPILED_MODULES = ("protocol/records.py", "protocol/key_placement.py")
+COMPILED_MODULES = (
+    "protocol/batch_layout.py",
+    "protocol/records.py",
+    "protocol/batch_builder.py",
+    "protocol/key_placement.py",
+)
 # What mypy must see to know the types the compiled modules use.
 _SOURCES = "protocol"
 _SWITCH = "ANABRANCH_COMPILE"

@@ -8,8 +8,9 @@ from pathlib import Path
 from typing import Any
 
 from broker.log.producer_snapshot import decode_snapshot
+from protocol.batch_layout import CONTROL_COMMIT, LOG_APPEND_TIME
 from protocol.errors import KafkaError
-from protocol.records import CONTROL_COMMIT, LOG_APPEND_TIME, Record, RecordBatch, iter_batches, read_control_record
+from protocol.records import Record, RecordBatch, iter_batches, read_control_record
 
 OFFSET_ENTRY = struct.Struct(">ii")
 TIME_ENTRY = struct.Struct(">qi")

@@ -9,7 +9,7 @@ from __future__ import annotations
 from pyspark.sql import Column, DataFrame, Window
 from pyspark.sql import functions as F
 
-from protocol.records import CONTROL_ABORT
+from protocol.batch_layout import CONTROL_ABORT
 
 _SEQUENCES = 1 << 31
 

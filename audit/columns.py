@@ -11,9 +11,10 @@ import pyarrow as pa
 from audit.manifest import Layout, Manifest, PartitionEntry, layout_at
 from audit.order_field import Extract, OrderFieldError
 from audit.segment_reader import Row
+from protocol.batch_layout import CONTROL_ABORT, CONTROL_COMMIT
 from protocol.compression import CorruptRecordError
 from protocol.key_placement import place, positive_hash
-from protocol.records import CONTROL_ABORT, CONTROL_COMMIT, Record, increment_sequence, read_control_record
+from protocol.records import Record, increment_sequence, read_control_record
 
 ROWS_PER_ARROW_BATCH = 8192
 BYTES_PER_ARROW_BATCH = 16 * 1024 * 1024

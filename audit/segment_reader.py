@@ -10,8 +10,9 @@ from collections.abc import Iterator
 from typing import BinaryIO, NamedTuple
 
 from audit.crc_locate import locate_changed_byte
+from protocol.batch_layout import HEADER_BYTES, LENGTH_PREFIX_BYTES
 from protocol.compression import CompressionType, CorruptRecordError
-from protocol.records import HEADER_BYTES, LENGTH_PREFIX_BYTES, Record, RecordBatch, iter_batches, read_varint
+from protocol.records import Record, RecordBatch, iter_batches, read_varint
 
 MAX_DECOMPRESSED_BYTES = 256 * 1024 * 1024
 _CRC_COVERS_FROM = 21

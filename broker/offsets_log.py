@@ -14,10 +14,11 @@ from broker.replication.delayed_produce import DelayedProduce
 from broker.replication.purgatory import Purgatory
 from broker.replication.replica_manager import ReplicaManager
 from broker.topic_names import OFFSETS_TOPIC
+from protocol.batch_builder import BatchBuilder
 from protocol.compression import CompressionType
 from protocol.errors import KafkaError, error_for
 from protocol.generated.produce import PartitionProduceResponse, ProduceResponse, TopicProduceResponse
-from protocol.records import BatchBuilder, iter_batches
+from protocol.records import iter_batches
 from protocol.types import TopicPartition
 from runtime.env import Clock
 

@@ -17,14 +17,10 @@ from typing import NamedTuple
 import anyio
 
 from client.errors import ErrorCode, KafkaError, KafkaTimeoutError
+from protocol.batch_builder import BatchBuilder, estimate_batch_bytes
+from protocol.batch_layout import Header
 from protocol.compression import CompressionType
-from protocol.records import (
-    BatchBuilder,
-    Header,
-    RecordBatch,
-    estimate_batch_bytes,
-    increment_sequence,
-)
+from protocol.records import RecordBatch, increment_sequence
 from protocol.types import NO_PRODUCER_EPOCH, NO_PRODUCER_ID, NO_SEQUENCE, TopicPartition
 
 MAX_OUTSTANDING_BATCHES = 5

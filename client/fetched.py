@@ -8,7 +8,8 @@ from typing import Any, NamedTuple, overload
 
 from client.config import Deserializer
 from client.errors import RecordDeserializationError
-from protocol.records import Header, Record, RecordBatch
+from protocol.batch_layout import Header
+from protocol.records import Record, RecordBatch
 from protocol.types import TopicPartition
 
 

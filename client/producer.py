@@ -16,7 +16,7 @@ from client.errors import BufferExhaustedError, ClientClosedError, ErrorCode, Ka
 from client.lifecycle import Client
 from client.partitioner import StickyPartitioner
 from client.sender import Sender
-from protocol.records import Header
+from protocol.batch_layout import Header
 from runtime.env import Env
 
 Headers = Sequence[Header] | Mapping[str, bytes | None] | None

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 
-from protocol.records import CONTROL_ABORT, RecordBatch, read_control_record
+from protocol.batch_layout import CONTROL_ABORT
+from protocol.records import RecordBatch, read_control_record
 
 
 def visible_batches(

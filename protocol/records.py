@@ -1,78 +1,48 @@
-"""Record batch v2: header view, CRC32C, iterate, build (Kafka's ``DefaultRecordBatch``, KIP-98).
+"""Record batch v2 as it is read: header view, CRC32C, iteration, the checks of a produce request (KIP-98).
 
 A batch is 61 bytes of header and ``count`` records, compressed as one block. The CRC32C covers byte 21 to the end, so a
 broker may rewrite base offset and partition leader epoch in place. Views share the caller's buffer; nothing is copied
-until records are read. This file holds no module state and uses no dynamic tricks, so mypyc compiles it unchanged.
+until records are read. This file holds no module state and uses no dynamic tricks, so mypyc compiles it unchanged;
+``batch_builder`` writes what is read here.
 """
 
 from __future__ import annotations
 
 import struct
-from collections.abc import Iterable, Iterator, Sequence
-from typing import Final, TypeAlias
+from collections.abc import Iterator
 
 from fastcrc import crc32
 
-from protocol.compression import CompressionType, CorruptRecordError, compress, decompress
+from protocol.batch_layout import (
+    CODEC_MASK,
+    CONTROL_ABORT,
+    CONTROL_BIT,
+    CONTROL_COMMIT,
+    CONTROL_KEY,
+    CONTROL_VALUE,
+    CRC_AT,
+    CRC_START,
+    CREATE_TIME,
+    DEFAULT_MAX_DECOMPRESSED_BYTES,
+    DELETE_HORIZON_BIT,
+    HEADER,
+    HEADER_BYTES,
+    LENGTH,
+    LENGTH_PREFIX_BYTES,
+    LOG_APPEND_TIME,
+    LOG_APPEND_TIME_BIT,
+    MAGIC,
+    MAGIC_AT,
+    MAX_SEQUENCE,
+    NO_PRODUCER_ID,
+    NO_SEQUENCE,
+    SMALLEST_RECORD_BYTES,
+    TRANSACTIONAL_BIT,
+    Buffer,
+    Header,
+)
+from protocol.compression import CompressionType, CorruptRecordError, decompress
 from protocol.errors import ErrorCode, KafkaError
-
-Buffer: TypeAlias = bytes | bytearray | memoryview
-Header: TypeAlias = tuple[str, bytes | None]
-
-HEADER_BYTES: Final = 61
-LENGTH_PREFIX_BYTES: Final = 12
-MAX_RECORD_OVERHEAD_BYTES: Final = 21
-DEFAULT_MAX_DECOMPRESSED_BYTES: Final = 128 * 1024 * 1024
-NO_PRODUCER_ID: Final = -1
-NO_SEQUENCE: Final = -1
-CREATE_TIME: Final = 0
-LOG_APPEND_TIME: Final = 1
-CONTROL_ABORT: Final = 0
-CONTROL_COMMIT: Final = 1
-
-_MAGIC: Final = 2
-_MAGIC_AT: Final = 16
-_CRC_AT: Final = 17
-_CRC_START: Final = 21
-_CODEC_MASK: Final = 0x07
-_LOG_APPEND_TIME_BIT: Final = 0x08
-_TRANSACTIONAL_BIT: Final = 0x10
-_CONTROL_BIT: Final = 0x20
-_DELETE_HORIZON_BIT: Final = 0x40
-_SMALLEST_RECORD_BYTES: Final = 7
-_MAX_SEQUENCE: Final = 0x7FFFFFFF
-
-# base offset, length, leader epoch, magic, crc, attributes, last offset delta, base and max timestamp, producer id and
-# epoch, base sequence, count
-_HEADER = struct.Struct(">qiibIhiqqqhii")
-_LENGTH = struct.Struct(">qi")
-_CONTROL_KEY = struct.Struct(">hh")
-_CONTROL_VALUE = struct.Struct(">hi")
-
-
-# ---------------------------------------------------------------- varints
-
-
-def zigzag_varint(value: int) -> bytes:
-    """A signed number of at most 64 bits as Kafka's varint or varlong."""
-    z = value << 1 if value >= 0 else (-value << 1) - 1
-    if z < 0x80:
-        return bytes((z,))
-    out = bytearray()
-    while z >= 0x80:
-        out.append(z & 0x7F | 0x80)
-        z >>= 7
-    out.append(z)
-    return bytes(out)
-
-
-_SMALL_LIMIT: Final = 2048
-_SMALL: Final = [zigzag_varint(n) for n in range(_SMALL_LIMIT)]
-
-
-def _varint(value: int) -> bytes:
-    """``zigzag_varint`` with the small numbers ready made."""
-    return _SMALL[value] if 0 <= value < _SMALL_LIMIT else zigzag_varint(value)
 
 
 def read_varint(data: bytes, pos: int, bits: int) -> tuple[int, int]:
@@ -234,7 +204,7 @@ def _read_records(
 ) -> list[Record]:
     """All ``count`` records of a decompressed batch body, which must be used up exactly."""
     size = len(data)
-    if count < 0 or count * _SMALLEST_RECORD_BYTES > size:
+    if count < 0 or count * SMALLEST_RECORD_BYTES > size:
         raise CorruptRecordError(f"batch claims {count} records in {size} bytes")
     records: list[Record] = []
     pos = 0
@@ -243,7 +213,7 @@ def _read_records(
         for _ in range(count):
             length, pos = read_varint(data, pos, 32)
             end = pos + length
-            if length < _SMALLEST_RECORD_BYTES - 1 or end > size:
+            if length < SMALLEST_RECORD_BYTES - 1 or end > size:
                 raise CorruptRecordError(f"record at byte {pos} claims {length} bytes, {size - pos} are left")
             record = _read_record(data, pos, end, base_offset, base_timestamp, fixed)
             if record.offset <= previous or record.offset > last_offset:
@@ -315,33 +285,33 @@ class RecordBatch:
             self.producer_epoch,
             self.base_sequence,
             self.count,
-        ) = _HEADER.unpack_from(self.buffer)
+        ) = HEADER.unpack_from(self.buffer)
         self.length: int = length + LENGTH_PREFIX_BYTES
 
     @property
     def compression(self) -> CompressionType:
-        codec = self.attributes & _CODEC_MASK
+        codec = self.attributes & CODEC_MASK
         if codec > 4:
             raise CorruptRecordError(f"unknown compression type {codec}", ErrorCode.UNSUPPORTED_COMPRESSION_TYPE)
         return CompressionType(codec)
 
     @property
     def is_transactional(self) -> bool:
-        return self.attributes & _TRANSACTIONAL_BIT != 0
+        return self.attributes & TRANSACTIONAL_BIT != 0
 
     @property
     def is_control(self) -> bool:
-        return self.attributes & _CONTROL_BIT != 0
+        return self.attributes & CONTROL_BIT != 0
 
     @property
     def has_delete_horizon(self) -> bool:
         """The base timestamp is the time from which tombstones may go (KIP-534)."""
-        return self.attributes & _DELETE_HORIZON_BIT != 0
+        return self.attributes & DELETE_HORIZON_BIT != 0
 
     @property
     def timestamp_type(self) -> int:
         """CREATE_TIME or LOG_APPEND_TIME."""
-        return LOG_APPEND_TIME if self.attributes & _LOG_APPEND_TIME_BIT else CREATE_TIME
+        return LOG_APPEND_TIME if self.attributes & LOG_APPEND_TIME_BIT else CREATE_TIME
 
     @property
     def has_producer_id(self) -> bool:
@@ -363,7 +333,7 @@ class RecordBatch:
         return increment_sequence(self.base_sequence, self.last_offset_delta)
 
     def compute_crc(self) -> int:
-        return crc32.iscsi(self.buffer[_CRC_START:])
+        return crc32.iscsi(self.buffer[CRC_START:])
 
     def verify_crc(self) -> bool:
         """Whether the bytes the CRC covers are the ones it was computed over."""
@@ -402,22 +372,22 @@ class RecordBatch:
 
 def increment_sequence(sequence: int, by: int) -> int:
     """The sequence ``by`` records later; 0 follows 2**31 - 1."""
-    return sequence + by & _MAX_SEQUENCE
+    return sequence + by & MAX_SEQUENCE
 
 
 def _check_frame(view: memoryview, pos: int) -> int:
     """The length in bytes of the v2 batch at ``pos``, 0 when it is not there whole; CorruptRecordError for others."""
     left = len(view) - pos
-    if left < _MAGIC_AT + 1:
+    if left < MAGIC_AT + 1:
         return 0
-    base_offset, length = _LENGTH.unpack_from(view, pos)
-    magic: int = view[pos + _MAGIC_AT]
-    if magic < _MAGIC:
+    base_offset, length = LENGTH.unpack_from(view, pos)
+    magic: int = view[pos + MAGIC_AT]
+    if magic < MAGIC:
         raise CorruptRecordError(
             f"message format v{magic} (magic {magic}) at byte {pos} is not supported, only record batch v2",
             ErrorCode.UNSUPPORTED_FOR_MESSAGE_FORMAT,
         )
-    if magic != _MAGIC:
+    if magic != MAGIC:
         raise CorruptRecordError(f"invalid magic {magic} at byte {pos}")
     if length < HEADER_BYTES - LENGTH_PREFIX_BYTES or base_offset < 0:
         raise CorruptRecordError(f"batch at byte {pos} has base offset {base_offset} and length {length}")
@@ -507,292 +477,23 @@ def set_base_offset(buf: bytearray | memoryview, offset: int, leader_epoch: int)
 def set_log_append_time(buf: bytearray | memoryview, timestamp_ms: int) -> None:
     """Stamp the batch that ``buf`` exactly holds with the broker's time, and compute its CRC again."""
     (attributes,) = struct.unpack_from(">h", buf, 21)
-    struct.pack_into(">h", buf, 21, attributes | _LOG_APPEND_TIME_BIT)
+    struct.pack_into(">h", buf, 21, attributes | LOG_APPEND_TIME_BIT)
     struct.pack_into(">q", buf, 35, timestamp_ms)
-    struct.pack_into(">I", buf, _CRC_AT, crc32.iscsi(memoryview(buf)[_CRC_START:]))
-
-
-# ---------------------------------------------------------------- building
-
-
-def estimate_record_bytes(key: bytes | None, value: bytes | None, headers: Sequence[Header]) -> int:
-    """At least as many bytes as a record of these fields takes in any batch."""
-    size = MAX_RECORD_OVERHEAD_BYTES + 15
-    if key is not None:
-        size += len(key)
-    if value is not None:
-        size += len(value)
-    for name, content in headers:
-        size += 10 + len(name.encode()) + (len(content) if content is not None else 0)
-    return size
-
-
-def estimate_batch_bytes(key: bytes | None, value: bytes | None, headers: Sequence[Header]) -> int:
-    """At least as many bytes as a batch of this one record takes uncompressed."""
-    return HEADER_BYTES + estimate_record_bytes(key, value, headers)
-
-
-def _encode_headers(headers: Sequence[Header]) -> bytes:
-    parts = [_varint(len(headers))]
-    for name, content in headers:
-        raw = name.encode()
-        parts.append(_varint(len(raw)))
-        parts.append(raw)
-        if content is None:
-            parts.append(b"\x01")
-        else:
-            parts.append(_varint(len(content)))
-            parts.append(content)
-    return b"".join(parts)
-
-
-class BatchBuilder:
-    """Builds one batch by appending; used once.
-
-    ``max_bytes`` bounds the batch, its first record excepted, which always fits. With compression the bound holds for
-    ``compression_ratio`` (expected compressed size / plain size): 1.0 keeps it in any case, a lower figure is the
-    caller's estimate from earlier batches. A codec that makes the batch larger is left out.
-    """
-
-    __slots__ = (
-        "_base_timestamp",
-        "_buffer",
-        "_count",
-        "_has_base",
-        "_last_delta",
-        "_limit",
-        "_max_timestamp",
-        "compression",
-        "level",
-    )
-
-    def __init__(
-        self,
-        compression: CompressionType = CompressionType.NONE,
-        max_bytes: int = 16384,
-        *,
-        compression_ratio: float = 1.0,
-        level: int | None = None,
-    ) -> None:
-        self.compression = compression
-        self.level = level
-        plain = compression == CompressionType.NONE or compression_ratio >= 1.0
-        self._limit = (
-            max_bytes if plain else HEADER_BYTES + int((max_bytes - HEADER_BYTES) / max(compression_ratio, 0.01))
-        )
-        self._buffer = bytearray(HEADER_BYTES)
-        self._count = 0
-        self._base_timestamp = -1
-        self._has_base = False
-        self._max_timestamp = -1
-        self._last_delta = -1
-
-    def start_at(self, base_timestamp: int, max_timestamp: int) -> None:
-        """Set the timestamps of a batch that is written again; without this the first record sets the base."""
-        self._base_timestamp = base_timestamp
-        self._max_timestamp = max_timestamp
-        self._has_base = True
-
-    @property
-    def count(self) -> int:
-        return self._count
-
-    @property
-    def size_bytes(self) -> int:
-        """Bytes of the batch so far, uncompressed, header included."""
-        return len(self._buffer)
-
-    def append(self, key: bytes | None, value: bytes | None, headers: Sequence[Header], timestamp: int) -> int | None:
-        """Add a record and return its offset relative to the batch's first, or None when it does not fit any more."""
-        return self.append_at(self._last_delta + 1, key, value, headers, timestamp)
-
-    def append_at(
-        self, delta: int, key: bytes | None, value: bytes | None, headers: Sequence[Header], timestamp: int
-    ) -> int | None:
-        """``append`` at a given offset delta, above the last: compaction keeps offsets and leaves gaps."""
-        timestamp_delta = timestamp - self._base_timestamp if self._has_base else 0
-        if key is None:
-            key = b""
-            key_length = b"\x01"
-        else:
-            key_length = _varint(len(key))
-        if value is None:
-            value = b""
-            value_length = b"\x01"
-        else:
-            value_length = _varint(len(value))
-        body = b"".join(
-            (
-                b"\x00",
-                _varint(timestamp_delta),
-                _varint(delta),
-                key_length,
-                key,
-                value_length,
-                value,
-                _encode_headers(headers) if headers else b"\x00",
-            )
-        )
-        size = len(body)
-        prefix = _varint(size)
-        buffer = self._buffer
-        if self._count and len(buffer) + len(prefix) + size > self._limit:
-            return None
-        if delta <= self._last_delta:
-            raise ValueError(f"offset delta {delta} after {self._last_delta}")
-        buffer += prefix
-        buffer += body
-        if not self._has_base:
-            self._base_timestamp = timestamp
-            self._has_base = True
-        if timestamp > self._max_timestamp:
-            self._max_timestamp = timestamp
-        self._count += 1
-        self._last_delta = delta
-        return delta
-
-    def build(
-        self,
-        base_offset: int = 0,
-        leader_epoch: int = -1,
-        producer_id: int = NO_PRODUCER_ID,
-        producer_epoch: int = -1,
-        base_sequence: int = NO_SEQUENCE,
-        is_transactional: bool = False,
-        is_control: bool = False,
-        *,
-        timestamp_type: int = CREATE_TIME,
-        last_offset_delta: int = -1,
-        has_delete_horizon: bool = False,
-    ) -> bytes:
-        """The finished batch. ``last_offset_delta`` beyond the last record's leaves a gap, as compaction does."""
-        codec = self.compression
-        buffer = self._buffer
-        if codec != CompressionType.NONE and self._count:
-            packed = compress(codec, memoryview(buffer)[HEADER_BYTES:], self.level)
-            if len(packed) < len(buffer) - HEADER_BYTES:
-                out = bytearray(HEADER_BYTES)
-                out += packed
-                buffer = out
-            else:
-                codec = CompressionType.NONE
-        attributes = int(codec)
-        if timestamp_type == LOG_APPEND_TIME:
-            attributes |= _LOG_APPEND_TIME_BIT
-        if is_transactional:
-            attributes |= _TRANSACTIONAL_BIT
-        if is_control:
-            attributes |= _CONTROL_BIT
-        if has_delete_horizon:
-            attributes |= _DELETE_HORIZON_BIT
-        _HEADER.pack_into(
-            buffer,
-            0,
-            base_offset,
-            len(buffer) - LENGTH_PREFIX_BYTES,
-            leader_epoch,
-            _MAGIC,
-            0,
-            attributes,
-            max(self._last_delta, last_offset_delta),
-            self._base_timestamp,
-            self._max_timestamp,
-            producer_id,
-            producer_epoch,
-            base_sequence,
-            self._count,
-        )
-        struct.pack_into(">I", buffer, _CRC_AT, crc32.iscsi(memoryview(buffer)[_CRC_START:]))
-        return bytes(buffer)
-
-
-def build_batch(
-    records: Iterable[tuple[bytes | None, bytes | None, Sequence[Header], int]],
-    *,
-    compression: CompressionType = CompressionType.NONE,
-    base_offset: int = 0,
-    leader_epoch: int = -1,
-    producer_id: int = NO_PRODUCER_ID,
-    producer_epoch: int = -1,
-    base_sequence: int = NO_SEQUENCE,
-    is_transactional: bool = False,
-    is_control: bool = False,
-) -> bytes:
-    """One batch of all ``records`` (key, value, headers, timestamp), however large."""
-    builder = BatchBuilder(compression, max_bytes=_MAX_SEQUENCE)
-    for key, value, headers, timestamp in records:
-        builder.append(key, value, headers, timestamp)
-    return builder.build(
-        base_offset, leader_epoch, producer_id, producer_epoch, base_sequence, is_transactional, is_control
-    )
-
-
-def retain_records(batch: RecordBatch, records: Sequence[Record], delete_horizon_ms: int | None = None) -> bytes:
-    """``batch`` with only ``records`` of it left, as compaction writes it: offsets, sequences and last offset stay.
-
-    With no record left the result is a bare header, kept for the producer's last sequence. ``delete_horizon_ms``
-    replaces the base timestamp and sets its attribute bit (KIP-534).
-    """
-    builder = BatchBuilder(batch.compression, max_bytes=_MAX_SEQUENCE)
-    horizon = delete_horizon_ms
-    if horizon is None and batch.has_delete_horizon:
-        horizon = batch.base_timestamp
-    keeps_max = batch.timestamp_type == LOG_APPEND_TIME or not records
-    base = records[0].timestamp if records else batch.max_timestamp
-    builder.start_at(base if horizon is None else horizon, batch.max_timestamp if keeps_max else -1)
-    for record in records:
-        builder.append_at(record.offset - batch.base_offset, record.key, record.value, record.headers, record.timestamp)
-    return builder.build(
-        batch.base_offset,
-        batch.partition_leader_epoch,
-        batch.producer_id,
-        batch.producer_epoch,
-        batch.base_sequence,
-        batch.is_transactional,
-        batch.is_control,
-        timestamp_type=batch.timestamp_type,
-        last_offset_delta=batch.last_offset_delta,
-        has_delete_horizon=horizon is not None,
-    )
-
-
-# ---------------------------------------------------------------- control batches
-
-
-def build_control_batch(
-    kind: int,
-    producer_id: int,
-    producer_epoch: int,
-    coordinator_epoch: int,
-    timestamp: int,
-    *,
-    base_offset: int = 0,
-    leader_epoch: int = -1,
-) -> bytes:
-    """The transaction marker CONTROL_ABORT or CONTROL_COMMIT: a control batch of one record."""
-    return build_batch(
-        [(_CONTROL_KEY.pack(0, kind), _CONTROL_VALUE.pack(0, coordinator_epoch), (), timestamp)],
-        base_offset=base_offset,
-        leader_epoch=leader_epoch,
-        producer_id=producer_id,
-        producer_epoch=producer_epoch,
-        is_transactional=True,
-        is_control=True,
-    )
+    struct.pack_into(">I", buf, CRC_AT, crc32.iscsi(memoryview(buf)[CRC_START:]))
 
 
 def read_control_record(record: Record) -> tuple[int, int]:
     """(kind, coordinator epoch) of the record of a control batch; kinds besides 0 and 1 are for others to know."""
     key = record.key
     value = record.value
-    if key is None or len(key) < _CONTROL_KEY.size:
+    if key is None or len(key) < CONTROL_KEY.size:
         raise CorruptRecordError(f"control record at offset {record.offset} has no type")
-    version, kind = _CONTROL_KEY.unpack_from(key)
+    version, kind = CONTROL_KEY.unpack_from(key)
     if version < 0:
         raise CorruptRecordError(f"control record at offset {record.offset} has version {version}")
     if kind not in (CONTROL_ABORT, CONTROL_COMMIT):
         return kind, -1
-    if value is None or len(value) < _CONTROL_VALUE.size:
+    if value is None or len(value) < CONTROL_VALUE.size:
         raise CorruptRecordError(f"transaction marker at offset {record.offset} has no coordinator epoch")
-    _, coordinator_epoch = _CONTROL_VALUE.unpack_from(value)
+    _, coordinator_epoch = CONTROL_VALUE.unpack_from(value)
     return kind, coordinator_epoch

@@ -7,9 +7,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from audit.manifest import MANIFEST_NAME, Layout, Manifest, PartitionEntry, SegmentEntry
+from protocol.batch_builder import build_batch
 from protocol.compression import CompressionType
 from protocol.key_placement import place, positive_hash
-from protocol.records import build_batch
 
 T0 = 1_700_000_000_000
 

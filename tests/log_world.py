@@ -14,7 +14,8 @@ from broker.log.log_config import LogConfig
 from broker.log.log_loader import Checkpoints, open_log
 from broker.log.partition_log import PartitionLog
 from broker.log.producer_state import ProducerState
-from protocol.records import RecordBatch, build_batch, iter_batches
+from protocol.batch_builder import build_batch
+from protocol.records import RecordBatch, iter_batches
 from protocol.types import TopicPartition
 from runtime.env import Buffer, Env, File
 from runtime.real_trio import RealNetwork, RealStorage

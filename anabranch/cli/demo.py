@@ -25,7 +25,7 @@ def demo(
     *,
     json_: JsonFile = None,
     events: int | None = None,
-    dir: Path | None = None,
+    dir: Path = Path("anabranch-demo"),
 ) -> int:
     """Stream real events through a local cluster and prove that every key kept its order.
 

@@ -8,17 +8,11 @@ from __future__ import annotations
 
 from broker.log.log_config import MAX_LONG, LogConfig
 from broker.log.producer_state import AppendOrigin
+from protocol.batch_builder import BatchBuilder
+from protocol.batch_layout import LOG_APPEND_TIME, Buffer
 from protocol.compression import CompressionType, CorruptRecordError
 from protocol.errors import ErrorCode, KafkaError
-from protocol.records import (
-    LOG_APPEND_TIME,
-    BatchBuilder,
-    Buffer,
-    Record,
-    RecordBatch,
-    set_log_append_time,
-    validate_produce_batch,
-)
+from protocol.records import Record, RecordBatch, set_log_append_time, validate_produce_batch
 
 _CODECS = {
     "uncompressed": CompressionType.NONE,

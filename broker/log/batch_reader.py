@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import struct
 
+from protocol.batch_layout import HEADER_BYTES, LENGTH_PREFIX_BYTES
 from protocol.compression import CorruptRecordError
-from protocol.records import HEADER_BYTES, LENGTH_PREFIX_BYTES, RecordBatch
+from protocol.records import RecordBatch
 from runtime.env import File
 
 CHUNK_BYTES = 1024 * 1024

@@ -14,7 +14,9 @@ from dataclasses import dataclass
 
 from broker.log.producer_state import ProducerEntry
 from broker.log.txn_index import AbortedTxn
-from protocol.records import CONTROL_ABORT, Record, RecordBatch, read_control_record, retain_records
+from protocol.batch_builder import retain_records
+from protocol.batch_layout import CONTROL_ABORT
+from protocol.records import Record, RecordBatch, read_control_record
 
 _PLAIN_KEY_BYTES = 24
 _ENTRY_BYTES = 200

@@ -25,8 +25,9 @@ from broker.log.segment import LogSegment
 from broker.log.segment_swap import commit_cleaned, finish_swap
 from broker.log.snapshot_files import SnapshotFiles, replay_producers, restore_producers
 from broker.log.txn_index import AbortedTxn
+from protocol.batch_layout import Buffer
 from protocol.errors import ErrorCode, KafkaError
-from protocol.records import Buffer, RecordBatch, iter_batches, set_base_offset
+from protocol.records import RecordBatch, iter_batches, set_base_offset
 from protocol.types import TopicPartition
 from runtime.env import Clock, Env, FileRange, Storage
 

@@ -13,8 +13,9 @@ from typing import NamedTuple
 
 from broker.log.producer_snapshot import SnapshotEntry
 from broker.log.txn_index import AbortedTxn
+from protocol.batch_layout import CONTROL_ABORT, CONTROL_COMMIT
 from protocol.errors import ErrorCode, KafkaError
-from protocol.records import CONTROL_ABORT, CONTROL_COMMIT, RecordBatch, increment_sequence, read_control_record
+from protocol.records import RecordBatch, increment_sequence, read_control_record
 
 BATCHES_KEPT = 5
 NO_SEQUENCE = -1

@@ -11,8 +11,9 @@ from broker.log.offset_index import OffsetIndex
 from broker.log.paths import DELETED_SUFFIX, SEGMENT_SUFFIXES, segment_file
 from broker.log.time_index import NO_TIMESTAMP, TimeIndex
 from broker.log.txn_index import TxnIndex
+from protocol.batch_layout import HEADER_BYTES, Buffer
 from protocol.compression import CorruptRecordError
-from protocol.records import HEADER_BYTES, Buffer, RecordBatch
+from protocol.records import RecordBatch
 from runtime.env import File, Storage
 
 MAX_RELATIVE_OFFSET = 2**31 - 1

@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from broker.log.partition_log import AppendOrigin, AppendResult, PartitionLog
+from protocol.batch_layout import Buffer
 from protocol.errors import ErrorCode, KafkaError
-from protocol.records import Buffer
 from protocol.types import TopicPartition
 
 NO_EPOCH = -1

@@ -9,16 +9,10 @@ from pathlib import Path
 
 import pytest
 
+from protocol.batch_builder import build_batch, build_control_batch, retain_records
+from protocol.batch_layout import CONTROL_ABORT, CONTROL_COMMIT
 from protocol.compression import CompressionType
-from protocol.records import (
-    CONTROL_ABORT,
-    CONTROL_COMMIT,
-    RecordBatch,
-    build_batch,
-    build_control_batch,
-    iter_batches,
-    retain_records,
-)
+from protocol.records import RecordBatch, iter_batches
 from tests.audit_samples import T0, TopicWriter, write_sample
 
 pytest.importorskip("pyspark", reason="the audit needs the extra [audit]")

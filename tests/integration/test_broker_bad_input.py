@@ -13,6 +13,7 @@ import pytest
 import trio
 import trio.testing
 
+from protocol.batch_builder import BatchBuilder
 from protocol.compression import CompressionType, compress
 from protocol.errors import ErrorCode
 from protocol.framing import RequestHeader, encode_request
@@ -20,7 +21,6 @@ from protocol.generated.api_versions import ApiVersionsRequest, ApiVersionsRespo
 from protocol.generated.fetch import FetchPartition, FetchRequest, FetchTopic
 from protocol.generated.list_offsets import ListOffsetsPartition, ListOffsetsRequest, ListOffsetsTopic
 from protocol.generated.produce import PartitionProduceData, ProduceRequest, TopicProduceData
-from protocol.records import BatchBuilder
 from tests.broker_harness import OneBroker, closes, frame, one_broker
 
 pytestmark = pytest.mark.trio

@@ -10,6 +10,7 @@ import pytest
 import trio
 import trio.testing
 
+from protocol.batch_builder import BatchBuilder
 from protocol.compression import CompressionType
 from protocol.errors import ErrorCode
 from protocol.generated.delete_records import DeleteRecordsPartition, DeleteRecordsRequest, DeleteRecordsTopic
@@ -26,7 +27,7 @@ from protocol.generated.offset_for_leader_epoch import (
     OffsetForLeaderTopic,
 )
 from protocol.generated.produce import PartitionProduceData, ProduceRequest, TopicProduceData
-from protocol.records import BatchBuilder, iter_batches
+from protocol.records import iter_batches
 from runtime.channel import Channel
 from runtime.sim_zk import FakeZk
 from tests.broker_harness import BROKER_ID, DEADLINE_S, OneBroker, one_broker

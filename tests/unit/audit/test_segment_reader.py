@@ -10,9 +10,11 @@ from audit.manifest import Layout, Manifest, PartitionEntry
 from audit.order_field import OrderFieldError, parse_order_by
 from audit.report import AuditReport, Check, Violation
 from audit.segment_reader import Row, read_segment
+from protocol.batch_builder import build_batch, build_control_batch, retain_records
+from protocol.batch_layout import CONTROL_ABORT
 from protocol.compression import CompressionType
 from protocol.key_placement import place, positive_hash
-from protocol.records import CONTROL_ABORT, RecordBatch, build_batch, build_control_batch, retain_records
+from protocol.records import RecordBatch
 
 T0 = 1_700_000_000_000
 RECORDS = [(b"key-%d" % n, b"%d\tvalue" % n, (), T0 + n) for n in range(10)]

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from anabranch.cli.main import main
-from protocol.records import build_control_batch
+from protocol.batch_builder import build_control_batch
 from tests.batches import batch_of
 
 

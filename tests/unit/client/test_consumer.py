@@ -18,8 +18,8 @@ from client.errors import (
     RecordDeserializationError,
 )
 from protocol.api_keys import ApiKey
+from protocol.batch_builder import build_batch
 from protocol.generated.fetch import FetchResponse
-from protocol.records import build_batch
 from protocol.types import TopicPartition
 from tests.unit.client.conftest import Run
 from tests.unit.client.fake_broker import FakeBroker

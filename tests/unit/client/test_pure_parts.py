@@ -16,6 +16,8 @@ from client.group_member import GroupMember, MemberState, Reaction, react
 from client.partitioner import StickyPartitioner
 from client.read_committed import visible_batches
 from client.subscription import FetchState, PartitionState, Subscription
+from protocol.batch_builder import build_batch, build_control_batch, retain_records
+from protocol.batch_layout import CONTROL_ABORT, CONTROL_COMMIT
 from protocol.generated.metadata import (
     MetadataResponse,
     MetadataResponseBroker,
@@ -23,14 +25,7 @@ from protocol.generated.metadata import (
     MetadataResponseTopic,
 )
 from protocol.key_placement import place, positive_hash
-from protocol.records import (
-    CONTROL_ABORT,
-    CONTROL_COMMIT,
-    RecordBatch,
-    build_batch,
-    build_control_batch,
-    retain_records,
-)
+from protocol.records import RecordBatch
 from protocol.types import TopicPartition
 
 T0 = TopicPartition("t", 0)

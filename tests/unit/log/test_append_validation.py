@@ -7,9 +7,11 @@ import pytest
 from broker.log.append_validation import validate_append
 from broker.log.log_config import LogConfig
 from broker.log.producer_state import AppendOrigin
+from protocol.batch_builder import build_control_batch
+from protocol.batch_layout import LOG_APPEND_TIME
 from protocol.compression import CompressionType
 from protocol.errors import ErrorCode, KafkaError
-from protocol.records import LOG_APPEND_TIME, RecordBatch, build_control_batch
+from protocol.records import RecordBatch
 from tests.log_world import START_MS, batch
 
 

@@ -9,7 +9,9 @@ from broker.log.compaction import CleanedTransactions, KeyOffsets
 from broker.log.log_directory import LogDirectory
 from broker.log.manager_config import LogManagerConfig
 from broker.log.partition_log import AppendOrigin, PartitionLog
-from protocol.records import CONTROL_ABORT, CONTROL_COMMIT, RecordBatch, build_control_batch
+from protocol.batch_builder import build_control_batch
+from protocol.batch_layout import CONTROL_ABORT, CONTROL_COMMIT
+from protocol.records import RecordBatch
 from tests.log_world import START_MS, Crash, LogWorld, batch, idempotent, read_all, values
 
 pytestmark = pytest.mark.trio

@@ -6,7 +6,8 @@ import pytest
 
 from broker.log.log_loader import Checkpoints
 from broker.log.partition_log import AppendOrigin, PartitionLog
-from protocol.records import CONTROL_ABORT, build_control_batch
+from protocol.batch_builder import build_control_batch
+from protocol.batch_layout import CONTROL_ABORT
 from protocol.types import ZERO_UUID
 from tests.log_world import START_MS, TOPIC_ID, LogWorld, batch, idempotent, values
 

@@ -5,8 +5,9 @@ import pytest
 from broker.log.log_config import LogConfig
 from broker.log.partition_log import AppendOrigin, PartitionLog
 from broker.log.txn_index import AbortedTxn
+from protocol.batch_builder import build_control_batch
+from protocol.batch_layout import CONTROL_ABORT
 from protocol.errors import ErrorCode, KafkaError
-from protocol.records import CONTROL_ABORT, build_control_batch
 from tests.log_world import START_MS, LogWorld, batch, idempotent, read_all, values
 
 TWO_BATCHES = 2 * len(batch(b"a0", b"b0"))

@@ -4,8 +4,10 @@ import pytest
 
 from broker.log.producer_state import AppendOrigin, ProducerState
 from broker.log.txn_index import AbortedTxn
+from protocol.batch_builder import build_control_batch
+from protocol.batch_layout import CONTROL_ABORT, CONTROL_COMMIT
 from protocol.errors import ErrorCode, KafkaError
-from protocol.records import CONTROL_ABORT, CONTROL_COMMIT, RecordBatch, build_control_batch
+from protocol.records import RecordBatch
 from tests.log_world import START_MS, idempotent
 
 MAX_SEQUENCE = 2**31 - 1

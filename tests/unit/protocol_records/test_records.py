@@ -8,10 +8,13 @@ from aiokafka.record.default_records import DefaultRecordBatchBuilder as AioBuil
 from kafka import codec as kafka_python_codec
 from kafka.record.memory_records import MemoryRecords, MemoryRecordsBuilder
 
+from protocol import batch_builder as b
+from protocol import batch_layout as layout
 from protocol import records as r
+from protocol.batch_builder import BatchBuilder, build_batch
 from protocol.compression import CompressionType, CorruptRecordError, compress
 from protocol.errors import ErrorCode
-from protocol.records import BatchBuilder, RecordBatch, build_batch, iter_batches, validate_produce_batch
+from protocol.records import RecordBatch, iter_batches, validate_produce_batch
 
 CODECS = list(CompressionType)
 T0 = 1_700_000_000_000
@@ -117,14 +120,14 @@ def test_header_view() -> None:
     assert (batch.base_offset, batch.last_offset, batch.next_offset) == (1000, 1004, 1005)
     assert (batch.length, batch.magic, batch.count, batch.partition_leader_epoch) == (len(raw), 2, 5, 9)
     assert (batch.base_timestamp, batch.max_timestamp) == (T0, T0 + 1_000_000)
-    assert batch.timestamp_type == r.CREATE_TIME
+    assert batch.timestamp_type == layout.CREATE_TIME
     assert batch.last_sequence == 1, "sequences wrap from 2**31 - 1 to 0"
     assert [x.offset for x in batch] == list(range(1000, 1005))
     assert batch.verify_crc()
 
 
 def test_no_sequence_has_no_last_sequence() -> None:
-    assert RecordBatch(build_batch(RECORDS)).last_sequence == r.NO_SEQUENCE
+    assert RecordBatch(build_batch(RECORDS)).last_sequence == layout.NO_SEQUENCE
 
 
 def test_rewriting_the_base_offset_leaves_the_crc_alone() -> None:
@@ -140,7 +143,7 @@ def test_log_append_time_is_every_records_time() -> None:
     r.set_log_append_time(raw, 42)
     batch = RecordBatch(raw)
     assert batch.verify_crc()
-    assert (batch.timestamp_type, batch.max_timestamp) == (r.LOG_APPEND_TIME, 42)
+    assert (batch.timestamp_type, batch.max_timestamp) == (layout.LOG_APPEND_TIME, 42)
     assert {x.timestamp for x in batch} == {42}
     assert {x.timestamp for x in AioBatch(raw)} == {42}
 
@@ -187,7 +190,7 @@ def test_a_codec_that_does_not_help_is_left_out(codec: CompressionType) -> None:
 
 def test_estimates_are_never_too_low() -> None:
     for key, value, headers, timestamp in RECORDS:
-        assert len(build_batch([(key, value, headers, timestamp)])) <= r.estimate_batch_bytes(key, value, headers)
+        assert len(build_batch([(key, value, headers, timestamp)])) <= b.estimate_batch_bytes(key, value, headers)
 
 
 # ---------------------------------------------------------------- compaction and control batches
@@ -196,7 +199,7 @@ def test_estimates_are_never_too_low() -> None:
 def test_retained_records_keep_their_offsets() -> None:
     batch = RecordBatch(build_batch(RECORDS, base_offset=50, producer_id=3, producer_epoch=0, base_sequence=8))
     kept = batch.records()[1:4:2]
-    smaller = RecordBatch(r.retain_records(batch, kept))
+    smaller = RecordBatch(b.retain_records(batch, kept))
     assert smaller.records() == kept
     assert (smaller.base_offset, smaller.last_offset, smaller.count) == (50, 54, 2)
     assert (smaller.producer_id, smaller.base_sequence, smaller.last_sequence) == (3, 8, 12)
@@ -205,7 +208,7 @@ def test_retained_records_keep_their_offsets() -> None:
 
 def test_a_batch_left_empty_keeps_its_producer_state() -> None:
     batch = RecordBatch(build_batch(RECORDS, base_offset=50, producer_id=3, producer_epoch=0, base_sequence=8))
-    empty = RecordBatch(r.retain_records(batch, []))
+    empty = RecordBatch(b.retain_records(batch, []))
     assert empty.records() == []
     assert (empty.length, empty.count, empty.last_offset, empty.last_sequence) == (61, 0, 54, 12)
     assert empty.max_timestamp == batch.max_timestamp
@@ -214,17 +217,17 @@ def test_a_batch_left_empty_keeps_its_producer_state() -> None:
 
 def test_a_delete_horizon_replaces_the_base_timestamp_only() -> None:
     batch = RecordBatch(build_batch(RECORDS))
-    marked = RecordBatch(r.retain_records(batch, batch.records(), delete_horizon_ms=T0 + 99))
+    marked = RecordBatch(b.retain_records(batch, batch.records(), delete_horizon_ms=T0 + 99))
     assert marked.has_delete_horizon
     assert marked.base_timestamp == T0 + 99
     assert plain(marked) == RECORDS
-    again = RecordBatch(r.retain_records(marked, marked.records()))
+    again = RecordBatch(b.retain_records(marked, marked.records()))
     assert again.has_delete_horizon and again.base_timestamp == T0 + 99
 
 
-@pytest.mark.parametrize("kind", [r.CONTROL_ABORT, r.CONTROL_COMMIT])
+@pytest.mark.parametrize("kind", [layout.CONTROL_ABORT, layout.CONTROL_COMMIT])
 def test_control_batches(kind: int) -> None:
-    batch = RecordBatch(r.build_control_batch(kind, 9, 1, 33, T0, base_offset=7))
+    batch = RecordBatch(b.build_control_batch(kind, 9, 1, 33, T0, base_offset=7))
     assert batch.is_control and batch.is_transactional and batch.verify_crc()
     (record,) = batch
     assert record.key == struct.pack(">hh", 0, kind)
@@ -332,7 +335,7 @@ def test_impossible_counts_are_refused_by_the_header(at: int, value: int) -> Non
 
 
 def varint(value: int) -> bytes:
-    return r.zigzag_varint(value)
+    return b.zigzag_varint(value)
 
 
 def record(body: bytes) -> bytes:
