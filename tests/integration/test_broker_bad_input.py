@@ -215,7 +215,7 @@ async def test_a_slow_loris_does_not_live_on_by_trickling(tmp_path: Path) -> Non
         async def trickle() -> None:
             while True:
                 await stream.send_all(b"\0")
-                await trio.sleep(0.02)
+                await trio.sleep(0.02)  # pause: the peer is slow on purpose
 
         async with trio.open_nursery() as nursery:
 

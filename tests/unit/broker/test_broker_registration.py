@@ -76,7 +76,7 @@ async def test_registers_again_after_expiry_and_after_a_deletion(autojump_clock:
                 await admin.delete("/brokers/ids/1")
             with trio.fail_after(60):
                 while ours.epoch == before:
-                    await trio.sleep(0.1)
+                    await trio.sleep(0.1)  # polls: the next epoch
         nursery.cancel_scope.cancel()
 
 

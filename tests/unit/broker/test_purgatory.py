@@ -53,7 +53,7 @@ async def test_many_changes_in_one_turn_are_one_look(autojump_clock: trio.testin
         purgatory.changed(probe)
         await trio.testing.wait_all_tasks_blocked()
         assert probe.completed
-        await trio.sleep(20)
+        await trio.sleep(20)  # virtual time: past the deadline
         assert probe.expired_at is None
 
 
@@ -66,7 +66,7 @@ async def test_deadlines_come_in_order_and_an_earlier_one_is_not_missed(
         purgatory.park(late)
         await trio.testing.wait_all_tasks_blocked()
         purgatory.park(early)
-        await trio.sleep(10)
+        await trio.sleep(10)  # virtual time: past both deadlines
     assert early.expired_at == pytest.approx(start + 1)
     assert late.expired_at == pytest.approx(start + 5)
 
