@@ -294,9 +294,9 @@ async def test_a_broker_registers_again_after_its_session_expired(tmp_path: Path
         with trio.fail_after(DEADLINE_S):
             while True:
                 now = await watcher.exists(f"/brokers/ids/{BROKER_ID}")
-                if now is not None and now.czxid != before.czxid:  # polls: the registration of the new session
+                if now is not None and now.czxid != before.czxid:
                     break
-                await trio.sleep(0.01)
+                await trio.sleep(0.01)  # polls: the registration of the new session
         assert now.ephemeral_owner == broker.env.zk.session_id
 
 

@@ -45,7 +45,7 @@ from runtime.watchdog import Watchdog
 async def main():
     Watchdog({TIMEOUT_S}).start()
     def the_culprit():
-        time.sleep(30)
+        time.sleep(30)  # pause: a loop that hangs is what is tested
     the_culprit()
 trio.run(main)
 """
