@@ -19,7 +19,7 @@ from anabranch import Consumer, Producer
 from anabranch.demo.events import Event, event_of, share_of
 
 REPORT_EVERY_S = 0.1
-MAX_UNCONFIRMED = 20_000
+MAX_UNCONFIRMED = 2_000
 
 
 class Reporter:
