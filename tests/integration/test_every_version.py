@@ -1,0 +1,258 @@
+"""Every API that is advertised, at every version: a plausible request gets an answer that decodes and is no refusal."""
+
+from __future__ import annotations
+
+import functools
+import uuid
+from collections.abc import Callable, Iterator
+
+import pytest
+import trio
+
+from anabranch.testing.processes import ProcessCluster
+from protocol.api_keys import API, ApiKey
+from protocol.errors import ErrorCode
+from protocol.generated.alter_configs import AlterableConfig, AlterConfigsRequest, AlterConfigsResource
+from protocol.generated.api_versions import ApiVersionsRequest
+from protocol.generated.create_partitions import CreatePartitionsRequest, CreatePartitionsTopic
+from protocol.generated.create_topics import CreatableTopic, CreateTopicsRequest
+from protocol.generated.delete_groups import DeleteGroupsRequest
+from protocol.generated.delete_records import DeleteRecordsPartition, DeleteRecordsRequest, DeleteRecordsTopic
+from protocol.generated.delete_topics import DeleteTopicsRequest, DeleteTopicState
+from protocol.generated.describe_cluster import DescribeClusterRequest
+from protocol.generated.describe_configs import DescribeConfigsRequest, DescribeConfigsResource
+from protocol.generated.describe_groups import DescribeGroupsRequest
+from protocol.generated.describe_log_dirs import DescribeLogDirsRequest
+from protocol.generated.describe_producers import DescribeProducersRequest, TopicRequest
+from protocol.generated.fetch import FetchPartition, FetchRequest, FetchTopic
+from protocol.generated.find_coordinator import FindCoordinatorRequest
+from protocol.generated.heartbeat import HeartbeatRequest
+from protocol.generated.incremental_alter_configs import AlterableConfig as IncrementalConfig
+from protocol.generated.incremental_alter_configs import AlterConfigsResource as IncrementalResource
+from protocol.generated.incremental_alter_configs import IncrementalAlterConfigsRequest
+from protocol.generated.init_producer_id import InitProducerIdRequest
+from protocol.generated.join_group import JoinGroupRequest, JoinGroupRequestProtocol
+from protocol.generated.leave_group import LeaveGroupRequest, MemberIdentity
+from protocol.generated.list_groups import ListGroupsRequest
+from protocol.generated.list_offsets import ListOffsetsPartition, ListOffsetsRequest, ListOffsetsTopic
+from protocol.generated.metadata import MetadataRequest, MetadataRequestTopic
+from protocol.generated.offset_commit import (
+    OffsetCommitRequest,
+    OffsetCommitRequestPartition,
+    OffsetCommitRequestTopic,
+)
+from protocol.generated.offset_delete import (
+    OffsetDeleteRequest,
+    OffsetDeleteRequestPartition,
+    OffsetDeleteRequestTopic,
+)
+from protocol.generated.offset_fetch import (
+    OffsetFetchRequest,
+    OffsetFetchRequestGroup,
+    OffsetFetchRequestTopic,
+    OffsetFetchRequestTopics,
+)
+from protocol.generated.offset_for_leader_epoch import (
+    OffsetForLeaderEpochRequest,
+    OffsetForLeaderPartition,
+    OffsetForLeaderTopic,
+)
+from protocol.generated.produce import PartitionProduceData, ProduceRequest, TopicProduceData
+from protocol.generated.sync_group import SyncGroupRequest
+from protocol.primitives import Message
+from runtime.channel import Channel
+from runtime.real_trio import RealNetwork
+from tests.batches import batch_of
+from tests.topics import create_topic
+
+pytestmark = pytest.mark.integration
+
+TOPIC = "versions"
+GROUP = "versions-group"
+TOPIC_RESOURCE, COMMIT_OFFSET = 2, 1
+FROM_CONTROLLER = {ApiKey.LEADER_AND_ISR, ApiKey.STOP_REPLICA, ApiKey.UPDATE_METADATA, ApiKey.CONTROLLED_SHUTDOWN}
+"""What only the controller sends: its one version is exercised by every other test of a cluster."""
+EXPECTED: dict[tuple[ApiKey, int | None], set[ErrorCode]] = {
+    (ApiKey.HEARTBEAT, None): {ErrorCode.UNKNOWN_MEMBER_ID},
+    (ApiKey.SYNC_GROUP, None): {ErrorCode.UNKNOWN_MEMBER_ID},
+    (ApiKey.LEAVE_GROUP, None): {ErrorCode.UNKNOWN_MEMBER_ID},
+    (ApiKey.DELETE_GROUPS, None): {ErrorCode.GROUP_ID_NOT_FOUND},
+    **{(ApiKey.JOIN_GROUP, version): {ErrorCode.MEMBER_ID_REQUIRED} for version in (4, 5, 6, 7)},
+}
+"""What a request of a member that is none gets, by version where it matters."""
+
+
+def offset_fetch(version: int) -> Message:
+    if version >= 8:
+        topics = [OffsetFetchRequestTopics(name=TOPIC, partition_indexes=[0])]
+        return OffsetFetchRequest(groups=[OffsetFetchRequestGroup(group_id=GROUP, topics=topics)])
+    return OffsetFetchRequest(group_id=GROUP, topics=[OffsetFetchRequestTopic(name=TOPIC, partition_indexes=[0])])
+
+
+def delete_topics(version: int) -> Message:
+    if version >= 6:
+        return DeleteTopicsRequest(topics=[DeleteTopicState(name=f"made-{version}")], timeout_ms=10_000)
+    return DeleteTopicsRequest(topic_names=[f"made-{version}"], timeout_ms=10_000)
+
+
+def leave_group(version: int) -> Message:
+    if version >= 3:
+        return LeaveGroupRequest(group_id="nobody", members=[MemberIdentity(member_id="m")])
+    return LeaveGroupRequest(group_id="nobody", member_id="m")
+
+
+REQUESTS: dict[ApiKey, Callable[[int], Message]] = {
+    ApiKey.PRODUCE: lambda v: ProduceRequest(
+        acks=-1,
+        timeout_ms=5_000,
+        topic_data=[TopicProduceData(name=TOPIC, partition_data=[PartitionProduceData(index=0, records=batch_of(1))])],
+    ),
+    ApiKey.FETCH: lambda v: FetchRequest(
+        max_wait_ms=100,
+        min_bytes=1,
+        topics=[
+            FetchTopic(topic=TOPIC, partitions=[FetchPartition(partition=0, partition_max_bytes=1 << 20)]),
+        ],
+    ),
+    ApiKey.LIST_OFFSETS: lambda v: ListOffsetsRequest(
+        replica_id=-1, topics=[ListOffsetsTopic(name=TOPIC, partitions=[ListOffsetsPartition(timestamp=-1)])]
+    ),
+    ApiKey.METADATA: lambda v: MetadataRequest(topics=[MetadataRequestTopic(name=TOPIC)]),
+    ApiKey.OFFSET_COMMIT: lambda v: OffsetCommitRequest(
+        group_id=GROUP,
+        topics=[
+            OffsetCommitRequestTopic(
+                name=TOPIC, partitions=[OffsetCommitRequestPartition(partition_index=0, committed_offset=1)]
+            )
+        ],
+    ),
+    ApiKey.OFFSET_FETCH: offset_fetch,
+    ApiKey.FIND_COORDINATOR: lambda v: (
+        FindCoordinatorRequest(coordinator_keys=[GROUP]) if v >= 4 else FindCoordinatorRequest(key=GROUP)
+    ),
+    ApiKey.JOIN_GROUP: lambda v: JoinGroupRequest(
+        group_id=f"join-{v}",
+        session_timeout_ms=10_000,
+        rebalance_timeout_ms=10_000,
+        protocol_type="consumer",
+        protocols=[JoinGroupRequestProtocol(name="range", metadata=b"\0\0\0\0\0\0\0\0\0\0")],
+    ),
+    ApiKey.HEARTBEAT: lambda v: HeartbeatRequest(group_id="nobody", generation_id=1, member_id="m"),
+    ApiKey.LEAVE_GROUP: leave_group,
+    ApiKey.SYNC_GROUP: lambda v: SyncGroupRequest(
+        group_id="nobody", generation_id=1, member_id="m", protocol_type="consumer", protocol_name="range"
+    ),
+    ApiKey.DESCRIBE_GROUPS: lambda v: DescribeGroupsRequest(groups=[GROUP]),
+    ApiKey.LIST_GROUPS: lambda v: ListGroupsRequest(),
+    ApiKey.API_VERSIONS: lambda v: ApiVersionsRequest(client_software_name="test", client_software_version="1"),
+    ApiKey.CREATE_TOPICS: lambda v: CreateTopicsRequest(
+        topics=[CreatableTopic(name=f"created-{v}", num_partitions=1, replication_factor=1)], timeout_ms=10_000
+    ),
+    ApiKey.DELETE_TOPICS: delete_topics,
+    ApiKey.DELETE_RECORDS: lambda v: DeleteRecordsRequest(
+        topics=[DeleteRecordsTopic(name=TOPIC, partitions=[DeleteRecordsPartition(partition_index=0, offset=0)])],
+        timeout_ms=5_000,
+    ),
+    ApiKey.INIT_PRODUCER_ID: lambda v: InitProducerIdRequest(transactional_id=None, transaction_timeout_ms=1000),
+    ApiKey.OFFSET_FOR_LEADER_EPOCH: lambda v: OffsetForLeaderEpochRequest(
+        replica_id=-1,
+        topics=[OffsetForLeaderTopic(topic=TOPIC, partitions=[OffsetForLeaderPartition(partition=0, leader_epoch=0)])],
+    ),
+    ApiKey.DESCRIBE_CONFIGS: lambda v: DescribeConfigsRequest(
+        resources=[DescribeConfigsResource(resource_type=TOPIC_RESOURCE, resource_name=TOPIC, configuration_keys=None)]
+    ),
+    ApiKey.ALTER_CONFIGS: lambda v: AlterConfigsRequest(
+        resources=[
+            AlterConfigsResource(
+                resource_type=TOPIC_RESOURCE,
+                resource_name=TOPIC,
+                configs=[AlterableConfig(name="retention.ms", value="-1")],
+            )
+        ]
+    ),
+    ApiKey.INCREMENTAL_ALTER_CONFIGS: lambda v: IncrementalAlterConfigsRequest(
+        resources=[
+            IncrementalResource(
+                resource_type=TOPIC_RESOURCE,
+                resource_name=TOPIC,
+                configs=[IncrementalConfig(name="retention.ms", config_operation=0, value="-1")],
+            )
+        ]
+    ),
+    ApiKey.DESCRIBE_LOG_DIRS: lambda v: DescribeLogDirsRequest(topics=None),
+    ApiKey.CREATE_PARTITIONS: lambda v: CreatePartitionsRequest(
+        topics=[CreatePartitionsTopic(name=TOPIC, count=2 + v, assignments=None)], timeout_ms=10_000
+    ),
+    ApiKey.DELETE_GROUPS: lambda v: DeleteGroupsRequest(groups_names=[f"join-{v}-gone"]),
+    ApiKey.OFFSET_DELETE: lambda v: OffsetDeleteRequest(
+        group_id=GROUP,
+        topics=[OffsetDeleteRequestTopic(name=TOPIC, partitions=[OffsetDeleteRequestPartition(partition_index=0)])],
+    ),
+    ApiKey.DESCRIBE_CLUSTER: lambda v: DescribeClusterRequest(),
+    ApiKey.DESCRIBE_PRODUCERS: lambda v: DescribeProducersRequest(
+        topics=[TopicRequest(name=TOPIC, partition_indexes=[0])]
+    ),
+}
+
+
+@pytest.fixture(scope="module")
+def one_broker() -> Iterator[ProcessCluster]:
+    with ProcessCluster(brokers=1) as cluster:
+        create_topic(cluster.bootstrap, TOPIC, 1)
+        for version in range(API[ApiKey.DELETE_TOPICS].min_version, API[ApiKey.DELETE_TOPICS].max_version + 1):
+            create_topic(cluster.bootstrap, f"made-{version}", 1)
+        trio.run(coordinator_loaded, cluster.bootstrap)
+        yield cluster
+
+
+async def coordinator_loaded(bootstrap: str) -> None:
+    """Wait until the group coordinator answers for ``GROUP``: it is made at the first question for it."""
+    with trio.fail_after(60):
+        while errors_in(await ask(bootstrap, REQUESTS[ApiKey.FIND_COORDINATOR](4), 4)) != set():
+            await trio.sleep(0.05)  # polls: the internal topic is created
+        while errors_in(await ask(bootstrap, offset_fetch(7), 7)) != set():
+            await trio.sleep(0.05)  # polls: its partition is loaded
+
+
+async def ask(bootstrap: str, request: Message, version: int) -> Message:
+    host, port = bootstrap.split(",")[0].split(":")
+    async with Channel.open(RealNetwork(), host, int(port), client_id="versions") as channel:
+        response: Message = await channel.request(request, version=version, timeout_s=30)
+        return response
+
+
+def errors_in(value: object) -> set[ErrorCode]:
+    """Every error code but NONE anywhere in a response."""
+    if isinstance(value, list):
+        return {code for item in value for code in errors_in(item)}
+    if not isinstance(value, Message) and not hasattr(type(value), "__slots__"):
+        return set()
+    found = set()
+    for name in getattr(type(value), "__slots__", ()):
+        inner = getattr(value, name)
+        if name == "error_code" and inner:
+            found.add(ErrorCode.of(inner))
+        elif not isinstance(inner, uuid.UUID | bytes | str | int):
+            found |= errors_in(inner)
+    return found
+
+
+CASES = [
+    (key, version)
+    for key in sorted(REQUESTS)
+    for version in range(max(API[key].min_version, 3 if key is ApiKey.PRODUCE else 0), API[key].max_version + 1)
+]
+
+
+@pytest.mark.parametrize(("key", "version"), CASES, ids=[f"{key.name}-{version}" for key, version in CASES])
+def test_it_answers(one_broker: ProcessCluster, key: ApiKey, version: int) -> None:
+    response = trio.run(functools.partial(ask, one_broker.bootstrap, REQUESTS[key](version), version))
+    refused = EXPECTED.get((key, version), EXPECTED.get((key, None), set()))
+    assert errors_in(response) == refused
+
+
+def test_every_advertised_api_is_asked(one_broker: ProcessCluster) -> None:
+    response = trio.run(functools.partial(ask, one_broker.bootstrap, ApiVersionsRequest(), 0))
+    advertised = {ApiKey(entry.api_key): (entry.min_version, entry.max_version) for entry in response.api_keys}
+    assert set(advertised) - FROM_CONTROLLER == set(REQUESTS)
+    assert advertised == {key: (API[key].min_version, API[key].max_version) for key in advertised}
