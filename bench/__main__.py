@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from anabranch.testing.processes import ProcessCluster
+from bench.compiled import NotCompiled, client_environment, install_compiled
 from bench.kafka_peer import KafkaCluster, PeerUnavailable, kafka_jars
 from bench.measure import cpu_s, rss_bytes
 
@@ -86,13 +87,23 @@ def create_topic(target: Target, topic: str) -> None:
         future.result(30)
 
 
-def run_load(target: Target, workload: Workload, topic: str, scale: float) -> dict[str, float]:
+def run_load(target: Target, workload: Workload, topic: str, scale: float, site: Path | None) -> dict[str, float]:
     """One run of one workload: what the client measured and what the brokers spent on it."""
-    command = [sys.executable, "-m", "bench.load", workload.kind, "--bootstrap", target.bootstrap, "--topic", topic]
+    command = [
+        sys.executable,
+        "-P",
+        "-m",
+        "bench.load",
+        workload.kind,
+        "--bootstrap",
+        target.bootstrap,
+        "--topic",
+        topic,
+    ]
     command += ["--partitions", str(PARTITIONS), "--records", str(max(1000, int(workload.records * scale)))]
     command += ["--size", str(workload.size)]
     before = cpu_s(target.broker_pids)
-    done = subprocess.run(command, capture_output=True, text=True, timeout=300)
+    done = subprocess.run(command, env=client_environment(site), capture_output=True, text=True, timeout=300)
     if done.returncode != 0:
         raise SystemExit(f"{workload.name} against {target.name} failed: {done.stderr.strip()[-800:]}")
     sample: dict[str, float] = json.loads(done.stdout)
@@ -103,7 +114,7 @@ def run_load(target: Target, workload: Workload, topic: str, scale: float) -> di
     return sample
 
 
-def run_rounds(targets: list[Target], workloads: list[Workload], rounds: int, scale: float) -> None:
+def run_rounds(targets: list[Target], workloads: list[Workload], rounds: int, scale: float, site: Path | None) -> None:
     """Every round runs each workload against each target in turn, so slow minutes hit both."""
     for number in range(rounds):
         topics: dict[tuple[str, str], str] = {}
@@ -114,7 +125,7 @@ def run_rounds(targets: list[Target], workloads: list[Workload], rounds: int, sc
                     topic = f"bench-{number}-{index}"
                     create_topic(target, topic)
                 topics[target.name, workload.name] = topic
-                sample = run_load(target, workload, topic, scale)
+                sample = run_load(target, workload, topic, scale, site)
                 target.samples.setdefault(workload.name, []).append(sample)
                 rate = f"{sample['records_per_s']:>11,.0f} records/s {sample['cpu_s_per_gb']:6.2f} CPU s/GB"
                 print(f"round {number + 1} {workload.name:<34} {target.name:<10} {rate}", flush=True)
@@ -143,15 +154,30 @@ def spread(samples: list[dict[str, float]], key: str) -> str:
 def print_table(targets: list[Target], workloads: list[Workload]) -> None:
     columns = [("records/s", "records_per_s"), ("CPU s/GB", "cpu_s_per_gb"), ("p50 ms", "p50_ms"), ("p99 ms", "p99_ms")]
     for title, key in columns:
-        print(f"\n{title}: median (range)")
-        for workload in workloads:
+        measured = [w for w in workloads if any(key in sample for sample in targets[0].samples[w.name])]
+        if measured:
+            print(f"\n{title}: median (range)")
+        for workload in measured:
             cells = [f"{target.name} {spread(target.samples[workload.name], key):<36}" for target in targets]
-            if any(not cell.split()[1].startswith("-") for cell in cells):
-                print(f"  {workload.name:<34} {' '.join(cells)} {ratio(targets, workload, key)}")
+            print(f"  {workload.name:<34} {' '.join(cells)} {ratio(targets, workload, key)}")
+    print_client_ratios(targets[0], workloads)
     for target in targets:
-        print(
-            f"\n{target.name}: RSS at start {target.start_rss / 1e6:,.0f} MB, at most {target.load_rss / 1e6:,.0f} MB"
-        )
+        start_mb, most_mb = target.start_rss / 1e6, target.load_rss / 1e6
+        print(f"\n{target.name}: RSS {start_mb:,.0f} MB at start, at most {most_mb:,.0f} MB")
+
+
+def print_client_ratios(target: Target, workloads: list[Workload]) -> None:
+    """Our client's rate over the other clients', against the same broker."""
+    names = {workload.name for workload in workloads}
+    for workload in workloads:
+        what, _, client = workload.name.rpartition(", ")
+        for other in ("aiokafka", "librdkafka"):
+            if client == "anabranch" and f"{what}, {other}" in names:
+                ours, theirs = (
+                    statistics.median(sample["records_per_s"] for sample in target.samples[name])
+                    for name in (workload.name, f"{what}, {other}")
+                )
+                print(f"{what}: our client over {other}'s rate {ours / theirs:.2f}")
 
 
 def ratio(targets: list[Target], workload: Workload, key: str) -> str:
@@ -178,6 +204,13 @@ def main() -> None:
     workloads = [w for w in WORKLOADS if w in chosen or w.name in needed]
     with tempfile.TemporaryDirectory(prefix="anabranch-bench-") as temporary, ExitStack() as stack:
         directory = Path(temporary)
+        site: Path | None = directory / "site"
+        try:
+            install_compiled(directory / "site")
+            print("our client runs compiled")
+        except NotCompiled as reason:
+            site = None
+            print(f"our client runs uncompiled: {reason}")
         targets = [stack.enter_context(anabranch_target(directory))]
         if not arguments.no_kafka:
             try:
@@ -185,7 +218,7 @@ def main() -> None:
                 targets.append(stack.enter_context(kafka_target(directory)))
             except PeerUnavailable as reason:
                 print(f"without Kafka: {reason}")
-        run_rounds(targets, workloads, arguments.rounds, arguments.scale)
+        run_rounds(targets, workloads, arguments.rounds, arguments.scale, site)
         print_table(targets, workloads)
         if arguments.json is not None:
             report: dict[str, Any] = {
