@@ -13,7 +13,7 @@ from pathlib import Path
 import structlog
 import trio
 
-from broker.config import BrokerConfig, gather
+from broker.config import BrokerConfig, gather, without_ignored
 from broker.log.log_manager import LogDirError
 from broker.process import run
 from broker.registration import DuplicateBrokerError
@@ -43,10 +43,13 @@ def main(argv: Sequence[str] | None = None) -> int:
     try:
         properties = arguments.config.read_text() if arguments.config is not None else None
         given = gather(properties, str(arguments.config or ""), os.environ, arguments.set)
+        given, warnings = without_ignored(given)
         config = BrokerConfig.from_given(given, str(arguments.config or ""), socket.gethostname())
     except (ConfigError, OSError) as error:
         print(f"broker: {error}", file=sys.stderr)  # noqa: T201
         return EXIT_BAD_CONFIG
+    for warning in warnings:
+        structlog.get_logger(__name__).warning("config.ignored", detail=warning)
     return trio.run(_main, config)
 
 

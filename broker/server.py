@@ -41,9 +41,16 @@ class Server:
     async def listen(self) -> dict[str, ListenerAddress]:
         """Bind every listener. Returns what to advertise, by listener name. Raises ``OSError``."""
         advertised = {}
+        values = self._node.config.values
         try:
             for entry in self._node.config.listeners:
-                listener = await self._node.env.network.listen(entry.host, entry.port)
+                listener = await self._node.env.network.listen(
+                    entry.host,
+                    entry.port,
+                    backlog=values["socket.listen.backlog.size"],
+                    send_buffer_bytes=values["socket.send.buffer.bytes"],
+                    receive_buffer_bytes=values["socket.receive.buffer.bytes"],
+                )
                 self._listeners[entry.name] = listener
                 if (shown := self._node.config.advertised.get(entry.name)) is not None:
                     advertised[entry.name] = shown if shown.port else shown._replace(port=listener.port)

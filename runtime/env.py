@@ -119,6 +119,8 @@ class Storage(Protocol):
 
 # ---------------------------------------------------------------- network
 
+DEFAULT_BACKLOG = 1024
+
 
 class Stream(Protocol):
     """A connected byte stream. ``OSError`` (``ConnectionError``) when it breaks."""
@@ -155,8 +157,19 @@ class Listener(Protocol):
 
 
 class Network(Protocol):
-    async def listen(self, host: str, port: int) -> Listener:
-        """Bind (port 0: any free one) and listen."""
+    async def listen(
+        self,
+        host: str,
+        port: int,
+        *,
+        backlog: int = DEFAULT_BACKLOG,
+        send_buffer_bytes: int = -1,
+        receive_buffer_bytes: int = -1,
+    ) -> Listener:
+        """Bind (port 0: any free one) and listen; ``backlog`` connections may wait to be accepted.
+
+        The buffer sizes are those of accepted connections (SO_SNDBUF, SO_RCVBUF); -1 leaves them to the system.
+        """
         ...
 
     async def connect(self, host: str, port: int) -> Stream:

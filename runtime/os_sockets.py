@@ -14,11 +14,10 @@ from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, cast
 
-from runtime.env import Buffer, FileRange, Listener, Part, Stream
+from runtime.env import DEFAULT_BACKLOG, Buffer, FileRange, Listener, Part, Stream
 
 SMALL_RANGE_BYTES = 4096
 """A file range up to this size is read and goes out with the buffers around it in one call."""
-BACKLOG = 1024
 _MAX_IOVECS = 64
 _OPERATIONS_PER_YIELD = 8
 _MSG_MORE = getattr(socket, "MSG_MORE", 0)
@@ -223,14 +222,25 @@ class SocketNetwork:
     def __init__(self, waits: Waits) -> None:
         self._waits = waits
 
-    async def listen(self, host: str, port: int) -> Listener:
+    async def listen(
+        self,
+        host: str,
+        port: int,
+        *,
+        backlog: int = DEFAULT_BACKLOG,
+        send_buffer_bytes: int = -1,
+        receive_buffer_bytes: int = -1,
+    ) -> Listener:
         addresses = await self._waits.resolve(host, port, True)
         family, kind, protocol, _name, address = addresses[0]
         sock = socket.socket(family, kind, protocol)
         try:
             sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
             sock.bind(address)
-            sock.listen(BACKLOG)
+            for option, size in ((socket.SO_SNDBUF, send_buffer_bytes), (socket.SO_RCVBUF, receive_buffer_bytes)):
+                if size >= 0:
+                    sock.setsockopt(socket.SOL_SOCKET, option, size)  # accepted sockets inherit it
+            sock.listen(backlog)
             return SocketListener(sock, self._waits)
         except BaseException:
             sock.close()

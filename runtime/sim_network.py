@@ -16,7 +16,7 @@ from typing import cast
 
 import trio
 
-from runtime.env import FileRange, Part
+from runtime.env import DEFAULT_BACKLOG, FileRange, Part
 from runtime.os_sockets import whole_range
 
 WINDOW_BYTES = 256 * 1024
@@ -252,7 +252,15 @@ class SimNetwork:
     def forget(self, listener: SimListener) -> None:
         self.listeners.pop(listener.port, None)
 
-    async def listen(self, host: str, port: int) -> SimListener:
+    async def listen(
+        self,
+        host: str,
+        port: int,
+        *,
+        backlog: int = DEFAULT_BACKLOG,
+        send_buffer_bytes: int = -1,
+        receive_buffer_bytes: int = -1,
+    ) -> SimListener:
         await trio.lowlevel.checkpoint()
         if port == 0:
             port = self.free_port()

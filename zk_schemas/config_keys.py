@@ -95,22 +95,6 @@ TOPIC_CONFIGS = ConfigDef(
         ),
         _topic("max.message.bytes", _INT, 1_048_588, _NATURAL, "message.max.bytes", "the largest record batch"),
         _topic(
-            "message.downconversion.enable",
-            _BOOLEAN,
-            True,
-            None,
-            "log.message.downconversion.enable",
-            "accepted as in Kafka; every fetch served here takes the current format",
-        ),
-        _topic(
-            "message.format.version",
-            _STRING,
-            "3.0-IV1",
-            _FORMAT_VERSION,
-            "log.message.format.version",
-            "accepted as in Kafka; the format on disk is always the current one",
-        ),
-        _topic(
             "message.timestamp.after.max.ms",
             _LONG,
             LONG_MAX,
@@ -159,7 +143,6 @@ TOPIC_CONFIGS = ConfigDef(
             "the shortest a record stays uncompacted",
         ),
         _topic("min.insync.replicas", _INT, 1, _POSITIVE, "min.insync.replicas", "replicas that acks=all needs"),
-        _topic("preallocate", _BOOLEAN, False, None, "log.preallocate", "allocate a segment's file when it is made"),
         _topic("retention.bytes", _LONG, -1, None, "log.retention.bytes", "the size a log is cut back to; -1: any"),
         _topic(
             "retention.ms",
@@ -200,14 +183,6 @@ TOPIC_CONFIGS = ConfigDef(
             (("log.roll.ms", 1), ("log.roll.hours", _MS_PER_HOUR)),
             "the age a segment rolls at",
         ),
-        _topic(
-            "unclean.leader.election.enable",
-            _BOOLEAN,
-            False,
-            None,
-            "unclean.leader.election.enable",
-            "whether a replica outside of the ISR may lead when no other is left",
-        ),
     ],
 )
 
@@ -230,8 +205,8 @@ _NETWORK_KEYS = [
     ),
     ConfigKey("inter.broker.listener.name", _STRING, None, doc="the listener that controller and brokers use"),
     ConfigKey("socket.request.max.bytes", _INT, 100 << 20, _POSITIVE, doc="the largest request"),
-    ConfigKey("socket.send.buffer.bytes", _INT, 100 << 10, _UNLIMITED, doc="SO_SNDBUF; -1: the system's"),
-    ConfigKey("socket.receive.buffer.bytes", _INT, 100 << 10, _UNLIMITED, doc="SO_RCVBUF; -1: the system's"),
+    ConfigKey("socket.send.buffer.bytes", _INT, -1, _UNLIMITED, doc="SO_SNDBUF; -1: the system's"),
+    ConfigKey("socket.receive.buffer.bytes", _INT, -1, _UNLIMITED, doc="SO_RCVBUF; -1: the system's"),
     ConfigKey("socket.listen.backlog.size", _INT, 50, _POSITIVE, doc="connections that wait to be accepted"),
     ConfigKey("queued.max.request.bytes", _LONG, -1, _UNLIMITED, doc="bytes of unanswered requests; -1: any"),
     ConfigKey("connections.max.idle.ms", _LONG, 600_000, _UNLIMITED, doc="idle time after which a connection closes"),
@@ -251,16 +226,8 @@ _TOPIC_MANAGEMENT_KEYS = [
     ConfigKey("num.partitions", _INT, 1, _POSITIVE, doc="partitions of a topic that does not say"),
     ConfigKey("default.replication.factor", _INT, 1, _POSITIVE, doc="replicas of a topic that does not say"),
     ConfigKey("min.insync.replicas", _INT, 1, _POSITIVE, _CLUSTER),
-    ConfigKey("unclean.leader.election.enable", _BOOLEAN, False, None, _CLUSTER),
     ConfigKey("message.max.bytes", _INT, 1_048_588, _NATURAL, _CLUSTER),
     ConfigKey("compression.type", _STRING, "producer", _COMPRESSION_TYPES, _CLUSTER),
-    ConfigKey(
-        "ordered.delivery.legacy.producers",
-        _STRING,
-        "verify",
-        OneOf(("verify", "reject", "accept")),
-        doc="what producers that do not know about resizes may do to a resized topic",
-    ),
 ]
 
 _LOG_KEYS = [
@@ -292,17 +259,13 @@ _LOG_KEYS = [
     ConfigKey("log.flush.scheduler.interval.ms", _LONG, LONG_MAX, _POSITIVE, doc="how often flushes are looked for"),
     ConfigKey("log.flush.offset.checkpoint.interval.ms", _INT, 60_000, _NATURAL, doc="recovery points are written"),
     ConfigKey("log.flush.start.offset.checkpoint.interval.ms", _INT, 60_000, _NATURAL, doc="log starts are written"),
-    ConfigKey("log.preallocate", _BOOLEAN, False, None, _CLUSTER),
     ConfigKey("log.message.timestamp.type", _STRING, "CreateTime", _TIMESTAMP_TYPES, _CLUSTER),
     ConfigKey("log.message.timestamp.difference.max.ms", _LONG, LONG_MAX, _NATURAL, _CLUSTER),
     ConfigKey("log.message.timestamp.before.max.ms", _LONG, LONG_MAX, _NATURAL, _CLUSTER),
     ConfigKey("log.message.timestamp.after.max.ms", _LONG, LONG_MAX, _NATURAL, _CLUSTER),
-    ConfigKey("log.message.format.version", _STRING, "3.0-IV1", _FORMAT_VERSION),
-    ConfigKey("log.message.downconversion.enable", _BOOLEAN, True, None, _CLUSTER),
     ConfigKey("log.cleaner.enable", _BOOLEAN, True, doc="whether compaction runs"),
     ConfigKey("log.cleaner.backoff.ms", _LONG, 15_000, _NATURAL, _CLUSTER, doc="pause when nothing is dirty"),
     ConfigKey("log.cleaner.dedupe.buffer.size", _LONG, 128 << 20, Between(1 << 20), _CLUSTER, doc="memory for keys"),
-    ConfigKey("log.cleaner.io.buffer.size", _INT, 512 << 10, _NATURAL, _CLUSTER, doc="memory for reading and writing"),
     ConfigKey("log.cleaner.io.max.bytes.per.second", _DOUBLE, float(LONG_MAX), Between(0.0), _CLUSTER),
     ConfigKey("log.cleaner.delete.retention.ms", _LONG, _MS_PER_DAY, _NATURAL, _CLUSTER),
     ConfigKey("log.cleaner.min.cleanable.ratio", _DOUBLE, 0.5, _RATIO, _CLUSTER),
@@ -320,7 +283,6 @@ _COORDINATOR_KEYS = [
     ConfigKey("offsets.retention.minutes", _INT, 10_080, _POSITIVE, doc="offsets of an empty group stay this long"),
     ConfigKey("offsets.retention.check.interval.ms", _LONG, 600_000, _POSITIVE, doc="how often offsets expire"),
     ConfigKey("offsets.commit.timeout.ms", _INT, 5_000, _POSITIVE, doc="the longest a commit waits for replicas"),
-    ConfigKey("offsets.commit.required.acks", _SHORT, -1, Between(-1, 1), doc="acks of a commit"),
     ConfigKey("group.min.session.timeout.ms", _INT, 6_000, _NATURAL, doc="the shortest session timeout of a member"),
     ConfigKey("group.max.session.timeout.ms", _INT, 1_800_000, _NATURAL, doc="the longest session timeout of a member"),
     ConfigKey("group.initial.rebalance.delay.ms", _INT, 3_000, _NATURAL, doc="wait for more members of a new group"),
@@ -332,17 +294,25 @@ _COORDINATOR_KEYS = [
 ]
 
 _REPLICATION_KEYS = [
-    ConfigKey("replica.lag.time.max.ms", _LONG, 30_000, _POSITIVE, doc="a follower behind for longer leaves the ISR"),
-    ConfigKey("replica.fetch.max.bytes", _INT, 1 << 20, _NATURAL, doc="bytes of a partition in one replica fetch"),
-    ConfigKey("replica.fetch.min.bytes", _INT, 1, _POSITIVE, doc="bytes a replica fetch waits for"),
-    ConfigKey("replica.fetch.wait.max.ms", _INT, 500, _POSITIVE, doc="the longest a replica fetch waits"),
-    ConfigKey("replica.fetch.response.max.bytes", _INT, 10 << 20, _NATURAL, doc="bytes of one replica fetch"),
-    ConfigKey("replica.fetch.backoff.ms", _INT, 1_000, _NATURAL, doc="pause after a failed replica fetch"),
-    ConfigKey(
-        "replica.socket.timeout.ms", _INT, 30_000, _POSITIVE, doc="how long a replica fetch waits for its answer"
-    ),
     ConfigKey("replica.high.watermark.checkpoint.interval.ms", _LONG, 5_000, _POSITIVE, doc="watermarks are written"),
 ]
+
+IGNORED_BROKER_KEYS = {
+    "num.network.threads": "a broker is one event loop; run more brokers on a bigger machine",
+    "num.io.threads": "a broker is one event loop; run more brokers on a bigger machine",
+    "background.threads": "a broker is one event loop; run more brokers on a bigger machine",
+    "num.recovery.threads.per.data.dir": "logs are recovered in the broker's own loop",
+    "num.replica.fetchers": "there is no replication yet",
+    "transaction.state.log.replication.factor": "there are no transactions yet",
+    "transaction.state.log.min.isr": "there are no transactions yet",
+    "transaction.state.log.num.partitions": "there are no transactions yet",
+    "log.message.format.version": "the format on disk is always the current one",
+    "inter.broker.protocol.version": "brokers speak one version to each other",
+    "unclean.leader.election.enable": "there is no replication yet",
+    "replica.lag.time.max.ms": "there is no replication yet",
+    "log.preallocate": "segment files grow as they are written",
+}
+"""Keys of a stock ``server.properties`` that cannot act here, and why: accepted in a file with a warning each."""
 
 BROKER_CONFIGS = ConfigDef(
     "broker",
