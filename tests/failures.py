@@ -1,0 +1,64 @@
+"""What the failure tests share: a cluster's topics as a stock client writes and reads them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from confluent_kafka import Producer
+from kazoo.client import KazooClient
+
+from anabranch.sync import Admin
+from anabranch.testing.processes import ProcessCluster, wait_for
+from tests.interop.clients import LIBRARIES
+
+DEADLINE_S = 60.0
+
+
+def write(
+    bootstrap: str, topic: str, values: Sequence[bytes], *, partition: int = 0, timeout_s: float = 45.0
+) -> list[Any]:
+    """Write ``values`` to one partition and return the errors of those that were refused, in order."""
+    errors: list[Any] = []
+    producer = Producer(
+        {
+            "bootstrap.servers": bootstrap,
+            "message.timeout.ms": int(timeout_s * 1000),
+            "reconnect.backoff.max.ms": 200,
+            "topic.metadata.refresh.fast.interval.ms": 100,
+            "linger.ms": 5,
+        }
+    )
+    for value in values:
+        producer.produce(
+            topic, value, partition=partition, on_delivery=lambda error, _: errors.append(error) if error else None
+        )
+    assert producer.flush(timeout_s + 10) == 0
+    return errors
+
+
+def read(bootstrap: str, topic: str, count: int, *, partitions: int = 1) -> list[bytes]:
+    """The first ``count`` values of a topic, partition after partition."""
+    seen = LIBRARIES["confluent-kafka"].consume(bootstrap, topic, partitions, count)
+    return [item.value for partition in sorted(seen) for item in seen[partition]]
+
+
+def numbered(start: int, count: int) -> list[bytes]:
+    return [b"%06d" % number + b"." * 100 for number in range(start, start + count)]
+
+
+def leaders(cluster: ProcessCluster, topic: str) -> list[int]:
+    """The leader of each partition as a broker answers it; -1 is none."""
+    with Admin(bootstrap_servers=cluster.bootstrap) as admin:
+        found = admin.describe_topics([topic])[topic]
+    return [partition.leader for partition in found.partitions]
+
+
+def zookeeper(cluster: ProcessCluster) -> KazooClient:
+    client = KazooClient(cluster.state["zookeeper"])
+    client.start(timeout=30)
+    return client
+
+
+def wait_until_led(cluster: ProcessCluster, topic: str) -> None:
+    wait_for(lambda: all(leader >= 0 for leader in leaders(cluster, topic)), DEADLINE_S, f"{topic} has its leaders")
