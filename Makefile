@@ -30,8 +30,9 @@ sim: $(VENV)/.dev ## simulated clusters, one per seed
 bench: $(VENV)/.dev ## side by side with Kafka (where Maven is present) and with other clients
 	$(BIN)/python -m bench $(ARGS)
 
-gen: $(VENV)/.dev ## message classes and codecs from the field tables
+gen: $(VENV)/.dev ## what is generated: message classes, codecs, the configuration reference
 	$(BIN)/python -m protocol.generate
+	$(BIN)/python -m anabranch.config_reference
 
 clean:
 	rm -rf $(VENV) .pytest_cache .mypy_cache .ruff_cache .hypothesis build dist

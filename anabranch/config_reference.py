@@ -1,0 +1,85 @@
+"""Writes ``docs/configuration.md`` from the tables of keys: ``python -m anabranch.config_reference`` (``make gen``)."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterable
+from pathlib import Path
+
+from client.config import AdminConfig, ConsumerConfig, ProducerConfig
+from controller.config import CONTROLLER_CONFIGS
+from zk_schemas.config_def import REQUIRED, ConfigKey
+from zk_schemas.config_keys import BROKER_CONFIGS, IGNORED_BROKER_KEYS, TOPIC_CONFIGS
+
+TARGET = Path(__file__).resolve().parents[1] / "docs" / "configuration.md"
+INTRODUCTION = """# Configuration
+Written by `make gen` from the tables in `zk_schemas/config_keys.py`, `controller/config.py` and `client/config.py`.
+
+A broker or controller takes each key from its properties file (`--config FILE`), then from the environment
+(`KAFKA_LOG_RETENTION_MS`, then `ANABRANCH_LOG_RETENTION_MS`, both for `log.retention.ms`), then from `--set key=value`: the
+last one counts. An unknown key is an error that names the nearest one. "Changes": `read-only` needs a restart,
+`cluster-wide` can be altered for one broker or for all and takes effect at once (`anabranch configs alter broker 1 --set k=v`).
+"""
+
+
+def render() -> str:
+    """The whole page."""
+    parts = [INTRODUCTION]
+    parts += ["## Topic keys", "Each takes its default from the broker key beside it.", ""]
+    parts += _table(
+        ["key", "type", "default", "broker key", "what"],
+        (
+            [key.name, key.type.name.lower(), _default(key), _synonyms(key), key.doc]
+            for key in sorted(TOPIC_CONFIGS, key=lambda key: key.name)
+        ),
+    )
+    for title, table in (("Broker keys", BROKER_CONFIGS), ("Controller keys", CONTROLLER_CONFIGS)):
+        parts += [f"## {title}", ""]
+        parts += _table(
+            ["key", "type", "default", "changes", "what"],
+            (
+                [key.name, key.type.name.lower(), _default(key), key.update_mode.value, key.doc or _topic_key(key)]
+                for key in sorted(table, key=lambda key: key.name)
+            ),
+        )
+    parts += ["## Keys of Kafka's that are accepted and do nothing", "The broker says so in a warning.", ""]
+    parts += _table(["key", "why"], sorted([name, why] for name, why in IGNORED_BROKER_KEYS.items()))
+    for title, config in (("Producer", ProducerConfig), ("Consumer", ConsumerConfig), ("Admin", AdminConfig)):
+        parts += [f"## {title} keys", "Keyword arguments; Kafka's names with underscores.", ""]
+        parts += _table(
+            ["key", "default"],
+            sorted([field.name, _shown(field.default)] for field in dataclasses.fields(config)),
+        )
+    return "\n".join(parts).rstrip() + "\n"
+
+
+def _table(columns: list[str], rows: Iterable[list[str]]) -> list[str]:
+    lines = ["| " + " | ".join(columns) + " |", "|" + "---|" * len(columns)]
+    lines += ["| `" + row[0] + "` | " + " | ".join(cell.replace("|", "\\|") for cell in row[1:]) + " |" for row in rows]
+    return [*lines, ""]
+
+
+def _default(key: ConfigKey) -> str:
+    if key.default is REQUIRED:
+        return "must be given"
+    return "" if key.default is None else f"`{key.format(key.default)}`"
+
+
+def _synonyms(key: ConfigKey) -> str:
+    return ", ".join(f"`{synonym.name}`" for synonym in key.synonyms)
+
+
+def _topic_key(key: ConfigKey) -> str:
+    """For a broker key without a text of its own: the topic keys whose default it is."""
+    topics = [topic.name for topic in TOPIC_CONFIGS if key.name in {synonym.name for synonym in topic.synonyms}]
+    return "default of " + ", ".join(f"`{name}`" for name in topics) if topics else ""
+
+
+def _shown(value: object) -> str:
+    if value is dataclasses.MISSING:
+        return ""
+    return f"`{value}`" if value not in (None, "", ()) else ""
+
+
+if __name__ == "__main__":
+    TARGET.write_text(render())
