@@ -10,6 +10,7 @@ from kazoo.client import KazooClient
 
 from anabranch.sync import Admin
 from anabranch.testing.processes import ProcessCluster, wait_for
+from client.errors import ErrorCode, KafkaError
 from tests.interop.clients import LIBRARIES
 
 DEADLINE_S = 60.0
@@ -48,9 +49,14 @@ def numbered(start: int, count: int) -> list[bytes]:
 
 
 def leaders(cluster: ProcessCluster, topic: str) -> list[int]:
-    """The leader of each partition as a broker answers it; -1 is none."""
+    """The leader of each partition as a broker answers it; -1 is none. Empty while the broker knows no such topic."""
     with Admin(bootstrap_servers=cluster.bootstrap) as admin:
-        found = admin.describe_topics([topic])[topic]
+        try:
+            found = admin.describe_topics([topic])[topic]
+        except KafkaError as error:
+            if error.code != ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
+                raise
+            return []
     return [partition.leader for partition in found.partitions]
 
 
@@ -61,4 +67,4 @@ def zookeeper(cluster: ProcessCluster) -> KazooClient:
 
 
 def wait_until_led(cluster: ProcessCluster, topic: str) -> None:
-    wait_for(lambda: all(leader >= 0 for leader in leaders(cluster, topic)), DEADLINE_S, f"{topic} has its leaders")
+    wait_for(lambda: min(leaders(cluster, topic), default=-1) >= 0, DEADLINE_S, f"{topic} has its leaders")
