@@ -132,10 +132,12 @@ async def hand_over(node: Node, broker_epoch: int) -> bool:
     backoff_s = values["controlled.shutdown.retry.backoff.ms"] / 1000
     timeout_s = min(values["request.timeout.ms"] / 1000, backoff_s)
     for attempt in range(1 + values["controlled.shutdown.max.retries"]):
+        # With one replica each there is nobody to hand a partition to: asking again would not change that.
+        alone = all(len(partition.replicas) <= 1 for partition in node.replicas.all() if partition.is_leader)
+        if node.controller.address is None or (attempt and alone):
+            break
         if attempt:
             await trio.sleep(backoff_s)
-        if node.controller.address is None:
-            break
         try:
             response = await node.controller.request(
                 request,
@@ -148,10 +150,6 @@ async def hand_over(node: Node, broker_epoch: int) -> bool:
             continue
         if response.error_code == ErrorCode.NONE and not response.remaining_partitions:
             return True
-        # With one replica each there is nobody to hand a partition to: waiting would not change that.
-        alone = all(len(partition.replicas) <= 1 for partition in node.replicas.all() if partition.is_leader)
-        if response.error_code == ErrorCode.NONE and alone:
-            break
     logger.warning("broker.stops_with_leaders", broker_id=node.config.broker_id)
     return False
 
