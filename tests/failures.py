@@ -17,9 +17,18 @@ DEADLINE_S = 60.0
 
 
 def write(
-    bootstrap: str, topic: str, values: Sequence[bytes], *, partition: int = 0, timeout_s: float = 45.0
+    bootstrap: str,
+    topic: str,
+    values: Sequence[bytes],
+    *,
+    partition: int = 0,
+    timeout_s: float = 45.0,
+    retry: bool = True,
 ) -> list[Any]:
-    """Write ``values`` to one partition and return the errors of those that were refused, in order."""
+    """Write ``values`` to one partition and return the errors of those that were refused, in order.
+
+    Idempotent; without ``retry`` a plain producer shows the broker's first answer.
+    """
     errors: list[Any] = []
     producer = Producer(
         {
@@ -28,6 +37,7 @@ def write(
             "reconnect.backoff.max.ms": 200,
             "topic.metadata.refresh.fast.interval.ms": 100,
             "linger.ms": 5,
+            **({"enable.idempotence": True} if retry else {"retries": 0}),
         }
     )
     for value in values:

@@ -100,6 +100,8 @@ class LogManager:
             except OSError as error:
                 raise LogDirError(f"log {path} cannot be opened: {error}") from error
             self._adopt(log, directory)
+        loaded = sum(1 for _ in self._logs_in(directory))
+        logger.info("log_dir.loaded", path=directory.path, logs=loaded, recovered=not directory.was_clean)
 
     async def shutdown(self) -> None:
         """Close every log and leave the clean-shutdown marker in each dir where all could be; unlock the dirs."""
