@@ -61,8 +61,9 @@ class ProcessCluster:
         try:
             wait_for(self._is_ready, READY_DEADLINE_S, "the cluster serves")
         except BaseException as error:
+            said = self._tail()
             self.__exit__(None, None, None)
-            raise RuntimeError(f"anabranch up did not come up: {self._tail()}") from error
+            raise RuntimeError(f"anabranch up did not come up: {said}") from error
         return self
 
     def __exit__(
