@@ -1,0 +1,102 @@
+"""What the documentation points to is there, and what a user can type or set is documented."""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from cyclopts import App
+
+from anabranch.cli.main import build_app
+from anabranch.config_reference import TARGET, render
+from broker.dispatch import HANDLERS
+from client.config import AdminConfig, ConsumerConfig, ProducerConfig
+from controller.config import CONTROLLER_CONFIGS
+from protocol.api_keys import API
+from zk_schemas.config_keys import BROKER_CONFIGS, TOPIC_CONFIGS
+
+ROOT = Path(__file__).resolve().parents[2]
+OPERATIONS = ROOT / "docs" / "operations.md"
+CLIENTS = ROOT / "docs" / "clients.md"
+FENCE = re.compile(r"^```.*?^```", re.MULTILINE | re.DOTALL)
+LINK = re.compile(r"\[[^\]]*\]\(([^)\s]+)\)")
+CODE_SPAN = re.compile(r"`([^`\n]+)`")
+SOURCE_FILE = re.compile(r"(?:anabranch|audit|broker|client|controller|protocol|runtime|tests|zk_schemas)/[\w/.-]+\.py")
+
+
+def pages() -> list[Path]:
+    folders = [ROOT, *(path for path in ROOT.iterdir() if path.is_dir() and (path / "README.md").is_file())]
+    return sorted({page for folder in folders for page in folder.glob("*.md")} | set((ROOT / "docs").rglob("*.md")))
+
+
+def anchors(page: Path) -> set[str]:
+    """GitHub's anchors of a page's headings."""
+    headings = re.findall(r"^#+ (.+)$", FENCE.sub("", page.read_text()), re.MULTILINE)
+    return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}
+
+
+def commands(group: App, prefix: str = "") -> Iterator[str]:
+    """Every command a user can type: ``topics create``, ``produce``, ..."""
+    for name in group:
+        if name.startswith("-"):
+            continue
+        child = group[name]
+        nested = list(commands(child, f"{prefix}{name} "))
+        yield from nested or [f"{prefix}{name}"]
+
+
+@pytest.mark.parametrize("page", pages(), ids=lambda page: page.relative_to(ROOT).as_posix())
+def test_links_and_named_files_exist(page: Path) -> None:
+    text = FENCE.sub("", page.read_text())
+    broken = []
+    for target in LINK.findall(text):
+        if "://" in target:
+            continue
+        path, _, anchor = target.partition("#")
+        linked = page.parent / path if path else page
+        if not linked.exists() or (anchor and anchor not in anchors(linked)):
+            broken.append(target)
+    named = {name for span in CODE_SPAN.findall(text) for name in SOURCE_FILE.findall(span) if "<" not in span}
+    broken += sorted(name for name in named if not (ROOT / name).is_file())
+    assert broken == []
+
+
+def test_every_page_is_reached_from_the_readme() -> None:
+    reached, waiting = set(), [ROOT / "README.md"]
+    while waiting:
+        page = waiting.pop()
+        if page in reached:
+            continue
+        reached.add(page)
+        for target in LINK.findall(FENCE.sub("", page.read_text())):
+            linked = (page.parent / target.partition("#")[0]).resolve()
+            linked = linked / "README.md" if linked.is_dir() else linked
+            if linked.suffix == ".md" and linked.is_file():
+                waiting.append(linked)
+    assert sorted(set((ROOT / "docs").rglob("*.md")) - reached) == []
+
+
+def test_configuration_page_is_what_the_tables_say() -> None:
+    assert TARGET.read_text() == render(), "run `make gen`"
+
+
+def test_every_config_key_is_on_the_configuration_page() -> None:
+    documented = set(re.findall(r"^\| `([^`]+)`", TARGET.read_text(), re.MULTILINE))
+    keys = {key.name for table in (TOPIC_CONFIGS, BROKER_CONFIGS, CONTROLLER_CONFIGS) for key in table}
+    client = {f.name for config in (ProducerConfig, ConsumerConfig, AdminConfig) for f in dataclasses.fields(config)}
+    assert sorted((keys | client) - documented) == []
+
+
+def test_every_command_has_an_example() -> None:
+    text = OPERATIONS.read_text()
+    missing = [name for name in commands(build_app()) if not re.search(rf"\banabranch {re.escape(name)}\b", text)]
+    assert missing == []
+
+
+def test_every_advertised_api_is_listed_with_its_versions() -> None:
+    rows = re.findall(r"^\| (\w+) \| (\d+) \| (\d+)(?:-(\d+))? \|$", CLIENTS.read_text(), re.MULTILINE)
+    listed = {int(key): (name, int(low), int(high or low)) for name, key, low, high in rows}
+    assert listed == {int(key): (API[key].name, API[key].min_version, API[key].max_version) for key in HANDLERS}
