@@ -1,8 +1,21 @@
-"""DescribeLogDirs (35), versions 1-2: every log dir with the sizes of its replicas."""
+"""DescribeLogDirs (35), versions 1-2: every log dir with the sizes of its replicas; those on their way into it too.
+
+AlterReplicaLogDirs (34), versions 1-2 (KIP-113): move replicas between the log dirs of this broker. One that is not
+here yet is answered REPLICA_NOT_AVAILABLE, and created in the dir that was asked for.
+"""
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from broker.request_context import Answer, RequestContext
+from protocol.errors import ErrorCode, KafkaError
+from protocol.generated.alter_replica_log_dirs import (
+    AlterReplicaLogDirPartitionResult,
+    AlterReplicaLogDirsRequest,
+    AlterReplicaLogDirsResponse,
+    AlterReplicaLogDirTopicResult,
+)
 from protocol.generated.describe_log_dirs import (
     DescribeLogDirsPartition,
     DescribeLogDirsRequest,
@@ -11,6 +24,9 @@ from protocol.generated.describe_log_dirs import (
     DescribeLogDirsTopic,
 )
 from protocol.types import TopicPartition
+
+if TYPE_CHECKING:
+    from broker.log.log_moves import FutureReplica
 
 
 def describe_log_dirs(ctx: RequestContext, request: DescribeLogDirsRequest) -> Answer:
@@ -24,6 +40,9 @@ def describe_log_dirs(ctx: RequestContext, request: DescribeLogDirsRequest) -> A
             if wanted is None or key in wanted:
                 shown = DescribeLogDirsPartition(partition_index=key.partition, partition_size=size_bytes)
                 topics.setdefault(key.topic, []).append(shown)
+        for future in directory.futures:
+            if wanted is None or future.partition in wanted:
+                topics.setdefault(future.partition.topic, []).append(_future(future))
         results.append(
             DescribeLogDirsResult(
                 log_dir=directory.path,
@@ -31,3 +50,33 @@ def describe_log_dirs(ctx: RequestContext, request: DescribeLogDirsRequest) -> A
             )
         )
     return DescribeLogDirsResponse(results=results)
+
+
+def _future(future: FutureReplica) -> DescribeLogDirsPartition:
+    return DescribeLogDirsPartition(
+        partition_index=future.partition.partition,
+        partition_size=future.size_bytes,
+        offset_lag=future.offset_lag,
+        is_future_key=True,
+    )
+
+
+def alter_replica_log_dirs(ctx: RequestContext, request: AlterReplicaLogDirsRequest) -> Answer:
+    results: dict[str, list[AlterReplicaLogDirPartitionResult]] = {}
+    for directory in request.dirs:
+        for topic in directory.topics:
+            for index in topic.partitions:
+                code = _move(ctx, TopicPartition(topic.name, index), directory.path)
+                result = AlterReplicaLogDirPartitionResult(partition_index=index, error_code=code)
+                results.setdefault(topic.name, []).append(result)
+    return AlterReplicaLogDirsResponse(
+        results=[AlterReplicaLogDirTopicResult(topic_name=name, partitions=found) for name, found in results.items()]
+    )
+
+
+def _move(ctx: RequestContext, partition: TopicPartition, path: str) -> ErrorCode:
+    try:
+        ctx.node.logs.moves.request(partition, path)
+    except KafkaError as error:
+        return error.code
+    return ErrorCode.NONE

@@ -28,6 +28,10 @@ class LeaderEpochCache:
         self.epochs: list[int] = []
         self.latest_epoch = UNDEFINED_EPOCH
 
+    def moved_to(self, path: str) -> None:
+        """The file has another name now."""
+        self._path = path
+
     def load(self) -> None:
         """Read the file, if there is one. Raises ``MalformedFileError``."""
         if self._storage.exists(self._path):

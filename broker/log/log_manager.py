@@ -14,9 +14,17 @@ from broker.log.cleaner import LogCleaner
 from broker.log.log_config import LogConfig
 from broker.log.log_directory import LogDirectory, LogDirError
 from broker.log.log_loader import Checkpoints, open_log
+from broker.log.log_moves import FutureReplica, LogMoves
 from broker.log.manager_config import LogManagerConfig
 from broker.log.partition_log import PartitionLog
-from broker.log.paths import delete_directory_name, directory_name, is_delete_directory, join, parse_directory_name
+from broker.log.paths import (
+    delete_directory_name,
+    directory_name,
+    is_delete_directory,
+    join,
+    parse_directory_name,
+    parse_future_directory_name,
+)
 from broker.log.producer_state import ProducerState
 from broker.log.slices import TimeSlice
 from protocol.errors import ErrorCode, KafkaError
@@ -38,6 +46,7 @@ class LogDirDescription:
     total_bytes: int
     usable_bytes: int
     size_bytes: dict[TopicPartition, int] = field(default_factory=dict)
+    futures: list[FutureReplica] = field(default_factory=list)
 
 
 class LogManager:
@@ -56,6 +65,9 @@ class LogManager:
         self._to_flush: dict[TopicPartition, PartitionLog] = {}
         self._flush_wanted = trio.Event()
         self.cleaner = LogCleaner(env, config)
+        self.moves = LogMoves(env, self, config.producer_id_expiration_ms)
+        self.on_switched: Callable[[PartitionLog], None] = lambda log: None
+        """Called when another log took a partition's place: it is in another log dir now."""
 
     # ------------------------------------------------------------ start and stop
 
@@ -68,8 +80,11 @@ class LogManager:
         try:
             for directory in self._directories.values():
                 directory.open(meta)
+            settings = config_for or (lambda _topic: self._config.topic_defaults)
             for directory in self._directories.values():
-                await self._load(directory, config_for or (lambda _topic: self._config.topic_defaults))
+                await self._load(directory, settings)
+            for directory in self._directories.values():
+                await self._settle_moves(directory, settings)
         except BaseException:
             self.close_at_once()
             raise
@@ -87,21 +102,43 @@ class LogManager:
                 continue
             if partition in self._logs:
                 raise LogDirError(f"{partition} is in {path} and in {self._logs[partition].directory}: move one away")
-            try:
-                log = await open_log(
-                    self._env,
-                    path,
-                    partition,
-                    config_for(partition.topic),
-                    checkpoints.get(partition, Checkpoints()),
-                    clean=directory.was_clean,
-                    producer_expiration_ms=self._config.producer_id_expiration_ms,
-                )
-            except OSError as error:
-                raise LogDirError(f"log {path} cannot be opened: {error}") from error
-            self._adopt(log, directory)
+            found = checkpoints.get(partition, Checkpoints())
+            await self._open(directory, path, partition, config_for(partition.topic), found, directory.was_clean)
         loaded = sum(1 for _ in self._logs_in(directory))
         logger.info("log_dir.loaded", path=directory.path, logs=loaded, recovered=not directory.was_clean)
+
+    async def _open(
+        self,
+        directory: LogDirectory,
+        path: str,
+        partition: TopicPartition,
+        config: LogConfig,
+        checkpoints: Checkpoints,
+        clean: bool,
+    ) -> None:
+        expiration_ms = self._config.producer_id_expiration_ms
+        try:
+            log = await open_log(
+                self._env, path, partition, config, checkpoints, clean=clean, producer_expiration_ms=expiration_ms
+            )
+        except OSError as error:
+            raise LogDirError(f"log {path} cannot be opened: {error}") from error
+        self._adopt(log, directory)
+
+    async def _settle_moves(self, directory: LogDirectory, config_for: Callable[[str], LogConfig]) -> None:
+        """What a crash left of moves into ``directory``: a copy beside its log is made again, one alone is the log."""
+        for name in self._storage.listdir(directory.path):
+            partition = parse_future_directory_name(name)
+            if partition is None:
+                continue
+            path = join(directory.path, name)
+            if partition in self._logs:
+                self._storage.remove_tree(path)
+                self.moves.request(partition, directory.path)
+                continue
+            final = join(directory.path, directory_name(partition))
+            self._storage.rename(path, final)
+            await self._open(directory, final, partition, config_for(partition.topic), Checkpoints(), clean=False)
 
     async def shutdown(self) -> None:
         """Close every log and leave the clean-shutdown marker in each dir where all could be; unlock the dirs."""
@@ -142,7 +179,7 @@ class LogManager:
         """A new log, in the dir with the fewest. Raises ``ValueError`` when it exists, KAFKA_STORAGE_ERROR 56."""
         if partition in self._logs:
             raise ValueError(f"{partition} has a log already")
-        directory = min(self._directories.values(), key=lambda home: home.log_count)
+        directory = self.moves.preferred(partition) or min(self._directories.values(), key=lambda home: home.log_count)
         try:
             if directory.path in self._stale:
                 self._write_checkpoints(directory)
@@ -164,6 +201,7 @@ class LogManager:
         log = self._logs.get(partition)
         if log is None:
             return
+        self.moves.cancel(partition)
         directory = self._homes[partition]
         unique = uuid.UUID(int=self._env.rng.getrandbits(128), version=4)
         doomed = join(directory.path, delete_directory_name(partition, unique))
@@ -172,12 +210,50 @@ class LogManager:
             self._storage.rename(log.directory, doomed)
         except OSError as error:
             raise _storage_error(f"{partition}: the log cannot be deleted", error) from error
-        del self._logs[partition], self._homes[partition]
+        self._forget(log, directory, doomed)
+
+    def switch(self, log: PartitionLog, future: PartitionLog, target: LogDirectory) -> None:
+        """``future``, a copy of ``log`` that is complete, takes its place, in ``target``. Raises ``OSError``."""
+        partition = log.partition
+        directory = self._homes[partition]
+        unique = uuid.UUID(int=self._env.rng.getrandbits(128), version=4)
+        doomed = join(directory.path, delete_directory_name(partition, unique))
+        final = join(target.path, directory_name(partition))
+        self._storage.rename(log.directory, doomed)
+        try:
+            self._storage.rename(future.directory, final)
+        except OSError:
+            self._storage.rename(doomed, log.directory)
+            raise
+        log.close_files()
+        future.moved_to(final)
+        self._forget(log, directory, doomed)
+        self._adopt(future, target)
+        self.on_switched(future)
+
+    def _forget(self, log: PartitionLog, directory: LogDirectory, doomed: str) -> None:
+        """The log is gone from ``directory``; its files, in ``doomed`` now, are removed later."""
+        del self._logs[log.partition], self._homes[log.partition]
         directory.log_count -= 1
-        self._to_flush.pop(partition, None)
-        self.cleaner.forget(partition)
+        self._to_flush.pop(log.partition, None)
+        self.cleaner.forget(log.partition)
         self._stale[directory.path] = directory
         self._doomed_directories.append((self._env.clock.now_ms() + log.config.file_delete_delay_ms, doomed))
+
+    def directory(self, path: str) -> LogDirectory | None:
+        """The log dir of this path, None when this broker has none such."""
+        return self._directories.get(path)
+
+    def home(self, partition: TopicPartition) -> LogDirectory | None:
+        """The log dir a partition's log is in."""
+        return self._homes.get(partition)
+
+    def remove_tree(self, path: str) -> None:
+        """Remove a directory that nobody uses; one that resists is left for the next start."""
+        try:
+            self._storage.remove_tree(path)
+        except OSError as error:
+            logger.warning("log_manager.not_removed", path=path, error=str(error))
 
     def update_config(self, topic: str, config: LogConfig) -> None:
         """Take over a topic's new configuration, at once."""
@@ -191,7 +267,8 @@ class LogManager:
         for directory in self._directories.values():
             total_bytes, usable_bytes = directory.usage()
             sizes = {log.partition: log.size_bytes for log in self._logs_in(directory)}
-            found.append(LogDirDescription(directory.path, total_bytes, usable_bytes, sizes))
+            futures = [future for future in self.moves.futures() if future.directory == directory.path]
+            found.append(LogDirDescription(directory.path, total_bytes, usable_bytes, sizes, futures))
         return found
 
     def _adopt(self, log: PartitionLog, directory: LogDirectory) -> None:
@@ -219,6 +296,7 @@ class LogManager:
             nursery.start_soon(self._every, config.flush_scheduler_interval_ms, self._collect_due_flushes)
             nursery.start_soon(self._every, int(_DOOMED_CHECK_S * 1000), self._remove_doomed)
             nursery.start_soon(self._flush_when_wanted)
+            nursery.start_soon(self.moves.run)
             if config.cleaner_enable:
                 nursery.start_soon(self.cleaner.run)
 

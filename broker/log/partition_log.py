@@ -116,16 +116,27 @@ class PartitionLog:
         metadata: PartitionMetadata,
         config: LogConfig,
         producers: ProducerState,
+        *,
+        start_offset: int = 0,
     ) -> PartitionLog:
-        """A new, empty log in a new directory. Raises ``OSError``."""
+        """A new, empty log in a new directory; its first record is ``start_offset``. Raises ``OSError``."""
         storage = env.storage
         assert storage is not None
         storage.makedirs(directory)
         storage.write_atomic(join(directory, PARTITION_METADATA), encode_partition_metadata(metadata))
-        segment = LogSegment(storage, directory, 0, config, env.clock.now_ms(), create=True)
+        segment = LogSegment(storage, directory, start_offset, config, env.clock.now_ms(), create=True)
         epochs = LeaderEpochCache(storage, join(directory, LEADER_EPOCH_CHECKPOINT))
-        state = LogState([segment], epochs, producers, SnapshotFiles(storage, directory), 0, 0, 0, 0)
+        offsets = (start_offset,) * 4
+        state = LogState([segment], epochs, producers, SnapshotFiles(storage, directory), *offsets)
         return cls(env, directory, partition, metadata, config, state)
+
+    def moved_to(self, directory: str) -> None:
+        """The log's directory has another name now; its open files are the same."""
+        self.directory = directory
+        for segment in self._segments:
+            segment.moved_to(directory)
+        self._snapshots.moved_to(directory)
+        self._epochs.moved_to(join(directory, LEADER_EPOCH_CHECKPOINT))
 
     # ------------------------------------------------------------ what is known
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import uuid
 
 from protocol.types import TopicPartition
@@ -21,6 +22,8 @@ SWAP_SUFFIX = ".swap"
 """A complete compacted segment: the next start finishes putting it in place."""
 
 DELETE_DIR_SUFFIX = "-delete"
+FUTURE_DIR_SUFFIX = "-future"
+_FUTURE_DIRECTORY = re.compile(r"(?P<topic>.+)-(?P<partition>\d+)\.[0-9a-f]{32}" + FUTURE_DIR_SUFFIX)
 
 LEADER_EPOCH_CHECKPOINT = "leader-epoch-checkpoint"
 PARTITION_METADATA = "partition.metadata"
@@ -74,3 +77,14 @@ def delete_directory_name(partition: TopicPartition, unique: uuid.UUID) -> str:
 def is_delete_directory(name: str) -> bool:
     """Whether a directory was renamed for deletion."""
     return name.endswith(DELETE_DIR_SUFFIX)
+
+
+def future_directory_name(partition: TopicPartition, unique: uuid.UUID) -> str:
+    """``<topic>-<partition>.<uuid>-future``: the copy of a log that is moving to another log dir."""
+    return f"{directory_name(partition)}.{unique.hex}{FUTURE_DIR_SUFFIX}"
+
+
+def parse_future_directory_name(name: str) -> TopicPartition | None:
+    """The partition whose copy a directory holds; None for any other directory."""
+    found = _FUTURE_DIRECTORY.fullmatch(name)
+    return None if found is None else TopicPartition(found["topic"], int(found["partition"]))

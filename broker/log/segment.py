@@ -345,6 +345,13 @@ class LogSegment:
             self._file.close()
             self._file = None
 
+    def moved_to(self, directory: str) -> None:
+        """The directory of the segment's files has another name now."""
+        self._directory = directory
+        self.offset_index.path = self.path(".index")
+        self.time_index.path = self.path(".timeindex")
+        self.txn_index.path = self.path(".txnindex")
+
     def take_over_names(self) -> None:
         """The log and transaction index of a cleaned segment have their final names now: move the other indexes there.
 

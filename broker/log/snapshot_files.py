@@ -19,6 +19,10 @@ class SnapshotFiles:
 
     __slots__ = ("_directory", "_storage", "offsets")
 
+    def moved_to(self, directory: str) -> None:
+        """The directory of the files has another name now."""
+        self._directory = directory
+
     def __init__(self, storage: Storage, directory: str, names: Iterable[str] = ()) -> None:
         self._storage = storage
         self._directory = directory

@@ -51,6 +51,13 @@ class ReplicaManager:
         self._listener = listener
         self._partitions: dict[TopicPartition, Partition] = {}
         self.controller_epoch = NO_EPOCH
+        logs.on_switched = self._log_switched
+
+    def _log_switched(self, log: PartitionLog) -> None:
+        """A partition's log is in another log dir now."""
+        partition = self._partitions.get(log.partition)
+        if partition is not None:
+            partition.log = log
 
     # ------------------------------------------------------------ look-up
 

@@ -13,6 +13,11 @@ from anabranch.testing.processes import ProcessCluster
 from protocol.api_keys import API, ApiKey
 from protocol.errors import ErrorCode
 from protocol.generated.alter_configs import AlterableConfig, AlterConfigsRequest, AlterConfigsResource
+from protocol.generated.alter_replica_log_dirs import (
+    AlterReplicaLogDir,
+    AlterReplicaLogDirsRequest,
+    AlterReplicaLogDirTopic,
+)
 from protocol.generated.api_versions import ApiVersionsRequest
 from protocol.generated.create_partitions import CreatePartitionsRequest, CreatePartitionsTopic
 from protocol.generated.create_topics import CreatableTopic, CreateTopicsRequest
@@ -77,9 +82,10 @@ EXPECTED: dict[tuple[ApiKey, int | None], set[ErrorCode]] = {
     (ApiKey.SYNC_GROUP, None): {ErrorCode.UNKNOWN_MEMBER_ID},
     (ApiKey.LEAVE_GROUP, None): {ErrorCode.UNKNOWN_MEMBER_ID},
     (ApiKey.DELETE_GROUPS, None): {ErrorCode.GROUP_ID_NOT_FOUND},
+    (ApiKey.ALTER_REPLICA_LOG_DIRS, None): {ErrorCode.LOG_DIR_NOT_FOUND},
     **{(ApiKey.JOIN_GROUP, version): {ErrorCode.MEMBER_ID_REQUIRED} for version in (4, 5, 6, 7)},
 }
-"""What a request of a member that is none gets, by version where it matters."""
+"""What a request that cannot be granted gets, by version where it matters."""
 
 
 def offset_fetch(version: int) -> Message:
@@ -178,6 +184,9 @@ REQUESTS: dict[ApiKey, Callable[[int], Message]] = {
                 configs=[IncrementalConfig(name="retention.ms", config_operation=0, value="-1")],
             )
         ]
+    ),
+    ApiKey.ALTER_REPLICA_LOG_DIRS: lambda v: AlterReplicaLogDirsRequest(
+        dirs=[AlterReplicaLogDir(path="/nowhere", topics=[AlterReplicaLogDirTopic(name=TOPIC, partitions=[0])])]
     ),
     ApiKey.DESCRIBE_LOG_DIRS: lambda v: DescribeLogDirsRequest(topics=None),
     ApiKey.CREATE_PARTITIONS: lambda v: CreatePartitionsRequest(

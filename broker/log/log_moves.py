@@ -1,0 +1,177 @@
+"""Replicas on their way from one log dir of this broker to another (AlterReplicaLogDirs, KIP-113).
+
+A move copies the log into ``<topic>-<partition>.<uuid>-future`` in the other dir while the log is in use, and takes its
+place once it has caught up. A crash leaves one log: while both are there the copy is thrown away and the move begins
+again; when only the copy is left, it was complete.
+"""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, NamedTuple
+
+import structlog
+import trio
+
+from broker.log.checkpoint_files import PartitionMetadata
+from broker.log.log_directory import LogDirectory
+from broker.log.partition_log import PartitionLog
+from broker.log.paths import future_directory_name, join
+from broker.log.producer_state import ProducerState
+from broker.log.slices import TimeSlice
+from protocol.errors import ErrorCode, KafkaError
+from protocol.records import RecordBatch
+from protocol.types import TopicPartition
+from runtime.env import Env
+
+if TYPE_CHECKING:
+    from broker.log.log_manager import LogManager
+
+logger = structlog.get_logger(__name__)
+
+CHUNK_BYTES = 1 << 20
+
+
+class FutureReplica(NamedTuple):
+    """A move under way, as DescribeLogDirs shows it; ``offset_lag`` is what is still to be copied."""
+
+    partition: TopicPartition
+    directory: str
+    size_bytes: int
+    offset_lag: int
+
+
+class LogMoves:
+    """What is being moved, and where replicas that do not exist yet shall go."""
+
+    def __init__(self, env: Env, manager: LogManager, producer_expiration_ms: int) -> None:
+        self._env = env
+        self._manager = manager
+        self._producer_expiration_ms = producer_expiration_ms
+        self._preferred: dict[TopicPartition, str] = {}
+        self._targets: dict[TopicPartition, LogDirectory] = {}
+        self._futures: dict[TopicPartition, PartitionLog] = {}
+        self._scopes: dict[TopicPartition, trio.CancelScope] = {}
+        self._wanted = trio.Event()
+
+    def request(self, partition: TopicPartition, path: str) -> None:
+        """Move a replica to the log dir ``path``, or remember the wish for one that is not here yet.
+
+        Raises LOG_DIR_NOT_FOUND 57 for a dir this broker does not have, REPLICA_NOT_AVAILABLE 9 once remembered.
+        """
+        target = self._manager.directory(path)
+        if target is None:
+            raise KafkaError(ErrorCode.LOG_DIR_NOT_FOUND, f"{path} is none of this broker's log.dirs")
+        if self._manager.get(partition) is None:
+            self._preferred[partition] = path
+            raise KafkaError(ErrorCode.REPLICA_NOT_AVAILABLE, f"{partition} is not here; it will be created in {path}")
+        if self._targets.get(partition) is target:
+            return
+        self.cancel(partition)
+        if self._manager.home(partition) is not target:
+            self._targets[partition] = target
+            self._wanted.set()
+
+    def preferred(self, partition: TopicPartition) -> LogDirectory | None:
+        """Where a new replica shall be created; forgotten with the answer."""
+        path = self._preferred.pop(partition, None)
+        return None if path is None else self._manager.directory(path)
+
+    def cancel(self, partition: TopicPartition) -> None:
+        """Give a move up and remove its copy; harmless when there is none."""
+        self._targets.pop(partition, None)
+        scope = self._scopes.pop(partition, None)
+        if scope is not None:
+            scope.cancel()
+        self._discard(partition)
+
+    def futures(self) -> Iterator[FutureReplica]:
+        """The moves under way."""
+        for partition, future in self._futures.items():
+            log = self._manager.get(partition)
+            lag = max(0, log.log_end_offset - future.log_end_offset) if log is not None else 0
+            yield FutureReplica(partition, self._targets[partition].path, future.size_bytes, lag)
+
+    async def run(self) -> None:
+        """Carry moves out, each in a task of its own; until cancelled."""
+        async with trio.open_nursery() as nursery:
+            while True:
+                for partition in [p for p in self._targets if p not in self._scopes]:
+                    self._scopes[partition] = trio.CancelScope()
+                    nursery.start_soon(self._move, partition, self._targets[partition], self._scopes[partition])
+                self._wanted = trio.Event()
+                await self._wanted.wait()
+
+    # ------------------------------------------------------------ one move
+
+    async def _move(self, partition: TopicPartition, target: LogDirectory, scope: trio.CancelScope) -> None:
+        with scope:
+            try:
+                while not await self._copy(partition, target):
+                    self._discard(partition)
+            except (OSError, KafkaError) as error:
+                logger.error("log_move.failed", partition=str(partition), to=target.path, error=str(error))
+                self._discard(partition)
+        if self._scopes.get(partition) is scope:
+            del self._scopes[partition]
+            self._targets.pop(partition, None)
+
+    async def _copy(self, partition: TopicPartition, target: LogDirectory) -> bool:
+        """Copy until caught up, then switch. False when the log's start has passed the copy: begin again."""
+        log = self._manager.get(partition)
+        if log is None:
+            return True
+        future = self._create(log, target)
+        logger.info("log_move.started", partition=str(partition), source=log.directory, to=target.path)
+        time_slice = TimeSlice(self._env.clock)
+        flushed = False
+        while True:
+            if future.log_end_offset > log.log_end_offset or log.log_start_offset > future.log_end_offset:
+                return False
+            if future.log_end_offset == log.log_end_offset:
+                if flushed:
+                    self._switch(log, future, target)
+                    return True
+                await future.flush()
+                flushed = True
+                continue
+            read = log.read(future.log_end_offset, CHUNK_BYTES, upper_bound=log.log_end_offset, at_least_one=True)
+            records = read.records if isinstance(read.records, bytes) else read.records.read()
+            future.append_as_follower(records)
+            if time_slice.due():
+                await time_slice.pause()
+
+    def _create(self, log: PartitionLog, target: LogDirectory) -> PartitionLog:
+        """An empty copy that begins where the log's first batch begins."""
+        unique = uuid.UUID(int=self._env.rng.getrandbits(128), version=4)
+        path = join(target.path, future_directory_name(log.partition, unique))
+        first = log.log_start_offset
+        if first < log.log_end_offset:
+            read = log.read(first, 1, upper_bound=log.log_end_offset, at_least_one=True)
+            records = read.records if isinstance(read.records, bytes) else read.records.read()
+            first = min(first, RecordBatch(records).base_offset)
+        metadata = PartitionMetadata(log.topic_id, log.incarnation)
+        producers = ProducerState(self._producer_expiration_ms)
+        future = PartitionLog.create(
+            self._env, path, log.partition, metadata, log.config, producers, start_offset=first
+        )
+        self._futures[log.partition] = future
+        return future
+
+    def _switch(self, log: PartitionLog, future: PartitionLog, target: LogDirectory) -> None:
+        """Put the copy in the log's place; nothing may come between the last look at the log and this."""
+        future.update_config(log.config)
+        future.advance_log_start(log.log_start_offset)
+        future.advance_high_watermark(log.high_watermark)
+        if log.latest_epoch > future.latest_epoch:
+            future.assign_epoch(log.latest_epoch)
+        self._manager.switch(log, future, target)
+        del self._futures[log.partition]
+        logger.info("log_move.finished", partition=str(log.partition), to=future.directory)
+
+    def _discard(self, partition: TopicPartition) -> None:
+        future = self._futures.pop(partition, None)
+        if future is not None:
+            future.close_files()
+            self._manager.remove_tree(future.directory)

@@ -1,0 +1,205 @@
+"""A replica moves to another log dir of its broker while it is in use (KIP-113), and a crash leaves one log."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import pytest
+import trio
+import trio.testing
+
+from broker.log.log_config import LogConfig
+from broker.log.log_manager import LogManager, LogManagerConfig
+from broker.log.partition_log import PartitionLog
+from broker.log.paths import parse_future_directory_name
+from protocol.errors import ErrorCode, KafkaError
+from protocol.types import TopicPartition
+from tests.log_world import TOPIC_ID, LogWorld, batch, values
+
+pytestmark = pytest.mark.trio
+
+T = TopicPartition("t", 0)
+DEADLINE_S = 10
+
+
+def manager_for(world: LogWorld) -> LogManager:
+    paths = (str(world.root / "d"), str(world.root / "e"))
+    config = LogManagerConfig(1, "c", paths, topic_defaults=LogConfig(segment_bytes=400))
+    return LogManager(config, world.env)
+
+
+def put(manager: LogManager, *contents: bytes, leader_epoch: int = 0) -> None:
+    log = log_of(manager)
+    for content in contents:
+        log.append_as_leader(batch(content), leader_epoch)
+    log.advance_high_watermark(log.log_end_offset)
+
+
+def log_of(manager: LogManager) -> PartitionLog:
+    log = manager.get(T)
+    assert log is not None
+    return log
+
+
+def dir_of(manager: LogManager) -> str:
+    return Path(log_of(manager).directory).parent.name
+
+
+def other_dir(world: LogWorld, manager: LogManager) -> str:
+    return str(world.root / ("e" if dir_of(manager) == "d" else "d"))
+
+
+async def until(condition: Callable[[], bool]) -> None:
+    with trio.fail_after(DEADLINE_S):
+        while not condition():
+            await trio.sleep(0.005)  # polls: the move goes on in a task of its own
+
+
+@asynccontextmanager
+async def running(world: LogWorld) -> AsyncIterator[LogManager]:
+    manager = manager_for(world)
+    await manager.start()
+    manager.create(T, TOPIC_ID, 7)
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(manager.moves.run)
+        yield manager
+        nursery.cancel_scope.cancel()
+    manager.close_at_once()
+
+
+async def test_a_log_moves_whole_and_goes_on(world: LogWorld) -> None:
+    async with running(world) as manager:
+        put(manager, *[b"%d" % number * 20 for number in range(30)])
+        put(manager, b"later", leader_epoch=4)
+        log_of(manager).assign_epoch(5)
+        before = log_of(manager)
+        target = other_dir(world, manager)
+        switched: list[PartitionLog] = []
+        manager.on_switched = switched.append
+        manager.moves.request(T, target)
+        await until(lambda: log_of(manager) is not before)
+        after = log_of(manager)
+        assert after.directory == f"{target}/t-0" and switched == [after]
+        assert (after.incarnation, after.topic_id, after.latest_epoch) == (7, TOPIC_ID, 5)
+        assert after.leader_epoch_cache.entries == before.leader_epoch_cache.entries
+        assert (after.high_watermark, after.log_end_offset) == (31, 31)
+        put(manager, b"new", leader_epoch=5)
+        after.roll()
+        assert len(values(after)) == 32
+        assert all(path.name.endswith("-delete") for path in Path(before.directory).parent.glob("t-*"))
+
+
+async def test_what_was_moved_is_found_after_a_restart(world: LogWorld) -> None:
+    async with running(world) as manager:
+        put(manager, *[b"%d" % number * 20 for number in range(30)])
+        before = log_of(manager)
+        target = other_dir(world, manager)
+        manager.moves.request(T, target)
+        await until(lambda: log_of(manager) is not before)
+        expected = values(log_of(manager))
+        put(manager, b"after")
+    again = manager_for(world)
+    await again.start()
+    assert log_of(again).directory == f"{target}/t-0"
+    assert values(log_of(again)) == [*expected, (30, b"k", b"after")]
+    again.close_at_once()
+
+
+async def test_records_written_during_the_move_are_there(world: LogWorld, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("broker.log.log_moves.CHUNK_BYTES", 1)
+    async with running(world) as manager:
+        put(manager, *[b"%d" % number for number in range(50)])
+        before = log_of(manager)
+        real_flush = PartitionLog.flush
+
+        async def flush_then_write(log: PartitionLog) -> None:
+            await real_flush(log)
+            if log is not before and before.log_end_offset == 50:
+                put(manager, b"while it moved")
+
+        monkeypatch.setattr(PartitionLog, "flush", flush_then_write)
+        manager.moves.request(T, other_dir(world, manager))
+        await until(lambda: log_of(manager) is not before)
+        assert values(log_of(manager))[-1] == (50, b"k", b"while it moved")
+        assert len(values(log_of(manager))) == 51
+
+
+async def test_a_log_whose_start_lies_inside_of_a_batch_moves(world: LogWorld) -> None:
+    async with running(world) as manager:
+        log = log_of(manager)
+        log.append_as_leader(batch(b"a", b"b", b"c"), 0)
+        log.advance_high_watermark(3)
+        log.delete_records_before(1)
+        manager.moves.request(T, other_dir(world, manager))
+        await until(lambda: log_of(manager) is not log)
+        assert (log_of(manager).log_start_offset, log_of(manager).log_end_offset) == (1, 3)
+
+
+async def test_a_dir_of_nobody_and_a_replica_of_nobody(world: LogWorld) -> None:
+    async with running(world) as manager:
+        with pytest.raises(KafkaError) as unknown:
+            manager.moves.request(T, "/nowhere")
+        assert unknown.value.code is ErrorCode.LOG_DIR_NOT_FOUND
+        other = TopicPartition("other", 1)
+        wanted = other_dir(world, manager)
+        with pytest.raises(KafkaError) as absent:
+            manager.moves.request(other, wanted)
+        assert absent.value.code is ErrorCode.REPLICA_NOT_AVAILABLE
+        assert Path(manager.create(other, TOPIC_ID, 8).directory).parent == Path(wanted)
+
+
+async def test_a_move_back_or_a_deletion_gives_the_copy_up(world: LogWorld) -> None:
+    manager = manager_for(world)
+    await manager.start()
+    manager.create(T, TOPIC_ID, 7)
+    put(manager, b"1")
+    here = dir_of(manager)
+    manager.moves.request(T, other_dir(world, manager))
+    manager.moves.request(T, str(world.root / here))
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(manager.moves.run)
+        await trio.testing.wait_all_tasks_blocked()
+        assert dir_of(manager) == here
+        nursery.cancel_scope.cancel()
+    manager.moves.request(T, other_dir(world, manager))
+    manager.delete(T)
+    assert list(manager.moves.futures()) == []
+    manager.close_at_once()
+
+
+async def test_a_crash_during_the_copy_begins_it_again(world: LogWorld) -> None:
+    manager = manager_for(world)
+    await manager.start()
+    manager.create(T, TOPIC_ID, 7)
+    put(manager, b"1")
+    target = other_dir(world, manager)
+    manager.moves._create(log_of(manager), manager.directory(target))  # type: ignore[arg-type]
+    manager.close_at_once()
+    assert any(parse_future_directory_name(path.name) for path in Path(target).iterdir())
+    again = manager_for(world)
+    await again.start()
+    before = log_of(again)
+    assert not any(parse_future_directory_name(path.name) for path in Path(target).iterdir())
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(again.moves.run)
+        await until(lambda: log_of(again) is not before)
+        nursery.cancel_scope.cancel()
+    assert log_of(again).directory == f"{target}/t-0"
+    again.close_at_once()
+
+
+async def test_a_crash_between_the_two_renames_leaves_the_copy(world: LogWorld) -> None:
+    async with running(world) as manager:
+        put(manager, b"1", b"2")
+        before = log_of(manager)
+        manager.moves.request(T, other_dir(world, manager))
+        await until(lambda: log_of(manager) is not before)
+        moved = Path(log_of(manager).directory)
+    moved.rename(moved.with_name(f"t-0.{'0' * 32}-future"))
+    again = manager_for(world)
+    await again.start()
+    assert log_of(again).directory == str(moved)
+    assert values(log_of(again)) == [(0, b"k", b"1"), (1, b"k", b"2")]
+    again.close_at_once()
