@@ -105,7 +105,7 @@ def confluent_fetch(arguments: argparse.Namespace) -> dict[str, float]:
     seen, started = 0, 0.0
     deadline = time.perf_counter() + PRODUCE_TIMEOUT_S
     while seen < arguments.records and time.perf_counter() < deadline:
-        messages = consumer.consume(10_000, timeout=1.0)
+        messages = consumer.consume(min(10_000, arguments.records - seen), timeout=1.0)
         if not started and messages:
             started = time.perf_counter()
             continue
