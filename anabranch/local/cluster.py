@@ -5,10 +5,9 @@ from __future__ import annotations
 import json
 import os
 import signal
-import socket
 import sys
 from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager
+from contextlib import ExitStack, asynccontextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -25,10 +24,11 @@ from anabranch.local.plan import (
     plan_controllers,
     validate,
 )
+from anabranch.local.ports import held_port
 from anabranch.local.supervisor import Child, Supervisor
 from protocol.generated.describe_cluster import DescribeClusterRequest
 from runtime.channel import Channel
-from runtime.embedded_zookeeper import EmbeddedZookeeper, free_port
+from runtime.embedded_zookeeper import EmbeddedZookeeper
 from runtime.real_trio import RealNetwork
 
 READY_DEADLINE_S = 90.0
@@ -117,12 +117,33 @@ async def run_local_cluster(
     come up. With ``restart=False`` a process that dies stays dead.
     """
     validate(config)
+    with ExitStack() as held:
+        broker_ports = [
+            held.enter_context(held_port(HOST, config.port + index if config.port else 0))
+            for index in range(config.brokers)
+        ]
+        controller_ports = [held.enter_context(held_port(HOST)) for _ in range(config.controllers)]
+        zookeeper_port = held.enter_context(held_port(HOST))
+        async with _run_on_ports(
+            config, broker_ports, controller_ports, zookeeper_port, say=say, restart=restart
+        ) as cluster:
+            yield cluster
+
+
+@asynccontextmanager
+async def _run_on_ports(
+    config: LocalClusterConfig,
+    broker_ports: list[int],
+    controller_ports: list[int],
+    zookeeper_port: int,
+    *,
+    say: Callable[[str], None],
+    restart: bool,
+) -> AsyncIterator[LocalCluster]:
     directory = Path(config.directory).resolve()
     (directory / "logs").mkdir(parents=True, exist_ok=True)
-    broker_ports = [_usable_port(config.port + index if config.port else 0) for index in range(config.brokers)]
-    controller_ports = [_usable_port(0) for _ in range(config.controllers)]
     config = LocalClusterConfig(str(directory), config.brokers, config.controllers, config.port, config.overrides)
-    zookeeper = EmbeddedZookeeper(str(directory / ZOOKEEPER))
+    zookeeper = EmbeddedZookeeper(str(directory / ZOOKEEPER), client_port=zookeeper_port)
     zookeeper.prepare()
     cluster = LocalCluster(
         config,
@@ -150,16 +171,3 @@ async def run_local_cluster(
                 await supervisor.stop([plan.name for plan in cluster.controllers if plan.name in supervisor.children])
                 await supervisor.stop([name for name in (ZOOKEEPER,) if name in supervisor.children])
             nursery.cancel_scope.cancel()
-
-
-def _usable_port(port: int) -> int:
-    """``port`` itself when it can be bound, or a free one for 0. Raises ``CommandError`` when it is taken."""
-    if port == 0:
-        return free_port(HOST)
-    with socket.socket() as probe:
-        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        try:
-            probe.bind((HOST, port))
-        except OSError as error:
-            raise CommandError(f"port {port} is taken ({error.strerror}); choose another with --port") from error
-    return port

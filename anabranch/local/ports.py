@@ -1,0 +1,34 @@
+"""Ports of a local cluster, held from the moment they are chosen.
+
+A port that is only looked up as free can be gone before the process meant for it listens, or while that process is
+restarted: the kernel gives it to any outgoing connection, or to another cluster.
+"""
+
+from __future__ import annotations
+
+import socket
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from anabranch.cli.errors import CommandError
+
+
+@contextmanager
+def held_port(host: str, port: int = 0) -> Iterator[int]:
+    """Hold ``port``, or a free one for 0, while a process started by the caller may listen on it.
+
+    The socket that holds it is bound and never listens. With SO_REUSEADDR on both, Linux lets another socket listen
+    there, but neither picks the port for anyone nor lets it be bound without the option. Elsewhere a bound socket would
+    bar the listener, so there the port is only chosen. Raises ``CommandError`` when the port is taken.
+    """
+    with socket.socket() as holder:
+        holder.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            holder.bind((host, port))
+        except OSError as error:
+            raise CommandError(f"port {port} is taken ({error.strerror}); choose another with --port") from error
+        chosen: int = holder.getsockname()[1]
+        if sys.platform != "linux":
+            holder.close()
+        yield chosen
