@@ -37,6 +37,8 @@ class ControllerClient:
         self._channel: Channel | None = None
         self._nursery: trio.Nursery | None = None
         self.address: ControllerZnode | None = None
+        self.on_moved: Callable[[], None] = lambda: None
+        """Called when another controller is active, or none."""
 
     async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
         """Keep ``address`` up to date until cancelled."""
@@ -86,6 +88,7 @@ class ControllerClient:
         logger.info("controller.moved", controller=None if address is None else f"{address.host}:{address.port}")
         self._moved.set()
         self._moved = trio.Event()
+        self.on_moved()
 
     async def request(self, body: RequestBody, version: int, timeout_s: float, refused: Callable[[Any], bool]) -> Any:
         """Send ``body`` to the active controller and return its answer.

@@ -37,6 +37,7 @@ class DynamicConfig:
         self._own_overrides: dict[str, Any] = {}
         self._wake = trio.Event()
         self._seen = ""
+        self._reload = False
         self.values: Mapping[str, Any] = config.values
         self._topic_defaults = topic_defaults(config.values)
         self.on_topics_changed: Callable[[list[str]], None] = lambda topics: None
@@ -69,7 +70,8 @@ class DynamicConfig:
         changes = await self._zk.children(paths.CONFIG_CHANGES)
         self._seen = changes[-1] if changes else ""
         await self._load_brokers()
-        for topic in await self._zk.children(paths.TOPIC_CONFIGS):
+        topics = await self._zk.children(paths.TOPIC_CONFIGS)
+        for topic in [*topics, *(known for known in self._topics if known not in topics)]:
             await self.load_topic(topic)
 
     async def load_topic(self, topic: str) -> None:
@@ -117,13 +119,28 @@ class DynamicConfig:
             unregister()
 
     def _on_state(self, state: SessionState) -> None:
-        if state is SessionState.CONNECTED:
+        if state is SessionState.LOST:
+            self._reload = True
+        elif state is SessionState.CONNECTED:
             self._wake.set()
 
     def _woken(self) -> None:
         self._wake.set()
 
+    def read_all_again(self) -> None:
+        """Notifications may have been lost: a session ended, or a controller died between a change and its notice."""
+        self._reload = True
+        self._wake.set()
+
     async def _apply_new(self) -> None:
+        if self._reload:
+            self._reload = False
+            try:
+                await self.load()
+            except ZkError:
+                self._reload = True
+                raise
+            self.on_topics_changed([])
         for name in await self._zk.children(paths.CONFIG_CHANGES, self._woken):
             if name > self._seen:
                 await self._apply(f"{paths.CONFIG_CHANGES}/{name}")

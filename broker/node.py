@@ -79,6 +79,7 @@ class Node:
         slots = config.values["max.incremental.fetch.session.cache.slots"]
         self.fetch_sessions = FetchSessionCache(slots, env.clock, env.rng, self.purgatory)
         self.controller = ControllerClient(env, zk, f"broker-{config.broker_id}")
+        self.controller.on_moved = dynamic.read_all_again
         self.topic_creator = TopicCreator(self)
         self.producer_ids = ProducerIds(zk, config.broker_id)
         dynamic.on_topics_changed = self._settings_changed

@@ -72,8 +72,10 @@ class Server:
             nursery.start_soon(self._sweep)
 
     async def _accept(self, name: str, listener: Listener, nursery: trio.Nursery) -> None:
+        # With a listener of their own, controller and brokers get through however many clients there are.
+        limited = len(self._listeners) == 1 or name != self._node.config.inter_broker_listener
         while True:
-            while len(self._connections) >= self._node.dynamic.values["max.connections"]:
+            while limited and len(self._connections) >= self._node.dynamic.values["max.connections"]:
                 self._fewer = trio.Event()
                 await self._fewer.wait()
             try:

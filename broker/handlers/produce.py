@@ -128,24 +128,36 @@ def _answer(request: ProduceRequest, response: ProduceResponse) -> Answer:
 
 
 def _after_flush(ctx: RequestContext, logs: list[PartitionLog], response: ProduceResponse) -> Deferred[ProduceResponse]:
-    """``log.flush=ack``: answer when the batches are on disk; concurrent requests share a sync."""
+    """``log.flush=ack``: answer when the batches are on disk; concurrent requests share a sync.
 
-    async def flush(log: PartitionLog, results: list[PartitionProduceResponse]) -> None:
+    A partition whose sync failed, however it did, is answered with an error: nothing is acknowledged that may be lost.
+    """
+    results = {
+        TopicPartition(topic.name, result.index): result
+        for topic in response.responses
+        for result in topic.partition_responses
+    }
+
+    def refuse(log: PartitionLog, error: KafkaError) -> None:
+        result = results[log.partition]
+        result.error_code, result.error_message = error.code, error.message
+        result.base_offset = result.log_start_offset = -1
+
+    async def flush(log: PartitionLog) -> None:
         try:
             await log.flush()
         except KafkaError as error:
-            for result in results:
-                result.error_code, result.error_message = error.code, error.message
+            refuse(log, error)
 
     async def flush_all() -> ProduceResponse:
-        results = {
-            TopicPartition(topic.name, result.index): result
-            for topic in response.responses
-            for result in topic.partition_responses
-        }
         async with trio.open_nursery() as nursery:
             for log in dict.fromkeys(logs):
-                nursery.start_soon(flush, log, [results[log.partition]])
+                nursery.start_soon(flush, log)
         return response
 
-    return ctx.node.later(flush_all, lambda error: response)
+    def failed(error: KafkaError) -> ProduceResponse:
+        for log in logs:
+            refuse(log, error)
+        return response
+
+    return ctx.node.later(flush_all, failed)

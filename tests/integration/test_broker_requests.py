@@ -10,9 +10,10 @@ import pytest
 import trio
 import trio.testing
 
+from broker.log.partition_log import PartitionLog
 from protocol.batch_builder import BatchBuilder
 from protocol.compression import CompressionType
-from protocol.errors import ErrorCode
+from protocol.errors import ErrorCode, KafkaError
 from protocol.generated.delete_records import DeleteRecordsPartition, DeleteRecordsRequest, DeleteRecordsTopic
 from protocol.generated.describe_configs import DescribeConfigsRequest, DescribeConfigsResource
 from protocol.generated.fetch import FetchPartition, FetchRequest, FetchTopic
@@ -32,6 +33,7 @@ from runtime.channel import Channel
 from runtime.sim_zk import FakeZk
 from tests.broker_harness import BROKER_ID, DEADLINE_S, OneBroker, one_broker
 from zk_schemas.config import ConfigChange, ConfigZnode
+from zk_schemas.controller import ControllerZnode
 
 pytestmark = pytest.mark.trio
 
@@ -328,9 +330,45 @@ async def test_what_was_acknowledged_is_there_after_a_restart(tmp_path: Path) ->
             assert await end_offset(broker) == expected
 
 
-async def test_log_flush_ack_syncs_before_the_answer(tmp_path: Path) -> None:
+async def test_log_flush_ack_syncs_before_the_answer(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    synced: list[int] = []
+    real_flush = PartitionLog.flush
+
+    async def flush(log: PartitionLog) -> None:
+        await real_flush(log)
+        synced.append(log.recovery_point)
+
+    monkeypatch.setattr(PartitionLog, "flush", flush)
     async with one_broker(tmp_path, {"log.flush": "ack"}) as broker:
         await broker.create_topic("t")
         assert (await produce(broker, batch())).error_code == 0
-        log_end = await end_offset(broker)
-    assert log_end == 1
+        assert synced == [1]
+
+
+@pytest.mark.parametrize("failure", [KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, "no disk"), ValueError("closed")])
+async def test_log_flush_ack_acknowledges_nothing_that_was_not_synced(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, failure: Exception
+) -> None:
+    async def flush(_log: PartitionLog) -> None:
+        raise failure
+
+    async with one_broker(tmp_path, {"log.flush": "ack"}) as broker:
+        await broker.create_topic("t")
+        with monkeypatch.context() as patched:
+            patched.setattr(PartitionLog, "flush", flush)
+            result = await produce(broker, batch())
+        assert result.error_code in (ErrorCode.KAFKA_STORAGE_ERROR, ErrorCode.UNKNOWN_SERVER_ERROR)
+        assert result.base_offset == -1
+
+
+async def test_a_change_whose_notification_was_lost_is_read_when_a_controller_takes_office(tmp_path: Path) -> None:
+    async with one_broker(tmp_path) as broker:
+        await broker.create_topic("t")
+        admin = broker.zk.session()
+        changed = ConfigZnode({"max.message.bytes": "50"}).encode()
+        await admin.create(ConfigZnode.topic_path("t"), changed, make_parents=True)
+        controller = ControllerZnode(1001, "127.0.0.1", 1, 0).encode()
+        await admin.create(ControllerZnode.PATH, controller, ephemeral=True)
+        with trio.fail_after(DEADLINE_S):
+            while (await produce(broker, batch())).error_code != ErrorCode.MESSAGE_TOO_LARGE:
+                await trio.sleep(0.01)  # polls: the broker reads its configs again
