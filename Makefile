@@ -4,6 +4,7 @@ VENV ?= .venv
 BIN := $(VENV)/bin
 ARGS ?=
 SEEDS ?= 50
+FIRST ?= 0
 
 .PHONY: demo up test check sim bench gen clean
 
@@ -24,8 +25,8 @@ check: $(VENV)/.dev ## under a minute: ruff, import-linter, mypy, tidy, unit, pr
 	$(BIN)/mypy
 	$(BIN)/python -m pytest tests/unit tests/property tests/golden
 
-sim: $(VENV)/.dev ## simulated clusters, one per seed
-	ANABRANCH_SIM_SEEDS=$(SEEDS) $(BIN)/python -m pytest tests/sim $(ARGS)
+sim: $(VENV)/.dev ## the simulated worlds, SEEDS of them from seed FIRST on
+	ANABRANCH_SIM_SEEDS=$(SEEDS) ANABRANCH_SIM_FIRST=$(FIRST) $(BIN)/python -m pytest tests/sim $(ARGS)
 
 bench: $(VENV)/.dev ## side by side with Kafka (where Maven is present) and with other clients
 	$(BIN)/python -m bench $(ARGS)

@@ -16,9 +16,10 @@ INTRODUCTION = """# Configuration
 Written by `make gen` from the tables in `zk_schemas/config_keys.py`, `controller/config.py` and `client/config.py`.
 
 A broker or controller takes each key from its properties file (`--config FILE`), then from the environment
-(`KAFKA_LOG_RETENTION_MS`, then `ANABRANCH_LOG_RETENTION_MS`, both for `log.retention.ms`), then from `--set key=value`: the
-last one counts. An unknown key is an error that names the nearest one. "Changes": `read-only` needs a restart,
-`cluster-wide` can be altered for one broker or for all and takes effect at once (`anabranch configs alter broker 1 --set k=v`).
+(`KAFKA_LOG_RETENTION_MS`, then `ANABRANCH_LOG_RETENTION_MS`, both for `log.retention.ms`), then from
+`--set key=value`: the last one counts. An unknown key is an error that names the nearest one. "Changes": `read-only`
+needs a restart, `cluster-wide` can be altered for one broker or for all and takes effect at once
+(`anabranch configs alter broker 1 --set k=v`).
 """
 
 

@@ -43,6 +43,9 @@ from runtime.env import Env
 
 T = TypeVar("T")
 
+_FINAL_FOR_CHANGES = frozenset({ErrorCode.UNKNOWN_TOPIC_OR_PARTITION})
+"""The controller knows every topic: one that it does not know will not turn up."""
+
 OFFSET_SPECS = {"earliest": -2, "latest": -1, "max_timestamp": -3}
 
 
@@ -72,8 +75,13 @@ class Admin(Client[AdminConfig]):
 
     # ------------------------------------------------------------ asking
 
-    async def _retry(self, what: str, attempt_once: Callable[[], Awaitable[T]]) -> T:
-        """``attempt_once`` until it does not raise an error that may pass, at most ``default_api_timeout_ms``."""
+    async def _retry(
+        self, what: str, attempt_once: Callable[[], Awaitable[T]], *, final: frozenset[ErrorCode] = frozenset()
+    ) -> T:
+        """``attempt_once`` until it does not raise an error that may pass, at most ``default_api_timeout_ms``.
+
+        ``final``: codes that are retriable elsewhere and final here.
+        """
         self._ensure_open()
         config = self._config
         deadline = self._env.clock.monotonic() + config.default_api_timeout_ms / 1000
@@ -83,7 +91,7 @@ class Admin(Client[AdminConfig]):
             try:
                 return await attempt_once()
             except KafkaError as error:
-                if not error.code.retriable or attempt > config.retries:
+                if not error.code.retriable or error.code in final or attempt > config.retries:
                     raise
                 pause_s = (
                     backoff_ms(attempt, config.retry_backoff_ms, config.retry_backoff_max_ms, self._env.rng.random())
@@ -121,7 +129,7 @@ class Admin(Client[AdminConfig]):
                 raise error
             return response
 
-        return await self._retry(what, once)
+        return await self._retry(what, once, final=_FINAL_FOR_CHANGES)
 
     async def _node(self, node_id: int) -> Node:
         await self._metadata.ready(self._config.default_api_timeout_ms)

@@ -12,12 +12,17 @@ from anabranch.cli.errors import CommandError
 
 T = TypeVar("T")
 
+API_TIMEOUT_MS = 20_000
+"""How long a command tries before it gives up, in ms: someone is waiting at a terminal."""
+
 
 def with_admin(bootstrap_server: str, work: Callable[[Admin], Awaitable[T]]) -> T:
     """``work`` with a client of ``bootstrap_server``; its result."""
 
     async def run() -> T:
-        async with Admin(bootstrap_servers=bootstrap_server, client_id="anabranch") as admin:
+        async with Admin(
+            bootstrap_servers=bootstrap_server, client_id="anabranch", default_api_timeout_ms=API_TIMEOUT_MS
+        ) as admin:
             return await work(admin)
 
     return anyio.run(run)

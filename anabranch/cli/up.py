@@ -54,7 +54,7 @@ async def _serve(config: LocalClusterConfig, ready_file: Path | None) -> None:
             if ready_file is not None:
                 cluster.on_change.append(lambda: cluster.write_ready_file(ready_file))
                 cluster.write_ready_file(ready_file)
-            console.print(welcome(cluster))
+            console.print(welcome(cluster), soft_wrap=True)
             await trio.sleep_forever()
 
 
