@@ -1,7 +1,9 @@
-"""One member of a consumer group, as a process: ``python -m tests.interop.group_member LIBRARY BOOTSTRAP TOPIC GROUP``.
+"""One member of a consumer group, as a process.
 
-Prints a JSON line for each record it processed ({"p": partition, "o": offset, "v": value}) and for each assignment
-({"assigned": [partitions]}). SIGTERM leaves the group properly; SIGKILL is a crash.
+``python -m tests.interop.group_member LIBRARY BOOTSTRAP TOPIC GROUP [instance=ID] [assignor=NAME] [session_ms=N]``
+
+Prints a JSON line for each record it processed ({"p": partition, "o": offset, "v": value}) and, when its assignment
+changed, what it then holds ({"assigned": [partitions]}). SIGTERM stops it properly; SIGKILL is a crash.
 """
 
 from __future__ import annotations
@@ -11,14 +13,44 @@ import json
 import signal
 import sys
 from collections.abc import Iterable
+from dataclasses import dataclass
 from typing import Any
 
 import anyio
 
-SESSION_TIMEOUT_MS = 6_000
 HEARTBEAT_MS = 500
 COMMIT_MS = 200
 POLL_S = 0.1
+
+
+@dataclass(frozen=True)
+class Options:
+    """What differs between members; ``instance`` makes a static one, ``assignor`` None is the library's default."""
+
+    bootstrap: str
+    topic: str
+    group: str
+    instance: str | None = None
+    assignor: str | None = None
+    session_ms: int = 6_000
+
+    @classmethod
+    def parse(cls, bootstrap: str, topic: str, group: str, *named: str) -> Options:
+        given: dict[str, Any] = dict(text.split("=", 1) for text in named)
+        if "session_ms" in given:
+            given["session_ms"] = int(given["session_ms"])
+        return cls(bootstrap, topic, group, **given)
+
+    def underscored(self) -> dict[str, Any]:
+        """The config of the libraries whose keys are Kafka's with underscores, without the assignor."""
+        return {
+            "group_id": self.group,
+            "auto_offset_reset": "earliest",
+            "group_instance_id": self.instance,
+            "session_timeout_ms": self.session_ms,
+            "heartbeat_interval_ms": HEARTBEAT_MS,
+            "auto_commit_interval_ms": COMMIT_MS,
+        }
 
 
 def say(**fields: Any) -> None:
@@ -26,8 +58,19 @@ def say(**fields: Any) -> None:
     sys.stdout.flush()
 
 
-def say_assigned(partitions: Iterable[Any]) -> None:
-    say(assigned=sorted(partition.partition for partition in partitions))
+class Held:
+    """The partitions a member holds, as eager and cooperative rebalances add to them and take from them."""
+
+    def __init__(self) -> None:
+        self._partitions: set[int] = set()
+
+    def add(self, partitions: Iterable[Any]) -> None:
+        self._partitions |= {partition.partition for partition in partitions}
+        say(assigned=sorted(self._partitions))
+
+    def remove(self, partitions: Iterable[Any]) -> None:
+        self._partitions -= {partition.partition for partition in partitions}
+        say(assigned=sorted(self._partitions))
 
 
 class Stopped:
@@ -41,20 +84,27 @@ class Stopped:
         self.requested = True
 
 
-def confluent_kafka(bootstrap: str, topic: str, group: str, stopped: Stopped) -> None:
+def confluent_kafka(options: Options, held: Held, stopped: Stopped) -> None:
     from confluent_kafka import Consumer
 
-    consumer = Consumer(
-        {
-            "bootstrap.servers": bootstrap,
-            "group.id": group,
-            "auto.offset.reset": "earliest",
-            "session.timeout.ms": SESSION_TIMEOUT_MS,
-            "heartbeat.interval.ms": HEARTBEAT_MS,
-            "auto.commit.interval.ms": COMMIT_MS,
-        }
+    config: dict[str, Any] = {
+        "bootstrap.servers": options.bootstrap,
+        "group.id": options.group,
+        "auto.offset.reset": "earliest",
+        "session.timeout.ms": options.session_ms,
+        "heartbeat.interval.ms": HEARTBEAT_MS,
+        "auto.commit.interval.ms": COMMIT_MS,
+    }
+    if options.instance is not None:
+        config["group.instance.id"] = options.instance
+    if options.assignor is not None:
+        config["partition.assignment.strategy"] = options.assignor
+    consumer = Consumer(config)
+    consumer.subscribe(
+        [options.topic],
+        on_assign=lambda _, partitions: held.add(partitions),
+        on_revoke=lambda _, partitions: held.remove(partitions),
     )
-    consumer.subscribe([topic], on_assign=lambda _, partitions: say_assigned(partitions))
     while not stopped.requested:
         for message in consumer.consume(200, timeout=POLL_S):
             if message.error() is None:
@@ -62,25 +112,25 @@ def confluent_kafka(bootstrap: str, topic: str, group: str, stopped: Stopped) ->
     consumer.close()
 
 
-def kafka_python(bootstrap: str, topic: str, group: str, stopped: Stopped) -> None:
+def kafka_python(options: Options, held: Held, stopped: Stopped) -> None:
     from kafka import ConsumerRebalanceListener, KafkaConsumer
+    from kafka.coordinator.assignors.cooperative_sticky import CooperativeStickyAssignor
+    from kafka.coordinator.assignors.range import RangePartitionAssignor
+    from kafka.coordinator.assignors.roundrobin import RoundRobinPartitionAssignor
 
     class Listener(ConsumerRebalanceListener):
         def on_partitions_revoked(self, revoked: Any) -> None:
-            return None
+            held.remove(revoked)
 
         def on_partitions_assigned(self, assigned: Any) -> None:
-            say_assigned(assigned)
+            held.add(assigned)
 
-    consumer = KafkaConsumer(
-        bootstrap_servers=bootstrap.split(","),
-        group_id=group,
-        auto_offset_reset="earliest",
-        session_timeout_ms=SESSION_TIMEOUT_MS,
-        heartbeat_interval_ms=HEARTBEAT_MS,
-        auto_commit_interval_ms=COMMIT_MS,
-    )
-    consumer.subscribe([topic], listener=Listener())
+    config = options.underscored()
+    if options.assignor is not None:
+        known = [RangePartitionAssignor, RoundRobinPartitionAssignor, CooperativeStickyAssignor]
+        config["partition_assignment_strategy"] = [cls for cls in known if cls.name == options.assignor]
+    consumer = KafkaConsumer(bootstrap_servers=options.bootstrap.split(","), **config)
+    consumer.subscribe([options.topic], listener=Listener())
     while not stopped.requested:
         for records in consumer.poll(timeout_ms=int(POLL_S * 1000)).values():
             for record in records:
@@ -95,26 +145,25 @@ async def _poll_loop(consumer: Any, stopped: Stopped) -> None:
                 say(p=record.partition, o=record.offset, v=record.value.decode())
 
 
-def aiokafka(bootstrap: str, topic: str, group: str, stopped: Stopped) -> None:
+def aiokafka(options: Options, held: Held, stopped: Stopped) -> None:
     async def run() -> None:
         from aiokafka import AIOKafkaConsumer, ConsumerRebalanceListener
+        from aiokafka.coordinator.assignors.range import RangePartitionAssignor
+        from aiokafka.coordinator.assignors.roundrobin import RoundRobinPartitionAssignor
 
         class Listener(ConsumerRebalanceListener):
             async def on_partitions_revoked(self, revoked: Any) -> None:
-                return None
+                held.remove(revoked)
 
             async def on_partitions_assigned(self, assigned: Any) -> None:
-                say_assigned(assigned)
+                held.add(assigned)
 
-        consumer = AIOKafkaConsumer(
-            bootstrap_servers=bootstrap,
-            group_id=group,
-            auto_offset_reset="earliest",
-            session_timeout_ms=SESSION_TIMEOUT_MS,
-            heartbeat_interval_ms=HEARTBEAT_MS,
-            auto_commit_interval_ms=COMMIT_MS,
-        )
-        consumer.subscribe([topic], listener=Listener())
+        config = options.underscored()
+        if options.assignor is not None:
+            known = [RangePartitionAssignor, RoundRobinPartitionAssignor]
+            config["partition_assignment_strategy"] = [cls for cls in known if cls.name == options.assignor]
+        consumer = AIOKafkaConsumer(bootstrap_servers=options.bootstrap, **config)
+        consumer.subscribe([options.topic], listener=Listener())
         await consumer.start()
         try:
             await _poll_loop(consumer, stopped)
@@ -124,26 +173,22 @@ def aiokafka(bootstrap: str, topic: str, group: str, stopped: Stopped) -> None:
     asyncio.run(run())
 
 
-def anabranch(bootstrap: str, topic: str, group: str, stopped: Stopped) -> None:
+def anabranch(options: Options, held: Held, stopped: Stopped) -> None:
     async def run() -> None:
         from anabranch import Consumer
 
         class Listener:
             def on_partitions_revoked(self, revoked: Any) -> None:
-                return None
+                held.remove(revoked)
 
             def on_partitions_assigned(self, assigned: Any) -> None:
-                say_assigned(assigned)
+                held.add(assigned)
 
-        async with Consumer(
-            bootstrap_servers=bootstrap,
-            group_id=group,
-            auto_offset_reset="earliest",
-            session_timeout_ms=SESSION_TIMEOUT_MS,
-            heartbeat_interval_ms=HEARTBEAT_MS,
-            auto_commit_interval_ms=COMMIT_MS,
-        ) as consumer:
-            consumer.subscribe([topic], listener=Listener())
+        config = options.underscored()
+        if options.assignor is not None:
+            config["partition_assignment_strategy"] = options.assignor
+        async with Consumer(bootstrap_servers=options.bootstrap, **config) as consumer:
+            consumer.subscribe([options.topic], listener=Listener())
             await _poll_loop(consumer, stopped)
 
     anyio.run(run)
@@ -157,4 +202,4 @@ MEMBERS = {
 }
 
 if __name__ == "__main__":
-    MEMBERS[sys.argv[1]](sys.argv[2], sys.argv[3], sys.argv[4], Stopped())
+    MEMBERS[sys.argv[1]](Options.parse(*sys.argv[2:]), Held(), Stopped())

@@ -2,101 +2,26 @@
 
 from __future__ import annotations
 
-import json
+import functools
 import signal
-import subprocess
 import sys
-import threading
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from typing import Any
+from collections.abc import Callable
 
 import pytest
-from confluent_kafka import Producer
 
-from anabranch.testing.processes import ProcessCluster, wait_for
+from anabranch.testing.processes import ProcessCluster
+from tests.interop.clients import unavailable
 from tests.interop.group_member import MEMBERS
+from tests.interop.groups import PARTITIONS, KcatMember, Member, check_join_leave_and_crash, wait_until_shared
 from tests.topics import create_topic
-
-PARTITIONS = 6
-DEADLINE_S = 60.0
 
 pytestmark = pytest.mark.interop
 
 
-class Member:
-    """A group member process and what it has said so far."""
-
-    def __init__(self, library: str, bootstrap: str, topic: str, group: str) -> None:
-        command = [sys.executable, "-m", "tests.interop.group_member", library, bootstrap, topic, group]
-        self.process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
-        self.assigned: list[int] = []
-        self.seen: list[tuple[int, int, str]] = []
-        self.reader = threading.Thread(target=self._read, daemon=True)
-        self.reader.start()
-
-    def _read(self) -> None:
-        assert self.process.stdout is not None
-        for line in self.process.stdout:
-            try:
-                fields: dict[str, Any] = json.loads(line)
-            except json.JSONDecodeError:
-                continue  # a line cut short by SIGKILL
-            if "assigned" in fields:
-                self.assigned = fields["assigned"]
-            else:
-                self.seen.append((fields["p"], fields["o"], fields["v"]))
-
-    def end(self, number: signal.Signals) -> None:
-        """Send a signal, wait for the end of the process and of its output."""
-        self.process.send_signal(number)
-        self.process.wait(DEADLINE_S)
-        self.reader.join(DEADLINE_S)
-        self.assigned = []
-
-
-@contextmanager
-def steady_producer(bootstrap: str, topic: str) -> Iterator[list[str]]:
-    """Writes a numbered record every few milliseconds; the list holds what was acknowledged."""
-    acknowledged: list[str] = []
-    stop = threading.Event()
-
-    def run() -> None:
-        producer = Producer({"bootstrap.servers": bootstrap, "enable.idempotence": True, "linger.ms": 2})
-
-        def delivered(error: Any, message: Any) -> None:
-            if error is None:
-                acknowledged.append(message.value().decode())
-
-        number = 0
-        while not stop.wait(0.005):
-            producer.produce(topic, str(number), str(number % 50), on_delivery=delivered)
-            producer.poll(0)
-            number += 1
-        producer.flush(DEADLINE_S)
-
-    thread = threading.Thread(target=run)
-    thread.start()
-    try:
-        yield acknowledged
-    finally:
-        stop.set()
-        thread.join()
-
-
-def wait_until_shared(members: list[Member], count: int) -> None:
-    """Until ``count`` members hold all partitions between them, each at least one."""
-
-    def shared() -> bool:
-        owned = [partition for member in members for partition in member.assigned]
-        return sorted(owned) == list(range(PARTITIONS)) and sum(bool(member.assigned) for member in members) == count
-
-    wait_for(shared, DEADLINE_S, f"{count} members share {PARTITIONS} partitions: {[m.assigned for m in members]}")
-
-
-def wait_for_progress(members: list[Member], records: int = 100) -> None:
-    start = sum(len(member.seen) for member in members)
-    wait_for(lambda: sum(len(member.seen) for member in members) >= start + records, DEADLINE_S, "records are read")
+def starter(library: str, bootstrap: str, topic: str, group: str, **options: str) -> Callable[[], Member]:
+    """How to start a member that uses a Python library; ``options`` as ``group_member`` takes them."""
+    command = [sys.executable, "-m", "tests.interop.group_member", library, bootstrap, topic, group]
+    return functools.partial(Member, command + [f"{name}={value}" for name, value in options.items()])
 
 
 @pytest.mark.parametrize("library", MEMBERS)
@@ -104,32 +29,55 @@ def test_a_group_of_three_survives_join_leave_and_crash(
     cluster: ProcessCluster, fresh_name: Callable[[str], str], library: str
 ) -> None:
     topic, group = fresh_name("grouped"), fresh_name("group")
+    start = starter(library, cluster.bootstrap, topic, group)
+    check_join_leave_and_crash(cluster.bootstrap, topic, [start] * 3)
 
+
+MIXED = {
+    "range": ["kafka-python", "anabranch", "aiokafka"],
+    "roundrobin": ["anabranch", "aiokafka", "kafka-python"],
+    "cooperative-sticky": ["confluent-kafka", "kafka-python", "anabranch"],
+}
+"""Who is in one group, by assignor: the first leads it and leaves, the second crashes, the third is left."""
+
+
+@pytest.mark.parametrize("assignor", MIXED)
+def test_a_group_of_different_libraries(
+    cluster: ProcessCluster, fresh_name: Callable[[str], str], assignor: str
+) -> None:
+    topic, group = fresh_name("mixed"), fresh_name("mixed-group")
+    starts = [starter(library, cluster.bootstrap, topic, group, assignor=assignor) for library in MIXED[assignor]]
+    check_join_leave_and_crash(cluster.bootstrap, topic, starts)
+
+
+def test_the_balanced_consumer_of_kcat(cluster: ProcessCluster, fresh_name: Callable[[str], str]) -> None:
+    if reason := unavailable("kcat"):
+        pytest.skip(reason)
+    topic, group = fresh_name("kcat-grouped"), fresh_name("kcat-group")
+    start = functools.partial(KcatMember, cluster.bootstrap, topic, group)
+    check_join_leave_and_crash(cluster.bootstrap, topic, [start] * 3, dropped_by_clients=1)
+
+
+@pytest.mark.parametrize("library", MEMBERS)
+def test_a_static_member_that_restarts_keeps_its_partitions(
+    cluster: ProcessCluster, fresh_name: Callable[[str], str], library: str
+) -> None:
+    """Nobody else notices: no rebalance, as long as it is back within the session timeout (KIP-345)."""
+    topic, group = fresh_name("static"), fresh_name("static-group")
     create_topic(cluster.bootstrap, topic, PARTITIONS)
-    members = [Member(library, cluster.bootstrap, topic, group) for _ in range(2)]
+    starts = [
+        starter(library, cluster.bootstrap, topic, group, instance=f"instance-{number}", session_ms="60000")
+        for number in range(2)
+    ]
+    members = [start() for start in starts]
     try:
-        with steady_producer(cluster.bootstrap, topic) as acknowledged:
-            wait_until_shared(members, 2)
-            members.append(Member(library, cluster.bootstrap, topic, group))
-            wait_until_shared(members, 3)
-            wait_for_progress(members)
-            members[0].end(signal.SIGTERM)
-            wait_until_shared(members, 2)
-            wait_for_progress(members)
-            members[1].end(signal.SIGKILL)
-            wait_until_shared(members, 1)
-            wait_for_progress(members)
-
-        def everything_read() -> bool:
-            return {value for member in members for _, _, value in member.seen} >= set(acknowledged)
-
-        wait_for(everything_read, DEADLINE_S, "every acknowledged record is read")
+        wait_until_shared(members, 2)
+        before, reports = members[1].assigned, len(members[0].assignments)
+        members[1].end(signal.SIGKILL)
+        members[1] = starts[1]()
+        wait_until_shared(members, 2)
+        assert members[1].assigned == before
+        assert len(members[0].assignments) == reports
     finally:
         for member in members:
-            if member.process.poll() is None:
-                member.end(signal.SIGTERM)
-    places: dict[tuple[int, int], str] = {}
-    for member in members:
-        for partition, offset, value in member.seen:
-            assert places.setdefault((partition, offset), value) == value
-    assert len(places) == len(set(places.values())), "a record stands at two offsets"
+            member.end(signal.SIGTERM)

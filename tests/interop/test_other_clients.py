@@ -1,0 +1,144 @@
+"""Clients of other languages: franz-go and sarama (Go), kafkajs (Node); built from their registries, else skipped."""
+
+from __future__ import annotations
+
+import functools
+import os
+import shutil
+import subprocess
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+import pytest
+
+from anabranch.testing.processes import ProcessCluster
+from protocol.key_placement import positive_hash
+from tests.interop.clients import CODECS, LIBRARIES, Item
+from tests.interop.groups import Member, check_join_leave_and_crash
+from tests.topics import create_topic
+
+pytestmark = pytest.mark.interop
+
+HERE = Path(__file__).parent
+CACHE = HERE.parents[1] / ".cache" / "interop"
+BUILD_DEADLINE_S = 300.0
+DEADLINE_S = 60.0
+PARTITIONS = 3
+"""As in go/main.go."""
+
+
+def build(name: str, *command: str, directory: Path) -> None:
+    """Run a build; skips the test where the tool is missing or what it needs cannot be fetched."""
+    if shutil.which(command[0]) is None:
+        pytest.skip(f"{command[0]} is not installed: {name} is not tried")
+    done = subprocess.run(command, cwd=directory, capture_output=True, text=True, timeout=BUILD_DEADLINE_S)
+    if done.returncode == 0:
+        return
+    fetching = ("dial tcp", "proxy", "ENOTFOUND", "EAI_AGAIN", "ECONNREFUSED", "ETIMEDOUT", "toolchain")
+    if any(sign in done.stderr for sign in fetching):
+        pytest.skip(f"{name} cannot be fetched: {done.stderr.strip().splitlines()[-1]}")
+    pytest.fail(f"{name} does not build: {done.stderr[-2000:]}")
+
+
+@functools.cache
+def go_program() -> str:
+    CACHE.mkdir(parents=True, exist_ok=True)
+    program = CACHE / "interop-go"
+    build("the Go clients' program", "go", "build", "-buildvcs=false", "-o", str(program), ".", directory=HERE / "go")
+    return str(program)
+
+
+@functools.cache
+def node_program() -> str:
+    directory = CACHE / "node"
+    directory.mkdir(parents=True, exist_ok=True)
+    for name in ("main.js", "package.json"):
+        shutil.copy(HERE / "node" / name, directory / name)
+    if not (directory / "node_modules" / "kafkajs").is_dir():
+        build("kafkajs", "npm", "install", "--no-audit", "--no-fund", "--no-package-lock", directory=directory)
+    return str(directory / "main.js")
+
+
+class Program:
+    """A client of another language, behind the operations of ``ClientLibrary`` and as a group member."""
+
+    def __init__(self, command: Callable[[], list[str]], codecs: Sequence[str] = CODECS) -> None:
+        self.command = command
+        self.codecs = codecs
+
+    def _run(self, operation: str, bootstrap: str, topic: str, argument: str, stdin: bytes = b"") -> bytes:
+        command = [*self.command(), operation, bootstrap, topic, argument]
+        done = subprocess.run(command, input=stdin, capture_output=True, timeout=DEADLINE_S, env=os.environ)
+        assert done.returncode == 0, done.stderr.decode(errors="replace")[-2000:]
+        return done.stdout
+
+    def produce(self, bootstrap: str, topic: str, items: Sequence[Item], codec: str) -> None:
+        self._run("produce", bootstrap, topic, codec, b"".join(b"%s\t%s\n" % item for item in items))
+
+    def consume(self, bootstrap: str, topic: str, partitions: int, count: int) -> dict[int, list[Item]]:
+        seen: dict[int, list[Item]] = {}
+        for line in self._run("consume", bootstrap, topic, str(count)).splitlines():
+            partition, key, value = line.split(b"\t")
+            seen.setdefault(int(partition), []).append(Item(key, value))
+        return seen
+
+    def member(self, bootstrap: str, topic: str, group: str) -> Member:
+        return Member([*self.command(), "member", bootstrap, topic, group])
+
+
+PROGRAMS = {
+    "franz-go": Program(lambda: [go_program(), "franz-go"]),
+    "sarama": Program(lambda: [go_program(), "sarama"]),
+    "kafkajs": Program(lambda: ["node", node_program()], codecs=["none", "gzip"]),
+}
+
+
+def expected(items: Sequence[Item]) -> dict[int, list[Item]]:
+    """Where murmur2 puts the items, in the order written."""
+    placed: dict[int, list[Item]] = {}
+    for item in items:
+        placed.setdefault(positive_hash(item.key) % PARTITIONS, []).append(item)
+    return placed
+
+
+def items_for(codecs: Sequence[str]) -> dict[str, list[Item]]:
+    return {
+        codec: [Item(b"key-%d" % (number % 17), f"{codec} {number} ".encode() * 20) for number in range(60)]
+        for codec in codecs
+    }
+
+
+@pytest.mark.parametrize("name", PROGRAMS)
+def test_what_it_writes_is_read(cluster: ProcessCluster, fresh_name: Callable[[str], str], name: str) -> None:
+    program, topic = PROGRAMS[name], fresh_name("other-writes")
+    create_topic(cluster.bootstrap, topic, PARTITIONS)
+    items = items_for(program.codecs)
+    for codec, batch in items.items():
+        program.produce(cluster.bootstrap, topic, batch, codec)
+    written = [item for batch in items.values() for item in batch]
+    for reader in (LIBRARIES["anabranch"], program):
+        assert reader.consume(cluster.bootstrap, topic, PARTITIONS, len(written)) == expected(written)
+
+
+@pytest.mark.parametrize("name", PROGRAMS)
+def test_it_reads_what_others_write(cluster: ProcessCluster, fresh_name: Callable[[str], str], name: str) -> None:
+    program, topic = PROGRAMS[name], fresh_name("other-reads")
+    create_topic(cluster.bootstrap, topic, PARTITIONS)
+    items = items_for(program.codecs)
+    written = []
+    for writer in ("anabranch", "confluent-kafka"):
+        for codec, batch in items.items():
+            LIBRARIES[writer].produce(cluster.bootstrap, topic, batch, codec)
+            written += batch
+    assert program.consume(cluster.bootstrap, topic, PARTITIONS, len(written)) == expected(written)
+
+
+@pytest.mark.parametrize("name", PROGRAMS)
+def test_a_group_of_three_survives_join_leave_and_crash(
+    cluster: ProcessCluster, fresh_name: Callable[[str], str], name: str
+) -> None:
+    program = PROGRAMS[name]
+    program.command()  # built, or skipped
+    topic, group = fresh_name("other-grouped"), fresh_name("other-group")
+    start = functools.partial(program.member, cluster.bootstrap, topic, group)
+    check_join_leave_and_crash(cluster.bootstrap, topic, [start] * 3)
