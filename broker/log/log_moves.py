@@ -110,6 +110,7 @@ class LogMoves:
             try:
                 while not await self._copy(partition, target):
                     self._discard(partition)
+                    await trio.lowlevel.checkpoint()
             except (OSError, KafkaError) as error:
                 logger.error("log_move.failed", partition=str(partition), to=target.path, error=str(error))
                 self._discard(partition)
@@ -118,7 +119,7 @@ class LogMoves:
             self._targets.pop(partition, None)
 
     async def _copy(self, partition: TopicPartition, target: LogDirectory) -> bool:
-        """Copy until caught up, then switch. False when the log's start has passed the copy: begin again."""
+        """Copy until caught up, then switch. False when the log was cut behind or before the copy: begin again."""
         log = self._manager.get(partition)
         if log is None:
             return True
@@ -127,7 +128,8 @@ class LogMoves:
         time_slice = TimeSlice(self._env.clock)
         flushed = False
         while True:
-            if future.log_end_offset > log.log_end_offset or log.log_start_offset > future.log_end_offset:
+            behind = future.log_end_offset < log.log_start_offset
+            if future.log_end_offset > log.log_end_offset or (behind and log.log_start_offset == log.log_end_offset):
                 return False
             if future.log_end_offset == log.log_end_offset:
                 if flushed:
@@ -136,8 +138,9 @@ class LogMoves:
                 await future.flush()
                 flushed = True
                 continue
-            read = log.read(future.log_end_offset, CHUNK_BYTES, upper_bound=log.log_end_offset, at_least_one=True)
-            records = read.records if isinstance(read.records, bytes) else read.records.read()
+            records = _read(log, max(future.log_end_offset, log.log_start_offset), CHUNK_BYTES)
+            if behind and RecordBatch(records).base_offset > future.log_end_offset:
+                return False
             future.append_as_follower(records)
             if time_slice.due():
                 await time_slice.pause()
@@ -148,9 +151,7 @@ class LogMoves:
         path = join(target.path, future_directory_name(log.partition, unique))
         first = log.log_start_offset
         if first < log.log_end_offset:
-            read = log.read(first, 1, upper_bound=log.log_end_offset, at_least_one=True)
-            records = read.records if isinstance(read.records, bytes) else read.records.read()
-            first = min(first, RecordBatch(records).base_offset)
+            first = min(first, RecordBatch(_read(log, first, 1)).base_offset)
         metadata = PartitionMetadata(log.topic_id, log.incarnation)
         producers = ProducerState(self._producer_expiration_ms)
         future = PartitionLog.create(
@@ -175,3 +176,9 @@ class LogMoves:
         if future is not None:
             future.close_files()
             self._manager.remove_tree(future.directory)
+
+
+def _read(log: PartitionLog, offset: int, max_bytes: int) -> bytes:
+    """Whole batches from the one that holds ``offset`` on, at least one."""
+    read = log.read(offset, max_bytes, upper_bound=log.log_end_offset, at_least_one=True)
+    return read.records if isinstance(read.records, bytes) else read.records.read()

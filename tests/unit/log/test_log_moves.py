@@ -137,6 +137,29 @@ async def test_a_log_whose_start_lies_inside_of_a_batch_moves(world: LogWorld) -
         assert (log_of(manager).log_start_offset, log_of(manager).log_end_offset) == (1, 3)
 
 
+@pytest.mark.parametrize("start", [55, 60])
+async def test_a_log_that_lost_its_start_during_the_move_is_copied_again(
+    world: LogWorld, monkeypatch: pytest.MonkeyPatch, start: int
+) -> None:
+    async with running(world) as manager:
+        put(manager, *[b"%d" % number * 20 for number in range(30)])
+        before = log_of(manager)
+        real_flush = PartitionLog.flush
+
+        async def flush_then_write_and_delete(log: PartitionLog) -> None:
+            await real_flush(log)
+            if log is not before and before.log_end_offset == 30:
+                put(manager, *[b"%d" % number * 20 for number in range(30, 60)])
+                before.delete_records_before(start)
+
+        monkeypatch.setattr(PartitionLog, "flush", flush_then_write_and_delete)
+        manager.moves.request(T, other_dir(world, manager))
+        await until(lambda: log_of(manager) is not before)
+        after = log_of(manager)
+        assert (after.log_start_offset, after.log_end_offset) == (start, 60)
+        assert [offset for offset, _, _ in values(after)] == list(range(start, 60))
+
+
 async def test_a_dir_of_nobody_and_a_replica_of_nobody(world: LogWorld) -> None:
     async with running(world) as manager:
         with pytest.raises(KafkaError) as unknown:
