@@ -65,7 +65,7 @@ class Member:
 class KcatMember(Member):
     """kcat's balanced consumer; what it says about rebalances is not JSON.
 
-    It drops a record it was given when it has been told to stop, but commits it (a FIXME in its ``consume_cb``).
+    It drops a record it was given when it has been told to stop, but commits it (a known fault of its ``consume_cb``).
     """
 
     def __init__(self, bootstrap: str, topic: str, group: str) -> None:
