@@ -27,8 +27,11 @@ DEADLINE_S = 60.0
 class Member:
     """A group member process and what it has said so far."""
 
+    listens_to_stderr = False
+
     def __init__(self, command: Sequence[str]) -> None:
-        self.process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+        stderr = subprocess.STDOUT if self.listens_to_stderr else None
+        self.process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=stderr, text=True)
         self.assigned: list[int] = []
         self.assignments: list[list[int]] = []
         self.seen: list[tuple[int, int, str]] = []
@@ -67,6 +70,8 @@ class KcatMember(Member):
 
     It drops a record it was given when it has been told to stop, but commits it (a known fault of its ``consume_cb``).
     """
+
+    listens_to_stderr = True
 
     def __init__(self, bootstrap: str, topic: str, group: str) -> None:
         settings = ["auto.offset.reset=earliest", "session.timeout.ms=6000", "heartbeat.interval.ms=500"]

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-import os
 import shutil
 import subprocess
 from collections.abc import Callable, Sequence
@@ -21,42 +20,54 @@ pytestmark = pytest.mark.interop
 
 HERE = Path(__file__).parent
 CACHE = HERE.parents[1] / ".cache" / "interop"
-BUILD_DEADLINE_S = 300.0
+BUILD_DEADLINE_S = 180.0
 DEADLINE_S = 60.0
 PARTITIONS = 3
 """As in go/main.go."""
 
 
-def build(name: str, *command: str, directory: Path) -> None:
-    """Run a build; skips the test where the tool is missing or what it needs cannot be fetched."""
+@functools.cache
+def build(name: str, *command: str, directory: Path) -> str | None:
+    """Run a build, once; why it cannot be done here (a tool or a registry is missing), None when it was."""
     if shutil.which(command[0]) is None:
-        pytest.skip(f"{command[0]} is not installed: {name} is not tried")
-    done = subprocess.run(command, cwd=directory, capture_output=True, text=True, timeout=BUILD_DEADLINE_S)
+        return f"{command[0]} is not installed: {name} is not tried"
+    try:
+        done = subprocess.run(command, cwd=directory, capture_output=True, text=True, timeout=BUILD_DEADLINE_S)
+    except subprocess.TimeoutExpired:
+        return f"{name} was not fetched and built within {BUILD_DEADLINE_S:g} s"
     if done.returncode == 0:
-        return
+        return None
     fetching = ("dial tcp", "proxy", "ENOTFOUND", "EAI_AGAIN", "ECONNREFUSED", "ETIMEDOUT", "toolchain")
     if any(sign in done.stderr for sign in fetching):
-        pytest.skip(f"{name} cannot be fetched: {done.stderr.strip().splitlines()[-1]}")
+        return f"{name} cannot be fetched: {done.stderr.strip().splitlines()[-1]}"
     pytest.fail(f"{name} does not build: {done.stderr[-2000:]}")
 
 
-@functools.cache
 def go_program() -> str:
     CACHE.mkdir(parents=True, exist_ok=True)
-    program = CACHE / "interop-go"
-    build("the Go clients' program", "go", "build", "-buildvcs=false", "-o", str(program), ".", directory=HERE / "go")
-    return str(program)
+    program = str(CACHE / "interop-go")
+    reason = build("franz-go or sarama", "go", "build", "-buildvcs=false", "-o", program, ".", directory=HERE / "go")
+    if reason is not None:
+        pytest.skip(reason)
+    return program
+
+
+def node_program() -> str:
+    directory = node_directory()
+    reason = build("kafkajs", "npm", "install", "--no-audit", "--no-fund", "--no-package-lock", directory=directory)
+    if reason is not None:
+        pytest.skip(reason)
+    return str(directory / "main.js")
 
 
 @functools.cache
-def node_program() -> str:
+def node_directory() -> Path:
+    """Where npm installs, with a copy of our program; made once, for members start while others run it."""
     directory = CACHE / "node"
     directory.mkdir(parents=True, exist_ok=True)
     for name in ("main.js", "package.json"):
         shutil.copy(HERE / "node" / name, directory / name)
-    if not (directory / "node_modules" / "kafkajs").is_dir():
-        build("kafkajs", "npm", "install", "--no-audit", "--no-fund", "--no-package-lock", directory=directory)
-    return str(directory / "main.js")
+    return directory
 
 
 class Program:
@@ -68,7 +79,7 @@ class Program:
 
     def _run(self, operation: str, bootstrap: str, topic: str, argument: str, stdin: bytes = b"") -> bytes:
         command = [*self.command(), operation, bootstrap, topic, argument]
-        done = subprocess.run(command, input=stdin, capture_output=True, timeout=DEADLINE_S, env=os.environ)
+        done = subprocess.run(command, input=stdin, capture_output=True, timeout=DEADLINE_S)
         assert done.returncode == 0, done.stderr.decode(errors="replace")[-2000:]
         return done.stdout
 
