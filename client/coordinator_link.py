@@ -144,7 +144,7 @@ class CoordinatorLink:
             )
         request = OffsetCommitRequest(
             group_id=self.group_id,
-            generation_id_or_member_epoch=generation_id,
+            generation_id=generation_id,
             member_id=member_id,
             group_instance_id=group_instance_id,
             topics=list(topics.values()),

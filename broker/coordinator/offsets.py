@@ -103,7 +103,7 @@ def refuse_commit(request: OffsetCommitRequest, error: ErrorCode) -> OffsetCommi
 
 def _committing_group(turn: Turn, request: OffsetCommitRequest) -> tuple[Group | None, ErrorCode]:
     """The group, with the committing member's session kept alive, or why the commit is refused."""
-    generation_id = request.generation_id_or_member_epoch
+    generation_id = request.generation_id
     group = turn.shard.groups.get(request.group_id)
     if group is None:
         # Without a generation it is a simple consumer: the group exists for its offsets alone.

@@ -139,7 +139,7 @@ def _decode_offset_commit_request_v2(data: memoryview) -> tuple[OffsetCommitRequ
         raise bad_length("group_id", n, pos, size)
     group_id = str(data[pos:end], "utf-8")
     pos = end
-    generation_id_or_member_epoch, n = _unpack_ih(data, pos)
+    generation_id, n = _unpack_ih(data, pos)
     pos += 6
     end = pos + n
     if n < 0 or end > size:
@@ -188,7 +188,7 @@ def _decode_offset_commit_request_v2(data: memoryview) -> tuple[OffsetCommitRequ
         ))
     decoded = OffsetCommitRequest(
         group_id=group_id,
-        generation_id_or_member_epoch=generation_id_or_member_epoch,
+        generation_id=generation_id,
         member_id=member_id,
         retention_time_ms=retention_time_ms,
         topics=topics,
@@ -203,7 +203,7 @@ def _encode_offset_commit_request_v2(message: OffsetCommitRequest, out: bytearra
     out += _pack_h(len(raw))
     out += raw
     raw = message.member_id.encode()
-    out += _pack_ih(message.generation_id_or_member_epoch, len(raw))
+    out += _pack_ih(message.generation_id, len(raw))
     out += raw
     out += _pack_qi(message.retention_time_ms, len(message.topics))
     for topics_item in message.topics:
@@ -229,7 +229,7 @@ def _decode_offset_commit_request_v5(data: memoryview) -> tuple[OffsetCommitRequ
         raise bad_length("group_id", n, pos, size)
     group_id = str(data[pos:end], "utf-8")
     pos = end
-    generation_id_or_member_epoch, n = _unpack_ih(data, pos)
+    generation_id, n = _unpack_ih(data, pos)
     pos += 6
     end = pos + n
     if n < 0 or end > size:
@@ -278,7 +278,7 @@ def _decode_offset_commit_request_v5(data: memoryview) -> tuple[OffsetCommitRequ
         ))
     decoded = OffsetCommitRequest(
         group_id=group_id,
-        generation_id_or_member_epoch=generation_id_or_member_epoch,
+        generation_id=generation_id,
         member_id=member_id,
         topics=topics,
     )
@@ -292,7 +292,7 @@ def _encode_offset_commit_request_v5(message: OffsetCommitRequest, out: bytearra
     out += _pack_h(len(raw))
     out += raw
     raw = message.member_id.encode()
-    out += _pack_ih(message.generation_id_or_member_epoch, len(raw))
+    out += _pack_ih(message.generation_id, len(raw))
     out += raw
     out += _pack_i(len(message.topics))
     for topics_item in message.topics:
@@ -318,7 +318,7 @@ def _decode_offset_commit_request_v6(data: memoryview) -> tuple[OffsetCommitRequ
         raise bad_length("group_id", n, pos, size)
     group_id = str(data[pos:end], "utf-8")
     pos = end
-    generation_id_or_member_epoch, n = _unpack_ih(data, pos)
+    generation_id, n = _unpack_ih(data, pos)
     pos += 6
     end = pos + n
     if n < 0 or end > size:
@@ -368,7 +368,7 @@ def _decode_offset_commit_request_v6(data: memoryview) -> tuple[OffsetCommitRequ
         ))
     decoded = OffsetCommitRequest(
         group_id=group_id,
-        generation_id_or_member_epoch=generation_id_or_member_epoch,
+        generation_id=generation_id,
         member_id=member_id,
         topics=topics,
     )
@@ -382,7 +382,7 @@ def _encode_offset_commit_request_v6(message: OffsetCommitRequest, out: bytearra
     out += _pack_h(len(raw))
     out += raw
     raw = message.member_id.encode()
-    out += _pack_ih(message.generation_id_or_member_epoch, len(raw))
+    out += _pack_ih(message.generation_id, len(raw))
     out += raw
     out += _pack_i(len(message.topics))
     for topics_item in message.topics:
@@ -408,7 +408,7 @@ def _decode_offset_commit_request_v7(data: memoryview) -> tuple[OffsetCommitRequ
         raise bad_length("group_id", n, pos, size)
     group_id = str(data[pos:end], "utf-8")
     pos = end
-    generation_id_or_member_epoch, n = _unpack_ih(data, pos)
+    generation_id, n = _unpack_ih(data, pos)
     pos += 6
     end = pos + n
     if n < 0 or end > size:
@@ -468,7 +468,7 @@ def _decode_offset_commit_request_v7(data: memoryview) -> tuple[OffsetCommitRequ
         ))
     decoded = OffsetCommitRequest(
         group_id=group_id,
-        generation_id_or_member_epoch=generation_id_or_member_epoch,
+        generation_id=generation_id,
         member_id=member_id,
         group_instance_id=group_instance_id,
         topics=topics,
@@ -481,7 +481,7 @@ def _encode_offset_commit_request_v7(message: OffsetCommitRequest, out: bytearra
     out += _pack_h(len(raw))
     out += raw
     raw = message.member_id.encode()
-    out += _pack_ih(message.generation_id_or_member_epoch, len(raw))
+    out += _pack_ih(message.generation_id, len(raw))
     out += raw
     raw_or_none = None if message.group_instance_id is None else message.group_instance_id.encode()
     out += _pack_h(-1 if raw_or_none is None else len(raw_or_none))
@@ -514,7 +514,7 @@ def _decode_offset_commit_request_v8(data: memoryview) -> tuple[OffsetCommitRequ
         raise bad_length("group_id", n, pos, size)
     group_id = str(data[pos:end], "utf-8")
     pos = end
-    generation_id_or_member_epoch, n = _unpack_iB(data, pos)
+    generation_id, n = _unpack_iB(data, pos)
     pos += 5
     if n > 127:
         n, pos = read_uvarint(data, pos - 1)
@@ -609,7 +609,7 @@ def _decode_offset_commit_request_v8(data: memoryview) -> tuple[OffsetCommitRequ
         pos = skip_tags(data, pos, n)
     decoded = OffsetCommitRequest(
         group_id=group_id,
-        generation_id_or_member_epoch=generation_id_or_member_epoch,
+        generation_id=generation_id,
         member_id=member_id,
         group_instance_id=group_instance_id,
         topics=topics,
@@ -626,7 +626,7 @@ def _encode_offset_commit_request_v8(message: OffsetCommitRequest, out: bytearra
         write_uvarint(out, n)
     out += raw
     raw = message.member_id.encode()
-    out += _pack_i(message.generation_id_or_member_epoch)
+    out += _pack_i(message.generation_id)
     n = len(raw) + 1
     if n < 128:
         out.append(n)
@@ -878,7 +878,7 @@ def _encode_offset_commit_response_v8(message: OffsetCommitResponse, out: bytear
 class OffsetCommitRequest(Message):
     FIELDS: ClassVar[tuple[str, ...]] = (
         "group_id",
-        "generation_id_or_member_epoch",
+        "generation_id",
         "member_id",
         "group_instance_id",
         "retention_time_ms",
@@ -910,14 +910,14 @@ class OffsetCommitRequest(Message):
         self,
         *,
         group_id: str = "",
-        generation_id_or_member_epoch: int = -1,
+        generation_id: int = -1,
         member_id: str = "",
         group_instance_id: str | None = None,
         retention_time_ms: int = -1,
         topics: list[OffsetCommitRequestTopic] = EMPTY,
     ) -> None:
         self.group_id = group_id
-        self.generation_id_or_member_epoch = generation_id_or_member_epoch
+        self.generation_id = generation_id
         self.member_id = member_id
         self.group_instance_id = group_instance_id
         self.retention_time_ms = retention_time_ms

@@ -14,7 +14,7 @@ REQUEST = message(
     flexible="8+",
     fields=[
         field("group_id", "string", "2+"),
-        field("generation_id_or_member_epoch", "int32", "2+", default=-1, ignorable=True),
+        field("generation_id", "int32", "2+", default=-1, ignorable=True),
         field("member_id", "string", "2+", ignorable=True),
         field("group_instance_id", "string", "7+", nullable="7+", default=None),
         field("retention_time_ms", "int64", "2-4", default=-1, ignorable=True),

@@ -255,7 +255,7 @@ class Driver:
             )
         request = OffsetCommitRequest(
             group_id=group,
-            generation_id_or_member_epoch=generation,
+            generation_id=generation,
             member_id=member_id,
             group_instance_id=instance,
             retention_time_ms=retention_ms,
