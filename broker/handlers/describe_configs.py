@@ -45,6 +45,7 @@ class _Layers:
         self, topic: Mapping[str, str], own: Mapping[str, str], default: Mapping[str, str], static: Mapping[str, str]
     ) -> None:
         self.topic = topic
+        self.default = default
         self.brokers = (
             (ConfigSource.DYNAMIC_BROKER, own),
             (ConfigSource.DYNAMIC_DEFAULT_BROKER, default),
@@ -62,6 +63,12 @@ class _Layers:
             default = DescribeConfigsSynonym(name=name, value=key.format(key.default), source=ConfigSource.DEFAULT)
             found.append(default)
         return found
+
+    def of_default_alone(self, name: str) -> list[DescribeConfigsSynonym]:
+        """The default of all brokers as every broker reports it, whatever the answering one has of its own."""
+        return [
+            synonym for synonym in self.of_broker_key(name) if synonym.source == ConfigSource.DYNAMIC_DEFAULT_BROKER
+        ]
 
     def of_topic_key(self, key: ConfigKey) -> list[DescribeConfigsSynonym]:
         found = []
@@ -121,11 +128,10 @@ async def _describe(
         raise KafkaError(ErrorCode.INVALID_REQUEST, f"resource type {resource.resource_type} has no configs here")
     layers = await _layers(ctx, None)
     if name == "":
-        default = dict(layers.brokers[1][1])
         return [
-            _entry(request, key, default[key.name], layers.of_broker_key(key.name)[:1], not key.dynamic)
+            _entry(request, key, layers.default[key.name], layers.of_default_alone(key.name), not key.dynamic)
             for key in BROKER_CONFIGS
-            if key.name in default and _wanted(resource, key)
+            if key.name in layers.default and _wanted(resource, key)
         ]
     if name != str(node.config.broker_id):
         raise KafkaError(

@@ -321,6 +321,22 @@ async def test_a_changed_broker_config_reaches_every_topic_that_inherits_it(tmp_
         assert response.results[1].error_code == ErrorCode.INVALID_REQUEST
 
 
+async def test_the_default_of_all_brokers_is_shown_without_what_the_answering_one_has(tmp_path: Path) -> None:
+    async with one_broker(tmp_path) as broker:
+        admin = broker.zk.session()
+        default = ConfigZnode({"log.retention.ms": "800000"})
+        own = ConfigZnode({"log.retention.ms": "700000", "message.max.bytes": "1000"})
+        await admin.create(ConfigZnode.broker_path(None), default.encode())
+        await admin.create(ConfigZnode.broker_path(BROKER_ID), own.encode())
+        resource = DescribeConfigsResource(resource_type=4, resource_name="", configuration_keys=None)
+        response = await broker.request(DescribeConfigsRequest(resources=[resource], include_synonyms=True))
+        shown = [
+            (config.name, config.value, config.config_source, [(s.value, s.source) for s in config.synonyms])
+            for config in response.results[0].configs
+        ]
+        assert shown == [("log.retention.ms", "800000", 3, [("800000", 3)])]
+
+
 async def test_what_was_acknowledged_is_there_after_a_restart(tmp_path: Path) -> None:
     zk = FakeZk()
     for expected in (1, 2):
