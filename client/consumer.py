@@ -106,12 +106,16 @@ class Consumer(Client[ConsumerConfig]):
     async def _stop(self, clean: bool) -> None:
         if self._coordinator is None:
             return
-        if clean:
-            with anyio.move_on_after(self._config.default_api_timeout_ms / 1000):
-                await self._coordinator.close(commit=True)
-        else:
-            with anyio.move_on_after(_UNCLEAN_LEAVE_S, shield=True):
-                await self._coordinator.leave()
+        left = False
+        try:
+            if clean:
+                with anyio.move_on_after(self._config.default_api_timeout_ms / 1000):
+                    await self._coordinator.close(commit=True)
+                    left = True
+        finally:
+            if not left:  # by an exception, cancelled, or out of time: the group need not wait for the session's end
+                with anyio.move_on_after(_UNCLEAN_LEAVE_S, shield=True):
+                    await self._coordinator.leave()
 
     async def __aexit__(
         self, exc_type: type[BaseException] | None, exc: BaseException | None, tb: TracebackType | None

@@ -74,6 +74,7 @@ class GroupCoordinator:
         self.member = GroupMember()
         self._cooperative = all(a.cooperative for a in assignors)
         self._joining = False
+        self._join_scope: anyio.CancelScope | None = None
         self._joined: _Joined | None = None
         self._lost = False
         self._fatal: KafkaError | None = None
@@ -147,8 +148,11 @@ class GroupCoordinator:
             self._subscription.set_assignment([tp for tp in held if tp not in set(give_up)])
 
     async def _take_assignment(self) -> None:
-        joined, self._joined = self._joined, None
+        joined = self._joined
         assert joined is not None
+        if joined.generation_id != self.member.generation_id:
+            self._joined = None  # the group has moved on: another join brings another assignment
+            return
         held = set(self._subscription.partitions)
         assigned = set(joined.partitions)
         gone = sorted(held - assigned)
@@ -157,6 +161,8 @@ class GroupCoordinator:
             if self._config.enable_auto_commit:
                 await self._commit_before_rebalance()
             await self.listener.revoked(gone)
+        # Only here: a call that is cancelled while it commits or revokes leaves the assignment to the next one.
+        self._joined = None
         self._subscription.set_assignment(sorted(assigned))
         # A leader also watches the partition counts of the other members' topics.
         self._metadata.want_only(self._subscription.topics | frozenset(self._led_counts or ()))
@@ -179,34 +185,39 @@ class GroupCoordinator:
         self._tasks.start_soon(self._join_until_done)
 
     async def _join_until_done(self) -> None:
-        """Join and sync until there is an assignment, the group refuses for good, or the subscription ends."""
-        attempt = 0
+        """Join and sync until there is an assignment, the group refuses for good, or the member leaves."""
         try:
-            while self._subscription.is_group_managed:
-                attempt += 1
-                try:
-                    partitions = await self._join_and_sync()
-                    self._joined = _Joined(partitions, self.member.generation_id)
-                    return
-                except KafkaError as error:
-                    reaction = self._note_error(error)
-                    if reaction is Reaction.FAIL:
-                        self.member.forget()
-                        self._fatal = error
-                        return
-                    if self._lost and self._subscription.partitions:
-                        self.member.rejoin_needed = True
-                        return  # the user's task must learn of the loss before the next join
-                    if reaction in (Reaction.REJOIN, Reaction.REJOIN_AS_NEW) and attempt == 1:
-                        continue
-                await self.link.pause(attempt)
+            with anyio.CancelScope() as self._join_scope:
+                await self._try_to_join()
         except ClientClosedError:
             return
         except ValueError as malformed:
             self._fatal = KafkaError(ErrorCode.INCONSISTENT_GROUP_PROTOCOL, str(malformed))
         finally:
+            self._join_scope = None
             self._joining = False
             self._on_change()
+
+    async def _try_to_join(self) -> None:
+        attempt = 0
+        while self._subscription.is_group_managed:
+            attempt += 1
+            try:
+                partitions = await self._join_and_sync()
+                self._joined = _Joined(partitions, self.member.generation_id)
+                return
+            except KafkaError as error:
+                reaction = self._note_error(error)
+                if reaction is Reaction.FAIL:
+                    self.member.forget()
+                    self._fatal = error
+                    return
+                if self._lost and self._subscription.partitions:
+                    self.member.rejoin_needed = True
+                    return  # the user's task must learn of the loss before the next join
+                if reaction in (Reaction.REJOIN, Reaction.REJOIN_AS_NEW) and attempt == 1:
+                    continue
+            await self.link.pause(attempt)
 
     def _note_error(self, error: KafkaError) -> Reaction:
         """Change the member's state as an error demands, and say what to do."""
@@ -330,8 +341,8 @@ class GroupCoordinator:
             if self.member.state is not MemberState.STABLE:
                 continue
             if self._env.clock.monotonic() - self._last_poll > self._config.max_poll_interval_ms / 1000:
+                self._lost = bool(self._subscription.partitions)  # known before the user's task can come back
                 await self.leave()
-                self._lose()
                 continue
             await self._heartbeat()
 
@@ -371,14 +382,19 @@ class GroupCoordinator:
         await self.leave()
 
     async def leave(self) -> None:
-        """Tell the coordinator. A static member stays in the group until its session ends (KIP-345)."""
-        member = self.member
-        if member.member_id and self._config.group_instance_id is None:
-            identity = MemberIdentity(member_id=member.member_id, group_instance_id=None)
+        """End the membership, a join under way included, and tell the coordinator.
+
+        A static member stays in the group until its session ends (KIP-345).
+        """
+        member_id = self.member.member_id
+        if self._join_scope is not None:
+            self._join_scope.cancel()
+        self.member.forget()
+        if member_id and self._config.group_instance_id is None:
+            identity = MemberIdentity(member_id=member_id, group_instance_id=None)
             request = LeaveGroupRequest(group_id=self.link.group_id, members=[identity])
             with contextlib.suppress(KafkaError):  # then the session timeout says it
                 await self.link.request(request)
-        member.forget()
 
     # ------------------------------------------------------------ commits
 
