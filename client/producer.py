@@ -67,10 +67,12 @@ class Producer(Client[ProducerConfig]):
         self._metadata.request_update()
 
     async def _stop(self, clean: bool) -> None:
-        if clean:
-            await self.flush()
-        self._accumulator.abort(KafkaError(ErrorCode.NETWORK_EXCEPTION, "the producer was closed"))
-        self._on_progress()
+        try:
+            if clean:
+                await self.flush()
+        finally:  # a flush that is cancelled too: nobody waits for a handle without end
+            self._accumulator.abort(KafkaError(ErrorCode.NETWORK_EXCEPTION, "the producer was closed"))
+            self._on_progress()
 
     def _on_progress(self) -> None:
         progress, self._progress = self._progress, anyio.Event()
@@ -104,7 +106,11 @@ class Producer(Client[ProducerConfig]):
             key = config.key_serializer(key)
         if config.value_serializer is not None:
             value = config.value_serializer(value)
-        size = _checked_size(key, value)
+        if key is not None and type(key) is not bytes:
+            key = _as_bytes("key", key)
+        if value is not None and type(value) is not bytes:
+            value = _as_bytes("value", value)
+        size = (0 if key is None else len(key)) + (0 if value is None else len(value))
         pairs: Sequence[Header] = () if not headers else _header_pairs(headers)
         if pairs or size > config.batch_size:
             check_record_size(key, value, pairs, config.max_request_size, config.buffer_memory)
@@ -215,23 +221,21 @@ class Producer(Client[ProducerConfig]):
         return sorted(info.partitions)
 
 
-def _checked_size(key: object, value: object) -> int:
-    """Bytes of key and value; TypeError for anything that is neither bytes nor None."""
-    size = 0
-    for name, data in (("key", key), ("value", value)):
-        if data is None:
-            continue
-        if not isinstance(data, bytes | bytearray):
-            raise TypeError(f"{name} is {type(data).__name__}, not bytes; set {name}_serializer")
-        size += len(data)
-    return size
+def _as_bytes(name: str, data: object) -> bytes:
+    """Key or value as bytes, so that the caller may use its buffer again; TypeError for what holds no bytes."""
+    if isinstance(data, bytes):
+        return data
+    if isinstance(data, bytearray | memoryview):
+        return bytes(data)
+    raise TypeError(f"{name} is {type(data).__name__}, not bytes; set {name}_serializer")
 
 
 def _header_pairs(headers: Sequence[Header] | Mapping[str, bytes | None]) -> Sequence[Header]:
-    pairs = list(headers.items()) if isinstance(headers, Mapping) else list(headers)
-    for name, content in pairs:
+    pairs: list[Header] = []
+    for name, content in headers.items() if isinstance(headers, Mapping) else headers:
         if not isinstance(name, str) or not (content is None or isinstance(content, bytes | bytearray | memoryview)):
             raise TypeError(f"header {name!r}: {content!r} is not a name and bytes")
+        pairs.append((name, None if content is None else bytes(content)))
     return pairs
 
 

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Callable
+from typing import Any
 
 import anyio
 import pytest
@@ -264,5 +266,33 @@ def test_requests_in_flight_are_pipelined(run: Run) -> None:
                 for data in topic.partition_data
             ]
             assert sequences == sorted(sequences)
+
+    run(check)
+
+
+@pytest.mark.parametrize("kind", [bytearray, memoryview])
+def test_the_callers_buffer_is_copied(run: Run, kind: Callable[[bytes], Any]) -> None:
+    async def check() -> None:
+        broker = FakeBroker({"t": 1})
+        async with broker.running(), Producer(bootstrap_servers=broker.address) as producer:
+            headers = [("h", kind(b"header"))]
+            await producer.send_and_wait("t", key=kind(b"key"), value=kind(b"value"), headers=headers)
+            [request] = broker.seen(ApiKey.PRODUCE)
+            [record] = RecordBatch(bytes(request.topic_data[0].partition_data[0].records))
+            assert (record.key, record.value, record.headers) == (b"key", b"value", [("h", b"header")])
+
+    run(check)
+
+
+def test_handles_fail_when_the_last_flush_is_cancelled(run: Run) -> None:
+    async def check() -> None:
+        broker = FakeBroker({"t": 1})
+        async with broker.running():
+            with anyio.CancelScope() as scope:
+                async with Producer(bootstrap_servers=broker.address, linger_ms=60_000) as producer:
+                    handle = await producer.send("t", value=b"x")
+                    scope.cancel()
+            with pytest.raises(KafkaError, match="closed"):
+                await handle
 
     run(check)
