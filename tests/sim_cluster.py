@@ -1,0 +1,160 @@
+"""A whole cluster in one trio loop: controllers, brokers and clients on a simulated network, disks and ZooKeeper.
+
+Run it by ``runtime.sim_scheduler.run_deterministic``. All that is random follows from the seed: a run can be repeated.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import random
+from functools import partial
+from typing import Any
+
+import trio
+
+from broker.config import BrokerConfig
+from broker.process import run as run_broker
+from controller.config import ControllerConfig
+from controller.process import run as run_controller
+from runtime.env import Env
+from runtime.sim_clock import SimClock
+from runtime.sim_network import SimFabric
+from runtime.sim_storage import SimDisk, SimStorage
+from runtime.sim_zk import FakeSession, FakeZk
+from zk_schemas import paths
+
+BROKER_PORT = 9092
+CONTROLLER_PORT = 9090
+SESSION_TIMEOUT_MS = 6000
+START_LIMIT_S = 120.0
+
+
+class SimProcess:
+    """A controller or a broker that runs."""
+
+    def __init__(self, name: str, session: FakeSession, storage: SimStorage | None = None) -> None:
+        self.name = name
+        self.session = session
+        self.storage = storage
+        self.scope = trio.CancelScope()
+        self.ready = trio.Event()
+        self.ended = trio.Event()
+
+
+class SimCluster:
+    """Machines by name: ``controller1000``, ``broker1`` and so on; a client's is called as one likes."""
+
+    def __init__(self, nursery: trio.Nursery, seed: int) -> None:
+        self.rng = random.Random(seed)
+        self.clock = SimClock()
+        self.zk = FakeZk(delay_s=partial(self.rng.uniform, 0, 0.003))
+        self.fabric = SimFabric(self.rng, delay_s=partial(self.rng.uniform, 0, 0.005), split_probability=0.2)
+        self.disks: dict[str, SimDisk] = {}
+        self.running: dict[str, SimProcess] = {}
+        self._nursery = nursery
+        self._trace = hashlib.sha256()
+
+    # ------------------------------------------------------------ what happened
+
+    def happened(self, *what: object) -> None:
+        """Add an event, and the virtual time of it, to the trace."""
+        self._trace.update(repr((self.clock.now_ms(), *what)).encode())
+
+    def trace(self) -> str:
+        """A hash of all events so far and of every byte on the disks."""
+        whole = self._trace.copy()
+        for name, disk in sorted(self.disks.items()):
+            for path in sorted(disk.files):
+                whole.update(f"{name}{path}".encode())
+                whole.update(disk.files[path].content)
+        return whole.hexdigest()
+
+    # ------------------------------------------------------------ processes
+
+    @property
+    def bootstrap_servers(self) -> str:
+        return ",".join(f"{name}:{BROKER_PORT}" for name in sorted(self.disks))
+
+    def client_env(self, name: str) -> Env:
+        """What a client on a machine of its own runs on."""
+        return Env(self.clock, self.fabric.node(name), random.Random(self.rng.getrandbits(64)))
+
+    async def start_controller(self, controller_id: int) -> None:
+        """Return once its listener is bound."""
+        name = f"controller{controller_id}"
+        config = ControllerConfig.parse(
+            {
+                "controller.id": controller_id,
+                "controller.listener": f"PLAINTEXT://{name}:{CONTROLLER_PORT}",
+                "zookeeper.connect": "simulated",
+            }
+        )
+        process = SimProcess(name, self.zk.session(SESSION_TIMEOUT_MS))
+        env = Env(self.clock, self.fabric.node(name), random.Random(self.rng.getrandbits(64)), zk=process.session)
+        await self._start(process, run_controller, config, env)
+
+    async def start_broker(self, broker_id: int, **keys: object) -> None:
+        """Return once it is registered. A broker of this id that ran before left its disk."""
+        name = f"broker{broker_id}"
+        given = {
+            "broker.id": broker_id,
+            "zookeeper.connect": "simulated",
+            "zookeeper.session.timeout.ms": SESSION_TIMEOUT_MS,
+            "listeners": f"PLAINTEXT://{name}:{BROKER_PORT}",
+            "log.dirs": "/logs",
+            "log.flush": "ack",
+            "controlled.shutdown.enable": "false",  # with one replica of each partition there is nobody to hand over to
+            **{key.replace("_", "."): value for key, value in keys.items()},
+        }
+        config = BrokerConfig.from_given({key: str(value) for key, value in given.items()})
+        if name not in self.disks:
+            self.disks[name] = SimDisk(self.rng, clock=self.clock, sync_delay_s=partial(self.rng.uniform, 0, 0.01))
+        storage = self.disks[name].mount()
+        process = SimProcess(name, self.zk.session(SESSION_TIMEOUT_MS), storage)
+        rng = random.Random(self.rng.getrandbits(64))
+        env = Env(self.clock, self.fabric.node(name), rng, storage, process.session)
+        await self._start(process, run_broker, config, env)
+
+    async def _start(self, process: SimProcess, run: Any, config: Any, env: Env) -> None:
+        def on_ready(*_address: object) -> None:
+            process.ready.set()
+
+        async def live() -> None:
+            try:
+                with process.scope:
+                    await run(config, env, on_ready=on_ready)
+            finally:
+                process.ended.set()
+
+        assert process.name not in self.running
+        self.running[process.name] = process
+        self._nursery.start_soon(live)
+        with trio.fail_after(START_LIMIT_S):
+            await process.ready.wait()
+        self.happened("ready", process.name)
+
+    async def crash(self, name: str) -> None:
+        """The machine loses its power. What the process did not sync is gone; its session ends by its timeout."""
+        process = self.running.pop(name)
+        self.happened("crash", name)
+        if process.storage is not None:
+            self.disks[name].crash(process.storage)
+        process.scope.cancel()
+        self.fabric.crash(name)
+        process.session.crash()
+        await process.ended.wait()
+
+    def expire(self, name: str) -> None:
+        """The process loses its ZooKeeper session, and gets a new one."""
+        self.happened("expire", name)
+        self.running[name].session.expire()
+
+    async def active_controller(self) -> str:
+        """The machine of the controller in office, waited for."""
+        while True:
+            for name in sorted(self.running):
+                process = self.running[name]
+                found = await process.session.exists(paths.CONTROLLER) if process.storage is None else None
+                if found is not None and found.ephemeral_owner == process.session.session_id:
+                    return name
+            await trio.sleep(0.1)
