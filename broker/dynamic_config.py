@@ -49,6 +49,11 @@ class DynamicConfig:
         """Every topic key, parsed."""
         return {**self._topic_defaults, **self._topics.get(topic, {})}
 
+    def topic_value(self, topic: str, name: str) -> Any:
+        """One topic key, parsed."""
+        overrides = self._topics.get(topic)
+        return self._topic_defaults[name] if overrides is None or name not in overrides else overrides[name]
+
     def topic_values_with(self, given: Mapping[str, str]) -> dict[str, Any]:
         """Every topic key for a topic with these overrides, which may be another broker's."""
         return {**self._topic_defaults, **_usable(given, TOPIC_CONFIGS, "topic")}
@@ -57,7 +62,7 @@ class DynamicConfig:
         return LogConfig.from_values(self.topic_values(topic))
 
     def min_insync_replicas(self, topic: str) -> int:
-        return int(self.topic_values(topic)["min.insync.replicas"])
+        return int(self.topic_value(topic, "min.insync.replicas"))
 
     @property
     def default_log_config(self) -> LogConfig:

@@ -30,7 +30,10 @@ class FetchedPartition:
     __slots__ = (
         "current_leader_epoch",
         "fetch_offset",
+        "follower_log_start_offset",
         "high_watermark",
+        "is_held_back",
+        "is_new",
         "last_fetched_epoch",
         "log_start_offset",
         "max_bytes",
@@ -39,6 +42,8 @@ class FetchedPartition:
     def __init__(self, asked: FetchPartition) -> None:
         self.high_watermark = -1
         self.log_start_offset = -1
+        self.is_held_back = False
+        """Whether a throttle lets nothing through just now."""
         self.update(asked)
 
     def update(self, asked: FetchPartition) -> None:
@@ -47,6 +52,9 @@ class FetchedPartition:
         self.max_bytes = asked.partition_max_bytes
         self.current_leader_epoch = asked.current_leader_epoch
         self.last_fetched_epoch = asked.last_fetched_epoch
+        self.follower_log_start_offset = asked.log_start_offset
+        self.is_new = True
+        """Whether the offset is not yet counted as a follower's progress."""
 
 
 class FetchTarget:
@@ -109,10 +117,11 @@ class FetchTarget:
 class FetchSession(FetchTarget):
     """A session; ``epoch`` is what the next incremental fetch must carry."""
 
-    __slots__ = ("created_at", "epoch", "last_used", "session_id")
+    __slots__ = ("created_at", "epoch", "is_follower", "last_used", "session_id")
 
-    def __init__(self, purgatory: Purgatory, session_id: int, now: float) -> None:
+    def __init__(self, purgatory: Purgatory, session_id: int, now: float, *, is_follower: bool = False) -> None:
         super().__init__(purgatory)
+        self.is_follower = is_follower
         self.session_id = session_id
         self.epoch = 1
         self.created_at = now
@@ -148,27 +157,35 @@ class FetchSessionCache:
         if session is not None:
             session.close()
 
-    def create(self, size: int) -> FetchSession | None:
+    def create(self, size: int, *, is_follower: bool = False) -> FetchSession | None:
         """A new session for ``size`` partitions, or None when the cache is full and nobody can be evicted for it."""
         now = self._clock.monotonic()
-        if len(self._sessions) >= self._slots and not self._evict(size, now):
+        if len(self._sessions) >= self._slots and not self._evict(size, now, is_follower):
             return None
         session_id = self._rng.randrange(1, MAX_EPOCH)
         while session_id in self._sessions:
             session_id = self._rng.randrange(1, MAX_EPOCH)
-        session = FetchSession(self._purgatory, session_id, now)
+        session = FetchSession(self._purgatory, session_id, now, is_follower=is_follower)
         self._sessions[session_id] = session
         return session
 
-    def _evict(self, size: int, now: float) -> bool:
-        """KIP-227: one unused for two minutes goes; else a smaller one that has lived for two minutes."""
+    def _evict(self, size: int, now: float, is_follower: bool) -> bool:
+        """KIP-227: one unused for two minutes goes; else a smaller one that has lived for two minutes.
+
+        For a follower any consumer's goes, and a follower's never goes for a consumer's.
+        """
         oldest = next(iter(self._sessions.values()), None)
         if oldest is None:
             return False
         if now - oldest.last_used > EVICTION_S:
             self.remove(oldest.session_id)
             return True
-        aged = [session for session in self._sessions.values() if now - session.created_at > EVICTION_S]
+        consumers = [session for session in self._sessions.values() if not session.is_follower]
+        if is_follower and consumers:
+            self.remove(consumers[0].session_id)
+            return True
+        same_kind = [session for session in self._sessions.values() if session.is_follower == is_follower]
+        aged = [session for session in same_kind if now - session.created_at > EVICTION_S]
         smallest = min(aged, key=lambda session: len(session.partitions), default=None)
         if smallest is None or len(smallest.partitions) >= size:
             return False

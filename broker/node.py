@@ -20,11 +20,19 @@ from broker.metadata_cache import MetadataCache
 from broker.offsets_log import ReplicatedOffsetsLog
 from broker.producer_ids import ProducerIds
 from broker.registration import Registration
+from broker.replication.fetcher import FetcherConfig
+from broker.replication.fetchers import ReplicaFetchers
+from broker.replication.flusher import Flusher
+from broker.replication.isr_changes import VERSION as ALTER_PARTITION_VERSION
+from broker.replication.isr_changes import IsrChanges
 from broker.replication.purgatory import Purgatory
 from broker.replication.replica_manager import ReplicaManager
+from broker.replication.services import SharedServices
+from broker.replication.throttle import ReplicationQuota
 from broker.topic_creation import TopicCreator
 from broker.topic_names import OFFSETS_TOPIC
 from protocol.errors import ErrorCode, KafkaError
+from protocol.generated.alter_partition import AlterPartitionRequest, AlterPartitionResponse
 from protocol.generated.api_versions import ApiVersion
 from protocol.types import TopicPartition
 from runtime.env import Env, ZkError, ZkStore
@@ -69,20 +77,71 @@ class Node:
             ),
             env,
         )
-        self.replicas = ReplicaManager(config.broker_id, self.logs, self.metadata, dynamic, self)
-        offsets_log = ReplicatedOffsetsLog(
-            self.replicas, self.purgatory, env.clock, config.values, self.flushes_on_ack, nursery.start_soon
+        self.controller = ControllerClient(env, zk, f"broker-{config.broker_id}")
+        self.controller.on_moved = dynamic.read_all_again
+        self.leader_addresses: dict[int, tuple[str, int]] = {}
+        """Where the leaders named by LeaderAndIsr are, until UpdateMetadata says it."""
+        self.isr_changes = IsrChanges(config.broker_id, lambda: self.broker_epoch, self._ask_for_isr)
+        self.leader_throttle = self._throttle(
+            "leader.replication.throttled.rate", "leader.replication.throttled.replicas"
         )
+        self.follower_throttle = self._throttle(
+            "follower.replication.throttled.rate", "follower.replication.throttled.replicas"
+        )
+        self.replicas = self._new_replica_manager()
+        offsets_log = ReplicatedOffsetsLog(self.replicas, self.purgatory, env.clock, config.values)
         self.groups = GroupCoordinator(
             GroupConfig.from_values(config.values), env.clock, env.rng, offsets_log, self.metadata
         )
         slots = config.values["max.incremental.fetch.session.cache.slots"]
         self.fetch_sessions = FetchSessionCache(slots, env.clock, env.rng, self.purgatory)
-        self.controller = ControllerClient(env, zk, f"broker-{config.broker_id}")
-        self.controller.on_moved = dynamic.read_all_again
         self.topic_creator = TopicCreator(self)
         self.producer_ids = ProducerIds(zk, config.broker_id)
         dynamic.on_topics_changed = self._settings_changed
+
+    def _new_replica_manager(self) -> ReplicaManager:
+        config, env = self.config, self.env
+        services = SharedServices(
+            env.clock,
+            config.values["replica.lag.time.max.ms"] / 1000,
+            self.flushes_on_ack,
+            self.metadata,
+            self.isr_changes,
+            Flusher(self.nursery),
+        )
+        fetchers = ReplicaFetchers(
+            FetcherConfig.from_values(config.values),
+            env.clock,
+            env.network,
+            self.nursery,
+            self._replication_address,
+            self.follower_throttle,
+        )
+        return ReplicaManager(config.broker_id, self.logs, self.metadata, self.dynamic, self, services, fetchers)
+
+    def _throttle(self, rate_key: str, replicas_key: str) -> ReplicationQuota:
+        dynamic = self.dynamic
+        return ReplicationQuota(
+            self.config.broker_id,
+            self.env.clock,
+            lambda: int(dynamic.values[rate_key]),
+            lambda topic: dynamic.topic_value(topic, replicas_key),
+        )
+
+    def _replication_address(self, broker_id: int) -> tuple[str, int] | None:
+        endpoint = self.metadata.endpoint(broker_id, self.config.inter_broker_listener)
+        return self.leader_addresses.get(broker_id) if endpoint is None else (endpoint.host, endpoint.port)
+
+    async def _ask_for_isr(self, request: AlterPartitionRequest) -> AlterPartitionResponse:
+        timeout_s = self.config.values["request.timeout.ms"] / 1000
+        response = await self.controller.request(
+            request,
+            ALTER_PARTITION_VERSION,
+            timeout_s,
+            lambda answer: answer.error_code == ErrorCode.NOT_CONTROLLER,
+        )
+        assert isinstance(response, AlterPartitionResponse)
+        return response
 
     @property
     def broker_epoch(self) -> int:

@@ -10,7 +10,7 @@ import trio
 from broker.coordinator.offsets_log import KeyValue
 from broker.deferred import Deferred
 from broker.log.partition_log import AppendOrigin
-from broker.replication.delayed_produce import DelayedProduce
+from broker.replication.delayed_produce import AwaitedAppend, DelayedProduce
 from broker.replication.purgatory import Purgatory
 from broker.replication.replica_manager import ReplicaManager
 from broker.topic_names import OFFSETS_TOPIC
@@ -26,15 +26,11 @@ from runtime.env import Clock
 class ReplicatedOffsetsLog:
     """``OffsetsLog`` over the replica manager."""
 
-    def __init__(
-        self, replicas: ReplicaManager, purgatory: Purgatory, clock: Clock, values: Any, flush: bool, nursery_start: Any
-    ) -> None:
+    def __init__(self, replicas: ReplicaManager, purgatory: Purgatory, clock: Clock, values: Any) -> None:
         self._replicas = replicas
         self._purgatory = purgatory
         self._clock = clock
         self._values = values
-        self._flush = flush
-        self._start = nursery_start
 
     def append(self, partition: int, records: Sequence[KeyValue]) -> Deferred[KafkaError | None]:
         """Append ``records`` as one batch; filled once it is committed, or with the error."""
@@ -46,29 +42,16 @@ class ReplicatedOffsetsLog:
         except KafkaError as error:
             outcome.fill(error)
             return outcome
-        if self._flush:
-            self._start(self._sync, hosted.log, outcome)
-        elif hosted.log.high_watermark > result.last_offset:
-            outcome.fill(None)
-        else:
-            answer = PartitionProduceResponse(index=partition)
-            response = ProduceResponse(
-                responses=[TopicProduceResponse(name=OFFSETS_TOPIC, partition_responses=[answer])]
-            )
-            deadline = self._clock.monotonic() + self._values["offsets.commit.timeout.ms"] / 1000
-            waiting = [(hosted, result.last_offset + 1, answer)]
-            DelayedProduce.park(self._purgatory, deadline, waiting, response).then(
-                lambda _: outcome.fill(error_for(answer.error_code) if answer.error_code else None)
-            )
+        answer = PartitionProduceResponse(index=partition)
+        awaited = AwaitedAppend(hosted, result.last_offset + 1, answer, all_in_sync=True)
+        if awaited.is_done():
+            outcome.fill(_error_in(answer))
+            return outcome
+        response = ProduceResponse(responses=[TopicProduceResponse(name=OFFSETS_TOPIC, partition_responses=[answer])])
+        deadline = self._clock.monotonic() + self._values["offsets.commit.timeout.ms"] / 1000
+        parked = DelayedProduce.park(self._purgatory, deadline, [awaited], response)
+        parked.then(lambda _: outcome.fill(_error_in(answer)))
         return outcome
-
-    async def _sync(self, log: Any, outcome: Deferred[KafkaError | None]) -> None:
-        try:
-            await log.flush()
-        except KafkaError as error:
-            outcome.fill(error)
-        else:
-            outcome.fill(None)
 
     def _build(self, records: Sequence[KeyValue], max_bytes: int) -> bytearray:
         builder = BatchBuilder(CompressionType(self._values["offsets.topic.compression.codec"]), 2**31 - 1)
@@ -100,3 +83,7 @@ class ReplicatedOffsetsLog:
                 offset = max(offset, batch.next_offset)
             yield records
             await trio.lowlevel.checkpoint()
+
+
+def _error_in(answer: PartitionProduceResponse) -> KafkaError | None:
+    return error_for(answer.error_code) if answer.error_code else None

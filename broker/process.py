@@ -81,6 +81,9 @@ async def _serve(node: Node, on_ready: Callable[[Mapping[str, ListenerAddress]],
     try:
         node.nursery.start_soon(node.logs.run)
         node.nursery.start_soon(node.groups.run)
+        node.nursery.start_soon(node.isr_changes.run)
+        # A replica that falls behind leaves the ISR within one and a half times the lag that is allowed.
+        node.nursery.start_soon(node.replicas.watch_lag, node.config.values["replica.lag.time.max.ms"] / 2000)
         dispatcher = Dispatcher()
         node.advertised = dispatcher.advertised
         server = Server(node, dispatcher)

@@ -103,13 +103,16 @@ class NotEmpty:
 
 @dataclass(frozen=True, slots=True)
 class Matches:
-    """Text that fits a pattern as a whole; ``form`` says it in words."""
+    """Text that fits a pattern as a whole, of a list every item; ``form`` says it in words."""
 
     pattern: str
     form: str
 
     def problem(self, value: Any) -> str | None:
-        return None if re.fullmatch(self.pattern, value) else f"{value!r} is not {self.form}"
+        for item in value if isinstance(value, list) else [value]:
+            if not re.fullmatch(self.pattern, item):
+                return f"{item!r} is not {self.form}"
+        return None
 
 
 _WHOLE_RANGES: Final = {

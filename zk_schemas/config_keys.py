@@ -37,6 +37,7 @@ _CLEANUP_POLICIES = OneOf(("delete", "compact"))
 _COMPRESSION_TYPES = OneOf(("uncompressed", "zstd", "lz4", "snappy", "gzip", "producer"))
 _TIMESTAMP_TYPES = OneOf(("CreateTime", "LogAppendTime"))
 _FORMAT_VERSION = Matches(r"\d+\.\d+(\.\d+){0,2}(-IV\d+)?", "a Kafka version like 3.0-IV1")
+_REPLICAS = Matches(r"\*|\d+:\d+", "* or partition:broker")
 _RATIO = Between(0, 1)
 _MIN_SEGMENT_BYTES = 14
 _POSITIVE = Between(1)
@@ -84,6 +85,22 @@ TOPIC_CONFIGS = ConfigDef(
         ),
         _topic(
             "index.interval.bytes", _INT, 4096, _NATURAL, "log.index.interval.bytes", "log bytes between index entries"
+        ),
+        ConfigKey(
+            "follower.replication.throttled.replicas",
+            _LIST,
+            [],
+            _REPLICAS,
+            _CLUSTER,
+            doc="replicas that fetch under follower.replication.throttled.rate, as partition:broker, or *",
+        ),
+        ConfigKey(
+            "leader.replication.throttled.replicas",
+            _LIST,
+            [],
+            _REPLICAS,
+            _CLUSTER,
+            doc="replicas that send under leader.replication.throttled.rate, as partition:broker, or *",
         ),
         _topic(
             "max.compaction.lag.ms",
@@ -294,6 +311,15 @@ _COORDINATOR_KEYS = [
 ]
 
 _REPLICATION_KEYS = [
+    ConfigKey("replica.lag.time.max.ms", _LONG, 30_000, _POSITIVE, doc="a replica this far behind leaves the ISR"),
+    ConfigKey("replica.fetch.max.bytes", _INT, 1 << 20, _NATURAL, doc="what a follower asks for of one partition"),
+    ConfigKey("replica.fetch.min.bytes", _INT, 1, _NATURAL, doc="what a follower's fetch waits for"),
+    ConfigKey("replica.fetch.response.max.bytes", _INT, 10 << 20, _NATURAL, doc="what a follower's fetch asks for"),
+    ConfigKey("replica.fetch.wait.max.ms", _INT, 500, _NATURAL, doc="how long a follower's fetch waits"),
+    ConfigKey("replica.fetch.backoff.ms", _INT, 1_000, _NATURAL, doc="the longest pause after a failed fetch"),
+    ConfigKey("replica.socket.timeout.ms", _INT, 30_000, _POSITIVE, doc="a leader that takes longer is given up"),
+    ConfigKey("leader.replication.throttled.rate", _LONG, LONG_MAX, _POSITIVE, _CLUSTER, doc="bytes/s sent"),
+    ConfigKey("follower.replication.throttled.rate", _LONG, LONG_MAX, _POSITIVE, _CLUSTER, doc="bytes/s fetched"),
     ConfigKey("replica.high.watermark.checkpoint.interval.ms", _LONG, 5_000, _POSITIVE, doc="watermarks are written"),
 ]
 
@@ -302,14 +328,13 @@ IGNORED_BROKER_KEYS = {
     "num.io.threads": "a broker is one event loop; run more brokers on a bigger machine",
     "background.threads": "a broker is one event loop; run more brokers on a bigger machine",
     "num.recovery.threads.per.data.dir": "logs are recovered in the broker's own loop",
-    "num.replica.fetchers": "there is no replication yet",
+    "num.replica.fetchers": "one connection carries all that a broker follows of another",
     "transaction.state.log.replication.factor": "there are no transactions yet",
     "transaction.state.log.min.isr": "there are no transactions yet",
     "transaction.state.log.num.partitions": "there are no transactions yet",
     "log.message.format.version": "the format on disk is always the current one",
     "inter.broker.protocol.version": "brokers speak one version to each other",
     "unclean.leader.election.enable": "there is no replication yet",
-    "replica.lag.time.max.ms": "there is no replication yet",
     "log.preallocate": "segment files grow as they are written",
 }
 """Keys of a stock ``server.properties`` that cannot act here, and why: accepted in a file with a warning each."""

@@ -1,8 +1,7 @@
 """LeaderAndIsr (4) version 5, UpdateMetadata (6) version 7, StopReplica (5) version 3: the controller's orders.
 
 A request of an older controller is refused with STALE_CONTROLLER_EPOCH, one meant for an earlier registration of this
-broker with STALE_BROKER_EPOCH; newer ones of either are accepted (KAFKA-7235, 9839). Replicas to follow get their log
-and their role; fetching from the leader comes with replication.
+broker with STALE_BROKER_EPOCH; newer ones of either are accepted (KAFKA-7235, 9839).
 """
 
 from __future__ import annotations
@@ -39,6 +38,7 @@ def leader_and_isr(ctx: RequestContext, request: LeaderAndIsrRequest) -> Answer:
             code = _refusal(ctx, request.controller_epoch, request.broker_epoch)
             if code is not ErrorCode.NONE:
                 return LeaderAndIsrResponse(error_code=code)
+            node.leader_addresses.update((live.broker_id, (live.host_name, live.port)) for live in request.live_leaders)
             return LeaderAndIsrResponse(topics=_apply(ctx, request))
 
     return node.later(apply, lambda error: LeaderAndIsrResponse(error_code=error.code))
@@ -65,6 +65,7 @@ def update_metadata(ctx: RequestContext, request: UpdateMetadataRequest) -> Answ
     removed = ctx.node.metadata.update(request)
     if removed:
         ctx.node.groups.on_partitions_deleted(key for key in removed if key.topic != OFFSETS_TOPIC)
+    ctx.node.replicas.brokers_changed()
     ctx.node.metadata_was_updated()
     return UpdateMetadataResponse()
 

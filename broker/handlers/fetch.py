@@ -23,14 +23,17 @@ def handle(ctx: RequestContext, request: FetchRequest) -> Answer:
     target = _target(ctx, request)
     if isinstance(target, ErrorCode):
         return FetchResponse(error_code=target)
+    is_follower = request.replica_id >= 0
     limits = ReadLimits(
         replica_id=request.replica_id,
-        max_bytes=min(request.max_bytes, ctx.node.config.values["fetch.max.bytes"]),
+        max_bytes=request.max_bytes
+        if is_follower
+        else min(request.max_bytes, ctx.node.config.values["fetch.max.bytes"]),
         read_committed=request.isolation_level == _READ_COMMITTED,
         full=request.session_epoch in (FINAL_EPOCH, INITIAL_EPOCH) or ctx.api_version < _FIRST_SESSION_VERSION,
         reports_divergence=ctx.api_version >= 12,
     )
-    read = FetchRead(ctx.node.replicas, target, limits)
+    read = FetchRead(ctx.node.replicas, ctx.node.leader_throttle, target, limits)
     read.run()
     if request.max_wait_ms <= 0 or read.must_answer or read.size_bytes >= request.min_bytes or not target.partitions:
         return read.response()
@@ -49,7 +52,7 @@ def _target(ctx: RequestContext, request: FetchRequest) -> FetchTarget | ErrorCo
         if request.session_epoch == FINAL_EPOCH:
             return _sessionless(ctx, request)
         size = sum(len(topic.partitions) for topic in request.topics)
-        created = sessions.create(size) if size else None
+        created = sessions.create(size, is_follower=request.replica_id >= 0) if size else None
         if created is None:
             return _sessionless(ctx, request)
         created.add(request)

@@ -8,6 +8,7 @@ from broker.fetch_session import INVALID_SESSION_ID, FetchedPartition, FetchSess
 from broker.log.partition_log import LogRead
 from broker.replication.partition import Partition
 from broker.replication.replica_manager import ReplicaManager
+from broker.replication.throttle import ReplicationQuota
 from protocol.errors import ErrorCode, KafkaError
 from protocol.generated.fetch import (
     AbortedTransaction,
@@ -31,14 +32,21 @@ class ReadLimits(NamedTuple):
     full: bool
     reports_divergence: bool
 
+    @property
+    def is_follower(self) -> bool:
+        return self.replica_id >= 0
+
 
 class FetchRead:
     """One fetch: ``run`` reads what is dirty; it may run again when more has come."""
 
-    __slots__ = ("_limits", "_replicas", "_results", "must_answer", "size_bytes", "target")
+    __slots__ = ("_limits", "_replicas", "_results", "_throttle", "must_answer", "size_bytes", "target")
 
-    def __init__(self, replicas: ReplicaManager, target: FetchTarget, limits: ReadLimits) -> None:
+    def __init__(
+        self, replicas: ReplicaManager, throttle: ReplicationQuota, target: FetchTarget, limits: ReadLimits
+    ) -> None:
         self._replicas = replicas
+        self._throttle = throttle
         self._limits = limits
         self._results: dict[TopicPartition, PartitionData] = {}
         self.target = target
@@ -59,13 +67,16 @@ class FetchRead:
             self.size_bytes += _size(result)
             if result.error_code or result.diverging_epoch is not None:
                 self.must_answer = True
-            elif not result.records and not _is_news(state, result):
+            elif not result.records and not state.is_held_back and not _is_news(state, result):
                 del self.target.dirty[key]
 
     def _read_partition(self, key: TopicPartition, state: FetchedPartition) -> PartitionData:
         try:
             partition = self._replicas.leader(key, state.current_leader_epoch)
             self.target.watch(partition)
+            replica_id = self._limits.replica_id
+            if self._limits.is_follower and replica_id not in partition.replicas:
+                raise KafkaError(ErrorCode.REPLICA_NOT_AVAILABLE, f"{partition.key}: {replica_id} is no replica")
             diverging = self._diverging(partition, state)
             if diverging is not None:
                 return self._result(key, partition, None, diverging)
@@ -81,24 +92,36 @@ class FetchRead:
     def _read_log(self, partition: Partition, state: FetchedPartition) -> LogRead:
         log = partition.log
         limits = self._limits
-        if limits.replica_id >= 0:
-            if limits.replica_id not in partition.replicas:
-                raise KafkaError(ErrorCode.REPLICA_NOT_AVAILABLE, f"{partition.key}: {limits.replica_id} is no replica")
+        max_bytes = max(0, min(state.max_bytes, limits.max_bytes - self.size_bytes))
+        at_least_one = self.size_bytes == 0
+        if limits.is_follower:
             upper_bound = log.log_end_offset
+            if not log.log_start_offset <= state.fetch_offset <= upper_bound:
+                raise KafkaError(ErrorCode.OFFSET_OUT_OF_RANGE, f"{partition.key}: {state.fetch_offset}")
+            self._note_progress(partition, state)
+            in_sync = limits.replica_id in partition.isr
+            state.is_held_back = not in_sync and self._throttle.is_throttled(partition.key)
+            if state.is_held_back:
+                max_bytes, at_least_one = 0, False
         elif limits.replica_id == _DEBUGGING_CONSUMER:
             upper_bound = log.log_end_offset
         else:
             upper_bound = log.last_stable_offset if limits.read_committed else log.high_watermark
             if state.fetch_offset > log.high_watermark:
                 raise KafkaError(ErrorCode.OFFSET_OUT_OF_RANGE, f"{partition.key}: above the high watermark")
-        room = limits.max_bytes - self.size_bytes
         return log.read(
             state.fetch_offset,
-            max(0, min(state.max_bytes, room)),
+            max_bytes,
             upper_bound=upper_bound,
-            at_least_one=self.size_bytes == 0,
+            at_least_one=at_least_one,
             include_aborted=limits.read_committed,
         )
+
+    def _note_progress(self, partition: Partition, state: FetchedPartition) -> None:
+        """A follower's offset says what it has; only one that does not diverge does (KAFKA-13141)."""
+        if state.is_new:
+            state.is_new = False
+            partition.follower_fetched(self._limits.replica_id, state.fetch_offset, state.follower_log_start_offset)
 
     def _diverging(self, partition: Partition, state: FetchedPartition) -> EpochEndOffset | None:
         if state.last_fetched_epoch < 0 or not self._limits.reports_divergence:
@@ -146,9 +169,11 @@ class FetchRead:
             topics.setdefault(key.topic, []).append(result)
             state.high_watermark = result.high_watermark
             state.log_start_offset = result.log_start_offset
+            if self._limits.is_follower and result.records:
+                self._throttle.used(key, len(result.records))
             if is_session:
                 target.dirty.pop(key, None)
-                if news:
+                if news or state.is_held_back:
                     target.dirty[key] = None
         if not is_session:
             target.close()

@@ -1,18 +1,14 @@
 """Produce (0), versions 0-9: append record batches.
 
-acks 0, 1 and all. Versions 0-2 are advertised for librdkafka 2.0 (KAFKA-18659) and refused with
-UNSUPPORTED_FOR_MESSAGE_FORMAT: only record batch v2 is stored. acks=0 has no answer; an error closes the connection, so
-that the client refreshes its metadata. Skipped: transactions (a transactional id is refused).
+acks 0, 1 and all; with ``log.flush=ack`` an answer waits for the disk. Versions 0-2 are advertised for librdkafka 2.0
+(KAFKA-18659) and refused with UNSUPPORTED_FOR_MESSAGE_FORMAT: only record batch v2 is stored. acks=0 has no answer; an
+error closes the connection, so that the client refreshes its metadata. Skipped: transactions (a transactional id is
+refused).
 """
 
 from __future__ import annotations
 
-import trio
-
-from broker.deferred import Deferred
-from broker.log.partition_log import PartitionLog
-from broker.replication.delayed_produce import DelayedProduce
-from broker.replication.partition import Partition
+from broker.replication.delayed_produce import AwaitedAppend, DelayedProduce
 from broker.request_context import Answer, CloseConnectionError, RequestContext
 from broker.topic_names import ADMIN_CLIENT_ID, INTERNAL_TOPICS
 from protocol.compression import CompressionType
@@ -42,14 +38,11 @@ def handle(ctx: RequestContext, request: ProduceRequest) -> Answer:
         detail = "transactions are not supported by this cluster"
         return _answer(request, _refuse(request, KafkaError(ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED, detail)))
     topics = []
-    waiting: list[tuple[Partition, int, PartitionProduceResponse]] = []
-    appended: list[PartitionLog] = []
+    waiting: list[AwaitedAppend] = []
     for topic in request.topic_data:
-        results = [_append(ctx, topic, data, acks, waiting, appended) for data in topic.partition_data]
+        results = [_append(ctx, topic, data, acks, waiting) for data in topic.partition_data]
         topics.append(TopicProduceResponse(name=topic.name, partition_responses=results))
     response = ProduceResponse(responses=topics)
-    if ctx.node.flushes_on_ack and appended and acks != 0:
-        return _after_flush(ctx, appended, response)
     if not waiting:
         return _answer(request, response)
     deadline = ctx.node.env.clock.monotonic() + request.timeout_ms / 1000
@@ -61,8 +54,7 @@ def _append(
     topic: TopicProduceData,
     data: PartitionProduceData,
     acks: int,
-    waiting: list[tuple[Partition, int, PartitionProduceResponse]],
-    appended: list[PartitionLog],
+    waiting: list[AwaitedAppend],
 ) -> PartitionProduceResponse:
     try:
         partition = ctx.node.replicas.leader(TopicPartition(topic.name, data.index))
@@ -70,15 +62,16 @@ def _append(
         result = partition.append(records, all_in_sync=acks == ACKS_ALL)
     except KafkaError as error:
         return _error(data.index, error)
-    appended.append(partition.log)
     response = PartitionProduceResponse(
         index=data.index,
         base_offset=result.base_offset,
         log_append_time_ms=result.log_append_time_ms,
         log_start_offset=result.log_start_offset,
     )
-    if acks == ACKS_ALL and partition.log.high_watermark <= result.last_offset:
-        waiting.append((partition, result.last_offset + 1, response))
+    if acks != 0:
+        awaited = AwaitedAppend(partition, result.last_offset + 1, response, all_in_sync=acks == ACKS_ALL)
+        if not awaited.is_done():
+            waiting.append(awaited)
     return response
 
 
@@ -125,39 +118,3 @@ def _answer(request: ProduceRequest, response: ProduceResponse) -> Answer:
                     f"a produce with acks=0 to {topic.name}-{result.index} failed with {result.error_message}"
                 )
     return None
-
-
-def _after_flush(ctx: RequestContext, logs: list[PartitionLog], response: ProduceResponse) -> Deferred[ProduceResponse]:
-    """``log.flush=ack``: answer when the batches are on disk; concurrent requests share a sync.
-
-    A partition whose sync failed, however it did, is answered with an error: nothing is acknowledged that may be lost.
-    """
-    results = {
-        TopicPartition(topic.name, result.index): result
-        for topic in response.responses
-        for result in topic.partition_responses
-    }
-
-    def refuse(log: PartitionLog, error: KafkaError) -> None:
-        result = results[log.partition]
-        result.error_code, result.error_message = error.code, error.message
-        result.base_offset = result.log_start_offset = -1
-
-    async def flush(log: PartitionLog) -> None:
-        try:
-            await log.flush()
-        except KafkaError as error:
-            refuse(log, error)
-
-    async def flush_all() -> ProduceResponse:
-        async with trio.open_nursery() as nursery:
-            for log in dict.fromkeys(logs):
-                nursery.start_soon(flush, log)
-        return response
-
-    def failed(error: KafkaError) -> ProduceResponse:
-        for log in logs:
-            refuse(log, error)
-        return response
-
-    return ctx.node.later(flush_all, failed)

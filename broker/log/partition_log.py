@@ -412,8 +412,12 @@ class PartitionLog:
         return True
 
     def truncate_to(self, offset: int) -> bool:
-        """Drop the records at and above ``offset``, whole batches; whether there were any. Raises 56."""
+        """Drop the records at and above ``offset``, whole batches; whether there were any. Raises 56.
+
+        A leader epoch that begins at or above ``offset`` is forgotten even when it has no records.
+        """
         if offset >= self.log_end_offset:
+            self._epochs.truncate_from_end(offset)
             return False
         if offset < self._bases[0]:
             self.truncate_fully_and_start_at(offset)

@@ -1,4 +1,4 @@
-"""A produce with acks=all that waits for the high watermark of its partitions."""
+"""A produce that waits: with acks=all for the watermark of its partitions, with ``log.flush=ack`` for the disk."""
 
 from __future__ import annotations
 
@@ -9,8 +9,43 @@ from protocol.errors import ErrorCode
 from protocol.generated.produce import PartitionProduceResponse, ProduceResponse
 from protocol.types import TopicPartition
 
-Waiting = list[tuple[Partition, int, PartitionProduceResponse]]
-"""Partition, the offset its high watermark must reach, the answer for it."""
+
+class AwaitedAppend:
+    """One partition's part of a produce: what was appended, and the answer that waits for it."""
+
+    __slots__ = ("_all_in_sync", "_end_offset", "_term", "partition", "result")
+
+    def __init__(
+        self, partition: Partition, end_offset: int, result: PartitionProduceResponse, *, all_in_sync: bool
+    ) -> None:
+        self.partition = partition
+        self.result = result
+        self._end_offset = end_offset
+        self._term = partition.term
+        self._all_in_sync = all_in_sync
+
+    def is_done(self) -> bool:
+        """Whether there is an answer; errors go into ``result``.
+
+        A partition that was led by another in between may hold other records below the same watermark.
+        """
+        partition = self.partition
+        if not partition.is_leader or partition.term != self._term:
+            return self.refuse(ErrorCode.NOT_LEADER_OR_FOLLOWER)
+        if not self._all_in_sync:
+            if partition.durable_end_offset >= self._end_offset:
+                return True
+        elif partition.log.high_watermark >= self._end_offset:
+            if len(partition.isr) < partition.min_insync_replicas:
+                return self.refuse(ErrorCode.NOT_ENOUGH_REPLICAS_AFTER_APPEND)
+            return True
+        return partition.failed and self.refuse(ErrorCode.KAFKA_STORAGE_ERROR)
+
+    def refuse(self, code: ErrorCode) -> bool:
+        """Answer with an error; always True."""
+        self.result.error_code = code
+        self.result.base_offset = self.result.log_start_offset = -1
+        return True
 
 
 class DelayedProduce(DelayedOperation):
@@ -18,7 +53,9 @@ class DelayedProduce(DelayedOperation):
 
     __slots__ = ("_answer", "_purgatory", "_response", "_waiting")
 
-    def __init__(self, purgatory: Purgatory, deadline: float, waiting: Waiting, response: ProduceResponse) -> None:
+    def __init__(
+        self, purgatory: Purgatory, deadline: float, waiting: list[AwaitedAppend], response: ProduceResponse
+    ) -> None:
         super().__init__(deadline)
         self._purgatory = purgatory
         self._waiting = waiting
@@ -27,12 +64,12 @@ class DelayedProduce(DelayedOperation):
 
     @classmethod
     def park(
-        cls, purgatory: Purgatory, deadline: float, waiting: Waiting, response: ProduceResponse
+        cls, purgatory: Purgatory, deadline: float, waiting: list[AwaitedAppend], response: ProduceResponse
     ) -> Deferred[ProduceResponse]:
         """Watch the partitions of ``waiting``; the answer comes later."""
         operation = cls(purgatory, deadline, waiting, response)
-        for partition, _, _ in waiting:
-            partition.watchers[operation] = None
+        for awaited in waiting:
+            awaited.partition.watchers[operation] = None
         purgatory.park(operation)
         return operation._answer
 
@@ -40,25 +77,21 @@ class DelayedProduce(DelayedOperation):
         self._purgatory.changed(self)
 
     def try_complete(self) -> None:
-        left: Waiting = []
-        for partition, offset, result in self._waiting:
-            if partition.log.high_watermark >= offset:
-                partition.watchers.pop(self, None)
-            elif not partition.is_leader:
-                partition.watchers.pop(self, None)
-                result.error_code = ErrorCode.NOT_LEADER_OR_FOLLOWER
-                result.base_offset = -1
+        left = []
+        for awaited in self._waiting:
+            if awaited.is_done():
+                awaited.partition.watchers.pop(self, None)
             else:
-                left.append((partition, offset, result))
+                left.append(awaited)
         self._waiting = left
         if not left:
             self._complete()
 
     def expire(self) -> None:
-        for partition, _, result in self._waiting:
-            partition.watchers.pop(self, None)
-            result.error_code = ErrorCode.REQUEST_TIMED_OUT
-            result.base_offset = -1
+        for awaited in self._waiting:
+            awaited.partition.watchers.pop(self, None)
+            if not awaited.is_done():
+                awaited.refuse(ErrorCode.REQUEST_TIMED_OUT)
         self._complete()
 
     def _complete(self) -> None:

@@ -3,16 +3,21 @@
 from __future__ import annotations
 
 import enum
-from collections.abc import Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
 from broker.log.partition_log import AppendOrigin, AppendResult, PartitionLog
+from broker.replication import isr
+from broker.replication.isr import PendingIsr, ReplicaProgress
 from protocol.batch_layout import Buffer
 from protocol.errors import ErrorCode, KafkaError
 from protocol.types import TopicPartition
+from runtime.env import Clock
 
 NO_EPOCH = -1
+_REFUSED_REPLICA_WAITS_S = 1.0
+"""How long a replica that the controller did not let into the ISR waits before it is proposed again."""
 
 
 class Watcher(Protocol):
@@ -37,11 +42,37 @@ class PartitionLayout:
     layout_version: int = -1
 
 
+class PartitionServices(Protocol):
+    """What a partition needs of its broker."""
+
+    clock: Clock
+    max_lag_s: float
+    """``replica.lag.time.max.ms``."""
+    flushes_on_ack: bool
+    """``log.flush=ack``: only what is on disk here counts as this replica's."""
+
+    def is_live(self, broker_id: int) -> bool:
+        """Whether a broker is registered, as far as this one knows."""
+        ...
+
+    def propose_isr(self, partition: Partition) -> None:
+        """``partition.pending_isr`` is set: ask the controller for it."""
+        ...
+
+    def flush(self, partition: Partition) -> None:
+        """Sync the log soon and call ``partition.flushed``, or ``partition.fail``."""
+        ...
+
+
 class Partition:
-    """A hosted replica. Changed only by the controller's requests and by appends; no method suspends."""
+    """A hosted replica. Changed by the controller's requests, by appends and by fetches; no method suspends."""
 
     __slots__ = (
+        "_refused_until",
+        "_services",
         "controller_epoch",
+        "epoch_start_offset",
+        "failed",
         "isr",
         "key",
         "layout",
@@ -51,28 +82,47 @@ class Partition:
         "log",
         "min_insync_replicas",
         "partition_epoch",
-        "remote_end_offsets",
+        "pending_isr",
+        "progress",
         "replicas",
         "role",
+        "term",
         "watchers",
     )
 
-    def __init__(self, key: TopicPartition, local_id: int, log: PartitionLog, min_insync_replicas: int) -> None:
+    def __init__(
+        self,
+        key: TopicPartition,
+        local_id: int,
+        log: PartitionLog,
+        min_insync_replicas: int,
+        services: PartitionServices,
+    ) -> None:
         self.key = key
         self.local_id = local_id
         self.log = log
         self.min_insync_replicas = min_insync_replicas
+        self._services = services
         self.role = Role.FOLLOWER
+        self.term = 0
+        """Goes up whenever the role is taken anew: what was appended in an earlier term may be gone."""
         self.leader_id = -1
         self.leader_epoch = NO_EPOCH
+        self.epoch_start_offset = 0
+        """Log end offset at the start of this leader epoch."""
         self.controller_epoch = NO_EPOCH
         self.partition_epoch = NO_EPOCH
         """zkVersion of the state znode."""
         self.isr: Sequence[int] = ()
+        """The ISR that the controller has committed."""
+        self.pending_isr: PendingIsr | None = None
         self.replicas: Sequence[int] = ()
         self.layout = PartitionLayout()
-        self.remote_end_offsets: dict[int, int] = {}
-        """End offset of each other replica, as its last fetch told."""
+        self.progress: dict[int, ReplicaProgress] = {}
+        """The other replicas, as far as this leader knows them; empty at a follower."""
+        self._refused_until: dict[int, float] = {}
+        self.failed = False
+        """The disk refused to sync the log: it takes nothing any more."""
         self.watchers: dict[Watcher, None] = {}
 
     @property
@@ -82,25 +132,42 @@ class Partition:
     # ------------------------------------------------------------ role
 
     def make_leader(self, leader_epoch: int, isr: Sequence[int], replicas: Sequence[int]) -> None:
-        """Lead from the log's end on in ``leader_epoch``."""
+        """Lead from the log's end on in ``leader_epoch``; a leader that goes on leading keeps what it knows."""
+        goes_on = self.is_leader
+        if not goes_on:
+            self.term += 1
+        now = self._services.clock.monotonic()
+        known = self.progress if goes_on else {}
         self.role = Role.LEADER
-        self.leader_id = self.local_id
-        self.leader_epoch = leader_epoch
-        self.isr = tuple(isr)
-        self.replicas = tuple(replicas)
-        self.remote_end_offsets = {}
+        self._set_epoch(self.local_id, leader_epoch, isr, replicas)
+        self.progress = {}
+        for replica in self.replicas:
+            if replica == self.local_id:
+                continue
+            progress = self.progress[replica] = known.get(replica) or ReplicaProgress()
+            # A member of the ISR has from now on the whole lag to show itself; of another nothing is known.
+            progress.caught_up_at = now if replica in isr else -float("inf")
+        self._refused_until.clear()
+        self.epoch_start_offset = self.log.log_end_offset
         self.log.assign_epoch(leader_epoch)
         self._advance_high_watermark()
         self.notify()
 
     def make_follower(self, leader_id: int, leader_epoch: int, isr: Sequence[int], replicas: Sequence[int]) -> None:
         """Stop leading; requests for the partition are refused from here on."""
+        if self.is_leader:
+            self.term += 1
         self.role = Role.FOLLOWER
+        self._set_epoch(leader_id, leader_epoch, isr, replicas)
+        self.progress = {}
+        self.notify()
+
+    def _set_epoch(self, leader_id: int, leader_epoch: int, isr: Sequence[int], replicas: Sequence[int]) -> None:
         self.leader_id = leader_id
         self.leader_epoch = leader_epoch
         self.isr = tuple(isr)
+        self.pending_isr = None
         self.replicas = tuple(replicas)
-        self.notify()
 
     def check_leader(self, current_leader_epoch: int = NO_EPOCH) -> None:
         """Raise NOT_LEADER_OR_FOLLOWER 6, FENCED_LEADER_EPOCH 74 or UNKNOWN_LEADER_EPOCH 75 (KIP-320)."""
@@ -116,38 +183,143 @@ class Partition:
 
     # ------------------------------------------------------------ append
 
-    def append(self, records: Buffer, *, all_in_sync: bool, origin: AppendOrigin = AppendOrigin.CLIENT) -> AppendResult:
+    def append(
+        self,
+        records: Buffer,
+        *,
+        all_in_sync: bool,
+        origin: AppendOrigin = AppendOrigin.CLIENT,
+        expected_leader_epoch: int = NO_EPOCH,
+    ) -> AppendResult:
         """Append one batch as the leader and move the watermark when no other replica is waited for.
 
         ``all_in_sync``: acks=all, so ``min.insync.replicas`` counts. Raises ``KafkaError``, among them
-        NOT_LEADER_OR_FOLLOWER 6 and NOT_ENOUGH_REPLICAS 19.
+        NOT_LEADER_OR_FOLLOWER 6, NOT_ENOUGH_REPLICAS 19, and 74 or 75 when another leader epoch is expected.
         """
-        if self.role is not Role.LEADER:
-            raise KafkaError(ErrorCode.NOT_LEADER_OR_FOLLOWER, f"{self.key} is led by broker {self.leader_id}")
+        self.check_leader(expected_leader_epoch)
+        if self.failed:
+            raise KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, f"{self.key}: the log could not be synced")
         if all_in_sync and len(self.isr) < self.min_insync_replicas:
             raise KafkaError(
                 ErrorCode.NOT_ENOUGH_REPLICAS,
                 f"{self.key}: {len(self.isr)} replicas in sync, min.insync.replicas is {self.min_insync_replicas}",
             )
+        end_before = self.log.log_end_offset
         result = self.log.append_as_leader(records, self.leader_epoch, origin=origin)
+        if self.progress:
+            now = self._services.clock.monotonic()
+            for progress in self.progress.values():
+                progress.leader_appends(end_before, now)
+        if self._services.flushes_on_ack:
+            self._services.flush(self)
         self._advance_high_watermark()
         if self.watchers:
             self.notify()
         return result
 
-    def follower_fetched(self, replica_id: int, fetch_offset: int) -> None:
-        """A follower has everything below ``fetch_offset``."""
-        self.remote_end_offsets[replica_id] = fetch_offset
+    @property
+    def durable_end_offset(self) -> int:
+        """Everything below counts as this replica's: its log end, or with ``log.flush=ack`` what is on disk."""
+        return self.log.recovery_point if self._services.flushes_on_ack else self.log.log_end_offset
+
+    def flushed(self) -> None:
+        """More of the log is on disk."""
+        if self.is_leader:
+            self._advance_high_watermark()
+        self.notify()
+
+    def fail(self) -> None:
+        """The log could not be synced: nothing that was not on disk is acknowledged any more."""
+        self.failed = True
+        self.notify()
+
+    # ------------------------------------------------------------ followers and watermark
+
+    def follower_fetched(self, replica_id: int, fetch_offset: int, log_start_offset: int) -> None:
+        """A follower of this leader epoch has everything below ``fetch_offset``, truncated where it had to."""
+        progress = self.progress.get(replica_id)
+        if progress is None:
+            return
+        now = self._services.clock.monotonic()
+        progress.fetched(fetch_offset, log_start_offset, self.log.log_end_offset, now)
+        if replica_id not in self.isr:
+            self._consider_joining(replica_id, progress, now)
         if self._advance_high_watermark():
             self.notify()
 
+    def _consider_joining(self, replica_id: int, progress: ReplicaProgress, now: float) -> None:
+        """A replica joins once it has all that is committed and all that was there when this epoch began."""
+        if self.pending_isr is not None or now < self._refused_until.get(replica_id, now):
+            return
+        has_all = progress.log_end_offset >= max(self.log.high_watermark, self.epoch_start_offset)
+        if has_all and self._services.is_live(replica_id):
+            self._propose([*self.isr, replica_id])
+
+    def shrink_isr(self) -> None:
+        """Propose an ISR without the replicas that lag; looked at every half ``replica.lag.time.max.ms``."""
+        if not self.is_leader or self.pending_isr is not None:
+            return
+        now, max_lag_s = self._services.clock.monotonic(), self._services.max_lag_s
+        lagging = isr.lagging_replicas(self.isr, self.local_id, self.progress, self.log.log_end_offset, now, max_lag_s)
+        if lagging:
+            self._propose([replica for replica in self.isr if replica not in lagging])
+
+    def _propose(self, wanted: Iterable[int]) -> None:
+        self.pending_isr = PendingIsr(tuple(wanted), self.leader_epoch, self.partition_epoch)
+        self._services.propose_isr(self)
+
+    def isr_committed(self, committed: Sequence[int], partition_epoch: int) -> None:
+        """The controller has written this ISR (KAFKA-13091: the watermark may move by that alone)."""
+        if partition_epoch <= self.partition_epoch:
+            return
+        self.isr = tuple(committed)
+        self.partition_epoch = partition_epoch
+        self.pending_isr = None
+        if self.is_leader:
+            self._advance_high_watermark()
+        self.notify()
+
+    def isr_refused(self, pending: PendingIsr) -> None:
+        """The controller wrote nothing and will not: the committed ISR stays, who was to join tries later."""
+        if self.pending_isr is not pending:
+            return
+        self.pending_isr = None
+        retry_at = self._services.clock.monotonic() + _REFUSED_REPLICA_WAITS_S
+        self._refused_until.update((replica, retry_at) for replica in pending.isr if replica not in self.isr)
+        self.recheck_high_watermark()
+
+    def recheck_high_watermark(self) -> None:
+        """Who is waited for may have changed."""
+        if self.is_leader and self._advance_high_watermark():
+            self.notify()
+
     def _advance_high_watermark(self) -> bool:
-        """The smallest log end among the in-sync replicas; with this one alone in sync, its own."""
-        target = self.log.log_end_offset
-        for replica in self.isr:
-            if replica != self.local_id:
-                target = min(target, self.remote_end_offsets.get(replica, 0))
+        if not self.progress:
+            return self.log.advance_high_watermark(self.durable_end_offset)
+        target = isr.high_watermark(self.durable_end_offset, self._waited_for(), self.progress)
         return self.log.advance_high_watermark(target)
+
+    def _waited_for(self) -> Collection[int]:
+        """The replicas that must have a record before it is committed: committed and pending ISR (KIP-497).
+
+        One that is about to join is waited for too. Else the watermark of a leader that is alone in its ISR would
+        move with every append, and under load no follower could ever reach it.
+        """
+        waited_for = {replica: None for replica in self.isr if replica != self.local_id}
+        if self.pending_isr is not None:
+            waited_for.update((replica, None) for replica in self.pending_isr.isr if replica != self.local_id)
+        if len(waited_for) < len(self.progress):
+            services = self._services
+            now = services.clock.monotonic()
+            for replica, progress in self.progress.items():
+                if (
+                    replica not in waited_for
+                    and progress.was_caught_up(now, services.max_lag_s)
+                    and now >= self._refused_until.get(replica, now)
+                    and services.is_live(replica)
+                ):
+                    waited_for[replica] = None
+        return waited_for
 
     # ------------------------------------------------------------ watching
 

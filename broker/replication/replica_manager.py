@@ -7,12 +7,13 @@ from collections.abc import Callable, Iterable
 from typing import Protocol
 
 import structlog
+import trio
 
 from broker.log.log_config import LogConfig
 from broker.log.log_manager import LogManager
 from broker.log.partition_log import PartitionLog
 from broker.metadata_cache import MetadataCache
-from broker.replication.partition import NO_EPOCH, Partition, PartitionLayout
+from broker.replication.partition import NO_EPOCH, Partition, PartitionLayout, PartitionServices
 from protocol.errors import ErrorCode, KafkaError
 from protocol.generated.leader_and_isr import LeaderAndIsrPartitionState
 from protocol.generated.stop_replica import StopReplicaPartitionState
@@ -31,6 +32,13 @@ class TopicSettings(Protocol):
     def min_insync_replicas(self, topic: str) -> int: ...
 
 
+class Followers(Protocol):
+    """What fetches from other leaders (``ReplicaFetchers``)."""
+
+    def follow(self, partition: Partition) -> None: ...
+    def stop(self, key: TopicPartition) -> None: ...
+
+
 class RoleListener(Protocol):
     """Who wants to know which partitions this broker leads (the group coordinator does)."""
 
@@ -42,13 +50,22 @@ class ReplicaManager:
     """Partitions by name. No method suspends: one request of the controller is applied as a whole."""
 
     def __init__(
-        self, local_id: int, logs: LogManager, metadata: MetadataCache, settings: TopicSettings, listener: RoleListener
+        self,
+        local_id: int,
+        logs: LogManager,
+        metadata: MetadataCache,
+        settings: TopicSettings,
+        listener: RoleListener,
+        services: PartitionServices,
+        followers: Followers,
     ) -> None:
         self._local_id = local_id
         self._logs = logs
         self._metadata = metadata
         self._settings = settings
         self._listener = listener
+        self._services = services
+        self._followers = followers
         self._partitions: dict[TopicPartition, Partition] = {}
         self.controller_epoch = NO_EPOCH
         logs.on_switched = self._log_switched
@@ -118,9 +135,8 @@ class ReplicaManager:
             logger.error("replica.layout_changed_without_epoch", partition=str(partition.key))
             return ErrorCode.INVALID_REQUEST
         if state.zk_version > partition.partition_epoch:
-            partition.partition_epoch = state.zk_version
-            partition.isr = tuple(state.isr)
             partition.replicas = tuple(state.replicas)
+            partition.isr_committed(state.isr, state.zk_version)
         if topic_id not in (ZERO_UUID, partition.log.topic_id):
             partition.log.set_topic_id(topic_id)
         return ErrorCode.NONE
@@ -140,7 +156,8 @@ class ReplicaManager:
             log.set_topic_id(topic_id)
         partition = self._partitions.get(key)
         if partition is None:
-            partition = Partition(key, self._local_id, log, self._settings.min_insync_replicas(key.topic))
+            min_insync_replicas = self._settings.min_insync_replicas(key.topic)
+            partition = Partition(key, self._local_id, log, min_insync_replicas, self._services)
             self._partitions[key] = partition
         return partition
 
@@ -149,10 +166,12 @@ class ReplicaManager:
         partition.partition_epoch = state.zk_version
         partition.layout = _layout(state)
         if state.leader == self._local_id:
+            self._followers.stop(partition.key)
             partition.make_leader(state.leader_epoch, state.isr, state.replicas)
             self._listener.on_leader(partition.key, state.leader_epoch)
         else:
             partition.make_follower(state.leader, state.leader_epoch, state.isr, state.replicas)
+            self._followers.follow(partition)
             self._listener.on_not_leader(partition.key, state.leader_epoch)
 
     # ------------------------------------------------------------ StopReplica
@@ -179,9 +198,24 @@ class ReplicaManager:
         partition = self._partitions.pop(key, None)
         if partition is not None:
             was_leader = partition.is_leader
+            self._followers.stop(key)
             partition.make_follower(-1, partition.leader_epoch, (), ())
             if was_leader:
                 self._listener.on_not_leader(key, None)
+
+    # ------------------------------------------------------------ in-sync replicas
+
+    async def watch_lag(self, interval_s: float) -> None:
+        """Have replicas that fall behind leave the ISR; looks every ``interval_s`` until cancelled."""
+        while True:
+            await trio.sleep(interval_s)
+            for partition in self.all():
+                partition.shrink_isr()
+
+    def brokers_changed(self) -> None:
+        """Brokers came or went: a watermark may have waited for one that is gone."""
+        for partition in self._partitions.values():
+            partition.recheck_high_watermark()
 
     # ------------------------------------------------------------ configuration
 

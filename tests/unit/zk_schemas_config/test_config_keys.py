@@ -22,7 +22,7 @@ def test_every_default_passes_its_own_rule() -> None:
 
 def test_every_synonym_is_a_broker_key_of_the_same_type() -> None:
     for key in TOPIC_CONFIGS:
-        assert key.synonyms, key.name
+        assert key.synonyms or key.name.endswith(".replication.throttled.replicas"), key.name
         for synonym in key.synonyms:
             broker_key = BROKER_CONFIGS[synonym.name]
             if synonym.factor == 1:
@@ -53,11 +53,19 @@ def test_broker_keys_give_topics_their_defaults(given: dict[str, str], key: str,
 
 @pytest.mark.parametrize(
     "name",
-    ["remote.storage.enable", "leader.replication.throttled.replicas", "follower.replication.throttled.replicas"],
+    ["remote.storage.enable", "local.retention.ms"],
 )
 def test_keys_of_features_that_do_not_exist_are_refused(name: str) -> None:
     with pytest.raises(ConfigError, match="no such topic config key"):
         TOPIC_CONFIGS.parse_given({name: "x"})
+
+
+@pytest.mark.parametrize("name", ["leader.replication.throttled.replicas", "follower.replication.throttled.replicas"])
+def test_throttled_replicas_are_partition_and_broker_or_all(name: str) -> None:
+    assert TOPIC_CONFIGS.parse_given({name: "0:1,12:3"}) == {name: ["0:1", "12:3"]}
+    assert TOPIC_CONFIGS.parse_given({name: "*"}) == {name: ["*"]}
+    with pytest.raises(ConfigError, match="'1' is not"):
+        TOPIC_CONFIGS.parse_given({name: "0:1,1"})
 
 
 def test_compaction_lags_must_agree() -> None:

@@ -1,0 +1,116 @@
+"""What the next fetch of a follower must say: the follower's half of an incremental fetch session (KIP-227). No IO.
+
+Only partitions that were added, moved or dropped since the last request are looked at.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING
+
+from broker.fetch_session import INITIAL_EPOCH, INVALID_SESSION_ID, MAX_EPOCH
+from broker.replication.follower import FollowedPartition
+from protocol.errors import ErrorCode
+from protocol.generated.fetch import FetchPartition, FetchRequest, FetchTopic, ForgottenTopic
+from protocol.types import TopicPartition
+
+if TYPE_CHECKING:
+    from broker.replication.fetcher import FetcherConfig
+
+
+class FetchPlan:
+    """Tell it what changes, ask for ``request``, report with ``answered``."""
+
+    def __init__(self) -> None:
+        self._session_id = INVALID_SESSION_ID
+        self._epoch = INITIAL_EPOCH
+        self._offsets: dict[TopicPartition, int] = {}
+        """What the leader fetches after the last request, and from where."""
+        self._asked: dict[TopicPartition, FollowedPartition] = {}
+        self._changed: dict[TopicPartition, None] = {}
+        self._forgotten: dict[TopicPartition, None] = {}
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether there is nothing to fetch."""
+        return not self._offsets and not self._changed
+
+    def offset(self, key: TopicPartition) -> int:
+        """The offset a partition was last asked from; -1 when it was not."""
+        return self._offsets.get(key, -1)
+
+    def want(self, key: TopicPartition) -> None:
+        """Fetch a partition, from where its log ends when the request is made."""
+        self._changed[key] = None
+        self._forgotten.pop(key, None)
+
+    def drop(self, key: TopicPartition) -> None:
+        """Fetch a partition no more."""
+        self._changed.pop(key, None)
+        self._asked.pop(key, None)
+        if self._offsets.pop(key, None) is not None:
+            self._forgotten[key] = None
+
+    def start_over(self, wanted: Mapping[TopicPartition, FollowedPartition]) -> None:
+        """The session is gone: the next request names everything."""
+        self._session_id, self._epoch = INVALID_SESSION_ID, INITIAL_EPOCH
+        self._changed = {**self._changed, **dict.fromkeys(self._offsets)}
+        self._changed = {key: None for key in self._changed if key in wanted}
+        self._offsets.clear()
+        self._asked.clear()
+        self._forgotten.clear()
+
+    def request(
+        self, followed: Mapping[TopicPartition, FollowedPartition], config: FetcherConfig, wait_ms: int
+    ) -> tuple[FetchRequest, dict[TopicPartition, FollowedPartition]]:
+        """The next request, and who is asked for in the session as it stands then."""
+        topics: dict[str, FetchTopic] = {}
+        for key in self._changed:
+            one = followed[key]
+            log = one.partition.log
+            topic = topics.get(key.topic)
+            if topic is None:
+                topic = topics[key.topic] = FetchTopic(topic=key.topic)
+            topic.partitions.append(
+                FetchPartition(
+                    partition=key.partition,
+                    current_leader_epoch=one.leader_epoch,
+                    fetch_offset=log.log_end_offset,
+                    last_fetched_epoch=log.latest_epoch,
+                    log_start_offset=log.log_start_offset,
+                    partition_max_bytes=config.max_bytes,
+                )
+            )
+            self._offsets[key] = log.log_end_offset
+            self._asked[key] = one
+        forgotten: dict[str, ForgottenTopic] = {}
+        for name, partition in self._forgotten:
+            forgotten.setdefault(name, ForgottenTopic(topic=name)).partitions.append(partition)
+        self._changed.clear()
+        self._forgotten.clear()
+        request = FetchRequest(
+            replica_id=config.broker_id,
+            max_wait_ms=wait_ms,
+            min_bytes=config.min_bytes,
+            max_bytes=config.response_max_bytes,
+            session_id=self._session_id,
+            session_epoch=self._epoch,
+            topics=list(topics.values()),
+            forgotten_topics_data=list(forgotten.values()),
+        )
+        return request, self._asked
+
+    def answered(self, error: ErrorCode, session_id: int, wanted: Mapping[TopicPartition, FollowedPartition]) -> bool:
+        """Take note of an answer; False when it says that the session is over and everything is to be asked again."""
+        if error is not ErrorCode.NONE:
+            self.start_over(wanted)
+            return False
+        if session_id == INVALID_SESSION_ID:
+            # The leader keeps no session: every request names everything.
+            self._session_id, self._epoch = INVALID_SESSION_ID, INITIAL_EPOCH
+            self._changed.update(dict.fromkeys(self._offsets))
+        elif self._epoch == INITIAL_EPOCH:
+            self._session_id, self._epoch = session_id, 1
+        else:
+            self._epoch = 1 if self._epoch == MAX_EPOCH else self._epoch + 1
+        return True

@@ -1,0 +1,267 @@
+"""Follows the partitions that one other broker leads: one connection, one incremental fetch session, one task."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import structlog
+import trio
+
+from broker.replication.fetch_plan import FetchPlan
+from broker.replication.follower import FollowedPartition, Outcome, storage_failure
+from broker.replication.partition import Partition
+from protocol.errors import ErrorCode, KafkaError
+from protocol.generated.fetch import FetchResponse
+from protocol.generated.list_offsets import ListOffsetsPartition, ListOffsetsRequest, ListOffsetsTopic
+from protocol.types import TopicPartition
+from runtime.channel import Channel
+from runtime.env import Clock, Network
+
+logger = structlog.get_logger(__name__)
+
+FETCH_VERSION = 12
+_LIST_OFFSETS_VERSION = 6
+_LATEST, _EARLIEST = -1, -2
+
+
+@dataclass(frozen=True, slots=True)
+class FetcherConfig:
+    """Kafka's ``replica.fetch.*`` and ``replica.socket.timeout.ms``."""
+
+    broker_id: int
+    max_bytes: int
+    min_bytes: int
+    response_max_bytes: int
+    wait_max_ms: int
+    backoff_s: float
+    socket_timeout_s: float
+    flushes: bool
+    """``log.flush=ack``: what is fetched is on disk before the next fetch says so."""
+
+    @classmethod
+    def from_values(cls, values: Mapping[str, Any]) -> FetcherConfig:
+        """From parsed broker values by Kafka key."""
+        return cls(
+            broker_id=values["broker.id"],
+            max_bytes=values["replica.fetch.max.bytes"],
+            min_bytes=values["replica.fetch.min.bytes"],
+            response_max_bytes=values["replica.fetch.response.max.bytes"],
+            wait_max_ms=values["replica.fetch.wait.max.ms"],
+            backoff_s=values["replica.fetch.backoff.ms"] / 1000,
+            socket_timeout_s=values["replica.socket.timeout.ms"] / 1000,
+            flushes=values["log.flush"] == "ack",
+        )
+
+
+class Throttle(Protocol):
+    """Which followed partitions may not be fetched now, for their quota is used up."""
+
+    def is_throttled(self, key: TopicPartition) -> bool: ...
+    def used(self, key: TopicPartition, size_bytes: int) -> None: ...
+    def retry_at(self) -> float: ...
+
+
+class ReplicaFetcher:
+    """``run`` ends when nothing is left to follow. ``address`` looks up where the leader's broker is now."""
+
+    def __init__(
+        self,
+        leader_id: int,
+        config: FetcherConfig,
+        clock: Clock,
+        network: Network,
+        address: Callable[[], tuple[str, int] | None],
+        throttle: Throttle,
+    ) -> None:
+        self.leader_id = leader_id
+        self._config = config
+        self._clock = clock
+        self._network = network
+        self._address = address
+        self._throttle = throttle
+        self._plan = FetchPlan()
+        self._followed: dict[TopicPartition, FollowedPartition] = {}
+        self._waiting: dict[TopicPartition, None] = {}
+        """Partitions that are not fetched before their ``retry_at``."""
+        self._wake = trio.Event()
+
+    @property
+    def is_idle(self) -> bool:
+        return not self._followed
+
+    # ------------------------------------------------------------ what to follow
+
+    def follow(self, partition: Partition) -> None:
+        """Fetch a partition from its log end on, in its leader epoch."""
+        key = partition.key
+        self._followed[key] = FollowedPartition(partition)
+        self._waiting.pop(key, None)
+        self._plan.want(key)
+        self._wake.set()
+
+    def unfollow(self, key: TopicPartition) -> None:
+        if self._followed.pop(key, None) is not None:
+            self._waiting.pop(key, None)
+            self._plan.drop(key)
+            self._wake.set()
+
+    # ------------------------------------------------------------ fetching
+
+    async def run(self) -> None:
+        """Fetch until there is nothing to follow; connect again whenever the connection fails."""
+        failures = 0
+        while self._followed:
+            self._plan.start_over(self._followed)
+            address = self._address()
+            try:
+                if address is not None:
+                    async with Channel.open(
+                        self._network,
+                        *address,
+                        f"broker-{self._config.broker_id}-fetcher",
+                        timeout_s=self._config.socket_timeout_s,
+                    ) as channel:
+                        failures = 0
+                        await self._fetch_on(channel)
+                    continue
+            except (OSError, KafkaError) as error:
+                logger.info("replica.fetcher_disconnected", leader=self.leader_id, error=str(error))
+            backoff_s = min(self._config.backoff_s, 0.05 * 2**failures)
+            failures = min(failures + 1, 16)
+            await trio.sleep(backoff_s)
+
+    async def _fetch_on(self, channel: Channel) -> None:
+        """Fetch over one connection until nothing is left to follow. Raises ``OSError``, ``KafkaError``."""
+        config = self._config
+        while self._followed:
+            wake = self._wake = trio.Event()
+            resumes_at = self._resume_waiting()
+            if self._plan.is_empty:
+                with trio.move_on_at(resumes_at):
+                    await wake.wait()
+                continue
+            now = self._clock.monotonic()
+            wait_ms = config.wait_max_ms
+            if resumes_at < now + wait_ms / 1000:
+                wait_ms = max(0, math.ceil((resumes_at - now) * 1000))
+            request, asked = self._plan.request(self._followed, config, wait_ms)
+            timeout_s = config.socket_timeout_s + wait_ms / 1000
+            response = await channel.request(request, version=FETCH_VERSION, timeout_s=timeout_s)
+            if self._plan.answered(ErrorCode.of(response.error_code), response.session_id, self._followed):
+                await self._take(channel, response, asked)
+
+    def _resume_waiting(self) -> float:
+        """Fetch again what has waited long enough; when the next one has, ``inf`` without any."""
+        now, resumes_at = self._clock.monotonic(), math.inf
+        for key in list(self._waiting):
+            retry_at = self._followed[key].retry_at
+            if retry_at <= now:
+                del self._waiting[key]
+                self._plan.want(key)
+            else:
+                resumes_at = min(resumes_at, retry_at)
+        return resumes_at
+
+    # ------------------------------------------------------------ taking answers
+
+    async def _take(
+        self, channel: Channel, response: FetchResponse, asked: dict[TopicPartition, FollowedPartition]
+    ) -> None:
+        out_of_range: list[FollowedPartition] = []
+        appended: list[FollowedPartition] = []
+        for topic in response.responses:
+            for data in topic.partitions:
+                key = TopicPartition(topic.topic, data.partition_index)
+                followed = self._followed.get(key)
+                if followed is None or asked.get(key) is not followed or not followed.is_current:
+                    continue  # the controller has spoken since
+                outcome = self._take_partition(key, followed, data)
+                if outcome is Outcome.APPENDED:
+                    appended.append(followed)
+                elif outcome is Outcome.OUT_OF_RANGE:
+                    out_of_range.append(followed)
+        if appended and self._config.flushes:
+            await self._flush(appended)
+        if out_of_range:
+            await self._find_range(channel, out_of_range)
+
+    def _take_partition(self, key: TopicPartition, followed: FollowedPartition, data: Any) -> Outcome:
+        try:
+            outcome = followed.take(self._plan.offset(key), data)
+        except KafkaError as error:
+            storage_failure(followed, error)
+            outcome = Outcome.RETRY_LATER
+        if outcome is Outcome.FENCED:
+            self.unfollow(key)
+        elif outcome is Outcome.RETRY_LATER or outcome is Outcome.OUT_OF_RANGE:
+            self._retry_later(key, followed)
+        elif outcome is not Outcome.NOTHING_NEW:
+            self._plan.want(key)
+            self._throttle.used(key, len(data.records or b""))
+        if outcome in (Outcome.APPENDED, Outcome.NOTHING_NEW) and self._throttle.is_throttled(key):
+            followed.retry_at = self._throttle.retry_at()
+            self._waiting[key] = None
+            self._plan.drop(key)
+        return outcome
+
+    def _retry_later(self, key: TopicPartition, followed: FollowedPartition) -> None:
+        followed.retry(self._clock.monotonic(), self._config.backoff_s)
+        self._waiting[key] = None
+        self._plan.drop(key)
+
+    async def _flush(self, appended: list[FollowedPartition]) -> None:
+        """Return when everything appended is on disk. A partition whose sync failed is followed no more."""
+
+        async def flush(followed: FollowedPartition) -> None:
+            try:
+                await followed.partition.log.flush()
+            except KafkaError as error:
+                storage_failure(followed, error)
+                followed.partition.fail()
+                if self._followed.get(followed.partition.key) is followed:
+                    self.unfollow(followed.partition.key)
+
+        async with trio.open_nursery() as nursery:
+            for followed in appended:
+                nursery.start_soon(flush, followed)
+
+    async def _find_range(self, channel: Channel, lost: list[FollowedPartition]) -> None:
+        """Ask the leader where the logs begin and end, and bring the local ones into that range."""
+        ends = await self._list_offsets(channel, lost, _LATEST)
+        starts = await self._list_offsets(channel, lost, _EARLIEST)
+        for followed in lost:
+            key = followed.partition.key
+            if self._followed.get(key) is not followed or not followed.is_current:
+                continue
+            if key in starts and key in ends:
+                try:
+                    followed.reset_to_range(starts[key], ends[key])
+                except KafkaError as error:
+                    storage_failure(followed, error)
+                    continue
+                followed.retry_at = -math.inf
+
+    async def _list_offsets(
+        self, channel: Channel, lost: list[FollowedPartition], timestamp: int
+    ) -> dict[TopicPartition, int]:
+        topics: dict[str, ListOffsetsTopic] = {}
+        for followed in lost:
+            key = followed.partition.key
+            topics.setdefault(key.topic, ListOffsetsTopic(name=key.topic)).partitions.append(
+                ListOffsetsPartition(
+                    partition_index=key.partition, current_leader_epoch=followed.leader_epoch, timestamp=timestamp
+                )
+            )
+        request = ListOffsetsRequest(replica_id=self._config.broker_id, topics=list(topics.values()))
+        response = await channel.request(
+            request, version=_LIST_OFFSETS_VERSION, timeout_s=self._config.socket_timeout_s
+        )
+        return {
+            TopicPartition(topic.name, found.partition_index): found.offset
+            for topic in response.topics
+            for found in topic.partitions
+            if not found.error_code
+        }

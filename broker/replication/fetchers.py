@@ -1,0 +1,72 @@
+"""The fetchers of a broker: one for each other broker that leads something it follows."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import trio
+
+from broker.replication.fetcher import FetcherConfig, ReplicaFetcher
+from broker.replication.partition import Partition
+from broker.replication.throttle import ReplicationQuota
+from protocol.types import TopicPartition
+from runtime.env import Clock, Network
+
+NO_LEADER = -1
+
+
+class ReplicaFetchers:
+    """Tasks run in ``nursery``. ``address(broker)``: where a broker is reached now, None while it is not known."""
+
+    def __init__(
+        self,
+        config: FetcherConfig,
+        clock: Clock,
+        network: Network,
+        nursery: trio.Nursery,
+        address: Callable[[int], tuple[str, int] | None],
+        throttle: ReplicationQuota,
+    ) -> None:
+        self._config = config
+        self._clock = clock
+        self._network = network
+        self._nursery = nursery
+        self._address = address
+        self._throttle = throttle
+        self._by_leader: dict[int, ReplicaFetcher] = {}
+        self._leader_of: dict[TopicPartition, int] = {}
+
+    def follow(self, partition: Partition) -> None:
+        """Fetch from the partition's leader, in its present epoch, and from no other."""
+        key, leader_id = partition.key, partition.leader_id
+        if self._leader_of.get(key, leader_id) != leader_id:
+            self.stop(key)
+        if leader_id == NO_LEADER:
+            return
+        self._leader_of[key] = leader_id
+        fetcher = self._by_leader.get(leader_id)
+        if fetcher is not None:
+            fetcher.follow(partition)
+            return
+        fetcher = self._by_leader[leader_id] = ReplicaFetcher(
+            leader_id,
+            self._config,
+            self._clock,
+            self._network,
+            lambda: self._address(leader_id),
+            self._throttle,
+        )
+        fetcher.follow(partition)
+        self._nursery.start_soon(self._run, fetcher)
+
+    def stop(self, key: TopicPartition) -> None:
+        """Follow a partition no more."""
+        leader_id = self._leader_of.pop(key, None)
+        fetcher = self._by_leader.get(leader_id) if leader_id is not None else None
+        if fetcher is not None:
+            fetcher.unfollow(key)
+
+    async def _run(self, fetcher: ReplicaFetcher) -> None:
+        await fetcher.run()
+        # Nobody ran between its last look and here: it has nothing to follow.
+        del self._by_leader[fetcher.leader_id]

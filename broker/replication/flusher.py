@@ -1,0 +1,43 @@
+"""``log.flush=ack``: syncs logs as soon as they have something new, one sync of a log at a time.
+
+What is appended while a log is synced goes to disk with the next sync: group commit.
+"""
+
+from __future__ import annotations
+
+import structlog
+import trio
+
+from broker.replication.partition import Partition
+from protocol.errors import KafkaError
+
+logger = structlog.get_logger(__name__)
+
+
+class Flusher:
+    """Tasks run in ``nursery`` while there is something to sync."""
+
+    def __init__(self, nursery: trio.Nursery) -> None:
+        self._nursery = nursery
+        self._asked: dict[Partition, bool] = {}
+        """Partitions that are synced now, and whether they were asked for again meanwhile."""
+
+    def flush(self, partition: Partition) -> None:
+        """Sync everything appended so far, soon."""
+        if partition in self._asked:
+            self._asked[partition] = True
+        else:
+            self._asked[partition] = True
+            self._nursery.start_soon(self._run, partition)
+
+    async def _run(self, partition: Partition) -> None:
+        try:
+            while self._asked[partition]:
+                self._asked[partition] = False
+                await partition.log.flush()
+                partition.flushed()
+        except KafkaError as error:
+            logger.error("log.not_synced", partition=str(partition.key), error=str(error))
+            partition.fail()
+        finally:
+            del self._asked[partition]

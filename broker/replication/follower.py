@@ -1,0 +1,140 @@
+"""The follower's half of replication: what a fetch answer means for the local log (KIP-101, 279, 320, 595).
+
+Nothing here suspends: between looking at the role and changing the log nobody else runs.
+"""
+
+from __future__ import annotations
+
+import enum
+import math
+
+import structlog
+
+from broker.replication.partition import Partition
+from protocol.errors import ErrorCode, KafkaError
+from protocol.generated.fetch import EpochEndOffset, PartitionData
+
+logger = structlog.get_logger(__name__)
+
+_FIRST_BACKOFF_S = 0.02
+
+
+class Outcome(enum.Enum):
+    """What comes next for a partition."""
+
+    NOTHING_NEW = enum.auto()
+    MOVED = enum.auto()
+    """Another offset to fetch from."""
+    APPENDED = enum.auto()
+    """Likewise, and there is something to sync."""
+    RETRY_LATER = enum.auto()
+    OUT_OF_RANGE = enum.auto()
+    """Ask the leader where its log begins and ends."""
+    FENCED = enum.auto()
+    """The leader is of a later epoch: wait for the controller to say so."""
+
+
+class FollowedPartition:
+    """A partition as one fetcher follows it, in one leader epoch: another epoch is another object."""
+
+    __slots__ = ("failures", "leader_epoch", "partition", "retry_at")
+
+    def __init__(self, partition: Partition) -> None:
+        self.partition = partition
+        self.leader_epoch = partition.leader_epoch
+        self.failures = 0
+        self.retry_at = -math.inf
+        """Not fetched before; a time of ``env.clock.monotonic()``."""
+
+    @property
+    def is_current(self) -> bool:
+        """Whether the partition still follows in this epoch."""
+        return not self.partition.is_leader and self.partition.leader_epoch == self.leader_epoch
+
+    def retry(self, now: float, longest_s: float) -> None:
+        """Leave it alone for a while, longer each time."""
+        self.retry_at = now + min(longest_s, _FIRST_BACKOFF_S * 2**self.failures)
+        self.failures = min(self.failures + 1, 16)
+
+    def take(self, fetch_offset: int, data: PartitionData) -> Outcome:
+        """Take over what the leader sent for a fetch from ``fetch_offset`` on."""
+        if data.error_code:
+            return self._take_error(ErrorCode.of(data.error_code))
+        self.failures = 0
+        log = self.partition.log
+        if data.diverging_epoch is not None and data.diverging_epoch.epoch >= 0:
+            self._truncate(data.diverging_epoch)
+            return Outcome.MOVED
+        if log.log_end_offset != fetch_offset:
+            return Outcome.MOVED  # truncated since it was asked
+        records = data.records
+        has_records = isinstance(records, bytes | bytearray | memoryview) and len(records) > 0
+        if has_records:
+            assert isinstance(records, bytes | bytearray | memoryview)
+            log.append_as_follower(records)
+        log.advance_high_watermark(data.high_watermark)
+        if data.log_start_offset > log.log_start_offset:
+            self._raise_log_start(data.log_start_offset)
+        if log.log_end_offset == fetch_offset:
+            return Outcome.NOTHING_NEW
+        return Outcome.APPENDED if has_records else Outcome.MOVED
+
+    def _take_error(self, code: ErrorCode) -> Outcome:
+        if code is ErrorCode.OFFSET_OUT_OF_RANGE:
+            return Outcome.OUT_OF_RANGE
+        if code is ErrorCode.FENCED_LEADER_EPOCH:
+            logger.info("replica.fenced", partition=str(self.partition.key), leader_epoch=self.leader_epoch)
+            return Outcome.FENCED
+        if code not in (ErrorCode.NOT_LEADER_OR_FOLLOWER, ErrorCode.UNKNOWN_LEADER_EPOCH):
+            logger.warning("replica.fetch_refused", partition=str(self.partition.key), error=code.name)
+        return Outcome.RETRY_LATER
+
+    def _truncate(self, diverging: EpochEndOffset) -> None:
+        """Cut the log back to where it and the leader's are the same.
+
+        The leader names the largest epoch it has that is not above the follower's last, and where that epoch ends.
+        When the follower has that epoch, the earlier of both ends is it. When it has not, its own largest epoch below
+        ends before: cut there, and the next fetch asks again (KIP-279).
+        """
+        log = self.partition.log
+        _, own_end = log.end_offset_for_epoch(diverging.epoch)
+        if own_end < 0:
+            own_end = log.log_end_offset
+        self._truncate_to(min(own_end, diverging.end_offset, log.log_end_offset))
+
+    def _truncate_to(self, offset: int) -> None:
+        log = self.partition.log
+        if offset < log.high_watermark:
+            logger.warning(
+                "replica.truncates_below_high_watermark",
+                partition=str(self.partition.key),
+                offset=offset,
+                high_watermark=log.high_watermark,
+            )
+        logger.info("replica.truncates", partition=str(self.partition.key), offset=offset, end=log.log_end_offset)
+        log.truncate_to(offset)
+
+    def reset_to_range(self, leader_start: int, leader_end: int) -> None:
+        """The leader's log does not hold what was asked for: go where it begins, or back to where it ends."""
+        log = self.partition.log
+        if leader_end < log.log_end_offset:
+            self._truncate_to(leader_end)
+        if leader_start > log.log_end_offset:
+            logger.warning("replica.starts_again", partition=str(self.partition.key), offset=leader_start)
+            log.truncate_fully_and_start_at(leader_start)
+        elif leader_start > log.log_start_offset:
+            self._raise_log_start(leader_start)
+
+    def _raise_log_start(self, offset: int) -> None:
+        """Records the leader has deleted are gone here too."""
+        log = self.partition.log
+        if offset > log.log_end_offset:
+            log.truncate_fully_and_start_at(offset)
+            return
+        log.advance_high_watermark(offset)
+        log.advance_log_start(offset)
+
+
+def storage_failure(followed: FollowedPartition, error: KafkaError) -> None:
+    """Say that what the leader sent could not be kept."""
+    logger.error("replica.not_appended", partition=str(followed.partition.key), error=str(error))

@@ -1,0 +1,121 @@
+"""Asks the controller for ISR changes: AlterPartition (56), all partitions that wait in one request (KIP-497).
+
+A change stays pending until the controller says what it did. While nothing is heard it is asked for again with the same
+epochs: the controller tells a repeated question from a new one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+import structlog
+import trio
+
+from broker.replication.isr import PendingIsr
+from broker.replication.partition import Partition
+from protocol.errors import ErrorCode, KafkaError
+from protocol.generated.alter_partition import AlterPartitionRequest, PartitionData, TopicData
+from protocol.types import TopicPartition
+
+logger = structlog.get_logger(__name__)
+
+VERSION = 0
+_RETRY_S = 0.5
+_NOTHING_WRITTEN = {
+    ErrorCode.INVALID_REQUEST,
+    ErrorCode.INELIGIBLE_REPLICA,
+    ErrorCode.OPERATION_NOT_ATTEMPTED,
+}
+"""The controller compares epochs before it judges: after these the committed ISR is known to stand."""
+
+Send = Callable[[AlterPartitionRequest], Awaitable[Any]]
+"""To the active controller; ``KafkaError`` when none answered in time."""
+
+
+class IsrChanges:
+    """At most one request is under way."""
+
+    def __init__(self, broker_id: int, broker_epoch: Callable[[], int], send: Send) -> None:
+        self._broker_id = broker_id
+        self._broker_epoch = broker_epoch
+        self._send = send
+        self._pending: dict[TopicPartition, Partition] = {}
+        self._wake = trio.Event()
+
+    def propose(self, partition: Partition) -> None:
+        """``partition.pending_isr`` is set: ask for it soon."""
+        self._pending[partition.key] = partition
+        self._wake.set()
+
+    async def run(self) -> None:
+        """Send until cancelled."""
+        while True:
+            await self._wake.wait()
+            self._wake = trio.Event()
+            asked = self._collect()
+            if asked and not await self._ask(asked):
+                await trio.sleep(_RETRY_S)
+            if self._pending:
+                self._wake.set()
+
+    def _collect(self) -> dict[TopicPartition, tuple[Partition, PendingIsr]]:
+        """What is still wanted; a partition that got a new role or a new epoch meanwhile wants nothing."""
+        asked = {}
+        for key, partition in list(self._pending.items()):
+            if partition.is_leader and partition.pending_isr is not None:
+                asked[key] = (partition, partition.pending_isr)
+            else:
+                del self._pending[key]
+        return asked
+
+    async def _ask(self, asked: dict[TopicPartition, tuple[Partition, PendingIsr]]) -> bool:
+        """Ask once; whether every question was answered for good."""
+        try:
+            response = await self._send(self._request(asked))
+        except KafkaError as error:
+            logger.warning("isr.not_asked", error=str(error))
+            return False
+        if response.error_code:
+            logger.warning("isr.refused", error=ErrorCode.of(response.error_code).name)
+            return False
+        settled = True
+        for topic in response.topics:
+            for answer in topic.partitions:
+                found = asked.pop(TopicPartition(topic.name, answer.partition_index), None)
+                if found is not None:
+                    settled = self._take(*found, answer) and settled
+        return settled and not asked
+
+    def _take(self, partition: Partition, pending: PendingIsr, answer: Any) -> bool:
+        if partition.pending_isr is not pending:
+            return True
+        code = ErrorCode.of(answer.error_code)
+        is_news = answer.leader_epoch == partition.leader_epoch and answer.current_isr_version > pending.partition_epoch
+        if code is ErrorCode.NONE and is_news:
+            partition.isr_committed(answer.isr, answer.current_isr_version)
+            logger.info("isr.changed", partition=str(partition.key), isr=list(partition.isr))
+        elif code in _NOTHING_WRITTEN:
+            logger.info("isr.refused", partition=str(partition.key), isr=list(pending.isr), error=code.name)
+            partition.isr_refused(pending)
+        else:
+            # A LeaderAndIsr with the epochs of the controller is on its way, or the question is asked again.
+            logger.info("isr.stale", partition=str(partition.key), isr=list(pending.isr), error=code.name)
+            return False
+        return True
+
+    def _request(self, asked: dict[TopicPartition, tuple[Partition, PendingIsr]]) -> AlterPartitionRequest:
+        topics: dict[str, TopicData] = {}
+        for key, (_, pending) in asked.items():
+            topic = topics.setdefault(key.topic, TopicData(name=key.topic))
+            topic.partitions.append(
+                PartitionData(
+                    partition_index=key.partition,
+                    leader_epoch=pending.leader_epoch,
+                    new_isr=list(pending.isr),
+                    current_isr_version=pending.partition_epoch,
+                )
+            )
+        return AlterPartitionRequest(
+            broker_id=self._broker_id, broker_epoch=self._broker_epoch(), topics=list(topics.values())
+        )

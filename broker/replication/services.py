@@ -1,0 +1,38 @@
+"""What the partitions of one broker share."""
+
+from __future__ import annotations
+
+from broker.metadata_cache import MetadataCache
+from broker.replication.flusher import Flusher
+from broker.replication.isr_changes import IsrChanges
+from broker.replication.partition import Partition
+from runtime.env import Clock
+
+
+class SharedServices:
+    """``PartitionServices`` over the broker's parts."""
+
+    def __init__(
+        self,
+        clock: Clock,
+        max_lag_s: float,
+        flushes_on_ack: bool,
+        metadata: MetadataCache,
+        isr_changes: IsrChanges,
+        flusher: Flusher,
+    ) -> None:
+        self.clock = clock
+        self.max_lag_s = max_lag_s
+        self.flushes_on_ack = flushes_on_ack
+        self._metadata = metadata
+        self._isr_changes = isr_changes
+        self._flusher = flusher
+
+    def is_live(self, broker_id: int) -> bool:
+        return broker_id in self._metadata.brokers
+
+    def propose_isr(self, partition: Partition) -> None:
+        self._isr_changes.propose(partition)
+
+    def flush(self, partition: Partition) -> None:
+        self._flusher.flush(partition)

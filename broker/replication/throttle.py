@@ -1,0 +1,62 @@
+"""Limits on replication traffic, so that moving replicas leaves room for clients (KIP-73).
+
+``leader.replication.throttled.rate`` and ``follower.replication.throttled.rate`` are bytes per second of this broker;
+the topic keys ``leader.replication.throttled.replicas`` and ``follower.replication.throttled.replicas`` say of which
+replicas. A replica that is in sync is never held back.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from protocol.types import TopicPartition
+from runtime.env import Clock
+
+UNLIMITED = 2**63 - 1
+ALL_REPLICAS = "*"
+
+
+class ReplicationQuota:
+    """One direction. ``rate`` and ``replicas`` look up what is configured now."""
+
+    def __init__(
+        self,
+        local_id: int,
+        clock: Clock,
+        rate: Callable[[], int],
+        replicas: Callable[[str], Sequence[str]],
+    ) -> None:
+        self._local_id = local_id
+        self._clock = clock
+        self._rate = rate
+        self._replicas = replicas
+        self._overdrawn = 0.0
+        """Bytes beyond the rate, as of ``_at``; they are worked off by waiting."""
+        self._at = clock.monotonic()
+
+    def used(self, key: TopicPartition, size_bytes: int) -> None:
+        """Count bytes of a partition, if they count."""
+        if self._rate() < UNLIMITED and self._is_listed(key):
+            self._settle()
+            self._overdrawn += size_bytes
+
+    def is_throttled(self, key: TopicPartition) -> bool:
+        """Whether the partition must wait, for more was sent than the rate allows."""
+        if self._rate() == UNLIMITED or not self._is_listed(key):
+            return False
+        self._settle()
+        return self._overdrawn > 0
+
+    def retry_at(self) -> float:
+        """When the rate has caught up, a time of ``env.clock.monotonic()``."""
+        self._settle()
+        return self._at + self._overdrawn / self._rate()
+
+    def _settle(self) -> None:
+        now = self._clock.monotonic()
+        self._overdrawn = max(0.0, self._overdrawn - (now - self._at) * self._rate())
+        self._at = now
+
+    def _is_listed(self, key: TopicPartition) -> bool:
+        listed = self._replicas(key.topic)
+        return bool(listed) and (ALL_REPLICAS in listed or f"{key.partition}:{self._local_id}" in listed)
