@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Sequence
+import math
+from collections.abc import AsyncIterator, Iterable, Iterator, Sequence
 from typing import Any
 
 import trio
@@ -10,17 +11,21 @@ import trio
 from broker.coordinator.offsets_log import KeyValue
 from broker.deferred import Deferred
 from broker.log.partition_log import AppendOrigin
-from broker.replication.delayed_produce import AwaitedAppend, DelayedProduce
-from broker.replication.purgatory import Purgatory
+from broker.replication.delayed_produce import AwaitedAppend
+from broker.replication.partition import Partition
+from broker.replication.purgatory import DelayedOperation, Purgatory
 from broker.replication.replica_manager import ReplicaManager
 from broker.topic_names import OFFSETS_TOPIC
 from protocol.batch_builder import BatchBuilder
 from protocol.compression import CompressionType
-from protocol.errors import KafkaError, error_for
-from protocol.generated.produce import PartitionProduceResponse, ProduceResponse, TopicProduceResponse
-from protocol.records import iter_batches
+from protocol.errors import ErrorCode, KafkaError, error_for
+from protocol.generated.produce import PartitionProduceResponse
+from protocol.records import RecordBatch, iter_batches
 from protocol.types import TopicPartition
 from runtime.env import Clock
+
+MAX_READ_BYTES = 1 << 20
+"""The largest part of a log that is read at once, whatever ``offsets.load.buffer.size`` says."""
 
 
 class ReplicatedOffsetsLog:
@@ -32,58 +37,108 @@ class ReplicatedOffsetsLog:
         self._clock = clock
         self._values = values
 
-    def append(self, partition: int, records: Sequence[KeyValue]) -> Deferred[KafkaError | None]:
+    def append(self, partition: int, leader_epoch: int, records: Sequence[KeyValue]) -> Deferred[KafkaError | None]:
         """Append ``records`` as one batch; filled once it is committed, or with the error."""
-        outcome: Deferred[KafkaError | None] = Deferred()
         try:
-            hosted = self._replicas.leader(TopicPartition(OFFSETS_TOPIC, partition))
-            batch = self._build(records, hosted.log.config.max_message_bytes)
-            result = hosted.append(memoryview(batch), all_in_sync=True, origin=AppendOrigin.COORDINATOR)
+            hosted = self._replicas.leader(TopicPartition(OFFSETS_TOPIC, partition), leader_epoch)
+            batch = memoryview(self._build(records))
+            result = hosted.append(
+                batch, all_in_sync=True, origin=AppendOrigin.COORDINATOR, expected_leader_epoch=leader_epoch
+            )
         except KafkaError as error:
-            outcome.fill(error)
-            return outcome
-        answer = PartitionProduceResponse(index=partition)
-        awaited = AwaitedAppend(hosted, result.last_offset + 1, answer, all_in_sync=True)
-        if awaited.is_done():
-            outcome.fill(_error_in(answer))
-            return outcome
-        response = ProduceResponse(responses=[TopicProduceResponse(name=OFFSETS_TOPIC, partition_responses=[answer])])
-        deadline = self._clock.monotonic() + self._values["offsets.commit.timeout.ms"] / 1000
-        parked = DelayedProduce.park(self._purgatory, deadline, [awaited], response)
-        parked.then(lambda _: outcome.fill(_error_in(answer)))
-        return outcome
+            refused: Deferred[KafkaError | None] = Deferred()
+            refused.fill(error)
+            return refused
+        return _AwaitedCommit.of(self._purgatory, hosted, result.last_offset + 1).fate
 
-    def _build(self, records: Sequence[KeyValue], max_bytes: int) -> bytearray:
+    def _build(self, records: Sequence[KeyValue]) -> bytearray:
         builder = BatchBuilder(CompressionType(self._values["offsets.topic.compression.codec"]), 2**31 - 1)
         now_ms = self._clock.now_ms()
         for key, value in records:
             builder.append(key, value, (), now_ms)
         return bytearray(builder.build())
 
-    async def read_all(self, partition: int) -> AsyncIterator[Sequence[KeyValue]]:
-        """Every record from log start to the log end as of now, ``offsets.load.buffer.size`` bytes at a time."""
-        hosted = self._replicas.leader(TopicPartition(OFFSETS_TOPIC, partition))
-        log = hosted.log
+    async def wait_until_committed(self, partition: int, leader_epoch: int) -> None:
+        """Return when the high watermark has come to the log end as of now; raises when we lead no longer."""
+        hosted = self._replicas.leader(TopicPartition(OFFSETS_TOPIC, partition), leader_epoch)
+        waiting = _AwaitedCommit.of(self._purgatory, hosted, hosted.log.log_end_offset)
+        known = trio.Event()
+        fates: list[KafkaError | None] = []
+
+        def on_fate(error: KafkaError | None) -> None:
+            fates.append(error)
+            known.set()
+
+        waiting.fate.then(on_fate)
+        try:
+            await known.wait()
+        finally:
+            waiting.give_up()
+        (error,) = fates
+        if error is not None and error.code is not ErrorCode.NOT_ENOUGH_REPLICAS_AFTER_APPEND:
+            raise error
+
+    async def read_all(self, partition: int, leader_epoch: int) -> AsyncIterator[Iterable[KeyValue]]:
+        """Every record from log start to the log end as of now, batch by batch.
+
+        The log is read ``offsets.load.buffer.size`` bytes at a time; a larger batch is read whole (KAFKA-7286).
+        """
+        log = self._replicas.leader(TopicPartition(OFFSETS_TOPIC, partition), leader_epoch).log
         end_offset = log.log_end_offset
         offset = log.log_start_offset
-        slice_bytes = min(1 << 20, self._values["offsets.load.buffer.size"])
+        max_bytes = min(MAX_READ_BYTES, self._values["offsets.load.buffer.size"])
         while offset < end_offset:
-            read = log.read(offset, slice_bytes, upper_bound=end_offset)
+            read = log.read(offset, max_bytes, upper_bound=end_offset)
             data = read.records if isinstance(read.records, bytes) else read.records.read()
             if not data:
-                return
-            records: list[KeyValue] = []
+                return  # compaction left nothing up to the end
             for batch in iter_batches(data, allow_partial_tail=True):
                 if not batch.is_control:
-                    records += [
-                        (record.key, record.value)
-                        for record in batch.records()
-                        if record.key is not None and offset <= record.offset < end_offset
-                    ]
+                    yield _key_values(batch, offset, end_offset)
                 offset = max(offset, batch.next_offset)
-            yield records
             await trio.lowlevel.checkpoint()
 
 
-def _error_in(answer: PartitionProduceResponse) -> KafkaError | None:
-    return error_for(answer.error_code) if answer.error_code else None
+def _key_values(batch: RecordBatch, start_offset: int, end_offset: int) -> Iterator[KeyValue]:
+    for record in batch.records():
+        if record.key is not None and start_offset <= record.offset < end_offset:
+            yield record.key, record.value
+
+
+class _AwaitedCommit(DelayedOperation):
+    """Fills ``fate`` once the watermark of a partition has reached an offset, or the leadership it is of is over.
+
+    It never expires and so is not parked: the partition alone holds it.
+    """
+
+    __slots__ = ("_awaited", "_purgatory", "fate")
+
+    def __init__(self, purgatory: Purgatory, awaited: AwaitedAppend) -> None:
+        super().__init__(math.inf)
+        self._purgatory = purgatory
+        self._awaited = awaited
+        self.fate: Deferred[KafkaError | None] = Deferred()
+
+    @classmethod
+    def of(cls, purgatory: Purgatory, partition: Partition, end_offset: int) -> _AwaitedCommit:
+        """Wait for ``end_offset``, counted from now as part of the present leadership."""
+        answer = PartitionProduceResponse(index=partition.key.partition)
+        waiting = cls(purgatory, AwaitedAppend(partition, end_offset, answer, all_in_sync=True))
+        waiting.try_complete()
+        if not waiting.completed:
+            partition.watchers[waiting] = None
+        return waiting
+
+    def partition_changed(self, _key: TopicPartition) -> None:
+        self._purgatory.changed(self)
+
+    def try_complete(self) -> None:
+        if self._awaited.is_done():
+            self.give_up()
+            code = self._awaited.result.error_code
+            self.fate.fill(error_for(code) if code else None)
+
+    def give_up(self) -> None:
+        """Nobody wants to know any more."""
+        self.completed = True
+        self._awaited.partition.watchers.pop(self, None)

@@ -12,7 +12,7 @@ from broker.coordinator.durable import CoordinatorRecord, OffsetRecord
 from broker.coordinator.expiry import GroupRemoved, remove_group
 from broker.coordinator.group import Group
 from broker.coordinator.group_state import GroupState
-from broker.coordinator.outcome import Now, Outcome, Token
+from broker.coordinator.outcome import Now, Outcome, Then, Token
 from broker.coordinator.responses import offset_append_error
 from broker.coordinator.shard import Shard, Turn
 from protocol.errors import ErrorCode
@@ -86,6 +86,15 @@ class GroupDeleted:
 
     def resolve(self, shard: Shard, error: ErrorCode, now: Now) -> Outcome:
         out = GroupRemoved(self.group).resolve(shard, error, now)
+        self._answer(out, error)
+        return out
+
+    def overdue(self, shard: Shard, now: Now) -> tuple[Outcome, Then | None]:
+        """The group stays dead until its fate is known."""
+        out = Outcome()
+        self._answer(out, ErrorCode.REQUEST_TIMED_OUT)
+        return out, GroupRemoved(self.group)
+
+    def _answer(self, out: Outcome, error: ErrorCode) -> None:
         group_id = self.group.group_id
         out.reply(self.token, DeletableGroupResult(group_id=group_id, error_code=offset_append_error(error)))
-        return out

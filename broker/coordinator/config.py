@@ -19,6 +19,7 @@ class GroupConfig:
     new_member_join_timeout_ms: int = 300_000
     """How long a member that never joined before may wait in JoinGroup (Kafka's NewMemberJoinTimeoutMs; not a key)."""
     offset_metadata_max_bytes: int = 4_096
+    offsets_commit_timeout_ms: int = 5_000
     offsets_retention_ms: int = 10_080 * MS_PER_MINUTE
     offsets_retention_check_interval_ms: int = 600_000
     offsets_topic_num_partitions: int = 50
@@ -43,6 +44,7 @@ _FIELD_OF_KEY = {
     "group.max.size": "max_size",
     "group.initial.rebalance.delay.ms": "initial_rebalance_delay_ms",
     "offset.metadata.max.bytes": "offset_metadata_max_bytes",
+    "offsets.commit.timeout.ms": "offsets_commit_timeout_ms",
     "offsets.retention.check.interval.ms": "offsets_retention_check_interval_ms",
     "offsets.topic.num.partitions": "offsets_topic_num_partitions",
 }

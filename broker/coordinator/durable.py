@@ -114,6 +114,10 @@ class DurableState:
             if not of_group:
                 del self.offsets[record.group_id]
 
+    def group_ids(self) -> list[str]:
+        """Every group that the log knows, in the order of the log."""
+        return list(dict.fromkeys([*self.generations, *self.offsets]))
+
     def offsets_of(self, group_id: str) -> dict[TopicPartition, OffsetAndMetadata]:
         """The group's committed offsets; empty when it has none. Not to be changed."""
         return self.offsets.get(group_id, {})

@@ -5,7 +5,7 @@ A group that is empty and has no offsets left is removed with them.
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Container
 from dataclasses import dataclass
 
 from broker.coordinator.durable import NO_TIMESTAMP, CoordinatorRecord, GroupRecord, OffsetAndMetadata, OffsetRecord
@@ -31,10 +31,12 @@ def expire_offsets(turn: Turn, group: Group) -> None:
     _remove(turn, group, expired)
 
 
-def remove_partitions(turn: Turn, group: Group, deleted: Collection[TopicPartition]) -> None:
+def remove_partitions(turn: Turn, group: Group, deleted: Container[TopicPartition]) -> None:
     """Tombstone the group's offsets for deleted partitions; a commit on its way is followed by its tombstone."""
-    committed = turn.shard.durable.offsets_of(group.group_id)
-    gone = [tp for tp in deleted if tp in committed or tp in group.pending_commits]
+    if group.state is GroupState.DEAD:
+        return
+    known = {**turn.shard.durable.offsets_of(group.group_id), **group.pending_commits}
+    gone = [tp for tp in known if tp in deleted]
     if gone:
         _remove(turn, group, gone)
 
@@ -107,3 +109,7 @@ class GroupRemoved:
         if shard.groups.get(self.group.group_id) is self.group:
             shard.rebuild(self.group.group_id, now.monotonic_ms)
         return Outcome()
+
+    def overdue(self, shard: Shard, now: Now) -> tuple[Outcome, Then | None]:
+        """Nobody waits; the group stays dead until its fate is known."""
+        return Outcome(), self

@@ -13,7 +13,7 @@ from broker.coordinator.durable import GroupRecord
 from broker.coordinator.group import Group, Member, ParkedJoin, Protocols
 from broker.coordinator.group_state import GroupState
 from broker.coordinator.offsets_log import RequestContext
-from broker.coordinator.outcome import Now, Outcome, Token
+from broker.coordinator.outcome import Now, Outcome, Then, Token
 from broker.coordinator.rebalance import (
     generation_response,
     maybe_complete_join,
@@ -273,3 +273,7 @@ class StaticMemberStored:
         group.update(member, *self.before)
         group.keep_alive(member, now.monotonic_ms)
         return turn.out
+
+    def overdue(self, shard: Shard, now: Now) -> tuple[Outcome, Then | None]:
+        """As when it was lost; committed later, the stored member is still found by its instance id."""
+        return self.resolve(shard, ErrorCode.REQUEST_TIMED_OUT, now), None

@@ -2,6 +2,11 @@
 
 Every load is an object of its own, and only the one that is still in charge of its partition when it ends is put in
 place: a late load of an older leader epoch changes nothing, and an unload ends a load by forgetting it.
+
+A new leader holds every committed record, but cannot tell yet which of its last ones are: its high watermark lags
+behind what its predecessor told clients. It reads the log to the end and serves once the watermark has come there.
+Before, an offset from the end could be told and then be lost with this leader, and one from the watermark could be
+older than what a client was told was committed (Kafka serves at once).
 """
 
 from __future__ import annotations
@@ -14,11 +19,11 @@ import trio
 
 from broker.coordinator.config import GroupConfig
 from broker.coordinator.loaded import LoadedPartition
-from broker.coordinator.loader import load
-from broker.coordinator.membership import adopt_groups
+from broker.coordinator.loader import adopt_groups, read_state, watch_deadlines
 from broker.coordinator.offsets_log import OffsetsLog
 from broker.coordinator.shard import Shard
 from broker.coordinator.timer import DeadlineTimer
+from broker.log.slices import TimeSlice
 from protocol.errors import ErrorCode, KafkaError
 from runtime.env import Clock
 
@@ -30,32 +35,42 @@ _log = structlog.get_logger(__name__)
 
 @dataclass(slots=True, eq=False)
 class _Load:
-    """A load under way, and what to do with the partition once it is there."""
+    """A load under way. ``leader_epoch`` moves on while we go on leading."""
 
     partition: int
     leader_epoch: int
     scope: trio.CancelScope = field(default_factory=trio.CancelScope)
-    then: list[Callable[[LoadedPartition], None]] = field(default_factory=list)
 
 
 class Leadership:
     """Partitions by number: loading, loaded, or another broker's.
 
     ``leader_epoch`` orders what the controller says, however late it is heard. None stands for a deleted replica, which
-    is unloaded whatever the epoch (KAFKA-16118); a partition created anew after that begins at epoch 0 again.
+    is unloaded whatever the epoch (KAFKA-16118, 19274); a partition created anew after that begins at epoch 0 again.
+    ``on_loaded`` is told of each partition that begins to serve.
     """
 
-    def __init__(self, config: GroupConfig, clock: Clock, log: OffsetsLog, timer: DeadlineTimer) -> None:
+    def __init__(
+        self,
+        config: GroupConfig,
+        clock: Clock,
+        log: OffsetsLog,
+        timer: DeadlineTimer,
+        on_loaded: Callable[[LoadedPartition], None],
+    ) -> None:
         self.loaded: dict[int, LoadedPartition] = {}
         self.is_closed = False
         self._config = config
         self._clock = clock
         self._log = log
         self._timer = timer
+        self._on_loaded = on_loaded
         self._loads: dict[int, _Load] = {}
         self._epochs: dict[int, int] = {}
         self._to_start: list[_Load] = []
         self._wake = trio.Event()
+        self._work = trio.Lock()
+        """Held by the one load that reads or builds: fifty slices in a row would be one of a tenth of a second."""
 
     @property
     def is_loading(self) -> bool:
@@ -69,21 +84,15 @@ class Leadership:
             return ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
         return self.loaded.get(partition, ErrorCode.NOT_COORDINATOR)
 
-    def when_loaded(self, action: Callable[[LoadedPartition], None]) -> None:
-        """Run ``action`` on every partition of ours: now, or once it is loaded."""
-        for loaded in list(self.loaded.values()):
-            action(loaded)
-        for loading in self._loads.values():
-            loading.then.append(action)
-
     def on_leader(self, partition: int, leader_epoch: int) -> None:
         """Load the partition unless this is old news, or we led it through the epoch before and have it all."""
         known_epoch = self._epochs.get(partition)
         if self.is_closed or (known_epoch is not None and leader_epoch <= known_epoch):
             return
         self._epochs[partition] = leader_epoch
-        is_ours = partition in self.loaded or partition in self._loads
-        if is_ours and known_epoch is not None and leader_epoch == known_epoch + 1:
+        ours = self.loaded.get(partition) or self._loads.get(partition)
+        if ours is not None and leader_epoch == ours.leader_epoch + 1:
+            ours.leader_epoch = leader_epoch
             return
         self._drop(partition, ErrorCode.NOT_COORDINATOR)
         loading = self._loads[partition] = _Load(partition, leader_epoch)
@@ -114,6 +123,8 @@ class Leadership:
         if loaded is not None:
             loaded.close(error)
 
+    # ------------------------------------------------------------ loading
+
     async def run(self) -> None:
         """Start loads as they are asked for, until cancelled."""
         async with trio.open_nursery() as nursery:
@@ -127,34 +138,37 @@ class Leadership:
 
     async def _load(self, loading: _Load) -> None:
         """Read the partition until it works or is not ours any more: there is nobody else to serve its groups."""
-        retry_s = FIRST_RETRY_S
+        pause_s = FIRST_RETRY_S
         with loading.scope:
-            while True:
-                shard = Shard(self._config)
+            while self._loads.get(loading.partition) is loading:
                 try:
-                    shard.durable = await load(self._log, loading.partition, self._clock.monotonic)
-                    break
+                    await self._load_once(loading)
+                    return
                 except (KafkaError, OSError) as error:
                     _log.error(
                         "cannot load a partition of the offsets topic; trying again",
                         topic_partition=loading.partition,
                         leader_epoch=loading.leader_epoch,
                         error=str(error),
-                        retry_s=retry_s,
+                        retry_s=pause_s,
                     )
-                    await trio.sleep(retry_s)
-                    retry_s = min(retry_s * 2, LAST_RETRY_S)
-            self._finish(loading, shard)
+                    await trio.sleep(pause_s)
+                    pause_s = min(pause_s * 2, LAST_RETRY_S)
 
-    def _finish(self, loading: _Load, shard: Shard) -> None:
-        if self._loads.get(loading.partition) is not loading:
-            return
-        del self._loads[loading.partition]
-        loaded = LoadedPartition(loading.partition, shard, self._log, self._timer, self._clock)
-        self.loaded[loading.partition] = loaded
-        turn = loaded.turn()
-        adopt_groups(turn)
-        for group_id in list(shard.groups):
-            loaded.schedule(group_id)
-        for action in loading.then:
-            action(loaded)
+    async def _load_once(self, loading: _Load) -> None:
+        partition = loading.partition
+        shard = Shard(self._config)
+        async with self._work:
+            shard.durable = await read_state(self._log, partition, loading.leader_epoch, TimeSlice(self._clock))
+        await self._log.wait_until_committed(partition, loading.leader_epoch)
+        async with self._work:
+            work = TimeSlice(self._clock)
+            loaded = LoadedPartition(partition, loading.leader_epoch, shard, self._log, self._timer, self._clock)
+            await adopt_groups(loaded, work)
+            if self._loads.get(partition) is not loading:
+                return
+            loaded.leader_epoch = loading.leader_epoch
+            del self._loads[partition]
+            self.loaded[partition] = loaded
+            self._on_loaded(loaded)
+            await watch_deadlines(loaded, work)

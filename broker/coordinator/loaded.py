@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from broker.coordinator.membership import on_deadlines, release_groups
 from broker.coordinator.offsets_log import OffsetsLog
-from broker.coordinator.outcome import Now, Outcome, Write
+from broker.coordinator.outcome import Now, Outcome, Then, Write, is_committed
 from broker.coordinator.records import encode
 from broker.coordinator.shard import Shard, Turn
 from broker.coordinator.timer import DeadlineTimer
@@ -25,22 +25,41 @@ def read_clock(clock: Clock, not_before_ms: int = 0) -> Now:
 
 @dataclass(slots=True, eq=False)
 class _InFlight:
-    """A write and, once it is known, its fate."""
+    """A write, what remains to be done once its fate is known, and the fate."""
 
     write: Write
+    then: Then | None
+    overdue_ms: int | None = None
+    """When whoever waits for it is answered without knowing; None once that was done."""
     error: ErrorCode | None = None
 
 
 class LoadedPartition:
     """Applies outcomes to one shard: append, then replay what was committed, then answer.
 
-    Fates are taken in the order of the writes, so the state goes through the same steps as the log.
+    Fates are taken in the order of the writes, so the state goes through the same steps as the log. A write that takes
+    too long is answered with REQUEST_TIMED_OUT and stays in line: it is in the log and may still be committed.
+
+    ``leader_epoch`` is the one that the shard is known to be right for, and the only one it is written in.
     """
 
-    __slots__ = ("_clock", "_in_flight", "_log", "_settling", "_timer", "is_closed", "partition", "shard")
+    __slots__ = (
+        "_clock",
+        "_in_flight",
+        "_log",
+        "_settling",
+        "_timer",
+        "is_closed",
+        "leader_epoch",
+        "partition",
+        "shard",
+    )
 
-    def __init__(self, partition: int, shard: Shard, log: OffsetsLog, timer: DeadlineTimer, clock: Clock) -> None:
+    def __init__(
+        self, partition: int, leader_epoch: int, shard: Shard, log: OffsetsLog, timer: DeadlineTimer, clock: Clock
+    ) -> None:
         self.partition = partition
+        self.leader_epoch = leader_epoch
         self.shard = shard
         self.is_closed = False
         self._log = log
@@ -58,12 +77,18 @@ class LoadedPartition:
         self._perform(turn.out)
         self.schedule(group_id)
 
-    def on_due(self, group_id: str, deadline_ms: int) -> None:
-        """The timer of a group fired."""
-        group = self.shard.groups.get(group_id)
-        if group is None or self.is_closed:
+    def on_due(self, group_id: str | None, deadline_ms: int) -> None:
+        """The timer of a group fired, or for None that of the writes."""
+        if self.is_closed:
             return
-        turn = Turn(self.shard, read_clock(self._clock, not_before_ms=deadline_ms))
+        now = read_clock(self._clock, not_before_ms=deadline_ms)
+        if group_id is None:
+            self._answer_overdue(now)
+            return
+        group = self.shard.groups.get(group_id)
+        if group is None:
+            return
+        turn = Turn(self.shard, now)
         on_deadlines(turn, group)
         self.carry_out(turn, group_id)
 
@@ -75,20 +100,20 @@ class LoadedPartition:
         self.is_closed = True
         turn = self.turn()
         release_groups(turn, error)
-        for group_id in self.shard.groups:
+        for group_id in [None, *self.shard.groups]:
             self._timer.cancel(self._timer_key(group_id))
         self._reply(turn.out)
         waiting, self._in_flight = self._in_flight, deque()
         for entry in waiting:
-            if entry.write.then is not None:
-                self._reply(entry.write.then.resolve(self.shard, error, turn.now))
+            if entry.then is not None:
+                self._reply(entry.then.resolve(self.shard, error, turn.now))
 
     # ------------------------------------------------------------ writes
 
     def _perform(self, out: Outcome) -> None:
         # Answers wake connections whose next requests may be decided at once: their writes come after these.
         for write in out.writes:
-            entry = _InFlight(write)
+            entry = _InFlight(write, write.then)
             self._in_flight.append(entry)
             if write.records:
                 self._append(entry)
@@ -100,7 +125,7 @@ class LoadedPartition:
     def _append(self, entry: _InFlight) -> None:
         try:
             records = [encode(record) for record in entry.write.records]
-            fate = self._log.append(self.partition, records)
+            fate = self._log.append(self.partition, self.leader_epoch, records)
         except EncodeError:
             # Flexible requests may carry names longer than the record formats can hold.
             entry.error = ErrorCode.MESSAGE_TOO_LARGE
@@ -113,6 +138,9 @@ class LoadedPartition:
             entry.error = ErrorCode.NONE if error is None else error.code
             self._settle()
 
+        if not fate.filled:
+            entry.overdue_ms = read_clock(self._clock).monotonic_ms + self.shard.config.offsets_commit_timeout_ms
+            self._timer.set(self._timer_key(None), entry.overdue_ms)
         fate.then(on_fate)
 
     def _settle(self) -> None:
@@ -122,15 +150,29 @@ class LoadedPartition:
         self._settling = True
         try:
             while self._in_flight and (error := self._in_flight[0].error) is not None:
-                write = self._in_flight.popleft().write
-                if error is ErrorCode.NONE:
-                    for record in write.records:
+                entry = self._in_flight.popleft()
+                if is_committed(error):
+                    for record in entry.write.records:
                         self.shard.durable.replay(record)
-                if write.then is not None:
-                    self._perform(write.then.resolve(self.shard, error, read_clock(self._clock)))
-                self.schedule(write.group_id)
+                if entry.then is not None:
+                    self._perform(entry.then.resolve(self.shard, error, read_clock(self._clock)))
+                self.schedule(entry.write.group_id)
         finally:
             self._settling = False
+
+    def _answer_overdue(self, now: Now) -> None:
+        """Answer the writes that wait for longer than ``offsets.commit.timeout.ms``, oldest first."""
+        for entry in list(self._in_flight):
+            if entry.overdue_ms is None:
+                continue
+            if entry.overdue_ms > now.monotonic_ms:
+                self._timer.set(self._timer_key(None), entry.overdue_ms)
+                return
+            entry.overdue_ms = None
+            if entry.then is not None:
+                out, entry.then = entry.then.overdue(self.shard, now)
+                self._perform(out)
+                self.schedule(entry.write.group_id)
 
     @staticmethod
     def _reply(out: Outcome) -> None:
@@ -140,7 +182,7 @@ class LoadedPartition:
 
     # ------------------------------------------------------------ time
 
-    def _timer_key(self, group_id: str) -> Hashable:
+    def _timer_key(self, group_id: str | None) -> Hashable:
         return self.partition, group_id
 
     def schedule(self, group_id: str) -> None:

@@ -2,20 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass, field
 
 import structlog
-import trio
 
 from broker.coordinator.durable import DurableState
+from broker.coordinator.loaded import LoadedPartition
+from broker.coordinator.membership import adopt_group
 from broker.coordinator.offsets_log import KeyValue, OffsetsLog
 from broker.coordinator.records import UnknownRecord, decode
+from broker.log.slices import TimeSlice
 from protocol.primitives import DecodeError
-
-MAX_SLICE_S = 0.002
-"""How long a slice of replay may hold the loop."""
-RECORDS_PER_CLOCK_READ = 32
 
 _log = structlog.get_logger(__name__)
 
@@ -50,15 +47,32 @@ class Replayer:
             )
 
 
-async def load(log: OffsetsLog, partition: int, monotonic: Callable[[], float]) -> DurableState:
+async def read_state(log: OffsetsLog, partition: int, leader_epoch: int, work: TimeSlice) -> DurableState:
     """Everything the partition's log says, replayed in order. What reading the log raises passes through."""
     replayer = Replayer(partition)
-    async for records in log.read_all(partition):
-        await trio.lowlevel.checkpoint()
-        started = monotonic()
-        for at, record in enumerate(records):
+    async for records in log.read_all(partition, leader_epoch):
+        for record in records:
             replayer.replay(record)
-            if at % RECORDS_PER_CLOCK_READ == 0 and monotonic() - started >= MAX_SLICE_S:
-                await trio.lowlevel.checkpoint()
-                started = monotonic()
+            if work.due():
+                await work.pause()
     return replayer.state
+
+
+async def adopt_groups(loaded: LoadedPartition, work: TimeSlice) -> None:
+    """Build the groups of a partition that was read."""
+    turn = loaded.turn()
+    for group_id in loaded.shard.durable.group_ids():
+        adopt_group(turn, group_id)
+        if work.due():
+            await work.pause()
+            turn = loaded.turn()
+
+
+async def watch_deadlines(loaded: LoadedPartition, work: TimeSlice) -> None:
+    """Let the timer look at every group of a partition that serves; sessions end by it."""
+    for group_id in list(loaded.shard.groups):
+        if loaded.is_closed:
+            return
+        loaded.schedule(group_id)
+        if work.due():
+            await work.pause()

@@ -116,17 +116,15 @@ def on_deadlines(turn: Turn, group: Group) -> None:
 # ---------------------------------------------------------------- hand-over
 
 
-def adopt_groups(turn: Turn) -> None:
-    """The partition is loaded: build its groups, start the sessions of their members.
+def adopt_group(turn: Turn, group_id: str) -> None:
+    """The partition is loaded: build one of its groups, start the sessions of its members.
 
     A group above ``group.max.size`` (set lower than it was) rebalances, which lets it shrink (KIP-389).
     """
-    durable = turn.shard.durable
-    for group_id in dict.fromkeys([*durable.generations, *durable.offsets]):
-        turn.shard.rebuild(group_id, turn.now.monotonic_ms)
-        group = turn.shard.groups[group_id]
-        if len(group.members) > turn.config.max_size:
-            prepare_rebalance(turn, group)
+    turn.shard.rebuild(group_id, turn.now.monotonic_ms)
+    group = turn.shard.groups[group_id]
+    if len(group.members) > turn.config.max_size:
+        prepare_rebalance(turn, group)
 
 
 def release_groups(turn: Turn, error: ErrorCode) -> None:

@@ -21,7 +21,7 @@ from broker.coordinator.durable import (
 from broker.coordinator.group import Group
 from broker.coordinator.group_state import GroupState
 from broker.coordinator.join import UNKNOWN_MEMBER_ID, check_member
-from broker.coordinator.outcome import Now, Outcome, Token
+from broker.coordinator.outcome import Now, Outcome, Then, Token
 from broker.coordinator.responses import offset_append_error
 from broker.coordinator.shard import Shard, Turn
 from broker.coordinator.subscription import CONSUMER_PROTOCOL_TYPE
@@ -160,17 +160,40 @@ class OffsetsStored:
     partitions: list[TopicPartition]
 
     def resolve(self, shard: Shard, error: ErrorCode, now: Now) -> Outcome:
-        turn = Turn(shard, now)
-        for tp in self.partitions:
-            self.group.commit_ended(tp)
+        out = CommitEnded(self.group, self.partitions).resolve(shard, error, now)
+        self._answer(out, error)
+        return out
+
+    def overdue(self, shard: Shard, now: Now) -> tuple[Outcome, Then | None]:
+        """The offsets stay pending: a stable fetch must not pass them by, nor may they outlive their group."""
+        out = Outcome()
+        self._answer(out, ErrorCode.REQUEST_TIMED_OUT)
+        return out, CommitEnded(self.group, self.partitions)
+
+    def _answer(self, out: Outcome, error: ErrorCode) -> None:
         if error is not ErrorCode.NONE:
             told = offset_append_error(error)
             for topic in self.response.topics:
                 for partition in topic.partitions:
                     if partition.error_code == ErrorCode.NONE:
                         partition.error_code = told
-        turn.out.reply(self.token, self.response)
-        return turn.out
+        out.reply(self.token, self.response)
+
+
+@dataclass(frozen=True, slots=True)
+class CommitEnded:
+    """A commit's fate is known, its answer was given before."""
+
+    group: Group
+    partitions: list[TopicPartition]
+
+    def resolve(self, shard: Shard, error: ErrorCode, now: Now) -> Outcome:
+        for tp in self.partitions:
+            self.group.commit_ended(tp)
+        return Outcome()
+
+    def overdue(self, shard: Shard, now: Now) -> tuple[Outcome, Then | None]:
+        return Outcome(), self
 
 
 # ---------------------------------------------------------------- fetch
@@ -264,8 +287,10 @@ class OffsetsDeleted:
     response: OffsetDeleteResponse
 
     def resolve(self, shard: Shard, error: ErrorCode, now: Now) -> Outcome:
-        turn = Turn(shard, now)
-        lost = error is not ErrorCode.NONE
-        response = OffsetDeleteResponse(error_code=offset_append_error(error)) if lost else self.response
-        turn.out.reply(self.token, response)
-        return turn.out
+        out = Outcome()
+        failed = error is not ErrorCode.NONE
+        out.reply(self.token, OffsetDeleteResponse(error_code=offset_append_error(error)) if failed else self.response)
+        return out
+
+    def overdue(self, shard: Shard, now: Now) -> tuple[Outcome, Then | None]:
+        return self.resolve(shard, ErrorCode.REQUEST_TIMED_OUT, now), None

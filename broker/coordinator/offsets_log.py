@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Iterable, Sequence
 from typing import Protocol, TypeAlias
 
 from broker.deferred import Deferred
@@ -15,21 +15,33 @@ KeyValue: TypeAlias = tuple[bytes, bytes | None]
 
 
 class OffsetsLog(Protocol):
-    """The partitions of ``__consumer_offsets`` this broker leads."""
+    """The partitions of ``__consumer_offsets`` this broker leads, each call in one leader epoch.
 
-    def append(self, partition: int, records: Sequence[KeyValue]) -> Deferred[KafkaError | None]:
+    A call in another epoch than the partition is led in fails: what a coordinator knows, it knows of the epoch it
+    loaded in. Leading on into the next epoch is not another leadership: what waits, waits on.
+    """
+
+    def append(self, partition: int, leader_epoch: int, records: Sequence[KeyValue]) -> Deferred[KafkaError | None]:
         """Append all records as one batch (acks=all, current time as timestamp).
 
-        Filled with None once the batch is committed (below the high watermark), or with the error that says it is not:
-        any error means the caller treats the records as never written. Must not raise.
+        Filled with None once the batch is committed (below the high watermark), or with the error for which it never
+        will be. NOT_ENOUGH_REPLICAS_AFTER_APPEND says that it is committed, but on fewer replicas than asked for. There
+        is no timeout: as long as nothing is known, the batch may still be committed. Must not raise.
         """
         ...
 
-    def read_all(self, partition: int) -> AsyncIterator[Sequence[KeyValue]]:
-        """Every record from the log start to the log end as of the call, in order, in slices.
+    def read_all(self, partition: int, leader_epoch: int) -> AsyncIterator[Iterable[KeyValue]]:
+        """Every record from the log start to the log end as of the call, in order, some at a time.
 
-        Control batches are left out. A slice is what one read returns (say 1 MiB of log at most). ``KafkaError`` or
-        ``OSError`` when the log cannot be read; the coordinator tries again.
+        Control batches are left out. ``KafkaError`` or ``OSError`` when the log cannot be read; the coordinator tries
+        again.
+        """
+        ...
+
+    async def wait_until_committed(self, partition: int, leader_epoch: int) -> None:
+        """Return when everything up to the log end as of the call is below the high watermark.
+
+        ``KafkaError`` when that will not happen in this leadership.
         """
         ...
 

@@ -22,11 +22,23 @@ class Now(NamedTuple):
     monotonic_ms: int
 
 
+def is_committed(error: ErrorCode) -> bool:
+    """Whether a write that ended like this is in the log for good; its error may still be the client's to know."""
+    return error in (ErrorCode.NONE, ErrorCode.NOT_ENOUGH_REPLICAS_AFTER_APPEND)
+
+
 class Then(Protocol):
     """What follows a write, as data: run once the write is known to be committed or lost."""
 
     def resolve(self, shard: Shard, error: ErrorCode, now: Now) -> Outcome:
-        """``error`` is NONE after the records were replayed; otherwise the log's own error, nothing having changed."""
+        """``error`` is the log's own, NONE for none. The records were replayed when ``is_committed(error)``."""
+        ...
+
+    def overdue(self, shard: Shard, now: Now) -> tuple[Outcome, Then | None]:
+        """``offsets.commit.timeout.ms`` is over: answer who waits, with REQUEST_TIMED_OUT. Once at most.
+
+        The write may still be committed. Returned with the answers is what remains to be done when that is known.
+        """
         ...
 
 

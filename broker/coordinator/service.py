@@ -9,13 +9,14 @@ from __future__ import annotations
 
 import random
 import uuid
-from collections.abc import Callable, Hashable, Iterable
+from collections.abc import Callable, Container, Hashable, Iterable
 from typing import TypeVar
 
 import trio
 
 from broker.coordinator import admin, expiry, fetch_response, join, membership, offsets, sync
 from broker.coordinator.config import GroupConfig
+from broker.coordinator.deletions import RecentDeletions
 from broker.coordinator.group import Group
 from broker.coordinator.leadership import Leadership
 from broker.coordinator.loaded import LoadedPartition
@@ -63,7 +64,8 @@ class GroupCoordinator:
         self._rng = rng
         self._topics = topics
         self._timer = DeadlineTimer(lambda: int(clock.monotonic() * 1000), self._on_due)
-        self._leadership = Leadership(config, clock, log, self._timer)
+        self._deletions = RecentDeletions()
+        self._leadership = Leadership(config, clock, log, self._timer, self._remove_deleted)
 
     # ------------------------------------------------------------ life
 
@@ -91,8 +93,10 @@ class GroupCoordinator:
 
     def on_partitions_deleted(self, partitions: Iterable[TopicPartition]) -> None:
         """Partitions left the cluster: tombstone the offsets committed for them."""
-        deleted = frozenset(partitions)
-        self._leadership.when_loaded(lambda loaded: _remove_partitions(loaded, deleted))
+        deleted = dict.fromkeys(partitions)
+        self._deletions.add(deleted)
+        for loaded in list(self._leadership.loaded.values()):
+            _remove_partitions(loaded, deleted)
 
     def partition_for(self, group_id: str) -> int:
         """The partition of the offsets topic that holds a group: FindCoordinator answers with its leader."""
@@ -106,11 +110,18 @@ class GroupCoordinator:
         if loaded is not None:
             loaded.on_due(group_id, deadline_ms)
 
+    def _remove_deleted(self, loaded: LoadedPartition) -> None:
+        """Tombstone what is committed for partitions deleted a short while ago: that may have been missed, or lost."""
+        gone = self._deletions.still_gone(self._topics)
+        if gone:
+            _remove_partitions(loaded, gone)
+
     async def _expire_offsets(self) -> None:
         while True:
             await trio.sleep(self._config.offsets_retention_check_interval_ms / 1000)
             for partition in list(self._leadership.loaded):
                 await self._expire_partition(partition)
+            self._deletions.age()
 
     async def _expire_partition(self, partition: int) -> None:
         loaded = self._leadership.loaded.get(partition)
@@ -120,6 +131,8 @@ class GroupCoordinator:
             if loaded is None or loaded.is_closed:
                 return
             _visit(loaded, group_id, expiry.expire_offsets)
+        if loaded is not None and not loaded.is_closed:
+            self._remove_deleted(loaded)
 
     # ------------------------------------------------------------ groups
 
@@ -275,7 +288,7 @@ def _visit(loaded: LoadedPartition, group_id: str, decide: Callable[[Turn, Group
     loaded.carry_out(turn, group_id)
 
 
-def _remove_partitions(loaded: LoadedPartition, deleted: frozenset[TopicPartition]) -> None:
+def _remove_partitions(loaded: LoadedPartition, deleted: Container[TopicPartition]) -> None:
     for group_id in list(loaded.shard.groups):
         _visit(loaded, group_id, lambda turn, group: expiry.remove_partitions(turn, group, deleted))
 

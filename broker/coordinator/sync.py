@@ -12,7 +12,7 @@ from broker.coordinator.durable import GroupRecord
 from broker.coordinator.group import Group, Member
 from broker.coordinator.group_state import GroupState
 from broker.coordinator.join import check_member
-from broker.coordinator.outcome import Now, Outcome, Token
+from broker.coordinator.outcome import Now, Outcome, Then, Token
 from broker.coordinator.rebalance import (
     maybe_complete_join,
     maybe_prepare_rebalance,
@@ -106,3 +106,7 @@ class AssignmentStored:
                 member.sync = None
                 group.keep_alive(member, now.monotonic_ms)
         return turn.out
+
+    def overdue(self, shard: Shard, now: Now) -> tuple[Outcome, Then | None]:
+        """As when it was lost; committed later, it is a generation that nobody ever learns of."""
+        return self.resolve(shard, ErrorCode.REQUEST_TIMED_OUT, now), None

@@ -113,6 +113,10 @@ class _Player:
     def do_fail(self, error: str) -> None:
         self.driver.settle(ErrorCode[error])
 
+    def do_overdue(self) -> None:
+        """The oldest write takes longer than ``offsets.commit.timeout.ms``."""
+        self.driver.overdue()
+
     def do_restart(self) -> None:
         """A new coordinator loads the log."""
         self.driver = self.driver.restarted()

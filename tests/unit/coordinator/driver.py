@@ -7,13 +7,13 @@
 from __future__ import annotations
 
 from collections import deque
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from broker.coordinator import admin, expiry, join, membership, offsets, sync
 from broker.coordinator.config import GroupConfig
 from broker.coordinator.durable import CoordinatorRecord, DurableState
-from broker.coordinator.outcome import Now, Outcome, Write
+from broker.coordinator.outcome import Now, Outcome, Write, is_committed
 from broker.coordinator.records import UnknownRecord, decode, encode
 from broker.coordinator.shard import Shard, Turn
 from protocol.errors import ErrorCode
@@ -94,7 +94,7 @@ class Driver:
     def settle(self, error: ErrorCode = ErrorCode.NONE) -> None:
         """Decide the fate of the oldest write."""
         write = self.in_flight.popleft()
-        if error is ErrorCode.NONE:
+        if is_committed(error):
             for record in write.records:
                 self.shard.durable.replay(record)
                 stored = decode(*encode(record))
@@ -102,6 +102,14 @@ class Driver:
                 self.log.append(stored)
         if write.then is not None:
             self.perform(write.then.resolve(self.shard, error, self.now))
+
+    def overdue(self) -> None:
+        """The oldest write takes too long."""
+        write = self.in_flight[0]
+        if write.then is not None:
+            out, then = write.then.overdue(self.shard, self.now)
+            self.in_flight[0] = replace(write, then=then)
+            self.perform(out)
 
     def settle_all(self) -> None:
         while self.in_flight:
@@ -129,7 +137,8 @@ class Driver:
         for record in self.log:
             successor.shard.durable.replay(record)
         successor.log = list(self.log)
-        membership.adopt_groups(successor.turn())
+        for group_id in successor.shard.durable.group_ids():
+            membership.adopt_group(successor.turn(), group_id)
         return successor
 
     def replayed(self) -> DurableState:

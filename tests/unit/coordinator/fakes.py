@@ -8,6 +8,7 @@ from collections.abc import AsyncIterator, Callable, Sequence
 import trio
 
 from broker.coordinator.offsets_log import KeyValue
+from broker.coordinator.outcome import is_committed
 from broker.deferred import Deferred
 from protocol.errors import ErrorCode, KafkaError
 
@@ -30,7 +31,10 @@ class LoopClock:
 
 
 class MemoryLog:
-    """Partitions of the offsets topic in lists. ``hold`` keeps appends waiting until ``settle``."""
+    """Partitions of the offsets topic in lists. ``hold`` keeps appends waiting until ``settle``.
+
+    ``epochs`` are the leader epochs the partitions are led in; one that is not there is led in any.
+    """
 
     def __init__(self) -> None:
         self.records: dict[int, list[KeyValue]] = {}
@@ -42,11 +46,17 @@ class MemoryLog:
         """Reads wait for it before their last slice."""
         self.waiting: deque[tuple[int, list[KeyValue], Deferred[KafkaError | None]]] = deque()
         self.reads = 0
+        self.epochs: dict[int, int] = {}
+        self.watermark: trio.Event | None = None
+        """The high watermark comes to the log end when it is set."""
 
-    def append(self, partition: int, records: Sequence[KeyValue]) -> Deferred[KafkaError | None]:
+    def append(self, partition: int, leader_epoch: int, records: Sequence[KeyValue]) -> Deferred[KafkaError | None]:
         if self.raises is not None:
             raise self.raises
         fate: Deferred[KafkaError | None] = Deferred()
+        if leader_epoch != self.epochs.get(partition, leader_epoch):
+            fate.fill(KafkaError(ErrorCode.FENCED_LEADER_EPOCH))
+            return fate
         self.waiting.append((partition, list(records), fate))
         if not self.hold:
             self.settle()
@@ -56,13 +66,15 @@ class MemoryLog:
         """Decide the fate of an append, the oldest by default."""
         partition, records, fate = self.waiting[at]
         del self.waiting[at]
-        if error is ErrorCode.NONE:
+        if is_committed(error):
             self.records.setdefault(partition, []).extend(records)
-            fate.fill(None)
-        else:
-            fate.fill(KafkaError(error))
+        fate.fill(None if error is ErrorCode.NONE else KafkaError(error))
 
-    async def read_all(self, partition: int) -> AsyncIterator[Sequence[KeyValue]]:
+    async def wait_until_committed(self, partition: int, leader_epoch: int) -> None:
+        if self.watermark is not None:
+            await self.watermark.wait()
+
+    async def read_all(self, partition: int, leader_epoch: int) -> AsyncIterator[Sequence[KeyValue]]:
         self.reads += 1
         records = list(self.records.get(partition, []))
         gate = self.gate

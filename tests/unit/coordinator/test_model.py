@@ -124,10 +124,19 @@ class GroupMachine(RuleBasedStateMachine):
         if member_id is not None:
             self.driver.leave((member_id, None))
 
-    @rule(lost=st.sampled_from([False, False, False, True]))
-    def settle(self, lost: bool) -> None:
+    @rule(
+        error=st.sampled_from(
+            [ErrorCode.NONE] * 4 + [ErrorCode.NOT_ENOUGH_REPLICAS, ErrorCode.NOT_ENOUGH_REPLICAS_AFTER_APPEND]
+        )
+    )
+    def settle(self, error: ErrorCode) -> None:
         if self.driver.in_flight:
-            self.driver.settle(ErrorCode.NOT_ENOUGH_REPLICAS if lost else ErrorCode.NONE)
+            self.driver.settle(error)
+
+    @rule()
+    def overdue(self) -> None:
+        if self.driver.in_flight:
+            self.driver.overdue()
 
     @rule(by_ms=st.sampled_from([1, 999, 999, 4_000, 4_000, 10_000]))
     def advance(self, by_ms: int) -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable
-from typing import Any
 
 import pytest
 import structlog
@@ -12,23 +11,17 @@ import trio
 import trio.testing
 
 from broker.coordinator.config import GroupConfig
-from broker.coordinator.durable import GroupRecord, OffsetAndMetadata, OffsetRecord, StableGeneration, StoredMember
-from broker.coordinator.loader import MAX_SLICE_S, load
+from broker.coordinator.durable import GroupRecord, OffsetRecord
+from broker.coordinator.loader import read_state
 from broker.coordinator.records import encode
 from broker.coordinator.service import GroupCoordinator
-from broker.deferred import Deferred
+from broker.log.slices import SLICE_S, TimeSlice
 from protocol.errors import ErrorCode, KafkaError
 from protocol.generated.delete_groups import DeleteGroupsRequest
 from protocol.generated.describe_groups import DescribeGroupsRequest
-from protocol.generated.heartbeat import HeartbeatRequest
-from protocol.generated.join_group import JoinGroupRequest, JoinGroupRequestProtocol
+from protocol.generated.join_group import JoinGroupRequest
 from protocol.generated.leave_group import LeaveGroupRequest, MemberIdentity
 from protocol.generated.list_groups import ListGroupsRequest
-from protocol.generated.offset_commit import (
-    OffsetCommitRequest,
-    OffsetCommitRequestPartition,
-    OffsetCommitRequestTopic,
-)
 from protocol.generated.offset_delete import OffsetDeleteRequest, OffsetDeleteRequestPartition, OffsetDeleteRequestTopic
 from protocol.generated.offset_fetch import (
     OffsetFetchRequest,
@@ -36,87 +29,25 @@ from protocol.generated.offset_fetch import (
     OffsetFetchRequestTopic,
     OffsetFetchRequestTopics,
 )
-from protocol.generated.sync_group import SyncGroupRequest, SyncGroupRequestAssignment
 from protocol.types import TopicPartition
+from tests.unit.coordinator.calls import (
+    GROUP,
+    commit,
+    commit_error,
+    fetched,
+    group_record,
+    heartbeat,
+    join,
+    offset_record,
+    stable_member,
+    sync,
+    value,
+)
 from tests.unit.coordinator.conftest import Running
 from tests.unit.coordinator.driver import Context
 from tests.unit.coordinator.fakes import EveryTopic, LoopClock, MemoryLog, pass_time
 
 pytestmark = pytest.mark.trio
-
-GROUP = "g"
-
-
-def offset_record(offset: int, group: str = GROUP, partition: int = 0) -> tuple[bytes, bytes | None]:
-    value = OffsetAndMetadata(offset, commit_timestamp_ms=1_600_000_000_000)
-    return encode(OffsetRecord(group, TopicPartition("t", partition), value))
-
-
-def group_record(generation_id: int = 3, group: str = GROUP) -> tuple[bytes, bytes | None]:
-    member = StoredMember("m-1", None, "c", "/127.0.0.1", 20_000, 10_000, b"", b"mine")
-    generation = StableGeneration("consumer", generation_id, "range", "m-1", 1_600_000_000_000, {"m-1": member})
-    return encode(GroupRecord(group, generation))
-
-
-def join(running: Running, member_id: str = "", version: int = 3) -> Deferred[Any]:
-    protocols = [JoinGroupRequestProtocol(name="range", metadata=b"")]
-    request = JoinGroupRequest(
-        group_id=GROUP,
-        session_timeout_ms=10_000,
-        rebalance_timeout_ms=20_000,
-        member_id=member_id,
-        protocol_type="consumer",
-        protocols=protocols,
-    )
-    return running.coordinator.join_group(Context(api_version=version), request)
-
-
-def sync(running: Running, member_id: str, generation: int) -> Deferred[Any]:
-    assignments = [SyncGroupRequestAssignment(member_id=member_id, assignment=b"mine")]
-    request = SyncGroupRequest(group_id=GROUP, generation_id=generation, member_id=member_id, assignments=assignments)
-    return running.coordinator.sync_group(Context(api_version=3), request)
-
-
-def commit(running: Running, offset: int, group: str = GROUP, topic: str = "t") -> Deferred[Any]:
-    partitions = [OffsetCommitRequestPartition(partition_index=0, committed_offset=offset)]
-    request = OffsetCommitRequest(group_id=group, topics=[OffsetCommitRequestTopic(name=topic, partitions=partitions)])
-    return running.coordinator.offset_commit(Context(), request)
-
-
-def heartbeat(running: Running, member_id: str, generation: int) -> int:
-    request = HeartbeatRequest(group_id=GROUP, generation_id=generation, member_id=member_id)
-    return int(value(running.coordinator.heartbeat(Context(), request)).error_code)
-
-
-def fetched(running: Running, group: str = GROUP, topic: str = "t") -> tuple[int, int]:
-    """Offset and error of partition 0; the error on top where there is one."""
-    topics = [OffsetFetchRequestTopic(name=topic, partition_indexes=[0])]
-    response = running.coordinator.offset_fetch(
-        Context(api_version=7), OffsetFetchRequest(group_id=group, topics=topics)
-    )
-    if response.error_code:
-        return -1, response.error_code
-    partition = response.topics[0].partitions[0]
-    return partition.committed_offset, partition.error_code
-
-
-def value(deferred: Deferred[Any]) -> Any:
-    assert deferred.filled
-    found: list[Any] = []
-    deferred.then(found.append)
-    return found[0]
-
-
-def commit_error(deferred: Deferred[Any]) -> int:
-    return int(value(deferred).topics[0].partitions[0].error_code)
-
-
-async def stable_member(running: Running) -> str:
-    joining = join(running)
-    await pass_time(3.001)
-    member_id: str = value(joining).member_id
-    assert value(sync(running, member_id, 1)).assignment == b"mine"
-    return member_id
 
 
 # ---------------------------------------------------------------- life of a group
@@ -383,15 +314,18 @@ async def test_a_failing_read_is_tried_again(running: Running, autojump_clock: t
 
 
 class SteppingClock:
-    """A clock that a replayed record costs ``step_s``, seen through the reads of the clock."""
+    """A clock on which a replayed record takes ``step_s``, seen through the reads of the clock."""
 
     def __init__(self, step_s: float) -> None:
         self.time = 0.0
         self.step_s = step_s
 
-    def __call__(self) -> float:
+    def monotonic(self) -> float:
         self.time += self.step_s
         return self.time
+
+    def now_ms(self) -> int:
+        return int(self.time * 1000)
 
 
 async def test_load_leaves_the_loop_to_others_every_two_milliseconds() -> None:
@@ -409,11 +343,11 @@ async def test_load_leaves_the_loop_to_others_every_two_milliseconds() -> None:
 
         async with trio.open_nursery() as nursery:
             nursery.start_soon(other)
-            await load(log, 0, SteppingClock(step_s))
+            await read_state(log, 0, 0, TimeSlice(SteppingClock(step_s)))
             done = True
         return turns
 
-    assert await turns_of_others(MAX_SLICE_S) > 10 * await turns_of_others(0)
+    assert await turns_of_others(SLICE_S) > 10 * await turns_of_others(0)
 
 
 async def test_kip_915_unknown_key_types_are_skipped_with_one_warning() -> None:
@@ -421,7 +355,7 @@ async def test_kip_915_unknown_key_types_are_skipped_with_one_warning() -> None:
     unknown = (b"\x00\x03\x00\x01x", b"?")
     log.records[0] = [unknown, offset_record(1), unknown, unknown, offset_record(2)]
     with structlog.testing.capture_logs() as logs:
-        state = await load(log, 0, trio.current_time)
+        state = await read_state(log, 0, 0, TimeSlice(LoopClock()))
     assert state.offsets[GROUP][TopicPartition("t", 0)].offset == 2
     assert [(entry["log_level"], entry["key_version"]) for entry in logs] == [("warning", 3)]
     assert len(log.records[0]) == 5
@@ -432,7 +366,7 @@ async def test_a_malformed_record_is_reported_and_the_rest_loaded() -> None:
     key, _ = offset_record(1)
     log.records[0] = [offset_record(1, "other"), (key, b"\x00\x03\x00"), offset_record(2, "third")]
     with structlog.testing.capture_logs() as logs:
-        state = await load(log, 0, trio.current_time)
+        state = await read_state(log, 0, 0, TimeSlice(LoopClock()))
     assert set(state.offsets) == {"other", "third"}
     assert [entry["log_level"] for entry in logs] == ["error"]
 
@@ -459,6 +393,7 @@ async def test_partitions_deleted_while_loading_are_removed_afterwards(
     gate = running.log.gate = trio.Event()
     running.coordinator.on_leader(0, 0)
     await trio.testing.wait_all_tasks_blocked()
+    running.topics.missing.add("t")
     running.coordinator.on_partitions_deleted([TopicPartition("t", 0)])
     gate.set()
     await trio.testing.wait_all_tasks_blocked()

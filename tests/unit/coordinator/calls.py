@@ -1,0 +1,96 @@
+"""Requests to a running coordinator, and records as its log holds them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from broker.coordinator.durable import GroupRecord, OffsetAndMetadata, OffsetRecord, StableGeneration, StoredMember
+from broker.coordinator.records import encode
+from broker.deferred import Deferred
+from protocol.generated.heartbeat import HeartbeatRequest
+from protocol.generated.join_group import JoinGroupRequest, JoinGroupRequestProtocol
+from protocol.generated.offset_commit import (
+    OffsetCommitRequest,
+    OffsetCommitRequestPartition,
+    OffsetCommitRequestTopic,
+)
+from protocol.generated.offset_fetch import OffsetFetchRequest, OffsetFetchRequestTopic
+from protocol.generated.sync_group import SyncGroupRequest, SyncGroupRequestAssignment
+from protocol.types import TopicPartition
+from tests.unit.coordinator.conftest import Running
+from tests.unit.coordinator.driver import Context
+from tests.unit.coordinator.fakes import pass_time
+
+GROUP = "g"
+
+
+def offset_record(offset: int, group: str = GROUP, partition: int = 0) -> tuple[bytes, bytes | None]:
+    value = OffsetAndMetadata(offset, commit_timestamp_ms=1_600_000_000_000)
+    return encode(OffsetRecord(group, TopicPartition("t", partition), value))
+
+
+def group_record(generation_id: int = 3, group: str = GROUP) -> tuple[bytes, bytes | None]:
+    member = StoredMember("m-1", None, "c", "/127.0.0.1", 20_000, 10_000, b"", b"mine")
+    generation = StableGeneration("consumer", generation_id, "range", "m-1", 1_600_000_000_000, {"m-1": member})
+    return encode(GroupRecord(group, generation))
+
+
+def join(running: Running, member_id: str = "", version: int = 3) -> Deferred[Any]:
+    protocols = [JoinGroupRequestProtocol(name="range", metadata=b"")]
+    request = JoinGroupRequest(
+        group_id=GROUP,
+        session_timeout_ms=10_000,
+        rebalance_timeout_ms=20_000,
+        member_id=member_id,
+        protocol_type="consumer",
+        protocols=protocols,
+    )
+    return running.coordinator.join_group(Context(api_version=version), request)
+
+
+def sync(running: Running, member_id: str, generation: int) -> Deferred[Any]:
+    assignments = [SyncGroupRequestAssignment(member_id=member_id, assignment=b"mine")]
+    request = SyncGroupRequest(group_id=GROUP, generation_id=generation, member_id=member_id, assignments=assignments)
+    return running.coordinator.sync_group(Context(api_version=3), request)
+
+
+def commit(running: Running, offset: int, group: str = GROUP, topic: str = "t") -> Deferred[Any]:
+    partitions = [OffsetCommitRequestPartition(partition_index=0, committed_offset=offset)]
+    request = OffsetCommitRequest(group_id=group, topics=[OffsetCommitRequestTopic(name=topic, partitions=partitions)])
+    return running.coordinator.offset_commit(Context(), request)
+
+
+def heartbeat(running: Running, member_id: str, generation: int) -> int:
+    request = HeartbeatRequest(group_id=GROUP, generation_id=generation, member_id=member_id)
+    return int(value(running.coordinator.heartbeat(Context(), request)).error_code)
+
+
+def fetched(running: Running, group: str = GROUP, topic: str = "t") -> tuple[int, int]:
+    """Offset and error of partition 0; the error on top where there is one."""
+    topics = [OffsetFetchRequestTopic(name=topic, partition_indexes=[0])]
+    response = running.coordinator.offset_fetch(
+        Context(api_version=7), OffsetFetchRequest(group_id=group, topics=topics)
+    )
+    if response.error_code:
+        return -1, response.error_code
+    partition = response.topics[0].partitions[0]
+    return partition.committed_offset, partition.error_code
+
+
+def value(deferred: Deferred[Any]) -> Any:
+    assert deferred.filled
+    found: list[Any] = []
+    deferred.then(found.append)
+    return found[0]
+
+
+def commit_error(deferred: Deferred[Any]) -> int:
+    return int(value(deferred).topics[0].partitions[0].error_code)
+
+
+async def stable_member(running: Running) -> str:
+    joining = join(running)
+    await pass_time(3.001)
+    member_id: str = value(joining).member_id
+    assert value(sync(running, member_id, 1)).assignment == b"mine"
+    return member_id
