@@ -105,7 +105,7 @@ class Partition:
         self._services = services
         self.role = Role.FOLLOWER
         self.term = 0
-        """Goes up whenever the role is taken anew: what was appended in an earlier term may be gone."""
+        """Goes up whenever it begins to lead: what was appended in an earlier term may be gone."""
         self.leader_id = -1
         self.leader_epoch = NO_EPOCH
         self.epoch_start_offset = 0
@@ -132,12 +132,15 @@ class Partition:
     # ------------------------------------------------------------ role
 
     def make_leader(self, leader_epoch: int, isr: Sequence[int], replicas: Sequence[int]) -> None:
-        """Lead from the log's end on in ``leader_epoch``; a leader that goes on leading keeps what it knows."""
-        goes_on = self.is_leader
-        if not goes_on:
+        """Lead from the log's end on in ``leader_epoch``.
+
+        A leader of the epoch before keeps what it knows of its followers. One that missed an epoch does not: another
+        led in it, and may have had them truncate.
+        """
+        if not self.is_leader:
             self.term += 1
         now = self._services.clock.monotonic()
-        known = self.progress if goes_on else {}
+        known = self.progress if self.is_leader and leader_epoch == self.leader_epoch + 1 else {}
         self.role = Role.LEADER
         self._set_epoch(self.local_id, leader_epoch, isr, replicas)
         self.progress = {}
@@ -155,8 +158,6 @@ class Partition:
 
     def make_follower(self, leader_id: int, leader_epoch: int, isr: Sequence[int], replicas: Sequence[int]) -> None:
         """Stop leading; requests for the partition are refused from here on."""
-        if self.is_leader:
-            self.term += 1
         self.role = Role.FOLLOWER
         self._set_epoch(leader_id, leader_epoch, isr, replicas)
         self.progress = {}

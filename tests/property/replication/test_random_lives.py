@@ -1,0 +1,205 @@
+"""Random lives of three replicas: what was acknowledged stays, and replicas agree below the watermark.
+
+The controller is a dumb one that elects cleanly: the ISR in ZooKeeper, an epoch for each change, a leader out of the
+ISR. Answers to AlterPartition may be lost, LeaderAndIsr may reach replicas late, brokers die as processes, and, as long
+as the others have what they had, as machines.
+"""
+
+from __future__ import annotations
+
+import os
+import random
+from itertools import pairwise
+from typing import NamedTuple
+
+import pytest
+import trio
+
+from broker.replication.delayed_produce import AwaitedAppend
+from broker.replication.isr import PendingIsr
+from protocol.errors import KafkaError
+from protocol.generated.produce import PartitionProduceResponse
+from tests.replica_world import LAG_S, ReplicaWorld
+
+REPLICAS = (1, 2, 3)
+
+
+class Sent(NamedTuple):
+    value: bytes
+    offset: int
+    awaited: AwaitedAppend
+
+
+class Life:
+    """The world, and a controller with a state znode."""
+
+    def __init__(self, seed: int) -> None:
+        self.world = ReplicaWorld(min_insync_replicas=2, seed=seed)
+        self.leader, self.epoch, self.isr = 1, 0, [1, 2, 3]
+        self.down: dict[int, None] = {}
+        self.told: dict[int, int] = {}
+        """Leader epoch each replica was last told of."""
+        self.sent: list[Sent] = []
+        self.acknowledged: dict[int, bytes] = {}
+        self.exposed = 0
+        """The highest offset a consumer could have read up to."""
+        self.number = 0
+        self.world.elect(1, 0, self.isr)
+        self.told = dict.fromkeys(REPLICAS, 0)
+
+    # ------------------------------------------------------------ what may happen
+
+    def produce(self, _: int) -> None:
+        if self.told.get(self.leader) != self.epoch or self.leader in self.down:
+            return
+        self.number += 1
+        value = b"%d" % self.number
+        try:
+            offset = self.world.append(self.leader, value, all_in_sync=True)
+        except KafkaError:
+            return
+        partition = self.world[self.leader].partition
+        awaited = AwaitedAppend(partition, offset + 1, PartitionProduceResponse(), all_in_sync=True)
+        self.sent.append(Sent(value, offset, awaited))
+
+    def fetch(self, which: int) -> None:
+        follower = REPLICAS[which % 3]
+        leader = self.world[follower].partition.leader_id
+        if follower in self.down or leader in self.down or leader in (-1, follower):
+            return
+        self.world.fetch(follower, leader)
+
+    def shrink(self, which: int) -> None:
+        self.world.clock.seconds += LAG_S + 1
+        self.world[REPLICAS[which % 3]].partition.shrink_isr()
+
+    def alter_partition(self, which: int) -> None:
+        """The controller deals with what a leader proposed; the answer may be lost."""
+        broker = REPLICAS[which % 3]
+        partition = self.world[broker].partition
+        pending = partition.pending_isr
+        if pending is None or broker in self.down:
+            return
+        if not self._write_isr(broker, pending):
+            return  # stale: the leader goes on waiting for a LeaderAndIsr
+        if which < 6:
+            partition.isr_committed(self.isr, self.world.version)
+
+    def _write_isr(self, broker: int, pending: PendingIsr) -> bool:
+        if broker != self.leader or pending.leader_epoch != self.epoch:
+            return False
+        if list(pending.isr) == self.isr:
+            return True  # the question was answered before, and the answer lost
+        if pending.partition_epoch != self.world.version or any(replica in self.down for replica in pending.isr):
+            return False
+        self.isr = list(pending.isr)
+        self.world.version += 1
+        return True
+
+    def elect(self, which: int) -> None:
+        """A leader change for no reason, to another member of the ISR."""
+        candidates = [replica for replica in self.isr if replica not in self.down]
+        if candidates:
+            self._new_epoch(candidates[which % len(candidates)], self.isr)
+
+    def tell(self, which: int) -> None:
+        """LeaderAndIsr as it stands reaches a replica."""
+        self._tell(REPLICAS[which % 3])
+
+    async def kill(self, which: int) -> None:
+        """A process dies; the machine with it only where the others lose nothing by that."""
+        broker = REPLICAS[which % 3]
+        if self.down:
+            return
+        await self.world[broker].restart(power_failure=which >= 6 and broker not in self.isr)
+        self.down[broker] = None
+        self.world.live.pop(broker)
+        self.told.pop(broker, None)
+        left = [replica for replica in self.isr if replica != broker]
+        if left:
+            self._new_epoch(left[0] if self.leader == broker else self.leader, left)
+
+    def come_back(self, _: int) -> None:
+        for broker in list(self.down):
+            del self.down[broker]
+            self.world.live[broker] = None
+            if self.isr == [broker] or self.leader == broker:
+                self._new_epoch(broker, self.isr)
+            self._tell(broker)
+
+    # ------------------------------------------------------------ consequences
+
+    def _new_epoch(self, leader: int, isr: list[int]) -> None:
+        self.leader, self.epoch, self.isr = leader, self.epoch + 1, list(isr)
+        self.world.version += 1
+        self._tell(leader)
+
+    def _tell(self, broker: int) -> None:
+        if broker not in self.down and self.told.get(broker) != self.epoch:
+            self.world.tell(broker, self.leader, self.epoch, self.isr)
+            self.told[broker] = self.epoch
+
+    def look(self) -> None:
+        """Collect acknowledgements, as the purgatory would; compare what must agree."""
+        for sent in self.sent:
+            if sent.awaited.is_done() and not sent.awaited.result.error_code:
+                self.acknowledged[sent.offset] = sent.value
+        self.sent = [sent for sent in self.sent if not sent.awaited.is_done()]
+        leader = self.world[self.leader]
+        if self.leader not in self.down and leader.partition.is_leader and self.told.get(self.leader) == self.epoch:
+            self.exposed = max(self.exposed, leader.log.high_watermark)
+            assert leader.log.log_end_offset >= self.exposed, "a leader without what consumers have read"
+            found = {offset: value for offset, _, value in leader.records()}
+            for offset, value in self.acknowledged.items():
+                assert found.get(offset) == value, f"offset {offset} was acknowledged"
+        up = [self.world[broker] for broker in REPLICAS if broker not in self.down]
+        for one, other in pairwise(up):
+            both = min(one.log.high_watermark, other.log.high_watermark)
+            assert one.records(both) == other.records(both)
+
+    def heal(self) -> None:
+        """Everybody is back and fetches: in the end all have the same."""
+        self.come_back(0)
+        for broker in REPLICAS:
+            self._tell(broker)
+        followers = [broker for broker in REPLICAS if broker != self.leader]
+        self.world.catch_up(self.leader, *followers)
+        self.look()
+        whole = self.world[self.leader].records()
+        assert all(self.world[broker].records() == whole for broker in followers)
+
+
+ACTIONS = (
+    *("produce", "fetch", "fetch", "fetch") * 3,
+    *("alter_partition", "tell", "shrink", "elect", "kill", "come_back", "alter_partition", "tell"),
+)
+LIVES = int(os.environ.get("ANABRANCH_REPLICA_LIVES", "60"))
+STEPS = 300
+
+
+async def live(seed: int, script: list[tuple[str, int]]) -> Life:
+    life = Life(seed)
+    for action, which in script:
+        step = getattr(life, action)
+        if action == "kill":
+            await step(which)
+        else:
+            step(which)
+        life.look()
+    life.heal()
+    return life
+
+
+@pytest.mark.parametrize("seed", range(LIVES))
+def test_nothing_acknowledged_is_lost(seed: int) -> None:
+    rng = random.Random(seed)
+    script = [(rng.choice(ACTIONS), rng.randrange(9)) for _ in range(STEPS)]
+    trio.run(live, seed, script)
+
+
+@pytest.mark.trio
+async def test_a_quiet_life_acknowledges() -> None:
+    """The property says nothing about a world in which nothing is ever acknowledged: this one does."""
+    script = [("produce", 0), ("fetch", 1), ("fetch", 2), ("fetch", 1), ("fetch", 2)] * 5
+    life = await live(1, script)
+    assert len(life.acknowledged) == 5

@@ -1,0 +1,153 @@
+"""Where a follower cuts its log (KIP-101, 279, 320, 595), each case named by what went wrong without it."""
+
+from __future__ import annotations
+
+import pytest
+
+from broker.replication.follower import Outcome
+from protocol.errors import ErrorCode
+from tests.replica_world import ReplicaWorld
+
+
+def test_a_follower_copies_its_leader() -> None:
+    world = ReplicaWorld()
+    world.elect(1, 0, [1, 2, 3])
+    for number in range(50):
+        world.append(1, b"%d" % number)
+    world.catch_up(1, 2, 3)
+    assert world[2].records() == world[3].records() == world[1].records()
+    assert world[2].log.leader_epoch_cache.entries == world[1].log.leader_epoch_cache.entries
+
+
+def test_a_deposed_leader_cuts_what_its_successor_never_had() -> None:
+    """KIP-101, scenario 2: both wrote at the same offset."""
+    world = ReplicaWorld()
+    world.elect(1, 0, [1, 2])
+    world.append(1, b"both")
+    world.catch_up(1, 2)
+    world.append(1, b"only 1")
+    world.elect(2, 1, [2])
+    world.append(2, b"only 2")
+    world.catch_up(2, 1)
+    assert world[1].values() == [b"both", b"only 2"]
+    assert world[1].log.leader_epoch_cache.entries == [(0, 0), (1, 1)]
+
+
+@pytest.mark.trio
+async def test_a_follower_that_restarts_keeps_what_is_committed() -> None:
+    """KIP-101, scenario 1: truncating to its own watermark, which lags, it would lose a record and then lead."""
+    world = ReplicaWorld()
+    world.elect(1, 0, [1, 2])
+    world.append(1, b"a", b"b")
+    world.fetch(2, 1, times=1)
+    world.fetch(2, 1)  # the leader commits; the follower has not heard of it
+    assert world[1].log.high_watermark == 2
+    await world[2].restart(power_failure=False)
+    assert world[2].log.high_watermark == 0
+    world.tell(2, 1, 0, [1, 2])
+    world.fetch(2, 1)
+    assert world[2].values() == [b"a", b"b"]
+
+
+def test_fast_leader_changes_leave_no_divergence() -> None:
+    """KIP-279 and KAFKA-6361: leaders that fail before anybody fetched from them."""
+    world = ReplicaWorld()
+    world.elect(1, 0, [1, 2, 3])
+    world.append(1, b"all")
+    world.catch_up(1, 2, 3)
+    world.elect(1, 1, [1, 2])
+    world.append(1, b"1 in 1")
+    world.elect(2, 2, [2, 1])
+    world.append(2, b"2 in 2", b"2 in 2 again")
+    world.elect(1, 3, [1])
+    world.append(1, b"1 in 3")
+    world.catch_up(1, 2, 3)
+    assert world[2].records() == world[3].records() == world[1].records()
+    assert world[1].values() == [b"all", b"1 in 1", b"1 in 3"]
+    assert world[2].log.leader_epoch_cache.entries == world[1].log.leader_epoch_cache.entries
+
+
+def test_a_leader_epoch_without_records_is_forgotten() -> None:
+    """Remembered, it would diverge from every later leader without end."""
+    world = ReplicaWorld()
+    world.elect(1, 0, [1, 2])
+    world.append(1, b"a")
+    world.catch_up(1, 2)
+    world.elect(1, 1, [1, 2])  # 1 leads in epoch 1 and writes nothing; 2 never hears of it
+    world.elect(2, 2, [2, 1])
+    world.append(2, b"b")
+    world.catch_up(2, 1)
+    assert world[1].values() == [b"a", b"b"]
+    assert world[1].log.leader_epoch_cache.entries == [(0, 0), (2, 1)]
+
+
+def test_a_diverging_follower_does_not_count() -> None:
+    """KAFKA-13141: its offset is of records that the leader does not have."""
+    world = ReplicaWorld()
+    world.elect(1, 0, [1, 2, 3])
+    world.append(1, b"a")
+    world.append(1, b"b")
+    world.elect(2, 1, [2, 1])
+    world.append(2, b"x")
+    world.ask(1, 2)
+    assert world[2].partition.progress[1].log_end_offset == -1
+    assert world[2].log.high_watermark == 0
+    world.catch_up(2, 1)
+    assert world[2].log.high_watermark == 1 and world[1].values() == [b"x"]
+
+
+def test_an_answer_of_an_earlier_epoch_is_not_appended() -> None:
+    world = ReplicaWorld()
+    world.elect(1, 0, [1, 2])
+    world.append(1, b"a")
+    followed, answer = world[2].followed, world.ask(2, 1)
+    assert followed is not None
+    world.elect(2, 1, [2])
+    assert not followed.is_current
+    world.elect(1, 2, [1, 2])
+    assert not followed.is_current, "another epoch is another follower, though the leader is the same"
+    assert answer.records
+
+
+def test_a_follower_of_an_old_epoch_is_fenced_and_of_a_new_one_waits() -> None:
+    world = ReplicaWorld()
+    world.elect(1, 1, [1, 2])
+    world.elect(1, 2, [1, 2], tell=[1])
+    assert world.fetch(2, 1) is Outcome.FENCED
+    world.elect(1, 3, [1, 2], tell=[2])
+    assert world.ask(2, 1).error_code == ErrorCode.UNKNOWN_LEADER_EPOCH
+    assert world.fetch(2, 1) is Outcome.RETRY_LATER
+
+
+def test_a_follower_below_the_leaders_log_starts_again_where_that_begins() -> None:
+    world = ReplicaWorld()
+    world.elect(1, 0, [1])
+    for number in range(20):
+        world.append(1, b"%d" % number)
+    world[1].log.delete_records_before(10)
+    world.catch_up(1, 2)
+    assert (world[2].log.log_start_offset, world[2].log.log_end_offset) == (10, 20)
+    assert world[2].records() == world[1].records()
+
+
+def test_the_log_start_of_the_leader_reaches_the_follower() -> None:
+    world = ReplicaWorld()
+    world.elect(1, 0, [1, 2])
+    for number in range(20):
+        world.append(1, b"%d" % number)
+    world.catch_up(1, 2)
+    world[1].log.delete_records_before(10)
+    world.fetch(2, 1)
+    assert world[2].log.log_start_offset == 10
+
+
+def test_a_follower_ahead_of_an_unclean_leader_goes_back_to_its_end() -> None:
+    world = ReplicaWorld()
+    world.elect(1, 0, [1])
+    world.append(1, b"a", b"b")
+    world.elect(3, 1, [3])  # unclean: 3 has nothing
+    world.catch_up(3, 1)
+    assert world[1].values() == []
+    world.append(3, b"c")
+    world.catch_up(3, 1)
+    assert world[1].records() == world[3].records() == [(0, 1, b"c")]

@@ -1,0 +1,270 @@
+"""A leader's in-sync replicas and watermark (KIP-497), and what acks=all is told."""
+
+from __future__ import annotations
+
+import pytest
+
+from broker.replication.delayed_produce import AwaitedAppend
+from protocol.errors import ErrorCode, KafkaError
+from protocol.generated.produce import PartitionProduceResponse
+from tests.replica_world import LAG_S, ReplicaWorld
+
+
+def test_the_watermark_waits_for_every_member_of_the_isr() -> None:
+    world = ReplicaWorld()
+    world.elect(1, 0, [1, 2, 3])
+    world.append(1, b"a", b"b")
+    assert world[1].log.high_watermark == 0
+    world.fetch(2, 1, times=2)
+    assert world[1].log.high_watermark == 0
+    world.fetch(3, 1)
+    assert world[1].log.high_watermark == 0, "a fetch says what the follower had before it"
+    world.fetch(3, 1)
+    assert world[1].log.high_watermark == 2
+
+
+def test_the_watermark_does_not_wait_for_a_replica_that_is_far_behind() -> None:
+    world = ReplicaWorld()
+    world.elect(1, 0, [1, 2])
+    world.append(1, b"a")
+    world.catch_up(1, 2)
+    assert world[1].log.high_watermark == 1
+
+
+def test_a_follower_learns_the_watermark_and_never_beyond_its_log() -> None:
+    world = ReplicaWorld()
+    world.elect(1, 0, [1, 2])
+    world.append(1, b"a")
+    world.catch_up(1, 2)
+    assert world[2].log.high_watermark == 1
+    world[3].partition.log.advance_high_watermark(1)
+    assert world[3].log.high_watermark == 0
+
+
+def test_a_pending_expansion_holds_the_watermark() -> None:
+    """KIP-497: from the moment it is asked for, the controller may have made the replica electable."""
+    world = ReplicaWorld()
+    world.elect(1, 0, [1, 2])
+    world.append(1, b"a")
+    world.catch_up(1, 2, 3)
+    leader = world[1].partition
+    assert leader.pending_isr is not None and sorted(leader.pending_isr.isr) == [1, 2, 3]
+    world.append(1, b"b")
+    world.clock.seconds += 2 * LAG_S
+    world.live.pop(3)
+    world.catch_up(1, 2)
+    assert world[1].log.high_watermark == 1, "replica 3 has not got it"
+    world.catch_up(1, 3)
+    assert world[1].log.high_watermark == 2
+
+
+def test_a_pending_shrink_waits_for_the_committed_isr() -> None:
+    """KAFKA-13091: the watermark moves when the shrink is committed, not before, and not only at the next fetch."""
+    world = ReplicaWorld()
+    world.elect(1, 0, [1, 2, 3])
+    world.append(1, b"a")
+    world.catch_up(1, 2)
+    world.clock.seconds += LAG_S + 1
+    world.fetch(2, 1)
+    leader = world[1].partition
+    leader.shrink_isr()
+    assert leader.pending_isr is not None and leader.pending_isr.isr == (1, 2)
+    assert world[1].log.high_watermark == 0
+    world.commit_isr(1)
+    assert world[1].log.high_watermark == 1 and leader.isr == (1, 2) and leader.pending_isr is None
+
+
+def test_a_refused_change_leaves_the_committed_isr_and_waits_before_the_next() -> None:
+    world = ReplicaWorld()
+    world.elect(1, 0, [1, 2])
+    world.catch_up(1, 2, 3)
+    leader = world[1].partition
+    pending = leader.pending_isr
+    assert pending is not None
+    leader.isr_refused(pending)
+    assert leader.pending_isr is None and leader.isr == (1, 2)
+    world.append(1, b"a")
+    world.catch_up(1, 2)
+    assert world[1].log.high_watermark == 1, "nobody waits for a replica that may not join"
+    world.fetch(3, 1, times=2)
+    assert leader.pending_isr is None
+    world.clock.seconds += 2
+    world.fetch(3, 1)
+    assert leader.pending_isr is not None
+
+
+def test_an_answer_that_was_overtaken_changes_nothing() -> None:
+    world = ReplicaWorld()
+    world.elect(1, 0, [1, 2])
+    world.catch_up(1, 2, 3)
+    leader = world[1].partition
+    old = leader.pending_isr
+    assert old is not None
+    world.elect(1, 1, [1, 2])
+    leader.isr_refused(old)
+    leader.isr_committed([1, 2, 3], leader.partition_epoch)
+    assert leader.isr == (1, 2)
+
+
+def test_a_replica_joins_only_with_all_that_is_committed_and_all_of_earlier_epochs() -> None:
+    world = ReplicaWorld()
+    world.elect(1, 0, [1])
+    world.append(1, b"a")
+    assert world[1].log.high_watermark == 1
+    world.fetch(2, 1)
+    assert world[1].partition.pending_isr is None, "it has nothing yet"
+    world.elect(1, 1, [1])
+    world.fetch(2, 1)
+    assert world[1].partition.pending_isr is not None
+
+
+def test_a_replica_without_all_of_earlier_epochs_does_not_join() -> None:
+    """The watermark of a new leader lags: beyond it there may be records that were acknowledged."""
+    world = ReplicaWorld()
+    world.elect(1, 0, [1, 2])
+    world.append(1, b"a")
+    world.fetch(2, 1)
+    world.fetch(3, 1)
+    world.append(1, b"b")
+    world.fetch(2, 1)
+    world.elect(2, 1, [2, 1])
+    assert (world[2].log.high_watermark, world[2].log.log_end_offset, world[3].log.log_end_offset) == (1, 2, 1)
+    world.fetch(3, 2)
+    assert world[2].partition.pending_isr is None, "it has all below the watermark, and not all"
+    world.fetch(3, 2)
+    assert world[2].partition.pending_isr is not None
+
+
+def test_a_dead_replica_does_not_join() -> None:
+    world = ReplicaWorld()
+    world.elect(1, 0, [1])
+    del world.live[2]
+    world.fetch(2, 1, times=3)
+    assert world[1].partition.pending_isr is None
+
+
+def test_under_load_a_follower_of_a_lone_leader_gets_into_the_isr() -> None:
+    """The watermark of a leader alone would move with each append, and a follower always be one fetch behind it."""
+    world = ReplicaWorld()
+    world.elect(1, 0, [1])
+    world.append(1, b"0")
+    for number in range(5):
+        answer = world.ask(2, 1)
+        world.append(1, b"%d" % number)  # more comes before the follower has taken the last
+        followed = world[2].followed
+        assert followed is not None
+        followed.take(world[2].log.log_end_offset, answer)
+    assert world[1].partition.pending_isr is not None
+
+
+def test_a_quiet_follower_is_not_lagging_and_one_that_stops_is() -> None:
+    world = ReplicaWorld()
+    world.elect(1, 0, [1, 2, 3])
+    world.append(1, b"a")
+    world.catch_up(1, 2, 3)
+    leader = world[1].partition
+    world.clock.seconds += 10 * LAG_S
+    leader.shrink_isr()
+    assert leader.pending_isr is None, "nothing was written: both have everything"
+    world.append(1, b"b")
+    leader.shrink_isr()
+    assert leader.pending_isr is None, "they had everything until now"
+    world.catch_up(1, 2)
+    world.clock.seconds += LAG_S + 1
+    leader.shrink_isr()
+    assert leader.pending_isr is not None and leader.pending_isr.isr == (1, 2)
+
+
+def test_a_follower_under_steady_load_stays_in_sync() -> None:
+    world = ReplicaWorld()
+    world.elect(1, 0, [1, 2])
+    for _ in range(20):
+        world.append(1, b"x")
+        world.clock.seconds += LAG_S / 4
+        world.fetch(2, 1)
+        world[1].partition.shrink_isr()
+        assert world[1].partition.pending_isr is None
+
+
+def test_acks_all_needs_min_insync_replicas() -> None:
+    world = ReplicaWorld(min_insync_replicas=2)
+    world.elect(1, 0, [1])
+    with pytest.raises(KafkaError) as refused:
+        world.append(1, b"a", all_in_sync=True)
+    assert refused.value.code is ErrorCode.NOT_ENOUGH_REPLICAS
+    world.append(1, b"a")
+
+
+def _awaited(world: ReplicaWorld, offset: int, *, all_in_sync: bool = True) -> AwaitedAppend:
+    return AwaitedAppend(world[1].partition, offset + 1, PartitionProduceResponse(), all_in_sync=all_in_sync)
+
+
+def test_acks_all_is_told_when_the_isr_shrank_after_the_append() -> None:
+    world = ReplicaWorld(min_insync_replicas=2)
+    world.elect(1, 0, [1, 2])
+    awaited = _awaited(world, world.append(1, b"a", all_in_sync=True))
+    assert not awaited.is_done()
+    world.clock.seconds += LAG_S + 1
+    world[1].partition.shrink_isr()
+    world.commit_isr(1)
+    assert awaited.is_done() and awaited.result.error_code == ErrorCode.NOT_ENOUGH_REPLICAS_AFTER_APPEND
+
+
+def test_a_leader_that_was_deposed_in_between_acknowledges_nothing_of_before() -> None:
+    """Another leader may have put other records at the offset, and those are what the watermark has passed."""
+    world = ReplicaWorld()
+    world.elect(1, 0, [1, 2, 3])
+    awaited = _awaited(world, world.append(1, b"a"))
+    world.elect(2, 1, [2, 3])
+    world.append(2, b"other")
+    world.catch_up(2, 1, 3)
+    world.elect(1, 2, [1, 2, 3])
+    world.catch_up(1, 2, 3)
+    assert world[1].log.high_watermark == 1 and world[1].values() == [b"other"]
+    assert awaited.is_done() and awaited.result.error_code == ErrorCode.NOT_LEADER_OR_FOLLOWER
+
+
+def test_a_leader_that_goes_on_in_a_new_epoch_acknowledges_what_came_before() -> None:
+    world = ReplicaWorld()
+    world.elect(1, 0, [1, 2, 3])
+    awaited = _awaited(world, world.append(1, b"a"))
+    world.elect(1, 1, [1, 2])
+    world.catch_up(1, 2)
+    assert awaited.is_done() and not awaited.result.error_code
+
+
+def test_a_leader_that_missed_an_epoch_knows_nothing_of_its_followers() -> None:
+    """In the epoch it never heard of, a follower was told to truncate what it had fetched before."""
+    world = ReplicaWorld()
+    world.elect(1, 0, [1, 2, 3])
+    world.append(1, b"a")
+    world.fetch(2, 1, times=2)
+    world.elect(3, 1, [1, 2, 3], tell=[2, 3])
+    world.fetch(2, 3)
+    assert world[2].values() == []
+    world.elect(1, 2, [1, 2], tell=[1])
+    assert world[1].log.high_watermark == 0, "replica 2 has nothing of it any more"
+
+
+def test_flush_on_ack_counts_what_is_on_disk_at_the_leader() -> None:
+    world = ReplicaWorld(flushes_on_ack=True)
+    world.elect(1, 0, [1, 2])
+    offset = world.append(1, b"a")
+    assert world[1].services.to_flush == [world[1].partition]
+    one, every = _awaited(world, offset, all_in_sync=False), _awaited(world, offset)
+    world.catch_up(1, 2)
+    assert world[1].log.high_watermark == 0 and not one.is_done() and not every.is_done()
+    world[1].log.recovery_point = world[1].log.log_end_offset  # the sync is over
+    world[1].partition.flushed()
+    assert world[1].log.high_watermark == 1 and one.is_done() and every.is_done()
+
+
+def test_a_log_that_cannot_be_synced_acknowledges_nothing() -> None:
+    world = ReplicaWorld(flushes_on_ack=True)
+    world.elect(1, 0, [1])
+    awaited = _awaited(world, world.append(1, b"a"))
+    world[1].partition.fail()
+    assert awaited.is_done() and awaited.result.error_code == ErrorCode.KAFKA_STORAGE_ERROR
+    with pytest.raises(KafkaError) as refused:
+        world.append(1, b"b")
+    assert refused.value.code is ErrorCode.KAFKA_STORAGE_ERROR
