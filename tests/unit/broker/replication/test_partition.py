@@ -125,9 +125,11 @@ def test_a_replica_without_all_of_earlier_epochs_does_not_join() -> None:
     world.append(1, b"a")
     world.fetch(2, 1)
     world.fetch(3, 1)
+    del world.live[3]  # nobody waits for it
     world.append(1, b"b")
     world.fetch(2, 1)
-    world.elect(2, 1, [2, 1])
+    world.elect(2, 1, [2, 1], tell=[1, 2, 3])
+    world.live[3] = None
     assert (world[2].log.high_watermark, world[2].log.log_end_offset, world[3].log.log_end_offset) == (1, 2, 1)
     world.fetch(3, 2)
     assert world[2].partition.pending_isr is None, "it has all below the watermark, and not all"
