@@ -123,9 +123,9 @@ def test_a_replica_without_all_of_earlier_epochs_does_not_join() -> None:
     world = ReplicaWorld()
     world.elect(1, 0, [1, 2])
     world.append(1, b"a")
-    world.fetch(2, 1)
-    world.fetch(3, 1)
     del world.live[3]  # nobody waits for it
+    world.fetch(2, 1, times=2)
+    world.fetch(3, 1)
     world.append(1, b"b")
     world.fetch(2, 1)
     world.elect(2, 1, [2, 1], tell=[1, 2, 3])
