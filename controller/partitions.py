@@ -17,11 +17,12 @@ from zk_schemas.partition_state import PartitionState
 
 @dataclass(frozen=True, slots=True)
 class StateChange:
-    """The new state of a partition; ``create``: it has no znode yet."""
+    """The new state of a partition; ``create``: it has no znode yet; ``isr_only``: its leader asked for it."""
 
     tp: TopicPartition
     state: PartitionState
     create: bool = False
+    isr_only: bool = False
 
 
 def elections_after_broker_change(context: Context) -> list[StateChange]:
@@ -106,4 +107,7 @@ def _apply(context: Context, change: StateChange, version: int, incarnation: int
         partition.incarnation = incarnation
     led = change.state.leader >= 0
     partition.status = partition.status.enter(PartitionStatus.ONLINE if led else PartitionStatus.OFFLINE)
-    context.batch.leader_and_isr(change.tp, is_new=change.create)
+    if change.isr_only:
+        context.batch.metadata([change.tp])
+    else:
+        context.batch.leader_and_isr(change.tp, is_new=change.create)

@@ -12,7 +12,6 @@ from controller.context import Context
 from controller.events import TopicChanged, TopicsChanged
 from controller.image import PartitionImage, TopicImage
 from controller.partitions import first_elections, write_states
-from controller.replication_policy import replication_refusal
 from controller.states import PartitionStatus
 from controller.store import ControllerMovedError, ImageStaleError
 from runtime.env import SetOp, Znode
@@ -119,18 +118,13 @@ async def _load_topic(context: Context, name: str) -> None:
 
 
 def _decode(name: str, found: Znode) -> TopicZnode | None:
-    """The topic, or None with the reason logged when it is malformed or asks for what is not there yet."""
+    """The topic, or None with the reason logged when it is malformed."""
     path = paths.topic(name)
     try:
-        znode = TopicZnode.decode(path, found.data)
-        for index, replicas in znode.partitions.items():
-            refusal = replication_refusal(len(replicas))
-            if refusal is not None:
-                raise MalformedZnodeError(path, f"partitions.{index}", refusal)
+        return TopicZnode.decode(path, found.data)
     except MalformedZnodeError as error:
         _log.error("%s; the topic is left as it is", error)
         return None
-    return znode
 
 
 def _edit_refusal(known: TopicZnode, edited: TopicZnode) -> str | None:

@@ -12,7 +12,6 @@ from collections import Counter
 from controller.admin.outcome import Outcome, Wait
 from controller.assignment import assign_replicas
 from controller.context import Context
-from controller.replication_policy import granted_replication_factor, replication_refusal
 from controller.store import ImageStaleError
 from controller.topic_names import colliding, name_problem
 from controller.topics import new_topic_id
@@ -124,8 +123,7 @@ def _assignment(context: Context, topic: CreatableTopic) -> dict[int, list[int]]
         return dict(sorted(given.items()))
     config = context.config
     partitions = config.num_partitions if topic.num_partitions == _NOT_GIVEN else topic.num_partitions
-    asked = config.default_replication_factor if topic.replication_factor == _NOT_GIVEN else topic.replication_factor
-    factor = granted_replication_factor(topic.name, asked)
+    factor = config.default_replication_factor if topic.replication_factor == _NOT_GIVEN else topic.replication_factor
     if partitions <= 0:
         raise KafkaError(ErrorCode.INVALID_PARTITIONS, "Number of partitions must be larger than 0.")
     if factor <= 0:
@@ -136,9 +134,6 @@ def _assignment(context: Context, topic: CreatableTopic) -> dict[int, list[int]]
             ErrorCode.INVALID_REPLICATION_FACTOR,
             f"Replication factor: {factor} larger than available brokers: {len(brokers)}.",
         )
-    refusal = replication_refusal(factor)
-    if refusal is not None:
-        raise KafkaError(ErrorCode.INVALID_REPLICATION_FACTOR, refusal)
     start_index, shift = context.rng.randrange(len(brokers)), context.rng.randrange(len(brokers))
     return assign_replicas(brokers, partitions, factor, start_index=start_index, shift=shift)
 
@@ -168,9 +163,6 @@ def check_assignment(context: Context, assignment: dict[int, list[int]], first: 
                 ErrorCode.INVALID_REPLICA_ASSIGNMENT,
                 f"Partition {partition} names brokers that are not live: {unknown}.",
             )
-    refusal = replication_refusal(factors.pop())
-    if refusal is not None:
-        raise KafkaError(ErrorCode.INVALID_REPLICA_ASSIGNMENT, refusal)
 
 
 async def _write(context: Context, name: str, znode: TopicZnode, config: dict[str, str]) -> None:

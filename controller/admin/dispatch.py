@@ -6,6 +6,7 @@ from collections.abc import Awaitable, Callable
 from typing import Any
 
 from controller.admin.alter_configs import alter_configs, incremental_alter_configs
+from controller.admin.alter_partition import alter_partition
 from controller.admin.create_partitions import create_partitions
 from controller.admin.create_topics import create_topics
 from controller.admin.delete_topics import delete_topics
@@ -15,6 +16,7 @@ from controller.context import Context
 from protocol.api_keys import API, ApiKey
 from protocol.errors import ErrorCode
 from protocol.generated.alter_configs import AlterConfigsResourceResponse, AlterConfigsResponse
+from protocol.generated.alter_partition import AlterPartitionResponse
 from protocol.generated.api_versions import ApiVersion, ApiVersionsResponse
 from protocol.generated.controlled_shutdown import ControlledShutdownResponse
 from protocol.generated.create_partitions import CreatePartitionsResponse, CreatePartitionsTopicResult
@@ -37,6 +39,7 @@ HANDLERS: dict[int, Handler] = {
     ApiKey.ALTER_CONFIGS: alter_configs,
     ApiKey.CREATE_PARTITIONS: create_partitions,
     ApiKey.INCREMENTAL_ALTER_CONFIGS: incremental_alter_configs,
+    ApiKey.ALTER_PARTITION: alter_partition,
 }
 
 
@@ -57,6 +60,8 @@ def error_response(api_key: int, request: Any, code: ErrorCode, message: str | N
     error: dict[str, Any] = {"error_code": code, "error_message": message}
     if api_key == ApiKey.CONTROLLED_SHUTDOWN:
         return ControlledShutdownResponse(error_code=code)
+    if api_key == ApiKey.ALTER_PARTITION:
+        return AlterPartitionResponse(error_code=code)
     if api_key == ApiKey.CREATE_TOPICS:
         names = dict.fromkeys(topic.name for topic in request.topics)
         return CreateTopicsResponse(topics=[CreatableTopicResult(name=name, configs=[], **error) for name in names])

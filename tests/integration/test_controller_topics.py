@@ -87,7 +87,6 @@ async def test_a_created_topic_is_served_by_every_broker_when_the_answer_comes(w
         (creation("t", partitions=0), ErrorCode.INVALID_PARTITIONS),
         (creation("t", replication_factor=0), ErrorCode.INVALID_REPLICATION_FACTOR),
         (creation("t", replication_factor=4), ErrorCode.INVALID_REPLICATION_FACTOR),
-        (creation("t", replication_factor=2), ErrorCode.INVALID_REPLICATION_FACTOR),
         (creation("t", configs=[CreatableTopicConfig(name="no.such.key", value="1")]), ErrorCode.INVALID_CONFIG),
         (creation("t", configs=[CreatableTopicConfig(name="retention.ms", value="-2")]), ErrorCode.INVALID_CONFIG),
         (creation("t", configs=[CreatableTopicConfig(name="retention.ms", value=None)]), ErrorCode.INVALID_CONFIG),
@@ -128,11 +127,6 @@ async def test_minus_one_means_the_controllers_defaults(nursery: trio.Nursery, a
     await world.start_broker(1)
     await world.until(lambda: world.brokers[1].requests)
     assert (await world.request(creation("t", -1, -1))).topics[0].num_partitions == 4
-
-
-async def test_internal_topics_get_the_replicas_there_are(world: World) -> None:
-    response = await world.request(creation("__consumer_offsets", 50, 3))
-    assert (response.topics[0].error_code, response.topics[0].replication_factor) == (ErrorCode.NONE, 1)
 
 
 async def test_validate_only_writes_nothing(world: World) -> None:

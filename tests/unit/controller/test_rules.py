@@ -9,7 +9,6 @@ import trio
 
 from controller.config import ControllerConfig, gather
 from controller.events import AdminCall, BrokersChanged, EventQueue, TopicChanged
-from controller.replication_policy import replication_refusal
 from controller.states import (
     VALID_PREVIOUS_PARTITION_STATUSES,
     VALID_PREVIOUS_REPLICA_STATUSES,
@@ -71,11 +70,6 @@ def test_invalid_names(name: str) -> None:
 )
 def test_names_that_collide_in_metrics(name: str, existing: list[str], collision: str | None) -> None:
     assert colliding(name, existing) == collision
-
-
-def test_one_replica_only_until_there_are_followers() -> None:
-    assert replication_refusal(1) is None
-    assert "2" in (replication_refusal(2) or "")
 
 
 def test_topic_ids_never_begin_with_a_dash() -> None:

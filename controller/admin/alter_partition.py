@@ -1,0 +1,93 @@
+"""AlterPartition (56), version 0: a leader asks for another ISR of partitions it leads (KIP-497).
+
+The ISR changes, the leader epoch does not: the leader learns the new partition epoch from the answer, everybody else
+from UpdateMetadata. Answered after the write. The epochs are compared before the ISR is judged, so a leader that is
+told INVALID_REQUEST or INELIGIBLE_REPLICA knows that nothing was written since the state it knows.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+
+from controller.admin.outcome import Outcome
+from controller.context import Context
+from controller.image import PartitionImage
+from controller.partitions import StateChange, write_states
+from protocol.errors import ErrorCode
+from protocol.generated.alter_partition import (
+    AlterPartitionRequest,
+    AlterPartitionResponse,
+    AlterPartitionResponsePartitionData,
+    AlterPartitionResponseTopicData,
+    PartitionData,
+)
+from protocol.types import TopicPartition
+
+
+async def alter_partition(context: Context, request: AlterPartitionRequest, version: int) -> Outcome:
+    """Raises ``ControllerMovedError``, ``ImageStaleError``."""
+    image = context.image
+    broker = image.brokers.get(request.broker_id)
+    if broker is None or request.broker_epoch < broker.epoch:
+        return Outcome(AlterPartitionResponse(error_code=ErrorCode.STALE_BROKER_EPOCH))
+    changes: dict[TopicPartition, StateChange] = {}
+    answers: dict[TopicPartition, AlterPartitionResponsePartitionData] = {}
+    for topic in request.topics:
+        for asked in topic.partitions:
+            tp = TopicPartition(topic.name, asked.partition_index)
+            answer = answers[tp] = AlterPartitionResponsePartitionData(partition_index=asked.partition_index)
+            found = None if tp.topic in image.deletions else image.partition(tp)
+            if found is None or found.state is None:
+                answer.error_code = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+                continue
+            replicas = image.topics[tp.topic].replicas(tp.partition)
+            answer.error_code = judge(found, replicas, image.live_ids(), request.broker_id, asked)
+            if answer.error_code == ErrorCode.NONE and list(asked.new_isr) != found.state.isr:
+                state = found.state.replace(isr=list(asked.new_isr), controller_epoch=image.controller_epoch)
+                changes[tp] = StateChange(tp, state, isr_only=True)
+    await write_states(context, list(changes.values()))
+    return Outcome(_response(context, request, answers))
+
+
+def judge(
+    partition: PartitionImage, replicas: Sequence[int], eligible: Collection[int], sender: int, asked: PartitionData
+) -> ErrorCode:
+    """Whether an ISR may be written; NONE too for one that is there already, asked for by the same leader."""
+    state = partition.state
+    assert state is not None
+    if sender != state.leader or asked.leader_epoch != state.leader_epoch:
+        return ErrorCode.FENCED_LEADER_EPOCH
+    new_isr = list(asked.new_isr)
+    if asked.current_isr_version < partition.epoch and new_isr == state.isr:
+        return ErrorCode.NONE  # the answer was lost
+    if asked.current_isr_version != partition.epoch:
+        return ErrorCode.INVALID_UPDATE_VERSION
+    if sender not in new_isr or len(set(new_isr)) != len(new_isr) or not set(new_isr) <= set(replicas):
+        return ErrorCode.INVALID_REQUEST
+    joining = [replica for replica in new_isr if replica not in state.isr]
+    if any(replica not in eligible for replica in joining):
+        return ErrorCode.INELIGIBLE_REPLICA  # KAFKA-14140
+    return ErrorCode.NONE
+
+
+def _response(
+    context: Context,
+    request: AlterPartitionRequest,
+    answers: dict[TopicPartition, AlterPartitionResponsePartitionData],
+) -> AlterPartitionResponse:
+    for tp, answer in answers.items():
+        partition = context.image.partition(tp)
+        if not answer.error_code and partition is not None and partition.state is not None:
+            answer.leader_id = partition.state.leader
+            answer.leader_epoch = partition.state.leader_epoch
+            answer.isr = list(partition.state.isr)
+            answer.current_isr_version = partition.epoch
+    return AlterPartitionResponse(
+        topics=[
+            AlterPartitionResponseTopicData(
+                name=topic.name,
+                partitions=[answers[TopicPartition(topic.name, asked.partition_index)] for asked in topic.partitions],
+            )
+            for topic in request.topics
+        ]
+    )
