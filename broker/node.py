@@ -115,6 +115,7 @@ class Node:
             env.network,
             self.nursery,
             self._replication_address,
+            lambda: self.broker_epoch,
             self.follower_throttle,
         )
         return ReplicaManager(config.broker_id, self.logs, self.metadata, self.dynamic, self, services, fetchers)

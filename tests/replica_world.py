@@ -133,6 +133,7 @@ class ReplicaWorld:
         self.min_insync_replicas = min_insync_replicas
         self.live = dict.fromkeys(range(1, count + 1))
         self.replicas = {id: Replica(self, id, flushes_on_ack) for id in self.live}
+        self.broker_epochs = dict.fromkeys(self.live, 1)
         self.version = 0
         self._throttle = ReplicationQuota(0, self.clock, lambda: UNLIMITED, lambda _topic: [])
 
@@ -178,10 +179,12 @@ class ReplicaWorld:
         plan = FetchPlan()
         plan.want(KEY)
         config = FetcherConfig(follower, 1 << 20, 1, 1 << 20, 0, 1.0, 30.0, flushes=False)
-        request, _ = plan.request({KEY: followed}, config, 0)
+        request, _ = plan.request({KEY: followed}, config, self.broker_epochs[follower], 0)
         target = FetchTarget(Purgatory(self.clock))
         target.add(request)
-        limits = ReadLimits(follower, 1 << 20, read_committed=False, full=True, reports_divergence=True)
+        limits = ReadLimits(
+            follower, request.replica_epoch, 1 << 20, read_committed=False, full=True, reports_divergence=True
+        )
         read = FetchRead(self[leader], self._throttle, target, limits)  # type: ignore[arg-type]
         read.run()
         # Over the wire and back: what the follower gets is bytes.

@@ -26,6 +26,7 @@ def handle(ctx: RequestContext, request: FetchRequest) -> Answer:
     is_follower = request.replica_id >= 0
     limits = ReadLimits(
         replica_id=request.replica_id,
+        replica_epoch=request.replica_epoch,
         max_bytes=request.max_bytes
         if is_follower
         else min(request.max_bytes, ctx.node.config.values["fetch.max.bytes"]),

@@ -27,6 +27,7 @@ class ReadLimits(NamedTuple):
     """``full``: every partition is answered, not only those with news."""
 
     replica_id: int
+    replica_epoch: int
     max_bytes: int
     read_committed: bool
     full: bool
@@ -121,7 +122,10 @@ class FetchRead:
         """A follower's offset says what it has; only one that does not diverge does (KAFKA-13141)."""
         if state.is_new:
             state.is_new = False
-            partition.follower_fetched(self._limits.replica_id, state.fetch_offset, state.follower_log_start_offset)
+            limits = self._limits
+            partition.follower_fetched(
+                limits.replica_id, limits.replica_epoch, state.fetch_offset, state.follower_log_start_offset
+            )
 
     def _diverging(self, partition: Partition, state: FetchedPartition) -> EpochEndOffset | None:
         if state.last_fetched_epoch < 0 or not self._limits.reports_divergence:

@@ -61,7 +61,11 @@ class FetchPlan:
         self._forgotten.clear()
 
     def request(
-        self, followed: Mapping[TopicPartition, FollowedPartition], config: FetcherConfig, wait_ms: int
+        self,
+        followed: Mapping[TopicPartition, FollowedPartition],
+        config: FetcherConfig,
+        broker_epoch: int,
+        wait_ms: int,
     ) -> tuple[FetchRequest, dict[TopicPartition, FollowedPartition]]:
         """The next request, and who is asked for in the session as it stands then."""
         topics: dict[str, FetchTopic] = {}
@@ -97,6 +101,7 @@ class FetchPlan:
             session_epoch=self._epoch,
             topics=list(topics.values()),
             forgotten_topics_data=list(forgotten.values()),
+            replica_epoch=broker_epoch,
         )
         return request, self._asked
 

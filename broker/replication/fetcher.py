@@ -74,6 +74,7 @@ class ReplicaFetcher:
         clock: Clock,
         network: Network,
         address: Callable[[], tuple[str, int] | None],
+        broker_epoch: Callable[[], int],
         throttle: Throttle,
     ) -> None:
         self.leader_id = leader_id
@@ -81,6 +82,7 @@ class ReplicaFetcher:
         self._clock = clock
         self._network = network
         self._address = address
+        self._broker_epoch = broker_epoch
         self._throttle = throttle
         self._plan = FetchPlan()
         self._followed: dict[TopicPartition, FollowedPartition] = {}
@@ -147,7 +149,7 @@ class ReplicaFetcher:
             wait_ms = config.wait_max_ms
             if resumes_at < now + wait_ms / 1000:
                 wait_ms = max(0, math.ceil((resumes_at - now) * 1000))
-            request, asked = self._plan.request(self._followed, config, wait_ms)
+            request, asked = self._plan.request(self._followed, config, self._broker_epoch(), wait_ms)
             timeout_s = config.socket_timeout_s + wait_ms / 1000
             response = await channel.request(request, version=FETCH_VERSION, timeout_s=timeout_s)
             if self._plan.answered(ErrorCode.of(response.error_code), response.session_id, self._followed):

@@ -25,6 +25,7 @@ class ReplicaFetchers:
         network: Network,
         nursery: trio.Nursery,
         address: Callable[[int], tuple[str, int] | None],
+        broker_epoch: Callable[[], int],
         throttle: ReplicationQuota,
     ) -> None:
         self._config = config
@@ -32,6 +33,7 @@ class ReplicaFetchers:
         self._network = network
         self._nursery = nursery
         self._address = address
+        self._broker_epoch = broker_epoch
         self._throttle = throttle
         self._by_leader: dict[int, ReplicaFetcher] = {}
         self._leader_of: dict[TopicPartition, int] = {}
@@ -54,6 +56,7 @@ class ReplicaFetchers:
             self._clock,
             self._network,
             lambda: self._address(leader_id),
+            self._broker_epoch,
             self._throttle,
         )
         fetcher.follow(partition)

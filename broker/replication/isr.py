@@ -7,12 +7,15 @@ from collections.abc import Iterable, Mapping
 from typing import NamedTuple
 
 UNKNOWN_OFFSET = -1
+UNKNOWN_EPOCH = -1
 
 
 class PendingIsr(NamedTuple):
     """An ISR the controller was asked for and has not confirmed, and the epochs the question was asked in."""
 
     isr: tuple[int, ...]
+    broker_epochs: tuple[int, ...]
+    """Of each member, as it last fetched; -1 where that is not known (KIP-903)."""
     leader_epoch: int
     partition_epoch: int
 
@@ -20,9 +23,18 @@ class PendingIsr(NamedTuple):
 class ReplicaProgress:
     """How far a follower is, as its fetches told. Times are of ``env.clock.monotonic()``."""
 
-    __slots__ = ("caught_up_at", "fetched_at", "leader_end_at_fetch", "log_end_offset", "log_start_offset")
+    __slots__ = (
+        "broker_epoch",
+        "caught_up_at",
+        "fetched_at",
+        "leader_end_at_fetch",
+        "log_end_offset",
+        "log_start_offset",
+    )
 
     def __init__(self, caught_up_at: float = -math.inf) -> None:
+        self.broker_epoch = UNKNOWN_EPOCH
+        """Of the registration under which it fetched last."""
         self.log_end_offset = UNKNOWN_OFFSET
         self.log_start_offset = UNKNOWN_OFFSET
         self.caught_up_at = caught_up_at

@@ -13,7 +13,7 @@ import structlog
 import trio
 
 from broker.replication.isr import PendingIsr
-from broker.replication.partition import Partition
+from broker.replication.partition import REFUSED_REPLICA_WAITS_S, Partition
 from protocol.errors import ErrorCode, KafkaError
 from protocol.generated.alter_partition import AlterPartitionRequest, PartitionData, TopicData
 from protocol.types import TopicPartition
@@ -41,6 +41,7 @@ class IsrChanges:
         self._broker_epoch = broker_epoch
         self._send = send
         self._pending: dict[TopicPartition, Partition] = {}
+        self._refused: dict[TopicPartition, Partition] = {}
         self._wake = trio.Event()
 
     def propose(self, partition: Partition) -> None:
@@ -56,6 +57,11 @@ class IsrChanges:
             asked = self._collect()
             if asked and not await self._ask(asked):
                 await trio.sleep(_RETRY_S)
+            if self._refused:
+                await trio.sleep(REFUSED_REPLICA_WAITS_S)
+                refused, self._refused = self._refused, {}
+                for partition in refused.values():
+                    partition.review_isr()
             if self._pending:
                 self._wake.set()
 
@@ -98,6 +104,7 @@ class IsrChanges:
         elif code in _NOTHING_WRITTEN:
             logger.info("isr.refused", partition=str(partition.key), isr=list(pending.isr), error=code.name)
             partition.isr_refused(pending)
+            self._refused[partition.key] = partition
         else:
             # A LeaderAndIsr with the epochs of the controller is on its way, or the question is asked again.
             logger.info("isr.stale", partition=str(partition.key), isr=list(pending.isr), error=code.name)
@@ -113,6 +120,7 @@ class IsrChanges:
                     partition_index=key.partition,
                     leader_epoch=pending.leader_epoch,
                     new_isr=list(pending.isr),
+                    new_isr_epochs=list(pending.broker_epochs),
                     current_isr_version=pending.partition_epoch,
                 )
             )

@@ -16,7 +16,7 @@ from protocol.types import TopicPartition
 from runtime.env import Clock
 
 NO_EPOCH = -1
-_REFUSED_REPLICA_WAITS_S = 1.0
+REFUSED_REPLICA_WAITS_S = 1.0
 """How long a replica that the controller did not let into the ISR waits before it is proposed again."""
 
 
@@ -236,11 +236,15 @@ class Partition:
 
     # ------------------------------------------------------------ followers and watermark
 
-    def follower_fetched(self, replica_id: int, fetch_offset: int, log_start_offset: int) -> None:
-        """A follower of this leader epoch has everything below ``fetch_offset``, truncated where it had to."""
+    def follower_fetched(self, replica_id: int, broker_epoch: int, fetch_offset: int, log_start_offset: int) -> None:
+        """A follower of this leader epoch has everything below ``fetch_offset``, truncated where it had to.
+
+        A fetch of an earlier registration than the last one's comes from a process that is gone (KIP-903).
+        """
         progress = self.progress.get(replica_id)
-        if progress is None:
+        if progress is None or broker_epoch < progress.broker_epoch:
             return
+        progress.broker_epoch = broker_epoch
         now = self._services.clock.monotonic()
         progress.fetched(fetch_offset, log_start_offset, self.log.log_end_offset, now)
         if replica_id not in self.isr:
@@ -256,17 +260,23 @@ class Partition:
         if has_all and self._services.is_live(replica_id):
             self._propose([*self.isr, replica_id])
 
-    def shrink_isr(self) -> None:
-        """Propose an ISR without the replicas that lag; looked at every half ``replica.lag.time.max.ms``."""
+    def review_isr(self) -> None:
+        """Propose an ISR without the replicas that lag, or with one that could join and was refused earlier."""
         if not self.is_leader or self.pending_isr is not None:
             return
         now, max_lag_s = self._services.clock.monotonic(), self._services.max_lag_s
         lagging = isr.lagging_replicas(self.isr, self.local_id, self.progress, self.log.log_end_offset, now, max_lag_s)
         if lagging:
             self._propose([replica for replica in self.isr if replica not in lagging])
+            return
+        for replica, progress in self.progress.items():
+            if replica not in self.isr and progress.log_end_offset >= 0:
+                self._consider_joining(replica, progress, now)
 
     def _propose(self, wanted: Iterable[int]) -> None:
-        self.pending_isr = PendingIsr(tuple(wanted), self.leader_epoch, self.partition_epoch)
+        isr_wanted = tuple(wanted)
+        epochs = (self.progress[replica].broker_epoch if replica in self.progress else -1 for replica in isr_wanted)
+        self.pending_isr = PendingIsr(isr_wanted, tuple(epochs), self.leader_epoch, self.partition_epoch)
         self._services.propose_isr(self)
 
     def isr_committed(self, committed: Sequence[int], partition_epoch: int) -> None:
@@ -285,7 +295,7 @@ class Partition:
         if self.pending_isr is not pending:
             return
         self.pending_isr = None
-        retry_at = self._services.clock.monotonic() + _REFUSED_REPLICA_WAITS_S
+        retry_at = self._services.clock.monotonic() + REFUSED_REPLICA_WAITS_S
         self._refused_until.update((replica, retry_at) for replica in pending.isr if replica not in self.isr)
         self.recheck_high_watermark()
 

@@ -197,11 +197,9 @@ class ReplicaManager:
     def _drop(self, key: TopicPartition) -> None:
         partition = self._partitions.pop(key, None)
         if partition is not None:
-            was_leader = partition.is_leader
             self._followers.stop(key)
             partition.make_follower(-1, partition.leader_epoch, (), ())
-            if was_leader:
-                self._listener.on_not_leader(key, None)
+            self._listener.on_not_leader(key, None)
 
     # ------------------------------------------------------------ in-sync replicas
 
@@ -210,7 +208,7 @@ class ReplicaManager:
         while True:
             await trio.sleep(interval_s)
             for partition in self.all():
-                partition.shrink_isr()
+                partition.review_isr()
 
     def brokers_changed(self) -> None:
         """Brokers came or went: a watermark may have waited for one that is gone."""

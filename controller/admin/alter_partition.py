@@ -7,7 +7,7 @@ told INVALID_REQUEST or INELIGIBLE_REPLICA knows that nothing was written since 
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Mapping, Sequence
 
 from controller.admin.outcome import Outcome
 from controller.context import Context
@@ -41,7 +41,8 @@ async def alter_partition(context: Context, request: AlterPartitionRequest, vers
                 answer.error_code = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
                 continue
             replicas = image.topics[tp.topic].replicas(tp.partition)
-            answer.error_code = judge(found, replicas, image.live_ids(), request.broker_id, asked)
+            eligible = {id: image.brokers[id].epoch for id in image.live_ids()}
+            answer.error_code = judge(found, replicas, eligible, request.broker_id, asked)
             if answer.error_code == ErrorCode.NONE and list(asked.new_isr) != found.state.isr:
                 state = found.state.replace(isr=list(asked.new_isr), controller_epoch=image.controller_epoch)
                 changes[tp] = StateChange(tp, state, isr_only=True)
@@ -50,9 +51,13 @@ async def alter_partition(context: Context, request: AlterPartitionRequest, vers
 
 
 def judge(
-    partition: PartitionImage, replicas: Sequence[int], eligible: Collection[int], sender: int, asked: PartitionData
+    partition: PartitionImage, replicas: Sequence[int], eligible: Mapping[int, int], sender: int, asked: PartitionData
 ) -> ErrorCode:
-    """Whether an ISR may be written; NONE too for one that is there already, asked for by the same leader."""
+    """Whether an ISR may be written; NONE too for one that is there already, asked for by the same leader.
+
+    ``eligible``: the broker epochs of those that may join. A replica that registered anew since it fetched may not:
+    what it had then may be lost (KIP-903).
+    """
     state = partition.state
     assert state is not None
     if sender != state.leader or asked.leader_epoch != state.leader_epoch:
@@ -64,9 +69,12 @@ def judge(
         return ErrorCode.INVALID_UPDATE_VERSION
     if sender not in new_isr or len(set(new_isr)) != len(new_isr) or not set(new_isr) <= set(replicas):
         return ErrorCode.INVALID_REQUEST
-    joining = [replica for replica in new_isr if replica not in state.isr]
-    if any(replica not in eligible for replica in joining):
-        return ErrorCode.INELIGIBLE_REPLICA  # KAFKA-14140
+    epochs = dict(zip(new_isr, asked.new_isr_epochs))
+    for replica in new_isr:
+        if replica in state.isr:
+            continue
+        if replica not in eligible or epochs.get(replica, -1) not in (-1, eligible[replica]):
+            return ErrorCode.INELIGIBLE_REPLICA  # KAFKA-14140, KIP-903
     return ErrorCode.NONE
 
 

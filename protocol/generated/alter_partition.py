@@ -12,12 +12,15 @@ from protocol.primitives import (
     Message,
     Struct as Base,
     bad_length,
+    read_tags,
     read_uvarint,
     skip_tags,
+    whole,
     write_uvarint,
 )
 from protocol.types import Part
 
+_pack_i = Struct(">i").pack
 _pack_iB = Struct(">iB").pack
 _pack_ih = Struct(">ih").pack
 _pack_ihii = Struct(">ihii").pack
@@ -35,6 +38,7 @@ class PartitionData(Base):
         "leader_epoch",
         "new_isr",
         "current_isr_version",
+        "new_isr_epochs",
     )
     __slots__ = FIELDS
 
@@ -45,11 +49,13 @@ class PartitionData(Base):
         leader_epoch: int = 0,
         new_isr: list[int] = EMPTY,
         current_isr_version: int = 0,
+        new_isr_epochs: list[int] = EMPTY,
     ) -> None:
         self.partition_index = partition_index
         self.leader_epoch = leader_epoch
         self.new_isr = [] if new_isr is EMPTY else new_isr
         self.current_isr_version = current_isr_version
+        self.new_isr_epochs = [] if new_isr_epochs is EMPTY else new_isr_epochs
 
 
 class TopicData(Base):
@@ -115,6 +121,28 @@ class AlterPartitionResponseTopicData(Base):
         self.partitions = [] if partitions is EMPTY else partitions
 
 
+def _decode_tag_topics_partitions_new_isr_epochs(data: memoryview) -> tuple[list[int], int]:
+    size = len(data)
+    pos = 0
+    n = data[pos]
+    pos += 1
+    if n > 127:
+        n, pos = read_uvarint(data, pos - 1)
+    n -= 1
+    if n < 0 or n * 8 > size - pos:
+        raise bad_length("new_isr_epochs", n, pos, size)
+    new_isr_epochs = list(unpack_from(f">{n}q", data, pos))
+    pos += n * 8
+    return new_isr_epochs, pos
+
+def _encode_tag_topics_partitions_new_isr_epochs(value: list[int], out: bytearray) -> None:
+    n = len(value) + 1
+    if n < 128:
+        out.append(n)
+    else:
+        write_uvarint(out, n)
+    out += pack(f">{len(value)}q", *value)
+
 def _decode_alter_partition_request_v0(data: memoryview) -> tuple[AlterPartitionRequest, int]:
     size = len(data)
     pos = 0
@@ -159,13 +187,18 @@ def _decode_alter_partition_request_v0(data: memoryview) -> tuple[AlterPartition
             pos += n * 4
             topics_partitions_current_isr_version, n = _unpack_iB(data, pos)
             pos += 5
+            topics_partitions_new_isr_epochs: list[int] = EMPTY
             if n:
-                pos = skip_tags(data, pos, n)
+                tags, pos = read_tags(data, pos, n)
+                value = tags.get(10259)
+                if value is not None:
+                    topics_partitions_new_isr_epochs = whole(_decode_tag_topics_partitions_new_isr_epochs(value), value, "topics[].partitions[].new_isr_epochs")
             topics_partitions.append(PartitionData(
                 partition_index=topics_partitions_partition_index,
                 leader_epoch=topics_partitions_leader_epoch,
                 new_isr=topics_partitions_new_isr,
                 current_isr_version=topics_partitions_current_isr_version,
+                new_isr_epochs=topics_partitions_new_isr_epochs,
             ))
         n = data[pos]
         pos += 1
@@ -215,7 +248,16 @@ def _encode_alter_partition_request_v0(message: AlterPartitionRequest, out: byte
             else:
                 write_uvarint(out, n)
             out += pack(f">{len(topics_partitions_item.new_isr)}i", *topics_partitions_item.new_isr)
-            out += _pack_iB(topics_partitions_item.current_isr_version, 0)
+            out += _pack_i(topics_partitions_item.current_isr_version)
+            tag_count = (1 if bool(topics_partitions_item.new_isr_epochs) else 0)
+            out.append(tag_count)
+            if tag_count:
+                if bool(topics_partitions_item.new_isr_epochs):
+                    tagged = bytearray()
+                    _encode_tag_topics_partitions_new_isr_epochs(topics_partitions_item.new_isr_epochs, tagged)
+                    write_uvarint(out, 10259)
+                    write_uvarint(out, len(tagged))
+                    out += tagged
         out.append(0)
     out.append(0)
     parts.append(out)

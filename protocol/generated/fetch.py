@@ -38,6 +38,7 @@ _pack_iiqqi = Struct(">iiqqi").pack
 _pack_iqB = Struct(">iqB").pack
 _pack_iqi = Struct(">iqi").pack
 _pack_iqqi = Struct(">iqqi").pack
+_pack_q = Struct(">q").pack
 _pack_qiB = Struct(">qiB").pack
 _pack_qq = Struct(">qq").pack
 _pack_qqB = Struct(">qqB").pack
@@ -59,6 +60,7 @@ _unpack_iiqqi = Struct(">iiqqi").unpack_from
 _unpack_iqB = Struct(">iqB").unpack_from
 _unpack_iqi = Struct(">iqi").unpack_from
 _unpack_iqqi = Struct(">iqqi").unpack_from
+_unpack_q = Struct(">q").unpack_from
 _unpack_qiB = Struct(">qiB").unpack_from
 _unpack_qq = Struct(">qq").unpack_from
 _unpack_qqB = Struct(">qqB").unpack_from
@@ -291,6 +293,12 @@ def _decode_tag_cluster_id(data: memoryview) -> tuple[str | None, int]:
         pos = end
     return cluster_id, pos
 
+def _decode_tag_replica_epoch(data: memoryview) -> tuple[int, int]:
+    pos = 0
+    replica_epoch, = _unpack_q(data, pos)
+    pos += 8
+    return replica_epoch, pos
+
 def _encode_tag_topics_undeleted_partition_count(value: int, out: bytearray) -> None:
     out += _pack_i(value)
 
@@ -306,6 +314,9 @@ def _encode_tag_cluster_id(value: str | None, out: bytearray) -> None:
         write_uvarint(out, n)
     if raw_or_none is not None:
         out += raw_or_none
+
+def _encode_tag_replica_epoch(value: int, out: bytearray) -> None:
+    out += _pack_q(value)
 
 def _decode_tag_responses_partitions_diverging_epoch(data: memoryview) -> tuple[EpochEndOffset, int]:
     pos = 0
@@ -888,11 +899,15 @@ def _decode_fetch_request_v12(data: memoryview) -> tuple[FetchRequest, int]:
     n = data[pos]
     pos += 1
     cluster_id: str | None = None
+    replica_epoch: int = -1
     if n:
         tags, pos = read_tags(data, pos, n)
         value = tags.get(0)
         if value is not None:
             cluster_id = whole(_decode_tag_cluster_id(value), value, "cluster_id")
+        value = tags.get(10258)
+        if value is not None:
+            replica_epoch = whole(_decode_tag_replica_epoch(value), value, "replica_epoch")
     decoded = FetchRequest(
         cluster_id=cluster_id,
         replica_id=replica_id,
@@ -905,6 +920,7 @@ def _decode_fetch_request_v12(data: memoryview) -> tuple[FetchRequest, int]:
         topics=topics,
         forgotten_topics_data=forgotten_topics_data,
         rack_id=rack_id,
+        replica_epoch=replica_epoch,
     )
     return decoded, pos
 
@@ -973,13 +989,19 @@ def _encode_fetch_request_v12(message: FetchRequest, out: bytearray, parts: list
     else:
         write_uvarint(out, n)
     out += raw
-    tag_count = (1 if message.cluster_id is not None else 0)
+    tag_count = (1 if message.cluster_id is not None else 0) + (1 if message.replica_epoch != -1 else 0)
     out.append(tag_count)
     if tag_count:
         if message.cluster_id is not None:
             tagged = bytearray()
             _encode_tag_cluster_id(message.cluster_id, tagged)
             write_uvarint(out, 0)
+            write_uvarint(out, len(tagged))
+            out += tagged
+        if message.replica_epoch != -1:
+            tagged = bytearray()
+            _encode_tag_replica_epoch(message.replica_epoch, tagged)
+            write_uvarint(out, 10258)
             write_uvarint(out, len(tagged))
             out += tagged
     parts.append(out)
@@ -1589,6 +1611,7 @@ class FetchRequest(Message):
         "topics",
         "forgotten_topics_data",
         "rack_id",
+        "replica_epoch",
     )
     __slots__ = FIELDS
     API_KEY: ClassVar[int] = 1
@@ -1630,6 +1653,7 @@ class FetchRequest(Message):
         topics: list[FetchTopic] = EMPTY,
         forgotten_topics_data: list[ForgottenTopic] = EMPTY,
         rack_id: str = "",
+        replica_epoch: int = -1,
     ) -> None:
         self.cluster_id = cluster_id
         self.replica_id = replica_id
@@ -1642,6 +1666,7 @@ class FetchRequest(Message):
         self.topics = [] if topics is EMPTY else topics
         self.forgotten_topics_data = [] if forgotten_topics_data is EMPTY else forgotten_topics_data
         self.rack_id = rack_id
+        self.replica_epoch = replica_epoch
 
 
 class FetchResponse(Message):

@@ -1,7 +1,8 @@
 """AlterPartition (56), in Kafka 3.0 still named AlterIsr: a leader asks the controller to change the ISR.
 
-Only version 0. Kafka calls the structs of the request and of the response by the same names; here those of the
-response start with ``AlterPartitionResponse``.
+Only version 0. KIP-903: tag 10259 holds the broker epoch of each member of ``new_isr``, -1 where the leader has none.
+Kafka calls the structs of the request and of the response by the same names; here those of the response start with
+``AlterPartitionResponse``.
 """
 
 from protocol.schema import field, message
@@ -29,6 +30,7 @@ REQUEST = message(
                         field("leader_epoch", "int32", "0+"),
                         field("new_isr", "[]int32", "0+"),
                         field("current_isr_version", "int32", "0+"),
+                        field("new_isr_epochs", "[]int64", "0+", ignorable=True, tag=10259),
                     ],
                 ),
             ],

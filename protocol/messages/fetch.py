@@ -4,6 +4,7 @@ Version 4 brings the isolation level and aborted transactions; 5 the log start o
 (KIP-227); 8 says that the client knows throttling before the response; 9 the client's leader epoch; 10 allows zstd;
 11 rack and preferred read replica (KIP-392); 12 is flexible and returns the diverging epoch.
 Version 13 (topic ids) is not implemented. The tagged structs are None when they are not sent.
+KIP-903: tag 10258 is a follower's broker epoch, which Kafka's version 15 sends in a struct of its own.
 KIP-253: tags 10253 and 10257 say which partition layout the consumer knows; a session keeps them from its full
 fetch.
 """
@@ -57,6 +58,7 @@ REQUEST = message(
             ],
         ),
         field("rack_id", "string", "11+", ignorable=True),
+        field("replica_epoch", "int64", "12+", default=-1, ignorable=True, tag=10258),
     ],
 )
 

@@ -39,6 +39,7 @@ async def ask(world: World, isr: Sequence[int], version: int, *, leader: int = 1
     """The answer for partition 0, or the error of the whole request."""
     broker_epoch = (await world.store.get(paths.broker_id(leader))).czxid
     asked = PartitionData(partition_index=0, leader_epoch=epoch, new_isr=list(isr), current_isr_version=version)
+    asked.new_isr_epochs = fields.pop("epochs", [])
     request = AlterPartitionRequest(broker_id=leader, broker_epoch=fields.pop("broker_epoch", broker_epoch))
     request.topics = [TopicData(name=fields.pop("topic", "t"), partitions=[asked])]
     response = await world.request(request)
@@ -93,3 +94,12 @@ async def test_a_replica_that_shuts_down_does_not_join_the_isr(world: World) -> 
     answer = await ask(world, [1, 2, 3], version, epoch=state.leader_epoch)
     assert answer.error_code == ErrorCode.INELIGIBLE_REPLICA
     assert (await ask(world, [1], version, epoch=state.leader_epoch)).error_code == ErrorCode.NONE
+
+
+async def test_a_replica_that_registered_anew_since_it_fetched_does_not_join(world: World) -> None:
+    """KIP-903: what it had when it fetched may have been lost since."""
+    await ask(world, [1, 2], 0)
+    epoch = (await world.store.get(paths.broker_id(3))).czxid
+    answer = await ask(world, [1, 2, 3], 1, epochs=[-1, -1, epoch - 1])
+    assert answer.error_code == ErrorCode.INELIGIBLE_REPLICA
+    assert (await ask(world, [1, 2, 3], 1, epochs=[-1, -1, epoch])).error_code == ErrorCode.NONE

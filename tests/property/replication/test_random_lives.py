@@ -71,7 +71,7 @@ class Life:
 
     def shrink(self, which: int) -> None:
         self.world.clock.seconds += LAG_S + 1
-        self.world[REPLICAS[which % 3]].partition.shrink_isr()
+        self.world[REPLICAS[which % 3]].partition.review_isr()
 
     def alter_partition(self, which: int) -> None:
         """The controller deals with what a leader proposed; the answer may be lost."""

@@ -67,7 +67,7 @@ def test_a_pending_shrink_waits_for_the_committed_isr() -> None:
     world.clock.seconds += LAG_S + 1
     world.fetch(2, 1)
     leader = world[1].partition
-    leader.shrink_isr()
+    leader.review_isr()
     assert leader.pending_isr is not None and leader.pending_isr.isr == (1, 2)
     assert world[1].log.high_watermark == 0
     world.commit_isr(1)
@@ -137,6 +137,43 @@ def test_a_replica_without_all_of_earlier_epochs_does_not_join() -> None:
     assert world[2].partition.pending_isr is not None
 
 
+def test_a_fetch_of_a_process_that_is_gone_does_not_count() -> None:
+    """KIP-903: it may still be on the wire when its successor, which has lost records, fetches already."""
+    world = ReplicaWorld()
+    world.elect(1, 0, [1, 2])
+    world.append(1, b"a")
+    world.broker_epochs[2] = 7
+    world.fetch(2, 1)
+    assert world[1].partition.progress[2].log_end_offset == 0
+    world.broker_epochs[2] = 6
+    world.ask(2, 1)
+    assert world[1].partition.progress[2].log_end_offset == 0
+    assert world[1].log.high_watermark == 0
+
+
+def test_the_controller_hears_under_which_registration_each_replica_fetched() -> None:
+    world = ReplicaWorld()
+    world.broker_epochs.update({2: 12, 3: 13})
+    world.elect(1, 0, [1, 2])
+    world.catch_up(1, 2, 3)
+    pending = world[1].partition.pending_isr
+    assert pending is not None and dict(zip(pending.isr, pending.broker_epochs)) == {1: -1, 2: 12, 3: 13}
+
+
+def test_a_replica_that_was_refused_is_proposed_again_though_it_is_quiet() -> None:
+    world = ReplicaWorld()
+    world.elect(1, 0, [1, 2])
+    world.catch_up(1, 2, 3)
+    leader = world[1].partition
+    assert leader.pending_isr is not None
+    leader.isr_refused(leader.pending_isr)
+    leader.review_isr()
+    assert leader.pending_isr is None
+    world.clock.seconds += 2
+    leader.review_isr()
+    assert leader.pending_isr is not None
+
+
 def test_a_dead_replica_does_not_join() -> None:
     world = ReplicaWorld()
     world.elect(1, 0, [1])
@@ -166,14 +203,14 @@ def test_a_quiet_follower_is_not_lagging_and_one_that_stops_is() -> None:
     world.catch_up(1, 2, 3)
     leader = world[1].partition
     world.clock.seconds += 10 * LAG_S
-    leader.shrink_isr()
+    leader.review_isr()
     assert leader.pending_isr is None, "nothing was written: both have everything"
     world.append(1, b"b")
-    leader.shrink_isr()
+    leader.review_isr()
     assert leader.pending_isr is None, "they had everything until now"
     world.catch_up(1, 2)
     world.clock.seconds += LAG_S + 1
-    leader.shrink_isr()
+    leader.review_isr()
     assert leader.pending_isr is not None and leader.pending_isr.isr == (1, 2)
 
 
@@ -184,7 +221,7 @@ def test_a_follower_under_steady_load_stays_in_sync() -> None:
         world.append(1, b"x")
         world.clock.seconds += LAG_S / 4
         world.fetch(2, 1)
-        world[1].partition.shrink_isr()
+        world[1].partition.review_isr()
         assert world[1].partition.pending_isr is None
 
 
@@ -207,7 +244,7 @@ def test_acks_all_is_told_when_the_isr_shrank_after_the_append() -> None:
     awaited = _awaited(world, world.append(1, b"a", all_in_sync=True))
     assert not awaited.is_done()
     world.clock.seconds += LAG_S + 1
-    world[1].partition.shrink_isr()
+    world[1].partition.review_isr()
     world.commit_isr(1)
     assert awaited.is_done() and awaited.result.error_code == ErrorCode.NOT_ENOUGH_REPLICAS_AFTER_APPEND
 
