@@ -140,11 +140,13 @@ class Leadership:
         """Read the partition until it works or is not ours any more: there is nobody else to serve its groups."""
         pause_s = FIRST_RETRY_S
         with loading.scope:
-            while self._loads.get(loading.partition) is loading:
+            while True:
                 try:
                     await self._load_once(loading)
                     return
                 except (KafkaError, OSError) as error:
+                    if self._loads.get(loading.partition) is not loading:
+                        return
                     _log.error(
                         "cannot load a partition of the offsets topic; trying again",
                         topic_partition=loading.partition,

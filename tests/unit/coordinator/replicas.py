@@ -1,0 +1,293 @@
+"""Three brokers with a coordinator each over one replicated partition of the offsets topic, as simple as it can be.
+
+The log of a replica is a list; a record is a client's commit of the next number. The world is the controller, the
+network and the clients: who leads, who hears of it when, who fetches when. What brokers believe may be old.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import AsyncIterator, Iterable, Sequence
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+import trio
+import trio.testing
+
+from broker.coordinator.config import GroupConfig
+from broker.coordinator.durable import OffsetRecord
+from broker.coordinator.offsets_log import KeyValue
+from broker.coordinator.records import decode
+from broker.coordinator.service import GroupCoordinator
+from broker.deferred import Deferred
+from protocol.errors import ErrorCode, KafkaError
+from tests.unit.coordinator.calls import commit, commit_error, fetched
+from tests.unit.coordinator.conftest import Running
+from tests.unit.coordinator.fakes import EveryTopic, LoopClock, MemoryLog
+
+BROKERS = (0, 1, 2)
+NOBODY = -1
+
+
+class Entry(NamedTuple):
+    """A record in a replica's log, and the leader epoch it was written in."""
+
+    epoch: int
+    record: KeyValue
+
+
+@dataclass(eq=False)
+class Waiting:
+    """Somebody at a leader who waits for its watermark."""
+
+    end_offset: int
+    fate: Deferred[KafkaError | None]
+
+
+class Replica:
+    """``OffsetsLog`` of one broker, with what it believes of its role. What waits looks when it is told to."""
+
+    def __init__(self, broker: int) -> None:
+        self.broker = broker
+        self.log: list[Entry] = []
+        self.high_watermark = 0
+        self.leads: int | None = None
+        """The leader epoch it leads in, as far as it knows."""
+        self.epoch = 0
+        self.isr: tuple[int, ...] = ()
+        self.others: dict[int, int] = {}
+        """Log ends of the others as their fetches of this leader epoch told."""
+        self.waiting: list[Waiting] = []
+        self.turned: list[Waiting] = []
+        """Those whose leadership is over."""
+        self.may_read = trio.Event()
+        self.may_read.set()
+
+    # ------------------------------------------------------------ role
+
+    def lead(self, epoch: int, isr: tuple[int, ...]) -> None:
+        self.leads, self.epoch, self.isr, self.others = epoch, epoch, isr, {}
+        self.advance()
+
+    def follow(self, epoch: int) -> None:
+        self.leads, self.epoch = None, epoch
+        self.turned += self.waiting
+        self.waiting = []
+
+    def advance(self) -> None:
+        others = [self.others.get(broker, 0) for broker in self.isr if broker != self.broker]
+        self.high_watermark = max(self.high_watermark, min([len(self.log), *others]))
+
+    def fetched_by(self, follower: Replica) -> None:
+        """A follower that knows of our epoch fetches: it cuts off what differs and takes what it lacks."""
+        same = 0
+        while same < min(len(self.log), len(follower.log)) and self.log[same] == follower.log[same]:
+            same += 1
+        follower.log = [*self.log]
+        follower.high_watermark = max(min(same, follower.high_watermark), min(self.high_watermark, len(self.log)))
+        self.others[follower.broker] = len(follower.log)
+        self.advance()
+
+    def deliver(self) -> None:
+        """Tell whoever waits what is known."""
+        turned, self.turned = self.turned, []
+        for waiting in turned:
+            # Its end offset says nothing any more; a broker that looks at the watermark alone may think it does.
+            waiting.fate.fill(KafkaError(ErrorCode.NOT_LEADER_OR_FOLLOWER))
+        done = [w for w in self.waiting if w.end_offset <= self.high_watermark]
+        self.waiting = [w for w in self.waiting if w.end_offset > self.high_watermark]
+        for waiting in done:
+            waiting.fate.fill(None)
+
+    def hold_reads(self) -> None:
+        """Let loads wait for ``may_read``."""
+        if self.may_read.is_set():
+            self.may_read = trio.Event()
+
+    # ------------------------------------------------------------ OffsetsLog
+
+    def append(self, partition: int, leader_epoch: int, records: Sequence[KeyValue]) -> Deferred[KafkaError | None]:
+        fate: Deferred[KafkaError | None] = Deferred()
+        if self.leads is None or leader_epoch != self.leads:
+            fate.fill(KafkaError(ErrorCode.NOT_LEADER_OR_FOLLOWER))
+            return fate
+        self.log += [Entry(leader_epoch, record) for record in records]
+        self.advance()
+        self.waiting.append(Waiting(len(self.log), fate))
+        return fate
+
+    async def read_all(self, partition: int, leader_epoch: int) -> AsyncIterator[Iterable[KeyValue]]:
+        assert self.leads == leader_epoch
+        for at in range(len(self.log)):
+            await self.may_read.wait()
+            if at >= len(self.log):
+                raise KafkaError(ErrorCode.OFFSET_OUT_OF_RANGE)  # it was truncated meanwhile
+            yield [self.log[at].record]
+
+    async def wait_until_committed(self, partition: int, leader_epoch: int) -> None:
+        known = trio.Event()
+        waiting = Waiting(len(self.log), Deferred())
+        waiting.fate.then(lambda _: known.set())
+        self.waiting.append(waiting)
+        await known.wait()
+
+
+@dataclass
+class Asked:
+    """A client's commit and who was asked; answered or not."""
+
+    offset: int
+    broker: int
+    answer: Deferred
+    is_settled: bool = False
+
+
+@dataclass
+class ReplicatedWorld:
+    """See the module. ``check`` after each event; ``leader`` and ``isr`` are the truth."""
+
+    nursery: trio.Nursery
+    epoch: int = 0
+    leader: int = 0
+    isr: tuple[int, ...] = BROKERS
+    next_offset: int = 1
+    told: int = -1
+    """The largest offset that anybody was told is committed: by the answer of a commit, or by a fetch."""
+    asked: list[Asked] = field(default_factory=list)
+    replicas: list[Replica] = field(default_factory=list)
+    brokers: list[Running] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        for broker in BROKERS:
+            self.replicas.append(Replica(broker))
+            self.brokers.append(self._start(broker))
+
+    def _start(self, broker: int) -> Running:
+        topics = EveryTopic()
+        log = self.replicas[broker]
+        coordinator = GroupCoordinator(GroupConfig(), LoopClock(), random.Random(broker), log, topics)
+        self.nursery.start_soon(coordinator.run)
+        return Running(coordinator, MemoryLog(), topics)
+
+    # ------------------------------------------------------------ events
+
+    def elect(self, broker: int, *, others_out: bool) -> None:
+        """The controller makes a member of the ISR the leader; perhaps because the one before is gone."""
+        if broker not in self.isr:
+            return
+        if others_out and len(self.isr) > 1 and broker != self.leader:
+            self.isr = tuple(b for b in self.isr if b != self.leader)
+        self.leader = broker
+        self.epoch += 1
+
+    def tell(self, broker: int) -> None:
+        """A broker hears how things stand."""
+        replica, coordinator = self.replicas[broker], self.brokers[broker].coordinator
+        if replica.epoch == self.epoch and (replica.leads is not None) == (self.leader == broker):
+            return
+        if self.leader == broker:
+            if replica.leads is not None and replica.leads + 1 != self.epoch:
+                replica.follow(self.epoch)
+            replica.lead(self.epoch, self.isr)
+            coordinator.on_leader(0, self.epoch)
+        else:
+            replica.follow(self.epoch)
+            coordinator.on_not_leader(0, self.epoch)
+
+    def fetch_from_leader(self, broker: int) -> None:
+        """A follower fetches, if it and the leader agree who leads."""
+        follower, leader = self.replicas[broker], self.replicas[self.leader]
+        if broker != self.leader and follower.leads is None and follower.epoch == leader.leads == self.epoch:
+            leader.fetched_by(follower)
+
+    def shrink(self, broker: int) -> None:
+        """The leader has a lagging replica leave the ISR; refused when it does not lead any more."""
+        leader = self.replicas[self.leader]
+        if leader.leads == self.epoch and broker != self.leader and broker in self.isr:
+            self.isr = leader.isr = tuple(b for b in self.isr if b != broker)
+            leader.advance()
+
+    def grow(self, broker: int) -> None:
+        """A replica that has everything comes back into the ISR."""
+        leader = self.replicas[self.leader]
+        has_all = leader.others.get(broker, -1) == len(leader.log)
+        if leader.leads == self.epoch and broker not in self.isr and has_all:
+            self.isr = leader.isr = (*self.isr, broker)
+
+    def restart(self, broker: int) -> None:
+        """A broker dies and comes back: its log is there, its role and its watermark are not."""
+        self.brokers[broker].coordinator.close()
+        self.answers()
+        before = self.replicas[broker]
+        self.replicas[broker] = replica = Replica(broker)
+        replica.log, replica.epoch = before.log, -1
+        self.brokers[broker] = self._start(broker)
+
+    def commit(self, broker: int) -> None:
+        """A client commits the next offset at whom it believes to be the coordinator."""
+        self.asked.append(Asked(self.next_offset, broker, commit(self.brokers[broker], self.next_offset)))
+        self.next_offset += 1
+
+    def tell_all(self) -> None:
+        for broker in BROKERS:
+            self.tell(broker)
+
+    def replicate_to_all(self) -> None:
+        for broker in BROKERS:
+            self.fetch_from_leader(broker)
+
+    def commit_and_replicate(self) -> None:
+        """A commit when all is well."""
+        self.commit(self.leader)
+        self.replicate_to_all()
+        self.replicas[self.leader].deliver()
+
+    # ------------------------------------------------------------ what must hold
+
+    def answers(self) -> None:
+        """A commit is acknowledged only when the leader of today and every one who may follow it has it."""
+        for asked in self.asked:
+            if asked.is_settled or not asked.answer.filled:
+                continue
+            asked.is_settled = True
+            if commit_error(asked.answer) == ErrorCode.NONE:
+                for broker in self.isr:
+                    assert asked.offset in self.offsets_in(broker), f"{asked.offset} acknowledged, {broker} lacks it"
+                self.told = max(self.told, asked.offset)
+
+    def fetch(self, broker: int) -> None:
+        """A committed offset that was told to anybody is never taken back by the coordinator."""
+        offset, error = fetched(self.brokers[broker])
+        if error:
+            return
+        if broker == self.leader and self.replicas[broker].leads == self.epoch:
+            assert offset >= self.told, f"broker {broker} says {offset}, {self.told} was told before"
+        for member in self.isr:
+            assert offset == -1 or offset in self.offsets_in(member), f"{offset} was told, {member} may lead without it"
+        self.told = max(self.told, offset)
+
+    def offsets_in(self, broker: int) -> list[int]:
+        found = []
+        for entry in self.replicas[broker].log:
+            decoded = decode(*entry.record)
+            assert isinstance(decoded, OffsetRecord) and decoded.value is not None
+            found.append(decoded.value.offset)
+        return found
+
+    async def heal(self) -> None:
+        """Everybody hears everything; then the coordinator knows what its log says, no more and no less."""
+        for _ in range(3):
+            for replica in self.replicas:
+                replica.may_read.set()
+                self.tell(replica.broker)
+                self.fetch_from_leader(replica.broker)
+            for replica in self.replicas:
+                replica.deliver()
+            await trio.testing.wait_all_tasks_blocked()
+        self.answers()
+        self.fetch(self.leader)
+        offset, error = fetched(self.brokers[self.leader])
+        assert error == ErrorCode.NONE
+        assert offset == (self.offsets_in(self.leader) or [-1])[-1]
+        for asked in self.asked:
+            assert asked.answer.filled

@@ -1,0 +1,116 @@
+"""Random lives of three coordinators over a replicated log against what clients rely on.
+
+- an acknowledged commit is never lost, whoever leads next;
+- an offset that was told to anybody is never taken back: the next coordinator tells it or a later one;
+- a coordinator whose leadership is over acknowledges nothing;
+- what a coordinator knows is what its log says;
+- every request is answered.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TypeAlias
+
+import trio
+import trio.testing
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
+
+from tests.unit.coordinator.replicas import BROKERS, ReplicatedWorld
+
+Event: TypeAlias = tuple[str, int]
+
+EVENTS: dict[str, Callable[[ReplicatedWorld, int], None]] = {
+    "commit": lambda world, _: world.commit(world.leader),
+    "commit and replicate": lambda world, _: world.commit_and_replicate(),
+    "commit at": lambda world, broker: world.commit(broker),
+    "fetch": lambda world, _: world.fetch(world.leader),
+    "fetch at": lambda world, broker: world.fetch(broker),
+    "replicate": lambda world, broker: world.fetch_from_leader(broker),
+    "replicate to all": lambda world, _: world.replicate_to_all(),
+    "elect": lambda world, broker: world.elect(broker, others_out=False),
+    "fail over": lambda world, broker: world.elect(broker, others_out=True),
+    "tell": lambda world, broker: world.tell(broker),
+    "tell the leader": lambda world, _: world.tell(world.leader),
+    "tell all": lambda world, _: world.tell_all(),
+    "shrink": lambda world, broker: world.shrink(broker),
+    "grow": lambda world, broker: world.grow(broker),
+    "restart": lambda world, broker: world.restart(broker),
+    "deliver": lambda world, broker: world.replicas[broker].deliver(),
+    "deliver at leader": lambda world, _: world.replicas[world.leader].deliver(),
+    "hold reads": lambda world, broker: world.replicas[broker].hold_reads(),
+    "let reads go on": lambda world, broker: world.replicas[broker].may_read.set(),
+}
+NAMES = [*EVENTS, "wait", *["commit and replicate", "fetch", "replicate", "deliver at leader", "tell all"] * 2]
+
+
+def live(events: list[Event]) -> None:
+    """Run one life: ``events`` one after the other, and everything settled at the end."""
+
+    async def run() -> None:
+        async with trio.open_nursery() as nursery:
+            world = ReplicatedWorld(nursery)
+            for broker in BROKERS:
+                world.epoch = 1
+                world.tell(broker)
+            await trio.testing.wait_all_tasks_blocked()
+            for name, broker in events:
+                if name == "wait":
+                    await trio.sleep(6)  # virtual time: longer than offsets.commit.timeout.ms
+                else:
+                    EVENTS[name](world, broker)
+                await trio.testing.wait_all_tasks_blocked()
+                world.answers()
+            await world.heal()
+            nursery.cancel_scope.cancel()
+
+    trio.run(run, clock=trio.testing.MockClock(autojump_threshold=0))
+
+
+FIRST = SETTLED = [("replicate to all", 0), ("deliver at leader", 0)]
+LEADS_1 = [("elect", 1), ("tell all", 0)]
+LEADS_2 = [("elect", 2), ("tell all", 0)]
+
+TOLD_AND_LOST = [*FIRST, ("commit", 0), ("replicate", 1), *LEADS_1, ("fetch", 0), *LEADS_2, *SETTLED, ("fetch", 0)]
+COMMITTED_LATE = [*FIRST, ("commit", 0), ("wait", 0), *SETTLED, ("fetch", 0)]
+READ_ACROSS_TWO_CHANGES = [
+    *FIRST,
+    ("commit", 0),
+    ("hold reads", 1),
+    *SETTLED,
+    *LEADS_1,
+    *LEADS_2,
+    *SETTLED,
+    ("commit", 0),
+    *SETTLED,
+    *LEADS_1,
+    ("let reads go on", 1),
+    *SETTLED,
+    ("fetch", 0),
+]
+EPOCHS_NOT_HEARD_OF = [
+    *FIRST,
+    ("fail over", 1),
+    ("tell the leader", 0),
+    ("tell", 2),
+    *SETTLED,
+    ("commit", 0),
+    *SETTLED,
+    ("elect", 2),
+    ("tell", 2),
+    ("tell", 1),
+    *SETTLED,
+    ("commit", 0),
+    *SETTLED,
+]
+
+
+@settings(max_examples=200, deadline=None)
+@given(st.lists(st.tuples(st.sampled_from(NAMES), st.sampled_from(BROKERS)), min_size=20, max_size=60))
+@example(TOLD_AND_LOST)
+@example(COMMITTED_LATE)
+@example(READ_ACROSS_TWO_CHANGES)
+@example(EPOCHS_NOT_HEARD_OF)
+def test_whatever_happens_no_commit_is_lost_or_taken_back(events: list[Event]) -> None:
+    live(events)
