@@ -157,4 +157,4 @@ class SimCluster:
                 found = await process.session.exists(paths.CONTROLLER) if process.storage is None else None
                 if found is not None and found.ephemeral_owner == process.session.session_id:
                     return name
-            await trio.sleep(0.1)
+            await trio.sleep(0.1)  # pause: virtual time

@@ -47,7 +47,7 @@ class Workload:
                 key = f"{name}-{number % KEYS}".encode()
                 value = b"%s:%d" % (key, number)
                 handles.append((value, await producer.send(TOPIC, key=key, value=value)))
-                await trio.sleep(cluster.rng.uniform(0, 0.8))
+                await trio.sleep(cluster.rng.uniform(0, 0.8))  # pause: virtual time
             for value, handle in handles:
                 metadata = await handle
                 place = TopicPartition(metadata.topic, metadata.partition), metadata.offset
@@ -75,26 +75,26 @@ class Workload:
         """Power failures, lost sessions, fail-overs and cuts, one after the other, until everything is sent."""
         cluster, rng = self.cluster, self.cluster.rng
         while not self.all_sent.is_set():
-            await trio.sleep(rng.uniform(1, 5))
+            await trio.sleep(rng.uniform(1, 5))  # pause: virtual time
             broker = rng.choice(BROKERS)
             kind = rng.choice(["power", "session", "controller", "cut", "reset"])
             cluster.happened("trouble", kind, broker)
             if kind == "power":
                 await cluster.crash(f"broker{broker}")
-                await trio.sleep(rng.uniform(0, 10))
+                await trio.sleep(rng.uniform(0, 10))  # pause: virtual time
                 await cluster.start_broker(broker, **BROKER_KEYS)
             elif kind == "session":
                 cluster.expire(f"broker{broker}")
             elif kind == "controller":
                 name = await cluster.active_controller()
                 await cluster.crash(name)
-                await trio.sleep(rng.uniform(0, 10))
+                await trio.sleep(rng.uniform(0, 10))  # pause: virtual time
                 await cluster.start_controller(int(name.removeprefix("controller")))
             elif kind == "cut":
                 victim = rng.choice([*PRODUCERS, "one", "two"])
                 ends = (victim, f"broker{broker}") if rng.random() < 0.5 else (f"broker{broker}", victim)
                 cluster.fabric.cut(*ends)
-                await trio.sleep(rng.uniform(0, 10))
+                await trio.sleep(rng.uniform(0, 10))  # pause: virtual time
                 cluster.fabric.heal_all()
             else:
                 cluster.fabric.reset(rng.choice(PRODUCERS), f"broker{broker}")
