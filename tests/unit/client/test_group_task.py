@@ -64,7 +64,7 @@ class ScriptedLink:
         )
 
     async def pause(self, attempt: int) -> None:
-        await anyio.sleep(0)
+        await anyio.sleep(0)  # polls: one turn of the loop
 
     def moved(self) -> None:
         """The script has one coordinator."""
