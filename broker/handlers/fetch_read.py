@@ -87,7 +87,11 @@ class FetchRead:
             if partition_or_none is not None:
                 self.target.watch(partition_or_none)
             return PartitionData(
-                partition_index=key.partition, error_code=error.code, high_watermark=-1, aborted_transactions=None
+                partition_index=key.partition,
+                error_code=error.code,
+                high_watermark=-1,
+                aborted_transactions=None,
+                records=b"",
             )
 
     def _read_log(self, partition: Partition, state: FetchedPartition) -> LogRead:
