@@ -9,12 +9,19 @@ import anyio
 from anabranch import Admin, NewTopic
 
 
-def create_topic(bootstrap: str, topic: str, partitions: int, configs: Mapping[str, str] | None = None) -> None:
-    """Create a topic of one replica and return when it can be used."""
+def create_topic(
+    bootstrap: str,
+    topic: str,
+    partitions: int,
+    configs: Mapping[str, str] | None = None,
+    *,
+    replication_factor: int = 1,
+) -> None:
+    """Create a topic and return when it can be used."""
 
     async def run() -> None:
         async with Admin(bootstrap_servers=bootstrap) as admin:
-            new = NewTopic(topic, num_partitions=partitions, replication_factor=1, configs=dict(configs or {}))
+            new = NewTopic(topic, partitions, replication_factor, dict(configs or {}))
             await admin.create_topics([new])
 
     anyio.run(run)

@@ -5,10 +5,12 @@ from __future__ import annotations
 import threading
 from collections import Counter
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
 from confluent_kafka import Producer
+from confluent_kafka.admin import AdminClient
 
 from anabranch.testing.processes import ProcessCluster, wait_for
 from tests.interop.clients import LIBRARIES
@@ -73,21 +75,32 @@ class Load:
         wait_for(lambda: len(self.acknowledged) >= start + records, DEADLINE_S, f"{records} more are acknowledged")
 
 
-@pytest.mark.parametrize("flush_every_message", [False, True])
-def test_every_acknowledged_record_survives_kill_9(fresh_name: Callable[[str], str], flush_every_message: bool) -> None:
-    overrides = {"log.segment.bytes": "1048576"}
-    if flush_every_message:
-        overrides["log.flush.interval.messages"] = "1"
-    with ProcessCluster(brokers=3, overrides=overrides) as cluster:
+@pytest.mark.parametrize(
+    ("replicas", "overrides"),
+    [
+        (1, {}),
+        (1, {"log.flush.interval.messages": "1"}),
+        (3, {"min.insync.replicas": "2"}),
+        (3, {"min.insync.replicas": "2", "log.flush": "ack"}),
+    ],
+    ids=["one replica", "one replica flushed", "three replicas", "three replicas flushed"],
+)
+def test_every_acknowledged_record_survives_kill_9(
+    fresh_name: Callable[[str], str], replicas: int, overrides: dict[str, str]
+) -> None:
+    with ProcessCluster(brokers=3, overrides={"log.segment.bytes": "1048576", **overrides}) as cluster:
         topic = fresh_name("killed")
-        create_topic(cluster.bootstrap, topic, PARTITIONS)
+        create_topic(cluster.bootstrap, topic, PARTITIONS, replication_factor=replicas)
         with Load(cluster.bootstrap, topic) as load:
             for broker_id in (1, 2, 3):
                 load.wait_for_more(2_000)
                 cluster.kill_broker(broker_id)
+                wait_for(lambda: in_sync(cluster.bootstrap, topic, replicas), DEADLINE_S, "every replica is in sync")
             load.wait_for_more(2_000)
         assert load.failed == []
         seen = LIBRARIES["confluent-kafka"].consume(cluster.bootstrap, topic, PARTITIONS, len(load.acknowledged))
+        wait_for(lambda: in_sync(cluster.bootstrap, topic, replicas), DEADLINE_S, "every replica is in sync")
+        directories = [cluster.log_dir(broker_id) for broker_id in (1, 2, 3)]
         expected: dict[int, list[bytes]] = {}
         for partition, value in load.acknowledged:
             expected.setdefault(partition, []).append(value)
@@ -95,3 +108,16 @@ def test_every_acknowledged_record_survives_kill_9(fresh_name: Callable[[str], s
             stored = [item.value for item in seen[partition]]
             assert Counter(stored) == Counter(expected[partition])
             assert stored == sorted(stored, key=lambda value: int(value.split(b".")[0]))
+            copies = [content for root in directories if (content := log_bytes(root, f"{topic}-{partition}"))]
+            assert len(copies) == replicas and len(set(copies)) == 1, f"the replicas of {topic}-{partition} differ"
+
+
+def in_sync(bootstrap: str, topic: str, replicas: int) -> bool:
+    """Whether every partition has a leader and its whole ISR."""
+    found = AdminClient({"bootstrap.servers": bootstrap}).list_topics(topic, timeout=DEADLINE_S).topics[topic]
+    return all(len(partition.isrs) == replicas and partition.leader > 0 for partition in found.partitions.values())
+
+
+def log_bytes(root: Path, partition: str) -> bytes:
+    """All segments of a replica, one after the other; nothing when there is no replica here."""
+    return b"".join(path.read_bytes() for path in sorted((root / partition).glob("*.log")))
