@@ -12,6 +12,8 @@ from zk_schemas.config_keys import BROKER_CONFIGS
 HOST = "127.0.0.1"
 FIRST_CONTROLLER_ID = 1000
 SESSION_TIMEOUT_MS = 6_000
+OFFSETS_REPLICATION_FACTOR = 3
+"""Of ``__consumer_offsets`` where there are brokers enough."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,7 +77,7 @@ def plan_brokers(config: LocalClusterConfig, zookeeper: str, ports: list[int]) -
             "zookeeper.session.timeout.ms": str(SESSION_TIMEOUT_MS),
             "listeners": f"PLAINTEXT://{HOST}:{port}",
             "log.dirs": log_dir(config.directory, broker_id),
-            "offsets.topic.replication.factor": "1",
+            "offsets.topic.replication.factor": str(min(OFFSETS_REPLICATION_FACTOR, config.brokers)),
             "group.initial.rebalance.delay.ms": "500",
             **config.overrides,
         }

@@ -258,6 +258,7 @@ class ReplicatedWorld:
     def fetch(self, broker: int) -> None:
         """A committed offset that was told to anybody is never taken back by the coordinator."""
         offset, error = fetched(self.brokers[broker])
+        assert error or self.replicas[broker].leads is not None, f"broker {broker} knows that it does not lead"
         if error:
             return
         if broker == self.leader and self.replicas[broker].leads == self.epoch:
@@ -275,7 +276,7 @@ class ReplicatedWorld:
         return found
 
     async def heal(self) -> None:
-        """Everybody hears everything; then the coordinator knows what its log says, no more and no less."""
+        """Everybody hears everything; then the coordinator knows what its log says, and goes on."""
         for _ in range(3):
             for replica in self.replicas:
                 replica.may_read.set()
@@ -291,3 +292,6 @@ class ReplicatedWorld:
         assert offset == (self.offsets_in(self.leader) or [-1])[-1]
         for asked in self.asked:
             assert asked.answer.filled
+        self.commit_and_replicate()
+        assert commit_error(self.asked[-1].answer) == ErrorCode.NONE
+        assert fetched(self.brokers[self.leader]) == (self.asked[-1].offset, ErrorCode.NONE)
