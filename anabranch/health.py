@@ -1,0 +1,118 @@
+"""``python -m anabranch.health broker|controller``: does this server serve? Exit status 0 or 1, one line why not.
+
+For container health checks: takes the same configuration as the server it asks about (file, environment, ``--set``),
+and imports neither an event loop nor ZooKeeper, so that it may run every few seconds. A broker serves when each of its
+listeners answers ApiVersions and names this broker in Metadata, that is, when it is registered and the controller has
+told it so. A controller serves when its listener answers, whether it is active or stands by.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import socket
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from protocol.api_keys import ApiKey
+from protocol.errors import ErrorCode
+from protocol.framing import ClientConnection, FrameError, RequestHeader, decode_response, encode_request
+from protocol.generated.api_versions import ApiVersionsRequest
+from protocol.generated.metadata import MetadataRequest
+from protocol.primitives import DecodeError, Message
+from zk_schemas.config_def import ConfigError
+
+TIMEOUT_S = 3.0
+_LOOPBACK = "127.0.0.1"
+_CLIENT_ID = "anabranch-health"
+_VERSIONS = {ApiKey.API_VERSIONS: 0, ApiKey.METADATA: 1}
+"""Old versions serve as well: what is asked for has been in them from the start."""
+
+
+class UnhealthyError(Exception):
+    """The server does not serve; the message says what was asked and what came."""
+
+
+def check_broker(host: str, port: int, broker_id: int, timeout_s: float = TIMEOUT_S) -> None:
+    """Raises ``UnhealthyError`` unless the listener answers and lists ``broker_id`` among the brokers."""
+    _, metadata = _ask(host, port, [ApiVersionsRequest(), MetadataRequest(topics=[])], timeout_s)
+    known = sorted(broker.node_id for broker in metadata.brokers)
+    if broker_id not in known:
+        raise UnhealthyError(f"{host}:{port} answers, but broker {broker_id} is not registered: it knows {known}")
+
+
+def check_controller(host: str, port: int, timeout_s: float = TIMEOUT_S) -> None:
+    """Raises ``UnhealthyError`` unless the listener answers."""
+    _ask(host, port, [ApiVersionsRequest()], timeout_s)
+
+
+def _ask(host: str, port: int, requests: Sequence[Message], timeout_s: float) -> list[Any]:
+    """The responses, in order, over one connection. ``timeout_s`` bounds each wait for the peer."""
+    try:
+        with socket.create_connection((host, port), timeout_s) as connection:
+            return [_exchange(connection, number, request) for number, request in enumerate(requests)]
+    except (OSError, FrameError, DecodeError) as error:
+        raise UnhealthyError(f"{host}:{port}: {error}") from error
+
+
+def _exchange(connection: socket.socket, correlation_id: int, request: Any) -> Any:
+    key = ApiKey(request.API_KEY)
+    version = _VERSIONS[key]
+    parts = encode_request(RequestHeader(key, version, correlation_id, _CLIENT_ID), request)
+    connection.sendall(b"".join(part for part in parts if isinstance(part, bytes | bytearray | memoryview)))
+    frames = ClientConnection()
+    while (frame := frames.next_frame()) is None:
+        received = connection.recv_into(frames.buffer())
+        if received == 0:
+            raise ConnectionError(f"closed instead of answering {key.name}")
+        frames.received(received)
+    _, response = decode_response(key, version, frame)
+    error_code = getattr(response, "error_code", ErrorCode.NONE)
+    if error_code != ErrorCode.NONE:
+        raise ConnectionError(f"{key.name} answered {ErrorCode.of(error_code).name}")
+    return response
+
+
+def _check_configured_broker(properties: str | None, where: str, settings: Sequence[str]) -> None:
+    from broker.config import BrokerConfig, gather, without_ignored
+
+    given, _ = without_ignored(gather(properties, where, os.environ, settings))
+    config = BrokerConfig.from_given(given, where, socket.gethostname())
+    for listener in config.listeners:
+        host = _LOOPBACK if listener.host in ("", "0.0.0.0", "::") else listener.host
+        check_broker(host, listener.port, config.broker_id)
+
+
+def _check_configured_controller(properties: str | None, where: str, settings: Sequence[str]) -> None:
+    from controller.config import ControllerConfig, gather
+
+    config = ControllerConfig.parse(gather(properties, where, os.environ, settings), where)
+    check_controller(config.host, config.port)
+
+
+CHECKS = {"broker": _check_configured_broker, "controller": _check_configured_controller}
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """0 when the server serves, 1 when it does not, 2 when its configuration cannot be read."""
+    parser = argparse.ArgumentParser(prog="python -m anabranch.health", description="Does this server serve?")
+    parser.add_argument("role", choices=sorted(CHECKS))
+    parser.add_argument("--config", type=Path, help="the properties file of the server")
+    parser.add_argument("--set", action="append", default=[], metavar="KEY=VALUE", help="wins over the others")
+    arguments = parser.parse_args(argv)
+    try:
+        properties = arguments.config.read_text() if arguments.config is not None else None
+        CHECKS[arguments.role](properties, str(arguments.config or ""), arguments.set)
+    except UnhealthyError as error:
+        print(error, file=sys.stderr)  # noqa: T201
+        return 1
+    except (ConfigError, OSError) as error:
+        print(f"{arguments.role}: {error}", file=sys.stderr)  # noqa: T201
+        return 2
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

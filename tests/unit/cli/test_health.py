@@ -1,0 +1,117 @@
+"""``python -m anabranch.health``: a server that answers is healthy, one that does not says why not."""
+
+from __future__ import annotations
+
+import socket
+import subprocess
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import pytest
+
+from anabranch.health import UnhealthyError, check_broker, check_controller, main
+from protocol.api_keys import ApiKey
+from protocol.errors import ErrorCode
+from protocol.framing import Request, ServerConnection, encode_response
+from protocol.generated.api_versions import ApiVersionsResponse
+from protocol.generated.metadata import MetadataResponse, MetadataResponseBroker
+
+HOST = "127.0.0.1"
+Answer = Callable[[Request], Any]
+
+
+def answers(*broker_ids: int, error: ErrorCode = ErrorCode.NONE) -> Answer:
+    def answer(request: Request) -> Any:
+        if request.header.api_key == ApiKey.API_VERSIONS:
+            return ApiVersionsResponse(error_code=error)
+        return MetadataResponse(brokers=[MetadataResponseBroker(node_id=number, host=HOST) for number in broker_ids])
+
+    return answer
+
+
+@contextmanager
+def listening(answer: Answer | None) -> Iterator[int]:
+    """A server for one connection that answers with what ``answer`` gives, or closes when there is none."""
+    with socket.create_server((HOST, 0)) as listener:
+        thread = threading.Thread(target=_serve, args=[listener, answer])
+        thread.start()
+        try:
+            yield listener.getsockname()[1]
+        finally:
+            thread.join()
+
+
+def _serve(listener: socket.socket, answer: Answer | None) -> None:
+    frames = ServerConnection()
+    connection, _ = listener.accept()
+    with connection:
+        while received := connection.recv_into(frames.buffer()):
+            if answer is None:
+                return
+            frames.received(received)
+            while (request := frames.next_request()) is not None:
+                header = request.header
+                response = encode_response(header.api_key, header.api_version, header.correlation_id, answer(request))
+                connection.sendall(b"".join(bytes(part) for part in response))  # type: ignore[arg-type]
+
+
+def test_a_broker_that_lists_itself_is_healthy() -> None:
+    with listening(answers(1, 2)) as port:
+        check_broker(HOST, port, 2)
+
+
+def test_a_broker_that_the_cluster_does_not_know_is_not_healthy() -> None:
+    with listening(answers(1, 2)) as port, pytest.raises(UnhealthyError, match=r"broker 3 is not registered.*\[1, 2\]"):
+        check_broker(HOST, port, 3)
+
+
+@pytest.mark.parametrize(
+    ("answer", "said"),
+    [
+        (None, "closed instead of answering API_VERSIONS"),
+        (answers(error=ErrorCode.UNSUPPORTED_VERSION), "API_VERSIONS answered UNSUPPORTED_VERSION"),
+    ],
+)
+def test_a_controller_whose_listener_does_not_answer_is_not_healthy(answer: Answer | None, said: str) -> None:
+    with listening(answer) as port, pytest.raises(UnhealthyError, match=said):
+        check_controller(HOST, port)
+
+
+def test_a_peer_that_accepts_and_stays_silent_is_not_healthy() -> None:
+    with socket.create_server((HOST, 0)) as silent, pytest.raises(UnhealthyError, match="timed out"):
+        check_controller(HOST, silent.getsockname()[1], timeout_s=0.05)
+
+
+def test_every_listener_of_the_configuration_is_asked(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with listening(answers(7)) as inside, socket.create_server((HOST, 0)) as closed:
+        outside = closed.getsockname()[1]
+        closed.close()
+        monkeypatch.setenv("ANABRANCH_BROKER_ID", "7")
+        monkeypatch.setenv("ANABRANCH_ZOOKEEPER_CONNECT", "unused:2181")
+        monkeypatch.setenv("ANABRANCH_LISTENERS", f"INTERNAL://:{inside},EXTERNAL://0.0.0.0:{outside}")
+        monkeypatch.setenv("ANABRANCH_ADVERTISED_LISTENERS", f"INTERNAL://here:{inside},EXTERNAL://there:{outside}")
+        monkeypatch.setenv("ANABRANCH_LISTENER_SECURITY_PROTOCOL_MAP", "INTERNAL:PLAINTEXT,EXTERNAL:PLAINTEXT")
+        assert main(["broker"]) == 1
+    assert f"{HOST}:{outside}: " in capsys.readouterr().err
+
+
+def test_the_exit_status_tells_health_from_a_configuration_that_cannot_be_read() -> None:
+    with listening(answers()) as port:
+        settings = ["--set", "controller.id=1000", "--set", "zookeeper.connect=unused:2181"]
+        assert main(["controller", *settings, "--set", f"controller.listener=PLAINTEXT://{HOST}:{port}"]) == 0
+    assert main(["controller", *settings, "--set", "controller.listener=nonsense"]) == 2
+
+
+def test_the_check_imports_no_event_loop_and_no_zookeeper() -> None:
+    heavy = {"trio", "anyio", "kazoo", "asyncio", "cyclopts", "structlog"}
+    code = (
+        "import sys, anabranch.health, broker.config, controller.config;"
+        f"print(' '.join(sorted({{m.split('.')[0] for m in sys.modules}} & {heavy!r})))"
+    )
+    found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert found.stdout.split() == []
