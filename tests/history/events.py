@@ -41,7 +41,10 @@ class Sent(_Event, tag="sent"):
 
 
 class Acked(_Event, tag="acked"):
-    """The record was acknowledged at an offset, with acks=all."""
+    """The record was acknowledged at an offset, with acks=all.
+
+    The offset is ``UNKNOWN`` where a retry was answered as a duplicate of a batch the broker no longer remembers.
+    """
 
     producer: str
     tp: TopicPartition

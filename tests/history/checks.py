@@ -1,0 +1,34 @@
+"""All checks of a history. Each is a function from a ``History`` to its violations, in linear time but for sorting."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from itertools import islice
+
+from tests.history import group_checks, log_checks
+from tests.history.events import Event
+from tests.history.index import History, Violation
+
+MAX_PER_CHECK = 20
+"""A broken log breaks thousands of records; the first few tell as much."""
+
+CHECKS: tuple[Callable[[History], Iterator[Violation]], ...] = (
+    log_checks.lost_acknowledged,
+    log_checks.inconsistent_offsets,
+    log_checks.refused_but_written,
+    log_checks.duplicates,
+    log_checks.key_order,
+    log_checks.leader_epochs,
+    log_checks.replicas_identical,
+    log_checks.watermarks,
+    group_checks.unseen,
+    group_checks.polls,
+    group_checks.commits,
+    group_checks.owners,
+)
+
+
+def check_history(events: Iterable[Event]) -> list[Violation]:
+    """The first violations of each check; none for a history that keeps every promise."""
+    history = History(events)
+    return [violation for check in CHECKS for violation in islice(check(history), MAX_PER_CHECK)]

@@ -1,0 +1,198 @@
+"""Checks of what groups read and commit."""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from itertools import accumulate
+
+from protocol.types import TopicPartition
+from tests.history.events import (
+    Assigned,
+    Committed,
+    Drained,
+    Event,
+    OffsetFetched,
+    Polled,
+    Positioned,
+    Revoked,
+)
+from tests.history.index import History, Violation
+
+GroupPartition = tuple[str, TopicPartition]
+
+
+def unseen(history: History) -> Iterator[Violation]:
+    """A group that was drained after the faults was delivered every record, at least once."""
+    read: dict[GroupPartition, set[int]] = {}
+    for event in history.of(Polled):
+        read.setdefault((event.group, event.tp), set()).add(event.offset)
+    for drained in history.of(Drained):
+        seen = read.get((drained.group, drained.tp), set())
+        for log in history.different_logs(drained.tp):
+            missing = [
+                offset
+                for offset, value in enumerate(log.values, log.first)
+                if value is not None and log.start <= offset < drained.end_offset and offset not in seen
+            ]
+            if missing:
+                where = f"{drained.tp} in {drained.group}"
+                what = f"{len(missing)} records were never delivered, from {missing[0]} to {missing[-1]}"
+                yield Violation("unseen", where, what, (drained, log.replica))
+
+
+@dataclass(slots=True)
+class _Commits:
+    """The commits of a group for a partition, in the order of their answers, and what they allow a new owner."""
+
+    last: Committed | None = None
+    unknown: list[Committed] = field(default_factory=list)
+
+    def add(self, event: Committed) -> None:
+        if event.outcome == "unknown":
+            self.unknown.append(event)
+        elif event.outcome == "ok":
+            self.last = event
+            # A request of an older generation that is still on its way will be refused.
+            self.unknown = [other for other in self.unknown if other.generation >= event.generation]
+
+    def floor(self) -> int:
+        """A new owner starts at the last commit that was answered, or at one whose answer was lost."""
+        committed = [self.last.offset] if self.last is not None else [0]
+        return min(committed + [event.offset for event in self.unknown])
+
+
+@dataclass(slots=True)
+class _Cursor:
+    """Where a member is in a partition: the next offset, or before its first poll the lowest it may start at."""
+
+    since: Event
+    next_offset: int = -1
+    floor: int = 0
+    last: Event | None = None
+
+
+def polls(history: History) -> Iterator[Violation]:
+    """Within an assignment records come in order and without gaps; a new owner goes on from a committed offset.
+
+    It may deliver again what is above the last commit answered before it was assigned, and starts nowhere above all
+    commits. A group without a commit starts at the log's start, or where a ``Positioned`` says.
+    """
+    commits: dict[GroupPartition, _Commits] = {}
+    cursors: dict[tuple[str, str], dict[TopicPartition, _Cursor]] = {}
+    ceilings = _ceilings(history)
+    for event in history.events:
+        if isinstance(event, Committed):
+            commits.setdefault((event.group, event.tp), _Commits()).add(event)
+        elif isinstance(event, Assigned):
+            mine = cursors.setdefault((event.group, event.member), {})
+            for tp in event.partitions:
+                mine[tp] = _Cursor(event, floor=commits.get((event.group, tp), _Commits()).floor())
+        elif isinstance(event, Revoked):
+            for tp in event.partitions:
+                cursors.get((event.group, event.member), {}).pop(tp, None)
+        elif isinstance(event, Positioned):
+            cursors.setdefault((event.group, event.member), {})[event.tp] = _Cursor(event, next_offset=event.offset)
+        elif isinstance(event, Polled):
+            cursor = cursors.get((event.group, event.member), {}).get(event.tp)
+            if cursor is None:
+                yield Violation(
+                    "polls", f"{event.tp} in {event.group}", "delivered to a member that has it not", (event,)
+                )
+                continue
+            if cursor.next_offset < 0:
+                yield from _first_poll(history, cursor, event, ceilings)
+            else:
+                yield from _next_poll(history, cursor, event)
+            cursor.next_offset = event.offset + 1
+            cursor.last = event
+
+
+def _ceilings(history: History) -> dict[GroupPartition, tuple[list[float], list[int]]]:
+    """For each group and partition: when commits were asked for, and the highest offset up to each."""
+    asked: dict[GroupPartition, list[Committed]] = {}
+    for event in history.of(Committed):
+        if event.outcome != "refused":
+            asked.setdefault((event.group, event.tp), []).append(event)
+    result = {}
+    for place, events in asked.items():
+        events.sort(key=lambda event: event.asked_ms)
+        result[place] = [e.asked_ms for e in events], list(accumulate((e.offset for e in events), max))
+    return result
+
+
+def _first_poll(
+    history: History, cursor: _Cursor, event: Polled, ceilings: dict[GroupPartition, tuple[list[float], list[int]]]
+) -> Iterator[Violation]:
+    where = f"{event.tp} in {event.group}"
+    times, offsets = ceilings.get((event.group, event.tp), ([], []))
+    at = bisect_right(times, event.at_ms)
+    ceiling = offsets[at - 1] if at else 0
+    if event.offset < cursor.floor:
+        what = f"delivered again from {event.offset}, though {cursor.floor} was committed"
+        yield Violation("polls", where, what, (cursor.since, event))
+    if event.offset > ceiling and _records_between(history, event.tp, ceiling, event.offset):
+        what = f"starts at {event.offset}; no commit is above {ceiling}"
+        yield Violation("polls", where, what, (cursor.since, event))
+
+
+def _next_poll(history: History, cursor: _Cursor, event: Polled) -> Iterator[Violation]:
+    where = f"{event.tp} in {event.group}"
+    shown = (cursor.last or cursor.since, event)
+    if event.offset < cursor.next_offset:
+        yield Violation("polls", where, f"goes back from {cursor.next_offset} to {event.offset}", shown)
+    elif event.offset > cursor.next_offset and _records_between(history, event.tp, cursor.next_offset, event.offset):
+        yield Violation("polls", where, f"skips from {cursor.next_offset} to {event.offset}", shown)
+
+
+def _records_between(history: History, tp: TopicPartition, start: int, end: int) -> bool:
+    return any(log.holds_any(start, end) for log in history.in_sync(tp))
+
+
+def commits(history: History) -> Iterator[Violation]:
+    """A committed offset does not go back within a generation, neither as committed nor as fetched.
+
+    Only what was answered before the other request began is compared: requests that overlap have no order. A commit
+    whose answer was lost may take effect late, so a fetch may show that one too.
+    """
+    answered = sorted(
+        (event for event in history.of(Committed) if event.outcome != "refused"), key=lambda event: event.at_ms
+    )
+    asked = sorted(
+        [*(event for event in answered if event.outcome == "ok"), *history.of(OffsetFetched)],
+        key=lambda event: event.asked_ms,
+    )
+    last: dict[GroupPartition, Committed] = {}
+    unknown: dict[GroupPartition, list[Committed]] = {}
+    done = 0
+    for event in asked:
+        while done < len(answered) and answered[done].at_ms <= event.asked_ms and answered[done] is not event:
+            past, done = answered[done], done + 1
+            place = past.group, past.tp
+            if past.outcome == "unknown":
+                unknown.setdefault(place, []).append(past)
+                continue
+            unknown[place] = [other for other in unknown.get(place, []) if other.generation >= past.generation]
+            if place not in last or past.generation > last[place].generation or past.offset > last[place].offset:
+                last[place] = past
+        before = last.get((event.group, event.tp))
+        if before is None or event.offset >= before.offset:
+            continue
+        if isinstance(event, Committed):
+            if event.generation == before.generation:
+                yield Violation("commits", f"{event.tp} in {event.group}", "a commit goes back", (before, event))
+        elif event.offset not in {other.offset for other in unknown.get((event.group, event.tp), [])}:
+            yield Violation("commits", f"{event.tp} in {event.group}", "a commit is forgotten", (before, event))
+
+
+def owners(history: History) -> Iterator[Violation]:
+    """A partition has one owner in a group's generation."""
+    owner: dict[tuple[str, int, TopicPartition], Assigned] = {}
+    for event in history.of(Assigned):
+        if event.generation < 0:
+            continue
+        for tp in event.partitions:
+            before = owner.setdefault((event.group, event.generation, tp), event)
+            if before.member != event.member:
+                yield Violation("owners", f"{tp} in {event.group}", "two owners in one generation", (before, event))

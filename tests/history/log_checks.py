@@ -1,0 +1,213 @@
+"""Checks of what was acknowledged and of what the replicas hold in the end.
+
+They hold for topics without compaction whose values are unique. Where a partition was acknowledged to and no log of it
+is in the history, that is a violation too: a check that had nothing to look at proves nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from itertools import pairwise
+
+from protocol.batch_layout import MAX_SEQUENCE
+from protocol.types import TopicPartition
+from tests.history.events import UNKNOWN, Acked, NotWritten, Polled, StoredBatch, WatermarkSeen
+from tests.history.index import History, Log, Violation
+
+
+def lost_acknowledged(history: History) -> Iterator[Violation]:
+    """An acknowledged record is on every in-sync replica, unless the log's start has passed it."""
+    missing: set[TopicPartition] = set()
+    anywhere: dict[TopicPartition, set[str | None]] = {}
+    for ack in history.of(Acked):
+        logs = history.in_sync(ack.tp)
+        if ack.offset == UNKNOWN:
+            if ack.tp not in anywhere:
+                anywhere[ack.tp] = {value for log in logs for value in log.values}
+            if ack.value not in anywhere[ack.tp]:
+                yield Violation("lost_acknowledged", str(ack.tp), f"{ack.value} is gone", (ack,))
+            continue
+        if not logs and ack.tp not in missing:
+            missing.add(ack.tp)
+            yield Violation("lost_acknowledged", str(ack.tp), "no in-sync replica is left", (ack,))
+        for log in logs:
+            if ack.offset >= log.start and log.value_at(ack.offset) is None:
+                where = f"{ack.tp} offset {ack.offset} on broker {log.replica.broker}"
+                yield Violation("lost_acknowledged", where, f"{ack.value} is gone", (ack, log.replica))
+
+
+def inconsistent_offsets(history: History) -> Iterator[Violation]:
+    """A record sent, acknowledged, delivered and stored is the same at an offset wherever one looks."""
+    for again in history.sent_twice:
+        yield Violation(
+            "inconsistent_offsets", again.producer, "a value was sent twice: the history is no use", (again,)
+        )
+    known: dict[TopicPartition, dict[int, Acked | Polled]] = {}
+    for event in history.events:
+        if not isinstance(event, Acked | Polled) or event.offset == UNKNOWN:
+            continue
+        before = known.setdefault(event.tp, {}).setdefault(event.offset, event)
+        if before.value != event.value:
+            yield Violation("inconsistent_offsets", f"{event.tp} offset {event.offset}", "two records", (before, event))
+        if event.value not in history.sent:
+            yield Violation("inconsistent_offsets", str(event.tp), "nobody sent this", (event,))
+    for tp in history.logs:
+        for log in history.different_logs(tp):
+            yield from _against_log(history, log, known.get(tp, {}))
+
+
+def _against_log(history: History, log: Log, known: dict[int, Acked | Polled]) -> Iterator[Violation]:
+    where = f"{log.replica.tp} on broker {log.replica.broker}"
+    for offset, event in known.items():
+        if offset < log.start:
+            continue
+        stored = log.value_at(offset)
+        if stored is None and isinstance(event, Polled):
+            yield Violation("inconsistent_offsets", where, f"read at {offset}, and not stored", (event, log.replica))
+        elif stored is not None and stored != event.value:
+            yield Violation("inconsistent_offsets", where, f"{stored} is stored at {offset}", (event,))
+    for offset, stored in enumerate(log.values, log.first):
+        if stored is not None and stored not in history.sent:
+            yield Violation("inconsistent_offsets", where, f"nobody sent {stored}, stored at {offset}")
+
+
+def refused_but_written(history: History) -> Iterator[Violation]:
+    """What was refused for certain is in no log. A timeout is no refusal."""
+    refused = {event.value: event for event in history.of(NotWritten) if event.outcome == "refused"}
+    if not refused:
+        return
+    for tp in history.logs:
+        for log in history.different_logs(tp):
+            for offset, value in enumerate(log.values, log.first):
+                if value in refused:
+                    where = f"{tp} offset {offset} on broker {log.replica.broker}"
+                    yield Violation("refused_but_written", where, f"{value} was refused", (refused[value],))
+
+
+def duplicates(history: History) -> Iterator[Violation]:
+    """A record of an idempotent producer is in one place, and sequences go up by one in each partition (KIP-98)."""
+    seen: dict[str, tuple[TopicPartition, int]] = {}
+    for tp in history.logs:
+        for number, log in enumerate(history.different_logs(tp)):
+            if number:
+                seen = {value: place for value, place in seen.items() if place[0] != tp}
+            for offset, value in enumerate(log.values, log.first):
+                if value is None or value not in history.sent or not history.sent[value].idempotent:
+                    continue
+                before = seen.setdefault(value, (tp, offset))
+                if before != (tp, offset):
+                    where = f"{tp} offset {offset} on broker {log.replica.broker}"
+                    what = f"{value} is also at {before[0]} offset {before[1]}"
+                    yield Violation("duplicates", where, what, (history.sent[value],))
+            yield from _sequences(log)
+
+
+def _sequences(log: Log) -> Iterator[Violation]:
+    expected: dict[tuple[int, int], tuple[int, StoredBatch]] = {}
+    for batch in log.batches:
+        if batch.producer_id < 0 or batch.base_sequence < 0:
+            continue
+        producer = batch.producer_id, batch.producer_epoch
+        if producer in expected and expected[producer][0] != batch.base_sequence:
+            where = f"{batch.tp} offset {batch.base_offset} on broker {batch.broker}"
+            what = f"sequence {batch.base_sequence} of producer {producer} follows {expected[producer][0] - 1}"
+            yield Violation("duplicates", where, what, (expected[producer][1], batch))
+        expected[producer] = (batch.base_sequence + len(batch.values)) % (MAX_SEQUENCE + 1), batch
+
+
+def key_order(history: History) -> Iterator[Violation]:
+    """In each partition the records of an idempotent producer with a key are in the order they were sent in."""
+    for tp in history.logs:
+        for log in history.different_logs(tp):
+            last: dict[tuple[str, str], tuple[int, str]] = {}
+            for offset, value in enumerate(log.values, log.first):
+                sent = history.sent.get(value) if value is not None else None
+                if sent is None or value is None or not sent.idempotent:
+                    continue
+                order, before = history.order[value], last.get((sent.producer, sent.key))
+                if before is not None and before[0] > order:
+                    where = f"{tp} offset {offset} on broker {log.replica.broker}"
+                    what = f"{value} is behind {before[1]}, which was sent later"
+                    yield Violation("key_order", where, what, (history.sent[before[1]], sent))
+                last[sent.producer, sent.key] = order, value
+
+
+def leader_epochs(history: History) -> Iterator[Violation]:
+    """In a log, offsets go up and the leader epoch never goes down (KIP-101)."""
+    for tp, logs in history.logs.items():
+        for broker, log in logs.items():
+            for before, batch in pairwise(log.batches):
+                where = f"{tp} offset {batch.base_offset} on broker {broker}"
+                if batch.base_offset < before.next_offset:
+                    yield Violation("leader_epochs", where, "offsets go back", (before, batch))
+                if batch.leader_epoch < before.leader_epoch:
+                    yield Violation("leader_epochs", where, "the leader epoch goes back", (before, batch))
+
+
+def replicas_identical(history: History) -> Iterator[Violation]:
+    """Below the high watermark every in-sync replica holds the same bytes, batch for batch."""
+    for tp in history.logs:
+        logs = history.in_sync(tp)
+        end = history.high_watermark(tp)
+        start = max((log.start for log in logs), default=0)
+        held = [
+            [batch for batch in log.batches if batch.next_offset > start and batch.base_offset < end] for log in logs
+        ]
+        for log, batches in zip(logs, held, strict=True):
+            broker = log.replica.broker
+            if log.replica.log_end_offset < end:
+                what = f"ends at {log.replica.log_end_offset}, the high watermark is {end}"
+                yield Violation("replicas_identical", f"{tp} on broker {broker}", what, (log.replica,))
+            if difference := _first_difference(held[0], batches):
+                where = f"{tp} on brokers {logs[0].replica.broker} and {broker}"
+                yield Violation("replicas_identical", where, "different batches", difference)
+
+
+def _first_difference(one: list[StoredBatch], other: list[StoredBatch]) -> tuple[StoredBatch, ...]:
+    for left, right in zip(one, other):
+        if (left.base_offset, len(left.values), left.digest) != (right.base_offset, len(right.values), right.digest):
+            return left, right
+    return tuple((one if len(one) > len(other) else other)[min(len(one), len(other)) :][:1])
+
+
+def watermarks(history: History) -> Iterator[Violation]:
+    """What a leader exposes never goes back.
+
+    One leader's high watermark (same partition, broker and leader epoch) never goes down. A new leader starts from what
+    it knew as a follower, which may be less than its predecessor exposed, so a Fetch from it may show less; ListOffsets
+    waits until it has caught up (KIP-207, OFFSET_NOT_AVAILABLE) and so never goes back, whoever answers. And whatever
+    was exposed is committed: no in-sync log may end below it. Answers are compared only where one request began after
+    the other's answer.
+    """
+    seen = sorted(history.of(WatermarkSeen), key=lambda event: event.asked_ms)
+    answered = sorted(seen, key=lambda event: event.at_ms)
+    of_leader: dict[tuple[TopicPartition, int, int], WatermarkSeen] = {}
+    listed: dict[TopicPartition, WatermarkSeen] = {}
+    highest: dict[TopicPartition, WatermarkSeen] = {}
+    done = 0
+    for event in seen:
+        while done < len(answered) and answered[done].at_ms <= event.asked_ms and answered[done] is not event:
+            past = answered[done]
+            _raise_to(of_leader, (past.tp, past.broker, past.leader_epoch), past)
+            _raise_to(highest, past.tp, past)
+            if past.via == "list":
+                _raise_to(listed, past.tp, past)
+            done += 1
+        before = of_leader.get((event.tp, event.broker, event.leader_epoch))
+        if before is not None and before.offset > event.offset:
+            yield Violation("watermarks", str(event.tp), "one leader's high watermark went back", (before, event))
+        before = listed.get(event.tp)
+        if event.via == "list" and before is not None and before.offset > event.offset:
+            yield Violation("watermarks", str(event.tp), "the listed end went back", (before, event))
+    for past in answered[done:]:
+        _raise_to(highest, past.tp, past)
+    for tp, event in highest.items():
+        for log in history.in_sync(tp):
+            if log.replica.log_end_offset < event.offset:
+                where = f"{tp} on broker {log.replica.broker}"
+                yield Violation("watermarks", where, "ends below what was exposed", (event, log.replica))
+
+
+def _raise_to(highest: dict, key: object, event: WatermarkSeen) -> None:
+    if key not in highest or highest[key].offset < event.offset:
+        highest[key] = event
