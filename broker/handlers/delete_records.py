@@ -1,10 +1,11 @@
 """DeleteRecords (21), versions 0-2: raise a partition's log start; -1 means up to the high watermark.
 
-With one replica the low watermark is the log start, so nothing is waited for.
+Answered with the low watermark, once every live replica's log begins there or later (KIP-107).
 """
 
 from __future__ import annotations
 
+from broker.replication.delayed_delete import DelayedDelete, Waiting
 from broker.request_context import Answer, RequestContext
 from protocol.errors import KafkaError
 from protocol.generated.delete_records import (
@@ -18,22 +19,29 @@ from protocol.types import TopicPartition
 
 
 def handle(ctx: RequestContext, request: DeleteRecordsRequest) -> Answer:
-    return DeleteRecordsResponse(
+    waiting: Waiting = []
+    response = DeleteRecordsResponse(
         topics=[
             DeleteRecordsTopicResult(
-                name=topic.name, partitions=[_delete(ctx, topic.name, asked) for asked in topic.partitions]
+                name=topic.name, partitions=[_delete(ctx, topic.name, asked, waiting) for asked in topic.partitions]
             )
             for topic in request.topics
         ]
     )
+    deadline = ctx.node.env.clock.monotonic() + request.timeout_ms / 1000
+    return DelayedDelete.park(ctx.node.purgatory, deadline, waiting, response)
 
 
-def _delete(ctx: RequestContext, topic: str, asked: DeleteRecordsPartition) -> DeleteRecordsPartitionResult:
+def _delete(
+    ctx: RequestContext, topic: str, asked: DeleteRecordsPartition, waiting: Waiting
+) -> DeleteRecordsPartitionResult:
     index = asked.partition_index
     try:
         partition = ctx.node.replicas.leader(TopicPartition(topic, index))
-        low_watermark = partition.log.delete_records_before(asked.offset)
+        log_start_offset = partition.log.delete_records_before(asked.offset)
     except KafkaError as error:
         return DeleteRecordsPartitionResult(partition_index=index, low_watermark=-1, error_code=error.code)
     partition.notify()
-    return DeleteRecordsPartitionResult(partition_index=index, low_watermark=low_watermark)
+    result = DeleteRecordsPartitionResult(partition_index=index)
+    waiting.append((partition, log_start_offset, result))
+    return result

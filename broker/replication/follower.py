@@ -24,7 +24,7 @@ class Outcome(enum.Enum):
 
     NOTHING_NEW = enum.auto()
     MOVED = enum.auto()
-    """Another offset to fetch from."""
+    """Another offset to fetch from, or another log start to tell the leader."""
     APPENDED = enum.auto()
     """Likewise, and there is something to sync."""
     RETRY_LATER = enum.auto()
@@ -73,11 +73,12 @@ class FollowedPartition:
             assert isinstance(records, bytes | bytearray | memoryview)
             log.append_as_follower(records)
         log.advance_high_watermark(data.high_watermark)
-        if data.log_start_offset > log.log_start_offset:
+        starts_later = data.log_start_offset > log.log_start_offset
+        if starts_later:
             self._raise_log_start(data.log_start_offset)
-        if log.log_end_offset == fetch_offset:
-            return Outcome.NOTHING_NEW
-        return Outcome.APPENDED if has_records else Outcome.MOVED
+        if has_records and log.log_end_offset > fetch_offset:
+            return Outcome.APPENDED
+        return Outcome.MOVED if starts_later else Outcome.NOTHING_NEW
 
     def _take_error(self, code: ErrorCode) -> Outcome:
         if code is ErrorCode.OFFSET_OUT_OF_RANGE:

@@ -245,12 +245,19 @@ class Partition:
         if progress is None or broker_epoch < progress.broker_epoch:
             return
         progress.broker_epoch = broker_epoch
+        log_start_moved = log_start_offset != progress.log_start_offset
         now = self._services.clock.monotonic()
         progress.fetched(fetch_offset, log_start_offset, self.log.log_end_offset, now)
         if replica_id not in self.isr:
             self._consider_joining(replica_id, progress, now)
-        if self._advance_high_watermark():
+        if self._advance_high_watermark() or log_start_moved:
             self.notify()
+
+    @property
+    def low_watermark(self) -> int:
+        """The offset below which no live replica has records (KIP-107)."""
+        starts = [known.log_start_offset for id, known in self.progress.items() if self._services.is_live(id)]
+        return min([self.log.log_start_offset, *starts])
 
     def _consider_joining(self, replica_id: int, progress: ReplicaProgress, now: float) -> None:
         """A replica joins once it has all that is committed and all that was there when this epoch began."""

@@ -137,7 +137,7 @@ def test_the_log_start_of_the_leader_reaches_the_follower() -> None:
         world.append(1, b"%d" % number)
     world.catch_up(1, 2)
     world[1].log.delete_records_before(10)
-    world.fetch(2, 1)
+    assert world.fetch(2, 1) is Outcome.MOVED, "the next fetch tells the leader"
     assert world[2].log.log_start_offset == 10
 
 

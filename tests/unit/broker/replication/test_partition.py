@@ -307,3 +307,17 @@ def test_a_log_that_cannot_be_synced_acknowledges_nothing() -> None:
     with pytest.raises(KafkaError) as refused:
         world.append(1, b"b")
     assert refused.value.code is ErrorCode.KAFKA_STORAGE_ERROR
+
+
+def test_the_low_watermark_is_where_the_last_live_replica_begins() -> None:
+    world = ReplicaWorld()
+    world.elect(1, 0, [1, 2, 3])
+    for number in range(10):
+        world.append(1, b"%d" % number)
+    world.catch_up(1, 2, 3)
+    world[1].log.delete_records_before(5)
+    assert world[1].partition.low_watermark == 0
+    world.catch_up(1, 2)
+    assert world[1].partition.low_watermark == 0
+    del world.live[3]
+    assert world[1].partition.low_watermark == 5
