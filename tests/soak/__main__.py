@@ -1,0 +1,47 @@
+"""``python -m tests.soak --minutes 10 --seed 7``: faults on real processes, and the checker's verdict."""
+
+from __future__ import annotations
+
+import argparse
+import random
+import sys
+import tempfile
+from pathlib import Path
+
+import trio
+
+from tests.soak.run import SoakConfig, remove, soak
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(prog="make soak", description=__doc__)
+    parser.add_argument("--minutes", type=float, default=10.0)
+    parser.add_argument("--seed", type=int, default=None, help="of the fault schedule; printed, random by default")
+    parser.add_argument("--rate", type=float, default=1500.0, help="records a second in all")
+    parser.add_argument("--kills", action="store_true", help="kill -9 every few seconds, without waiting for the ISRs")
+    parser.add_argument("--only", action="append", default=[], help="a kind of fault to keep; may be repeated")
+    parser.add_argument("--set", action="append", default=[], metavar="KEY=VALUE", help="a broker config key")
+    parser.add_argument("--directory", type=Path, default=None, help="kept on failure")
+    given = parser.parse_args()
+    seed = random.SystemRandom().getrandbits(31) if given.seed is None else given.seed
+    directory = given.directory or Path(tempfile.mkdtemp(prefix="anabranch-soak-")) / f"seed-{seed}"
+    overrides = dict(setting.partition("=")[::2] for setting in given.set)
+    config = SoakConfig(directory, given.minutes * 60, seed, given.rate, given.kills, tuple(given.only), overrides)
+    print(f"seed {seed}, {given.minutes:g} minutes, in {directory}", flush=True)
+    try:
+        result = trio.run(soak, config)
+    except (KeyboardInterrupt, BaseExceptionGroup) as error:
+        if isinstance(error, BaseExceptionGroup) and error.subgroup(KeyboardInterrupt) is None:
+            raise
+        print(f"stopped; everything is in {directory}")
+        return 130
+    print(result.summary())
+    if result.good:
+        remove(config)
+        return 0
+    print(f"seed {seed}: the history and all files are in {directory}")
+    return 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,240 @@
+"""Which faults a run has, when, and how they are done and undone.
+
+The schedule follows from the seed alone. The rule of what may be broken at a time follows from what three replicas
+with two in sync promise to survive: **the loss of one broker**. So at most one broker is dead, stopped, cut off,
+without its session, or on a full disk, and the next one's turn comes only when every partition has its whole ISR again.
+A torn tail (bytes that were never synced) counts as a broker's loss as well. Controllers, ZooKeeper and slow or reset
+connections cost nothing but time, so one of those may come on top. ``kill`` is the harsher rule for kill -9 alone: it
+takes no bytes from the page cache, so the next broker is killed whether or not the ISRs are whole, as long as the last
+one runs again.
+"""
+
+from __future__ import annotations
+
+import random
+import signal
+from collections.abc import Awaitable, Callable, Iterator
+from dataclasses import dataclass
+
+import trio
+
+from tests.soak import disks
+from tests.soak.cluster import CLIENTS, SESSION_TIMEOUT_MS, ZOOKEEPER, SoakCluster
+from tests.soak.observer import Observer
+from tests.soak.recorder import Recorder
+
+BROKERS = ("broker-1", "broker-2", "broker-3")
+CONTROLLERS = ("controller-1000", "controller-1001")
+SYNC_LIMIT_S = 90.0
+BEYOND_SESSION_S = (SESSION_TIMEOUT_MS / 1000 + 1, SESSION_TIMEOUT_MS / 1000 + 5)
+SHORT_S = (0.2, 2.5)
+
+BROKER_KINDS = {
+    "kill_broker": ((0.0, 8.0), 4),
+    "torn_tails": ((0.0, 6.0), 3),
+    "pause_broker": (BEYOND_SESSION_S, 2),
+    "pause_broker_shortly": (SHORT_S, 1),
+    "broker_session": (BEYOND_SESSION_S, 2),
+    "disk_full": ((1.0, 8.0), 2),
+    "cut_brokers": ((0.5, 10.0), 2),
+    "one_way_brokers": ((0.5, 10.0), 2),
+    "cut_clients": ((0.5, 5.0), 1),
+    "one_way_clients": ((0.5, 5.0), 1),
+    "stop_broker": ((0.0, 5.0), 1),
+}
+"""Kind -> the range of its length in seconds, and its weight."""
+SIDE_KINDS = {
+    "kill_controller": ((0.0, 6.0), 3),
+    "kill_controllers": ((0.0, 4.0), 1),
+    "pause_controller": (BEYOND_SESSION_S, 2),
+    "controller_session": (BEYOND_SESSION_S, 1),
+    "restart_zookeeper": ((0.0, 2.0), 2),
+    "reset_all": ((0.0, 0.1), 2),
+    "delay": ((1.0, 5.0), 1),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """One fault: its kind, whom it meets, how long it lasts, the pause before it, and what is random within it."""
+
+    kind: str
+    target: str
+    other: str
+    lasts_s: float
+    pause_s: float
+    seed: int
+
+
+def _plan(rng: random.Random, kinds: dict[str, tuple[tuple[float, float], int]], pause_s: float) -> Plan:
+    kind = rng.choices(list(kinds), [weight for _, weight in kinds.values()])[0]
+    names = CONTROLLERS if "controller" in kind else BROKERS
+    target, other = rng.sample(names, 2)
+    return Plan(kind, target, other, rng.uniform(*kinds[kind][0]), pause_s, rng.getrandbits(32))
+
+
+def schedule(seed: int) -> Iterator[tuple[Plan, ...]]:
+    """One or two faults at a time, for ever: a broker's, a side's, or both together."""
+    rng = random.Random(seed)
+    while True:
+        pause_s, choice = rng.uniform(0.5, 4.0), rng.random()
+        if choice < 0.55:
+            yield (_plan(rng, BROKER_KINDS, pause_s),)
+        elif choice < 0.75:
+            yield (_plan(rng, SIDE_KINDS, pause_s),)
+        else:
+            yield _plan(rng, BROKER_KINDS, pause_s), _plan(rng, SIDE_KINDS, pause_s)
+
+
+def kill_schedule(seed: int) -> Iterator[tuple[Plan, ...]]:
+    """kill -9 of a random broker every few seconds, and of a controller each fourth time."""
+    rng = random.Random(seed)
+    while True:
+        names, kind = (CONTROLLERS, "kill_controller") if rng.random() < 0.25 else (BROKERS, "kill_broker")
+        target, other = rng.sample(names, 2)
+        yield (Plan(kind, target, other, rng.uniform(0.0, 1.0), rng.uniform(2.0, 5.0), rng.getrandbits(32)),)
+
+
+class Faults:
+    """Does and undoes what a schedule says; every method returns with the fault mended."""
+
+    def __init__(self, cluster: SoakCluster, recorder: Recorder, observer: Observer, topics: list[str]) -> None:
+        self._cluster, self._recorder, self._observer, self._topics = cluster, recorder, observer, topics
+        self.excused: set[str] = set()
+        """Processes whose end is no surprise at this moment."""
+
+    async def run(self, plans: Iterator[tuple[Plan, ...]], *, wait_for_isr: bool) -> None:
+        """Until cancelled."""
+        for together in plans:
+            await trio.sleep(together[0].pause_s)  # pause: the schedule's
+            with trio.CancelScope(shield=True):  # a fault that has begun is mended
+                async with trio.open_nursery() as nursery:
+                    for plan in together:
+                        nursery.start_soon(self._do, plan)
+                if wait_for_isr:
+                    await self.whole()
+
+    async def whole(self) -> None:
+        """Wait until every partition has its whole ISR."""
+        if lacking := await self._observer.wait_until_in_sync(self._topics, len(BROKERS), SYNC_LIMIT_S):
+            self._recorder.problem(f"not whole after {SYNC_LIMIT_S:g} s: {lacking}")
+
+    async def _do(self, plan: Plan) -> None:
+        method: Callable[[Plan], Awaitable[None]] = getattr(self, f"_{plan.kind}")
+        self._recorder.fault(plan.kind, f"{plan.target} for {plan.lasts_s:.1f} s")
+        await method(plan)
+        self._recorder.fault("mended", f"{plan.kind} of {plan.target}", count=False)
+
+    # ------------------------------------------------------------ processes
+
+    async def _down(self, name: str, lasts_s: float) -> None:
+        await self._cluster.kill(name)
+        await trio.sleep(lasts_s)  # pause: the fault itself
+        self._cluster.start(name)
+
+    async def _kill_broker(self, plan: Plan) -> None:
+        await self._down(plan.target, plan.lasts_s)
+
+    async def _kill_controller(self, plan: Plan) -> None:
+        await self._down(plan.target, plan.lasts_s)
+
+    async def _kill_controllers(self, plan: Plan) -> None:
+        async with trio.open_nursery() as nursery:
+            for name in CONTROLLERS:
+                nursery.start_soon(self._down, name, plan.lasts_s)
+
+    async def _restart_zookeeper(self, plan: Plan) -> None:
+        await self._down(ZOOKEEPER, plan.lasts_s)
+
+    async def _stop_broker(self, plan: Plan) -> None:
+        if not await self._cluster.stop(plan.target):
+            self._recorder.problem(f"{plan.target} did not stop on SIGTERM")
+        await trio.sleep(plan.lasts_s)  # pause: the fault itself
+        self._cluster.start(plan.target)
+
+    async def _pause(self, name: str, lasts_s: float) -> None:
+        node = self._cluster.nodes[name]
+        self.excused.add(name)
+        node.signal(signal.SIGSTOP)
+        await trio.sleep(lasts_s)  # pause: the fault itself
+        node.signal(signal.SIGCONT)
+        await trio.sleep(1.0)  # pause: a watchdog that sees how long it was has its say
+        self.excused.discard(name)
+
+    async def _pause_broker(self, plan: Plan) -> None:
+        await self._pause(plan.target, plan.lasts_s)
+
+    async def _pause_broker_shortly(self, plan: Plan) -> None:
+        await self._pause(plan.target, plan.lasts_s)
+
+    async def _pause_controller(self, plan: Plan) -> None:
+        await self._pause(plan.target, plan.lasts_s)
+
+    # ------------------------------------------------------------ disks
+
+    async def _torn_tails(self, plan: Plan) -> None:
+        await self._cluster.kill(plan.target)
+        torn = disks.tear_tails(self._cluster.log_dir(plan.target), random.Random(plan.seed))
+        self._recorder.fault("torn", f"{torn} bytes of {plan.target}", count=False)
+        await trio.sleep(plan.lasts_s)  # pause: the fault itself
+        self._cluster.start(plan.target)
+
+    async def _disk_full(self, plan: Plan) -> None:
+        pid = self._cluster.nodes[plan.target].child.pid
+        try:
+            limit = disks.fill_disk(pid, self._cluster.log_dir(plan.target))
+            await trio.sleep(plan.lasts_s)  # pause: the fault itself
+            disks.empty_disk(pid, limit)
+        except ProcessLookupError:
+            self._recorder.problem(f"{plan.target} is gone, its disk being full")
+
+    # ------------------------------------------------------------ connections
+
+    async def _cut(self, one: str, others: tuple[str, ...], lasts_s: float) -> None:
+        network = self._cluster.network
+        for other in others:
+            network.cut(one, other)
+        await trio.sleep(lasts_s)  # pause: the fault itself
+        for other in others:
+            network.heal(one, other)
+
+    async def _stall(self, sender: str, receiver: str, lasts_s: float) -> None:
+        self._cluster.network.stall(sender, receiver)
+        await trio.sleep(lasts_s)  # pause: the fault itself
+        self._cluster.network.heal(sender, receiver)
+
+    async def _broker_session(self, plan: Plan) -> None:
+        await self._cut(plan.target, (ZOOKEEPER,), plan.lasts_s)
+
+    async def _controller_session(self, plan: Plan) -> None:
+        await self._cut(plan.target, (ZOOKEEPER,), plan.lasts_s)
+
+    async def _cut_brokers(self, plan: Plan) -> None:
+        """From the other brokers and the controllers, not from ZooKeeper and the clients."""
+        others = tuple(name for name in (*BROKERS, *CONTROLLERS) if name != plan.target)
+        await self._cut(plan.target, others, plan.lasts_s)
+
+    async def _one_way_brokers(self, plan: Plan) -> None:
+        await self._stall(plan.target, plan.other, plan.lasts_s)
+
+    async def _cut_clients(self, plan: Plan) -> None:
+        await self._cut(CLIENTS, (plan.target,), plan.lasts_s)
+
+    async def _one_way_clients(self, plan: Plan) -> None:
+        ends = (CLIENTS, plan.target) if plan.seed % 2 else (plan.target, CLIENTS)
+        await self._stall(*ends, plan.lasts_s)
+
+    async def _reset_all(self, plan: Plan) -> None:
+        for broker in BROKERS:
+            for other in (*BROKERS, *CONTROLLERS, CLIENTS):
+                self._cluster.network.reset(broker, other)
+
+    async def _delay(self, plan: Plan) -> None:
+        pairs = [(CLIENTS, broker) for broker in BROKERS] + [(BROKERS[0], BROKERS[1]), (BROKERS[1], BROKERS[2])]
+        rng = random.Random(plan.seed)
+        for one, other in pairs:
+            self._cluster.network.delay(one, other, rng.uniform(0.0, 0.1))
+            self._cluster.network.delay(other, one, rng.uniform(0.0, 0.1))
+        await trio.sleep(plan.lasts_s)  # pause: the fault itself
+        for one, other in pairs:
+            self._cluster.network.heal(one, other)

@@ -1,0 +1,118 @@
+"""What an onlooker sees: leaders, in-sync replicas, high watermarks, committed offsets."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import trio
+
+from anabranch import Admin
+from client.errors import KafkaError
+from protocol.errors import ErrorCode
+from protocol.generated.list_offsets import ListOffsetsPartition, ListOffsetsRequest, ListOffsetsTopic
+from protocol.types import TopicPartition
+from runtime.channel import Channel
+from runtime.real_trio import RealNetwork
+from tests.history.events import OffsetFetched, WatermarkSeen
+from tests.soak.cluster import SoakCluster
+from tests.soak.network import HOST
+from tests.soak.recorder import Recorder
+
+LATEST_TIMESTAMP = -1
+LOOK_EVERY_S = 0.5
+REQUEST_TIMEOUT_S = 3.0
+_CHECK_EVERY_S = 0.2
+
+
+class Observer:
+    """Asks brokers by their own ports, so that it sees what no client can during a cut."""
+
+    def __init__(self, cluster: SoakCluster, recorder: Recorder, partitions: list[TopicPartition]) -> None:
+        self._cluster, self._recorder, self._partitions = cluster, recorder, partitions
+
+    def _admin(self) -> Admin:
+        bootstrap = ",".join(f"{HOST}:{port}" for port in self._cluster.direct.values())
+        return Admin(bootstrap_servers=bootstrap, client_id="onlooker", default_api_timeout_ms=5_000)
+
+    async def watch_watermarks(self, broker: int) -> None:
+        """Record each high watermark this broker answers as a leader; until cancelled."""
+        while True:
+            try:
+                async with Channel.open(
+                    RealNetwork(), HOST, self._cluster.direct[broker], "onlooker", timeout_s=REQUEST_TIMEOUT_S
+                ) as channel:
+                    while True:
+                        await self._look(channel, broker)
+                        await trio.sleep(LOOK_EVERY_S)  # polls: as an onlooker does
+            except (OSError, KafkaError):
+                await trio.sleep(LOOK_EVERY_S)  # polls: until it serves again
+
+    async def _look(self, channel: Channel, broker: int) -> None:
+        topics: dict[str, list[ListOffsetsPartition]] = {}
+        for tp in self._partitions:
+            asked = ListOffsetsPartition(partition_index=tp.partition, timestamp=LATEST_TIMESTAMP)
+            topics.setdefault(tp.topic, []).append(asked)
+        asked_ms = self._recorder.now_ms()
+        request = ListOffsetsRequest(
+            replica_id=-1,
+            topics=[ListOffsetsTopic(name=topic, partitions=found) for topic, found in topics.items()],
+        )
+        answer = await channel.request(request, timeout_s=REQUEST_TIMEOUT_S)
+        now_ms = self._recorder.now_ms()
+        self._recorder.record(
+            *(
+                WatermarkSeen(
+                    now_ms,
+                    TopicPartition(topic.name, found.partition_index),
+                    broker,
+                    found.leader_epoch,
+                    found.offset,
+                    asked_ms,
+                )
+                for topic in answer.topics
+                for found in topic.partitions
+                if found.error_code == ErrorCode.NONE
+            )
+        )
+
+    async def watch_commits(self, groups: Iterable[str]) -> None:
+        """Record what coordinators answer as committed; until cancelled."""
+        async with self._admin() as admin:
+            while True:
+                for group in groups:
+                    asked_ms = self._recorder.now_ms()
+                    try:
+                        found = await admin.list_group_offsets(group, self._partitions)
+                    except (OSError, KafkaError):
+                        continue
+                    now_ms = self._recorder.now_ms()
+                    self._recorder.record(
+                        *(OffsetFetched(now_ms, group, tp, offset.offset, asked_ms) for tp, offset in found.items())
+                    )
+                await trio.sleep(2 * LOOK_EVERY_S)  # polls: as an onlooker does
+
+    async def wait_until_in_sync(self, topics: list[str], replicas: int, limit_s: float) -> str:
+        """Return "" once every partition has a leader and its whole ISR, and what lacks when the time is up."""
+        lacking = "nothing was answered"
+        with trio.move_on_after(limit_s):
+            async with self._admin() as admin:
+                while lacking:
+                    try:
+                        described = await admin.describe_topics(topics)
+                    except (OSError, KafkaError) as error:
+                        lacking = repr(error)
+                    else:
+                        lacking = ", ".join(
+                            f"{topic}-{number} led by {partition.leader} has the ISR {list(partition.isr)}"
+                            for topic, description in described.items()
+                            for number, partition in enumerate(description.partitions)
+                            if partition.leader < 0 or len(partition.isr) < replicas
+                        )
+                    await trio.sleep(_CHECK_EVERY_S)  # polls: until nothing lacks
+                return ""
+        return lacking
+
+    async def end_offsets(self) -> dict[TopicPartition, int]:
+        async with self._admin() as admin:
+            found = await admin.list_offsets(dict.fromkeys(self._partitions, "latest"))
+            return {tp: result.offset for tp, result in found.items()}

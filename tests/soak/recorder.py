@@ -1,0 +1,56 @@
+"""Writes a history while it happens, from any thread."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections import Counter
+from pathlib import Path
+
+from tests.history.events import Event, Fault, encode_event
+
+
+class Recorder:
+    """Events go to a file in the order in which they are told; ``problems`` are what no event can show."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.counts: Counter[str] = Counter()
+        self.faults: Counter[str] = Counter()
+        self.problems: list[str] = []
+        self.last_ack_ms = 0.0
+        self.longest_silence_ms = 0.0
+        """The longest time without an acknowledgement, between two of them."""
+        self._file = path.open("wb")
+        self._lock = threading.Lock()
+        self._start = time.monotonic()
+
+    def now_ms(self) -> float:
+        """Milliseconds since the start of the run."""
+        return round((time.monotonic() - self._start) * 1000, 3)
+
+    def record(self, *events: Event) -> None:
+        lines = b"".join(map(encode_event, events))
+        with self._lock:
+            self._file.write(lines)
+            for event in events:
+                self.counts[type(event).__name__] += 1
+
+    def acknowledged(self, event: Event) -> None:
+        """Record an acknowledgement and measure the silence before it."""
+        self.record(event)
+        if self.last_ack_ms:
+            self.longest_silence_ms = max(self.longest_silence_ms, event.at_ms - self.last_ack_ms)
+        self.last_ack_ms = event.at_ms
+
+    def fault(self, kind: str, what: str, *, count: bool = True) -> None:
+        self.record(Fault(self.now_ms(), kind, what))
+        if count:
+            self.faults[kind] += 1
+
+    def problem(self, what: str) -> None:
+        self.problems.append(f"{self.now_ms() / 1000:.1f} s: {what}")
+        self.fault("problem", what, count=False)
+
+    def close(self) -> None:
+        self._file.close()

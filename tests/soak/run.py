@@ -1,0 +1,206 @@
+"""A run: cluster, workload, faults, and what is left in the end, judged by the history checker."""
+
+from __future__ import annotations
+
+import shutil
+import time
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
+
+import trio
+
+from anabranch import Admin, NewTopic
+from client.errors import KafkaError
+from protocol.errors import KafkaError as StoredError
+from protocol.types import TopicPartition
+from tests.history.checks import check_history
+from tests.history.events import Drained, read_history
+from tests.history.index import Violation
+from tests.soak import disks
+from tests.soak.cluster import WATCHDOG_STATUS, SoakCluster, run_cluster
+from tests.soak.faults import BROKERS, Faults, Plan, kill_schedule, schedule
+from tests.soak.observer import Observer
+from tests.soak.recorder import Recorder
+from tests.soak.workload import OwnMember, Progress, StockMember, StockWriter, Stop, write
+
+TOPIC = "soak"
+PARTITIONS = 6
+STOCK_GROUP, OWN_GROUP = "stock-readers", "own-readers"
+STOCK_MEMBERS = 3
+DRAIN_LIMIT_S = 90.0
+TOPIC_LIMIT_S = 60.0
+_CHECK_EVERY_S = 0.1
+
+
+@dataclass(frozen=True, slots=True)
+class SoakConfig:
+    """``per_s`` records a second in all, a third of them from our own producer. ``kills`` chooses ``kill_schedule``."""
+
+    directory: Path
+    seconds: float
+    seed: int
+    per_s: float = 1500.0
+    kills: bool = False
+    only: tuple[str, ...] = ()
+    """Kinds of faults to keep, all where empty: to look for one bug."""
+    overrides: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def history(self) -> Path:
+        return self.directory / "history.jsonl"
+
+    def plans(self) -> Iterator[tuple[Plan, ...]]:
+        for together in kill_schedule(self.seed) if self.kills else schedule(self.seed):
+            kept = tuple(plan for plan in together if not self.only or plan.kind in self.only)
+            if kept:
+                yield kept
+
+
+@dataclass(slots=True)
+class SoakResult:
+    """What came of a run. ``problems`` are what was seen to go wrong, ``violations`` what the checker found."""
+
+    recorder: Recorder
+    violations: list[Violation]
+    check_s: float
+    delivered_again: int = 0
+
+    @property
+    def good(self) -> bool:
+        return not self.violations and not self.recorder.problems
+
+    def summary(self) -> str:
+        counts, faults = self.recorder.counts, self.recorder.faults
+        lines = [
+            f"sent {counts['Sent']}, acknowledged {counts['Acked']}, without an outcome or refused "
+            f"{counts['NotWritten']}, delivered {counts['Polled']}, commits {counts['Committed']}, "
+            f"rebalances {counts['Assigned']}",
+            f"longest time without an acknowledgement {self.recorder.longest_silence_ms / 1000:.1f} s",
+            f"faults {sum(faults.values())}: " + ", ".join(f"{kind} {count}" for kind, count in sorted(faults.items())),
+            f"{len(self.violations)} violations and {len(self.recorder.problems)} problems, in in {self.check_s:.1f} s",
+            *self.recorder.problems,
+            *map(str, self.violations),
+        ]
+        return "\n".join(lines)
+
+
+async def soak(config: SoakConfig) -> SoakResult:
+    """Run, heal, drain, stop, read the logs and check. The directory must not exist."""
+    config.directory.mkdir(parents=True)
+    recorder = Recorder(config.history)
+    try:
+        async with trio.open_nursery() as nursery:
+            await _live(config, recorder, nursery)
+            nursery.cancel_scope.cancel()
+    finally:
+        recorder.close()
+    started = time.monotonic()
+    violations = await trio.to_thread.run_sync(check_history, read_history(config.history))
+    return SoakResult(recorder, violations, time.monotonic() - started)
+
+
+async def _live(config: SoakConfig, recorder: Recorder, nursery: trio.Nursery) -> None:
+    excused: set[str] = set()
+
+    def on_death(name: str, status: int) -> None:
+        if status == WATCHDOG_STATUS and name in excused:
+            recorder.fault("watchdog", name, count=False)
+        else:
+            recorder.problem(f"{name} ended by itself with status {status}")
+
+    async with run_cluster(
+        config.directory / "cluster", nursery, on_death=on_death, overrides=config.overrides
+    ) as cluster:
+        await _create_topic(cluster)
+        partitions = [TopicPartition(TOPIC, number) for number in range(PARTITIONS)]
+        observer = Observer(cluster, recorder, partitions)
+        progress = {STOCK_GROUP: Progress(), OWN_GROUP: Progress()}
+        reading, writing = Stop(), Stop()
+        async with trio.open_nursery() as readers:
+            _start_readers(readers, cluster, recorder, progress, reading)
+            try:
+                async with trio.open_nursery() as onlookers:
+                    for broker in cluster.direct:
+                        onlookers.start_soon(observer.watch_watermarks, broker)
+                    onlookers.start_soon(observer.watch_commits, list(progress))
+                    await _break_and_heal(config, cluster, recorder, observer, excused, writing)
+                    onlookers.cancel_scope.cancel()
+                await _drain(observer, recorder, progress)
+            finally:
+                writing.set()
+                reading.set()
+        await _stop_and_read(cluster, recorder)
+
+
+async def _create_topic(cluster: SoakCluster) -> None:
+    async with Admin(bootstrap_servers=cluster.bootstrap) as admin:
+        with trio.fail_after(TOPIC_LIMIT_S):
+            while True:
+                try:
+                    await admin.create_topics([NewTopic(TOPIC, num_partitions=PARTITIONS, replication_factor=3)])
+                    return
+                except (OSError, KafkaError):
+                    await trio.sleep(_CHECK_EVERY_S)  # polls: until three brokers are there
+
+
+def _start_readers(
+    nursery: trio.Nursery, cluster: SoakCluster, recorder: Recorder, progress: dict[str, Progress], stop: Stop
+) -> None:
+    for number in range(STOCK_MEMBERS):
+        member = StockMember(f"stock-{number}", STOCK_GROUP, cluster.bootstrap, recorder, progress[STOCK_GROUP])
+        nursery.start_soon(trio.to_thread.run_sync, member.run, TOPIC, stop)
+    for number in range(2):
+        own = OwnMember(f"own-{number}", OWN_GROUP, cluster.bootstrap, recorder, progress[OWN_GROUP])
+        nursery.start_soon(own.run, TOPIC, stop)
+
+
+async def _break_and_heal(
+    config: SoakConfig,
+    cluster: SoakCluster,
+    recorder: Recorder,
+    observer: Observer,
+    excused: set[str],
+    writing: Stop,
+) -> None:
+    """The load, and the faults under it; returns when all is mended and every record has its outcome."""
+    faults = Faults(cluster, recorder, observer, [TOPIC])
+    faults.excused = excused
+    await faults.whole()
+    async with trio.open_nursery() as writers:
+        try:
+            for number in range(2):
+                writer = StockWriter(f"stock-writer-{number}", cluster.bootstrap, TOPIC, config.per_s / 3, recorder)
+                writers.start_soon(trio.to_thread.run_sync, writer.run, writing)
+            writers.start_soon(write, "own-writer", cluster.bootstrap, TOPIC, config.per_s / 3, recorder, writing)
+            with trio.move_on_after(config.seconds):
+                await faults.run(config.plans(), wait_for_isr=not config.kills)
+            recorder.fault("healed", "all faults are over", count=False)
+            await faults.whole()
+        finally:
+            writing.set()
+
+
+async def _drain(observer: Observer, recorder: Recorder, progress: dict[str, Progress]) -> None:
+    """Wait until each group has read everything. Where it has not in time, the checker says what is missing."""
+    ends = await observer.end_offsets()
+    with trio.move_on_after(DRAIN_LIMIT_S):
+        while any(group.positions.get(tp, 0) < end for group in progress.values() for tp, end in ends.items()):
+            await trio.sleep(_CHECK_EVERY_S)  # polls: until all is read
+    recorder.record(*(Drained(recorder.now_ms(), group, tp, end) for group in progress for tp, end in ends.items()))
+
+
+async def _stop_and_read(cluster: SoakCluster, recorder: Recorder) -> None:
+    for broker_id, broker in enumerate(BROKERS, 1):
+        if not await cluster.stop(broker):
+            recorder.problem(f"{broker} did not stop on SIGTERM")
+        try:
+            read = partial(list, disks.read_replicas(cluster.log_dir(broker), broker_id, TOPIC, recorder.now_ms()))
+            recorder.record(*await trio.to_thread.run_sync(read))
+        except StoredError as error:
+            recorder.problem(f"the log of {broker} is damaged: {error}")
+
+
+def remove(config: SoakConfig) -> None:
+    shutil.rmtree(config.directory)

@@ -1,0 +1,379 @@
+"""Producers and groups, of librdkafka and our own, that write down what they do and what they are told."""
+
+from __future__ import annotations
+
+import threading
+import time
+from dataclasses import dataclass, field
+from typing import Any
+
+import trio
+from confluent_kafka import Consumer as StockConsumer
+from confluent_kafka import KafkaException
+from confluent_kafka import Producer as StockProducer
+from confluent_kafka import TopicPartition as StockPartition
+
+from anabranch import Consumer, Producer
+from client.errors import KafkaError
+from protocol.types import TopicPartition
+from tests.history.events import UNKNOWN, Acked, Assigned, Committed, NotWritten, Polled, Revoked, Sent
+from tests.soak.recorder import Recorder
+
+KEYS = 20
+PADDING = b"." * 180
+DELIVERY_TIMEOUT_MS = 120_000
+COMMIT_EVERY_S = 1.0
+BURST_S = 0.02
+_GENERATION_AT = slice(len(b"CGMDv2:"), len(b"CGMDv2:") + 4)
+"""Where librdkafka's serialised group metadata has the generation."""
+
+
+def value_id(value: bytes) -> str:
+    """The part of a value that names the record; the rest is padding."""
+    return bytes(value).partition(b".")[0].decode()
+
+
+@dataclass(slots=True)
+class Pace:
+    """How many records are due, at ``per_s`` a second."""
+
+    per_s: float
+    started: float = 0.0
+    given: int = 0
+
+    def due(self, now: float) -> int:
+        """Records to send now. Time in which the sender was blocked is not made up for: at most a second's worth."""
+        self.started = self.started or now
+        self.started = max(self.started, now - 1.0 - self.given / self.per_s)
+        count = int((now - self.started) * self.per_s) - self.given
+        self.given += count
+        return count
+
+
+@dataclass(slots=True)
+class Progress:
+    """What a group has read, for whoever waits for it: partition -> next offset."""
+
+    positions: dict[TopicPartition, int] = field(default_factory=dict)
+
+    def read(self, tp: TopicPartition, offset: int) -> None:
+        self.positions[tp] = max(self.positions.get(tp, 0), offset + 1)
+
+
+class Stop:
+    """Tells threads and tasks to end."""
+
+    def __init__(self) -> None:
+        self._event = threading.Event()
+
+    def set(self) -> None:
+        self._event.set()
+
+    def is_set(self) -> bool:
+        return self._event.is_set()
+
+
+# ---------------------------------------------------------------- librdkafka
+
+
+class StockWriter:
+    """An idempotent librdkafka producer; ``run`` is for a thread."""
+
+    def __init__(self, name: str, bootstrap: str, topic: str, per_s: float, recorder: Recorder) -> None:
+        self._name, self._topic, self._recorder = name, topic, recorder
+        self._pace = Pace(per_s)
+        self._producer = StockProducer(
+            {
+                "bootstrap.servers": bootstrap,
+                "client.id": name,
+                "enable.idempotence": True,
+                "linger.ms": 5,
+                "message.timeout.ms": DELIVERY_TIMEOUT_MS,
+                "reconnect.backoff.max.ms": 500,
+                "socket.timeout.ms": 10_000,
+                "request.timeout.ms": 8_000,
+                "topic.metadata.refresh.fast.interval.ms": 100,
+                "partitioner": "murmur2_random",
+                "error_cb": self._on_error,
+                "log_level": 0,
+            }
+        )
+
+    def _on_error(self, error: Any) -> None:
+        if error.fatal():
+            self._recorder.problem(f"{self._name}: fatal: {error.str()}")
+
+    def _delivered(self, error: Any, message: Any) -> None:
+        recorder, value = self._recorder, value_id(message.value())
+        if error is not None:
+            recorder.record(NotWritten(recorder.now_ms(), self._name, value, "unknown", error.name()))
+            return
+        offset = message.offset()
+        tp = TopicPartition(self._topic, message.partition())
+        known = offset if offset is not None and offset >= 0 else UNKNOWN
+        recorder.acknowledged(Acked(recorder.now_ms(), self._name, tp, known, value))
+
+    def run(self, stop: Stop) -> None:
+        number = 0
+        while not stop.is_set():
+            for _ in range(self._pace.due(time.monotonic())):
+                key = f"{self._name}-{number % KEYS}"
+                value = f"{key}:{number}"
+                self._recorder.record(Sent(self._recorder.now_ms(), self._name, self._topic, key, value))
+                while not self._take(key, value):
+                    self._producer.poll(0.05)
+                number += 1
+            self._producer.poll(BURST_S)
+        if left := self._producer.flush(DELIVERY_TIMEOUT_MS / 1000 + 10):
+            self._recorder.problem(f"{self._name}: {left} records have no outcome")
+
+    def _take(self, key: str, value: str) -> bool:
+        try:
+            self._producer.produce(self._topic, value.encode() + PADDING, key, on_delivery=self._delivered)
+        except BufferError:
+            return False
+        except KafkaException as error:
+            self._recorder.record(NotWritten(self._recorder.now_ms(), self._name, value, "refused", str(error)))
+        return True
+
+
+class StockMember:
+    """A member of a group that commits by hand each second and before it gives partitions up; for a thread."""
+
+    def __init__(self, name: str, group: str, bootstrap: str, recorder: Recorder, progress: Progress) -> None:
+        self._name, self._group, self._recorder, self._progress = name, group, recorder, progress
+        self._consumer: Any = StockConsumer(
+            {
+                "bootstrap.servers": bootstrap,
+                "client.id": name,
+                "group.id": group,
+                "auto.offset.reset": "earliest",
+                "enable.auto.commit": False,
+                "session.timeout.ms": 6_000,
+                "heartbeat.interval.ms": 1_000,
+                "socket.timeout.ms": 10_000,
+                "reconnect.backoff.max.ms": 500,
+                "topic.metadata.refresh.interval.ms": 5_000,
+                "log_level": 0,
+            }
+        )
+        self._positions: dict[TopicPartition, int] = {}
+
+    def _generation(self) -> int:
+        return int.from_bytes(bytes(self._consumer.consumer_group_metadata())[_GENERATION_AT], "big", signed=True)
+
+    def _assigned(self, _consumer: Any, partitions: list[Any]) -> None:
+        mine = [TopicPartition(found.topic, found.partition) for found in partitions]
+        self._recorder.record(
+            Assigned(self._recorder.now_ms(), self._group, self._name, self._generation(), mine),
+        )
+
+    def _revoked(self, _consumer: Any, partitions: list[Any]) -> None:
+        self._commit()
+        self._gone(partitions, lost=False)
+
+    def _lost(self, _consumer: Any, partitions: list[Any]) -> None:
+        self._gone(partitions, lost=True)
+
+    def _gone(self, partitions: list[Any], *, lost: bool) -> None:
+        mine = [TopicPartition(found.topic, found.partition) for found in partitions]
+        for tp in mine:
+            self._positions.pop(tp, None)
+        generation = self._generation()
+        self._recorder.record(Revoked(self._recorder.now_ms(), self._group, self._name, generation, mine, lost))
+
+    def _commit(self) -> None:
+        if not self._positions:
+            return
+        recorder, asked, generation = self._recorder, self._recorder.now_ms(), self._generation()
+        offsets = [StockPartition(tp.topic, tp.partition, offset) for tp, offset in self._positions.items()]
+        refused: set[TopicPartition] = set()
+        try:
+            answered = self._consumer.commit(offsets=offsets, asynchronous=False)
+            refused = {TopicPartition(found.topic, found.partition) for found in answered if found.error is not None}
+            failed = False
+        except KafkaException:
+            failed = True  # an earlier attempt may have been written: nothing is refused for certain
+        recorder.record(
+            *(
+                Committed(
+                    recorder.now_ms(),
+                    self._group,
+                    self._name,
+                    generation,
+                    tp,
+                    offset,
+                    "unknown" if failed or tp in refused else "ok",
+                    asked,
+                )
+                for tp, offset in self._positions.items()
+            )
+        )
+        if not failed:
+            self._positions = {tp: offset for tp, offset in self._positions.items() if tp in refused}
+
+    def run(self, topic: str, stop: Stop) -> None:
+        self._consumer.subscribe([topic], on_assign=self._assigned, on_revoke=self._revoked, on_lost=self._lost)
+        committed_at = time.monotonic()
+        while not stop.is_set():
+            message = self._consumer.poll(0.1)
+            if message is not None and message.error() is None:
+                self._received(message)
+            elif message is not None and message.error().fatal():
+                self._recorder.problem(f"{self._name}: fatal: {message.error().str()}")
+            if time.monotonic() - committed_at > COMMIT_EVERY_S:
+                self._commit()
+                committed_at = time.monotonic()
+        self._consumer.close()
+
+    def _received(self, message: Any) -> None:
+        recorder, tp = self._recorder, TopicPartition(message.topic(), message.partition())
+        epoch = message.leader_epoch()
+        recorder.record(
+            Polled(
+                recorder.now_ms(),
+                self._group,
+                self._name,
+                tp,
+                message.offset(),
+                value_id(message.value()),
+                leader_epoch=UNKNOWN if epoch is None else epoch,
+            )
+        )
+        self._positions[tp] = message.offset() + 1
+        self._progress.read(tp, message.offset())
+
+
+# ---------------------------------------------------------------- our own
+
+
+async def write(name: str, bootstrap: str, topic: str, per_s: float, recorder: Recorder, stop: Stop) -> None:
+    """Our idempotent producer, until ``stop``; returns when every record has its outcome."""
+    pace, number = Pace(per_s), 0
+    async with (
+        trio.open_nursery() as answers,
+        Producer(
+            bootstrap_servers=bootstrap,
+            client_id=name,
+            enable_idempotence=True,
+            delivery_timeout_ms=DELIVERY_TIMEOUT_MS,
+            request_timeout_ms=8_000,
+            linger_ms=5,
+        ) as producer,
+    ):
+
+        async def settle(value: str, handle: Any) -> None:
+            try:
+                metadata = await handle.wait()
+            except KafkaError as error:
+                recorder.record(NotWritten(recorder.now_ms(), name, value, "unknown", repr(error)))
+                return
+            tp = TopicPartition(topic, metadata.partition)
+            offset = metadata.offset if metadata.offset >= 0 else UNKNOWN
+            recorder.acknowledged(Acked(recorder.now_ms(), name, tp, offset, value))
+
+        while not stop.is_set():
+            for _ in range(pace.due(trio.current_time())):
+                key = f"{name}-{number % KEYS}"
+                value = f"{key}:{number}"
+                recorder.record(Sent(recorder.now_ms(), name, topic, key, value))
+                try:
+                    handle = await producer.send(topic, value.encode() + PADDING, key.encode())
+                except KafkaError as error:
+                    recorder.record(NotWritten(recorder.now_ms(), name, value, "refused", repr(error)))
+                else:
+                    answers.start_soon(settle, value, handle)
+                number += 1
+            await trio.sleep(BURST_S)  # pause: the pace of the load
+        await producer.flush()
+
+
+class OwnMember:
+    """Our consumer in a group, committing as the stock one does."""
+
+    def __init__(self, name: str, group: str, bootstrap: str, recorder: Recorder, progress: Progress) -> None:
+        self._name, self._group, self._recorder, self._progress = name, group, recorder, progress
+        self._consumer = Consumer(
+            bootstrap_servers=bootstrap,
+            client_id=name,
+            group_id=group,
+            auto_offset_reset="earliest",
+            enable_auto_commit=False,
+            session_timeout_ms=6_000,
+            heartbeat_interval_ms=1_000,
+            request_timeout_ms=8_000,
+            default_api_timeout_ms=20_000,
+        )
+        self._positions: dict[TopicPartition, int] = {}
+
+    def _generation(self) -> int:
+        coordinator = self._consumer._coordinator
+        return int(coordinator.member.generation_id) if coordinator is not None else UNKNOWN
+
+    def on_partitions_assigned(self, partitions: list[TopicPartition]) -> None:
+        now_ms = self._recorder.now_ms()
+        self._recorder.record(Assigned(now_ms, self._group, self._name, self._generation(), list(partitions)))
+
+    async def on_partitions_revoked(self, partitions: list[TopicPartition]) -> None:
+        await self._commit()
+        self._gone(partitions, lost=False)
+
+    def on_partitions_lost(self, partitions: list[TopicPartition]) -> None:
+        self._gone(partitions, lost=True)
+
+    def _gone(self, partitions: list[TopicPartition], *, lost: bool) -> None:
+        for tp in partitions:
+            self._positions.pop(tp, None)
+        recorder, mine = self._recorder, list(partitions)
+        recorder.record(Revoked(recorder.now_ms(), self._group, self._name, self._generation(), mine, lost))
+
+    async def _commit(self) -> None:
+        if not self._positions:
+            return
+        recorder, asked, generation = self._recorder, self._recorder.now_ms(), self._generation()
+        offsets = dict(self._positions)
+        try:
+            await self._consumer.commit(offsets)
+            failed = False
+        except KafkaError:
+            failed = True
+        recorder.record(
+            *(
+                Committed(
+                    recorder.now_ms(),
+                    self._group,
+                    self._name,
+                    generation,
+                    tp,
+                    offset,
+                    "unknown" if failed else "ok",
+                    asked,
+                )
+                for tp, offset in offsets.items()
+            )
+        )
+        if not failed:
+            self._positions.clear()
+
+    async def run(self, topic: str, stop: Stop) -> None:
+        async with self._consumer as consumer:
+            consumer.subscribe([topic], listener=self)
+            committed_at = trio.current_time()
+            while not stop.is_set():
+                try:
+                    batches = await consumer.getmany(timeout_ms=100)
+                except KafkaError as error:
+                    self._recorder.problem(f"{self._name}: {error!r}")
+                    continue
+                for tp, records in batches.items():
+                    for record in records:
+                        self._received(tp, record.offset, record.value)
+                if trio.current_time() - committed_at > COMMIT_EVERY_S:
+                    await self._commit()
+                    committed_at = trio.current_time()
+
+    def _received(self, tp: TopicPartition, offset: int, value: Any) -> None:
+        now_ms = self._recorder.now_ms()
+        self._recorder.record(Polled(now_ms, self._group, self._name, tp, offset, value_id(value)))
+        self._positions[tp] = offset + 1
+        self._progress.read(tp, offset)
