@@ -135,7 +135,7 @@ class ReplicaWorld:
         self.replicas = {id: Replica(self, id, flushes_on_ack) for id in self.live}
         self.broker_epochs = dict.fromkeys(self.live, 1)
         self.version = 0
-        self._throttle = ReplicationQuota(0, self.clock, lambda: UNLIMITED, lambda _topic: [])
+        self.throttle = ReplicationQuota(0, self.clock, lambda: UNLIMITED, lambda _topic: [])
 
     def __getitem__(self, broker_id: int) -> Replica:
         return self.replicas[broker_id]
@@ -185,7 +185,7 @@ class ReplicaWorld:
         limits = ReadLimits(
             follower, request.replica_epoch, 1 << 20, read_committed=False, full=True, reports_divergence=True
         )
-        read = FetchRead(self[leader], self._throttle, target, limits)  # type: ignore[arg-type]
+        read = FetchRead(self[leader], self.throttle, target, limits)  # type: ignore[arg-type]
         read.run()
         # Over the wire and back: what the follower gets is bytes.
         parts = read.response().encode_parts(12)

@@ -1,0 +1,118 @@
+"""How a broker asks for ISR changes: batched, one question at a time, again until there is an answer."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import trio
+
+from broker.replication.isr_changes import IsrChanges
+from protocol.errors import ErrorCode, KafkaError
+from protocol.generated.alter_partition import (
+    AlterPartitionRequest,
+    AlterPartitionResponse,
+    AlterPartitionResponsePartitionData,
+    AlterPartitionResponseTopicData,
+)
+from tests.replica_world import KEY, LAG_S, ReplicaWorld
+
+pytestmark = pytest.mark.trio
+
+
+class Controller:
+    """Answers from a script; the last entry stands for ever."""
+
+    def __init__(self, *script: Any) -> None:
+        self.script = list(script)
+        self.asked: list[AlterPartitionRequest] = []
+
+    async def __call__(self, request: AlterPartitionRequest) -> AlterPartitionResponse:
+        self.asked.append(request)
+        step = self.script.pop(0) if len(self.script) > 1 else self.script[0]
+        if isinstance(step, KafkaError):
+            raise step
+        if isinstance(step, AlterPartitionResponse):
+            return step
+        partition = request.topics[0].partitions[0]
+        answer = AlterPartitionResponsePartitionData(partition_index=KEY.partition, error_code=step)
+        if step is ErrorCode.NONE:
+            answer.leader_id, answer.leader_epoch = 1, partition.leader_epoch
+            answer.isr, answer.current_isr_version = list(partition.new_isr), partition.current_isr_version + 1
+        return AlterPartitionResponse(topics=[AlterPartitionResponseTopicData(name=KEY.topic, partitions=[answer])])
+
+
+class Broker:
+    """Broker 1, which leads with an ISR of all three and finds that 3 lags."""
+
+    def __init__(self, controller: Controller, nursery: trio.Nursery) -> None:
+        self.world = ReplicaWorld()
+        self.world.elect(1, 0, [1, 2, 3])
+        self.world.append(1, b"a")
+        self.world.fetch(2, 1, times=2)
+        self.world.clock.seconds += LAG_S + 1
+        self.world.fetch(2, 1)
+        self.partition = self.world[1].partition
+        self.partition.review_isr()
+        self.changes = IsrChanges(1, lambda: 17, controller)
+        self.changes.propose(self.partition)
+        nursery.start_soon(self.changes.run)
+
+
+async def until(condition: Any) -> None:
+    with trio.fail_after(60):
+        while not condition():
+            await trio.sleep(0.01)  # polls: virtual time
+
+
+async def test_a_change_is_asked_for_and_taken_over(nursery: trio.Nursery, autojump_clock: object) -> None:
+    controller = Controller(ErrorCode.NONE)
+    broker = Broker(controller, nursery)
+    await until(lambda: broker.partition.pending_isr is None)
+    request = controller.asked[0]
+    assert (request.broker_id, request.broker_epoch) == (1, 17)
+    asked = request.topics[0].partitions[0]
+    assert (asked.leader_epoch, list(asked.new_isr), asked.current_isr_version) == (0, [1, 2], 1)
+    assert broker.partition.isr == (1, 2) and broker.partition.partition_epoch == 2
+    assert broker.partition.log.high_watermark == 1
+    assert len(controller.asked) == 1
+
+
+@pytest.mark.parametrize(
+    "failure",
+    [
+        KafkaError(ErrorCode.REQUEST_TIMED_OUT, "no controller"),
+        AlterPartitionResponse(error_code=ErrorCode.STALE_BROKER_EPOCH),
+        ErrorCode.INVALID_UPDATE_VERSION,
+        ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
+        ErrorCode.FENCED_LEADER_EPOCH,
+    ],
+)
+async def test_without_an_answer_that_settles_it_the_same_is_asked_again(
+    nursery: trio.Nursery, autojump_clock: object, failure: Any
+) -> None:
+    controller = Controller(failure, failure, ErrorCode.NONE)
+    broker = Broker(controller, nursery)
+    pending = broker.partition.pending_isr
+    await until(lambda: len(controller.asked) == 2)
+    assert broker.partition.pending_isr is pending, "what may be written is still waited for"
+    await until(lambda: broker.partition.pending_isr is None)
+    assert len({repr(request) for request in controller.asked}) == 1
+
+
+async def test_a_refusal_ends_it_and_it_is_looked_at_again(nursery: trio.Nursery, autojump_clock: object) -> None:
+    controller = Controller(ErrorCode.INELIGIBLE_REPLICA, ErrorCode.NONE)
+    broker = Broker(controller, nursery)
+    await until(lambda: len(controller.asked) == 1 and broker.partition.pending_isr is None)
+    assert broker.partition.isr == (1, 2, 3)
+    await until(lambda: broker.partition.isr == (1, 2))
+
+
+async def test_a_new_role_ends_the_question(nursery: trio.Nursery, autojump_clock: object) -> None:
+    controller = Controller(KafkaError(ErrorCode.REQUEST_TIMED_OUT, "no controller"))
+    broker = Broker(controller, nursery)
+    await until(lambda: len(controller.asked) == 2)
+    broker.world.elect(2, 1, [1, 2, 3])
+    asked = len(controller.asked)
+    await trio.sleep(30)  # virtual time: several retries
+    assert len(controller.asked) <= asked + 1

@@ -1,0 +1,69 @@
+"""Replication quotas (KIP-73)."""
+
+from __future__ import annotations
+
+from broker.replication.throttle import UNLIMITED, ReplicationQuota
+from protocol.types import TopicPartition
+from tests.log_world import ManualClock
+from tests.replica_world import ReplicaWorld
+
+LISTED, OTHER = TopicPartition("t", 0), TopicPartition("t", 1)
+
+
+def quota(clock: ManualClock, rate: int = 1000, replicas: list[str] | None = None) -> ReplicationQuota:
+    listed = ["0:7"] if replicas is None else replicas
+    return ReplicationQuota(7, clock, lambda: rate, lambda _topic: listed)
+
+
+def test_a_listed_replica_waits_until_the_rate_has_caught_up() -> None:
+    clock = ManualClock()
+    throttle = quota(clock)
+    assert not throttle.is_throttled(LISTED)
+    throttle.used(LISTED, 3000)
+    assert throttle.is_throttled(LISTED)
+    assert throttle.retry_at() == 3.0
+    clock.seconds = 2.9
+    assert throttle.is_throttled(LISTED)
+    clock.seconds = 3.0
+    assert not throttle.is_throttled(LISTED)
+
+
+def test_idle_time_is_not_saved_up() -> None:
+    clock = ManualClock()
+    throttle = quota(clock)
+    clock.seconds = 100
+    throttle.used(LISTED, 1000)
+    assert throttle.is_throttled(LISTED)
+
+
+def test_who_is_not_listed_neither_waits_nor_counts() -> None:
+    throttle = quota(ManualClock())
+    throttle.used(OTHER, 10_000)
+    assert not throttle.is_throttled(LISTED)
+    throttle.used(LISTED, 10_000)
+    assert not throttle.is_throttled(OTHER)
+    assert quota(ManualClock(), replicas=[]).is_throttled(LISTED) is False
+
+
+def test_a_star_lists_everybody() -> None:
+    throttle = quota(ManualClock(), replicas=["*"])
+    throttle.used(OTHER, 1)
+    assert throttle.is_throttled(LISTED)
+
+
+def test_without_a_rate_nobody_waits() -> None:
+    throttle = quota(ManualClock(), rate=UNLIMITED)
+    throttle.used(LISTED, 1 << 40)
+    assert not throttle.is_throttled(LISTED)
+
+
+def test_a_throttled_leader_sends_nothing_to_a_replica_out_of_sync_and_everything_to_one_in_sync() -> None:
+    world = ReplicaWorld()
+    world.throttle = quota(world.clock, replicas=["*"])
+    world.throttle.used(LISTED, 5000)
+    world.elect(1, 0, [1, 2])
+    world.append(1, b"a")
+    assert world.ask(2, 1).records
+    assert not world.ask(3, 1).records
+    world.clock.seconds += 6
+    assert world.ask(3, 1).records
