@@ -8,7 +8,7 @@ from typing import Any
 
 import trio
 
-from controller import brokers, deletion, topics
+from controller import brokers, configs, deletion, leaders, reassignment, topics
 from controller.admin.dispatch import HANDLERS, error_response
 from controller.admin.outcome import Outcome
 from controller.config import ControllerConfig
@@ -18,9 +18,13 @@ from controller.events import (
     AdminCall,
     BrokerAnswered,
     BrokersChanged,
+    ConfigsChanged,
     DeletionsChanged,
     Event,
     EventQueue,
+    LeadersDue,
+    Mark,
+    ReassignmentsDue,
     TopicChanged,
     TopicsChanged,
 )
@@ -34,6 +38,7 @@ from protocol.generated.stop_replica import StopReplicaRequest
 from runtime.env import Env, SessionState
 
 _log = logging.getLogger(__name__)
+FIRST_LEADER_CHECK_S = 5
 RELOAD_BACKOFF_S = 0.1
 """Pause before the cluster is read again after somebody else wrote a znode that was to be written."""
 
@@ -67,7 +72,7 @@ class ActiveController:
         try:
             async with trio.open_nursery() as nursery:
                 self._senders.open(nursery)
-                for duty in (self._decide, self._watch_office):
+                for duty in (self._decide, self._watch_office, self._remind_of_leaders):
                     nursery.start_soon(self._until_over, duty, ending, nursery.cancel_scope)
         finally:
             self._over = True
@@ -114,6 +119,15 @@ class ActiveController:
         await wait_until_deposed(self._zk)
         raise ControllerMovedError("the znode /controller is not this controller's any more")
 
+    async def _remind_of_leaders(self) -> None:
+        """Kafka's schedule for ``auto.leader.rebalance.enable``."""
+        if not self._config.auto_leader_rebalance_enable:
+            return
+        await trio.sleep(FIRST_LEADER_CHECK_S)
+        while True:
+            self._events.put(LeadersDue())
+            await trio.sleep(self._config.leader_imbalance_check_interval_seconds)
+
     async def _decide(self) -> None:
         await self._load()
         while True:
@@ -138,6 +152,12 @@ class ActiveController:
             await topics.on_topic_changed(context, event.name)
         elif isinstance(event, DeletionsChanged):
             await deletion.on_deletions_changed(context)
+        elif isinstance(event, ConfigsChanged):
+            await configs.on_configs_changed(context)
+        elif isinstance(event, LeadersDue):
+            await leaders.rebalance(context)
+        elif isinstance(event, ReassignmentsDue):
+            await reassignment.advance(context)
         elif isinstance(event, BrokerAnswered):
             await self._handle_answer(event)
         else:
@@ -177,6 +197,7 @@ class ActiveController:
                 await topics.on_topics_changed(self._context)
                 await deletion.on_deletions_changed(self._context)
                 await brokers.on_brokers_changed(self._context)
+                await configs.on_configs_changed(self._context)
                 break
             except ImageStaleError as error:
                 _log.warning("%s; reading the cluster again", error)
@@ -217,7 +238,8 @@ class ActiveController:
             self._senders.suspend()
             return
         self._senders.resume()
-        for mark in (BrokersChanged(), TopicsChanged(), DeletionsChanged()):
+        marks: list[Mark] = [BrokersChanged(), TopicsChanged(), DeletionsChanged(), ConfigsChanged()]
+        for mark in marks:
             self._events.put(mark)
         for name in sorted(self.image.topics):
             self._events.put(TopicChanged(name))

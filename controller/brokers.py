@@ -7,9 +7,9 @@ from typing import cast
 
 from controller import deletion, elections
 from controller.context import Context
-from controller.events import BrokerAnswered, BrokersChanged
+from controller.events import BrokerAnswered, BrokersChanged, ReassignmentsDue
 from controller.image import LiveBroker
-from controller.partitions import StateChange, elections_after_broker_change, write_states
+from controller.partitions import StateChange, elect, elect_after_broker_change, write_states
 from controller.request_batch import inter_broker_endpoint
 from protocol.errors import ErrorCode
 from protocol.generated.controlled_shutdown import (
@@ -39,9 +39,10 @@ async def on_brokers_changed(context: Context) -> None:
             _log.info("broker %s is gone", id)
             image.brokers.pop(id)
             image.shutting_down.discard(id)
+            image.failed.pop(id, None)
             context.senders.remove(id)
         deletion.on_brokers_gone(context, gone)
-        await write_states(context, elections_after_broker_change(context))
+        await elect_after_broker_change(context)
     for broker in joined:
         endpoint = inter_broker_endpoint(broker, context.config.inter_broker_listener_name)
         _log.info("broker %s registered with epoch %s at %s", broker.id, broker.epoch, endpoint)
@@ -50,8 +51,9 @@ async def on_brokers_changed(context: Context) -> None:
         context.batch.everything_to(broker.id)
         deletion.on_broker_joined(context, broker.id)
     if joined:
-        await write_states(context, elections_after_broker_change(context))
+        await elect_after_broker_change(context)
     if gone or joined:
+        context.events.put(ReassignmentsDue())
         context.batch.metadata(_partitions_on(context, {*gone, *(broker.id for broker in joined)}))
 
 
@@ -93,7 +95,7 @@ async def controlled_shutdown(context: Context, request: ControlledShutdownReque
     changes, remaining = [], []
     for tp, topic, _, state in image.led_partitions():
         replicas = topic.replicas(tp.partition)
-        changed = elections.before_shutdown(state, replicas, image.live_ids(), broker.id, image.controller_epoch)
+        changed = elections.before_shutdown(state, replicas, image.electable(tp), broker.id, image.controller_epoch)
         if changed is not None:
             changes.append(StateChange(tp, changed))
         if len(replicas) > 1 and state.leader == broker.id and changed is None:
@@ -103,12 +105,12 @@ async def controlled_shutdown(context: Context, request: ControlledShutdownReque
 
 
 async def on_leader_and_isr_answered(context: Context, event: BrokerAnswered) -> None:
-    """Only NONE counts as done. A replica whose disk failed is treated as if its broker were gone."""
+    """Only NONE counts as done. A replica whose disk failed counts as gone until its broker registers again."""
     request = cast(LeaderAndIsrRequest, event.request)
     names = {topic.topic_id: topic.topic_name for topic in request.topic_states}
     if event.response.error_code:
         _log.error("broker %s refused LeaderAndIsr: error %s", event.broker.id, event.response.error_code)
-    changes = []
+    failed = []
     for topic in event.response.topics:
         for error in topic.partition_errors:
             name = names.get(topic.topic_id)
@@ -116,11 +118,14 @@ async def on_leader_and_isr_answered(context: Context, event: BrokerAnswered) ->
                 continue
             tp = TopicPartition(name, error.partition_index)
             _log.error("broker %s did not take over %s: error %s", event.broker.id, tp, error.error_code)
-            partition = context.image.partition(tp)
-            if error.error_code != ErrorCode.KAFKA_STORAGE_ERROR or partition is None or partition.state is None:
-                continue
-            epoch = context.image.controller_epoch
-            changed = elections.after_log_dir_failure(partition.state, event.broker.id, epoch)
-            if changed is not None and tp.topic not in context.image.deletions:
-                changes.append(StateChange(tp, changed))
-    await write_states(context, changes)
+            if error.error_code == ErrorCode.KAFKA_STORAGE_ERROR:
+                failed.append(tp)
+    await _on_replicas_failed(context, event.broker.id, failed)
+
+
+async def _on_replicas_failed(context: Context, broker: int, failed: list[TopicPartition]) -> None:
+    new = [tp for tp in failed if tp not in context.image.failed.get(broker, ())]
+    if new:
+        context.image.failed.setdefault(broker, set()).update(new)
+        context.batch.metadata(new)
+        await elect(context, [led for led in context.image.led_partitions() if led[0] in new])

@@ -30,6 +30,10 @@ _SHARED_KEYS = (
     "num.partitions",
     "default.replication.factor",
     "delete.topic.enable",
+    "unclean.leader.election.enable",
+    "auto.leader.rebalance.enable",
+    "leader.imbalance.check.interval.seconds",
+    "leader.imbalance.per.broker.percentage",
     "socket.request.max.bytes",
     "connections.max.idle.ms",
 )
@@ -92,6 +96,10 @@ class ControllerConfig:
     num_partitions: int = 1
     default_replication_factor: int = 1
     delete_topic_enable: bool = True
+    unclean_leader_election_enable: bool = False
+    auto_leader_rebalance_enable: bool = True
+    leader_imbalance_check_interval_seconds: int = 300
+    leader_imbalance_per_broker_percentage: int = 10
     socket_request_max_bytes: int = 100 << 20
     connections_max_idle_ms: int = 600_000
 
@@ -113,6 +121,10 @@ class ControllerConfig:
             num_partitions=values["num.partitions"],
             default_replication_factor=values["default.replication.factor"],
             delete_topic_enable=values["delete.topic.enable"],
+            unclean_leader_election_enable=values["unclean.leader.election.enable"],
+            auto_leader_rebalance_enable=values["auto.leader.rebalance.enable"],
+            leader_imbalance_check_interval_seconds=values["leader.imbalance.check.interval.seconds"],
+            leader_imbalance_per_broker_percentage=values["leader.imbalance.per.broker.percentage"],
             socket_request_max_bytes=values["socket.request.max.bytes"],
             connections_max_idle_ms=values["connections.max.idle.ms"],
         )

@@ -38,6 +38,21 @@ class DeletionsChanged:
     """``/admin/delete_topics`` changed."""
 
 
+@dataclass(frozen=True, slots=True)
+class ConfigsChanged:
+    """``/config/changes`` has another notification."""
+
+
+@dataclass(frozen=True, slots=True)
+class LeadersDue:
+    """It is time to see whether first replicas should lead again."""
+
+
+@dataclass(frozen=True, slots=True)
+class ReassignmentsDue:
+    """Some reassignment may have got what it waited for."""
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class BrokerAnswered:
     """A broker answered a request of this controller."""
@@ -58,7 +73,9 @@ class AdminCall:
     outcome: Any = None
 
 
-Mark: TypeAlias = BrokersChanged | TopicsChanged | TopicChanged | DeletionsChanged
+Mark: TypeAlias = (
+    BrokersChanged | TopicsChanged | TopicChanged | DeletionsChanged | ConfigsChanged | LeadersDue | ReassignmentsDue
+)
 Event: TypeAlias = Mark | BrokerAnswered | AdminCall
 
 

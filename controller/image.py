@@ -23,21 +23,28 @@ class LiveBroker:
 
 @dataclass(slots=True)
 class PartitionImage:
-    """One partition. ``epoch``: zkVersion of the state znode, ``incarnation``: its czxid; -1 while there is none."""
+    """One partition. ``epoch``: zkVersion of the state znode, ``incarnation``: its czxid; -1 while there is none.
+
+    ``mzxid``: when the state was last written before this controller took office; -1 once it wrote the state itself.
+    """
 
     status: PartitionStatus
     state: PartitionState | None = None
     epoch: int = -1
     incarnation: int = -1
+    mzxid: int = -1
 
 
 @dataclass(slots=True)
 class TopicImage:
-    """One topic. ``flush``: number of the last batch of requests that told brokers about it."""
+    """One topic. ``czxid`` tells it from another of the same name; ``flush``: number of the last batch of requests that
+    told brokers about it.
+    """
 
     name: str
     znode: TopicZnode
     version: int
+    czxid: int
     partitions: dict[int, PartitionImage] = field(default_factory=dict)
     unreadable: set[int] = field(default_factory=set)
     """Partitions whose state znode is malformed: left alone until the topic is read again."""
@@ -45,6 +52,9 @@ class TopicImage:
 
     def replicas(self, partition: int) -> list[int]:
         return self.znode.partitions[partition]
+
+    def reassigning(self, partition: int) -> bool:
+        return partition in self.znode.adding_replicas or partition in self.znode.removing_replicas
 
     def layout(self, partition: int) -> Layout:
         """The layout in force at a partition: its own, or the topic's when it was never resized."""
@@ -62,13 +72,34 @@ class ClusterImage:
     controller_epoch: int
     brokers: dict[int, LiveBroker] = field(default_factory=dict)
     shutting_down: set[int] = field(default_factory=set)
+    failed: dict[int, set[TopicPartition]] = field(default_factory=dict)
+    """Replicas whose disk failed, by broker, until it registers again."""
     topics: dict[str, TopicImage] = field(default_factory=dict)
     deletions: dict[str, dict[tuple[int, int], ReplicaStatus]] = field(default_factory=dict)
     """Topics being deleted: ``{(partition, broker): status}``."""
+    malformed: set[str] = field(default_factory=set)
+    """Topics that cannot be read: what their partitions are is not known."""
 
     def live_ids(self) -> set[int]:
         """Brokers that may lead: registered and not shutting down."""
         return self.brokers.keys() - self.shutting_down
+
+    def serving(self, tp: TopicPartition) -> dict[int, LiveBroker]:
+        """Live brokers whose replica of the partition, if they have one, is not on a failed disk."""
+        if not self.failed:
+            return self.brokers
+        return {id: broker for id, broker in self.brokers.items() if tp not in self.failed.get(id, ())}
+
+    def electable(self, tp: TopicPartition) -> dict[int, LiveBroker]:
+        """Those of ``serving`` that are not shutting down: they may lead the partition and join its ISR."""
+        if not self.failed and not self.shutting_down:
+            return self.brokers
+        return {id: broker for id, broker in self.serving(tp).items() if id not in self.shutting_down}
+
+    @property
+    def complete(self) -> bool:
+        """Whether every partition there is in ZooKeeper is known."""
+        return not self.malformed and not any(topic.unreadable for topic in self.topics.values())
 
     def partition(self, tp: TopicPartition) -> PartitionImage | None:
         topic = self.topics.get(tp.topic)

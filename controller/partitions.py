@@ -2,17 +2,25 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from typing import TypeAlias
 
 from controller import elections
 from controller.context import Context
+from controller.image import PartitionImage, TopicImage
 from controller.states import PartitionStatus
 from controller.store import ImageStaleError, chunks
+from controller.topic_config import unclean_election_allowed
 from protocol.types import TopicPartition
 from runtime.env import CreateOp, SetOp, ZkOp
 from zk_schemas import paths
-from zk_schemas.partition_state import PartitionState
+from zk_schemas.partition_state import NO_LEADER, PartitionState
+
+_log = logging.getLogger(__name__)
+Led: TypeAlias = tuple[TopicPartition, TopicImage, PartitionImage, PartitionState]
+"""A partition that has a state, as ``ClusterImage.led_partitions`` yields them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,17 +33,60 @@ class StateChange:
     isr_only: bool = False
 
 
-def elections_after_broker_change(context: Context) -> list[StateChange]:
-    """What the present set of live brokers changes: leaders, ISRs, and first leaders of partitions that had none."""
+async def elect_after_broker_change(context: Context) -> None:
+    """Write what the present brokers change: leaders, ISRs, and first leaders of partitions that had none."""
+    await elect(context, list(context.image.led_partitions()))
+    await write_states(context, first_elections(context, context.image.topics))
+
+
+async def elect_offline(context: Context) -> None:
+    """Look again for leaders of the partitions that have none: some may have become electable."""
+    await elect(context, [led for led in context.image.led_partitions() if led[3].leader == NO_LEADER])
+
+
+async def elect(context: Context, partitions: Sequence[Led]) -> None:
+    """Write what the present brokers change for these partitions: a leader that is gone is replaced, a replica that is
+    gone leaves the ISR. An unclean leader is the last resort, where the topic allows it.
+    """
     image = context.image
-    electable = image.live_ids()
-    changes = []
-    for tp, topic, _, state in image.led_partitions():
-        replicas = topic.replicas(tp.partition)
-        changed = elections.after_broker_change(state, replicas, image.brokers, electable, image.controller_epoch)
+    changes, hopeless = [], []
+    for tp, topic, partition, state in partitions:
+        replicas, live, electable = topic.replicas(tp.partition), image.serving(tp), image.electable(tp)
+        if elections.needs_unclean(state, replicas, live, electable):
+            hopeless.append((tp, topic, partition, state))
+            continue
+        restarted = [id for id in state.isr if id in live and 0 <= partition.mzxid < live[id].epoch]
+        if restarted:
+            changed = elections.after_unseen_restart(
+                state, replicas, restarted, live, electable, image.controller_epoch
+            )
+        else:
+            changed = elections.after_broker_change(state, replicas, live, electable, image.controller_epoch)
         if changed is not None:
             changes.append(StateChange(tp, changed))
-    return changes + first_elections(context, image.topics)
+    allowed = await unclean_election_allowed(context, [tp.topic for tp, *_ in hopeless])
+    for tp, topic, _, state in hopeless:
+        unclean = tp.topic in allowed
+        changed = elections.after_broker_change(
+            state,
+            unclean_order(topic, tp.partition) if unclean else topic.replicas(tp.partition),
+            image.serving(tp),
+            image.electable(tp),
+            image.controller_epoch,
+            unclean=unclean,
+        )
+        if changed is None:
+            continue
+        if changed.leader != NO_LEADER:
+            _log.warning("%s: broker %s leads without having been in sync with %s", tp, changed.leader, state.isr)
+        changes.append(StateChange(tp, changed))
+    await write_states(context, changes)
+
+
+def unclean_order(topic: TopicImage, partition: int) -> list[int]:
+    """The replicas, those that are only being added last: they have the least."""
+    adding = topic.znode.adding_replicas.get(partition, [])
+    return sorted(topic.replicas(partition), key=lambda replica: replica in adding)
 
 
 def first_elections(context: Context, topics: Iterable[str]) -> list[StateChange]:
@@ -50,9 +101,11 @@ def first_elections(context: Context, topics: Iterable[str]) -> list[StateChange
             if partition.status is not PartitionStatus.NEW:
                 continue
             last_epoch = topic.znode.last_leader_epochs.get(index, -1)
-            state = elections.first_state(topic.replicas(index), image.live_ids(), image.controller_epoch, last_epoch)
+            tp = TopicPartition(name, index)
+            electable = image.electable(tp)
+            state = elections.first_state(topic.replicas(index), electable, image.controller_epoch, last_epoch)
             if state is not None:
-                changes.append(StateChange(TopicPartition(name, index), state, create=True))
+                changes.append(StateChange(tp, state, create=True))
     return changes
 
 
@@ -68,7 +121,7 @@ async def write_states(context: Context, changes: Sequence[StateChange]) -> None
         written = [(by_path[op.path], version) for op, version in zip(ops, versions) if op.path in by_path]
         incarnation = await _incarnation(context, [change for change, _ in written])
         for change, version in written:
-            _apply(context, change, version, incarnation)
+            apply(context, change, version, incarnation)
 
 
 async def _operations(context: Context, change: StateChange, parents: set[str]) -> list[ZkOp]:
@@ -98,13 +151,16 @@ async def _incarnation(context: Context, changes: Sequence[StateChange]) -> int:
     return found.czxid
 
 
-def _apply(context: Context, change: StateChange, version: int, incarnation: int) -> None:
+def apply(context: Context, change: StateChange, version: int, incarnation: int = -1) -> None:
+    """Take a written change into the image and the batch."""
     partition = context.image.partition(change.tp)
     assert partition is not None
     partition.state = change.state
     partition.epoch = version
+    partition.mzxid = -1
     if change.create:
         partition.incarnation = incarnation
+    context.image.topics[change.tp.topic].flush = context.senders.last_flush + 1
     led = change.state.leader >= 0
     partition.status = partition.status.enter(PartitionStatus.ONLINE if led else PartitionStatus.OFFLINE)
     if change.isr_only:

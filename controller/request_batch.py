@@ -59,8 +59,9 @@ class RequestBatch:
         """Tell the replicas of a partition about its leader, and everyone's metadata."""
         for broker in self._image.topics[tp.topic].replicas(tp.partition):
             if broker in self._image.brokers:
-                states = self._of(broker).leader_and_isr
-                states[tp] = states.get(tp, False) or is_new
+                batch = self._of(broker)
+                batch.leader_and_isr[tp] = batch.leader_and_isr.get(tp, False) or is_new
+                batch.stop.pop(tp, None)
         self.metadata([tp])
 
     def everything_to(self, broker: int) -> None:
@@ -83,7 +84,10 @@ class RequestBatch:
             batch.metadata.update(named)
 
     def stop_replica(self, broker: int, tp: TopicPartition, *, delete: bool) -> None:
-        self._of(broker).stop[tp] = delete
+        """Tell a broker that it is no replica any more. What is said last to a broker about a partition counts."""
+        batch = self._of(broker)
+        batch.stop[tp] = delete
+        batch.leader_and_isr.pop(tp, None)
 
     def topics(self) -> set[str]:
         """Topics the batch says something about."""
@@ -126,6 +130,7 @@ class RequestBatch:
         return by_topic
 
     def _leader_and_isr_request(self, broker: LiveBroker, batch: _BrokerBatch) -> LeaderAndIsrRequest:
+        """A full one says that the broker hosts nothing else, so it is not sent while some znode cannot be read."""
         topics, leaders = [], set()
         for name, partitions in self._known(batch.leader_and_isr).items():
             states = []
@@ -142,7 +147,7 @@ class RequestBatch:
             controller_id=self._image.controller_id,
             controller_epoch=self._image.controller_epoch,
             broker_epoch=broker.epoch,
-            type=_FULL if batch.full_leader_and_isr else _INCREMENTAL,
+            type=_FULL if batch.full_leader_and_isr and self._image.complete else _INCREMENTAL,
             topic_states=topics,
             live_leaders=[LeaderAndIsrLiveLeader(broker_id=id, host_name=e.host, port=e.port) for id, e in endpoints],
         )
@@ -176,6 +181,7 @@ class RequestBatch:
         state = partition.state
         assert state is not None
         replicas = topic.replicas(index)
+        serving = self._image.serving(TopicPartition(topic.name, index))
         return UpdateMetadataPartitionState(
             partition_index=index,
             controller_epoch=state.controller_epoch,
@@ -184,7 +190,7 @@ class RequestBatch:
             isr=list(state.isr),
             zk_version=partition.epoch,
             replicas=list(replicas),
-            offline_replicas=[replica for replica in replicas if replica not in self._image.brokers],
+            offline_replicas=[replica for replica in replicas if replica not in serving],
             incarnation=partition.incarnation,
         )
 

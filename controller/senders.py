@@ -81,7 +81,8 @@ class Senders:
 
     def acknowledged(self, flush: int) -> bool:
         """Whether every registered broker answered every request up to this batch."""
-        return all(not sender.queue or sender.queue[0][0] > flush for sender in self._senders.values())
+        answered = (not sender.queue or sender.queue[0][0] > flush for sender in self._senders.values())
+        return flush <= self.last_flush and all(answered)
 
     def suspend(self) -> None:
         """Send nothing: the session may be over, and another controller in office."""

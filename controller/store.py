@@ -114,7 +114,7 @@ class GuardedStore:
                 return (await self._zk.multi(guarded))[1:]
             except ZkConnectionError:
                 await wait_connected(self._zk)
-                if (versions := await self._read_back(ops)) is not None:
+                if ops and (versions := await self._read_back(ops)) is not None:
                     return versions
             except ZkSessionExpiredError as error:
                 raise ControllerMovedError(str(error)) from error
@@ -122,6 +122,10 @@ class GuardedStore:
                 if error.path == paths.CONTROLLER_EPOCH:
                     raise ControllerMovedError("another controller raised the controller epoch") from error
                 raise ImageStaleError(str(error)) from error
+
+    async def confirm_office(self) -> None:
+        """Return when this controller was still in office after the call began. Raises ``ControllerMovedError``."""
+        await self.write([])
 
     async def notify(self, prefix: str, data: bytes) -> str:
         """Create a sequence znode. Not guarded: it only tells readers to read again, so once more does no harm."""

@@ -41,6 +41,7 @@ async def on_topics_changed(context: Context) -> None:
             _log.warning("topic %s was removed from ZooKeeper by hand", name)
         image.topics.pop(name)
         context.events.forget_watch(TopicChanged(name))
+    image.malformed &= set(names)
     added = [name for name in names if name not in image.topics]
     await load_topics(context, added)
     await write_states(context, first_elections(context, [name for name in added if name in image.topics]))
@@ -66,11 +67,18 @@ async def load_topics(context: Context, names: list[str]) -> None:
 
 
 async def on_topic_changed(context: Context, name: str) -> None:
-    """Read one topic again. More partitions are created; any other change is written back."""
+    """Read one topic again. More partitions are created; any other change is written back.
+
+    A znode created anew is another topic of the same name, whoever deleted the one before (KAFKA-12257).
+    """
     known = context.image.topics.get(name)
     found = await context.store.get(paths.topic(name), context.events.watch(TopicChanged(name)))
     if found is None or name in context.image.deletions:
         return
+    if known is not None and found.czxid != known.czxid:
+        _log.warning("topic %s was deleted and created again by hand", name)
+        del context.image.topics[name]
+        known = None
     if known is None:
         await load_topics(context, [name])
     elif found.version != known.version:
@@ -79,9 +87,11 @@ async def on_topic_changed(context: Context, name: str) -> None:
             return
         refusal = _edit_refusal(known.znode, znode)
         if refusal is not None:
-            _log.error("znode %s: field partitions: %s; the edit is undone", paths.topic(name), refusal)
+            _log.error("znode %s: %s; the edit is undone", paths.topic(name), refusal)
             known.version = await _write_topic(context, name, known.znode, found.version)
             return
+        if znode.topic_id == NO_ID:
+            znode = znode.replace(topic_id=known.znode.topic_id)
         known.znode, known.version = znode, found.version
         await _settle(context, known)
         for index in sorted(znode.partitions.keys() - known.partitions.keys()):
@@ -97,8 +107,10 @@ async def _load_topic(context: Context, name: str) -> None:
         return
     znode = _decode(name, found)
     if znode is None:
+        context.image.malformed.add(name)
         return
-    topic = TopicImage(name, znode, found.version)
+    context.image.malformed.discard(name)
+    topic = TopicImage(name, znode, found.version, found.czxid)
     await _settle(context, topic)
     for index in znode.partitions:
         path = paths.partition_state(name, index)
@@ -113,7 +125,9 @@ async def _load_topic(context: Context, name: str) -> None:
             topic.unreadable.add(index)
             continue
         status = PartitionStatus.ONLINE if state.leader >= 0 else PartitionStatus.OFFLINE
-        topic.partitions[index] = PartitionImage(status, state, state_znode.version, state_znode.czxid)
+        topic.partitions[index] = PartitionImage(
+            status, state, state_znode.version, state_znode.czxid, state_znode.mzxid
+        )
     context.image.topics[name] = topic
 
 
@@ -133,6 +147,10 @@ def _edit_refusal(known: TopicZnode, edited: TopicZnode) -> str | None:
     moved = [index for index, replicas in known.partitions.items() if edited.partitions[index] != replicas]
     if moved:
         return f"the replicas of partition {moved[0]} cannot be changed"
+    if (edited.adding_replicas, edited.removing_replicas) != (known.adding_replicas, known.removing_replicas):
+        return "a reassignment is asked for by AlterPartitionReassignments only"
+    if edited.topic_id not in (NO_ID, known.topic_id):
+        return "the topic id cannot be changed"
     return None
 
 

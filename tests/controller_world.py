@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from typing import Any
 
 import trio
@@ -12,6 +12,7 @@ from controller.config import ControllerConfig
 from controller.process import run
 from protocol.errors import ErrorCode
 from protocol.framing import ServerConnection, encode_response
+from protocol.generated.alter_partition import AlterPartitionRequest, PartitionData, TopicData
 from protocol.generated.leader_and_isr import (
     LeaderAndIsrPartitionError,
     LeaderAndIsrRequest,
@@ -215,6 +216,19 @@ class World:
     async def state(self, name: str, partition: int) -> PartitionState:
         path = paths.partition_state(name, partition)
         return PartitionState.decode(path, (await self.store.get(path)).data)
+
+    async def alter_isr(self, name: str, partition: int, isr: Sequence[int]) -> int:
+        """Ask for another ISR as the leader's broker would; the error code."""
+        state = await self.state(name, partition)
+        version = (await self.store.get(paths.partition_state(name, partition))).version
+        asked = PartitionData(
+            partition_index=partition, leader_epoch=state.leader_epoch, new_isr=list(isr), current_isr_version=version
+        )
+        broker_epoch = (await self.store.get(paths.broker_id(state.leader))).czxid
+        topics = [TopicData(name=name, partitions=[asked])]
+        request = AlterPartitionRequest(broker_id=state.leader, broker_epoch=broker_epoch, topics=topics)
+        response = await self.request(request)
+        return int(response.error_code or response.topics[0].partitions[0].error_code)
 
     async def until(self, condition: Callable[[], Any | Awaitable[Any]], within_s: float = 60) -> Any:
         """Return the first true value of ``condition``; virtual time, so waiting costs nothing."""

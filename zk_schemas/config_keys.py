@@ -200,6 +200,14 @@ TOPIC_CONFIGS = ConfigDef(
             (("log.roll.ms", 1), ("log.roll.hours", _MS_PER_HOUR)),
             "the age a segment rolls at",
         ),
+        _topic(
+            "unclean.leader.election.enable",
+            _BOOLEAN,
+            False,
+            None,
+            "unclean.leader.election.enable",
+            "whether a replica that is not in sync may lead when no other can, at the price of records",
+        ),
     ],
 )
 
@@ -240,6 +248,18 @@ _NETWORK_KEYS = [
 _TOPIC_MANAGEMENT_KEYS = [
     ConfigKey("auto.create.topics.enable", _BOOLEAN, True, doc="create a topic when a client asks for it"),
     ConfigKey("delete.topic.enable", _BOOLEAN, True, doc="whether topics can be deleted"),
+    ConfigKey("unclean.leader.election.enable", _BOOLEAN, False, None, _CLUSTER),
+    ConfigKey(
+        "auto.leader.rebalance.enable", _BOOLEAN, True, doc="the controller gives leaders back to first replicas"
+    ),
+    ConfigKey("leader.imbalance.check.interval.seconds", _LONG, 300, _POSITIVE, doc="how often it looks for that"),
+    ConfigKey(
+        "leader.imbalance.per.broker.percentage",
+        _INT,
+        10,
+        _NATURAL,
+        doc="the part of a broker's first replicas that others may lead before it acts",
+    ),
     ConfigKey("num.partitions", _INT, 1, _POSITIVE, doc="partitions of a topic that does not say"),
     ConfigKey("default.replication.factor", _INT, 1, _POSITIVE, doc="replicas of a topic that does not say"),
     ConfigKey("min.insync.replicas", _INT, 1, _POSITIVE, _CLUSTER),
@@ -334,7 +354,6 @@ IGNORED_BROKER_KEYS = {
     "transaction.state.log.num.partitions": "there are no transactions yet",
     "log.message.format.version": "the format on disk is always the current one",
     "inter.broker.protocol.version": "brokers speak one version to each other",
-    "unclean.leader.election.enable": "there is no replication yet",
     "log.preallocate": "segment files grow as they are written",
 }
 """Keys of a stock ``server.properties`` that cannot act here, and why: accepted in a file with a warning each."""

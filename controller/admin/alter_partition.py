@@ -1,8 +1,10 @@
 """AlterPartition (56), version 0: a leader asks for another ISR of partitions it leads (KIP-497).
 
 The ISR changes, the leader epoch does not: the leader learns the new partition epoch from the answer, everybody else
-from UpdateMetadata. Answered after the write. The epochs are compared before the ISR is judged, so a leader that is
-told INVALID_REQUEST or INELIGIBLE_REPLICA knows that nothing was written since the state it knows.
+from UpdateMetadata. Answered after the write; where nothing is to be written, after a look whether this controller is
+still in office, for one that was replaced without noticing may say nothing but NOT_CONTROLLER (KAFKA-14154). The epochs
+are compared before the ISR is judged, so a leader that is told INVALID_REQUEST or INELIGIBLE_REPLICA knows that nothing
+was written since the state it knows.
 """
 
 from __future__ import annotations
@@ -11,8 +13,10 @@ from collections.abc import Mapping, Sequence
 
 from controller.admin.outcome import Outcome
 from controller.context import Context
+from controller.events import ReassignmentsDue
 from controller.image import PartitionImage
 from controller.partitions import StateChange, write_states
+from controller.reassignment import is_due
 from protocol.errors import ErrorCode
 from protocol.generated.alter_partition import (
     AlterPartitionRequest,
@@ -29,6 +33,7 @@ async def alter_partition(context: Context, request: AlterPartitionRequest, vers
     image = context.image
     broker = image.brokers.get(request.broker_id)
     if broker is None or request.broker_epoch < broker.epoch:
+        await context.store.confirm_office()
         return Outcome(AlterPartitionResponse(error_code=ErrorCode.STALE_BROKER_EPOCH))
     changes: dict[TopicPartition, StateChange] = {}
     answers: dict[TopicPartition, AlterPartitionResponsePartitionData] = {}
@@ -41,12 +46,16 @@ async def alter_partition(context: Context, request: AlterPartitionRequest, vers
                 answer.error_code = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
                 continue
             replicas = image.topics[tp.topic].replicas(tp.partition)
-            eligible = {id: image.brokers[id].epoch for id in image.live_ids()}
+            eligible = {id: broker.epoch for id, broker in image.electable(tp).items()}
             answer.error_code = judge(found, replicas, eligible, request.broker_id, asked)
             if answer.error_code == ErrorCode.NONE and list(asked.new_isr) != found.state.isr:
                 state = found.state.replace(isr=list(asked.new_isr), controller_epoch=image.controller_epoch)
                 changes[tp] = StateChange(tp, state, isr_only=True)
     await write_states(context, list(changes.values()))
+    if not changes:
+        await context.store.confirm_office()
+    if any(is_due(image.topics[tp.topic], tp.partition, change.state.isr) for tp, change in changes.items()):
+        context.events.put(ReassignmentsDue())
     return Outcome(_response(context, request, answers))
 
 

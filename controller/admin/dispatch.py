@@ -10,20 +10,25 @@ from controller.admin.alter_partition import alter_partition
 from controller.admin.create_partitions import create_partitions
 from controller.admin.create_topics import create_topics
 from controller.admin.delete_topics import delete_topics
+from controller.admin.elect_leaders import elect_leaders
 from controller.admin.outcome import Outcome
+from controller.admin.partition_reassignments import alter_partition_reassignments, list_partition_reassignments
 from controller.brokers import controlled_shutdown
 from controller.context import Context
 from protocol.api_keys import API, ApiKey
 from protocol.errors import ErrorCode
 from protocol.generated.alter_configs import AlterConfigsResourceResponse, AlterConfigsResponse
 from protocol.generated.alter_partition import AlterPartitionResponse
+from protocol.generated.alter_partition_reassignments import AlterPartitionReassignmentsResponse
 from protocol.generated.api_versions import ApiVersion, ApiVersionsResponse
 from protocol.generated.controlled_shutdown import ControlledShutdownResponse
 from protocol.generated.create_partitions import CreatePartitionsResponse, CreatePartitionsTopicResult
 from protocol.generated.create_topics import CreatableTopicResult, CreateTopicsResponse
 from protocol.generated.delete_topics import DeletableTopicResult, DeleteTopicsResponse
+from protocol.generated.elect_leaders import ElectLeadersResponse
 from protocol.generated.incremental_alter_configs import AlterConfigsResourceResponse as IncrementalResourceResponse
 from protocol.generated.incremental_alter_configs import IncrementalAlterConfigsResponse
+from protocol.generated.list_partition_reassignments import ListPartitionReassignmentsResponse
 
 Handler = Callable[[Context, Any, int], Awaitable[Outcome]]
 
@@ -40,7 +45,20 @@ HANDLERS: dict[int, Handler] = {
     ApiKey.CREATE_PARTITIONS: create_partitions,
     ApiKey.INCREMENTAL_ALTER_CONFIGS: incremental_alter_configs,
     ApiKey.ALTER_PARTITION: alter_partition,
+    ApiKey.ELECT_LEADERS: elect_leaders,
+    ApiKey.ALTER_PARTITION_REASSIGNMENTS: alter_partition_reassignments,
+    ApiKey.LIST_PARTITION_REASSIGNMENTS: list_partition_reassignments,
 }
+
+
+_TOP_LEVEL_ERROR: dict[int, Callable[..., Any]] = {
+    ApiKey.CONTROLLED_SHUTDOWN: ControlledShutdownResponse,
+    ApiKey.ALTER_PARTITION: AlterPartitionResponse,
+    ApiKey.ELECT_LEADERS: ElectLeadersResponse,
+    ApiKey.ALTER_PARTITION_REASSIGNMENTS: AlterPartitionReassignmentsResponse,
+    ApiKey.LIST_PARTITION_REASSIGNMENTS: ListPartitionReassignmentsResponse,
+}
+"""Responses that have room for an error of the whole request (ElectLeaders from version 1 on, which brokers send)."""
 
 
 def api_versions(error_code: int = ErrorCode.NONE) -> ApiVersionsResponse:
@@ -58,10 +76,8 @@ def api_versions(error_code: int = ErrorCode.NONE) -> ApiVersionsResponse:
 def error_response(api_key: int, request: Any, code: ErrorCode, message: str | None = None) -> Any:
     """A response that says ``code`` for everything asked: NOT_CONTROLLER makes the broker try the next controller."""
     error: dict[str, Any] = {"error_code": code, "error_message": message}
-    if api_key == ApiKey.CONTROLLED_SHUTDOWN:
-        return ControlledShutdownResponse(error_code=code)
-    if api_key == ApiKey.ALTER_PARTITION:
-        return AlterPartitionResponse(error_code=code)
+    if api_key in _TOP_LEVEL_ERROR:
+        return _TOP_LEVEL_ERROR[api_key](error_code=code)
     if api_key == ApiKey.CREATE_TOPICS:
         names = dict.fromkeys(topic.name for topic in request.topics)
         return CreateTopicsResponse(topics=[CreatableTopicResult(name=name, configs=[], **error) for name in names])

@@ -82,8 +82,82 @@ def test_before_broker_1_shuts_down(
     assert after == (None if changed is None else (changed.leader, changed.isr))
 
 
-def test_a_failed_disk_is_like_a_broker_that_is_gone() -> None:
-    alone = elections.after_log_dir_failure(state(1, [1]), 1, EPOCH)
-    assert alone is not None and (alone.leader, alone.isr, alone.leader_epoch) == (-1, [1], 5)
-    other = elections.after_log_dir_failure(state(1, [1, 2]), 1, EPOCH)
-    assert other is not None and (other.leader, other.isr) == (2, [2])
+@pytest.mark.parametrize(
+    ("before", "electable", "after"),
+    [
+        ((1, [1]), {2, 3}, (2, [2])),
+        ((-1, [1]), {3}, (3, [3])),
+        ((-1, [1, 2]), {2, 3}, (2, [2])),
+        ((-1, [1]), set(), None),
+        ((2, [1, 2]), {2, 3}, (2, [2])),
+    ],
+)
+def test_an_unclean_leader_is_the_whole_isr_and_the_last_resort(
+    before: tuple[int, list[int]], electable: set[int], after: tuple[int, list[int]] | None
+) -> None:
+    changed = elections.after_broker_change(state(*before), [1, 2, 3], electable, electable, EPOCH, unclean=True)
+    assert after == (None if changed is None else (changed.leader, changed.isr))
+
+
+@given(st.sets(st.integers(1, 4)), st.sets(st.integers(1, 4)), st.permutations([1, 2, 3, 4]), st.data())
+def test_needs_unclean_is_when_only_unclean_gives_a_leader(
+    live: set[int], stopping: set[int], replicas: list[int], data: st.DataObject
+) -> None:
+    isr = data.draw(st.lists(st.sampled_from(replicas), min_size=1, unique=True))
+    before = state(data.draw(st.sampled_from([*isr, -1])), isr)
+    electable = live - stopping
+    clean = elections.after_broker_change(before, replicas, live, electable, EPOCH) or before
+    unclean = elections.after_broker_change(before, replicas, live, electable, EPOCH, unclean=True) or before
+    assert elections.needs_unclean(before, replicas, live, electable) == (clean.leader == -1 and unclean.leader != -1)
+
+
+@pytest.mark.parametrize(
+    ("before", "restarted", "live", "after"),
+    [
+        ((1, [1, 2, 3]), {1}, {1, 2, 3}, (2, [2, 3], 5)),
+        ((1, [1, 2, 3]), {2}, {1, 2, 3}, (1, [1, 3], 5)),
+        ((1, [1]), {1}, {1, 2, 3}, (1, [1], 6)),
+        ((1, [1, 2]), {1, 2}, {1, 2, 3}, (1, [1, 2], 6)),
+        ((-1, [2, 1]), {1}, {1, 3}, (1, [1], 5)),
+    ],
+)
+def test_a_broker_that_restarted_unseen_does_not_go_on_in_the_epoch_it_led(
+    before: tuple[int, list[int]], restarted: set[int], live: set[int], after: tuple[int, list[int], int]
+) -> None:
+    changed = elections.after_unseen_restart(state(*before), [1, 2, 3], restarted, live, live, EPOCH)
+    assert changed is not None
+    assert (changed.leader, changed.isr, changed.leader_epoch) == after
+
+
+@pytest.mark.parametrize(
+    ("before", "electable", "leader"),
+    [((2, [1, 2]), {1, 2}, 1), ((2, [2, 3]), {1, 2, 3}, None), ((2, [1, 2]), {2}, None), ((-1, [1]), {1}, 1)],
+)
+def test_the_preferred_leader_is_the_first_replica_in_sync(
+    before: tuple[int, list[int]], electable: set[int], leader: int | None
+) -> None:
+    changed = elections.preferred(state(*before), [1, 2, 3], electable, EPOCH)
+    assert leader == (None if changed is None else changed.leader)
+    assert changed is None or (changed.isr, changed.leader_epoch) == (before[1], 5)
+
+
+@pytest.mark.parametrize(
+    ("before", "target", "live", "after"),
+    [
+        ((1, [1, 2, 3, 4]), [4, 2], {1, 2, 3, 4}, (4, [2, 4])),
+        ((1, [1, 2]), [1, 2], {1, 2}, (1, [1, 2])),
+        ((1, [1, 2, 4]), [4, 2], {1, 2}, (2, [2, 4])),
+        ((1, [1]), [4], {1, 4}, None),
+        ((-1, [4]), [4], {1}, None),
+    ],
+)
+def test_kafka_9212_every_step_of_a_reassignment_raises_the_leader_epoch(
+    before: tuple[int, list[int]], target: list[int], live: set[int], after: tuple[int, list[int]] | None
+) -> None:
+    changed = elections.reassigned(state(*before), target, live, live, EPOCH)
+    assert after == (None if changed is None else (changed.leader, changed.isr))
+    assert changed is None or changed.leader_epoch == 5
+
+
+def test_an_offline_partition_keeps_its_isr_when_one_of_it_shuts_down() -> None:
+    assert elections.before_shutdown(state(-1, [1, 2]), [1, 2], {2}, 1, EPOCH) is None

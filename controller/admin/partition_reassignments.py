@@ -1,0 +1,87 @@
+"""AlterPartitionReassignments (45) and ListPartitionReassignments (46), version 0 (KIP-455).
+
+Altering begins a move to other replicas, gives one under way another target, or, with null replicas, takes it back; it
+is answered once that is written, not when the data has moved. Every partition has its own error.
+"""
+
+from __future__ import annotations
+
+from controller.admin.outcome import Outcome
+from controller.context import Context
+from controller.reassignment import in_progress, reassign
+from controller.replica_assignment import ReplicaAssignment
+from protocol.errors import ErrorCode, KafkaError
+from protocol.generated.alter_partition_reassignments import (
+    AlterPartitionReassignmentsRequest,
+    AlterPartitionReassignmentsResponse,
+    ReassignablePartitionResponse,
+    ReassignableTopicResponse,
+)
+from protocol.generated.list_partition_reassignments import (
+    ListPartitionReassignmentsRequest,
+    ListPartitionReassignmentsResponse,
+    OngoingPartitionReassignment,
+    OngoingTopicReassignment,
+)
+from protocol.types import TopicPartition
+
+
+async def alter_partition_reassignments(
+    context: Context, request: AlterPartitionReassignmentsRequest, version: int
+) -> Outcome:
+    """Raises ``ControllerMovedError``, ``ImageStaleError``."""
+    wanted = {
+        TopicPartition(topic.name, partition.partition_index): partition.replicas
+        for topic in request.topics
+        for partition in topic.partitions
+    }
+    refused = await reassign(context, wanted)
+    return Outcome(
+        AlterPartitionReassignmentsResponse(
+            responses=[
+                ReassignableTopicResponse(
+                    name=topic.name,
+                    partitions=[
+                        _answer(
+                            partition.partition_index,
+                            refused.get(TopicPartition(topic.name, partition.partition_index)),
+                        )
+                        for partition in topic.partitions
+                    ],
+                )
+                for topic in request.topics
+            ]
+        )
+    )
+
+
+async def list_partition_reassignments(
+    context: Context, request: ListPartitionReassignmentsRequest, version: int
+) -> Outcome:
+    """Those under way, of all partitions or of those that are named."""
+    named = None
+    if request.topics is not None:
+        named = {TopicPartition(topic.name, index) for topic in request.topics for index in topic.partition_indexes}
+    by_topic: dict[str, list[OngoingPartitionReassignment]] = {}
+    for tp, assignment in in_progress(context):
+        if named is None or tp in named:
+            by_topic.setdefault(tp.topic, []).append(_shown(tp.partition, assignment))
+    topics = [OngoingTopicReassignment(name=name, partitions=partitions) for name, partitions in by_topic.items()]
+    return Outcome(ListPartitionReassignmentsResponse(topics=topics))
+
+
+def _answer(partition: int, error: KafkaError | None) -> ReassignablePartitionResponse:
+    return ReassignablePartitionResponse(
+        partition_index=partition,
+        error_code=error.code if error is not None else ErrorCode.NONE,
+        error_message=error.message if error is not None else None,
+    )
+
+
+def _shown(partition: int, assignment: ReplicaAssignment) -> OngoingPartitionReassignment:
+    return OngoingPartitionReassignment(
+        partition_index=partition,
+        replicas=assignment.replicas,
+        adding_replicas=assignment.adding,
+        removing_replicas=assignment.removing,
+    )

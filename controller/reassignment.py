@@ -1,0 +1,162 @@
+"""Moving partitions to other replicas (KIP-455): begun by request, carried by the znodes, finished when the ISR allows.
+
+A reassignment is two writes, each one multi over the topic znode and the states: the first names all replicas, old and
+new, the second, once every replica of the target is in sync, only the target. Both raise the leader epoch, so that
+every replica takes them over. What is in the znodes is all there is to know: a new controller goes on from there, and a
+replica whose StopReplica was lost is found as a stray when its broker is next told everything.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+from controller import elections
+from controller.context import Context
+from controller.image import TopicImage
+from controller.partitions import StateChange, apply
+from controller.replica_assignment import ReplicaAssignment, check_target
+from controller.store import MAX_OPERATIONS
+from protocol.errors import ErrorCode, KafkaError
+from protocol.types import TopicPartition
+from runtime.env import SetOp
+from zk_schemas import paths
+from zk_schemas.partition_state import PartitionState
+
+_log = logging.getLogger(__name__)
+_PARTITIONS_PER_WRITE = MAX_OPERATIONS // 2
+"""One multi has the topic znode and a state for each partition."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Step:
+    """One partition's move from one assignment to the next."""
+
+    tp: TopicPartition
+    before: ReplicaAssignment
+    after: ReplicaAssignment
+    state: PartitionState
+
+
+async def reassign(
+    context: Context, wanted: Mapping[TopicPartition, Sequence[int] | None]
+) -> dict[TopicPartition, KafkaError]:
+    """Begin to move partitions to other replicas; None takes a move back. Returns what was refused.
+
+    Raises ``ControllerMovedError``, ``ImageStaleError``.
+    """
+    refused: dict[TopicPartition, KafkaError] = {}
+    steps = []
+    for tp, target in wanted.items():
+        try:
+            step = _first_step(context, tp, target)
+        except KafkaError as error:
+            refused[tp] = error
+            continue
+        if step is not None:
+            steps.append(step)
+    await _write(context, steps)
+    return refused
+
+
+async def advance(context: Context) -> None:
+    """Finish the reassignments whose target is in sync."""
+    steps = []
+    for tp, assignment in in_progress(context):
+        step = _last_step(context, tp, assignment, assignment)
+        if step is not None:
+            steps.append(step)
+    await _write(context, steps)
+
+
+def in_progress(context: Context) -> Iterator[tuple[TopicPartition, ReplicaAssignment]]:
+    """Partitions that are being reassigned, in order."""
+    image = context.image
+    for name in sorted(image.topics):
+        znode = image.topics[name].znode
+        if name in image.deletions:
+            continue
+        for index in sorted(znode.adding_replicas.keys() | znode.removing_replicas.keys()):
+            if image.partition(TopicPartition(name, index)) is not None:
+                yield TopicPartition(name, index), ReplicaAssignment.of(znode, index)
+
+
+def _first_step(context: Context, tp: TopicPartition, target: Sequence[int] | None) -> _Step | None:
+    """None: there is nothing to do. Raises ``KafkaError``."""
+    image = context.image
+    partition = image.partition(tp)
+    if partition is None or partition.state is None or tp.topic in image.deletions:
+        raise KafkaError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, "The partition does not exist.")
+    before = ReplicaAssignment.of(image.topics[tp.topic].znode, tp.partition)
+    if target is None:
+        if not before.in_progress:
+            raise KafkaError(ErrorCode.NO_REASSIGNMENT_IN_PROGRESS, "No partition reassignment is in progress.")
+        target = before.origin
+    check_target(before, target, image.brokers)
+    after = before.reassign_to(target)
+    if after == before:
+        return None
+    step = _last_step(context, tp, before, after)
+    if step is not None:
+        return step
+    state = partition.state
+    electable = image.electable(tp)
+    changed = elections.reassigned(state, after.replicas, image.serving(tp), electable, image.controller_epoch)
+    if changed is None and state.leader not in image.brokers and set(state.isr) <= set(after.replicas):
+        changed = elections.offline(state, image.controller_epoch)
+    if changed is None:
+        raise KafkaError(
+            ErrorCode.INVALID_REPLICA_ASSIGNMENT,
+            f"Of the replicas in sync, {state.isr}, none would stay that can lead: it would take an unclean election.",
+        )
+    return _Step(tp, before, after, changed)
+
+
+def _last_step(
+    context: Context, tp: TopicPartition, before: ReplicaAssignment, assignment: ReplicaAssignment
+) -> _Step | None:
+    """To the target of ``assignment``, when all of it is in sync or nothing has to be waited for. None: not yet."""
+    image = context.image
+    partition = image.partition(tp)
+    assert partition is not None
+    state = partition.state
+    if state is None or (assignment.in_progress and not assignment.complete(state.isr)):
+        return None
+    done = assignment.done()
+    changed = elections.reassigned(state, done.replicas, image.serving(tp), image.electable(tp), image.controller_epoch)
+    return None if changed is None else _Step(tp, before, done, changed)
+
+
+async def _write(context: Context, steps: Sequence[_Step]) -> None:
+    by_topic: dict[str, list[_Step]] = {}
+    for step in steps:
+        by_topic.setdefault(step.tp.topic, []).append(step)
+    for name, of_topic in by_topic.items():
+        for first in range(0, len(of_topic), _PARTITIONS_PER_WRITE):
+            await _write_some(context, context.image.topics[name], of_topic[first : first + _PARTITIONS_PER_WRITE])
+
+
+async def _write_some(context: Context, topic: TopicImage, steps: Sequence[_Step]) -> None:
+    znode = topic.znode
+    ops = []
+    for step in steps:
+        znode = step.after.into(znode, step.tp.partition)
+        epoch = topic.partitions[step.tp.partition].epoch
+        ops.append(SetOp(paths.partition_state(*step.tp), step.state.encode(), epoch))
+    versions = await context.store.write([SetOp(paths.topic(topic.name), znode.encode(), topic.version), *ops])
+    topic.znode, topic.version = znode, versions[0]
+    for step, version in zip(steps, versions[1:]):
+        _log.info("%s: replicas %s, adding %s, removing %s", step.tp, *_words(step.after))
+        apply(context, StateChange(step.tp, step.state), version)
+        for replica in step.before.dropped(step.after):
+            context.batch.stop_replica(replica, step.tp, delete=True)
+
+
+def _words(assignment: ReplicaAssignment) -> tuple[list[int], list[int], list[int]]:
+    return assignment.replicas, assignment.adding, assignment.removing
+
+
+def is_due(topic: TopicImage, partition: int, isr: Sequence[int]) -> bool:
+    """Whether a reassignment of the partition waited for this ISR."""
+    return topic.reassigning(partition) and ReplicaAssignment.of(topic.znode, partition).complete(isr)

@@ -1,0 +1,89 @@
+"""A partition's replicas while they change (KIP-455): pure, after Kafka's ``ReplicaAssignment``."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass
+
+from protocol.errors import ErrorCode, KafkaError
+from zk_schemas.topic import TopicZnode
+
+
+@dataclass(frozen=True, slots=True)
+class ReplicaAssignment:
+    """All of a partition's replicas, the preferred first; some are being added, some removed."""
+
+    replicas: list[int]
+    adding: list[int]
+    removing: list[int]
+
+    @classmethod
+    def of(cls, znode: TopicZnode, partition: int) -> ReplicaAssignment:
+        return cls(
+            list(znode.partitions[partition]),
+            list(znode.adding_replicas.get(partition, [])),
+            list(znode.removing_replicas.get(partition, [])),
+        )
+
+    def into(self, znode: TopicZnode, partition: int) -> TopicZnode:
+        """The topic with this assignment."""
+        return znode.replace(
+            partitions=znode.partitions | {partition: self.replicas},
+            adding_replicas=_with(znode.adding_replicas, partition, self.adding),
+            removing_replicas=_with(znode.removing_replicas, partition, self.removing),
+        )
+
+    @property
+    def target(self) -> list[int]:
+        """The replicas once the reassignment is done."""
+        return [replica for replica in self.replicas if replica not in self.removing]
+
+    @property
+    def origin(self) -> list[int]:
+        """The replicas before it began."""
+        return [replica for replica in self.replicas if replica not in self.adding]
+
+    @property
+    def in_progress(self) -> bool:
+        return bool(self.adding or self.removing)
+
+    def reassign_to(self, target: Sequence[int]) -> ReplicaAssignment:
+        """On the way from the origin to ``target``, whatever the target was before."""
+        origin = self.origin
+        replicas = list(dict.fromkeys([*target, *origin]))
+        return ReplicaAssignment(
+            replicas,
+            [replica for replica in replicas if replica not in origin],
+            [replica for replica in replicas if replica not in target],
+        )
+
+    def done(self) -> ReplicaAssignment:
+        return ReplicaAssignment(self.target, [], [])
+
+    def complete(self, isr: Collection[int]) -> bool:
+        """Whether all of the target is in sync."""
+        return all(replica in isr for replica in self.target)
+
+    def dropped(self, later: ReplicaAssignment) -> list[int]:
+        """Replicas that are none any more in ``later``."""
+        return [replica for replica in self.replicas if replica not in later.replicas]
+
+
+def check_target(assignment: ReplicaAssignment, target: Sequence[int], live: Collection[int]) -> None:
+    """Raises ``KafkaError`` INVALID_REPLICA_ASSIGNMENT for a target that cannot be."""
+    problem = None
+    if not target:
+        problem = "Empty replica list specified in partition reassignment."
+    elif len(set(target)) != len(target):
+        problem = f"Duplicate replica ids in partition reassignment replica list: {list(target)}"
+    elif min(target) < 0:
+        problem = f"Invalid broker id in replica list: {list(target)}"
+    elif gone := [replica for replica in assignment.reassign_to(target).adding if replica not in live]:
+        problem = f"Replica assignment has brokers that are not alive. Not alive: {gone}, live: {sorted(live)}"
+    if problem is not None:
+        raise KafkaError(ErrorCode.INVALID_REPLICA_ASSIGNMENT, problem)
+
+
+def _with(replicas: dict[int, list[int]], partition: int, value: list[int]) -> dict[int, list[int]]:
+    others = {index: some for index, some in replicas.items() if index != partition}
+    return dict(sorted((others | {partition: value}).items())) if value else others

@@ -1,0 +1,61 @@
+"""Topic configs that the controller decides by. They are read when they are needed, never remembered."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterable
+
+import trio
+
+from controller.context import Context
+from zk_schemas import paths
+from zk_schemas.config import ConfigZnode
+from zk_schemas.config_def import ConfigError
+from zk_schemas.config_keys import TOPIC_CONFIGS
+from zk_schemas.znode import MalformedZnodeError
+
+_log = logging.getLogger(__name__)
+UNCLEAN = "unclean.leader.election.enable"
+_CONCURRENT_READS = 64
+
+
+async def unclean_election_allowed(context: Context, topics: Iterable[str]) -> set[str]:
+    """Which of the topics may have a leader that was not in sync: by the topic, by the brokers' default, by this
+    controller's configuration, the first of them that says. Raises ``ControllerMovedError``.
+    """
+    names = sorted(set(topics))
+    if not names:
+        return set()
+    default = await _read_flag(context, paths.broker_config(None))
+    if default is None:
+        default = context.config.unclean_leader_election_enable
+    found: dict[str, bool | None] = {}
+    failures: list[Exception] = []
+    limit = trio.CapacityLimiter(_CONCURRENT_READS)
+
+    async def read(name: str) -> None:
+        try:
+            async with limit:
+                found[name] = await _read_flag(context, paths.topic_config(name))
+        except Exception as error:
+            failures.append(error)
+
+    async with trio.open_nursery() as nursery:
+        for name in names:
+            nursery.start_soon(read, name)
+    if failures:
+        raise failures[0]
+    return {name for name in names if (default if found[name] is None else found[name])}
+
+
+async def _read_flag(context: Context, path: str) -> bool | None:
+    """None: the znode does not say. One that is malformed does not allow it."""
+    znode = await context.store.get(path)
+    if znode is None:
+        return None
+    try:
+        value = ConfigZnode.decode(path, znode.data).config.get(UNCLEAN)
+        return None if value is None else bool(TOPIC_CONFIGS[UNCLEAN].parse(value))
+    except (MalformedZnodeError, ConfigError) as error:
+        _log.error("%s: %s; no unclean election by it", path, error)
+        return False
