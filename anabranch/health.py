@@ -35,10 +35,15 @@ class UnhealthyError(Exception):
     """The server does not serve; the message says what was asked and what came."""
 
 
+def known_brokers(host: str, port: int, timeout_s: float = TIMEOUT_S) -> list[int]:
+    """The ids of the brokers that this one knows, itself included. Raises ``UnhealthyError``."""
+    _, metadata = _ask(host, port, [ApiVersionsRequest(), MetadataRequest(topics=[])], timeout_s)
+    return sorted(broker.node_id for broker in metadata.brokers)
+
+
 def check_broker(host: str, port: int, broker_id: int, timeout_s: float = TIMEOUT_S) -> None:
     """Raises ``UnhealthyError`` unless the listener answers and lists ``broker_id`` among the brokers."""
-    _, metadata = _ask(host, port, [ApiVersionsRequest(), MetadataRequest(topics=[])], timeout_s)
-    known = sorted(broker.node_id for broker in metadata.brokers)
+    known = known_brokers(host, port, timeout_s)
     if broker_id not in known:
         raise UnhealthyError(f"{host}:{port} answers, but broker {broker_id} is not registered: it knows {known}")
 

@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 
 import pytest
 
-from anabranch.testing.processes import ProcessCluster
+from anabranch.testing.cluster import Cluster
 
 
 @pytest.fixture(scope="session")
-def cluster() -> Iterator[ProcessCluster]:
-    """Three brokers that every test of a session shares; tests take topics and groups of their own."""
-    with ProcessCluster(brokers=3) as running:
-        yield running
+def cluster(anabranch_cluster: Cluster) -> Cluster:
+    """Three brokers that every test of a session shares; tests take topics and groups of their own.
+
+    Local processes, or containers with ``--anabranch-engine=docker``.
+    """
+    return anabranch_cluster
 
 
 @pytest.fixture(scope="session")

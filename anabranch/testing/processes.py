@@ -10,9 +10,12 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Mapping
+from collections.abc import Set as AbstractSet
 from pathlib import Path
 from types import TracebackType
 from typing import Any
+
+from anabranch.health import UnhealthyError, known_brokers
 
 READY_DEADLINE_S = 120.0
 STOP_DEADLINE_S = 90.0
@@ -99,6 +102,15 @@ class ProcessCluster:
         """Bootstrap servers, comma-separated."""
         return str(self.state["bootstrap"])
 
+    @property
+    def bootstrap_servers(self) -> str:
+        """The same under the name that the clients' settings have."""
+        return self.bootstrap
+
+    @property
+    def broker_ids(self) -> list[int]:
+        return sorted(self.broker_pids())
+
     def broker_pids(self) -> dict[int, int]:
         return {int(broker_id): int(pid) for broker_id, pid in self.state["pids"]["brokers"].items()}
 
@@ -109,11 +121,25 @@ class ProcessCluster:
         """What a broker printed, over all its restarts."""
         return (self.directory / "data" / "logs" / f"broker-{broker_id}.log").read_text(errors="replace")
 
+    def restart_broker(self, broker_id: int) -> None:
+        """Stop a broker in order, start it again and return when it serves."""
+        self.kill_broker(broker_id, signal.SIGTERM)
+        host, _, port = self.bootstrap.split(",")[self.broker_ids.index(broker_id)].rpartition(":")
+        wait_for(lambda: serves(host, int(port), {broker_id}), READY_DEADLINE_S, f"broker {broker_id} serves again")
+
     def kill_broker(self, broker_id: int, number: signal.Signals = signal.SIGKILL) -> None:
         """Send a signal to a broker and wait until the supervisor has restarted it."""
         old = self.broker_pids()[broker_id]
         os.kill(old, number)
         wait_for(lambda: self.broker_pids()[broker_id] != old, READY_DEADLINE_S, f"broker {broker_id} is restarted")
+
+
+def serves(host: str, port: int, broker_ids: AbstractSet[int]) -> bool:
+    """Whether a broker answers there and knows all of ``broker_ids``."""
+    try:
+        return broker_ids <= set(known_brokers(host, port))
+    except UnhealthyError:
+        return False
 
 
 def wait_for(condition: Callable[[], Any], deadline_s: float, what: str) -> None:

@@ -10,7 +10,7 @@ import pytest
 
 from anabranch import Admin, Consumer, KafkaError, NewTopic, Producer, TopicPartition
 from anabranch import sync as blocking
-from anabranch.testing.processes import ProcessCluster
+from anabranch.testing.cluster import Cluster
 
 pytestmark = pytest.mark.integration
 
@@ -50,7 +50,7 @@ async def read_all(consumer: Consumer, count: int) -> list[Any]:
 
 
 @pytest.mark.parametrize("codec", ["none", "gzip", "snappy", "lz4", "zstd"])
-def test_every_codec_there_and_back(cluster: ProcessCluster, fresh_name: Names, run: Run, codec: str) -> None:
+def test_every_codec_there_and_back(cluster: Cluster, fresh_name: Names, run: Run, codec: str) -> None:
     topic = fresh_name("client-codec")
 
     async def check() -> None:
@@ -94,7 +94,7 @@ class Watch:
 
 @pytest.mark.parametrize("strategy", ["range", "roundrobin", "cooperative-sticky"])
 def test_a_group_that_grows_and_shrinks_delivers_once(
-    cluster: ProcessCluster, fresh_name: Names, run: Run, strategy: str
+    cluster: Cluster, fresh_name: Names, run: Run, strategy: str
 ) -> None:
     topic, group = fresh_name("client-group"), fresh_name("client-group")
     seen: list[tuple[int, int]] = []
@@ -142,7 +142,7 @@ def test_a_group_that_grows_and_shrinks_delivers_once(
     assert len(set(seen)) == 400
 
 
-def test_commits_are_where_the_next_member_begins(cluster: ProcessCluster, fresh_name: Names, run: Run) -> None:
+def test_commits_are_where_the_next_member_begins(cluster: Cluster, fresh_name: Names, run: Run) -> None:
     topic, group = fresh_name("client-commit"), fresh_name("client-commit")
 
     async def check() -> None:
@@ -176,7 +176,7 @@ def test_commits_are_where_the_next_member_begins(cluster: ProcessCluster, fresh
     run(check)
 
 
-def test_what_the_admin_client_changes_is_seen(cluster: ProcessCluster, fresh_name: Names, run: Run) -> None:
+def test_what_the_admin_client_changes_is_seen(cluster: Cluster, fresh_name: Names, run: Run) -> None:
     topic = fresh_name("client-admin")
 
     async def check() -> None:
@@ -210,7 +210,7 @@ def test_what_the_admin_client_changes_is_seen(cluster: ProcessCluster, fresh_na
     run(check)
 
 
-def test_the_blocking_client(cluster: ProcessCluster, fresh_name: Names) -> None:
+def test_the_blocking_client(cluster: Cluster, fresh_name: Names) -> None:
     topic, group = fresh_name("client-sync"), fresh_name("client-sync")
     with blocking.Admin(bootstrap_servers=cluster.bootstrap) as admin:
         admin.create_topics([NewTopic(topic, 1, 1)])

@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import pytest
 
-from anabranch.testing.processes import ProcessCluster
+from anabranch.testing.cluster import Cluster
 from tests.interop.rich_clients import RICH_LIBRARIES, Rich
 from tests.topics import create_topic
 
@@ -29,7 +29,7 @@ RICH = [
 @pytest.mark.parametrize("acks", [0, 1, "all"])
 @pytest.mark.parametrize("writer", RICH_LIBRARIES)
 def test_every_part_of_a_record_arrives(
-    cluster: ProcessCluster, fresh_name: Callable[[str], str], writer: str, acks: int | str
+    cluster: Cluster, fresh_name: Callable[[str], str], writer: str, acks: int | str
 ) -> None:
     topic = fresh_name("rich")
     create_topic(cluster.bootstrap, topic, 1)
@@ -40,7 +40,7 @@ def test_every_part_of_a_record_arrives(
 
 
 @pytest.mark.parametrize("library", RICH_LIBRARIES)
-def test_offsets_are_found_by_time(cluster: ProcessCluster, fresh_name: Callable[[str], str], library: str) -> None:
+def test_offsets_are_found_by_time(cluster: Cluster, fresh_name: Callable[[str], str], library: str) -> None:
     topic, client = fresh_name("times"), RICH_LIBRARIES[library]
     create_topic(cluster.bootstrap, topic, 1)
     assert client.offset_for_time(cluster.bootstrap, topic, FIRST_MS) is None
@@ -52,7 +52,7 @@ def test_offsets_are_found_by_time(cluster: ProcessCluster, fresh_name: Callable
 
 @pytest.mark.parametrize("library", RICH_LIBRARIES)
 def test_the_largest_message_and_one_above(
-    cluster: ProcessCluster, fresh_name: Callable[[str], str], library: str
+    cluster: Cluster, fresh_name: Callable[[str], str], library: str
 ) -> None:
     topic, client = fresh_name("large"), RICH_LIBRARIES[library]
     create_topic(cluster.bootstrap, topic, 1, {"max.message.bytes": str(LIMIT_BYTES)})
@@ -67,7 +67,7 @@ def test_the_largest_message_and_one_above(
 
 @pytest.mark.parametrize("library", RICH_LIBRARIES)
 def test_a_batch_larger_than_a_fetch_is_read_all_the_same(
-    cluster: ProcessCluster, fresh_name: Callable[[str], str], library: str
+    cluster: Cluster, fresh_name: Callable[[str], str], library: str
 ) -> None:
     """KIP-74: the first batch comes whole, whatever the client's fetch size (1 MiB) is."""
     topic, client = fresh_name("huge"), RICH_LIBRARIES[library]

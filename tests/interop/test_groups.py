@@ -9,7 +9,7 @@ from collections.abc import Callable
 
 import pytest
 
-from anabranch.testing.processes import ProcessCluster
+from anabranch.testing.cluster import Cluster
 from tests.interop.clients import unavailable
 from tests.interop.group_member import MEMBERS
 from tests.interop.groups import PARTITIONS, KcatMember, Member, check_join_leave_and_crash, wait_until_shared
@@ -26,7 +26,7 @@ def starter(library: str, bootstrap: str, topic: str, group: str, **options: str
 
 @pytest.mark.parametrize("library", MEMBERS)
 def test_a_group_of_three_survives_join_leave_and_crash(
-    cluster: ProcessCluster, fresh_name: Callable[[str], str], library: str
+    cluster: Cluster, fresh_name: Callable[[str], str], library: str
 ) -> None:
     topic, group = fresh_name("grouped"), fresh_name("group")
     start = starter(library, cluster.bootstrap, topic, group)
@@ -43,14 +43,14 @@ MIXED = {
 
 @pytest.mark.parametrize("assignor", MIXED)
 def test_a_group_of_different_libraries(
-    cluster: ProcessCluster, fresh_name: Callable[[str], str], assignor: str
+    cluster: Cluster, fresh_name: Callable[[str], str], assignor: str
 ) -> None:
     topic, group = fresh_name("mixed"), fresh_name("mixed-group")
     starts = [starter(library, cluster.bootstrap, topic, group, assignor=assignor) for library in MIXED[assignor]]
     check_join_leave_and_crash(cluster.bootstrap, topic, starts)
 
 
-def test_the_balanced_consumer_of_kcat(cluster: ProcessCluster, fresh_name: Callable[[str], str]) -> None:
+def test_the_balanced_consumer_of_kcat(cluster: Cluster, fresh_name: Callable[[str], str]) -> None:
     if reason := unavailable("kcat"):
         pytest.skip(reason)
     topic, group = fresh_name("kcat-grouped"), fresh_name("kcat-group")
@@ -60,7 +60,7 @@ def test_the_balanced_consumer_of_kcat(cluster: ProcessCluster, fresh_name: Call
 
 @pytest.mark.parametrize("library", MEMBERS)
 def test_a_static_member_that_restarts_keeps_its_partitions(
-    cluster: ProcessCluster, fresh_name: Callable[[str], str], library: str
+    cluster: Cluster, fresh_name: Callable[[str], str], library: str
 ) -> None:
     """Nobody else notices: no rebalance, as long as it is back within the session timeout (KIP-345)."""
     topic, group = fresh_name("static"), fresh_name("static-group")

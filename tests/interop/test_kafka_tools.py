@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from anabranch.testing.cluster import Cluster
 from anabranch.testing.processes import ProcessCluster, wait_for
 from bench.kafka_peer import PeerUnavailable, kafka_jars, run_tool
 from tests.interop.clients import LIBRARIES, Item
@@ -30,7 +31,7 @@ def _jars() -> None:
 class Tools:
     """Runs tools against one cluster; a tool that fails fails the test with what it said."""
 
-    def __init__(self, cluster: ProcessCluster) -> None:
+    def __init__(self, cluster: Cluster) -> None:
         self.cluster = cluster
 
     def __call__(self, tool: str, *arguments: str, stdin: str | None = None) -> str:
@@ -48,7 +49,7 @@ class Tools:
 
 
 @pytest.fixture
-def tools(cluster: ProcessCluster) -> Tools:
+def tools(cluster: Cluster) -> Tools:
     return Tools(cluster)
 
 

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from anabranch.testing.processes import ProcessCluster
+from anabranch.testing.cluster import Cluster
 from protocol.key_placement import positive_hash
 from tests.interop.clients import CODECS, LIBRARIES, Item
 from tests.interop.groups import Member, check_join_leave_and_crash
@@ -120,7 +120,7 @@ def items_for(codecs: Sequence[str]) -> dict[str, list[Item]]:
 
 
 @pytest.mark.parametrize("name", PROGRAMS)
-def test_what_it_writes_is_read(cluster: ProcessCluster, fresh_name: Callable[[str], str], name: str) -> None:
+def test_what_it_writes_is_read(cluster: Cluster, fresh_name: Callable[[str], str], name: str) -> None:
     program, topic = PROGRAMS[name], fresh_name("other-writes")
     create_topic(cluster.bootstrap, topic, PARTITIONS)
     items = items_for(program.codecs)
@@ -132,7 +132,7 @@ def test_what_it_writes_is_read(cluster: ProcessCluster, fresh_name: Callable[[s
 
 
 @pytest.mark.parametrize("name", PROGRAMS)
-def test_it_reads_what_others_write(cluster: ProcessCluster, fresh_name: Callable[[str], str], name: str) -> None:
+def test_it_reads_what_others_write(cluster: Cluster, fresh_name: Callable[[str], str], name: str) -> None:
     program, topic = PROGRAMS[name], fresh_name("other-reads")
     create_topic(cluster.bootstrap, topic, PARTITIONS)
     items = items_for(program.codecs)
@@ -146,7 +146,7 @@ def test_it_reads_what_others_write(cluster: ProcessCluster, fresh_name: Callabl
 
 @pytest.mark.parametrize("name", PROGRAMS)
 def test_a_group_of_three_survives_join_leave_and_crash(
-    cluster: ProcessCluster, fresh_name: Callable[[str], str], name: str
+    cluster: Cluster, fresh_name: Callable[[str], str], name: str
 ) -> None:
     program = PROGRAMS[name]
     program.command()  # built, or skipped

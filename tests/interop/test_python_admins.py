@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from anabranch.testing.processes import ProcessCluster
+from anabranch.testing.cluster import Cluster
 from tests.interop.clients import LIBRARIES, Item
 from tests.topics import create_topic
 
@@ -28,7 +28,7 @@ def commit(bootstrap: str, group: str, topic: str, offset: int) -> None:
     consumer.close()
 
 
-def test_confluent_kafka(cluster: ProcessCluster, fresh_name: Names) -> None:
+def test_confluent_kafka(cluster: Cluster, fresh_name: Names) -> None:
     from confluent_kafka import ConsumerGroupTopicPartitions, KafkaException, TopicPartition, admin
 
     topic, group = fresh_name("admin"), fresh_name("admin-group")
@@ -86,7 +86,7 @@ def _names(*topics: str) -> Any:
     return TopicCollection(list(topics))
 
 
-def test_kafka_python(cluster: ProcessCluster, fresh_name: Names) -> None:
+def test_kafka_python(cluster: Cluster, fresh_name: Names) -> None:
     from kafka import KafkaAdminClient, TopicPartition
     from kafka.admin import ConfigResource, ConfigResourceType
     from kafka.errors import TopicAlreadyExistsError
@@ -133,7 +133,7 @@ def test_kafka_python(cluster: ProcessCluster, fresh_name: Names) -> None:
     client.close()
 
 
-def test_aiokafka(cluster: ProcessCluster, fresh_name: Names) -> None:
+def test_aiokafka(cluster: Cluster, fresh_name: Names) -> None:
     topic, group = fresh_name("admin"), fresh_name("admin-group")
     records = f"{topic}-records"
     create_topic(cluster.bootstrap, records, 1)

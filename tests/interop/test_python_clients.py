@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import pytest
 
-from anabranch.testing.processes import ProcessCluster
+from anabranch.testing.cluster import Cluster
 from protocol.key_placement import positive_hash
 from tests.interop.clients import CODECS, LIBRARIES, Item, unavailable
 from tests.topics import create_topic
@@ -29,7 +29,7 @@ def items(producer: str) -> dict[str, list[Item]]:
 
 
 @pytest.fixture(scope="module")
-def written(cluster: ProcessCluster, fresh_name: Callable[[str], str]) -> Callable[[str], str]:
+def written(cluster: Cluster, fresh_name: Callable[[str], str]) -> Callable[[str], str]:
     """The topic a library has written to, in all codecs; written when first asked for."""
 
     topics: dict[str, str] = {}
@@ -49,7 +49,7 @@ def written(cluster: ProcessCluster, fresh_name: Callable[[str], str]) -> Callab
 @pytest.mark.parametrize("consumer", LIBRARIES)
 @pytest.mark.parametrize("producer", LIBRARIES)
 def test_what_one_client_writes_another_reads(
-    cluster: ProcessCluster, written: Callable[[str], str], producer: str, consumer: str
+    cluster: Cluster, written: Callable[[str], str], producer: str, consumer: str
 ) -> None:
     for library in (producer, consumer):
         if reason := unavailable(library):
