@@ -2,7 +2,7 @@
 #
 #   docker build -t anabranch .
 #
-# Without internet: put wheels of the dependencies and of hatchling into build/wheelhouse (tests/setup-containers does)
+# Without internet: put wheels of the dependencies and of hatchling into build/wheelhouse (tests/with-images does)
 # and build with --build-arg WHEELHOUSE=/src/wheelhouse.
 ARG BASE_IMAGE=debian:bookworm-slim
 
