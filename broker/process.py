@@ -135,12 +135,10 @@ async def hand_over(node: Node, broker_epoch: int) -> bool:
     backoff_s = values["controlled.shutdown.retry.backoff.ms"] / 1000
     timeout_s = min(values["request.timeout.ms"] / 1000, backoff_s)
     for attempt in range(1 + values["controlled.shutdown.max.retries"]):
-        # With one replica each there is nobody to hand a partition to: asking again would not change that.
-        alone = all(len(partition.replicas) <= 1 for partition in node.replicas.all() if partition.is_leader)
-        if node.controller.address is None or (attempt and alone):
-            break
         if attempt:
             await trio.sleep(backoff_s)
+        if node.controller.address is None or (attempt and _nobody_can_take_over(node)):
+            break
         try:
             response = await node.controller.request(
                 request,
@@ -155,6 +153,17 @@ async def hand_over(node: Node, broker_epoch: int) -> bool:
             return True
     logger.warning("broker.stops_with_leaders", broker_id=node.config.broker_id)
     return False
+
+
+def _nobody_can_take_over(node: Node) -> bool:
+    """Whether no partition led here has another live replica in sync: asking again would not change that."""
+    own_id = node.config.broker_id
+    return not any(
+        replica != own_id and replica in node.metadata.brokers
+        for partition in node.replicas.all()
+        if partition.is_leader
+        for replica in partition.isr
+    )
 
 
 async def get_or_create_cluster_id(env: Env, zk: ZkStore) -> str:

@@ -79,6 +79,7 @@ def plan_brokers(config: LocalClusterConfig, zookeeper: str, ports: list[int]) -
             "log.dirs": log_dir(config.directory, broker_id),
             "offsets.topic.replication.factor": str(min(OFFSETS_REPLICATION_FACTOR, config.brokers)),
             "group.initial.rebalance.delay.ms": "500",
+            "controlled.shutdown.retry.backoff.ms": "500",
             **config.overrides,
         }
         name = f"broker-{broker_id}"
