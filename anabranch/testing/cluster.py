@@ -45,7 +45,7 @@ class Cluster(Protocol):
 
 
 def settings_for_tests(brokers: int, overrides: Mapping[str, str]) -> dict[str, str]:
-    """Broker keys of a test cluster: replicas where there can be, groups that form and brokers that stop soon; ``overrides`` win."""
+    """Broker keys of a test cluster: replicas where there can be, groups that form and brokers that stop soon."""
     return {
         "offsets.topic.replication.factor": str(min(brokers, MAX_REPLICAS)),
         "group.initial.rebalance.delay.ms": "500",
