@@ -117,12 +117,17 @@ class Committed(_Event, tag="committed"):
 
 
 class OffsetFetched(_Event, tag="offset_fetched"):
-    """A group's committed offset as a coordinator answered it; -1 is none."""
+    """A group's committed offset as a coordinator answered it; -1 is none.
+
+    ``current`` is False where the coordinator may have been deposed without knowing it: it then answers what it knew.
+    Such an answer carries no epoch that would say so. A member is safe from it, for no rebalance completes there.
+    """
 
     group: str
     tp: TopicPartition
     offset: int
     asked_ms: float
+    current: bool = True
 
 
 class Drained(_Event, tag="drained"):

@@ -160,7 +160,10 @@ def commits(history: History) -> Iterator[Violation]:
         (event for event in history.of(Committed) if event.outcome != "refused"), key=lambda event: event.at_ms
     )
     asked = sorted(
-        [*(event for event in answered if event.outcome == "ok"), *history.of(OffsetFetched)],
+        [
+            *(event for event in answered if event.outcome == "ok"),
+            *(event for event in history.of(OffsetFetched) if event.current),
+        ],
         key=lambda event: event.asked_ms,
     )
     last: dict[GroupPartition, Committed] = {}

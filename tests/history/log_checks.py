@@ -175,14 +175,15 @@ def watermarks(history: History) -> Iterator[Violation]:
 
     One leader's high watermark (same partition, broker and leader epoch) never goes down. A new leader starts from what
     it knew as a follower, which may be less than its predecessor exposed, so a Fetch from it may show less; ListOffsets
-    waits until it has caught up (KIP-207, OFFSET_NOT_AVAILABLE) and so never goes back, whoever answers. And whatever
-    was exposed is committed: no in-sync log may end below it. Answers are compared only where one request began after
-    the other's answer.
+    waits until it has caught up (KIP-207, OFFSET_NOT_AVAILABLE), so what is listed never goes back from one leader
+    epoch to the next. A leader that was deposed and does not know it yet answers what it knew: its older epoch says so, and a
+    client that knows the newer one is refused. And whatever was exposed is committed: no in-sync log may end below it.
+    Answers are compared only where one request began after the other's answer.
     """
     seen = sorted(history.of(WatermarkSeen), key=lambda event: event.asked_ms)
     answered = sorted(seen, key=lambda event: event.at_ms)
     of_leader: dict[tuple[TopicPartition, int, int], WatermarkSeen] = {}
-    listed: dict[TopicPartition, WatermarkSeen] = {}
+    listed: dict[TopicPartition, dict[int, WatermarkSeen]] = {}
     highest: dict[TopicPartition, WatermarkSeen] = {}
     done = 0
     for event in seen:
@@ -191,13 +192,14 @@ def watermarks(history: History) -> Iterator[Violation]:
             _raise_to(of_leader, (past.tp, past.broker, past.leader_epoch), past)
             _raise_to(highest, past.tp, past)
             if past.via == "list":
-                _raise_to(listed, past.tp, past)
+                _raise_to(listed.setdefault(past.tp, {}), past.leader_epoch, past)
             done += 1
         before = of_leader.get((event.tp, event.broker, event.leader_epoch))
         if before is not None and before.offset > event.offset:
             yield Violation("watermarks", str(event.tp), "one leader's high watermark went back", (before, event))
-        before = listed.get(event.tp)
-        if event.via == "list" and before is not None and before.offset > event.offset:
+        earlier = listed.get(event.tp, {}).items() if event.via == "list" else ()
+        before = max((e for epoch, e in earlier if epoch <= event.leader_epoch), key=lambda e: e.offset, default=None)
+        if before is not None and before.offset > event.offset:
             yield Violation("watermarks", str(event.tp), "the listed end went back", (before, event))
     for past in answered[done:]:
         _raise_to(highest, past.tp, past)

@@ -162,6 +162,7 @@ def test_a_new_leader_may_show_less_to_a_fetch_but_not_list_less() -> None:
 
     assert broken([seen(1, 1, 0, 5, "list"), seen(2, 2, 1, 4, "fetch")]) == []
     assert broken([seen(1, 1, 0, 5, "list"), seen(2, 2, 1, 4, "list")]) == ["watermarks"]
+    assert broken([seen(1, 2, 1, 5, "list"), seen(2, 1, 0, 4, "list")]) == [], "deposed, and does not know it"
     assert broken([seen(1, 1, 0, 5, "fetch"), seen(2, 1, 0, 4, "fetch")]) == ["watermarks"]
     overlapping = WatermarkSeen(2.0, TP, 1, 0, 4, 0.1, "list")
     assert broken([seen(1, 1, 0, 5, "list"), overlapping]) == []
@@ -176,3 +177,8 @@ def test_above_the_high_watermark_replicas_may_differ() -> None:
     for high_watermark, expected in ((1, []), (2, ["replicas_identical"])):
         one, other = replica(1, ["v0", "v1"], 0), replica(2, ["v0", "v2"], high_watermark)
         assert broken([*sent(*V), *one, *other]) == expected
+
+
+def test_a_coordinator_that_was_deposed_and_does_not_know_it_proves_nothing() -> None:
+    for current, expected in ((False, []), (True, ["commits"])):
+        assert broken([committed(2, 3.0), OffsetFetched(9.0, "g", TP, 1, 4.0, current)]) == expected

@@ -113,6 +113,7 @@ class Faults:
                         nursery.start_soon(self._do, plan)
                 if wait_for_isr:
                     await self.whole()
+                self._observer.deposed.clear()
 
     async def whole(self) -> None:
         """Wait until every partition has its whole ISR."""
@@ -162,6 +163,7 @@ class Faults:
         self.excused.discard(name)
 
     async def _pause_broker(self, plan: Plan) -> None:
+        self._observer.deposed.add(plan.target)
         await self._pause(plan.target, plan.lasts_s)
 
     async def _pause_broker_shortly(self, plan: Plan) -> None:
@@ -204,6 +206,7 @@ class Faults:
         self._cluster.network.heal(sender, receiver)
 
     async def _broker_session(self, plan: Plan) -> None:
+        self._observer.deposed.add(plan.target)
         await self._cut(plan.target, (ZOOKEEPER,), plan.lasts_s)
 
     async def _controller_session(self, plan: Plan) -> None:

@@ -29,6 +29,8 @@ class Observer:
 
     def __init__(self, cluster: SoakCluster, recorder: Recorder, partitions: list[TopicPartition]) -> None:
         self._cluster, self._recorder, self._partitions = cluster, recorder, partitions
+        self.deposed: set[str] = set()
+        """Brokers whose session may have ended without their knowing it."""
 
     def _admin(self) -> Admin:
         bootstrap = ",".join(f"{HOST}:{port}" for port in self._cluster.direct.values())
@@ -80,6 +82,7 @@ class Observer:
         async with self._admin() as admin:
             while True:
                 for group in groups:
+                    current = not self.deposed
                     asked_ms = self._recorder.now_ms()
                     try:
                         found = await admin.list_group_offsets(group, self._partitions)
@@ -87,7 +90,11 @@ class Observer:
                         continue
                     now_ms = self._recorder.now_ms()
                     self._recorder.record(
-                        *(OffsetFetched(now_ms, group, tp, offset.offset, asked_ms) for tp, offset in found.items())
+                        *(
+                            OffsetFetched(now_ms, group, tp, found[tp].offset, asked_ms, current)
+                            for tp in self._partitions
+                            if tp in found
+                        )
                     )
                 await trio.sleep(2 * LOOK_EVERY_S)  # polls: as an onlooker does
 

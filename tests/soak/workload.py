@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 import threading
 import time
 from dataclasses import dataclass, field
@@ -25,7 +26,7 @@ DELIVERY_TIMEOUT_MS = 120_000
 COMMIT_EVERY_S = 1.0
 BURST_S = 0.02
 _GENERATION_AT = slice(len(b"CGMDv2:"), len(b"CGMDv2:") + 4)
-"""Where librdkafka's serialised group metadata has the generation."""
+"""Where librdkafka's serialised group metadata has the generation, in the machine's byte order."""
 
 
 def value_id(value: bytes) -> str:
@@ -160,7 +161,9 @@ class StockMember:
         self._positions: dict[TopicPartition, int] = {}
 
     def _generation(self) -> int:
-        return int.from_bytes(bytes(self._consumer.consumer_group_metadata())[_GENERATION_AT], "big", signed=True)
+        return int.from_bytes(
+            bytes(self._consumer.consumer_group_metadata())[_GENERATION_AT], sys.byteorder, signed=True
+        )
 
     def _assigned(self, _consumer: Any, partitions: list[Any]) -> None:
         mine = [TopicPartition(found.topic, found.partition) for found in partitions]
