@@ -111,9 +111,8 @@ class FetchRead:
         elif limits.replica_id == _DEBUGGING_CONSUMER:
             upper_bound = log.log_end_offset
         else:
+            # The watermark of a new leader lags: a consumer may stand above it, and waits.
             upper_bound = log.last_stable_offset if limits.read_committed else log.high_watermark
-            if state.fetch_offset > log.high_watermark:
-                raise KafkaError(ErrorCode.OFFSET_OUT_OF_RANGE, f"{partition.key}: above the high watermark")
         return log.read(
             state.fetch_offset,
             max_bytes,

@@ -1,7 +1,9 @@
 """ListOffsets (2), versions 1-7: the offset for a timestamp.
 
 -1 is the end (high watermark; with read_committed the last stable offset), -2 the log start, -3 (version 7, KIP-734)
-the record with the largest timestamp. A timestamp that no record reaches gives offset -1.
+the record with the largest timestamp. A timestamp that no record reaches gives offset -1. While the watermark of a new
+leader is below the start of its epoch, what is the end is not known: OFFSET_NOT_AVAILABLE (version 5, KIP-207), before
+that LEADER_NOT_AVAILABLE.
 """
 
 from __future__ import annotations
@@ -25,6 +27,7 @@ _CONSUMER = -1
 _READ_COMMITTED = 1
 _FIRST_MAX_TIMESTAMP_VERSION = 7
 _FIRST_LEADER_EPOCH_VERSION = 4
+_FIRST_OFFSET_NOT_AVAILABLE_VERSION = 5
 
 
 def handle(ctx: RequestContext, request: ListOffsetsRequest) -> Answer:
@@ -47,11 +50,22 @@ def _find(
         if asked.timestamp == MAX_TIMESTAMP and ctx.api_version < _FIRST_MAX_TIMESTAMP_VERSION:
             raise KafkaError(ErrorCode.UNSUPPORTED_VERSION, "the largest timestamp needs ListOffsets version 7")
         timestamp, offset, epoch = _lookup(partition, request, asked.timestamp)
+        is_consumer = request.replica_id == _CONSUMER
+        if is_consumer and asked.timestamp != EARLIEST and _end_is_unknown(partition, asked.timestamp, offset):
+            newer = ctx.api_version >= _FIRST_OFFSET_NOT_AVAILABLE_VERSION
+            code = ErrorCode.OFFSET_NOT_AVAILABLE if newer else ErrorCode.LEADER_NOT_AVAILABLE
+            raise KafkaError(code, f"{partition.key}: the high watermark has not reached the leader epoch's start")
     except KafkaError as error:
         return ListOffsetsPartitionResponse(partition_index=index, error_code=error.code)
     if ctx.api_version < _FIRST_LEADER_EPOCH_VERSION:
         epoch = -1
     return ListOffsetsPartitionResponse(partition_index=index, timestamp=timestamp, offset=offset, leader_epoch=epoch)
+
+
+def _end_is_unknown(partition: Partition, timestamp: int, offset: int) -> bool:
+    """Whether consumers were perhaps told of more by an earlier leader than this one may tell them yet."""
+    may_lag = partition.log.high_watermark < partition.epoch_start_offset
+    return may_lag and (timestamp == LATEST or offset < 0)
 
 
 def _lookup(partition: Partition, request: ListOffsetsRequest, timestamp: int) -> tuple[int, int, int]:

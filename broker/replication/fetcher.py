@@ -220,7 +220,7 @@ class ReplicaFetcher:
         async def flush(followed: FollowedPartition) -> None:
             try:
                 await followed.partition.log.flush()
-            except KafkaError as error:
+            except Exception as error:  # whatever it was, the leader must not count what may not be on disk
                 storage_failure(followed, error)
                 followed.partition.fail()
                 if self._followed.get(followed.partition.key) is followed:

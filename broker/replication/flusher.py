@@ -9,7 +9,6 @@ import structlog
 import trio
 
 from broker.replication.partition import Partition
-from protocol.errors import KafkaError
 
 logger = structlog.get_logger(__name__)
 
@@ -36,7 +35,7 @@ class Flusher:
                 self._asked[partition] = False
                 await partition.log.flush()
                 partition.flushed()
-        except KafkaError as error:
+        except Exception as error:  # whatever it was, nothing is acknowledged that may not be on disk
             logger.error("log.not_synced", partition=str(partition.key), error=str(error))
             partition.fail()
         finally:

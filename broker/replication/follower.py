@@ -11,7 +11,7 @@ import math
 import structlog
 
 from broker.replication.partition import Partition
-from protocol.errors import ErrorCode, KafkaError
+from protocol.errors import ErrorCode
 from protocol.generated.fetch import EpochEndOffset, PartitionData
 
 logger = structlog.get_logger(__name__)
@@ -136,6 +136,6 @@ class FollowedPartition:
         log.advance_log_start(offset)
 
 
-def storage_failure(followed: FollowedPartition, error: KafkaError) -> None:
+def storage_failure(followed: FollowedPartition, error: Exception) -> None:
     """Say that what the leader sent could not be kept."""
     logger.error("replica.not_appended", partition=str(followed.partition.key), error=str(error))
