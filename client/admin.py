@@ -14,10 +14,12 @@ from client.admin_types import (
     ConfigEntry,
     ConfigOp,
     CreatedTopic,
+    ElectionType,
     GroupDescription,
     GroupListing,
     LogDirDescription,
     NewTopic,
+    PartitionReassignment,
     TopicDescription,
     TopicListing,
 )
@@ -210,6 +212,43 @@ class Admin(Client[AdminConfig]):
             validate_only=validate_only,
         )
         await self._change("CreatePartitions", request, lambda r: codec.first_error(r.results))
+
+    async def elect_leaders(
+        self,
+        election_type: ElectionType = ElectionType.PREFERRED,
+        partitions: Iterable[TopicPartition] | None = None,
+        *,
+        timeout_ms: int | None = None,
+    ) -> dict[TopicPartition, KafkaError | None]:
+        """Elect leaders of these partitions, or of all that need it. Returns, for each, what it was refused with.
+
+        ELECTION_NOT_NEEDED says that the partition has the leader already (KIP-460).
+        """
+        request = codec.elect_leaders(election_type, partitions, self._timeout_ms(timeout_ms))
+        what = "ElectLeaders"
+        response = await self._change(what, request, lambda r: codec.code_error(r.error_code, what))
+        return codec.read_elections(response)
+
+    async def alter_partition_reassignments(
+        self, targets: Mapping[TopicPartition, Sequence[int] | None], *, timeout_ms: int | None = None
+    ) -> dict[TopicPartition, KafkaError | None]:
+        """Begin to move each partition to these replicas, the preferred first; None takes a move back (KIP-455).
+
+        Returns, for each, what it was refused with; see ``list_partition_reassignments`` for when it is done.
+        """
+        request = codec.alter_partition_reassignments(targets, self._timeout_ms(timeout_ms))
+        what = "AlterPartitionReassignments"
+        response = await self._change(what, request, lambda r: codec.code_error(r.error_code, what, r.error_message))
+        return codec.read_altered_reassignments(response)
+
+    async def list_partition_reassignments(
+        self, partitions: Iterable[TopicPartition] | None = None, *, timeout_ms: int | None = None
+    ) -> dict[TopicPartition, PartitionReassignment]:
+        """The partitions on their way to other replicas: of these, or all there are."""
+        request = codec.list_partition_reassignments(partitions, self._timeout_ms(timeout_ms))
+        what = "ListPartitionReassignments"
+        response = await self._change(what, request, lambda r: codec.code_error(r.error_code, what, r.error_message))
+        return codec.read_reassignments(response)
 
     async def delete_records(
         self, before: Mapping[TopicPartition, int], *, timeout_ms: int | None = None

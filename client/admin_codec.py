@@ -8,10 +8,12 @@ from typing import Any, NamedTuple
 from client.admin_types import (
     ConfigEntry,
     ConfigOp,
+    ElectionType,
     GroupDescription,
     LogDirDescription,
     MemberDescription,
     NewTopic,
+    PartitionReassignment,
     ReplicaSize,
 )
 from client.cluster import Node
@@ -19,6 +21,12 @@ from client.errors import ErrorCode, KafkaError, error_for
 from client.group_protocol import PROTOCOL_TYPE, decode_assignment
 from protocol.generated import alter_configs as alter
 from protocol.generated import incremental_alter_configs as incremental
+from protocol.generated.alter_partition_reassignments import (
+    AlterPartitionReassignmentsRequest,
+    AlterPartitionReassignmentsResponse,
+    ReassignablePartition,
+    ReassignableTopic,
+)
 from protocol.generated.create_topics import CreatableReplicaAssignment, CreatableTopic, CreatableTopicConfig
 from protocol.generated.delete_records import DeleteRecordsPartition, DeleteRecordsResponse, DeleteRecordsTopic
 from protocol.generated.delete_topics import DeleteTopicsRequest, DeleteTopicState
@@ -29,6 +37,12 @@ from protocol.generated.describe_configs import (
 )
 from protocol.generated.describe_groups import DescribedGroup, DescribedGroupMember
 from protocol.generated.describe_log_dirs import DescribeLogDirsResponse
+from protocol.generated.elect_leaders import ElectLeadersRequest, ElectLeadersResponse, TopicPartitions
+from protocol.generated.list_partition_reassignments import (
+    ListPartitionReassignmentsRequest,
+    ListPartitionReassignmentsResponse,
+    ListPartitionReassignmentsTopics,
+)
 from protocol.generated.offset_delete import (
     OffsetDeleteRequest,
     OffsetDeleteRequestPartition,
@@ -124,6 +138,76 @@ def read_deleted_records(response: DeleteRecordsResponse) -> dict[TopicPartition
                 raise error
             lows[tp] = p.low_watermark
     return lows
+
+
+# ---------------------------------------------------------------- leaders and replicas
+
+
+def by_topic(partitions: Iterable[TopicPartition]) -> dict[str, list[int]]:
+    """Partition numbers by topic, in the order given."""
+    found: dict[str, list[int]] = {}
+    for tp in partitions:
+        found.setdefault(tp.topic, []).append(tp.partition)
+    return found
+
+
+def elect_leaders(
+    election_type: ElectionType, partitions: Iterable[TopicPartition] | None, timeout_ms: int
+) -> ElectLeadersRequest:
+    named = None if partitions is None else by_topic(dict.fromkeys(partitions))
+    wanted = None if named is None else [TopicPartitions(topic=n, partitions=p) for n, p in named.items()]
+    return ElectLeadersRequest(election_type=int(election_type), topic_partitions=wanted, timeout_ms=timeout_ms)
+
+
+def read_elections(response: ElectLeadersResponse) -> dict[TopicPartition, KafkaError | None]:
+    results = {}
+    for topic in response.replica_election_results:
+        for p in topic.partition_result:
+            tp = TopicPartition(topic.topic, p.partition_id)
+            results[tp] = code_error(p.error_code, str(tp), p.error_message)
+    return results
+
+
+def alter_partition_reassignments(
+    targets: Mapping[TopicPartition, Sequence[int] | None], timeout_ms: int
+) -> AlterPartitionReassignmentsRequest:
+    topics: dict[str, ReassignableTopic] = {}
+    for tp, replicas in targets.items():
+        topics.setdefault(tp.topic, ReassignableTopic(name=tp.topic)).partitions.append(
+            ReassignablePartition(partition_index=tp.partition, replicas=None if replicas is None else list(replicas))
+        )
+    return AlterPartitionReassignmentsRequest(topics=list(topics.values()), timeout_ms=timeout_ms)
+
+
+def read_altered_reassignments(
+    response: AlterPartitionReassignmentsResponse,
+) -> dict[TopicPartition, KafkaError | None]:
+    results = {}
+    for topic in response.responses:
+        for p in topic.partitions:
+            tp = TopicPartition(topic.name, p.partition_index)
+            results[tp] = code_error(p.error_code, str(tp), p.error_message)
+    return results
+
+
+def list_partition_reassignments(
+    partitions: Iterable[TopicPartition] | None, timeout_ms: int
+) -> ListPartitionReassignmentsRequest:
+    named = None if partitions is None else by_topic(dict.fromkeys(partitions))
+    wanted = None
+    if named is not None:
+        wanted = [ListPartitionReassignmentsTopics(name=n, partition_indexes=p) for n, p in named.items()]
+    return ListPartitionReassignmentsRequest(topics=wanted, timeout_ms=timeout_ms)
+
+
+def read_reassignments(response: ListPartitionReassignmentsResponse) -> dict[TopicPartition, PartitionReassignment]:
+    return {
+        TopicPartition(topic.name, p.partition_index): PartitionReassignment(
+            tuple(p.replicas), tuple(p.adding_replicas), tuple(p.removing_replicas)
+        )
+        for topic in response.topics
+        for p in topic.partitions
+    }
 
 
 # ---------------------------------------------------------------- configs

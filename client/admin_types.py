@@ -58,6 +58,24 @@ class ClusterDescription:
     nodes: tuple[Node, ...]
 
 
+class ElectionType(enum.IntEnum):
+    """Who may become a leader by ``elect_leaders``."""
+
+    PREFERRED = 0
+    """The first replica, when it is in sync."""
+    UNCLEAN = 1
+    """Where nobody leads, any replica that is live: records may be lost."""
+
+
+@dataclass(frozen=True, slots=True)
+class PartitionReassignment:
+    """A partition on its way to other replicas. ``replicas`` are all of it, those being added and removed included."""
+
+    replicas: tuple[int, ...]
+    adding_replicas: tuple[int, ...]
+    removing_replicas: tuple[int, ...]
+
+
 class ConfigSource(enum.IntEnum):
     """Where a value comes from, Kafka's numbers."""
 

@@ -19,7 +19,7 @@ SERVERS = {
     "broker": ("anabranch.cli.servers:broker", "One broker."),
 }
 CLIENTS = {
-    "topics": ("anabranch.cli.topics:app", "Create, list, describe, alter, delete topics."),
+    "topics": ("anabranch.cli.topics:app", "Create, list, describe, alter, move, delete topics."),
     "produce": ("anabranch.cli.produce:produce", "Write lines of standard input as records."),
     "consume": ("anabranch.cli.consume:consume", "Print records."),
     "groups": ("anabranch.cli.groups:app", "List, describe, reset, delete consumer groups."),

@@ -1,21 +1,32 @@
-"""``anabranch topics``: create, list, describe, alter, delete."""
+"""``anabranch topics``: create, list, describe, alter, delete, elect leaders, move replicas."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Annotated, Any
 
 from cyclopts import App, Parameter
 
-from anabranch import Admin, ConfigEntry, ErrorCode, KafkaError, NewTopic, TopicDescription, TopicPartition
+from anabranch import (
+    Admin,
+    ConfigEntry,
+    ElectionType,
+    ErrorCode,
+    KafkaError,
+    NewTopic,
+    PartitionReassignment,
+    TopicDescription,
+    TopicPartition,
+)
 from anabranch.cli.admin import parse_configs, with_admin
 from anabranch.cli.errors import CommandError
 from anabranch.cli.options import DEFAULT_BOOTSTRAP, Bootstrap, JsonFlag
 from anabranch.cli.output import print_json, print_table
 from client.admin_types import ConfigSource
 
-app = App(name="topics", help="Create, list, describe, alter, delete topics.")
+app = App(name="topics", help="Create, list, describe, alter, move, delete topics.")
 
+Partitions = Annotated[list[int] | None, Parameter(name="--partition", negative=(), consume_multiple=False)]
 Configs = Annotated[list[str] | None, Parameter(name="--config", negative=(), consume_multiple=False)]
 
 
@@ -205,3 +216,121 @@ def delete(*topics: str, bootstrap_server: Bootstrap = DEFAULT_BOOTSTRAP) -> int
     with_admin(bootstrap_server, lambda admin: admin.delete_topics(topics))
     print(f"deleted {', '.join(topics)}")
     return 0
+
+
+@app.command
+def elect_leaders(
+    *topics: str, partition: Partitions = None, unclean: bool = False, bootstrap_server: Bootstrap = DEFAULT_BOOTSTRAP
+) -> int:
+    """Have the first replica of each partition lead again.
+
+    Parameters
+    ----------
+    topics
+        Of which topics; all by default.
+    partition
+        Only this partition; may be given many times.
+    unclean
+        Where nobody leads, take any replica that is live. Records that only the others have are lost.
+    """
+    election_type = ElectionType.UNCLEAN if unclean else ElectionType.PREFERRED
+
+    async def work(admin: Admin) -> dict[TopicPartition, KafkaError | None]:
+        wanted = await _partitions(admin, topics, partition) if topics else None
+        return await admin.elect_leaders(election_type, wanted)
+
+    if partition and not topics:
+        raise CommandError("--partition needs a topic: anabranch topics elect-leaders TOPIC --partition N")
+    elected = with_admin(bootstrap_server, work)
+    refused = {tp: error for tp, error in elected.items() if error and error.code is not ErrorCode.ELECTION_NOT_NEEDED}
+    print(f"elected {sum(error is None for error in elected.values())} leaders")
+    return _report(refused)
+
+
+@app.command
+def reassign(
+    topic: str,
+    *,
+    partition: Partitions = None,
+    replicas: str | None = None,
+    cancel: bool = False,
+    bootstrap_server: Bootstrap = DEFAULT_BOOTSTRAP,
+    json_: JsonFlag = False,
+) -> int:
+    """Move partitions to other brokers, take a move back, or show what is being moved.
+
+    Parameters
+    ----------
+    topic
+        Its name.
+    partition
+        Only this partition; may be given many times.
+    replicas
+        Ids of the brokers that are to have the partitions, the preferred leader first: 2,3,1.
+    cancel
+        Go back to the replicas from before.
+    """
+    if replicas is not None and cancel:
+        raise CommandError("give --replicas or --cancel, not both")
+    if replicas is None and not cancel:
+        moving = with_admin(bootstrap_server, lambda admin: _reassignments(admin, topic, partition))
+        _print_reassignments(moving, as_json=json_)
+        return 0
+    try:
+        target = None if replicas is None else [int(broker) for broker in replicas.split(",")]
+    except ValueError:
+        raise CommandError(f"--replicas {replicas}: expected broker ids, e.g. --replicas 2,3,1") from None
+
+    async def work(admin: Admin) -> dict[TopicPartition, KafkaError | None]:
+        if target is None and not partition:
+            wanted = list(await _reassignments(admin, topic, None))
+        else:
+            wanted = await _partitions(admin, [topic], partition)
+        return await admin.alter_partition_reassignments(dict.fromkeys(wanted, target))
+
+    results = with_admin(bootstrap_server, work)
+    begun = [tp for tp, error in results.items() if error is None]
+    print(f"{'moving' if target is not None else 'taken back'}: {len(begun)} partitions of {topic}")
+    return _report({tp: error for tp, error in results.items() if error is not None})
+
+
+async def _partitions(admin: Admin, topics: Sequence[str], only: list[int] | None) -> list[TopicPartition]:
+    described = await admin.describe_topics(topics)
+    return [
+        TopicPartition(name, index)
+        for name in topics
+        for index in only or [partition.partition for partition in described[name].partitions]
+    ]
+
+
+async def _reassignments(
+    admin: Admin, topic: str, only: list[int] | None
+) -> dict[TopicPartition, PartitionReassignment]:
+    return await admin.list_partition_reassignments(await _partitions(admin, [topic], only))
+
+
+def _print_reassignments(moving: Mapping[TopicPartition, PartitionReassignment], *, as_json: bool) -> None:
+    rows = [
+        {
+            "topic": tp.topic,
+            "partition": tp.partition,
+            "replicas": list(move.replicas),
+            "adding": list(move.adding_replicas),
+            "removing": list(move.removing_replicas),
+        }
+        for tp, move in sorted(moving.items())
+    ]
+    if as_json:
+        print_json(rows)
+    elif rows:
+        print_table(list(rows[0]), [[_cell(value) for value in row.values()] for row in rows])
+    else:
+        print("nothing is being moved")
+
+
+def _report(refused: Mapping[TopicPartition, KafkaError | None]) -> int:
+    """Print what was refused; the exit status."""
+    for tp, error in refused.items():
+        if error is not None:
+            print(f"{tp}: {error.code.name}: {error.message}")
+    return 1 if refused else 0

@@ -1,4 +1,5 @@
-"""CreateTopics (19), DeleteTopics (20), AlterConfigs (33), CreatePartitions (37), IncrementalAlterConfigs (44).
+"""CreateTopics (19), DeleteTopics (20), AlterConfigs (33), CreatePartitions (37), ElectLeaders (43),
+IncrementalAlterConfigs (44), AlterPartitionReassignments (45), ListPartitionReassignments (46).
 
 The active controller decides: a request is forwarded in the same API and version, and NOT_CONTROLLER is retried here.
 The answer is held back until this broker's own metadata shows what was changed, within the request's time, so that a
@@ -11,11 +12,16 @@ from collections.abc import Callable, Iterable
 from typing import Any
 
 from broker.request_context import Answer, RequestContext
+from protocol.api_keys import API, ApiKey
 from protocol.errors import ErrorCode, KafkaError
 from protocol.generated.alter_configs import (
     AlterConfigsRequest,
     AlterConfigsResourceResponse,
     AlterConfigsResponse,
+)
+from protocol.generated.alter_partition_reassignments import (
+    AlterPartitionReassignmentsRequest,
+    AlterPartitionReassignmentsResponse,
 )
 from protocol.generated.create_partitions import (
     CreatePartitionsRequest,
@@ -24,12 +30,22 @@ from protocol.generated.create_partitions import (
 )
 from protocol.generated.create_topics import CreatableTopicResult, CreateTopicsRequest, CreateTopicsResponse
 from protocol.generated.delete_topics import DeletableTopicResult, DeleteTopicsRequest, DeleteTopicsResponse
+from protocol.generated.elect_leaders import (
+    ElectLeadersRequest,
+    ElectLeadersResponse,
+    PartitionResult,
+    ReplicaElectionResult,
+)
 from protocol.generated.incremental_alter_configs import (
     AlterConfigsResourceResponse as IncrementalResourceResponse,
 )
 from protocol.generated.incremental_alter_configs import (
     IncrementalAlterConfigsRequest,
     IncrementalAlterConfigsResponse,
+)
+from protocol.generated.list_partition_reassignments import (
+    ListPartitionReassignmentsRequest,
+    ListPartitionReassignmentsResponse,
 )
 
 _MAX_METADATA_WAIT_S = 5.0
@@ -42,8 +58,13 @@ def _forward(
     results: Callable[[Any], Iterable[Any]],
     visible: Callable[[Any], bool],
     failed: Callable[[KafkaError], Any],
+    version: int | None = None,
 ) -> Answer:
-    """``results(response)`` are what carries error codes; ``visible(response)``: this broker's metadata shows it."""
+    """``results(response)`` are what carries error codes; ``visible(response)``: this broker's metadata shows it.
+
+    ``version``: to ask the controller in, where the client's has no room for what it may answer.
+    """
+    asked_version = ctx.api_version if version is None else version
     node = ctx.node
     limit_ms = node.config.values["request.timeout.ms"]
     timeout_s = (min(timeout_ms, limit_ms) if timeout_ms > 0 else limit_ms) / 1000
@@ -53,7 +74,7 @@ def _forward(
 
     async def work() -> Any:
         deadline = node.env.clock.monotonic() + timeout_s
-        response = await node.controller.request(request, ctx.api_version, timeout_s, refused)
+        response = await node.controller.request(request, asked_version, timeout_s, refused)
         left_s = min(deadline - node.env.clock.monotonic(), _MAX_METADATA_WAIT_S)
         await node.wait_for_metadata(lambda: visible(response), max(left_s, 0.0))
         return response
@@ -148,3 +169,38 @@ def incremental_alter_configs(ctx: RequestContext, request: IncrementalAlterConf
         )
 
     return _forward(ctx, request, 0, lambda response: response.responses, lambda _: True, failed)
+
+
+def elect_leaders(ctx: RequestContext, request: ElectLeadersRequest) -> Answer:
+    def failed(error: KafkaError) -> ElectLeadersResponse:
+        """Version 0 has no error of the whole request, so every partition carries it."""
+        return ElectLeadersResponse(
+            error_code=error.code,
+            replica_election_results=[
+                ReplicaElectionResult(
+                    topic=topic.topic,
+                    partition_result=[
+                        PartitionResult(partition_id=index, error_code=error.code, error_message=error.message)
+                        for index in topic.partitions
+                    ],
+                )
+                for topic in request.topic_partitions or []
+            ],
+        )
+
+    version = API[ApiKey.ELECT_LEADERS].max_version
+    return _forward(ctx, request, request.timeout_ms, lambda response: [response], lambda _: True, failed, version)
+
+
+def alter_partition_reassignments(ctx: RequestContext, request: AlterPartitionReassignmentsRequest) -> Answer:
+    def failed(error: KafkaError) -> AlterPartitionReassignmentsResponse:
+        return AlterPartitionReassignmentsResponse(error_code=error.code, error_message=error.message)
+
+    return _forward(ctx, request, request.timeout_ms, lambda response: [response], lambda _: True, failed)
+
+
+def list_partition_reassignments(ctx: RequestContext, request: ListPartitionReassignmentsRequest) -> Answer:
+    def failed(error: KafkaError) -> ListPartitionReassignmentsResponse:
+        return ListPartitionReassignmentsResponse(error_code=error.code, error_message=error.message)
+
+    return _forward(ctx, request, request.timeout_ms, lambda response: [response], lambda _: True, failed)

@@ -13,6 +13,11 @@ from anabranch.testing.processes import ProcessCluster
 from protocol.api_keys import API, ApiKey
 from protocol.errors import ErrorCode
 from protocol.generated.alter_configs import AlterableConfig, AlterConfigsRequest, AlterConfigsResource
+from protocol.generated.alter_partition_reassignments import (
+    AlterPartitionReassignmentsRequest,
+    ReassignablePartition,
+    ReassignableTopic,
+)
 from protocol.generated.alter_replica_log_dirs import (
     AlterReplicaLogDir,
     AlterReplicaLogDirsRequest,
@@ -29,6 +34,7 @@ from protocol.generated.describe_configs import DescribeConfigsRequest, Describe
 from protocol.generated.describe_groups import DescribeGroupsRequest
 from protocol.generated.describe_log_dirs import DescribeLogDirsRequest
 from protocol.generated.describe_producers import DescribeProducersRequest, TopicRequest
+from protocol.generated.elect_leaders import ElectLeadersRequest, TopicPartitions
 from protocol.generated.fetch import FetchPartition, FetchRequest, FetchTopic
 from protocol.generated.find_coordinator import FindCoordinatorRequest
 from protocol.generated.heartbeat import HeartbeatRequest
@@ -40,6 +46,7 @@ from protocol.generated.join_group import JoinGroupRequest, JoinGroupRequestProt
 from protocol.generated.leave_group import LeaveGroupRequest, MemberIdentity
 from protocol.generated.list_groups import ListGroupsRequest
 from protocol.generated.list_offsets import ListOffsetsPartition, ListOffsetsRequest, ListOffsetsTopic
+from protocol.generated.list_partition_reassignments import ListPartitionReassignmentsRequest
 from protocol.generated.metadata import MetadataRequest, MetadataRequestTopic
 from protocol.generated.offset_commit import (
     OffsetCommitRequest,
@@ -83,6 +90,8 @@ EXPECTED: dict[tuple[ApiKey, int | None], set[ErrorCode]] = {
     (ApiKey.LEAVE_GROUP, None): {ErrorCode.UNKNOWN_MEMBER_ID},
     (ApiKey.DELETE_GROUPS, None): {ErrorCode.GROUP_ID_NOT_FOUND},
     (ApiKey.ALTER_REPLICA_LOG_DIRS, None): {ErrorCode.LOG_DIR_NOT_FOUND},
+    (ApiKey.ELECT_LEADERS, None): {ErrorCode.ELECTION_NOT_NEEDED},
+    (ApiKey.ALTER_PARTITION_REASSIGNMENTS, None): {ErrorCode.NO_REASSIGNMENT_IN_PROGRESS},
     **{(ApiKey.JOIN_GROUP, version): {ErrorCode.MEMBER_ID_REQUIRED} for version in (4, 5, 6, 7)},
 }
 """What a request that cannot be granted gets, by version where it matters."""
@@ -189,6 +198,13 @@ REQUESTS: dict[ApiKey, Callable[[int], Message]] = {
         dirs=[AlterReplicaLogDir(path="/nowhere", topics=[AlterReplicaLogDirTopic(name=TOPIC, partitions=[0])])]
     ),
     ApiKey.DESCRIBE_LOG_DIRS: lambda v: DescribeLogDirsRequest(topics=None),
+    ApiKey.ELECT_LEADERS: lambda v: ElectLeadersRequest(
+        topic_partitions=[TopicPartitions(topic=TOPIC, partitions=[0])], timeout_ms=10_000
+    ),
+    ApiKey.ALTER_PARTITION_REASSIGNMENTS: lambda v: AlterPartitionReassignmentsRequest(
+        topics=[ReassignableTopic(name=TOPIC, partitions=[ReassignablePartition(partition_index=0)])]
+    ),
+    ApiKey.LIST_PARTITION_REASSIGNMENTS: lambda v: ListPartitionReassignmentsRequest(),
     ApiKey.CREATE_PARTITIONS: lambda v: CreatePartitionsRequest(
         topics=[CreatePartitionsTopic(name=TOPIC, count=2 + v, assignments=None)], timeout_ms=10_000
     ),
