@@ -5,8 +5,10 @@ BIN := $(VENV)/bin
 ARGS ?=
 SEEDS ?= 50
 FIRST ?= 0
+MINUTES ?= 10
+SEED ?=
 
-.PHONY: demo up test check sim bench gen clean
+.PHONY: demo up test check sim soak bench gen clean
 
 demo: $(VENV)/.user ## the main job on the embedded default
 	$(BIN)/anabranch demo $(ARGS)
@@ -16,7 +18,7 @@ up: $(VENV)/.user ## a local cluster in the foreground
 
 test: check ## everything: lint, types, unit, property, contract, integration, interop
 	PYTHON=$(BIN)/python tests/setup-system
-	$(BIN)/python -m pytest tests/contract tests/sim tests/integration tests/interop $(ARGS)
+	$(BIN)/python -m pytest tests/history tests/contract tests/sim tests/integration tests/interop tests/soak $(ARGS)
 
 check: $(VENV)/.dev ## under a minute: ruff, import-linter, mypy, tidy, unit, property, golden
 	$(BIN)/ruff check .
@@ -27,6 +29,9 @@ check: $(VENV)/.dev ## under a minute: ruff, import-linter, mypy, tidy, unit, pr
 
 sim: $(VENV)/.dev ## the simulated worlds, SEEDS of them from seed FIRST on
 	ANABRANCH_SIM_SEEDS=$(SEEDS) ANABRANCH_SIM_FIRST=$(FIRST) $(BIN)/python -m pytest tests/sim $(ARGS)
+
+soak: $(VENV)/.dev ## MINUTES of faults on real processes, by a schedule from SEED; ARGS=--kills: kill -9 alone
+	$(BIN)/python -m tests.soak --minutes $(MINUTES) $(if $(SEED),--seed $(SEED)) $(ARGS)
 
 bench: $(VENV)/.dev ## side by side with Kafka (where Maven is present) and with other clients
 	$(BIN)/python -m bench $(ARGS)

@@ -176,9 +176,9 @@ def watermarks(history: History) -> Iterator[Violation]:
     One leader's high watermark (same partition, broker and leader epoch) never goes down. A new leader starts from what
     it knew as a follower, which may be less than its predecessor exposed, so a Fetch from it may show less; ListOffsets
     waits until it has caught up (KIP-207, OFFSET_NOT_AVAILABLE), so what is listed never goes back from one leader
-    epoch to the next. A leader that was deposed and does not know it yet answers what it knew: its older epoch says so, and a
-    client that knows the newer one is refused. And whatever was exposed is committed: no in-sync log may end below it.
-    Answers are compared only where one request began after the other's answer.
+    epoch to the next. A leader that was deposed and does not know it yet answers what it knew: its older epoch says
+    so, and a client that knows the newer one is refused. And whatever was exposed is committed: no in-sync log may end
+    below it. Answers are compared only where one request began after the other's answer.
     """
     seen = sorted(history.of(WatermarkSeen), key=lambda event: event.asked_ms)
     answered = sorted(seen, key=lambda event: event.at_ms)

@@ -1,0 +1,171 @@
+"""The tools of the fault runs: the proxy, the schedule, the tearing of tails, the pace."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from itertools import islice
+from pathlib import Path
+
+import pytest
+import trio
+
+from broker.log.checkpoint_files import encode_offsets
+from broker.log.paths import RECOVERY_POINT_CHECKPOINT
+from protocol.framing import RequestHeader, encode_request
+from protocol.generated.metadata import MetadataRequest
+from protocol.types import TopicPartition
+from tests.batches import batch_of
+from tests.history.events import Replica, StoredBatch
+from tests.soak import disks
+from tests.soak.faults import BROKER_KINDS, SIDE_KINDS, Faults, kill_schedule, schedule
+from tests.soak.network import HOST, FaultyNetwork, sender_of
+from tests.soak.workload import Pace, value_id
+
+TP = TopicPartition("t", 0)
+
+
+@asynccontextmanager
+async def echo(network_names: tuple[str, str] = ("clients", "broker-1")) -> AsyncIterator[tuple[FaultyNetwork, int]]:
+    """A network with a route to a server that sends everything back."""
+
+    async def answer(stream: trio.SocketStream) -> None:
+        try:
+            async for data in stream:
+                await stream.send_all(data)
+        except trio.BrokenResourceError:
+            pass
+
+    async with trio.open_nursery() as nursery:
+        listeners = await nursery.start(trio.serve_tcp, answer, 0)
+        network = FaultyNetwork(nursery)
+        source, target = network_names
+        port = await network.route(target, listeners[0].socket.getsockname()[1], source)
+        yield network, port
+        nursery.cancel_scope.cancel()
+
+
+async def exchange(stream: trio.SocketStream, data: bytes) -> bytes:
+    await stream.send_all(data)
+    return bytes(await stream.receive_some(100))
+
+
+@pytest.mark.trio
+async def test_a_route_carries_bytes_both_ways() -> None:
+    async with echo() as (_, port), await trio.open_tcp_stream(HOST, port) as stream:
+        assert await exchange(stream, b"hello") == b"hello"
+
+
+@pytest.mark.trio
+async def test_a_cut_resets_what_is_open_and_what_comes_until_it_is_healed() -> None:
+    async with echo() as (network, port):
+        async with await trio.open_tcp_stream(HOST, port) as stream:
+            assert await exchange(stream, b"1") == b"1"
+            network.cut("broker-1", "clients")
+            with pytest.raises(trio.BrokenResourceError):
+                await stream.receive_some(1)
+        async with await trio.open_tcp_stream(HOST, port) as stream:
+            with pytest.raises(trio.BrokenResourceError):
+                await stream.receive_some(1)
+        network.heal("clients", "broker-1")
+        async with await trio.open_tcp_stream(HOST, port) as stream:
+            assert await exchange(stream, b"2") == b"2"
+
+
+@pytest.mark.parametrize("stalled", [("clients", "broker-1"), ("broker-1", "clients")])
+@pytest.mark.trio
+async def test_a_stall_holds_one_direction_and_loses_nothing(stalled: tuple[str, str]) -> None:
+    async with echo() as (network, port), await trio.open_tcp_stream(HOST, port) as stream:
+        assert await exchange(stream, b"1") == b"1"
+        network.stall(*stalled)
+        await stream.send_all(b"2")
+        with trio.move_on_after(0.05) as limit:
+            await stream.receive_some(1)
+        assert limit.cancelled_caught
+        network.heal("clients", "broker-1")
+        assert await stream.receive_some(1) == b"2"
+
+
+@pytest.mark.trio
+async def test_faults_between_others_do_not_matter() -> None:
+    async with echo() as (network, port), await trio.open_tcp_stream(HOST, port) as stream:
+        network.cut("clients", "broker-2")
+        network.stall("broker-2", "broker-1")
+        network.reset("broker-1", "broker-2")
+        assert await exchange(stream, b"1") == b"1"
+
+
+@pytest.mark.parametrize(
+    ("client_id", "name"),
+    [
+        ("broker-2-fetcher", "broker-2"),
+        ("broker-1", "broker-1"),
+        ("controller-1000", "controller-1000"),
+        ("rdkafka", "clients"),
+        ("broker-x", "clients"),
+        (None, "clients"),
+    ],
+)
+def test_a_first_request_says_who_sent_it(client_id: str | None, name: str) -> None:
+    header = RequestHeader(MetadataRequest.API_KEY, 5, 1, client_id)
+    request = b"".join(map(bytes, encode_request(header, MetadataRequest())))
+    assert sender_of(request) == name
+
+
+@pytest.mark.parametrize("make", [schedule, kill_schedule])
+def test_a_schedule_follows_from_its_seed_and_breaks_one_broker_at_a_time(make: type) -> None:
+    plans = list(islice(make(5), 500))
+    assert plans == list(islice(make(5), 500)) != list(islice(make(6), 500))
+    assert all(sum(plan.kind in BROKER_KINDS for plan in together) <= 1 for together in plans)
+    assert all(hasattr(Faults, f"_{kind}") for kind in (*BROKER_KINDS, *SIDE_KINDS))
+
+
+def test_the_schedule_has_every_kind_of_fault() -> None:
+    kinds = {plan.kind for together in islice(schedule(1), 1000) for plan in together}
+    assert kinds == {*BROKER_KINDS, *SIDE_KINDS}
+
+
+def a_log(directory: Path, recovery_point: int) -> tuple[Path, list[bytes]]:
+    (directory / "t-0").mkdir(parents=True)
+    batches = [batch_of(2, base_offset=offset, leader_epoch=3) for offset in (0, 2, 4)]
+    path = directory / "t-0" / f"{0:020d}.log"
+    path.write_bytes(b"".join(batches))
+    (directory / RECOVERY_POINT_CHECKPOINT).write_bytes(encode_offsets({TP: recovery_point}))
+    return path, batches
+
+
+@pytest.mark.parametrize("recovery_point", [0, 2, 6])
+def test_a_torn_tail_spares_what_was_synced(tmp_path: Path, recovery_point: int) -> None:
+    synced = recovery_point // 2
+    sizes = set()
+    for seed in range(20):
+        path, batches = a_log(tmp_path / str(seed), recovery_point)
+        torn = disks.tear_tails(tmp_path / str(seed), random.Random(seed))
+        left = path.read_bytes()
+        assert len(left) + torn == sum(map(len, batches))
+        assert left.startswith(b"".join(batches[:synced]))
+        sizes.add(len(left))
+    assert (len(sizes) > 1) == (synced < len(batches))
+
+
+def test_replicas_are_read_batch_by_batch(tmp_path: Path) -> None:
+    _, batches = a_log(tmp_path, 0)
+    replica, *stored = disks.read_replicas(tmp_path, 7, "t", 1.0)
+    assert isinstance(replica, Replica) and (replica.broker, replica.log_end_offset) == (7, 6)
+    assert [(b.base_offset, b.leader_epoch, len(b.values)) for b in stored if isinstance(b, StoredBatch)] == [
+        (0, 3, 2),
+        (2, 3, 2),
+        (4, 3, 2),
+    ]
+    assert list(disks.read_replicas(tmp_path, 7, "another", 1.0)) == []
+    assert len(stored) == len(batches)
+
+
+def test_a_value_is_known_by_what_stands_before_the_padding() -> None:
+    assert value_id(b"w-1:5....") == "w-1:5"
+
+
+def test_the_pace_makes_up_for_no_more_than_a_second() -> None:
+    pace = Pace(10.0)
+    assert [pace.due(100.0), pace.due(100.5), pace.due(100.55), pace.due(160.5)] == [0, 5, 0, 10]
