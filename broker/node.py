@@ -61,6 +61,8 @@ class Node:
         self.nursery = nursery
         self.advertised: list[ApiVersion] = []
         self.registration: Registration | None = None
+        self.registered = trio.Event()
+        """Set once there is a broker epoch: what a controller says before is meant for the process before this one."""
         self.flushes_on_ack = config.values["log.flush"] == "ack"
         self.metadata = MetadataCache()
         self.metadata_changed = trio.Event()

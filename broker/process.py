@@ -97,6 +97,7 @@ async def _serve(node: Node, on_ready: Callable[[Mapping[str, ListenerAddress]],
         )
         node.registration = registration
         await registration.register()
+        node.registered.set()
         _settle_memory()
         logger.info("broker.ready", broker_id=node.config.broker_id, listeners=[str(a) for a in advertised.values()])
         if on_ready is not None:

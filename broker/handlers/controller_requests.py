@@ -1,7 +1,8 @@
 """LeaderAndIsr (4) version 5, UpdateMetadata (6) version 7, StopReplica (5) version 3: the controller's orders.
 
 A request of an older controller is refused with STALE_CONTROLLER_EPOCH, one meant for an earlier registration of this
-broker with STALE_BROKER_EPOCH; newer ones of either are accepted (KAFKA-7235, 9839).
+broker with STALE_BROKER_EPOCH; newer ones of either are accepted (KAFKA-7235, 9839). Until this broker is registered
+they wait: at the same address the controller may still be talking to the process before it, whose log had more.
 """
 
 from __future__ import annotations
@@ -32,6 +33,7 @@ def leader_and_isr(ctx: RequestContext, request: LeaderAndIsrRequest) -> Answer:
     node = ctx.node
 
     async def apply() -> LeaderAndIsrResponse:
+        await node.registered.wait()
         async with node.state_change_lock:
             for topic in request.topic_states:
                 await node.dynamic.load_topic(topic.topic_name)
@@ -59,6 +61,18 @@ def _apply(ctx: RequestContext, request: LeaderAndIsrRequest) -> list[LeaderAndI
 
 
 def update_metadata(ctx: RequestContext, request: UpdateMetadataRequest) -> Answer:
+    node = ctx.node
+    if node.registered.is_set():
+        return _update_metadata(ctx, request)
+
+    async def update() -> UpdateMetadataResponse:
+        await node.registered.wait()
+        return _update_metadata(ctx, request)
+
+    return node.later(update, lambda error: UpdateMetadataResponse(error_code=error.code))
+
+
+def _update_metadata(ctx: RequestContext, request: UpdateMetadataRequest) -> UpdateMetadataResponse:
     code = _refusal(ctx, request.controller_epoch, request.broker_epoch)
     if code is not ErrorCode.NONE:
         return UpdateMetadataResponse(error_code=code)
@@ -74,6 +88,7 @@ def stop_replica(ctx: RequestContext, request: StopReplicaRequest) -> Answer:
     node = ctx.node
 
     async def stop() -> StopReplicaResponse:
+        await node.registered.wait()
         async with node.state_change_lock:
             code = _refusal(ctx, request.controller_epoch, request.broker_epoch)
             if code is not ErrorCode.NONE:

@@ -1,0 +1,86 @@
+"""A broker that came back before its predecessor's ZooKeeper session ended."""
+
+from __future__ import annotations
+
+import random
+import uuid
+from typing import Any
+
+import pytest
+import trio
+
+from broker.config import BrokerConfig
+from broker.process import run
+from protocol.errors import ErrorCode
+from protocol.generated.leader_and_isr import (
+    LeaderAndIsrPartitionState,
+    LeaderAndIsrRequest,
+    LeaderAndIsrTopicState,
+)
+from protocol.generated.stop_replica import StopReplicaRequest
+from protocol.generated.update_metadata import UpdateMetadataRequest
+from runtime.channel import Channel
+from runtime.env import Env
+from runtime.sim_clock import SimClock
+from runtime.sim_network import SimFabric
+from runtime.sim_storage import SimDisk
+from runtime.sim_zk import FakeZk
+from zk_schemas import paths
+
+pytestmark = pytest.mark.trio
+
+
+@pytest.mark.parametrize("kind", ["LeaderAndIsr", "StopReplica", "UpdateMetadata"])
+async def test_orders_for_the_process_before_are_not_obeyed(
+    nursery: trio.Nursery, autojump_clock: object, kind: str
+) -> None:
+    """KAFKA-7235, 9839: told to lead on, a broker that lost its disk's last records had its followers truncate."""
+    zk, fabric, clock = FakeZk(), SimFabric(random.Random(1)), SimClock()
+    before = zk.session()
+    await before.create(paths.broker_id(1), b"{}", ephemeral=True, make_parents=True)
+    old_epoch = (await before.exists(paths.broker_id(1))).czxid
+    config = BrokerConfig.from_given(
+        {
+            "broker.id": "1",
+            "zookeeper.connect": "simulated",
+            "listeners": "PLAINTEXT://broker1:9092",
+            "log.dirs": "/logs",
+            "controlled.shutdown.enable": "false",
+        }
+    )
+    storage = SimDisk(random.Random(2), clock=clock).mount()
+    env = Env(clock, fabric.node("broker1"), random.Random(3), storage, zk.session())
+    ready = trio.Event()
+
+    async def broker() -> None:
+        await run(config, env, on_ready=lambda _advertised: ready.set())
+
+    nursery.start_soon(broker)
+    with trio.fail_after(60):
+        while not fabric.node("broker1").listeners:
+            await trio.sleep(0.01)  # polls: virtual time
+    state = LeaderAndIsrPartitionState(leader=1, isr=[1, 2], replicas=[1, 2])
+    topic = LeaderAndIsrTopicState(topic_name="t", topic_id=uuid.UUID(int=7), partition_states=[state])
+    requests: dict[str, Any] = {
+        "LeaderAndIsr": LeaderAndIsrRequest(controller_id=1000, topic_states=[topic]),
+        "StopReplica": StopReplicaRequest(controller_id=1000),
+        "UpdateMetadata": UpdateMetadataRequest(controller_id=1000),
+    }
+    request = requests[kind]
+    request.controller_epoch, request.broker_epoch = 1, old_epoch
+    async with Channel.open(fabric.node("controller"), "broker1", 9092, "controller") as channel:
+        answers: list[Any] = []
+
+        async def ask() -> None:
+            answers.append(await channel.request(request, timeout_s=600))
+
+        nursery.start_soon(ask)
+        await trio.sleep(5)  # virtual time: it would have answered
+        assert answers == [] and not ready.is_set()
+        before.close()
+        with trio.fail_after(60):
+            await ready.wait()
+            while not answers:
+                await trio.sleep(0.01)  # polls: virtual time
+        assert answers[0].error_code == ErrorCode.STALE_BROKER_EPOCH
+    nursery.cancel_scope.cancel()
