@@ -77,9 +77,9 @@ class SoakResult:
             f"sent {counts['Sent']}, acknowledged {counts['Acked']}, without an outcome or refused "
             f"{counts['NotWritten']}, delivered {counts['Polled']}, commits {counts['Committed']}, "
             f"rebalances {counts['Assigned']}",
-            f"longest time without an acknowledgement {self.recorder.longest_silence_ms / 1000:.1f} s",
+            f"longest time without an acknowledgement {self.recorder.longest_silence_ms / 1000:.1f} s; checked in {self.check_s:.1f} s",
             f"faults {sum(faults.values())}: " + ", ".join(f"{kind} {count}" for kind, count in sorted(faults.items())),
-            f"{len(self.violations)} violations and {len(self.recorder.problems)} problems, in in {self.check_s:.1f} s",
+            f"{len(self.violations)} violations, {len(self.recorder.problems)} problems",
             *self.recorder.problems,
             *map(str, self.violations),
         ]

@@ -150,6 +150,7 @@ class StockMember:
                 "group.id": group,
                 "auto.offset.reset": "earliest",
                 "enable.auto.commit": False,
+                "check.crcs": True,
                 "session.timeout.ms": 6_000,
                 "heartbeat.interval.ms": 1_000,
                 "socket.timeout.ms": 10_000,
