@@ -65,22 +65,22 @@ class SoakResult:
     recorder: Recorder
     violations: list[Violation]
     check_s: float
-    delivered_again: int = 0
 
     @property
     def good(self) -> bool:
         return not self.violations and not self.recorder.problems
 
     def summary(self) -> str:
-        counts, faults = self.recorder.counts, self.recorder.faults
+        recorder = self.recorder
+        counts, faults = recorder.counts, recorder.faults
         lines = [
             f"sent {counts['Sent']}, acknowledged {counts['Acked']}, without an outcome or refused "
             f"{counts['NotWritten']}, delivered {counts['Polled']}, commits {counts['Committed']}, "
             f"rebalances {counts['Assigned']}",
-            f"longest time without an acknowledgement {self.recorder.longest_silence_ms / 1000:.1f} s; checked in {self.check_s:.1f} s",
+            f"longest time without an acknowledgement {recorder.longest_silence_ms / 1000:.1f} s",
             f"faults {sum(faults.values())}: " + ", ".join(f"{kind} {count}" for kind, count in sorted(faults.items())),
-            f"{len(self.violations)} violations, {len(self.recorder.problems)} problems",
-            *self.recorder.problems,
+            f"{len(self.violations)} violations, {len(recorder.problems)} problems, in {self.check_s:.1f} s",
+            *recorder.problems,
             *map(str, self.violations),
         ]
         return "\n".join(lines)
