@@ -1,11 +1,14 @@
 """Metadata (3), versions 0-11: brokers, topics, leaders, as this broker knows them.
 
 A topic that does not exist is created when both sides want that (``auto.create.topics.enable``, the request's flag) and
-is LEADER_NOT_AVAILABLE until it has leaders. Topics and partitions are sorted. KIP-253 tags are sent only for topics
-that were resized; the rest looks like Kafka's. Skipped: authorised operations (no security yet).
+is LEADER_NOT_AVAILABLE until it has leaders. A broker that was told nothing yet answers when it has been: librdkafka
+2.10 and later gives up every broker that an answer does not name. Topics and partitions are sorted. KIP-253 tags are
+sent only for topics that were resized; the rest looks like Kafka's. Skipped: authorised operations (no security yet).
 """
 
 from __future__ import annotations
+
+import math
 
 from broker.metadata_cache import PartitionInfo, TopicInfo
 from broker.request_context import Answer, RequestContext
@@ -27,15 +30,30 @@ _FIRST_FLAG_VERSION = 4
 
 
 def handle(ctx: RequestContext, request: MetadataRequest) -> Answer:
+    if not ctx.node.metadata.brokers:
+        return _once_told(ctx, request)
     asked = request.topics
     if asked is None or (not asked and ctx.api_version < _FIRST_NULL_VERSION):
-        names = sorted(ctx.node.metadata.topics)
-        return _response(ctx, [_known(ctx, name) for name in names])
+        return _everything(ctx)
     missing = _missing(ctx, asked)
     may_create = ctx.api_version < _FIRST_FLAG_VERSION or request.allow_auto_topic_creation
     if missing and may_create and ctx.node.config.values["auto.create.topics.enable"]:
         return _after_creation(ctx, asked, missing)
     return _response(ctx, [_topic(ctx, topic, {}) for topic in asked])
+
+
+def _everything(ctx: RequestContext) -> MetadataResponse:
+    return _response(ctx, [_known(ctx, name) for name in sorted(ctx.node.metadata.topics)])
+
+
+def _once_told(ctx: RequestContext, request: MetadataRequest) -> Answer:
+    async def wait() -> MetadataResponse:
+        await ctx.node.wait_for_metadata(lambda: ctx.node.metadata.brokers, math.inf)
+        if request.topics is None or (not request.topics and ctx.api_version < _FIRST_NULL_VERSION):
+            return _everything(ctx)
+        return _response(ctx, [_topic(ctx, topic, {}) for topic in request.topics])
+
+    return ctx.node.later(wait, lambda _error: _response(ctx, []))
 
 
 def _missing(ctx: RequestContext, asked: list[MetadataRequestTopic]) -> list[str]:

@@ -269,6 +269,22 @@ async def test_metadata_without_a_controller(tmp_path: Path) -> None:
         assert found.error_code == ErrorCode.COORDINATOR_NOT_AVAILABLE
 
 
+async def test_metadata_is_answered_once_the_broker_was_told_of_any(tmp_path: Path) -> None:
+    """librdkafka 2.10 gives up every broker that an answer does not name: an empty one would leave it with none."""
+    async with one_broker(tmp_path) as broker:
+        answers: list[Any] = []
+
+        async def ask(request: MetadataRequest) -> None:
+            answers.append(await broker.request(request))
+
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(ask, MetadataRequest(topics=None))
+            nursery.start_soon(ask, MetadataRequest(topics=[MetadataRequestTopic(name="t")]))
+            await broker.create_topic("t")
+        assert [[found.node_id for found in answer.brokers] for answer in answers] == [[BROKER_ID]] * 2
+        assert [[topic.name for topic in answer.topics] for answer in answers] == [["t"]] * 2
+
+
 async def test_a_changed_topic_config_takes_effect_at_once(tmp_path: Path) -> None:
     async with one_broker(tmp_path) as broker:
         await broker.create_topic("t")
