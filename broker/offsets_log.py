@@ -8,7 +8,10 @@ from typing import Any
 
 import trio
 
+from broker.coordinator.durable import GroupRecord
 from broker.coordinator.offsets_log import KeyValue
+from broker.coordinator.outcome import is_committed
+from broker.coordinator.records import encode
 from broker.deferred import Deferred
 from broker.log.partition_log import AppendOrigin
 from broker.replication.delayed_produce import AwaitedAppend
@@ -18,7 +21,7 @@ from broker.replication.replica_manager import ReplicaManager
 from broker.topic_names import OFFSETS_TOPIC
 from protocol.batch_builder import BatchBuilder
 from protocol.compression import CompressionType
-from protocol.errors import ErrorCode, KafkaError, error_for
+from protocol.errors import KafkaError, error_for
 from protocol.generated.produce import PartitionProduceResponse
 from protocol.records import RecordBatch, iter_batches
 from protocol.types import TopicPartition
@@ -26,6 +29,8 @@ from runtime.env import Clock
 
 MAX_READ_BYTES = 1 << 20
 """The largest part of a log that is read at once, whatever ``offsets.load.buffer.size`` says."""
+_SAYS_NOTHING = encode(GroupRecord("", None))
+"""The removal of a group that cannot be: no member may join the group without a name."""
 
 
 class ReplicatedOffsetsLog:
@@ -51,6 +56,27 @@ class ReplicatedOffsetsLog:
             return refused
         return _AwaitedCommit.of(self._purgatory, hosted, result.last_offset + 1).fate
 
+    def confirm_leadership(self, partition: int, leader_epoch: int) -> Deferred[KafkaError | None]:
+        """Append a record that says nothing and wait until it is committed: a deposed leader's never is.
+
+        Alone in the ISR a leader needs no proof: nobody else may be elected.
+        """
+        fate: Deferred[KafkaError | None] = Deferred()
+        try:
+            hosted = self._replicas.leader(TopicPartition(OFFSETS_TOPIC, partition), leader_epoch)
+            if tuple(hosted.isr) == (hosted.local_id,) and hosted.pending_isr is None:
+                fate.fill(None)
+                return fate
+            result = hosted.append(
+                memoryview(self._build([_SAYS_NOTHING])), all_in_sync=False, origin=AppendOrigin.COORDINATOR
+            )
+        except KafkaError as error:
+            fate.fill(error)
+            return fate
+        waiting = _AwaitedCommit.of(self._purgatory, hosted, result.last_offset + 1)
+        waiting.fate.then(lambda error: fate.fill(None if error is None or is_committed(error.code) else error))
+        return fate
+
     def _build(self, records: Sequence[KeyValue]) -> bytearray:
         builder = BatchBuilder(CompressionType(self._values["offsets.topic.compression.codec"]), 2**31 - 1)
         now_ms = self._clock.now_ms()
@@ -75,7 +101,7 @@ class ReplicatedOffsetsLog:
         finally:
             waiting.give_up()
         (error,) = fates
-        if error is not None and error.code is not ErrorCode.NOT_ENOUGH_REPLICAS_AFTER_APPEND:
+        if error is not None and not is_committed(error.code):
             raise error
 
     async def read_all(self, partition: int, leader_epoch: int) -> AsyncIterator[Iterable[KeyValue]]:

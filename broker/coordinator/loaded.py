@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Hashable
+from collections.abc import Callable, Hashable
 from dataclasses import dataclass
 
 from broker.coordinator.membership import on_deadlines, release_groups
@@ -34,6 +34,19 @@ class _InFlight:
     error: ErrorCode | None = None
 
 
+@dataclass(slots=True, eq=False)
+class _Read:
+    """A request that may be answered from memory once it is certain that nobody else leads."""
+
+    then: Callable[[ErrorCode], None]
+    overdue_ms: int
+
+
+def _tell(reads: list[_Read], error: KafkaError | None) -> None:
+    for read in reads:
+        read.then(ErrorCode.NONE if error is None else ErrorCode.NOT_COORDINATOR)
+
+
 class LoadedPartition:
     """Applies outcomes to one shard: append, then replay what was committed, then answer.
 
@@ -45,10 +58,12 @@ class LoadedPartition:
 
     __slots__ = (
         "_clock",
+        "_confirming",
         "_in_flight",
         "_log",
         "_settling",
         "_timer",
+        "_unconfirmed",
         "is_closed",
         "leader_epoch",
         "partition",
@@ -67,6 +82,10 @@ class LoadedPartition:
         self._clock = clock
         self._in_flight: deque[_InFlight] = deque()
         self._settling = False
+        self._confirming: list[_Read] | None = None
+        """Reads that the confirmation under way is for; None while there is none."""
+        self._unconfirmed: list[_Read] = []
+        """Reads that came after it was asked for."""
 
     def turn(self) -> Turn:
         """The frame for a decision now."""
@@ -84,6 +103,7 @@ class LoadedPartition:
         now = read_clock(self._clock, not_before_ms=deadline_ms)
         if group_id is None:
             self._answer_overdue(now)
+            self._answer_overdue_reads(now)
             return
         group = self.shard.groups.get(group_id)
         if group is None:
@@ -107,6 +127,53 @@ class LoadedPartition:
         for entry in waiting:
             if entry.then is not None:
                 self._reply(entry.then.resolve(self.shard, error, turn.now))
+        reads = [*(self._confirming or ()), *self._unconfirmed]
+        self._confirming, self._unconfirmed = None, []
+        for read in reads:
+            read.then(error)
+
+    # ------------------------------------------------------------ reads
+
+    def confirm(self, then: Callable[[ErrorCode], None]) -> None:
+        """Call ``then`` once memory is known to be the truth at some time from now on, or with NOT_COORDINATOR.
+
+        Reads that come while one is confirmed share the next confirmation.
+        """
+        overdue_ms = read_clock(self._clock).monotonic_ms + self.shard.config.offsets_commit_timeout_ms
+        self._unconfirmed.append(_Read(then, overdue_ms))
+        if self._confirming is None:
+            self._ask_for_confirmation()
+        if self._confirming is not None:
+            self._timer.set(self._timer_key(None), overdue_ms)
+
+    def _ask_for_confirmation(self) -> None:
+        while self._unconfirmed:
+            reads, self._unconfirmed = self._unconfirmed, []
+            fate = self._log.confirm_leadership(self.partition, self.leader_epoch)
+            if not fate.filled:
+                self._confirming = reads
+                fate.then(lambda error, reads=reads: self._confirmed(reads, error))  # type: ignore[misc]
+                return
+            fate.then(lambda error, reads=reads: _tell(reads, error))  # type: ignore[misc]
+
+    def _confirmed(self, reads: list[_Read], error: KafkaError | None) -> None:
+        if self._confirming is not reads:
+            return  # answered when the partition was closed
+        self._confirming = None
+        _tell(reads, error)
+        if self._confirming is None:
+            self._ask_for_confirmation()
+
+    def _answer_overdue_reads(self, now: Now) -> None:
+        """A successor may answer what we cannot be sure of: let the clients look for one."""
+        waiting = [reads for reads in (self._confirming, self._unconfirmed) if reads]
+        overdue = [read for reads in waiting for read in reads if read.overdue_ms <= now.monotonic_ms]
+        for reads in waiting:
+            reads[:] = [read for read in reads if read.overdue_ms > now.monotonic_ms]
+            if reads:
+                self._timer.set(self._timer_key(None), reads[0].overdue_ms)
+        for read in overdue:
+            read.then(ErrorCode.NOT_COORDINATOR)
 
     # ------------------------------------------------------------ writes
 

@@ -30,6 +30,15 @@ class OffsetsLog(Protocol):
         """
         ...
 
+    def confirm_leadership(self, partition: int, leader_epoch: int) -> Deferred[KafkaError | None]:
+        """Make sure that nobody else has committed anything to the partition before this call.
+
+        A broker that was cut off, or stood still, may long have a successor without knowing. Filled with None once the
+        replicas that could have elected one are known to have followed this leader after the call; with an error when
+        the leadership is over. There is no timeout. Must not raise.
+        """
+        ...
+
     def read_all(self, partition: int, leader_epoch: int) -> AsyncIterator[Iterable[KeyValue]]:
         """Every record from the log start to the log end as of the call, in order, some at a time.
 

@@ -46,6 +46,7 @@ from protocol.types import TopicPartition
 from runtime.env import Clock
 
 R = TypeVar("R")
+S = TypeVar("S")
 
 GROUP_OPERATIONS = 1 << 3 | 1 << 6 | 1 << 8
 """Authorized operations of a group where nothing restricts them: READ, DELETE, DESCRIBE (Kafka ``AclOperation``)."""
@@ -202,22 +203,34 @@ class GroupCoordinator:
         found.carry_out(turn, request.group_id)
         return token
 
-    def offset_fetch(self, ctx: RequestContext, request: OffsetFetchRequest) -> OffsetFetchResponse:
-        """Committed offsets; version 8 asks for many groups."""
+    def offset_fetch(self, ctx: RequestContext, request: OffsetFetchRequest) -> Deferred[OffsetFetchResponse]:
+        """Committed offsets, answered once no successor can know later ones; version 8 asks for many groups."""
         stable = request.require_stable
         if ctx.api_version >= fetch_response.BATCH_VERSION:
             groups = [self._fetch(group.group_id, group.topics, stable) for group in request.groups]
-            return OffsetFetchResponse(groups=groups)
+            return _gather(groups, lambda found: OffsetFetchResponse(groups=found))
         topics = fetch_response.topics_of(request)
-        return fetch_response.for_one_group(ctx.api_version, topics, self._fetch(request.group_id, topics, stable))
+        group = self._fetch(request.group_id, topics, stable)
+        return _gather([group], lambda found: fetch_response.for_one_group(ctx.api_version, topics, found[0]))
 
     def _fetch(
         self, group_id: str, topics: list[OffsetFetchRequestTopics] | None, require_stable: bool
-    ) -> OffsetFetchResponseGroup:
+    ) -> Deferred[OffsetFetchResponseGroup]:
+        token: Deferred[OffsetFetchResponseGroup] = Deferred()
         found = self._find(group_id, empty_is_valid=True)
         if isinstance(found, ErrorCode):
-            return OffsetFetchResponseGroup(group_id=group_id, error_code=found)
-        return offsets.fetch_offsets(found.shard, group_id, topics, require_stable=require_stable)
+            token.fill(OffsetFetchResponseGroup(group_id=group_id, error_code=found))
+            return token
+        shard = found.shard
+
+        def answer(error: ErrorCode) -> None:
+            if error is ErrorCode.NONE:
+                token.fill(offsets.fetch_offsets(shard, group_id, topics, require_stable=require_stable))
+            else:
+                token.fill(OffsetFetchResponseGroup(group_id=group_id, error_code=error))
+
+        found.confirm(answer)
+        return token
 
     def offset_delete(self, ctx: RequestContext, request: OffsetDeleteRequest) -> Deferred[OffsetDeleteResponse]:
         """Answered when the tombstones are committed."""
@@ -293,11 +306,9 @@ def _remove_partitions(loaded: LoadedPartition, deleted: Container[TopicPartitio
         _visit(loaded, group_id, lambda turn, group: expiry.remove_partitions(turn, group, deleted))
 
 
-def _gather(
-    parts: list[Deferred[R]], build: Callable[[list[R]], DeleteGroupsResponse]
-) -> Deferred[DeleteGroupsResponse]:
+def _gather(parts: list[Deferred[R]], build: Callable[[list[R]], S]) -> Deferred[S]:
     """One response from several, filled with the last of them; order is kept."""
-    whole: Deferred[DeleteGroupsResponse] = Deferred()
+    whole: Deferred[S] = Deferred()
     found: dict[int, R] = {}
 
     def take(at: int, value: R) -> None:

@@ -14,7 +14,7 @@ from protocol.generated.offset_commit import (
     OffsetCommitRequestPartition,
     OffsetCommitRequestTopic,
 )
-from protocol.generated.offset_fetch import OffsetFetchRequest, OffsetFetchRequestTopic
+from protocol.generated.offset_fetch import OffsetFetchRequest, OffsetFetchRequestTopic, OffsetFetchResponse
 from protocol.generated.sync_group import SyncGroupRequest, SyncGroupRequestAssignment
 from protocol.types import TopicPartition
 from tests.unit.coordinator.conftest import Running
@@ -68,9 +68,12 @@ def heartbeat(running: Running, member_id: str, generation: int) -> int:
 def fetched(running: Running, group: str = GROUP, topic: str = "t") -> tuple[int, int]:
     """Offset and error of partition 0; the error on top where there is one."""
     topics = [OffsetFetchRequestTopic(name=topic, partition_indexes=[0])]
-    response = running.coordinator.offset_fetch(
-        Context(api_version=7), OffsetFetchRequest(group_id=group, topics=topics)
-    )
+    request = OffsetFetchRequest(group_id=group, topics=topics)
+    return fetched_offset(value(running.coordinator.offset_fetch(Context(api_version=7), request)))
+
+
+def fetched_offset(response: OffsetFetchResponse) -> tuple[int, int]:
+    """Offset and error of the one partition in a response; the error on top where there is one."""
     if response.error_code:
         return -1, response.error_code
     partition = response.topics[0].partitions[0]
@@ -79,9 +82,7 @@ def fetched(running: Running, group: str = GROUP, topic: str = "t") -> tuple[int
 
 def value(deferred: Deferred[Any]) -> Any:
     assert deferred.filled
-    found: list[Any] = []
-    deferred.then(found.append)
-    return found[0]
+    return deferred._value
 
 
 def commit_error(deferred: Deferred[Any]) -> int:

@@ -47,6 +47,9 @@ class MemoryLog:
         self.waiting: deque[tuple[int, list[KeyValue], Deferred[KafkaError | None]]] = deque()
         self.reads = 0
         self.epochs: dict[int, int] = {}
+        self.is_cut_off = False
+        """Nothing can be confirmed for now."""
+        self.asked_to_confirm: list[Deferred[KafkaError | None]] = []
         self.watermark: trio.Event | None = None
         """The high watermark comes to the log end when it is set."""
 
@@ -69,6 +72,13 @@ class MemoryLog:
         if is_committed(error):
             self.records.setdefault(partition, []).extend(records)
         fate.fill(None if error is ErrorCode.NONE else KafkaError(error))
+
+    def confirm_leadership(self, partition: int, leader_epoch: int) -> Deferred[KafkaError | None]:
+        fate: Deferred[KafkaError | None] = Deferred()
+        self.asked_to_confirm.append(fate)
+        if not self.is_cut_off:
+            fate.fill(None)
+        return fate
 
     async def wait_until_committed(self, partition: int, leader_epoch: int) -> None:
         if self.watermark is not None:

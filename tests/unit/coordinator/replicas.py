@@ -15,14 +15,16 @@ import trio
 import trio.testing
 
 from broker.coordinator.config import GroupConfig
-from broker.coordinator.durable import OffsetRecord
+from broker.coordinator.durable import GroupRecord, OffsetRecord
 from broker.coordinator.offsets_log import KeyValue
-from broker.coordinator.records import decode
+from broker.coordinator.records import decode, encode
 from broker.coordinator.service import GroupCoordinator
 from broker.deferred import Deferred
 from protocol.errors import ErrorCode, KafkaError
-from tests.unit.coordinator.calls import commit, commit_error, fetched
+from protocol.generated.offset_fetch import OffsetFetchRequest, OffsetFetchRequestTopic
+from tests.unit.coordinator.calls import GROUP, commit, commit_error, fetched_offset, value
 from tests.unit.coordinator.conftest import Running
+from tests.unit.coordinator.driver import Context
 from tests.unit.coordinator.fakes import EveryTopic, LoopClock, MemoryLog
 
 BROKERS = (0, 1, 2)
@@ -116,6 +118,9 @@ class Replica:
         self.waiting.append(Waiting(len(self.log), fate))
         return fate
 
+    def confirm_leadership(self, partition: int, leader_epoch: int) -> Deferred[KafkaError | None]:
+        return self.append(partition, leader_epoch, [encode(GroupRecord("", None))])
+
     async def read_all(self, partition: int, leader_epoch: int) -> AsyncIterator[Iterable[KeyValue]]:
         assert self.leads == leader_epoch
         for at in range(len(self.log)):
@@ -143,6 +148,16 @@ class Asked:
 
 
 @dataclass
+class Reading:
+    """A client's question for the committed offset, and what was known to clients when it was asked."""
+
+    broker: int
+    told: int
+    answer: Deferred
+    is_settled: bool = False
+
+
+@dataclass
 class ReplicatedWorld:
     """See the module. ``check`` after each event; ``leader`` and ``isr`` are the truth."""
 
@@ -154,6 +169,7 @@ class ReplicatedWorld:
     told: int = -1
     """The largest offset that anybody was told is committed: by the answer of a commit, or by a fetch."""
     asked: list[Asked] = field(default_factory=list)
+    reading: list[Reading] = field(default_factory=list)
     replicas: list[Replica] = field(default_factory=list)
     brokers: list[Running] = field(default_factory=list)
 
@@ -245,34 +261,43 @@ class ReplicatedWorld:
     # ------------------------------------------------------------ what must hold
 
     def answers(self) -> None:
-        """A commit is acknowledged only when the leader of today and every one who may follow it has it."""
-        for asked in self.asked:
-            if asked.is_settled or not asked.answer.filled:
-                continue
-            asked.is_settled = True
-            if commit_error(asked.answer) == ErrorCode.NONE:
-                for broker in self.isr:
-                    assert asked.offset in self.offsets_in(broker), f"{asked.offset} acknowledged, {broker} lacks it"
-                self.told = max(self.told, asked.offset)
+        """Check what was answered since.
 
-    def fetch(self, broker: int) -> None:
-        """A committed offset that was told to anybody is never taken back by the coordinator."""
-        offset, error = fetched(self.brokers[broker])
-        assert error or self.replicas[broker].leads is not None, f"broker {broker} knows that it does not lead"
-        if error:
-            return
-        if broker == self.leader and self.replicas[broker].leads == self.epoch:
-            assert offset >= self.told, f"broker {broker} says {offset}, {self.told} was told before"
+        A commit is acknowledged only when every one who may lead next has it. An offset that is told is one that
+        nobody can take back, and not older than what anybody was told when the question was asked.
+        """
+        for asked in self.asked:
+            if not asked.is_settled and asked.answer.filled:
+                asked.is_settled = True
+                if commit_error(asked.answer) == ErrorCode.NONE:
+                    self._is_safe(asked.offset)
+        for reading in self.reading:
+            if not reading.is_settled and reading.answer.filled:
+                reading.is_settled = True
+                offset, error = fetched_offset(value(reading.answer))
+                if error == ErrorCode.NONE:
+                    assert offset >= reading.told, f"{reading.broker} says {offset}, {reading.told} was told before"
+                    self._is_safe(offset)
+
+    def _is_safe(self, offset: int) -> None:
         for member in self.isr:
             assert offset == -1 or offset in self.offsets_in(member), f"{offset} was told, {member} may lead without it"
         self.told = max(self.told, offset)
+
+    def fetch(self, broker: int) -> None:
+        """A client asks for the committed offset of whom it believes to be the coordinator."""
+        topics = [OffsetFetchRequestTopic(name="t", partition_indexes=[0])]
+        request = OffsetFetchRequest(group_id=GROUP, topics=topics)
+        answer = self.brokers[broker].coordinator.offset_fetch(Context(api_version=7), request)
+        self.reading.append(Reading(broker, self.told, answer))
+        self.answers()
 
     def offsets_in(self, broker: int) -> list[int]:
         found = []
         for entry in self.replicas[broker].log:
             decoded = decode(*entry.record)
-            assert isinstance(decoded, OffsetRecord) and decoded.value is not None
-            found.append(decoded.value.offset)
+            if isinstance(decoded, OffsetRecord) and decoded.value is not None:
+                found.append(decoded.value.offset)
         return found
 
     async def heal(self) -> None:
@@ -286,12 +311,13 @@ class ReplicatedWorld:
                 replica.deliver()
             await trio.testing.wait_all_tasks_blocked()
         self.answers()
-        self.fetch(self.leader)
-        offset, error = fetched(self.brokers[self.leader])
-        assert error == ErrorCode.NONE
-        assert offset == (self.offsets_in(self.leader) or [-1])[-1]
-        for asked in self.asked:
-            assert asked.answer.filled
         self.commit_and_replicate()
         assert commit_error(self.asked[-1].answer) == ErrorCode.NONE
-        assert fetched(self.brokers[self.leader]) == (self.asked[-1].offset, ErrorCode.NONE)
+        self.fetch(self.leader)
+        self.replicate_to_all()
+        self.replicas[self.leader].deliver()
+        last = self.asked[-1].offset
+        assert fetched_offset(value(self.reading[-1].answer)) == (last, ErrorCode.NONE)
+        assert self.offsets_in(self.leader)[-1] == last
+        self.answers()
+        assert all(waiting.is_settled for waiting in [*self.asked, *self.reading])

@@ -16,20 +16,27 @@ from broker.coordinator.loaded import LoadedPartition
 from broker.coordinator.loader import adopt_groups
 from broker.coordinator.offsets_log import KeyValue
 from broker.coordinator.records import encode
+from broker.deferred import Deferred
 from broker.log.slices import SLICE_S, TimeSlice
-from protocol.errors import ErrorCode
+from protocol.errors import ErrorCode, KafkaError
 from protocol.generated.delete_groups import DeleteGroupsRequest
 from protocol.generated.describe_groups import DescribeGroupsRequest
 from protocol.generated.heartbeat import HeartbeatRequest
 from protocol.generated.join_group import JoinGroupRequest, JoinGroupRequestProtocol
 from protocol.generated.offset_delete import OffsetDeleteRequest, OffsetDeleteRequestPartition, OffsetDeleteRequestTopic
-from protocol.generated.offset_fetch import OffsetFetchRequest, OffsetFetchRequestGroup, OffsetFetchRequestTopics
+from protocol.generated.offset_fetch import (
+    OffsetFetchRequest,
+    OffsetFetchRequestGroup,
+    OffsetFetchRequestTopic,
+    OffsetFetchRequestTopics,
+)
 from protocol.types import TopicPartition
 from tests.unit.coordinator.calls import (
     GROUP,
     commit,
     commit_error,
     fetched,
+    fetched_offset,
     group_record,
     heartbeat,
     join,
@@ -53,9 +60,8 @@ def fetched_stable(running: Running) -> int:
     topics = [OffsetFetchRequestTopics(name="t", partition_indexes=[0])]
     groups = [OffsetFetchRequestGroup(group_id=GROUP, topics=topics)]
     request = OffsetFetchRequest(groups=groups, require_stable=True)
-    return (
-        running.coordinator.offset_fetch(Context(api_version=8), request).groups[0].topics[0].partitions[0].error_code
-    )
+    (group,) = value(running.coordinator.offset_fetch(Context(api_version=8), request)).groups
+    return int(group.topics[0].partitions[0].error_code)
 
 
 def group_state(running: Running) -> str:
@@ -356,6 +362,72 @@ async def test_append_errors_as_kafka_tells_them(
     running.log.settle(error)
     assert value(syncing).error_code == to_sync
     assert group_state(running) == "PreparingRebalance"
+
+
+# ---------------------------------------------------------------- reads of a leader that may be none any more
+
+
+def fetching(running: Running) -> Deferred[Any]:
+    topics = [OffsetFetchRequestTopic(name="t", partition_indexes=[0])]
+    return running.coordinator.offset_fetch(Context(api_version=7), OffsetFetchRequest(group_id=GROUP, topics=topics))
+
+
+async def test_an_offset_is_told_once_it_is_certain_that_nobody_else_leads(
+    running: Running, autojump_clock: MockClock
+) -> None:
+    await running.loaded()
+    commit(running, 7)
+    running.log.is_cut_off = True
+    asking = fetching(running)
+    assert not asking.filled
+    commit(running, 8)
+    (confirmation,) = running.log.asked_to_confirm
+    confirmation.fill(None)
+    assert fetched_offset(value(asking)) == (8, 0)
+
+
+async def test_a_read_is_confirmed_by_what_was_asked_after_it_came(running: Running, autojump_clock: MockClock) -> None:
+    """The confirmation under way may have been given before the successor was elected."""
+    await running.loaded()
+    running.log.is_cut_off = True
+    first, second, third = fetching(running), fetching(running), fetching(running)
+    assert len(running.log.asked_to_confirm) == 1
+    running.log.asked_to_confirm[0].fill(None)
+    assert first.filled and not second.filled and not third.filled
+    assert len(running.log.asked_to_confirm) == 2
+    running.log.asked_to_confirm[1].fill(KafkaError(ErrorCode.NOT_LEADER_OR_FOLLOWER))
+    assert fetched_offset(value(second)) == fetched_offset(value(third)) == (-1, NOT_COORDINATOR)
+
+
+async def test_a_leader_that_cannot_be_sure_sends_readers_to_look_for_another(
+    running: Running, autojump_clock: MockClock
+) -> None:
+    await running.loaded()
+    running.log.is_cut_off = True
+    first = fetching(running)
+    await pass_time(3)
+    second = fetching(running)
+    await pass_time(2.001)
+    assert fetched_offset(value(first)) == (-1, NOT_COORDINATOR)
+    assert not second.filled
+    await pass_time(3)
+    assert fetched_offset(value(second)) == (-1, NOT_COORDINATOR)
+    third = fetching(running)
+    await pass_time(5.001)
+    assert fetched_offset(value(third)) == (-1, NOT_COORDINATOR)
+    running.log.is_cut_off = False
+    running.log.asked_to_confirm[0].fill(None)
+    assert fetched(running) == (-1, 0)
+
+
+async def test_reads_that_wait_are_answered_on_unload(running: Running, autojump_clock: MockClock) -> None:
+    await running.loaded()
+    running.log.is_cut_off = True
+    first, second = fetching(running), fetching(running)
+    running.coordinator.on_not_leader(0, 1)
+    assert fetched_offset(value(first)) == fetched_offset(value(second)) == (-1, NOT_COORDINATOR)
+    running.log.asked_to_confirm[0].fill(None)
+    assert len(running.log.asked_to_confirm) == 1
 
 
 # ---------------------------------------------------------------- unload

@@ -136,7 +136,7 @@ async def test_a_stable_fetch_refuses_an_offset_on_its_way(
     topics = [OffsetFetchRequestTopics(name="t", partition_indexes=[0, 1])]
     groups = [OffsetFetchRequestGroup(group_id=GROUP, topics=topics)]
     request = OffsetFetchRequest(groups=groups, require_stable=True)
-    (group,) = running.coordinator.offset_fetch(Context(api_version=8), request).groups
+    (group,) = value(running.coordinator.offset_fetch(Context(api_version=8), request)).groups
     errors = [partition.error_code for partition in group.topics[0].partitions]
     assert errors == [ErrorCode.UNSTABLE_OFFSET_COMMIT, ErrorCode.NONE]
     assert fetched(running) == (1, 0)
@@ -468,7 +468,7 @@ async def test_version_1_of_offset_fetch_repeats_the_error(
 ) -> None:
     topics = [OffsetFetchRequestTopic(name="t", partition_indexes=[0, 1])]
     request = OffsetFetchRequest(group_id=GROUP, topics=topics)
-    response = running.coordinator.offset_fetch(Context(api_version=1), request)
+    response = value(running.coordinator.offset_fetch(Context(api_version=1), request))
     assert [p.error_code for p in response.topics[0].partitions] == [ErrorCode.NOT_COORDINATOR] * 2
 
 
