@@ -11,29 +11,31 @@ import statistics
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass, field
+from contextlib import ExitStack
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from anabranch.testing.processes import ProcessCluster
 from bench.compiled import NotCompiled, client_environment, install_compiled
-from bench.kafka_peer import KafkaCluster, PeerUnavailable, kafka_jars
+from bench.failover import fail_over
+from bench.kafka_peer import PeerUnavailable, kafka_jars
 from bench.measure import cpu_s, rss_bytes
+from bench.targets import Target, anabranch_target, kafka_target
 
-PARTITIONS = 6
+FAIL_OVER = "fail-over"
 
 
 @dataclass(frozen=True, slots=True)
 class Workload:
-    """One line of the table: what the client process does, with which records."""
+    """One line of the table: what the client process does, with which records, on how many brokers and replicas."""
 
     name: str
     kind: str
     records: int
     size: int
     fetch_of: str | None = None
+    replicas: int = 1
+    partitions: int = 6
 
 
 WORKLOADS = [
@@ -50,45 +52,25 @@ WORKLOADS = [
     Workload("fetch 100 B, aiokafka", "aiokafka-fetch", 500_000, 100, "produce 100 B, librdkafka"),
     Workload("produce 100 B, anabranch", "anabranch-produce", 200_000, 100),
     Workload("fetch 100 B, anabranch", "anabranch-fetch", 500_000, 100, "produce 100 B, librdkafka"),
+    Workload("3 replicas: produce 1 KiB, librdkafka", "confluent-produce", 300_000, 1024, replicas=3, partitions=12),
+    Workload("3 replicas: one record at a time", "confluent-latency", 1_000, 1024, replicas=3),
+    Workload("3 replicas: leader killed", FAIL_OVER, 0, 0, replicas=3, partitions=1),
 ]
 
 
-@dataclass(slots=True)
-class Target:
-    """A running cluster of one broker."""
-
-    name: str
-    bootstrap: str
-    broker_pids: list[int]
-    start_rss: int
-    load_rss: int = 0
-    samples: dict[str, list[dict[str, float]]] = field(default_factory=dict)
-
-
-@contextmanager
-def anabranch_target(directory: Path) -> Iterator[Target]:
-    with ProcessCluster(brokers=1, directory=directory / "anabranch") as cluster:
-        pids = list(cluster.broker_pids().values())
-        yield Target("Anabranch", cluster.bootstrap, pids, rss_bytes(pids))
-
-
-@contextmanager
-def kafka_target(directory: Path) -> Iterator[Target]:
-    with KafkaCluster(directory / "kafka") as cluster:
-        yield Target("Kafka", cluster.bootstrap, cluster.broker_pids, rss_bytes(cluster.broker_pids))
-
-
-def create_topic(target: Target, topic: str) -> None:
+def create_topic(target: Target, topic: str, partitions: int) -> None:
     """Through librdkafka's admin client, the same for both."""
     from confluent_kafka.admin import AdminClient, NewTopic
 
     admin = AdminClient({"bootstrap.servers": target.bootstrap})
-    for future in admin.create_topics([NewTopic(topic, PARTITIONS, 1)]).values():
+    for future in admin.create_topics([NewTopic(topic, partitions, target.replicas)]).values():
         future.result(30)
 
 
 def run_load(target: Target, workload: Workload, topic: str, scale: float, site: Path | None) -> dict[str, float]:
     """One run of one workload: what the client measured and what the brokers spent on it."""
+    if workload.kind == FAIL_OVER:
+        return fail_over(target, topic)
     command = [
         sys.executable,
         "-P",
@@ -100,17 +82,18 @@ def run_load(target: Target, workload: Workload, topic: str, scale: float, site:
         "--topic",
         topic,
     ]
-    command += ["--partitions", str(PARTITIONS), "--records", str(max(1000, int(workload.records * scale)))]
+    command += ["--partitions", str(workload.partitions), "--records", str(max(1000, int(workload.records * scale)))]
     command += ["--size", str(workload.size)]
-    before = cpu_s(target.broker_pids)
+    pids = target.pids()
+    before = cpu_s(pids)
     done = subprocess.run(command, env=client_environment(site), capture_output=True, text=True, timeout=300)
     if done.returncode != 0:
         raise SystemExit(f"{workload.name} against {target.name} failed: {done.stderr.strip()[-800:]}")
     sample: dict[str, float] = json.loads(done.stdout)
     gigabytes = sample["records"] * workload.size / 1e9
     sample["records_per_s"] = sample["records"] / sample["seconds"]
-    sample["cpu_s_per_gb"] = (cpu_s(target.broker_pids) - before) / gigabytes
-    target.load_rss = max(target.load_rss, rss_bytes(target.broker_pids))
+    sample["cpu_s_per_gb"] = (cpu_s(pids) - before) / gigabytes
+    target.load_rss = max(target.load_rss, rss_bytes(pids))
     return sample
 
 
@@ -123,14 +106,19 @@ def run_rounds(targets: list[Target], workloads: list[Workload], rounds: int, sc
                 topic = topics.get((target.name, workload.fetch_of or ""))
                 if topic is None:
                     topic = f"bench-{number}-{index}"
-                    create_topic(target, topic)
+                    create_topic(target, topic, workload.partitions)
                 topics[target.name, workload.name] = topic
                 sample = run_load(target, workload, topic, scale, site)
                 target.samples.setdefault(workload.name, []).append(sample)
-                rate = f"{sample['records_per_s']:>11,.0f} records/s {sample['cpu_s_per_gb']:6.2f} CPU s/GB"
-                print(f"round {number + 1} {workload.name:<34} {target.name:<10} {rate}", flush=True)
+                print(f"round {number + 1} {workload.name:<38} {target.name:<10} {in_brief(sample)}", flush=True)
         for target in targets:
             delete_topics(target, sorted({topic for (name, _), topic in topics.items() if name == target.name}))
+
+
+def in_brief(sample: dict[str, float]) -> str:
+    if "fail_over_s" in sample:
+        return f"{sample['fail_over_s']:11.2f} s"
+    return f"{sample['records_per_s']:>11,.0f} records/s {sample['cpu_s_per_gb']:6.2f} CPU s/GB"
 
 
 def delete_topics(target: Target, topics: list[str]) -> None:
@@ -152,18 +140,26 @@ def spread(samples: list[dict[str, float]], key: str) -> str:
 
 
 def print_table(targets: list[Target], workloads: list[Workload]) -> None:
-    columns = [("records/s", "records_per_s"), ("CPU s/GB", "cpu_s_per_gb"), ("p50 ms", "p50_ms"), ("p99 ms", "p99_ms")]
+    columns = [
+        ("records/s", "records_per_s"),
+        ("CPU s/GB", "cpu_s_per_gb"),
+        ("p50 ms", "p50_ms"),
+        ("p99 ms", "p99_ms"),
+        ("from kill -9 of the leader to the next acknowledgement, s", "fail_over_s"),
+    ]
     for title, key in columns:
         measured = [w for w in workloads if any(key in sample for sample in targets[0].samples[w.name])]
         if measured:
             print(f"\n{title}: median (range)")
         for workload in measured:
             cells = [f"{target.name} {spread(target.samples[workload.name], key):<36}" for target in targets]
-            print(f"  {workload.name:<34} {' '.join(cells)} {ratio(targets, workload, key)}")
+            print(f"  {workload.name:<38} {' '.join(cells)} {ratio(targets, workload, key)}")
     print_client_ratios(targets[0], workloads)
     for target in targets:
         start_mb, most_mb = target.start_rss / 1e6, target.load_rss / 1e6
-        print(f"\n{target.name}: RSS {start_mb:,.0f} MB at start, at most {most_mb:,.0f} MB")
+        print(
+            f"\n{target.name}, {target.replicas} broker(s): RSS {start_mb:,.0f} MB at start, at most {most_mb:,.0f} MB"
+        )
 
 
 def print_client_ratios(target: Target, workloads: list[Workload]) -> None:
@@ -202,7 +198,7 @@ def main() -> None:
     chosen = [w for w in WORKLOADS if not arguments.only or any(word in w.name for word in arguments.only)]
     needed = {w.fetch_of for w in chosen}
     workloads = [w for w in WORKLOADS if w in chosen or w.name in needed]
-    with tempfile.TemporaryDirectory(prefix="anabranch-bench-") as temporary, ExitStack() as stack:
+    with tempfile.TemporaryDirectory(prefix="anabranch-bench-") as temporary:
         directory = Path(temporary)
         site: Path | None = directory / "site"
         try:
@@ -211,25 +207,32 @@ def main() -> None:
         except NotCompiled as reason:
             site = None
             print(f"our client runs uncompiled: {reason}")
-        targets = [stack.enter_context(anabranch_target(directory))]
-        if not arguments.no_kafka:
-            try:
-                kafka_jars()
-                targets.append(stack.enter_context(kafka_target(directory)))
-            except PeerUnavailable as reason:
-                print(f"without Kafka: {reason}")
-        run_rounds(targets, workloads, arguments.rounds, arguments.scale, site)
-        print_table(targets, workloads)
+        report: dict[str, Any] = {}
+        for replicas in sorted({workload.replicas for workload in workloads}):
+            group = [workload for workload in workloads if workload.replicas == replicas]
+            with ExitStack() as clusters:
+                targets = start_targets(directory, replicas, clusters, with_kafka=not arguments.no_kafka)
+                run_rounds(targets, group, arguments.rounds, arguments.scale, site)
+                print_table(targets, group)
+                report |= {f"{target.name}, {replicas} brokers": described(target) for target in targets}
         if arguments.json is not None:
-            report: dict[str, Any] = {
-                target.name: {
-                    "rss_start_bytes": target.start_rss,
-                    "rss_load_bytes": target.load_rss,
-                    "samples": target.samples,
-                }
-                for target in targets
-            }
             arguments.json.write_text(json.dumps(report, indent=2) + "\n")
+
+
+def start_targets(directory: Path, replicas: int, clusters: ExitStack, *, with_kafka: bool) -> list[Target]:
+    """Anabranch, and Kafka where it can be had."""
+    targets = [clusters.enter_context(anabranch_target(directory, replicas))]
+    if with_kafka:
+        try:
+            kafka_jars()
+            targets.append(clusters.enter_context(kafka_target(directory, replicas)))
+        except PeerUnavailable as reason:
+            print(f"without Kafka: {reason}")
+    return targets
+
+
+def described(target: Target) -> dict[str, Any]:
+    return {"rss_start_bytes": target.start_rss, "rss_load_bytes": target.load_rss, "samples": target.samples}
 
 
 if __name__ == "__main__":

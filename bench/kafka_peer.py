@@ -91,6 +91,7 @@ class KafkaCluster:
     overrides: dict[str, str] = field(default_factory=dict)
     processes: list[subprocess.Popen[bytes]] = field(default_factory=list)
     ports: list[int] = field(default_factory=list)
+    _commands: list[list[str]] = field(default_factory=list)
 
     @property
     def bootstrap(self) -> str:
@@ -140,9 +141,21 @@ class KafkaCluster:
         formatted = run_tool("kafka-storage", "format", "-t", cluster_id, "-c", str(path))
         if formatted.returncode != 0:
             raise PeerUnavailable(f"kafka-storage format failed: {formatted.stderr.strip()[-300:]}")
-        with open(home / "server.log", "wb") as log:
-            command = java_command("kafka.Kafka", [str(path)], heap=self.heap, log_config=log_config)
-            self.processes.append(subprocess.Popen(command, stdout=log, stderr=subprocess.STDOUT))
+        self._commands.append(java_command("kafka.Kafka", [str(path)], heap=self.heap, log_config=log_config))
+        self.processes.append(self._launch(index))
+
+    def _launch(self, index: int) -> subprocess.Popen[bytes]:
+        with open(self.directory / f"kafka-{index + 1}" / "server.log", "ab") as log:
+            return subprocess.Popen(self._commands[index], stdout=log, stderr=subprocess.STDOUT)
+
+    def kill(self, broker_id: int) -> None:
+        """kill -9 of a broker, which is also a controller."""
+        self.processes[broker_id - 1].kill()
+        self.processes[broker_id - 1].wait()
+
+    def restart(self, broker_id: int) -> None:
+        """Start a killed broker again, on its data; returns before it serves."""
+        self.processes[broker_id - 1] = self._launch(broker_id - 1)
 
     def _wait_until_serving(self) -> None:
         deadline = time.monotonic() + READY_DEADLINE_S
