@@ -120,7 +120,7 @@ class EmbeddedZookeeper:
         data_dir: str,
         *,
         client_port: int = 0,
-        tick_time_ms: int = 1000,
+        tick_time_ms: int = 250,
         heap_mib: int = 256,
         durable: bool = True,
     ) -> None:
