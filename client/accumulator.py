@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import enum
 from collections import deque
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -472,8 +472,7 @@ class Accumulator:
         expired: list[ProducerBatch] = []
         for queue in self.queues.values():
             for batch in [*queue.outstanding, *queue.waiting]:
-                age = now_ms - batch.created_ms
-                if batch.resolved or age < self.delivery_timeout_ms:
+                if batch.resolved or now_ms < batch.created_ms + self.delivery_timeout_ms:
                     continue
                 expired.append(batch)
                 error = KafkaTimeoutError(
@@ -508,11 +507,14 @@ class Accumulator:
         return found
 
     def oldest_deadline_ms(self) -> float:
-        """When the oldest batch expires; ``inf`` when there is none."""
-        heads: Iterable[ProducerBatch] = (
-            batch for queue in self.queues.values() for batch in (*queue.outstanding[:1], *list(queue.waiting)[:1])
-        )
-        return min((b.created_ms + self.delivery_timeout_ms for b in heads), default=float("inf"))
+        """When the oldest batch expires; ``inf`` when there is none. One that has expired on the wire is past that."""
+        oldest = float("inf")
+        for queue in self.queues.values():
+            for batches in (queue.outstanding, queue.waiting):
+                head = next((batch for batch in batches if not batch.resolved), None)
+                if head is not None:
+                    oldest = min(oldest, head.created_ms + self.delivery_timeout_ms)
+        return oldest
 
     def _release(self, batch: ProducerBatch) -> None:
         self.buffered_bytes -= batch.charged_bytes

@@ -27,6 +27,8 @@ from protocol.types import NO_PRODUCER_EPOCH, NO_PRODUCER_ID, TopicPartition
 from runtime.env import Env
 
 _IDLE_CHECK_S = 30.0
+_SHORTEST_WAIT_MS = 0.1
+"""What is left by the rounding of times must not become a loop without a pause."""
 
 
 class Sender:
@@ -97,7 +99,7 @@ class Sender:
             ready.setdefault(leader, []).append(queue)
         for node_id, queues in ready.items():
             self._send_to(node_id, queues, now_ms)
-        return max(wait_ms, 0.0)
+        return max(wait_ms, _SHORTEST_WAIT_MS)
 
     def _has_producer_id(self, queue: PartitionQueue) -> bool:
         """Whether batches of ``queue`` may take sequences; starts a new id or epoch where one is needed."""

@@ -153,6 +153,7 @@ def test_expiry_of_waiting_and_of_sent_batches() -> None:
     assert acc.expire(1000) == [sent, waiting]
     assert isinstance(sent.error, KafkaTimeoutError)
     assert queue.outstanding == [sent], "its answer may still come"
+    assert acc.oldest_deadline_ms() == float("inf"), "a deadline that has passed would have the sender spin"
     assert queue.bump_needed
     acc.settle_expired(sent)
     assert queue.may_adopt
