@@ -18,6 +18,10 @@ from protocol.generated.leader_and_isr import (
 )
 from protocol.generated.stop_replica import StopReplicaPartitionError, StopReplicaRequest, StopReplicaResponse
 from protocol.generated.update_metadata import UpdateMetadataRequest, UpdateMetadataResponse
+from protocol.types import TopicPartition
+
+_FULL = 1
+"""The type of a LeaderAndIsr that names every replica the broker is to have."""
 
 
 def _refusal(ctx: RequestContext, controller_epoch: int, broker_epoch: int) -> ErrorCode:
@@ -48,6 +52,13 @@ def leader_and_isr(ctx: RequestContext, request: LeaderAndIsrRequest) -> Answer:
 
 def _apply(ctx: RequestContext, request: LeaderAndIsrRequest) -> list[LeaderAndIsrTopicError]:
     topics = []
+    if request.type == _FULL:
+        named = (
+            TopicPartition(topic.topic_name, state.partition_index)
+            for topic in request.topic_states
+            for state in topic.partition_states
+        )
+        ctx.node.replicas.report_strays(named)
     for topic in request.topic_states:
         errors = [
             LeaderAndIsrPartitionError(

@@ -174,6 +174,18 @@ class ReplicaManager:
             self._followers.follow(partition)
             self._listener.on_not_leader(partition.key, state.leader_epoch)
 
+    def report_strays(self, named: Iterable[TopicPartition]) -> list[TopicPartition]:
+        """The logs here that the controller does not name. They stay, and are neither led nor followed.
+
+        A topic whose znode is malformed is not named either: what is deleted for that reason could not be brought back.
+        A topic that was created anew is told apart by its id and incarnation (KAFKA-10548, 12257, 14616).
+        """
+        known = set(named)
+        strays = sorted(log.partition for log in self._logs.logs() if log.partition not in known)
+        for key in strays:
+            logger.warning("replica.stray", partition=str(key))
+        return strays
+
     # ------------------------------------------------------------ StopReplica
 
     def stop(self, topic: str, state: StopReplicaPartitionState) -> ErrorCode:
