@@ -8,7 +8,7 @@ FIRST ?= 0
 MINUTES ?= 10
 SEED ?=
 
-.PHONY: demo up test check sim soak bench gen clean
+.PHONY: demo up test check sim soak compose-test bench gen clean
 
 demo: $(VENV)/.user ## the main job on the embedded default
 	$(BIN)/anabranch demo $(ARGS)
@@ -16,9 +16,10 @@ demo: $(VENV)/.user ## the main job on the embedded default
 up: $(VENV)/.user ## a local cluster in the foreground
 	$(BIN)/anabranch up $(ARGS)
 
-test: check ## everything: lint, types, unit, property, contract, integration, interop
+test: check ## everything: lint, types, unit, property, contract, integration, interop, containers
 	PYTHON=$(BIN)/python tests/setup-system
 	$(BIN)/python -m pytest tests/history tests/contract tests/sim tests/integration tests/interop tests/soak $(ARGS)
+	$(MAKE) compose-test
 
 check: $(VENV)/.dev ## under a minute: ruff, import-linter, mypy, tidy, unit, property, golden
 	$(BIN)/ruff check .
@@ -32,6 +33,16 @@ sim: $(VENV)/.dev ## the simulated worlds, SEEDS of them from seed FIRST on
 
 soak: $(VENV)/.dev ## MINUTES of faults on real processes, by a schedule from SEED; ARGS=--kills: kill -9 alone
 	$(BIN)/python -m tests.soak --minutes $(MINUTES) $(if $(SEED),--seed $(SEED)) $(ARGS)
+
+# The same tests as elsewhere, against brokers in containers and a real ZooKeeper in one.
+IN_CONTAINERS := tests/integration/test_client_cluster.py tests/integration/test_testing_plugin.py \
+	tests/interop/test_python_clients.py tests/interop/test_groups.py
+
+compose-test: $(VENV)/.dev ## docker-compose.yml, and the cluster of anabranch.testing; an engine is set up where none answers
+	PYTHON=$(BIN)/python tests/with-engine tests/with-images sh -ec '\
+		$(BIN)/python -m pytest tests/compose $(ARGS); \
+		docker info >/dev/null 2>&1 || exit 0; \
+		$(BIN)/python -m pytest --anabranch-engine=docker $(IN_CONTAINERS) $(ARGS)'
 
 bench: $(VENV)/.dev ## side by side with Kafka (where Maven is present) and with other clients
 	$(BIN)/python -m bench $(ARGS)

@@ -1,0 +1,30 @@
+"""The cluster of ``docker-compose.yml``, up for the whole session, and gone with all it made at the end."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from contextlib import ExitStack
+
+import pytest
+
+from anabranch.local.ports import held_port
+from tests.compose.deployment import BROKERS, Deployment, missing
+
+
+@pytest.fixture(scope="session")
+def deployment() -> Iterator[Deployment]:
+    """Skips where there is no engine, except in CI (``CI`` is set), where that is a failure."""
+    if lacks := missing():
+        message = f"{lacks}; `make compose-test` sets up what is missing"
+        pytest.fail(message) if os.environ.get("CI") else pytest.skip(message)
+    with ExitStack() as held:
+        ports = {service: held.enter_context(held_port("127.0.0.1")) for service in BROKERS}
+        deployed = Deployment(f"anabranch-test-{os.getpid()}", ports)
+        try:
+            deployed.compose("build", BROKERS[0])
+            deployed.up()
+            yield deployed
+        finally:
+            deployed.compose("kill")
+            deployed.compose("down", "--volumes", "--remove-orphans")

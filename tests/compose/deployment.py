@@ -1,0 +1,137 @@
+"""What ``docker-compose.yml`` deploys, under a project name of its own, driven by whichever Compose is installed."""
+
+from __future__ import annotations
+
+import io
+import json
+import os
+import shutil
+import subprocess
+import tarfile
+from collections.abc import Mapping
+from pathlib import Path
+
+from anabranch.testing.processes import wait_for
+
+ROOT = Path(__file__).resolve().parents[2]
+BROKERS = ("broker-1", "broker-2", "broker-3")
+CONTROLLERS = ("controller-1", "controller-2")
+SERVICES = ("zookeeper", *CONTROLLERS, *BROKERS)
+DEADLINE_S = 180.0
+_WHO_IS_ACTIVE = """
+from kazoo.client import KazooClient
+client = KazooClient("zookeeper:2181")
+client.start()
+print(client.get("/controller")[0].decode())
+"""
+
+
+def compose_command() -> list[str] | None:
+    """Compose v1 where it is installed, v2 otherwise, or None. The file is written for both."""
+    if shutil.which("docker-compose"):
+        return ["docker-compose"]
+    if shutil.which("docker") and subprocess.run(["docker", "compose", "version"], capture_output=True).returncode == 0:
+        return ["docker", "compose"]
+    return None
+
+
+def missing() -> str:
+    """What this machine lacks for the container tests, in words; empty when it lacks nothing."""
+    if compose_command() is None:
+        return "Compose is not installed"
+    answer = subprocess.run(["docker", "info"], capture_output=True, text=True)
+    return f"no container engine answers: {answer.stderr.strip()}" if answer.returncode else ""
+
+
+class Deployment:
+    """One run of the compose file. ``ports`` are where the brokers are published on this machine."""
+
+    def __init__(self, project: str, ports: Mapping[str, int]) -> None:
+        compose = compose_command()
+        assert compose is not None
+        self.ports = dict(ports)
+        self._compose = [*compose, "--project-name", project, "--file", str(ROOT / "docker-compose.yml")]
+        self._containers: dict[str, str] = {}
+        self._environment = {**os.environ, "COMPOSE_HTTP_TIMEOUT": "300"}
+        for name, port in ports.items():
+            self._environment[f"{name.upper().replace('-', '_')}_PORT"] = str(port)
+
+    @property
+    def bootstrap(self) -> str:
+        return ",".join(f"127.0.0.1:{port}" for port in self.ports.values())
+
+    def compose(self, *arguments: str) -> str:
+        return run([*self._compose, *arguments], self._environment)
+
+    def up(self) -> None:
+        """Start everything and return when all of it is healthy."""
+        self.compose("up", "--detach")
+        self.wait_until_healthy(*SERVICES)
+
+    def down(self) -> None:
+        """Remove containers and network, and keep the volumes."""
+        self.compose("down")
+        self._containers.clear()
+
+    def container(self, service: str) -> str:
+        """The id of the service's container, running or not."""
+        if service not in self._containers:
+            self._containers[service] = self.compose("ps", "--all", "--quiet", service).strip()
+        return self._containers[service]
+
+    def inspect(self, service: str, what: str) -> str:
+        """One field of a container, as ``docker inspect`` names it."""
+        return docker("inspect", "--format", f"{{{{{what}}}}}", self.container(service)).strip()
+
+    def health(self, service: str) -> str:
+        return self.inspect(service, ".State.Health.Status")
+
+    def wait_until_healthy(self, *services: str) -> None:
+        try:
+            wait_for(lambda: all(self.health(service) == "healthy" for service in services), DEADLINE_S, "healthy")
+        except TimeoutError as error:
+            said = "\n".join(f"{service}: {self.logs(service)[-2000:]}" for service in services)
+            raise AssertionError(f"not healthy within {DEADLINE_S:g} s: {said}") from error
+
+    def logs(self, service: str) -> str:
+        return docker("logs", self.container(service))
+
+    def execute(self, service: str, *command: str) -> subprocess.CompletedProcess[str]:
+        """Run a command in a service's container; the exit status is the caller's to judge."""
+        return subprocess.run(["docker", "exec", self.container(service), *command], capture_output=True, text=True)
+
+    def kill(self, service: str, signal: str = "KILL") -> None:
+        docker("kill", "--signal", signal, self.container(service))
+
+    def stop(self, service: str) -> None:
+        """SIGTERM, and SIGKILL after the file's grace period."""
+        self.compose("stop", service)
+
+    def start(self, service: str) -> None:
+        docker("start", self.container(service))
+
+    def files(self, service: str, directory: str) -> set[str]:
+        """The names of the files in a directory of a container, running or not."""
+        command = ["docker", "cp", f"{self.container(service)}:{directory}/.", "-"]
+        archive = subprocess.run(command, capture_output=True, check=True).stdout
+        with tarfile.open(fileobj=io.BytesIO(archive)) as listing:
+            return {Path(name).name for name in listing.getnames()}
+
+    def active_controller(self) -> str:
+        """The service whose controller is active."""
+        answer = self.execute("broker-1", "python", "-c", _WHO_IS_ACTIVE)
+        assert answer.returncode == 0, answer.stderr
+        return CONTROLLERS[json.loads(answer.stdout)["brokerid"] - 1000]
+
+
+def docker(*arguments: str) -> str:
+    return run(["docker", *arguments], os.environ)
+
+
+def run(command: list[str], environment: Mapping[str, str]) -> str:
+    """Both outputs of a command that must succeed."""
+    done = subprocess.run(
+        command, env=dict(environment), stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, cwd=ROOT
+    )
+    assert done.returncode == 0, f"{' '.join(command)} exited with {done.returncode}: {done.stdout[-3000:]}"
+    return done.stdout

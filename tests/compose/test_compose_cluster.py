@@ -1,0 +1,117 @@
+"""The cluster of ``docker-compose.yml``, used from the host as the README says, killed, stopped and brought back."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+import textwrap
+from collections.abc import Callable
+
+import pytest
+
+from anabranch.testing.processes import wait_for
+from tests.compose.deployment import BROKERS, CONTROLLERS, DEADLINE_S, ROOT, SERVICES, Deployment
+from tests.failures import numbered, read, write
+from tests.load import Load, in_sync
+from tests.topics import create_topic
+
+PARTITIONS = 6
+REPLICAS = 3
+RECORDS_BETWEEN = 1_000
+DATA = "/var/lib/anabranch/data"
+CLEAN_SHUTDOWN = ".kafka_cleanshutdown"
+
+pytestmark = [pytest.mark.integration, pytest.mark.interop]
+
+
+def test_everything_is_healthy_and_runs_as_nobody_special(deployment: Deployment) -> None:
+    assert {service: deployment.health(service) for service in SERVICES} == dict.fromkeys(SERVICES, "healthy")
+    for service in (*BROKERS, *CONTROLLERS):
+        assert deployment.execute(service, "id", "-u").stdout.strip() == "10001"
+
+
+def test_the_readmes_example_works_from_the_host(deployment: Deployment, capsys: pytest.CaptureFixture[str]) -> None:
+    example = re.search(
+        r"```python\n(from anabranch import Consumer, Producer\n.*?)```", (ROOT / "README.md").read_text(), re.DOTALL
+    )
+    assert example is not None
+    code = example[1].replace("127.0.0.1:9092", deployment.bootstrap)
+    assert code != example[1]
+    create_topic(deployment.bootstrap, "events", PARTITIONS, replication_factor=REPLICAS)
+    scope: dict[str, Callable[[], object]] = {}
+    exec(f"async def main():\n{textwrap.indent(code, '    ')}", scope)
+
+    def runs() -> bool:
+        asyncio.run(scope["main"]())  # type: ignore[arg-type]
+        return "b'user-7' b'clicked'" in capsys.readouterr().out
+
+    wait_for(runs, DEADLINE_S, "the example prints the record it wrote")
+
+
+def test_a_stock_client_writes_and_reads_from_the_host(deployment: Deployment) -> None:
+    values = numbered(0, 500)
+    create_topic(deployment.bootstrap, "stock", 1, replication_factor=REPLICAS)
+    assert write(deployment.bootstrap, "stock", values) == []
+    assert read(deployment.bootstrap, "stock", len(values)) == values
+
+
+def test_clients_in_the_network_are_led_to_the_inside_listeners(deployment: Deployment) -> None:
+    servers = ["--bootstrap-server", "broker-1:19092"]
+    made = deployment.execute("broker-3", "anabranch", "topics", "create", "inside", "--partitions", "3", *servers)
+    assert made.returncode == 0, made.stderr
+    assert "replication factor 3" in made.stdout
+    put = deployment.execute("broker-3", "sh", "-c", f"seq 10 | anabranch produce inside {' '.join(servers)}")
+    assert put.returncode == 0, put.stderr
+    arguments = ["--from-beginning", "--max-messages", "10", *servers]
+    seen = deployment.execute("controller-1", "anabranch", "consume", "inside", *arguments)
+    assert sorted(map(int, seen.stdout.split())) == list(range(1, 11)), seen.stderr
+
+
+def test_nothing_acknowledged_is_lost_when_containers_are_killed_under_load(deployment: Deployment) -> None:
+    topic = "killed"
+    create_topic(deployment.bootstrap, topic, PARTITIONS, replication_factor=REPLICAS)
+    with Load(deployment.bootstrap, topic) as load:
+        for victim in (BROKERS[0], deployment.active_controller()):
+            load.wait_for_more(RECORDS_BETWEEN)
+            deployment.kill(victim)
+            load.wait_for_more(RECORDS_BETWEEN)
+            deployment.start(victim)
+            wait_for(lambda: in_sync(deployment.bootstrap, topic, REPLICAS), DEADLINE_S, "every replica is in sync")
+        deployment.wait_until_healthy(*SERVICES)
+        load.wait_for_more(RECORDS_BETWEEN)
+    load.check(deployment.bootstrap, PARTITIONS)
+
+
+@pytest.mark.parametrize("service", ["broker-2", "controller-1"])
+def test_sigterm_ends_a_server_in_order(deployment: Deployment, service: str) -> None:
+    deployment.stop(service)
+    assert deployment.inspect(service, ".State.ExitCode") == "0"
+    if service in BROKERS:
+        assert CLEAN_SHUTDOWN in deployment.files(service, DATA)
+        assert "broker.stopped" in deployment.logs(service).splitlines()[-1]
+    deployment.start(service)
+    deployment.wait_until_healthy(service)
+    if service in BROKERS:
+        loaded = [line for line in deployment.logs(service).splitlines() if "log_dir.loaded" in line]
+        assert "recovered=False" in loaded[-1]
+
+
+def test_a_broker_that_hangs_is_not_healthy(deployment: Deployment) -> None:
+    check = ["python", "-m", "anabranch.health", "broker"]
+    assert deployment.execute("broker-3", *check).returncode == 0
+    deployment.kill("broker-3", "STOP")
+    try:
+        hung = deployment.execute("broker-3", *check)
+        assert (hung.returncode, "timed out" in hung.stderr) == (1, True)
+    finally:
+        deployment.kill("broker-3", "CONT")
+    wait_for(lambda: deployment.execute("broker-3", *check).returncode == 0, DEADLINE_S, "it serves again")
+
+
+def test_what_was_written_outlives_the_containers(deployment: Deployment) -> None:
+    values = numbered(0, 100)
+    create_topic(deployment.bootstrap, "kept", 1, replication_factor=REPLICAS)
+    assert write(deployment.bootstrap, "kept", values) == []
+    deployment.down()
+    deployment.up()
+    assert read(deployment.bootstrap, "kept", len(values)) == values
