@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from anabranch.cli.options import Settings
+from anabranch.cli.signals import end_on_sigterm, wait_for_stop_signal
 from zk_schemas.config_def import REQUIRED, Between, ConfigDef, ConfigKey, ConfigType, NotEmpty, parse_properties
 
 ZOOKEEPER_CONFIGS = ConfigDef(
@@ -27,7 +28,6 @@ def zookeeper(*, config: Path | None = None, set_: Settings = None) -> int:
     set_
         key=value, wins over the file and the environment.
     """
-    from anabranch.cli.signals import wait_for_stop_signal
     from runtime.embedded_zookeeper import EmbeddedZookeeper
 
     given = parse_properties(config.read_text(), str(config)) if config is not None else {}
@@ -50,6 +50,7 @@ def broker(*, config: Path | None = None, set_: Settings = None) -> int:
     set_
         key=value, wins over the file and the environment.
     """
+    end_on_sigterm()
     from broker.__main__ import main
 
     return main(_arguments(config, set_))
@@ -65,6 +66,7 @@ def controller(*, config: Path | None = None, set_: Settings = None) -> int:
     set_
         key=value, wins over the file and the environment.
     """
+    end_on_sigterm()
     from controller.__main__ import main
 
     return main(_arguments(config, set_))

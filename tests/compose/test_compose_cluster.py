@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import re
+import signal
 import textwrap
 from collections.abc import Callable
 
 import pytest
 
 from anabranch.testing.processes import wait_for
-from tests.compose.deployment import BROKERS, CONTROLLERS, DEADLINE_S, ROOT, SERVICES, Deployment
+from tests.compose.deployment import BROKERS, CONTROLLERS, DEADLINE_S, ROOT, SERVICES, Deployment, docker
 from tests.failures import numbered, read, write
 from tests.load import Load, in_sync
 from tests.topics import create_topic
@@ -94,6 +95,23 @@ def test_sigterm_ends_a_server_in_order(deployment: Deployment, service: str) ->
     if service in BROKERS:
         loaded = [line for line in deployment.logs(service).splitlines() if "log_dir.loaded" in line]
         assert "recovered=False" in loaded[-1]
+
+
+def test_sigterm_ends_a_server_that_still_waits_for_zookeeper(deployment: Deployment) -> None:
+    """The first process of a container ignores a signal that it has no handler for."""
+    settings = ["--set", "broker.id=9", "--set", "zookeeper.connect=127.0.0.1:1"]
+    container = docker("run", "--detach", deployment.inspect("broker-1", ".Config.Image"), "broker", *settings).strip()
+    try:
+        wait_for(lambda: catches_sigterm(container), DEADLINE_S, "the signal is handled")
+        docker("stop", "--time", "60", container)
+        assert docker("inspect", "--format", "{{.State.ExitCode}}", container).strip() == str(128 + signal.SIGTERM)
+    finally:
+        docker("rm", "--force", "--volumes", container)
+
+
+def catches_sigterm(container: str) -> bool:
+    caught = re.search(r"^SigCgt:\s*(\w+)", docker("exec", container, "cat", "/proc/1/status"), re.MULTILINE)
+    return caught is not None and bool(int(caught[1], 16) >> (signal.SIGTERM - 1) & 1)
 
 
 def test_a_broker_that_hangs_is_not_healthy(deployment: Deployment) -> None:
