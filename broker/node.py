@@ -16,6 +16,7 @@ from broker.deferred import Deferred
 from broker.dynamic_config import DynamicConfig
 from broker.fetch_session import FetchSessionCache
 from broker.log.log_manager import LogManager, LogManagerConfig
+from broker.log_dir_failure import LogDirFailures
 from broker.metadata_cache import MetadataCache
 from broker.offsets_log import ReplicatedOffsetsLog
 from broker.producer_ids import ProducerIds
@@ -81,6 +82,7 @@ class Node:
         )
         self.controller = ControllerClient(env, zk, f"broker-{config.broker_id}")
         self.controller.on_moved = dynamic.read_all_again
+        self.log_dir_failures = LogDirFailures(zk, config.broker_id)
         self.leader_addresses: dict[int, tuple[str, int]] = {}
         """Where the leaders named by LeaderAndIsr are, until UpdateMetadata says it."""
         self.isr_changes = IsrChanges(config.broker_id, lambda: self.broker_epoch, self._ask_for_isr)
@@ -110,6 +112,7 @@ class Node:
             self.metadata,
             self.isr_changes,
             Flusher(self.nursery),
+            self.log_dir_failures.report,
         )
         fetchers = ReplicaFetchers(
             FetcherConfig.from_values(config.values),

@@ -82,6 +82,7 @@ async def _serve(node: Node, on_ready: Callable[[Mapping[str, ListenerAddress]],
         node.nursery.start_soon(node.logs.run)
         node.nursery.start_soon(node.groups.run)
         node.nursery.start_soon(node.isr_changes.run)
+        node.nursery.start_soon(node.log_dir_failures.run)
         # A replica that falls behind leaves the ISR within one and a half times the lag that is allowed.
         node.nursery.start_soon(node.replicas.watch_lag, node.config.values["replica.lag.time.max.ms"] / 2000)
         dispatcher = Dispatcher()

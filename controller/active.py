@@ -8,7 +8,7 @@ from typing import Any
 
 import trio
 
-from controller import brokers, configs, deletion, leaders, reassignment, topics
+from controller import brokers, configs, deletion, leaders, log_dirs, reassignment, topics
 from controller.admin.dispatch import HANDLERS, error_response
 from controller.admin.outcome import Outcome
 from controller.config import ControllerConfig
@@ -23,6 +23,7 @@ from controller.events import (
     Event,
     EventQueue,
     LeadersDue,
+    LogDirsFailed,
     Mark,
     ReassignmentsDue,
     TopicChanged,
@@ -154,6 +155,8 @@ class ActiveController:
             await deletion.on_deletions_changed(context)
         elif isinstance(event, ConfigsChanged):
             await configs.on_configs_changed(context)
+        elif isinstance(event, LogDirsFailed):
+            await log_dirs.on_log_dirs_failed(context)
         elif isinstance(event, LeadersDue):
             await leaders.rebalance(context)
         elif isinstance(event, ReassignmentsDue):
@@ -198,6 +201,7 @@ class ActiveController:
                 await deletion.on_deletions_changed(self._context)
                 await brokers.on_brokers_changed(self._context)
                 await configs.on_configs_changed(self._context)
+                await log_dirs.on_log_dirs_failed(self._context)
                 break
             except ImageStaleError as error:
                 _log.warning("%s; reading the cluster again", error)
@@ -238,7 +242,7 @@ class ActiveController:
             self._senders.suspend()
             return
         self._senders.resume()
-        marks: list[Mark] = [BrokersChanged(), TopicsChanged(), DeletionsChanged(), ConfigsChanged()]
+        marks: list[Mark] = [BrokersChanged(), TopicsChanged(), DeletionsChanged(), ConfigsChanged(), LogDirsFailed()]
         for mark in marks:
             self._events.put(mark)
         for name in sorted(self.image.topics):

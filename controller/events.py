@@ -44,6 +44,11 @@ class ConfigsChanged:
 
 
 @dataclass(frozen=True, slots=True)
+class LogDirsFailed:
+    """``/log_dir_event_notification`` has another notice."""
+
+
+@dataclass(frozen=True, slots=True)
 class LeadersDue:
     """It is time to see whether first replicas should lead again."""
 
@@ -74,7 +79,14 @@ class AdminCall:
 
 
 Mark: TypeAlias = (
-    BrokersChanged | TopicsChanged | TopicChanged | DeletionsChanged | ConfigsChanged | LeadersDue | ReassignmentsDue
+    BrokersChanged
+    | TopicsChanged
+    | TopicChanged
+    | DeletionsChanged
+    | ConfigsChanged
+    | LogDirsFailed
+    | LeadersDue
+    | ReassignmentsDue
 )
 Event: TypeAlias = Mark | BrokerAnswered | AdminCall
 

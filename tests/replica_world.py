@@ -46,6 +46,7 @@ class Services:
         self.flushes_on_ack = flushes_on_ack
         self._world = world
         self.proposed: list[Partition] = []
+        self.storage_failures = 0
         self.to_flush: list[Partition] = []
 
     def is_live(self, broker_id: int) -> bool:
@@ -53,6 +54,9 @@ class Services:
 
     def propose_isr(self, partition: Partition) -> None:
         self.proposed.append(partition)
+
+    def storage_failed(self) -> None:
+        self.storage_failures += 1
 
     def flush(self, partition: Partition) -> None:
         self.to_flush.append(partition)

@@ -15,10 +15,21 @@ TOPIC_CONFIGS = "/config/topics"
 BROKER_CONFIGS = "/config/brokers"
 CONFIG_CHANGES = "/config/changes"
 CONFIG_CHANGE_PREFIX = f"{CONFIG_CHANGES}/config_change_"
+LOG_DIR_EVENTS = "/log_dir_event_notification"
+LOG_DIR_EVENT_PREFIX = f"{LOG_DIR_EVENTS}/log_dir_event_"
 DEFAULT_BROKER = "<default>"
 """The name under ``BROKER_CONFIGS`` whose keys count for every broker."""
 
-PERSISTENT = (BROKER_IDS, TOPICS, "/cluster", DELETE_TOPICS, TOPIC_CONFIGS, BROKER_CONFIGS, CONFIG_CHANGES)
+PERSISTENT = (
+    BROKER_IDS,
+    TOPICS,
+    "/cluster",
+    DELETE_TOPICS,
+    TOPIC_CONFIGS,
+    BROKER_CONFIGS,
+    CONFIG_CHANGES,
+    LOG_DIR_EVENTS,
+)
 """Created, when missing, before a process uses ZooKeeper."""
 
 

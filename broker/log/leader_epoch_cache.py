@@ -49,6 +49,15 @@ class LeaderEpochCache:
         self._set([entry for entry in self.entries if entry[1] < start_offset] + [(epoch, start_offset)])
         self._changed()
 
+    def correct(self, epoch: int, start_offset: int) -> None:
+        """The log holds a batch of ``epoch`` at ``start_offset``: what the file says otherwise from there on is wrong.
+
+        A crash may keep the file's newer content and the log's older one: a truncation that did not reach the disk.
+        """
+        if epoch != UNDEFINED_EPOCH and self.epoch_for(start_offset) != epoch:
+            self.truncate_from_end(start_offset)
+            self.assign(epoch, start_offset)
+
     def end_offset_for(self, epoch: int, log_end_offset: int) -> tuple[int, int]:
         """(largest epoch not above ``epoch``, its end offset), or (-1, -1) when ``epoch`` is above all known.
 

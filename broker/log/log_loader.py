@@ -182,7 +182,7 @@ class _Loader:
                 damage = f"batch with offsets {batch.base_offset}-{batch.last_offset} where {next_offset} follows"
                 break
             segment.account(batch.last_offset, batch.length, batch.max_timestamp)
-            self._epochs.assign(batch.partition_leader_epoch, batch.base_offset)
+            self._epochs.correct(batch.partition_leader_epoch, batch.base_offset)
             next_offset = batch.next_offset
             if self._work.due():
                 await self._work.pause()

@@ -277,6 +277,7 @@ class LogManager:
         directory.log_count += 1
         log.on_flush_needed = self._want_flush
         log.on_log_start_moved = self._log_start_moved
+        log.on_truncated = self._truncated
         self.cleaner.adopt(log, directory)
 
     def _logs_in(self, directory: LogDirectory) -> Iterator[PartitionLog]:
@@ -376,6 +377,17 @@ class LogManager:
         if directory is not None:
             self._stale[directory.path] = directory
 
+    def _truncated(self, log: PartitionLog) -> None:
+        """Segments that regrow below an old recovery point would be taken for synced after a crash: say so first."""
+        directory = self._homes.get(log.partition)
+        if directory is None:
+            return
+        try:
+            directory.write_recovery_points(self._logs_in(directory))
+        except OSError as error:
+            logger.warning("log_dir.checkpoint_not_written", path=directory.path, error=str(error))
+            self._stale[directory.path] = directory
+
     async def _collect_due_flushes(self) -> None:
         await self._each(lambda log: self._want_flush(log) if log.flush_due else None)
 
@@ -388,7 +400,7 @@ class LogManager:
                 if self._logs.get(partition) is log:
                     try:
                         await log.flush()
-                    except KafkaError as error:  # logged there; the next roll or due time tries again
+                    except KafkaError as error:  # logged there
                         logger.debug("log_manager.flush_failed", partition=str(partition), error=str(error))
 
 

@@ -5,6 +5,7 @@ Opening one that exists, with its recovery, is ``log_loader``; compaction is ``c
 
 from __future__ import annotations
 
+import errno
 import random
 import uuid
 from bisect import bisect_right
@@ -18,7 +19,7 @@ from broker.log.checkpoint_files import PartitionMetadata, encode_partition_meta
 from broker.log.leader_epoch_cache import LeaderEpochCache
 from broker.log.log_config import LogConfig
 from broker.log.log_state import AppendResult, LogRead, LogState
-from broker.log.paths import LEADER_EPOCH_CHECKPOINT, PARTITION_METADATA, join
+from broker.log.paths import LEADER_EPOCH_CHECKPOINT, LOG_SUFFIX, PARTITION_METADATA, join
 from broker.log.producer_state import AppendOrigin, ProducerState
 from broker.log.retention import SegmentFacts, count_deletable
 from broker.log.segment import LogSegment
@@ -36,6 +37,10 @@ __all__ = ["AppendOrigin", "AppendResult", "LogRead", "PartitionLog"]
 logger = structlog.get_logger(__name__)
 
 
+_DISK_IS_GONE = frozenset({errno.EIO, errno.EROFS, errno.ENODEV, errno.ENXIO})
+"""A full disk is not among them: it takes writes again once there is room."""
+
+
 def _ignore(_log: PartitionLog) -> None:
     return None
 
@@ -48,6 +53,7 @@ class PartitionLog:
         "_clock",
         "_doomed",
         "_epochs",
+        "_flush_limit",
         "_flush_lock",
         "_jitter_ms",
         "_last_flush_ms",
@@ -55,15 +61,18 @@ class PartitionLog:
         "_segments",
         "_snapshots",
         "_storage",
+        "_sync_failure",
         "_unflushed",
         "config",
         "directory",
         "high_watermark",
         "incarnation",
+        "is_broken",
         "log_end_offset",
         "log_start_offset",
         "on_flush_needed",
         "on_log_start_moved",
+        "on_truncated",
         "partition",
         "producers",
         "recovery_point",
@@ -101,7 +110,13 @@ class PartitionLog:
         self.on_flush_needed: Callable[[PartitionLog], None] = _ignore
         """Called when ``flush.messages`` is reached or a segment was rolled: the log manager flushes soon."""
         self.on_log_start_moved: Callable[[PartitionLog], None] = _ignore
+        self.is_broken = False
+        """The disk failed in a way that does not pass: until the next start nothing here is to be relied on."""
+        self.on_truncated: Callable[[PartitionLog], None] = _ignore
+        """Called when a truncation lowered the recovery point: the log manager writes its checkpoint at once."""
         self._flush_lock = trio.Lock()
+        self._flush_limit = 0
+        self._sync_failure = ""
         self._last_flush_ms = env.clock.now_ms()
         self._unflushed = 0
         self._doomed: list[tuple[int, str]] = []
@@ -453,11 +468,15 @@ class PartitionLog:
 
     def _ended_at(self, end: int) -> None:
         self.log_end_offset = end
+        self._flush_limit = min(self._flush_limit, end)
+        lowered = end < self.recovery_point
         self.recovery_point = min(self.recovery_point, end)
         self.high_watermark = min(self.high_watermark, end)
         self.log_start_offset = min(self.log_start_offset, end)
         self._epochs.truncate_from_end(end)
         self._snapshots.remove_above(end)
+        if lowered:
+            self.on_truncated(self)
 
     def _end_of_last_segment(self) -> int:
         return self._segments[-1].load_tail()
@@ -538,17 +557,35 @@ class PartitionLog:
             return True
         return self._clock.now_ms() - self._last_flush_ms >= self.config.flush_ms
 
-    async def flush(self) -> None:
-        """Return when everything appended before the call is on disk. Raises 56.
+    @property
+    def flushed_offset(self) -> int:
+        """Everything below is on disk: what ``log.flush=ack`` may acknowledge."""
+        return self.recovery_point
 
-        Callers that come while one flush runs share the next.
+    async def flush(self) -> None:
+        """Return when everything appended before the call, and not truncated since, is on disk. Raises 56.
+
+        Callers that come while one flush runs share the next. After a failed sync every flush is refused until the
+        log is opened again: the kernel forgets the pages it could not write, so that a second sync would succeed
+        without them.
         """
         wanted = self.log_end_offset
         async with self._flush_lock:
+            if self._sync_failure:
+                raise KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, f"{self.partition}: {self._sync_failure}")
             if wanted > self.recovery_point:
                 await self._flush_to(self.log_end_offset)
 
+    async def _sync(self, segment: LogSegment) -> None:
+        try:
+            await segment.file.sync()
+        except OSError as error:
+            if segment in self._segments:  # else it was deleted meanwhile
+                self._sync_failure = f"sync of {segment.path(LOG_SUFFIX)} failed: {error}"
+                raise
+
     async def _flush_to(self, target: int) -> None:
+        self._flush_limit = target  # a truncation lowers it: what is appended after one is not in these syncs
         self._unflushed = 0
         self._last_flush_ms = self._clock.now_ms()
         first = max(bisect_right(self._bases, self.recovery_point) - 1, 0)
@@ -557,13 +594,15 @@ class PartitionLog:
                 if segment not in self._segments:
                     continue  # deleted while another was synced
                 if segment.size_bytes:
-                    await segment.file.sync()
+                    await self._sync(segment)
                 if segment is not self._segments[-1] and segment in self._segments:
                     await segment.sync_indexes()
             self._epochs.save()
         except OSError as error:
+            # What a failed sync leaves on disk is not known, and a later one that succeeds does not say it either.
+            self.is_broken = True
             raise self._storage_error("flush", error) from error
-        self.recovery_point = max(self.recovery_point, min(target, self.log_end_offset))
+        self.recovery_point = max(self.recovery_point, self._flush_limit)
 
     def release_caches(self) -> None:
         """Drop what look-ups in sealed segments left in memory."""
@@ -605,4 +644,6 @@ class PartitionLog:
 
     def _storage_error(self, action: str, error: OSError) -> KafkaError:
         logger.error("log.storage_error", partition=str(self.partition), action=action, error=str(error))
+        if error.errno in _DISK_IS_GONE:
+            self.is_broken = True
         return KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, f"{self.partition}: {action} failed: {error}")

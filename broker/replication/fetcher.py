@@ -195,7 +195,7 @@ class ReplicaFetcher:
             outcome = followed.take(self._plan.offset(key), data)
         except KafkaError as error:
             storage_failure(followed, error)
-            outcome = Outcome.RETRY_LATER
+            outcome = Outcome.FENCED if followed.partition.failed else Outcome.RETRY_LATER
         if outcome is Outcome.FENCED:
             self.unfollow(key)
         elif outcome is Outcome.RETRY_LATER or outcome is Outcome.OUT_OF_RANGE:

@@ -37,6 +37,7 @@ class Flusher:
                 partition.flushed()
         except Exception as error:  # whatever it was, nothing is acknowledged that may not be on disk
             logger.error("log.not_synced", partition=str(partition.key), error=str(error))
+            partition.log.is_broken = True
             partition.fail()
         finally:
             del self._asked[partition]

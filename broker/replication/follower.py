@@ -137,5 +137,7 @@ class FollowedPartition:
 
 
 def storage_failure(followed: FollowedPartition, error: Exception) -> None:
-    """Say that what the leader sent could not be kept."""
+    """Say that what the leader sent could not be kept; a disk that is broken fails the replica."""
     logger.error("replica.not_appended", partition=str(followed.partition.key), error=str(error))
+    if followed.partition.log.is_broken:
+        followed.partition.fail()

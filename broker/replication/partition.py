@@ -59,6 +59,10 @@ class PartitionServices(Protocol):
         """``partition.pending_isr`` is set: ask the controller for it."""
         ...
 
+    def storage_failed(self) -> None:
+        """A replica here cannot be served any more: tell the controller."""
+        ...
+
     def flush(self, partition: Partition) -> None:
         """Sync the log soon and call ``partition.flushed``, or ``partition.fail``."""
         ...
@@ -198,15 +202,21 @@ class Partition:
         NOT_LEADER_OR_FOLLOWER 6, NOT_ENOUGH_REPLICAS 19, and 74 or 75 when another leader epoch is expected.
         """
         self.check_leader(expected_leader_epoch)
-        if self.failed:
-            raise KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, f"{self.key}: the log could not be synced")
+        if self.log.is_broken:
+            self.fail()
+            raise KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, f"{self.key}: the disk of this replica is broken")
         if all_in_sync and len(self.isr) < self.min_insync_replicas:
             raise KafkaError(
                 ErrorCode.NOT_ENOUGH_REPLICAS,
                 f"{self.key}: {len(self.isr)} replicas in sync, min.insync.replicas is {self.min_insync_replicas}",
             )
         end_before = self.log.log_end_offset
-        result = self.log.append_as_leader(records, self.leader_epoch, origin=origin)
+        try:
+            result = self.log.append_as_leader(records, self.leader_epoch, origin=origin)
+        except KafkaError:
+            if self.log.is_broken:
+                self.fail()
+            raise
         if self.progress:
             now = self._services.clock.monotonic()
             for progress in self.progress.values():
@@ -230,9 +240,11 @@ class Partition:
         self.notify()
 
     def fail(self) -> None:
-        """The log could not be synced: nothing that was not on disk is acknowledged any more."""
-        self.failed = True
-        self.notify()
+        """The disk is broken: nothing that was not on it is acknowledged any more, and somebody else is to lead."""
+        if not self.failed:
+            self.failed = True
+            self._services.storage_failed()
+            self.notify()
 
     # ------------------------------------------------------------ followers and watermark
 

@@ -117,6 +117,8 @@ class ReplicaManager:
             return ErrorCode.STALE_CONTROLLER_EPOCH
         is_same = partition is not None and state.incarnation in (-1, partition.log.incarnation)
         if partition is not None and is_same:
+            if partition.failed:
+                return ErrorCode.KAFKA_STORAGE_ERROR
             if state.leader_epoch < partition.leader_epoch:
                 return ErrorCode.STALE_CONTROLLER_EPOCH
             if state.leader_epoch == partition.leader_epoch and partition.leader_id == state.leader:

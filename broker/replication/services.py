@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from broker.metadata_cache import MetadataCache
 from broker.replication.flusher import Flusher
 from broker.replication.isr_changes import IsrChanges
@@ -20,6 +22,7 @@ class SharedServices:
         metadata: MetadataCache,
         isr_changes: IsrChanges,
         flusher: Flusher,
+        storage_failed: Callable[[], None],
     ) -> None:
         self.clock = clock
         self.max_lag_s = max_lag_s
@@ -27,12 +30,16 @@ class SharedServices:
         self._metadata = metadata
         self._isr_changes = isr_changes
         self._flusher = flusher
+        self._storage_failed = storage_failed
 
     def is_live(self, broker_id: int) -> bool:
         return broker_id in self._metadata.brokers
 
     def propose_isr(self, partition: Partition) -> None:
         self._isr_changes.propose(partition)
+
+    def storage_failed(self) -> None:
+        self._storage_failed()
 
     def flush(self, partition: Partition) -> None:
         self._flusher.flush(partition)

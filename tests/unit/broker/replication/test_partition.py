@@ -302,7 +302,9 @@ def test_a_log_that_cannot_be_synced_acknowledges_nothing() -> None:
     world = ReplicaWorld(flushes_on_ack=True)
     world.elect(1, 0, [1])
     awaited = _awaited(world, world.append(1, b"a"))
+    world[1].log.is_broken = True
     world[1].partition.fail()
+    assert world[1].services.storage_failures == 1
     assert awaited.is_done() and awaited.result.error_code == ErrorCode.KAFKA_STORAGE_ERROR
     with pytest.raises(KafkaError) as refused:
         world.append(1, b"b")

@@ -1,0 +1,43 @@
+"""Tells the controller that replicas here cannot be served: a sequence znode, as Kafka's brokers write (KIP-112)."""
+
+from __future__ import annotations
+
+import structlog
+import trio
+
+from runtime.env import ZkError, ZkStore
+from zk_schemas.log_dir_event import LogDirEvent
+
+logger = structlog.get_logger(__name__)
+
+_RETRY_S = 1.0
+
+
+class LogDirFailures:
+    """``report`` may be called often: what happens while one notice is written is told by the next."""
+
+    def __init__(self, zk: ZkStore, broker_id: int) -> None:
+        self._zk = zk
+        self._event = LogDirEvent(broker_id)
+        self._reported = trio.Event()
+
+    def report(self) -> None:
+        """Something cannot be served any more."""
+        self._reported.set()
+
+    async def run(self) -> None:
+        """Write a notice for what was reported, until it is written; until cancelled."""
+        while True:
+            await self._reported.wait()
+            self._reported = trio.Event()
+            while not await self._write():
+                await trio.sleep(_RETRY_S)
+
+    async def _write(self) -> bool:
+        try:
+            path = await self._zk.create(LogDirEvent.PREFIX, self._event.encode(), sequence=True, make_parents=True)
+        except ZkError as error:
+            logger.warning("log_dir.failure_not_told", error=str(error))
+            return False
+        logger.info("log_dir.failure_told", path=path)
+        return True

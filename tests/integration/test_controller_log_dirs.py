@@ -1,0 +1,46 @@
+"""A broker that lost a disk: its replicas are asked for, and others lead (KIP-112)."""
+
+from __future__ import annotations
+
+import pytest
+import trio
+
+from protocol.errors import ErrorCode
+from protocol.generated.create_topics import CreatableReplicaAssignment, CreatableTopic, CreateTopicsRequest
+from protocol.generated.update_metadata import UpdateMetadataRequest
+from tests.controller_world import World
+from zk_schemas import paths
+from zk_schemas.log_dir_event import LogDirEvent
+
+pytestmark = pytest.mark.trio
+
+
+@pytest.mark.parametrize("notice", [LogDirEvent(1).encode(), b"not json", LogDirEvent(9).encode()])
+async def test_who_cannot_serve_a_replica_loses_it(
+    nursery: trio.Nursery, autojump_clock: object, notice: bytes
+) -> None:
+    world = World(nursery)
+    await world.start_controller()
+    for broker_id in (1, 2):
+        await world.start_broker(broker_id)
+    await world.until(lambda: all(broker.sent(UpdateMetadataRequest) for broker in world.brokers.values()))
+    assignments = [CreatableReplicaAssignment(partition_index=index, broker_ids=[1, 2]) for index in range(2)]
+    topic = CreatableTopic(name="t", num_partitions=-1, replication_factor=-1, assignments=assignments)
+    await world.request(CreateTopicsRequest(topics=[topic], timeout_ms=30_000))
+    world.brokers[1].errors["t", 0] = ErrorCode.KAFKA_STORAGE_ERROR
+    await world.store.create(paths.LOG_DIR_EVENT_PREFIX, notice, sequence=True)
+
+    async def read() -> bool:
+        return not await world.store.children(paths.LOG_DIR_EVENTS)
+
+    await world.until(read)
+    if notice != LogDirEvent(1).encode():
+        assert (await world.state("t", 0)).leader == 1
+        return
+
+    async def moved() -> bool:
+        return (await world.state("t", 0)).leader == 2
+
+    await world.until(moved)
+    assert (await world.state("t", 0)).isr == [2]
+    assert ((await world.state("t", 1)).leader, (await world.state("t", 1)).isr) == (1, [1, 2])
