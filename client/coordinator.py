@@ -82,7 +82,7 @@ class GroupCoordinator:
         self._led_counts: dict[str, int] | None = None
         self._last_poll = env.clock.monotonic()
         self._next_auto_commit = self._last_poll + config.auto_commit_interval_ms / 1000
-        self._committing = False
+        self._background_commit: anyio.CancelScope | None = None
         metadata.on_update(self._on_metadata)
 
     # ------------------------------------------------------------ the user's task
@@ -405,9 +405,17 @@ class GroupCoordinator:
         }
 
     async def commit(self, offsets: Mapping[TopicPartition, OffsetAndMetadata]) -> None:
-        """Commit as this member. CommitFailedError when the group has moved on without it."""
+        """Commit as this member. CommitFailedError when the group has moved on without it.
+
+        A commit in the background that is still tried again ends first: its older offsets must not come after these.
+        """
         if not offsets:
             return
+        if self._background_commit is not None:
+            self._background_commit.cancel()
+        await self._commit(offsets)
+
+    async def _commit(self, offsets: Mapping[TopicPartition, OffsetAndMetadata]) -> None:
         member = self.member
         managed = self._subscription.is_group_managed
         if managed and member.generation_id < 0:
@@ -436,18 +444,21 @@ class GroupCoordinator:
             ) from error
 
     def _auto_commit(self, now: float) -> None:
-        if not self._config.enable_auto_commit or now < self._next_auto_commit or self._committing:
+        if not self._config.enable_auto_commit or now < self._next_auto_commit or self._background_commit is not None:
             return
         self._next_auto_commit = now + self._config.auto_commit_interval_ms / 1000
         offsets = self.consumed()
         if offsets and not self._joining:
-            self._committing = True
-            self._tasks.start_soon(self._commit_in_background, offsets)
+            self._background_commit = anyio.CancelScope()
+            self._tasks.start_soon(self._commit_in_background, offsets, self._background_commit)
 
-    async def _commit_in_background(self, offsets: Mapping[TopicPartition, OffsetAndMetadata]) -> None:
+    async def _commit_in_background(
+        self, offsets: Mapping[TopicPartition, OffsetAndMetadata], scope: anyio.CancelScope
+    ) -> None:
         try:
-            await self.commit(offsets)
+            with scope:
+                await self._commit(offsets)
         except (KafkaError, ClientClosedError):
             pass  # the next one commits more
         finally:
-            self._committing = False
+            self._background_commit = None

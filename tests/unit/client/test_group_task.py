@@ -39,6 +39,8 @@ class ScriptedLink:
         self.generation_id = 0
         self.hold_joins: anyio.Event | None = None
         self.join_is_held = anyio.Event()
+        self.hold_commits: anyio.Event | None = None
+        self.committed: list[dict[TopicPartition, int]] = []
 
     async def request(self, body: Any, **_: Any) -> Any:
         self.seen.append(body)
@@ -63,6 +65,11 @@ class ScriptedLink:
             member_id=body.member_id,
         )
 
+    async def commit_offsets(self, offsets: Any, timeout_ms: float, **_: Any) -> None:
+        if self.hold_commits is not None:
+            await self.hold_commits.wait()
+        self.committed.append({tp: offset.offset for tp, offset in offsets.items()})
+
     async def pause(self, attempt: int) -> None:
         await anyio.sleep(0)  # polls: one turn of the loop
 
@@ -73,14 +80,9 @@ class ScriptedLink:
 class Fixture:
     """A coordinator on a scripted link, and the signal its changes set."""
 
-    def __init__(self, tasks: anyio.abc.TaskGroup, link: ScriptedLink) -> None:
-        config = ConsumerConfig.parse(
-            {
-                "group_id": "g",
-                "partition_assignment_strategy": "cooperative-sticky",
-                "enable_auto_commit": False,
-            }
-        )
+    def __init__(self, tasks: anyio.abc.TaskGroup, link: ScriptedLink, **keys: Any) -> None:
+        given = {"group_id": "g", "partition_assignment_strategy": "cooperative-sticky", "enable_auto_commit": False}
+        config = ConsumerConfig.parse({**given, **keys})
         self.changed = Signal()
         self.subscription = Subscription()
         self.subscription.subscribe(["t"])
@@ -174,5 +176,27 @@ def test_an_assignment_of_a_generation_that_was_lost_is_not_taken(run: Run) -> N
             await member.poll_until(lambda: bool(member.held))
             assert member.held == {T1}
             assert listener.calls == [("assigned", [T1])]
+
+    run(check)
+
+
+def test_a_commit_in_the_background_never_comes_after_a_later_one(run: Run) -> None:
+    """The coordinator was away: what is tried again since then is older than what is committed now."""
+
+    async def check() -> None:
+        link = ScriptedLink([T0])
+        async with anyio.create_task_group() as tasks:
+            member = Fixture(tasks, link, enable_auto_commit=True, auto_commit_interval_ms=0)
+            await member.poll_until(lambda: member.held == {T0})
+            tried_again = link.hold_commits = anyio.Event()
+            member.subscription.state(T0).seek(4)
+            await member.coordinator.poll()
+            await anyio.wait_all_tasks_blocked()
+            link.hold_commits = None
+            member.subscription.state(T0).seek(25)
+            await member.coordinator.commit(member.coordinator.consumed())
+            tried_again.set()
+            await anyio.wait_all_tasks_blocked()
+            assert link.committed == [{T0: 25}]
 
     run(check)
