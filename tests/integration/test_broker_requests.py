@@ -32,6 +32,7 @@ from protocol.records import iter_batches
 from runtime.channel import Channel
 from runtime.sim_zk import FakeZk
 from tests.broker_harness import BROKER_ID, DEADLINE_S, OneBroker, one_broker
+from zk_schemas import paths
 from zk_schemas.config import ConfigChange, ConfigZnode
 from zk_schemas.controller import ControllerZnode
 
