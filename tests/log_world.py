@@ -62,6 +62,11 @@ class FaultyFile:
         self._storage.change()
         self._file.truncate(size)
 
+    async def sync(self) -> None:
+        self._storage.syncs += 1
+        await self._storage.before_sync()
+        await self._file.sync()
+
 
 class FaultyStorage(RealStorage):
     """Real files; the change number ``crash_at`` is the process's last, and a full disk takes nothing new."""
@@ -71,6 +76,10 @@ class FaultyStorage(RealStorage):
         self.changes = 0
         self.crash_at = -1
         self.full = False
+        self.syncs = 0
+
+    async def before_sync(self) -> None:
+        """What a test puts in the place of this happens before a file is synced."""
 
     def change(self, torn: Callable[[], None] | None = None, *, grows: bool = False) -> None:
         """Count a change; raise where the test wants it."""

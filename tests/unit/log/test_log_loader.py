@@ -253,3 +253,21 @@ async def test_a_crash_at_every_change_keeps_what_was_acknowledged(world: LogWor
             break
         crash_at += 1
     assert crash_at > 30
+
+
+async def test_epochs_follow_what_the_log_holds_when_the_file_says_otherwise(world: LogWorld) -> None:
+    """A truncation that a power loss undid leaves the old batches under the new epochs' file (KIP-101)."""
+    log = world.create()
+    fill(log, 8)  # epochs 0 and 1, four records each
+    assert log.leader_epoch_cache.entries == [(0, 0), (1, 4)]
+    log.close_files()
+    old = world.file(LOG).read_bytes()
+    log = await world.reopen()
+    log.truncate_to(4)
+    log.append_as_leader(batch(b"new"), 2)
+    assert log.leader_epoch_cache.entries == [(0, 0), (2, 4)]
+    log.close_files()
+    world.file(LOG).write_bytes(old)
+    again = await world.reopen()
+    assert again.leader_epoch_cache.entries == [(0, 0), (1, 4)]
+    assert (again.latest_epoch, again.end_offset_for_epoch(1)) == (1, (1, 8))

@@ -264,3 +264,20 @@ async def test_configuration_by_kafka_s_keys() -> None:
     assert (topic.cleanup_policy, topic.segment_bytes, topic.retention_ms) == (("compact", "delete"), 100, -1)
     with pytest.raises(ValueError, match=r"segment\.bytes"):
         LogConfig.from_values({"segment.bytes": "many"})
+
+
+async def test_a_truncation_lowers_the_recovery_point_on_disk_at_once(world: LogWorld) -> None:
+    """Else a crash after the log regrew would find the old point, and call what was never synced sound."""
+    manager = manager_for(world)
+    await manager.start()
+    log = manager.create(A, TOPIC_ID, 7)
+    for value in (b"1", b"2", b"3"):
+        put(manager, A, value)
+    await log.flush()
+    directory = manager.home(A)
+    assert directory is not None
+    directory.write_recovery_points(manager.logs())
+    assert directory.read_checkpoints()[A].recovery_point == 3
+    log.truncate_to(1)
+    assert directory.read_checkpoints()[A].recovery_point == 1
+    manager.close_at_once()

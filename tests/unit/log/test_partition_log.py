@@ -1,6 +1,10 @@
 from __future__ import annotations
 
+import errno
+
 import pytest
+import trio
+import trio.testing
 
 from broker.log.log_config import LogConfig
 from broker.log.partition_log import AppendOrigin, PartitionLog
@@ -342,3 +346,68 @@ async def test_flush_raises_the_recovery_point(world: LogWorld) -> None:
     assert log.flush_due and wanted == [4, 6]  # a roll, then five records
     await log.flush()
     assert log.recovery_point == 6 and not log.flush_due
+
+
+@pytest.mark.trio
+async def test_a_failed_sync_is_never_called_good_by_a_later_one(world: LogWorld, monkeypatch) -> None:  # type: ignore[no-untyped-def]
+    """The kernel drops the pages it could not write and lets the next fdatasync succeed ("fsyncgate")."""
+
+    async def fail() -> None:
+        raise OSError(errno.EIO, "Input/output error")
+
+    async def flush_code() -> ErrorCode:
+        with pytest.raises(KafkaError) as caught:
+            await log.flush()
+        return caught.value.code
+
+    log = world.create()
+    fill(log, 1)
+    await log.flush()
+    fill(log, 1)
+    monkeypatch.setattr(world.storage, "before_sync", fail)
+    assert await flush_code() == ErrorCode.KAFKA_STORAGE_ERROR
+    monkeypatch.undo()
+    assert await flush_code() == ErrorCode.KAFKA_STORAGE_ERROR
+    assert log.flushed_offset == 2
+    again = await world.reopen()
+    await again.flush()
+    assert again.flushed_offset == 4
+
+
+@pytest.mark.trio
+async def test_what_regrew_after_a_truncation_during_a_sync_is_not_called_synced(world: LogWorld, monkeypatch) -> None:  # type: ignore[no-untyped-def]
+    log = world.create()
+    fill(log, 4)
+
+    async def truncate_and_regrow() -> None:
+        monkeypatch.undo()
+        log.truncate_to(2)
+        fill(log, 5, epoch=1)
+
+    monkeypatch.setattr(world.storage, "before_sync", truncate_and_regrow)
+    await log.flush()
+    assert (log.log_end_offset, log.flushed_offset) == (12, 2)
+    await log.flush()
+    assert log.flushed_offset == 12
+
+
+@pytest.mark.trio
+async def test_callers_that_come_during_a_flush_share_the_next(world: LogWorld, monkeypatch) -> None:  # type: ignore[no-untyped-def]
+    log = world.create()
+    started, release = trio.Event(), trio.Event()
+
+    async def hold() -> None:
+        started.set()
+        await release.wait()
+
+    monkeypatch.setattr(world.storage, "before_sync", hold)
+    fill(log, 1)
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(log.flush)
+        await started.wait()
+        for _ in range(20):
+            fill(log, 1)
+            nursery.start_soon(log.flush)
+        await trio.testing.wait_all_tasks_blocked()
+        release.set()
+    assert (log.flushed_offset, world.storage.syncs) == (42, 2)
