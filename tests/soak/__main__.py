@@ -10,6 +10,7 @@ from pathlib import Path
 
 import trio
 
+from tests.soak.faults import kill_schedule, mixed_schedule
 from tests.soak.run import SoakConfig, remove, soak
 
 
@@ -26,7 +27,8 @@ def main() -> int:
     seed = random.SystemRandom().getrandbits(31) if given.seed is None else given.seed
     directory = given.directory or Path(tempfile.mkdtemp(prefix="anabranch-soak-")) / f"seed-{seed}"
     overrides = dict(setting.partition("=")[::2] for setting in given.set)
-    config = SoakConfig(directory, given.minutes * 60, seed, given.rate, given.kills, tuple(given.only), overrides)
+    schedule = kill_schedule if given.kills else mixed_schedule
+    config = SoakConfig(directory, given.minutes * 60, seed, given.rate, schedule, tuple(given.only), overrides)
     print(f"seed {seed}, {given.minutes:g} minutes, in {directory}", flush=True)
     try:
         result = trio.run(soak, config)

@@ -44,11 +44,12 @@ BROKER_KEYS = {
 
 @dataclass(eq=False, slots=True)
 class Node:
-    """One process. ``wanted`` is whether it should run: a node that dies unasked is started again and reported."""
+    """One process. ``wanted`` is whether it should run: a node that ends unasked is reported and started again."""
 
     child: Child
     wanted: bool = True
-    deaths: int = 0
+    killed: bool = False
+    """Whether its next end was asked for."""
 
     @property
     def name(self) -> str:
@@ -91,9 +92,9 @@ class SoakCluster:
     async def _watch(self, node: Node) -> None:
         while True:
             status = await node.child.wait()
-            node.deaths += 1
-            if node.wanted:
+            if not node.killed:
                 self.on_death(node.name, status)
+            node.killed = False
             await trio.sleep(RESTART_PAUSE_S)  # pause: a supervisor's
             while not node.wanted:
                 await trio.sleep(_CHECK_EVERY_S)  # polls: until it may run again
@@ -103,6 +104,7 @@ class SoakCluster:
         """kill -9; the process stays down until ``start``."""
         node = self.nodes[name]
         node.wanted = False
+        node.killed = node.child.running
         node.signal(signal.SIGKILL)
         await self._wait_down(node)
 
@@ -113,6 +115,7 @@ class SoakCluster:
         """SIGTERM, and SIGKILL where that takes too long; whether it ended by itself."""
         node = self.nodes[name]
         node.wanted = False
+        node.killed = node.child.running
         node.signal(signal.SIGCONT)
         node.signal(signal.SIGTERM)
         with trio.move_on_after(STOP_GRACE_S):
@@ -125,9 +128,6 @@ class SoakCluster:
     async def _wait_down(self, node: Node) -> None:
         while node.child.running:
             await trio.sleep(_CHECK_EVERY_S)  # polls: until it is gone
-
-    async def wait_for_zookeeper(self, server: EmbeddedZookeeper) -> None:
-        await server.wait_until_serving(START_LIMIT_S)
 
 
 @asynccontextmanager
@@ -187,7 +187,7 @@ async def run_cluster(
             yield cluster
         finally:
             for node in cluster.nodes.values():
-                node.wanted = False
+                node.wanted, node.killed = False, True
                 node.signal(signal.SIGKILL)
             with trio.CancelScope(shield=True):
                 for node in cluster.nodes.values():

@@ -4,9 +4,9 @@ The schedule follows from the seed alone. The rule of what may be broken at a ti
 with two in sync promise to survive: **the loss of one broker**. So at most one broker is dead, stopped, cut off,
 without its session, or on a full disk, and the next one's turn comes only when every partition has its whole ISR again.
 A torn tail (bytes that were never synced) counts as a broker's loss as well. Controllers, ZooKeeper and slow or reset
-connections cost nothing but time, so one of those may come on top. ``kill`` is the harsher rule for kill -9 alone: it
-takes no bytes from the page cache, so the next broker is killed whether or not the ISRs are whole, as long as the last
-one runs again.
+connections cost nothing but time, so one of those may come on top. ``kill_schedule`` has a harsher rule for kill -9
+alone: it takes no bytes from the page cache, so the next broker is killed whether or not the ISRs are whole, as long as
+the last one runs again.
 """
 
 from __future__ import annotations
@@ -73,7 +73,7 @@ def _plan(rng: random.Random, kinds: dict[str, tuple[tuple[float, float], int]],
     return Plan(kind, target, other, rng.uniform(*kinds[kind][0]), pause_s, rng.getrandbits(32))
 
 
-def schedule(seed: int) -> Iterator[tuple[Plan, ...]]:
+def mixed_schedule(seed: int) -> Iterator[tuple[Plan, ...]]:
     """One or two faults at a time, for ever: a broker's, a side's, or both together."""
     rng = random.Random(seed)
     while True:
@@ -95,6 +95,11 @@ def kill_schedule(seed: int) -> Iterator[tuple[Plan, ...]]:
         yield (Plan(kind, target, other, rng.uniform(0.0, 1.0), rng.uniform(2.0, 5.0), rng.getrandbits(32)),)
 
 
+def beyond_schedule(seed: int) -> Iterator[tuple[Plan, ...]]:
+    """Once what no cluster survives that does not sync before it answers: every broker loses what was not synced."""
+    yield (Plan("power_cut", "all brokers", "", 0.5, 8.0, seed),)
+
+
 class Faults:
     """Does and undoes what a schedule says; every method returns with the fault mended."""
 
@@ -104,7 +109,7 @@ class Faults:
         """Processes whose end is no surprise at this moment."""
 
     async def run(self, plans: Iterator[tuple[Plan, ...]], *, wait_for_isr: bool) -> None:
-        """Until cancelled."""
+        """Until cancelled, or the schedule ends."""
         for together in plans:
             await trio.sleep(together[0].pause_s)  # pause: the schedule's
             with trio.CancelScope(shield=True):  # a fault that has begun is mended
@@ -180,6 +185,13 @@ class Faults:
         self._recorder.fault("torn", f"{torn} bytes of {plan.target}", count=False)
         await trio.sleep(plan.lasts_s)  # pause: the fault itself
         self._cluster.start(plan.target)
+
+    async def _power_cut(self, plan: Plan) -> None:
+        for broker in BROKERS:
+            await self._cluster.kill(broker)
+        for number, broker in enumerate(BROKERS):
+            disks.tear_tails(self._cluster.log_dir(broker), random.Random(plan.seed + number))
+            self._cluster.start(broker)
 
     async def _disk_full(self, plan: Plan) -> None:
         pid = self._cluster.nodes[plan.target].child.pid

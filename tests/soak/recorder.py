@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import threading
 import time
 from collections import Counter
@@ -52,5 +53,22 @@ class Recorder:
         self.problems.append(f"{self.now_ms() / 1000:.1f} s: {what}")
         self.fault("problem", what, count=False)
 
+    def logger(self, name: str) -> logging.Logger:
+        """Where a client says what it does: a file of its own beside the history, in milliseconds since the start."""
+        logger = logging.Logger(name)
+        handler = logging.FileHandler(self.path.with_name(f"{name}.log"))
+        handler.setFormatter(_SinceStart(self))
+        logger.addHandler(handler)
+        return logger
+
     def close(self) -> None:
         self._file.close()
+
+
+class _SinceStart(logging.Formatter):
+    def __init__(self, recorder: Recorder) -> None:
+        super().__init__()
+        self._recorder = recorder
+
+    def format(self, record: logging.LogRecord) -> str:
+        return f"{self._recorder.now_ms()} {record.getMessage()}"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import shutil
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -20,7 +20,7 @@ from tests.history.events import Drained, read_history
 from tests.history.index import Violation
 from tests.soak import disks
 from tests.soak.cluster import WATCHDOG_STATUS, SoakCluster, run_cluster
-from tests.soak.faults import BROKERS, Faults, Plan, kill_schedule, schedule
+from tests.soak.faults import BROKERS, Faults, Plan, kill_schedule, mixed_schedule
 from tests.soak.observer import Observer
 from tests.soak.recorder import Recorder
 from tests.soak.workload import OwnMember, Progress, StockMember, StockWriter, Stop, write
@@ -36,13 +36,13 @@ _CHECK_EVERY_S = 0.1
 
 @dataclass(frozen=True, slots=True)
 class SoakConfig:
-    """``per_s`` records a second in all, a third of them from our own producer. ``kills`` chooses ``kill_schedule``."""
+    """``per_s`` records a second in all, a third of them from our own producer."""
 
     directory: Path
     seconds: float
     seed: int
     per_s: float = 1500.0
-    kills: bool = False
+    schedule: Callable[[int], Iterator[tuple[Plan, ...]]] = mixed_schedule
     only: tuple[str, ...] = ()
     """Kinds of faults to keep, all where empty: to look for one bug."""
     overrides: Mapping[str, str] = field(default_factory=dict)
@@ -52,7 +52,7 @@ class SoakConfig:
         return self.directory / "history.jsonl"
 
     def plans(self) -> Iterator[tuple[Plan, ...]]:
-        for together in kill_schedule(self.seed) if self.kills else schedule(self.seed):
+        for together in self.schedule(self.seed):
             kept = tuple(plan for plan in together if not self.only or plan.kind in self.only)
             if kept:
                 yield kept
@@ -175,7 +175,7 @@ async def _break_and_heal(
                 writers.start_soon(trio.to_thread.run_sync, writer.run, writing)
             writers.start_soon(write, "own-writer", cluster.bootstrap, TOPIC, config.per_s / 3, recorder, writing)
             with trio.move_on_after(config.seconds):
-                await faults.run(config.plans(), wait_for_isr=not config.kills)
+                await faults.run(config.plans(), wait_for_isr=config.schedule is not kill_schedule)
             recorder.fault("healed", "all faults are over", count=False)
             await faults.whole()
         finally:

@@ -96,8 +96,8 @@ class StockWriter:
                 "topic.metadata.refresh.fast.interval.ms": 100,
                 "partitioner": "murmur2_random",
                 "error_cb": self._on_error,
-                "log_level": 0,
-            }
+            },
+            logger=recorder.logger(name),
         )
 
     def _on_error(self, error: Any) -> None:
@@ -156,8 +156,9 @@ class StockMember:
                 "socket.timeout.ms": 10_000,
                 "reconnect.backoff.max.ms": 500,
                 "topic.metadata.refresh.interval.ms": 5_000,
-                "log_level": 0,
-            }
+                "debug": "cgrp,consumer",
+            },
+            logger=recorder.logger(name),
         )
         self._positions: dict[TopicPartition, int] = {}
 
