@@ -1,4 +1,4 @@
-"""TCP in memory: connections with delay, split, stall, reset, refusal and one-way cuts; never a reordered byte.
+"""TCP in memory: connections with delay, split, stall, reset, refusal, cuts and dead machines; never a reordered byte.
 
 ``SimFabric`` joins the machines; ``node(name)`` is one machine's ``Network``. Machines are reached by name;
 ``localhost`` and loopback addresses mean the machine itself. What a cut holds back arrives when it heals, as TCP's
@@ -22,6 +22,8 @@ from runtime.os_sockets import whole_range
 WINDOW_BYTES = 256 * 1024
 """A sender waits while this much is under way and not read."""
 FIRST_EPHEMERAL_PORT = 40_000
+UNREACHABLE_AFTER_S = 3.0
+"""How long a connection to a machine without power takes to fail."""
 _LOOPBACK = ("localhost", "127.0.0.1", "::1", "0.0.0.0", "")
 _BACKLOG = 1024
 
@@ -56,6 +58,7 @@ class _Pipe:
         "_segments",
         "changed",
         "ended_at",
+        "lost",
         "reset",
         "source",
         "target",
@@ -71,10 +74,13 @@ class _Pipe:
         self.under_way = 0
         self.ended_at: float | None = None
         self.reset = False
+        self.lost = False
+        """One of the two machines has no power: nothing arrives."""
         self.changed = _Signal()
 
     def _arrival(self) -> float:
-        self._last_arrival = max(self._last_arrival, trio.current_time() + self._fabric.delay_s())
+        delay_s = self._fabric.delay_s() + self._fabric.extra_delay_s(self.source, self.target)
+        self._last_arrival = max(self._last_arrival, trio.current_time() + delay_s)
         return self._last_arrival
 
     def write(self, data: bytes) -> None:
@@ -98,6 +104,8 @@ class _Pipe:
             return float("inf")
         if self.reset:
             return 0.0
+        if self.lost:
+            return float("inf")
         if self._segments:
             return self._segments[0][0]
         return float("inf") if self.ended_at is None else self.ended_at
@@ -177,12 +185,23 @@ class SimStream:
         if self._closed:
             return
         self._closed = True
+        if self.lost:
+            self.wake()
+            return
         self._outgoing.end()
         self._incoming.break_off()  # who sends to a closed socket is reset
 
     def wake(self) -> None:
         """Something about the network changed: look again."""
         self._incoming.changed.fire()
+
+    @property
+    def lost(self) -> bool:
+        return self._incoming.lost
+
+    def lose(self) -> None:
+        """The machine at one end has no power any more; the other end does not notice."""
+        self._incoming.lost = self._outgoing.lost = True
 
     def reset(self) -> None:
         """Both ends fail; what was under way is lost."""
@@ -232,15 +251,18 @@ class SimListener:
         self._closed = True
         self._network.forget(self)
         for stream in self._waiting:
-            stream.reset()
+            if not stream.lost:
+                stream.reset()
         self._changed.fire()
 
 
 class SimNetwork:
-    """One machine's ``Network``."""
+    """One machine's ``Network``, until its process or the machine dies: then every call fails."""
 
     def __init__(self, fabric: SimFabric, name: str) -> None:
         self.name = name
+        self.dead = False
+        self.without_power = False
         self.listeners: dict[int, SimListener] = {}
         self._fabric = fabric
         self._next_port = FIRST_EPHEMERAL_PORT
@@ -262,6 +284,7 @@ class SimNetwork:
         receive_buffer_bytes: int = -1,
     ) -> SimListener:
         await trio.lowlevel.checkpoint()
+        self._check_alive()
         if port == 0:
             port = self.free_port()
         if port in self.listeners:
@@ -270,18 +293,30 @@ class SimNetwork:
         self.listeners[port] = listener
         return listener
 
+    def _check_alive(self) -> None:
+        if self.dead:
+            raise _error(errno.ENETDOWN, self.name)
+
     async def connect(self, host: str, port: int) -> SimStream:
-        target = self._fabric.find(self.name if host in _LOOPBACK else host)
-        there = trio.current_time() + self._fabric.delay_s() + self._fabric.delay_s()
+        fabric = self._fabric
+        name = fabric.find(self.name if host in _LOOPBACK else host).name
+        extra_s = fabric.extra_delay_s(self.name, name) + fabric.extra_delay_s(name, self.name)
+        there = trio.current_time() + fabric.delay_s() + fabric.delay_s() + extra_s
         while True:
             await trio.sleep_until(there)
-            if not (self._fabric.is_cut(self.name, target.name) or self._fabric.is_cut(target.name, self.name)):
+            if not (fabric.is_cut(self.name, name) or fabric.is_cut(name, self.name)):
                 break
-            await self._fabric.changed.wait()
+            await fabric.changed.wait()
+        self._check_alive()
+        if fabric.find(name).without_power:
+            await trio.sleep(UNREACHABLE_AFTER_S)
+        target = fabric.find(name)
+        if target.without_power:
+            raise _error(errno.EHOSTUNREACH, f"{host}:{port}")
         listener = target.listeners.get(port)
-        if listener is None or not listener.open:
+        if listener is None or not listener.open or fabric.refuses(name):
             raise _error(errno.ECONNREFUSED, f"{host}:{port}")
-        return self._fabric.join(self, target, listener, host)
+        return fabric.join(self, target, listener, host)
 
 
 class SimFabric:
@@ -296,12 +331,18 @@ class SimFabric:
         self._rng = rng
         self._nodes: dict[str, SimNetwork] = {}
         self._cuts: dict[tuple[str, str], None] = {}
+        self._slow: dict[tuple[str, str], float] = {}
+        self._refusing: dict[str, None] = {}
         self._streams: list[SimStream] = []
 
     def node(self, name: str) -> SimNetwork:
-        """The machine called ``name``, made at the first call."""
-        if name not in self._nodes:
+        """The machine called ``name``, made at the first call. One that died is up again by this."""
+        node = self._nodes.get(name)
+        if node is None or node.dead:
             self._nodes[name] = SimNetwork(self, name)
+            for stream in self._streams:
+                if stream.lost and name in (stream.node, stream.peer_node):
+                    stream.reset()  # it knows nothing of them, and says so
         return self._nodes[name]
 
     def find(self, name: str) -> SimNetwork:
@@ -339,8 +380,29 @@ class SimFabric:
         self._wake()
 
     def heal_all(self) -> None:
+        """No cut, no slow line and no refusal any more."""
         self._cuts.clear()
+        self._slow.clear()
+        self._refusing.clear()
         self._wake()
+
+    def extra_delay_s(self, source: str, target: str) -> float:
+        return self._slow.get((source, target), 0.0)
+
+    def slow_down(self, source: str, target: str, extra_delay_s: float) -> None:
+        """What ``source`` sends to ``target`` from now on takes so much longer; 0 ends that."""
+        self._slow[source, target] = extra_delay_s
+
+    def refuses(self, name: str) -> bool:
+        return name in self._refusing
+
+    def refuse(self, name: str) -> None:
+        """The machine refuses new connections; those it has go on."""
+        self._refusing[name] = None
+
+    def accept(self, name: str) -> None:
+        """The end of ``refuse``."""
+        self._refusing.pop(name, None)
 
     def reset(self, one: str, other: str) -> None:
         """Every connection between two machines fails at both ends."""
@@ -350,11 +412,32 @@ class SimFabric:
 
     def crash(self, name: str) -> None:
         """A machine dies: its connections are reset, and it listens no more."""
-        for stream in self._streams:
-            if name in (stream.node, stream.peer_node):
-                stream.reset()
-        for listener in list(self.find(name).listeners.values()):
+        for stream in self._of(name):
+            stream.reset()
+        self._die(name)
+
+    def kill(self, name: str) -> None:
+        """The machine's process ends as by SIGKILL: what it sent arrives, then its connections end."""
+        for stream in self._of(name):
+            if stream.node == name:
+                stream.close()
+        self._die(name)
+
+    def power_off(self, name: str) -> None:
+        """The machine vanishes: nobody is told anything. ``node`` switches it on again."""
+        for stream in self._of(name):
+            stream.lose()
+        self._die(name).without_power = True
+
+    def _of(self, name: str) -> list[SimStream]:
+        return [stream for stream in self._streams if name in (stream.node, stream.peer_node)]
+
+    def _die(self, name: str) -> SimNetwork:
+        node = self.find(name)
+        node.dead = True
+        for listener in list(node.listeners.values()):
             listener.close()
+        return node
 
     def _wake(self) -> None:
         self.changed.fire()

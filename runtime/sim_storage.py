@@ -60,7 +60,10 @@ class _Inode:
 
 
 class SimDisk:
-    """One machine's disk. ``capacity_bytes`` bounds the sum of all files; ``write_errno`` makes every write fail."""
+    """One machine's disk. ``capacity_bytes`` bounds the sum of all files.
+
+    ``write_errno`` makes every write fail, and ``sync_errno`` every sync; what failed to sync stays unsynced.
+    """
 
     def __init__(
         self,
@@ -72,6 +75,7 @@ class SimDisk:
     ) -> None:
         self.capacity_bytes = capacity_bytes
         self.write_errno: int | None = None
+        self.sync_errno: int | None = None
         self.sync_delay_s = sync_delay_s
         self.clock = clock or SimClock()
         self.files: dict[str, _Inode] = {}
@@ -182,8 +186,11 @@ class SimFile:
     async def sync(self) -> None:
         inode = self._use()
         size = len(inode.content)
-        await trio.sleep(self._storage.disk.sync_delay_s())
+        disk = self._storage.disk
+        await trio.sleep(disk.sync_delay_s())
         self._storage.check_fence(self._path)
+        if disk.sync_errno is not None:
+            raise _os_error(disk.sync_errno, self._path)
         inode.synced(size)
 
     def close(self) -> None:

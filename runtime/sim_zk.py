@@ -43,20 +43,29 @@ class _Line:
         self._queue: deque[tuple[float, Callable[[], None]]] = deque()
         self._last_arrival = 0.0
         self._draining = False
+        self.held = False
+        """The receiver does not run: what arrives waits for it."""
 
     def send(self, callback: Callable[[], None]) -> None:
         self._last_arrival = max(self._last_arrival, trio.current_time() + self._delay_s())
         self._queue.append((self._last_arrival, callback))
+        self._start()
+
+    def _start(self) -> None:
         if not self._draining:
             self._draining = True
             trio.lowlevel.spawn_system_task(self._drain)
+
+    def release(self) -> None:
+        self.held = False
+        self._start()
 
     def cut(self) -> None:
         self._queue.clear()
 
     async def _drain(self) -> None:
         await trio.lowlevel.checkpoint()
-        while self._queue:
+        while self._queue and not self.held:
             arrival, callback = self._queue[0]
             if arrival > trio.current_time():
                 await trio.sleep_until(arrival)
@@ -270,6 +279,28 @@ class FakeSession:
         self._server.end_session(self._session_id)
         self.reconnect()
 
+    def freeze(self) -> None:
+        """The process is stopped: it hears nothing and sends no heartbeats, so its session ends by its timeout.
+
+        It does not know: until ``thaw`` and a little longer its state is what it was.
+        """
+        if self._closed or self._to_client.held:
+            return
+        self._to_client.held = True
+        if self._state is SessionState.CONNECTED:
+            trio.lowlevel.spawn_system_task(self._time_out_frozen, self._connection, self._session_id)
+
+    def thaw(self) -> None:
+        """The process goes on; if its session has ended it is told that after the time an answer takes."""
+        if not self._to_client.held:
+            return
+        if self._closed or self._state is not SessionState.CONNECTED or self._server.is_live(self._session_id):
+            self._to_client.release()
+            return
+        self._to_client.cut()
+        self._to_client.send(self._notice_expiry)
+        self._to_client.release()
+
     def lose_next_request(self) -> None:
         """The next write does not reach the server: the connection breaks first."""
         self._lose_next = _Loss.REQUEST
@@ -277,6 +308,10 @@ class FakeSession:
     def lose_next_answer(self) -> None:
         """The next write is applied, and the connection breaks before its answer."""
         self._lose_next = _Loss.ANSWER
+
+    def lose_nothing(self) -> None:
+        """The end of ``lose_next_request`` and ``lose_next_answer``, if no write has come."""
+        self._lose_next = None
 
     def close(self) -> None:
         """The client says goodbye: the session ends at once. No callback is called any more."""
@@ -324,6 +359,15 @@ class FakeSession:
         if self._connection == connection:
             self._server.end_session(session_id)
 
+    async def _time_out_frozen(self, connection: int, session_id: int) -> None:
+        await trio.sleep(self._timeout_s)
+        if self._connection == connection and self._to_client.held:
+            self._server.end_session(session_id)
+
+    def _notice_expiry(self) -> None:
+        self.disconnect()
+        self.reconnect()
+
     async def _connect_anew(self) -> None:
         await trio.lowlevel.checkpoint()
         if self._closed or self._state is not SessionState.LOST:
@@ -349,6 +393,8 @@ class FakeSession:
             lost, self._lose_next = (self._lose_next, None) if write else (None, self._lose_next)
             if lost is _Loss.REQUEST:
                 return self.disconnect()
+            if not self._server.is_live(self._session_id):
+                return None  # a frozen process has yet to hear that its session is gone
             try:
                 result, error = apply(), None
             except ZkError as caught:

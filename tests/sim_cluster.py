@@ -7,6 +7,8 @@ from __future__ import annotations
 
 import hashlib
 import random
+from collections.abc import Awaitable, Callable
+from contextlib import suppress
 from functools import partial
 from typing import Any
 
@@ -16,9 +18,10 @@ from broker.config import BrokerConfig
 from broker.process import run as run_broker
 from controller.config import ControllerConfig
 from controller.process import run as run_controller
-from runtime.env import Env
+from runtime.env import Env, SessionState
 from runtime.sim_clock import SimClock
 from runtime.sim_network import SimFabric
+from runtime.sim_scheduler import SimTasks
 from runtime.sim_storage import SimDisk, SimStorage
 from runtime.sim_zk import FakeSession, FakeZk
 from zk_schemas import paths
@@ -32,10 +35,13 @@ START_LIMIT_S = 120.0
 class SimProcess:
     """A controller or a broker that runs."""
 
-    def __init__(self, name: str, session: FakeSession, storage: SimStorage | None = None) -> None:
+    def __init__(self, name: str, config: Any, session: FakeSession, storage: SimStorage | None = None) -> None:
         self.name = name
+        self.config = config
         self.session = session
         self.storage = storage
+        self.dead = False
+        self.tasks = SimTasks()
         self.scope = trio.CancelScope()
         self.ready = trio.Event()
         self.ended = trio.Event()
@@ -51,6 +57,7 @@ class SimCluster:
         self.fabric = SimFabric(self.rng, delay_s=partial(self.rng.uniform, 0, 0.005), split_probability=0.2)
         self.disks: dict[str, SimDisk] = {}
         self.running: dict[str, SimProcess] = {}
+        self.clients: dict[str, SimTasks] = {}
         self._nursery = nursery
         self._trace = hashlib.sha256()
 
@@ -58,7 +65,7 @@ class SimCluster:
 
     def happened(self, *what: object) -> None:
         """Add an event, and the virtual time of it, to the trace."""
-        self._trace.update(repr((self.clock.now_ms(), *what)).encode())
+        self._trace.update(repr((trio.current_time(), *what)).encode())
 
     def trace(self) -> str:
         """A hash of all events so far and of every byte on the disks."""
@@ -79,6 +86,14 @@ class SimCluster:
         """What a client on a machine of its own runs on."""
         return Env(self.clock, self.fabric.node(name), random.Random(self.rng.getrandbits(64)))
 
+    async def run_client(self, name: str, async_fn: Callable[..., Awaitable[Any]], *arguments: Any) -> None:
+        """``async_fn`` as a process of its own, which ``pause`` can stop."""
+        self.clients[name] = SimTasks()
+        try:
+            await self.clients[name].run(async_fn, *arguments)
+        finally:
+            del self.clients[name]
+
     async def start_controller(self, controller_id: int) -> None:
         """Return once its listener is bound."""
         name = f"controller{controller_id}"
@@ -89,7 +104,7 @@ class SimCluster:
                 "zookeeper.connect": "simulated",
             }
         )
-        process = SimProcess(name, self.zk.session(SESSION_TIMEOUT_MS))
+        process = SimProcess(name, config, self.zk.session(SESSION_TIMEOUT_MS))
         env = Env(self.clock, self.fabric.node(name), random.Random(self.rng.getrandbits(64)), zk=process.session)
         await self._start(process, run_controller, config, env)
 
@@ -103,14 +118,13 @@ class SimCluster:
             "listeners": f"PLAINTEXT://{name}:{BROKER_PORT}",
             "log.dirs": "/logs",
             "log.flush": "ack",
-            "controlled.shutdown.enable": "false",  # with one replica of each partition there is nobody to hand over to
             **{key.replace("_", "."): value for key, value in keys.items()},
         }
         config = BrokerConfig.from_given({key: str(value) for key, value in given.items()})
         if name not in self.disks:
             self.disks[name] = SimDisk(self.rng, clock=self.clock, sync_delay_s=partial(self.rng.uniform, 0, 0.01))
         storage = self.disks[name].mount()
-        process = SimProcess(name, self.zk.session(SESSION_TIMEOUT_MS), storage)
+        process = SimProcess(name, config, self.zk.session(SESSION_TIMEOUT_MS), storage)
         rng = random.Random(self.rng.getrandbits(64))
         env = Env(self.clock, self.fabric.node(name), rng, storage, process.session)
         await self._start(process, run_broker, config, env)
@@ -122,7 +136,10 @@ class SimCluster:
         async def live() -> None:
             try:
                 with process.scope:
-                    await run(config, env, on_ready=on_ready)
+                    await process.tasks.run(partial(run, config, env, on_ready=on_ready))
+            except Exception:
+                if not process.dead:
+                    raise
             finally:
                 process.ended.set()
 
@@ -133,28 +150,94 @@ class SimCluster:
             await process.ready.wait()
         self.happened("ready", process.name)
 
-    async def crash(self, name: str) -> None:
-        """The machine loses its power. What the process did not sync is gone; its session ends by its timeout."""
+    # ------------------------------------------------------------ how processes end and stand still
+
+    async def crash(self, name: str, *, silent: bool = False) -> None:
+        """The machine loses its power. What the process did not sync is gone; its session ends by its timeout.
+
+        With ``silent`` its peers are not told: to them their connections stand still until it has power again.
+        """
         process = self.running.pop(name)
         self.happened("crash", name)
         if process.storage is not None:
             self.disks[name].crash(process.storage)
-        process.scope.cancel()
-        self.fabric.crash(name)
+        if silent:
+            self.fabric.power_off(name)
+        else:
+            self.fabric.crash(name)
+        await self._bury(process)
+
+    async def kill(self, name: str) -> None:
+        """The process ends as by SIGKILL: its page cache survives, its session ends by its timeout."""
+        process = self.running.pop(name)
+        self.happened("kill", name)
+        if process.storage is not None:
+            self.disks[name].kill(process.storage)
+        self.fabric.kill(name)
+        await self._bury(process)
+
+    async def _bury(self, process: SimProcess) -> None:
+        """Storage and network are fenced: what the process still does on its way out reaches nobody."""
+        process.dead = True
+        if process.storage is not None:
+            process.config.values["controlled.shutdown.enable"] = False  # it asks nobody to take over
         process.session.crash()
+        process.tasks.resume()
+        process.scope.cancel()
         await process.ended.wait()
+
+    async def end(self) -> None:
+        """Everything stops at once; nothing is to be found out any more."""
+        for name in sorted(self.running):
+            await self.kill(name)
+
+    async def stop(self, name: str) -> None:
+        """The process is asked to end, as by SIGTERM, and does so in its own time."""
+        process = self.running[name]
+        self.happened("stop", name)
+        process.scope.cancel()
+        await process.ended.wait()
+        del self.running[name]
+        process.session.close()
+        self.fabric.kill(name)
+
+    def pause(self, name: str) -> None:
+        """A process, or a client, stands still as by SIGSTOP; the time goes on, also that of its session."""
+        self.happened("pause", name)
+        self._tasks(name).stop()
+        if name in self.running:
+            self.running[name].session.freeze()
+
+    def resume(self, name: str) -> None:
+        """The end of ``pause``; of a process that has ended meanwhile there is nothing to resume."""
+        self.happened("resume", name)
+        with suppress(KeyError):
+            self._tasks(name).resume()
+        if name in self.running:
+            self.running[name].session.thaw()
+
+    def _tasks(self, name: str) -> SimTasks:
+        return self.running[name].tasks if name in self.running else self.clients[name]
+
+    # ------------------------------------------------------------ ZooKeeper
 
     def expire(self, name: str) -> None:
         """The process loses its ZooKeeper session, and gets a new one."""
         self.happened("expire", name)
         self.running[name].session.expire()
 
+    def reconnect(self, name: str) -> None:
+        """Have a process find ZooKeeper again that lost its connection."""
+        process = self.running.get(name)
+        if process is not None and process.session.state is SessionState.SUSPENDED:
+            process.session.reconnect()
+
     async def active_controller(self) -> str:
         """The machine of the controller in office, waited for."""
         while True:
             for name in sorted(self.running):
                 process = self.running[name]
-                found = await process.session.exists(paths.CONTROLLER) if process.storage is None else None
+                found = self.zk.tree.find(paths.CONTROLLER) if process.storage is None else None
                 if found is not None and found.ephemeral_owner == process.session.session_id:
                     return name
             await trio.sleep(0.1)  # pause: virtual time

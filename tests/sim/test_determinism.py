@@ -14,7 +14,7 @@ import trio.testing
 
 from runtime.sim_clock import EPOCH_MS, SimClock
 from runtime.sim_network import SimFabric, SimNetwork
-from runtime.sim_scheduler import SchedulerChangedError, run_deterministic
+from runtime.sim_scheduler import SchedulerChangedError, SimTasks, run_deterministic
 from runtime.sim_zk import FakeZk
 
 PORT = 9092
@@ -104,6 +104,34 @@ def test_time_is_virtual_and_starts_at_a_fixed_moment() -> None:
         return before, clock.now_ms()
 
     assert run_deterministic(0, sleep_for_a_day) == (EPOCH_MS + 7, EPOCH_MS + 7 + 86_400_000)
+
+
+def test_a_stopped_process_does_nothing_until_it_goes_on() -> None:
+    async def scenario() -> list[tuple[str, float]]:
+        done: list[tuple[str, float]] = []
+
+        async def tick(name: str) -> None:
+            for _ in range(4):
+                await trio.sleep(1)  # pause: virtual time
+                done.append((name, trio.current_time()))
+
+        async def live(name: str) -> None:
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(tick, name)
+
+        frozen, free = SimTasks(), SimTasks()
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(frozen.run, live, "frozen")
+            nursery.start_soon(free.run, live, "free")
+            await trio.sleep(1.5)  # pause: virtual time
+            frozen.stop()
+            await trio.sleep(2)  # pause: virtual time
+            frozen.resume()
+        return done
+
+    done = run_deterministic(0, scenario)
+    assert [at for name, at in done if name == "free"] == [1, 2, 3, 4]
+    assert [at for name, at in done if name == "frozen"] == [1, 3.5, 4.5, 5.5]
 
 
 def test_the_scheduler_is_left_as_it_was() -> None:

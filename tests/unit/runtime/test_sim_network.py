@@ -129,3 +129,83 @@ def test_loopback_means_the_machine_itself() -> None:
             await fabric.node("client").connect("elsewhere", PORT)
 
     simulate(scenario)
+
+
+def test_what_a_killed_process_sent_arrives_and_then_its_connections_end() -> None:
+    async def scenario(fabric: SimFabric) -> None:
+        client, server = await connected(fabric)
+        await server.send([b"last words"])
+        fabric.kill("server")
+        assert await receive(client) == b"last words"
+        assert await receive(client) == b""
+        with pytest.raises(OSError):
+            await client.send([b"x"])
+        with pytest.raises(OSError, match="refused"):
+            await fabric.node("client").connect("server", PORT)
+
+    simulate(scenario)
+
+
+def test_a_process_that_is_dead_reaches_nobody_and_its_successor_does() -> None:
+    async def scenario(fabric: SimFabric) -> None:
+        await connected(fabric)
+        ghost = fabric.node("client")
+        fabric.kill("client")
+        with pytest.raises(OSError):
+            await ghost.connect("server", PORT)
+        with pytest.raises(OSError):
+            await ghost.listen("", PORT)
+        await fabric.node("client").connect("server", PORT)
+
+    simulate(scenario)
+
+
+def test_nobody_notices_a_machine_without_power_until_it_has_power_again() -> None:
+    async def scenario(fabric: SimFabric) -> None:
+        client, server = await connected(fabric)
+        await server.send([b"never seen"])
+        fabric.power_off("server")
+        server.close()  # the process goes down with its machine
+        await client.send([b"into the void"])
+        with trio.move_on_after(1000) as waited:
+            await receive(client)
+        assert waited.cancelled_caught
+        with pytest.raises(OSError, match="No route"):
+            await fabric.node("client").connect("server", PORT)
+        fabric.node("server")
+        with pytest.raises(OSError, match="reset"):
+            await receive(client)
+
+    simulate(scenario)
+
+
+def test_a_machine_refuses_new_connections_only() -> None:
+    async def scenario(fabric: SimFabric) -> None:
+        client, server = await connected(fabric)
+        fabric.refuse("server")
+        with pytest.raises(OSError, match="refused"):
+            await fabric.node("client").connect("server", PORT)
+        await client.send([b"x"])
+        assert await receive(server) == b"x"
+        fabric.accept("server")
+        await fabric.node("client").connect("server", PORT)
+
+    simulate(scenario)
+
+
+def test_one_direction_is_slow() -> None:
+    async def scenario(fabric: SimFabric) -> None:
+        client, server = await connected(fabric)
+        fabric.slow_down("client", "server", 2)
+        for sender, receiver, took_s in ((client, server, 2.01), (server, client, 0.01)):
+            start = trio.current_time()
+            await sender.send([b"x"])
+            await receive(receiver)
+            assert trio.current_time() - start == pytest.approx(took_s)  # pause: virtual time
+        fabric.heal_all()
+        start = trio.current_time()
+        await client.send([b"x"])
+        await receive(server)
+        assert trio.current_time() - start == pytest.approx(0.01)
+
+    simulate(scenario)

@@ -132,3 +132,24 @@ def test_what_is_appended_while_a_sync_runs_is_not_synced_by_it() -> None:
         assert content.startswith(b"a" * 10)
         lost += len(content) < 20
     assert lost > 0
+
+
+def test_what_failed_to_sync_is_lost_in_a_crash() -> None:
+    for seed in SEEDS:
+        disk = SimDisk(random.Random(seed), clock=StoppedClock())
+        storage = disk.mount()
+
+        async def scenario(disk: SimDisk = disk, storage: SimStorage = storage) -> None:
+            file = storage.open("/f", create=True)
+            file.append(b"a" * 10)
+            await file.sync()
+            file.append(b"b" * 1000)
+            disk.sync_errno = errno.EIO
+            with pytest.raises(OSError, match="/f"):
+                await file.sync()
+
+        trio.run(scenario)
+        disk.crash(storage)
+        if len(disk.mount().read_bytes("/f")) < 1010:
+            return
+    raise AssertionError("no crash lost anything")

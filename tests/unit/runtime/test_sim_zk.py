@@ -147,3 +147,54 @@ def test_delays_never_reorder_what_one_session_does() -> None:
         assert (await session.get("/a")).data == b"%d" % started[-1]
 
     simulate(scenario)
+
+
+def test_a_frozen_process_loses_its_session_and_hears_of_it_when_it_goes_on() -> None:
+    async def scenario() -> None:
+        zk = FakeZk(delay_s=lambda: 0.01)
+        session, other = zk.session(TIMEOUT_MS), zk.session(TIMEOUT_MS)
+        await session.create("/e", b"", ephemeral=True)
+        first, states = session.session_id, recorded(session)
+        session.freeze()
+        await trio.sleep(0.9 * TIMEOUT_MS / 1000)  # pause: virtual time
+        assert await other.exists("/e") is not None
+        await trio.sleep(0.2 * TIMEOUT_MS / 1000)  # virtual time: past the timeout
+        assert await other.exists("/e") is None
+        assert (session.state, states) == (SessionState.CONNECTED, [])
+        session.thaw()
+        with pytest.raises(ZkConnectionError):
+            await session.create("/by-a-zombie", b"")
+        assert await other.exists("/by-a-zombie") is None
+        await trio.sleep(1)  # pause: virtual time
+        assert states == [SessionState.SUSPENDED, SessionState.LOST, SessionState.CONNECTED]
+        assert session.session_id != first
+
+    simulate(scenario)
+
+
+def test_a_short_freeze_only_delays_what_the_process_hears() -> None:
+    async def scenario() -> None:
+        zk = FakeZk(delay_s=lambda: 0.01)
+        session, other = zk.session(TIMEOUT_MS), zk.session(TIMEOUT_MS)
+        fired: list[str] = []
+        await session.exists("/a", lambda: fired.append("a"))
+        session.freeze()
+        await other.create("/a", b"")
+        await trio.sleep(1)  # pause: virtual time
+        assert fired == []
+        session.thaw()
+        await trio.sleep(2 * TIMEOUT_MS / 1000)  # virtual time: the timeout no longer counts
+        assert (fired, session.state) == (["a"], SessionState.CONNECTED)
+
+    simulate(scenario)
+
+
+def test_a_loss_that_found_no_write_is_called_off() -> None:
+    async def scenario() -> None:
+        session = FakeZk().session()
+        session.lose_next_answer()
+        session.lose_nothing()
+        await session.create("/a", b"")
+        assert session.state is SessionState.CONNECTED
+
+    simulate(scenario)

@@ -1,0 +1,282 @@
+"""The trouble a simulated cluster goes through: seeded, one fault after the other, some at the same time.
+
+Which faults a cluster must survive without losing an acknowledged record, with three replicas and
+``min.insync.replicas`` 2:
+
+- ``log.flush=ack``: every one of them, in any number and at the same time. What was acknowledged is on the disk of
+  every member of the ISR, and nobody outside of the ISR is elected.
+- ``log.flush=os``: the same, but a machine loses its power only while every replica is in sync, and until every
+  replica is in sync again nothing else happens. What was acknowledged is then in the page cache of the two others,
+  which are in the ISR. (Were one of them out of the ISR, the machine without power could be the last in it, and be
+  elected without its tail.)
+"""
+
+from __future__ import annotations
+
+import errno
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass, field
+
+import trio
+
+from tests.history.events import Fault
+from tests.sim.recording import Recorder, now_ms
+from tests.sim_cluster import SESSION_TIMEOUT_MS, SimCluster
+from zk_schemas import paths
+from zk_schemas.partition_state import PartitionState
+from zk_schemas.topic import TopicZnode
+
+BROKERS = (1, 2, 3)
+CONTROLLERS = (1000, 1001)
+MOST_AT_ONCE = 2
+WHOLE_LIMIT_S = 60.0
+
+
+@dataclass
+class Faults:
+    """``run`` makes trouble until ``stop`` is set, then ends what still goes on and leaves a cluster that can heal."""
+
+    cluster: SimCluster
+    recorder: Recorder
+    flush: str
+    start_broker: Callable[[int], Awaitable[None]]
+    clients: tuple[str, ...] = ()
+    kinds: tuple[str, ...] = ()
+    """Empty: all."""
+    stop: trio.Event = field(default_factory=trio.Event)
+    _troubled: dict[str, None] = field(default_factory=dict)
+    """Machines that have a fault at the moment."""
+
+    async def run(self) -> None:
+        rng = self.cluster.rng
+        kinds = self.kinds or tuple(sorted(_FAULTS))
+        async with trio.open_nursery() as nursery:
+            while not self.stop.is_set():
+                await self._pause(rng.uniform(0.2, 4))
+                kind = rng.choice(kinds)
+                if self.stop.is_set() or len(self._troubled) >= MOST_AT_ONCE:
+                    continue
+                if kind == "power" and self.flush == "os":
+                    await self._power_alone()
+                    continue
+                machine = rng.choice([f"broker{broker}" for broker in BROKERS])
+                if kind.startswith("controller"):
+                    machine = await self.cluster.active_controller()
+                if machine not in self._troubled:
+                    self._troubled[machine] = None
+                    nursery.start_soon(self._one, kind, machine)
+        for broker in BROKERS:
+            disk = self.cluster.disks[f"broker{broker}"]
+            disk.write_errno = disk.sync_errno = None
+        self.cluster.fabric.heal_all()
+
+    async def _one(self, kind: str, machine: str) -> None:
+        self._note(kind, machine)
+        await _FAULTS[kind](self, machine)
+        self._note(f"{kind} is over", machine)
+        del self._troubled[machine]
+
+    def _note(self, kind: str, what: str) -> None:
+        self.recorder.add(Fault(now_ms(), kind, what))
+
+    async def _pause(self, seconds: float) -> None:
+        """Until the time is over or the trouble is to end."""
+        with trio.move_on_after(seconds):
+            await self.stop.wait()
+
+    async def _restart(self, machine: str) -> None:
+        if machine.startswith("broker"):
+            await self.start_broker(int(machine.removeprefix("broker")))
+        else:
+            await self.cluster.start_controller(int(machine.removeprefix("controller")))
+
+    async def _power_alone(self) -> None:
+        """The power failure of ``log.flush=os``: before and until after it, every replica is in sync."""
+        while self._troubled:
+            await trio.sleep(0.1)  # polls: the other faults are over
+        machine = f"broker{self.cluster.rng.choice(BROKERS)}"
+        if not await wait_until_whole(self.cluster, WHOLE_LIMIT_S):
+            return
+        self._troubled[machine] = None
+        await self._one("power", machine)
+        await wait_until_whole(self.cluster, WHOLE_LIMIT_S)
+
+    # ------------------------------------------------------------ processes and machines
+
+    async def power(self, machine: str) -> None:
+        silent = self.cluster.rng.random() < 0.5
+        await self.cluster.crash(machine, silent=silent)
+        await self._pause(self.cluster.rng.uniform(0, 12))
+        await self._restart(machine)
+
+    async def kill(self, machine: str) -> None:
+        await self.cluster.kill(machine)
+        await self._pause(self.cluster.rng.uniform(0, 12))
+        await self._restart(machine)
+
+    async def restart(self, machine: str) -> None:
+        await self.cluster.stop(machine)
+        await self._pause(self.cluster.rng.uniform(0, 3))
+        await self._restart(machine)
+
+    async def freeze(self, machine: str) -> None:
+        self.cluster.pause(machine)
+        await self._pause(self.cluster.rng.uniform(0.1, 2.5) * SESSION_TIMEOUT_MS / 1000)
+        self.cluster.resume(machine)
+
+    async def freeze_client(self, machine: str) -> None:
+        client = self.cluster.rng.choice(self.clients)
+        if client in self.cluster.clients and not self.cluster.clients[client].stopped:
+            self.cluster.pause(client)
+            await self._pause(self.cluster.rng.uniform(0.1, 15))
+            self.cluster.resume(client)
+
+    # ------------------------------------------------------------ ZooKeeper
+
+    async def session(self, machine: str) -> None:
+        self.cluster.expire(machine)
+
+    async def suspended(self, machine: str) -> None:
+        self.cluster.running[machine].session.disconnect()
+        await self._pause(self.cluster.rng.uniform(0, 1.5) * SESSION_TIMEOUT_MS / 1000)
+        self.cluster.reconnect(machine)
+
+    async def unknown_write(self, machine: str) -> None:
+        session = self.cluster.running[machine].session
+        if self.cluster.rng.random() < 0.5:
+            session.lose_next_answer()
+        else:
+            session.lose_next_request()
+        for _ in range(10):
+            await self._pause(0.5)
+            self.cluster.reconnect(machine)
+        session.lose_nothing()
+        self.cluster.reconnect(machine)
+
+    async def zookeeper(self, machine: str) -> None:
+        self.cluster.zk.stop()
+        await self._pause(self.cluster.rng.uniform(0, 10))
+        self.cluster.zk.start()
+
+    # ------------------------------------------------------------ network
+
+    def _somebody_else(self, machine: str) -> str:
+        others = [*(f"broker{broker}" for broker in BROKERS), *(f"controller{id}" for id in CONTROLLERS), *self.clients]
+        return self.cluster.rng.choice([other for other in others if other != machine])
+
+    async def cut(self, machine: str) -> None:
+        """One way or both; the ends are any two machines."""
+        other, fabric = self._somebody_else(machine), self.cluster.fabric
+        ways = [(machine, other), (other, machine)]
+        if self.cluster.rng.random() < 0.6:
+            ways.pop(self.cluster.rng.randrange(2))
+        for source, target in ways:
+            self._note("cut", f"{source} to {target}")
+            fabric.cut(source, target)
+        await self._pause(self.cluster.rng.uniform(0, 15))
+        for source, target in ways:
+            fabric.heal(source, target)
+
+    async def isolate(self, machine: str) -> None:
+        """Cut off from everybody but ZooKeeper."""
+        others = [*(f"broker{broker}" for broker in BROKERS), *(f"controller{id}" for id in CONTROLLERS), *self.clients]
+        ways = [way for other in others if other != machine for way in ((machine, other), (other, machine))]
+        for source, target in ways:
+            self.cluster.fabric.cut(source, target)
+        await self._pause(self.cluster.rng.uniform(0, 15))
+        for source, target in ways:
+            self.cluster.fabric.heal(source, target)
+
+    async def reset(self, machine: str) -> None:
+        self.cluster.fabric.reset(machine, self._somebody_else(machine))
+
+    async def refuse(self, machine: str) -> None:
+        other = self._somebody_else(machine)
+        self.cluster.fabric.refuse(machine)
+        self.cluster.fabric.reset(machine, other)
+        await self._pause(self.cluster.rng.uniform(0, 5))
+        self.cluster.fabric.accept(machine)
+
+    async def slow(self, machine: str) -> None:
+        other = self._somebody_else(machine)
+        self.cluster.fabric.slow_down(machine, other, self.cluster.rng.uniform(0, 2))
+        await self._pause(self.cluster.rng.uniform(0, 10))
+        self.cluster.fabric.slow_down(machine, other, 0)
+
+    # ------------------------------------------------------------ disks
+
+    async def disk_full(self, machine: str) -> None:
+        disk = self.cluster.disks[machine]
+        disk.write_errno = errno.ENOSPC
+        await self._pause(self.cluster.rng.uniform(0, 5))
+        disk.write_errno = None
+
+    async def sync_fails(self, machine: str) -> None:
+        """What could not be synced is taken by nobody any more until an operator starts the process again."""
+        disk = self.cluster.disks[machine]
+        disk.sync_errno = errno.EIO
+        await self._pause(self.cluster.rng.uniform(0, 3))
+        disk.sync_errno = None
+        await self.cluster.kill(machine)
+        await self._restart(machine)
+
+
+_FAULTS: dict[str, Callable[[Faults, str], Awaitable[None]]] = {
+    "power": Faults.power,
+    "kill": Faults.kill,
+    "restart": Faults.restart,
+    "freeze": Faults.freeze,
+    "freeze client": Faults.freeze_client,
+    "session": Faults.session,
+    "suspended": Faults.suspended,
+    "unknown write": Faults.unknown_write,
+    "zookeeper": Faults.zookeeper,
+    "cut": Faults.cut,
+    "isolate": Faults.isolate,
+    "reset": Faults.reset,
+    "refuse": Faults.refuse,
+    "slow": Faults.slow,
+    "disk full": Faults.disk_full,
+    "sync fails": Faults.sync_fails,
+    "controller kill": Faults.kill,
+    "controller freeze": Faults.freeze,
+    "controller session": Faults.session,
+    "controller unknown write": Faults.unknown_write,
+    "controller suspended": Faults.suspended,
+}
+
+
+# ---------------------------------------------------------------- the state of the cluster, as ZooKeeper has it
+
+
+def partition_states(cluster: SimCluster) -> dict[str, tuple[PartitionState, list[int]]]:
+    """``{partition: (its state, its replicas)}`` of every partition; one without a state is left out."""
+    found = {}
+    tree = cluster.zk.tree
+    for topic in tree.children(paths.TOPICS):
+        path = TopicZnode.path(topic)
+        for index, replicas in TopicZnode.decode(path, tree.read(path).data).partitions.items():
+            state = tree.find(PartitionState.path(topic, index))
+            if state is not None:
+                decoded = PartitionState.decode(PartitionState.path(topic, index), state.data)
+                found[f"{topic}-{index}"] = (decoded, replicas)
+    return found
+
+
+def missing_replicas(cluster: SimCluster) -> dict[str, list[int]]:
+    """The replicas that are not in sync; all of a partition without a leader."""
+    missing = {}
+    for name, (state, replicas) in partition_states(cluster).items():
+        out = [replica for replica in replicas if replica not in state.isr or state.leader < 0]
+        if out and not name.startswith("churn"):
+            missing[name] = out
+    return missing
+
+
+async def wait_until_whole(cluster: SimCluster, limit_s: float) -> bool:
+    """Wait until every replica is in sync; whether that came."""
+    with trio.move_on_after(limit_s):
+        while len(cluster.running) < len(BROKERS) + len(CONTROLLERS) or missing_replicas(cluster):
+            await trio.sleep(0.2)  # polls: virtual time
+        return True
+    return False

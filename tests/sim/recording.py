@@ -1,0 +1,141 @@
+"""What happens in a simulated cluster, as a history: events as they come, and in the end the logs of every replica."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import trio
+
+from broker.log.batch_reader import BatchReader
+from client.consumer import Consumer
+from client.coordinator_link import OffsetAndMetadata
+from client.errors import CommitFailedError, KafkaError
+from protocol.records import RecordBatch
+from protocol.types import TopicPartition
+from runtime.sim_storage import SimDisk, SimStorage
+from tests.history.events import (
+    Committed,
+    Event,
+    OffsetFetched,
+    Outcome,
+    Replica,
+    StoredBatch,
+    encode_event,
+)
+from tests.sim_cluster import SimCluster
+
+LOG_DIR = "/logs"
+
+
+def now_ms() -> float:
+    return trio.current_time() * 1000
+
+
+class Recorder:
+    """The history of one run. Every event also goes into the cluster's trace."""
+
+    def __init__(self, cluster: SimCluster) -> None:
+        self._cluster = cluster
+        self.events: list[Event] = []
+        self.finished: dict[TopicPartition, int] = {}
+        """The offset after the last record the group was delivered."""
+
+    def add(self, event: Event) -> None:
+        self.events.append(event)
+        self._cluster.happened(encode_event(event))
+
+    def spy_on(self, consumer: Consumer, member: str) -> None:
+        """Record every commit and every look at committed offsets of a member, those in the background too."""
+        link = consumer._link
+        assert link is not None
+        commit, fetch = link.commit_offsets, link.fetch_offsets
+        group = link.group_id
+
+        async def commit_offsets(
+            offsets: Mapping[TopicPartition, OffsetAndMetadata], timeout_ms: float, **of_member: Any
+        ) -> None:
+            asked_ms, outcome = now_ms(), "unknown"
+            try:
+                await commit(offsets, timeout_ms, **of_member)
+                outcome = "ok"
+            except CommitFailedError:
+                outcome = "refused"
+                raise
+            finally:
+                generation = of_member.get("generation_id", -1)
+                for tp, offset in offsets.items():
+                    self.add(
+                        Committed(now_ms(), group, member, generation, tp, offset.offset, _outcome(outcome), asked_ms)
+                    )
+
+        async def fetch_offsets(partitions: Any, timeout_ms: float, **options: Any) -> Any:
+            asked_ms = now_ms()
+            wanted = list(partitions)
+            found = await fetch(wanted, timeout_ms, **options)
+            for tp in wanted:
+                offset = found[tp].offset if tp in found else -1
+                self.add(OffsetFetched(now_ms(), group, tp, offset, asked_ms))
+            return found
+
+        link.commit_offsets = commit_offsets  # type: ignore[method-assign]
+        link.fetch_offsets = fetch_offsets  # type: ignore[method-assign]
+
+
+def _outcome(text: str) -> Outcome:
+    assert text in ("ok", "refused", "unknown")
+    return text  # type: ignore[return-value]
+
+
+def raised_outcome(error: KafkaError) -> Outcome:
+    """What a failed send means for the record: a client's deadline says nothing."""
+    return "unknown"
+
+
+# ---------------------------------------------------------------- replicas
+
+
+def stored_batches(storage: SimStorage, tp: TopicPartition) -> Iterator[RecordBatch]:
+    """Every batch in the log files of a replica, CRC checked."""
+    directory = f"{LOG_DIR}/{tp}"
+    if not storage.exists(directory):
+        return
+    for name in storage.listdir(directory):
+        if not name.endswith(".log"):
+            continue
+        path = f"{directory}/{name}"
+        size, position = storage.size(path), 0
+        reader = BatchReader(storage.open(path), size)
+        while position < size:
+            batch = reader.at(position)
+            yield batch
+            position += batch.length
+
+
+def log_end(disk: SimDisk, tp: TopicPartition) -> int:
+    return max((batch.next_offset for batch in stored_batches(disk.mount(), tp)), default=0)
+
+
+def replica_events(disk: SimDisk, broker: int, tp: TopicPartition, high_watermark: int) -> Iterator[Event]:
+    """The log of one replica as it is on disk."""
+    batches = list(stored_batches(disk.mount(), tp))
+    start = batches[0].base_offset if batches else 0
+    end = batches[-1].next_offset if batches else 0
+    yield Replica(now_ms(), broker, tp, start, end, min(high_watermark, end))
+    for batch in batches:
+        values: list[str | None] = [None] * (batch.last_offset_delta + 1)
+        for record in batch if not batch.is_control else ():
+            values[record.offset - batch.base_offset] = (record.value or b"").decode()
+        yield StoredBatch(
+            now_ms(),
+            broker,
+            tp,
+            batch.base_offset,
+            batch.partition_leader_epoch,
+            hashlib.sha256(bytes(batch.buffer[: batch.length])).hexdigest()[:16],
+            values,
+            batch.producer_id,
+            batch.producer_epoch,
+            batch.base_sequence,
+        )

@@ -1,0 +1,267 @@
+"""What a simulated cluster is used for: idempotent producers, a group that comes and goes, topics made and deleted."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass, field
+from functools import partial
+
+import trio
+
+from client import Consumer, NewTopic, Producer
+from client.accumulator import RecordHandle
+from client.admin import Admin
+from client.errors import KafkaError
+from protocol.errors import ErrorCode
+from protocol.generated.list_offsets import ListOffsetsPartition, ListOffsetsRequest, ListOffsetsTopic
+from protocol.types import TopicPartition
+from runtime.channel import Channel
+from tests.history.events import Acked, Assigned, NotWritten, Polled, Revoked, Sent, WatermarkSeen
+from tests.sim.recording import Recorder, now_ms
+from tests.sim_cluster import BROKER_PORT, SimCluster
+from zk_schemas import paths
+
+GROUP = "readers"
+_LIST_OFFSETS_VERSION = 6
+_LATEST = -1
+_PROBE_LIMIT_S = 2.0
+
+
+@dataclass(frozen=True, kw_only=True)
+class Load:
+    """How much is done, and with which patience."""
+
+    topic: str = "t"
+    partitions: int = 3
+    producers: tuple[str, ...] = ("left", "right")
+    members: tuple[str, ...] = ("one", "two")
+    records: int = 120
+    keys: int = 4
+    pause_s: float = 0.6
+    """The longest pause between two records of a producer."""
+    delivery_timeout_ms: int = 120_000
+    request_timeout_ms: int = 30_000
+
+    @property
+    def tps(self) -> list[TopicPartition]:
+        return [TopicPartition(self.topic, index) for index in range(self.partitions)]
+
+
+@dataclass
+class Workload:
+    """``produce_all`` returns when every record is acknowledged or given up; ``read`` reads until ``stop_reading``."""
+
+    cluster: SimCluster
+    recorder: Recorder
+    load: Load
+    read_up_to: dict[TopicPartition, int] = field(default_factory=dict)
+    """The offset after the last record delivered to any member."""
+    stop_reading: trio.Event = field(default_factory=trio.Event)
+    acknowledged: int = 0
+
+    # ------------------------------------------------------------ producers
+
+    async def produce_all(self) -> None:
+        async with trio.open_nursery() as nursery:
+            for name in self.load.producers:
+                nursery.start_soon(self.cluster.run_client, name, self._produce, name)
+
+    async def _produce(self, name: str) -> None:
+        cluster, load, add = self.cluster, self.load, self.recorder.add
+        async with (
+            Producer(
+                bootstrap_servers=cluster.bootstrap_servers,
+                env=cluster.client_env(name),
+                linger_ms=5,
+                request_timeout_ms=load.request_timeout_ms,
+                delivery_timeout_ms=load.delivery_timeout_ms,
+            ) as producer,
+            trio.open_nursery() as nursery,
+        ):
+            for number in range(load.records):
+                key, value = f"{name}-{number % load.keys}", f"{name}:{number}"
+                add(Sent(now_ms(), name, load.topic, key, value))
+                try:
+                    handle = await producer.send(load.topic, key=key.encode(), value=value.encode())
+                except KafkaError as error:
+                    add(NotWritten(now_ms(), name, value, "refused", str(error)))
+                else:
+                    nursery.start_soon(self._await_answer, name, value, handle)
+                if cluster.rng.random() < 0.7:  # else several records share a batch
+                    await trio.sleep(cluster.rng.uniform(0, load.pause_s))  # pause: virtual time
+
+    async def _await_answer(self, name: str, value: str, handle: RecordHandle) -> None:
+        try:
+            metadata = await handle
+        except KafkaError as error:
+            # A deadline that passed says nothing about the record, and what came before it may have been written.
+            self.recorder.add(NotWritten(now_ms(), name, value, "unknown", f"{error.code.name}: {error}"))
+            return
+        self.acknowledged += 1
+        tp = TopicPartition(metadata.topic, metadata.partition)
+        self.recorder.add(Acked(now_ms(), name, tp, metadata.offset, value))
+
+    # ------------------------------------------------------------ the group
+
+    async def read(self) -> None:
+        async with trio.open_nursery() as nursery:
+            for name in self.load.members:
+                nursery.start_soon(self.cluster.run_client, name, self._membership, name)
+
+    async def _membership(self, name: str) -> None:
+        """One member after the other on one machine, each for a while."""
+        life = 0
+        while not self.stop_reading.is_set():
+            life += 1
+            member = f"{name}.{life}"
+            ends_at = trio.current_time() + self.cluster.rng.uniform(5, 40)
+            try:
+                await self._be_member(name, member, lambda until=ends_at: trio.current_time() >= until)  # type: ignore[misc]
+            except KafkaError as error:
+                self.cluster.happened("member failed", member, str(error))
+                await trio.sleep(1)  # pause: virtual time
+
+    async def _be_member(self, machine: str, member: str, is_over: Callable[[], bool]) -> None:
+        cluster, rng = self.cluster, self.cluster.rng
+        by_hand = rng.random() < 0.5
+        async with Consumer(
+            bootstrap_servers=cluster.bootstrap_servers,
+            env=cluster.client_env(machine),
+            group_id=GROUP,
+            auto_offset_reset="earliest",
+            enable_auto_commit=not by_hand,
+            auto_commit_interval_ms=500,
+            session_timeout_ms=8000,
+            heartbeat_interval_ms=2000,
+            request_timeout_ms=self.load.request_timeout_ms,
+        ) as consumer:
+            self.recorder.spy_on(consumer, member)
+            consumer.subscribe([self.load.topic], listener=_Listener(self.recorder, consumer, member))
+            while not (self.stop_reading.is_set() or is_over()):
+                batches = await consumer.getmany(timeout_ms=200, max_records=rng.randint(1, 20))
+                for tp, records in batches.items():
+                    for record in records:
+                        value = (record.value or b"").decode()
+                        self.recorder.add(
+                            Polled(now_ms(), GROUP, member, tp, record.offset, value, _generation(consumer))
+                        )
+                        self.read_up_to[tp] = max(self.read_up_to.get(tp, 0), record.offset + 1)
+                if by_hand and batches and rng.random() < 0.5:
+                    try:
+                        await consumer.commit()
+                    except KafkaError as error:
+                        cluster.happened("not committed", member, str(error))
+
+    # ------------------------------------------------------------ watermarks and topics
+
+    async def look_at_watermarks(self) -> None:
+        """Ask every broker for the end of what it leads, as a consumer sees it, until cancelled."""
+        async with trio.open_nursery() as nursery:
+            for broker in (1, 2, 3):
+                nursery.start_soon(self._look_at, broker)
+
+    async def _look_at(self, broker: int) -> None:
+        while True:
+            await trio.sleep(self.cluster.rng.uniform(0.2, 1.5))  # pause: virtual time
+            with trio.move_on_after(_PROBE_LIMIT_S):
+                for tp, (offset, epoch, asked_ms) in (await self.listed_ends(broker)).items():
+                    self.recorder.add(WatermarkSeen(now_ms(), tp, broker, epoch, offset, asked_ms))
+
+    async def listed_ends(self, broker: int) -> dict[TopicPartition, tuple[int, int, float]]:
+        """``{partition: (end, leader epoch, when asked)}`` of what a broker leads; {} when it does not answer."""
+        network = self.cluster.fabric.node("prober")
+        topic = ListOffsetsTopic(
+            name=self.load.topic,
+            partitions=[
+                ListOffsetsPartition(partition_index=tp.partition, current_leader_epoch=-1, timestamp=_LATEST)
+                for tp in self.load.tps
+            ],
+        )
+        try:
+            async with Channel.open(network, f"broker{broker}", BROKER_PORT, "prober", timeout_s=1.0) as channel:
+                asked_ms = now_ms()
+                request = ListOffsetsRequest(replica_id=-1, topics=[topic])
+                answer = await channel.request(request, version=_LIST_OFFSETS_VERSION, timeout_s=_PROBE_LIMIT_S)
+        except (OSError, KafkaError):
+            return {}
+        return {
+            TopicPartition(found.name, each.partition_index): (each.offset, each.leader_epoch, asked_ms)
+            for found in answer.topics
+            for each in found.partitions
+            if each.error_code == ErrorCode.NONE
+        }
+
+    async def create_topic(self, replication_factor: int, min_insync_replicas: int) -> None:
+        cluster, load = self.cluster, self.load
+        async with Admin(bootstrap_servers=cluster.bootstrap_servers, env=cluster.client_env("admin")) as admin:
+            configs = {"min.insync.replicas": str(min_insync_replicas)}
+            await admin.create_topics([NewTopic(load.topic, load.partitions, replication_factor, configs)])
+
+    async def make_and_delete_topics(self, replication_factor: int) -> None:
+        """One topic, made, written to, deleted and made again: it shares nothing with its predecessor."""
+        await self.cluster.run_client("churn", partial(self._churn, replication_factor))
+
+    async def _churn(self, replication_factor: int) -> None:
+        cluster = self.cluster
+        for life in range(1000):
+            async with (
+                Admin(
+                    bootstrap_servers=cluster.bootstrap_servers,
+                    env=cluster.client_env("churn"),
+                    request_timeout_ms=5000,
+                ) as admin,
+                Producer(
+                    bootstrap_servers=cluster.bootstrap_servers,
+                    env=cluster.client_env("churn"),
+                    request_timeout_ms=5000,
+                    delivery_timeout_ms=10_000,
+                    max_block_ms=10_000,
+                ) as producer,
+            ):
+                wanted = NewTopic("churn", 1, replication_factor, {"min.insync.replicas": "2"})
+                await _insist(partial(admin.create_topics, [wanted]), ErrorCode.TOPIC_ALREADY_EXISTS)
+                try:
+                    metadata = await producer.send_and_wait("churn", value=f"churn {life}".encode())
+                except KafkaError:
+                    pass  # nothing is known of it
+                else:
+                    assert metadata.offset == 0, f"life {life} of the topic begins with what an earlier one left"
+                await trio.sleep(cluster.rng.uniform(0, 5))  # pause: virtual time
+                await _insist(partial(admin.delete_topics, ["churn"]), ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
+                while cluster.zk.tree.find(paths.topic("churn")) is not None:
+                    await trio.sleep(0.2)  # polls: the deletion goes on after it was answered
+
+
+async def _insist(ask: Callable[[], Awaitable[object]], done: ErrorCode) -> None:
+    """Ask until it was done, now or by a question whose answer was lost."""
+    while True:
+        try:
+            await ask()
+            return
+        except KafkaError as error:
+            if error.code is done:
+                return
+        await trio.sleep(0.5)  # pause: virtual time
+
+
+def _generation(consumer: Consumer) -> int:
+    assert consumer._coordinator is not None
+    return consumer._coordinator.member.generation_id
+
+
+class _Listener:
+    """Records what a member is told of its partitions."""
+
+    def __init__(self, recorder: Recorder, consumer: Consumer, member: str) -> None:
+        self._recorder = recorder
+        self._consumer = consumer
+        self._member = member
+
+    def on_partitions_assigned(self, tps: list[TopicPartition]) -> None:
+        self._recorder.add(Assigned(now_ms(), GROUP, self._member, _generation(self._consumer), tps))
+
+    def on_partitions_revoked(self, tps: list[TopicPartition]) -> None:
+        self._recorder.add(Revoked(now_ms(), GROUP, self._member, _generation(self._consumer), tps))
+
+    def on_partitions_lost(self, tps: list[TopicPartition]) -> None:
+        self._recorder.add(Revoked(now_ms(), GROUP, self._member, _generation(self._consumer), tps, lost=True))
