@@ -53,6 +53,29 @@ def tools(cluster: Cluster) -> Tools:
     return Tools(cluster)
 
 
+def test_replicas_move_and_leaders_are_elected(tools: Tools, fresh_name: Callable[[str], str], tmp_path: Path) -> None:
+    """KIP-455, 460 and 73 as ``kafka-reassign-partitions --throttle`` and ``kafka-leader-election`` use them."""
+    topic = fresh_name("moved")
+    tools("kafka-topics", "--create", "--topic", topic, "--replica-assignment", "1:2,2:3")
+    wanted = tmp_path / "wanted.json"
+    partitions = [{"topic": topic, "partition": index, "replicas": [3, 1, 2]} for index in range(2)]
+    wanted.write_text(json.dumps({"version": 1, "partitions": partitions}))
+    plan = ("--reassignment-json-file", str(wanted))
+    said = tools("kafka-reassign-partitions", "--execute", "--throttle", "10000000", *plan)
+    assert "Successfully started partition reassignments" in said
+
+    def verified() -> str:
+        return tools("kafka-reassign-partitions", "--verify", *plan)
+
+    wait_for(lambda: verified().count("is completed") == 2, DEADLINE_S, "both partitions are moved")
+    assert "No partition reassignments found" in tools("kafka-reassign-partitions", "--list")
+    elect = ("--election-type", "preferred", "--topic", topic, "--partition")
+    for index in range(2):
+        tools("kafka-leader-election", *elect, str(index))
+    described = tools("kafka-topics", "--describe", "--topic", topic)
+    assert described.count("Leader: 3") == 2 and described.count("Replicas: 3,1,2") == 2
+
+
 def test_topics(tools: Tools, fresh_name: Callable[[str], str]) -> None:
     topic = fresh_name("tools")
     tools("kafka-topics", "--create", "--topic", topic, "--partitions", "3", "--config", "retention.ms=100000")
