@@ -1,0 +1,56 @@
+"""Topics that a broker asks for by itself: one request at a time, and another one after a failure."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import trio
+import trio.testing
+
+from broker.topic_creation import TopicCreator
+from broker.topic_names import OFFSETS_TOPIC
+from protocol.errors import ErrorCode
+from protocol.generated.create_topics import CreatableTopicResult, CreateTopicsRequest, CreateTopicsResponse
+from zk_schemas.config_keys import BROKER_CONFIGS
+
+pytestmark = pytest.mark.trio
+
+
+class Controller:
+    """Answers with ``codes``, one after the other, when ``go`` is set."""
+
+    def __init__(self, *codes: ErrorCode) -> None:
+        self.codes = list(codes)
+        self.asked: list[CreateTopicsRequest] = []
+        self.go = trio.Event()
+
+    async def request(self, request: CreateTopicsRequest, *_: Any) -> CreateTopicsResponse:
+        self.asked.append(request)
+        await self.go.wait()
+        name = request.topics[0].name
+        return CreateTopicsResponse(topics=[CreatableTopicResult(name=name, error_code=self.codes.pop(0))])
+
+
+def creator(controller: Controller, nursery: trio.Nursery) -> TopicCreator:
+    values = {"offsets.topic.replication.factor": 3, "offsets.topic.num.partitions": 50, "request.timeout.ms": 1000}
+    config = SimpleNamespace(values={**{key.name: key.default for key in BROKER_CONFIGS}, **values})
+    node: Any = SimpleNamespace(config=config, controller=controller, nursery=nursery)
+    return TopicCreator(node)
+
+
+async def test_the_offsets_topic_is_asked_for_again_when_there_were_too_few_brokers(nursery: Any) -> None:
+    """FindCoordinator answers COORDINATOR_NOT_AVAILABLE meanwhile, and each one tries again (as in Kafka)."""
+    controller = Controller(ErrorCode.INVALID_REPLICATION_FACTOR, ErrorCode.NONE)
+    found = creator(controller, nursery)
+    assert found.start([OFFSETS_TOPIC])
+    assert not found.start([OFFSETS_TOPIC])
+    controller.go.set()
+    await trio.testing.wait_all_tasks_blocked()
+    assert found.start([OFFSETS_TOPIC])
+    await trio.testing.wait_all_tasks_blocked()
+    assert len(controller.asked) == 2
+    (topic,) = controller.asked[0].topics
+    assert (topic.name, topic.num_partitions, topic.replication_factor) == (OFFSETS_TOPIC, 50, 3)
+    assert {config.name: config.value for config in topic.configs}["cleanup.policy"] == "compact"
