@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import random
+import signal
 import sys
 import tempfile
 from pathlib import Path
@@ -11,7 +12,23 @@ from pathlib import Path
 import trio
 
 from tests.soak.faults import kill_schedule, mixed_schedule
-from tests.soak.run import SoakConfig, remove, soak
+from tests.soak.run import SoakConfig, SoakResult, remove, soak
+
+
+async def _until_told_to_stop(config: SoakConfig) -> SoakResult | None:
+    """The result, or None after SIGINT or SIGTERM: the fault that is on is mended, then everything is stopped."""
+    result: SoakResult | None = None
+    async with trio.open_nursery() as nursery:
+
+        async def listen() -> None:
+            with trio.open_signal_receiver(signal.SIGINT, signal.SIGTERM) as signals:
+                async for _ in signals:
+                    nursery.cancel_scope.cancel()
+
+        nursery.start_soon(listen)
+        result = await soak(config)
+        nursery.cancel_scope.cancel()
+    return result
 
 
 def main() -> int:
@@ -30,11 +47,8 @@ def main() -> int:
     schedule = kill_schedule if given.kills else mixed_schedule
     config = SoakConfig(directory, given.minutes * 60, seed, given.rate, schedule, tuple(given.only), overrides)
     print(f"seed {seed}, {given.minutes:g} minutes, in {directory}", flush=True)
-    try:
-        result = trio.run(soak, config)
-    except (KeyboardInterrupt, BaseExceptionGroup) as error:
-        if isinstance(error, BaseExceptionGroup) and error.subgroup(KeyboardInterrupt) is None:
-            raise
+    result = trio.run(_until_told_to_stop, config)
+    if result is None:
         print(f"stopped; everything is in {directory}")
         return 130
     print(result.summary())

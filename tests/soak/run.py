@@ -19,7 +19,7 @@ from tests.history.checks import check_history
 from tests.history.events import Drained, read_history
 from tests.history.index import Violation
 from tests.soak import disks
-from tests.soak.cluster import WATCHDOG_STATUS, SoakCluster, run_cluster
+from tests.soak.cluster import LOG_DIR_FAILED_STATUS, WATCHDOG_STATUS, SoakCluster, run_cluster
 from tests.soak.faults import BROKERS, Faults, Plan, kill_schedule, mixed_schedule
 from tests.soak.observer import Observer
 from tests.soak.recorder import Recorder
@@ -105,8 +105,8 @@ async def _live(config: SoakConfig, recorder: Recorder, nursery: trio.Nursery) -
     excused: set[str] = set()
 
     def on_death(name: str, status: int) -> None:
-        if status == WATCHDOG_STATUS and name in excused:
-            recorder.fault("watchdog", name, count=False)
+        if status in (WATCHDOG_STATUS, LOG_DIR_FAILED_STATUS) and name in excused:
+            recorder.fault("ended", f"{name} with status {status}", count=False)
         else:
             recorder.problem(f"{name} ended by itself with status {status}")
 
@@ -128,8 +128,10 @@ async def _live(config: SoakConfig, recorder: Recorder, nursery: trio.Nursery) -
                     await _break_and_heal(config, cluster, recorder, observer, excused, writing)
                     onlookers.cancel_scope.cancel()
                 await _drain(observer, recorder, progress)
+            except trio.Cancelled:
+                reading.abandon()
+                raise
             finally:
-                writing.set()
                 reading.set()
         await _stop_and_read(cluster, recorder)
 
@@ -178,6 +180,9 @@ async def _break_and_heal(
                 await faults.run(config.plans(), wait_for_isr=config.schedule is not kill_schedule)
             recorder.fault("healed", "all faults are over", count=False)
             await faults.whole()
+        except trio.Cancelled:
+            writing.abandon()
+            raise
         finally:
             writing.set()
 

@@ -62,12 +62,17 @@ class Progress:
 
 
 class Stop:
-    """Tells threads and tasks to end."""
+    """Tells threads and tasks to end; ``abandoned`` also not to wait for any answer."""
 
     def __init__(self) -> None:
         self._event = threading.Event()
+        self.abandoned = False
 
     def set(self) -> None:
+        self._event.set()
+
+    def abandon(self) -> None:
+        self.abandoned = True
         self._event.set()
 
     def is_set(self) -> bool:
@@ -121,12 +126,15 @@ class StockWriter:
                 key = f"{self._name}-{number % KEYS}"
                 value = f"{key}:{number}"
                 self._recorder.record(Sent(self._recorder.now_ms(), self._name, self._topic, key, value))
-                while not self._take(key, value):
+                while not self._take(key, value) and not stop.abandoned:
                     self._producer.poll(0.05)
                 number += 1
             self._producer.poll(BURST_S)
-        if left := self._producer.flush(DELIVERY_TIMEOUT_MS / 1000 + 10):
-            self._recorder.problem(f"{self._name}: {left} records have no outcome")
+        deadline = time.monotonic() + DELIVERY_TIMEOUT_MS / 1000 + 10
+        while (left := self._producer.flush(0.5)) and not stop.abandoned:
+            if time.monotonic() > deadline:
+                self._recorder.problem(f"{self._name}: {left} records have no outcome")
+                break
 
     def _take(self, key: str, value: str) -> bool:
         try:
@@ -188,7 +196,7 @@ class StockMember:
         self._recorder.record(Revoked(self._recorder.now_ms(), self._group, self._name, generation, mine, lost))
 
     def _commit(self) -> None:
-        if not self._positions:
+        if not self._positions or self._stop.abandoned:
             return
         recorder, asked, generation = self._recorder, self._recorder.now_ms(), self._generation()
         offsets = [StockPartition(tp.topic, tp.partition, offset) for tp, offset in self._positions.items()]
@@ -218,6 +226,7 @@ class StockMember:
             self._positions = {tp: offset for tp, offset in self._positions.items() if tp in refused}
 
     def run(self, topic: str, stop: Stop) -> None:
+        self._stop = stop
         self._consumer.subscribe([topic], on_assign=self._assigned, on_revoke=self._revoked, on_lost=self._lost)
         committed_at = time.monotonic()
         while not stop.is_set():
