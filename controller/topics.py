@@ -37,14 +37,18 @@ async def on_topics_changed(context: Context) -> None:
     image = context.image
     names = await context.store.children(paths.TOPICS, context.events.watch(TopicsChanged()))
     for name in sorted(image.topics.keys() - set(names)):
-        if name not in image.deletions:
-            _log.warning("topic %s was removed from ZooKeeper by hand", name)
-        image.topics.pop(name)
-        context.events.forget_watch(TopicChanged(name))
+        _forget(context, name)
     image.malformed &= set(names)
     added = [name for name in names if name not in image.topics]
     await load_topics(context, added)
     await write_states(context, first_elections(context, [name for name in added if name in image.topics]))
+
+
+def _forget(context: Context, name: str) -> None:
+    if name not in context.image.deletions:
+        _log.warning("topic %s was removed from ZooKeeper by hand", name)
+    context.image.topics.pop(name)
+    context.events.forget_watch(TopicChanged(name))
 
 
 async def load_topics(context: Context, names: list[str]) -> None:
@@ -73,7 +77,12 @@ async def on_topic_changed(context: Context, name: str) -> None:
     """
     known = context.image.topics.get(name)
     found = await context.store.get(paths.topic(name), context.events.watch(TopicChanged(name)))
-    if found is None or name in context.image.deletions:
+    if name in context.image.deletions:
+        return
+    if found is None:
+        if known is not None:
+            _forget(context, name)
+            context.events.put(TopicsChanged())  # there may be another of its name by now, with nobody watching it
         return
     if known is not None and found.czxid != known.czxid:
         _log.warning("topic %s was deleted and created again by hand", name)
