@@ -24,6 +24,7 @@ class FetchPlan:
     def __init__(self) -> None:
         self._session_id = INVALID_SESSION_ID
         self._epoch = INITIAL_EPOCH
+        self._broker_epoch = -1
         self._offsets: dict[TopicPartition, int] = {}
         """What the leader fetches after the last request, and from where."""
         self._asked: dict[TopicPartition, FollowedPartition] = {}
@@ -67,7 +68,14 @@ class FetchPlan:
         broker_epoch: int,
         wait_ms: int,
     ) -> tuple[FetchRequest, dict[TopicPartition, FollowedPartition]]:
-        """The next request, and who is asked for in the session as it stands then."""
+        """The next request, and who is asked for in the session as it stands then.
+
+        Under a new registration it names everything: what the leader was told under the old one no longer counts
+        (KIP-903), and of an idle partition it would hear nothing else.
+        """
+        if broker_epoch != self._broker_epoch:
+            self._broker_epoch = broker_epoch
+            self._changed.update((key, None) for key in self._offsets)
         topics: dict[str, FetchTopic] = {}
         for key in self._changed:
             one = followed[key]

@@ -1,0 +1,43 @@
+"""What a follower names in its fetches."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any
+
+from broker.replication.fetch_plan import FetchPlan
+from protocol.errors import ErrorCode
+from protocol.types import TopicPartition
+
+KEYS = [TopicPartition("t", 0), TopicPartition("t", 1)]
+LOG = SimpleNamespace(log_end_offset=5, latest_epoch=0, log_start_offset=0)
+FOLLOWED: Any = {key: SimpleNamespace(partition=SimpleNamespace(log=LOG), leader_epoch=0) for key in KEYS}
+CONFIG: Any = SimpleNamespace(broker_id=2, max_bytes=1, min_bytes=1, response_max_bytes=1)
+SESSION_ID = 7
+
+
+def named(plan: FetchPlan, broker_epoch: int) -> list[int]:
+    """The partitions of the next request, which is then answered."""
+    request, _ = plan.request(FOLLOWED, CONFIG, broker_epoch, 0)
+    plan.answered(ErrorCode.NONE, SESSION_ID, FOLLOWED)
+    return [asked.partition for topic in request.topics for asked in topic.partitions]
+
+
+def test_in_a_session_only_what_changed_is_named() -> None:
+    plan = FetchPlan()
+    for key in KEYS:
+        plan.want(key)
+    assert named(plan, broker_epoch=10) == [0, 1]
+    assert named(plan, broker_epoch=10) == []
+    plan.want(KEYS[1])
+    assert named(plan, broker_epoch=10) == [1]
+
+
+def test_under_a_new_registration_everything_is_named_again() -> None:
+    """KIP-903: a leader proposes a replica with the epoch it last fetched with: an idle one would stay refused."""
+    plan = FetchPlan()
+    for key in KEYS:
+        plan.want(key)
+    assert named(plan, broker_epoch=10) == [0, 1]
+    assert named(plan, broker_epoch=11) == [0, 1]
+    assert named(plan, broker_epoch=11) == []
