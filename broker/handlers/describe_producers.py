@@ -41,6 +41,6 @@ def _describe(ctx: RequestContext, topic: str, index: int) -> PartitionResponse:
                 coordinator_epoch=entry.coordinator_epoch,
                 current_txn_start_offset=entry.txn_first_offset,
             )
-            for entry in partition.log.producers.snapshot()
+            for entry in partition.log.producers.latest()
         ],
     )

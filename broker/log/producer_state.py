@@ -1,7 +1,8 @@
 """What a partition knows of its idempotent and transactional producers (KIP-98, KIP-360), with Kafka 3's rules.
 
 Checking decides and changes nothing; recording follows once the batch is in the file. A producer's last five batches
-are kept to recognise a repeated one; a snapshot holds the last only.
+are kept to recognise a repeated one, also by a snapshot: after a restart a repeated batch is as well known as before.
+(Kafka's snapshots keep the last only: it has the others written twice, under a new producer epoch.)
 """
 
 from __future__ import annotations
@@ -97,16 +98,23 @@ class ProducerEntry:
             self.epoch = epoch
             self.batches.clear()
 
-    def snapshot(self) -> SnapshotEntry:
-        """What is kept on disk."""
+    def latest(self) -> SnapshotEntry:
+        """The producer as it is now, with its last batch."""
         last = self.batches[-1] if self.batches else BatchMetadata(NO_SEQUENCE, NO_OFFSET, 0, self.last_timestamp)
+        return self._entry(last._replace(timestamp=self.last_timestamp))
+
+    def snapshot(self) -> list[SnapshotEntry]:
+        """What is kept on disk: an entry for each batch, oldest first. Of several Kafka takes the last."""
+        return [*(self._entry(batch) for batch in list(self.batches)[:-1]), self.latest()]
+
+    def _entry(self, batch: BatchMetadata) -> SnapshotEntry:
         return SnapshotEntry(
             self.producer_id,
             self.epoch,
-            last.last_sequence,
-            last.last_offset,
-            last.offset_delta,
-            self.last_timestamp,
+            batch.last_sequence,
+            batch.last_offset,
+            batch.offset_delta,
+            batch.timestamp,
             self.coordinator_epoch,
             self.txn_first_offset,
         )
@@ -272,7 +280,11 @@ class ProducerState:
 
     def snapshot(self) -> list[SnapshotEntry]:
         """All producers, as a snapshot file holds them."""
-        return [entry.snapshot() for entry in self.producers.values()]
+        return [batch for entry in self.producers.values() for batch in entry.snapshot()]
+
+    def latest(self) -> list[SnapshotEntry]:
+        """Each producer once, with its last batch."""
+        return [entry.latest() for entry in self.producers.values()]
 
     def clear(self, map_end_offset: int) -> None:
         """Know nothing; batches from ``map_end_offset`` on are to follow."""
@@ -285,7 +297,8 @@ class ProducerState:
         """Take over a snapshot at ``map_end_offset``, without the producers that expired."""
         self.clear(map_end_offset)
         for known in entries:
-            entry = ProducerEntry(known.producer_id, known.epoch)
+            entry = self.producers.setdefault(known.producer_id, ProducerEntry(known.producer_id, known.epoch))
+            entry.move_to_epoch(known.epoch)
             entry.coordinator_epoch = known.coordinator_epoch
             entry.last_timestamp = known.timestamp
             entry.txn_first_offset = known.txn_first_offset
@@ -295,5 +308,4 @@ class ProducerState:
                 )
             if known.txn_first_offset != NO_OFFSET:
                 self._ongoing[known.txn_first_offset] = OngoingTxn(known.producer_id, known.txn_first_offset)
-            self.producers[known.producer_id] = entry
         self.remove_expired(now_ms)

@@ -108,16 +108,22 @@ def test_idle_producers_expire_unless_in_a_transaction(producers: Producers) -> 
     assert sorted(state.producers) == [2, 3]
 
 
-def test_a_snapshot_keeps_the_last_batch_of_each_producer(producers: Producers) -> None:
-    producers.send(0, 2)
-    producers.send(2, 3)
+def test_a_snapshot_keeps_the_last_five_batches_of_each_producer(producers: Producers) -> None:
+    """A producer has up to five on the wire: after a restart of the broker all of them may come again."""
+    for number in range(6):
+        producers.send(2 * number, 2)
+        producers.send(number, producer_id=8)
+    entries = producers.state.snapshot()
     restored = ProducerState()
-    restored.restore(producers.state.snapshot(), 5, START_MS)
-    assert restored.map_end_offset == 5
-    duplicate = restored.check(RecordBatch(idempotent(2, 3)), AppendOrigin.CLIENT)
-    assert duplicate is not None and duplicate.first_offset == 2
+    restored.restore(entries, 18, START_MS)
+    assert restored.map_end_offset == 18
+    for number in range(1, 6):
+        duplicate = restored.check(RecordBatch(idempotent(2 * number, 2)), AppendOrigin.CLIENT)
+        assert duplicate is not None and duplicate.first_offset == 3 * number
     refused(ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER, restored.check, RecordBatch(idempotent(0, 2)), AppendOrigin.CLIENT)
-    assert restored.check(RecordBatch(idempotent(5)), AppendOrigin.CLIENT) is None
+    assert restored.check(RecordBatch(idempotent(12)), AppendOrigin.CLIENT) is None
+    last = {entry.producer_id: entry for entry in entries}  # as Kafka reads it
+    assert list(last.values()) == restored.latest() == producers.state.latest()
 
 
 def test_expired_producers_are_not_restored(producers: Producers) -> None:
