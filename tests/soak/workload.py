@@ -9,8 +9,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import trio
+from confluent_kafka import OFFSET_BEGINNING, KafkaException
 from confluent_kafka import Consumer as StockConsumer
-from confluent_kafka import KafkaException
 from confluent_kafka import Producer as StockProducer
 from confluent_kafka import TopicPartition as StockPartition
 
@@ -24,6 +24,7 @@ KEYS = 20
 PADDING = b"." * 180
 DELIVERY_TIMEOUT_MS = 120_000
 COMMIT_EVERY_S = 1.0
+OFFSETS_TIMEOUT_S = 5.0
 BURST_S = 0.02
 _GENERATION_AT = slice(len(b"CGMDv2:"), len(b"CGMDv2:") + 4)
 """Where librdkafka's serialised group metadata has the generation, in the machine's byte order."""
@@ -175,11 +176,23 @@ class StockMember:
             bytes(self._consumer.consumer_group_metadata())[_GENERATION_AT], sys.byteorder, signed=True
         )
 
-    def _assigned(self, _consumer: Any, partitions: list[Any]) -> None:
+    def _assigned(self, consumer: Any, partitions: list[Any]) -> None:
         mine = [TopicPartition(found.topic, found.partition) for found in partitions]
         self._recorder.record(
             Assigned(self._recorder.now_ms(), self._group, self._name, self._generation(), mine),
         )
+        # Asked for here, for librdkafka never asks again where its own question met a coordinator that had just moved
+        # (librdkafka #5586): the member would stand still until the next rebalance.
+        while not self._stop.is_set():
+            try:
+                found = consumer.committed(partitions, timeout=OFFSETS_TIMEOUT_S)
+            except KafkaException:
+                continue
+            if all(one.error is None for one in found):
+                for one in found:
+                    one.offset = one.offset if one.offset >= 0 else OFFSET_BEGINNING
+                consumer.assign(found)
+                return
 
     def _revoked(self, _consumer: Any, partitions: list[Any]) -> None:
         self._commit()
