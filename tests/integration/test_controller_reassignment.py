@@ -174,19 +174,6 @@ async def test_another_target_drops_what_was_being_added_for_the_first(world: Wo
     assert stops(world, 3) == []
 
 
-async def test_a_replica_dropped_and_added_again_is_told_the_last_of_it(world: World, autojump_clock: object) -> None:
-    """Both in one batch: a StopReplica sent after the LeaderAndIsr would delete what was just added."""
-    world.brokers[4].answering = trio.Event()
-    await move(world, {0: [1, 2, 4]})
-    await move(world, {0: None})
-    await move(world, {0: [1, 2, 4]})
-    world.brokers[4].answering.set()
-    epoch = (await world.state("t", 0)).leader_epoch
-    await world.until(lambda: orders(world, 4) and orders(world, 4)[-1].leader_epoch == epoch)
-    last = [r for r in world.brokers[4].requests if isinstance(r, LeaderAndIsrRequest | StopReplicaRequest)][-1]
-    assert isinstance(last, LeaderAndIsrRequest)
-
-
 async def test_what_would_leave_nobody_in_sync_is_refused(world: World, autojump_clock: object) -> None:
     await move(world, {0: [4]})
     await world.alter_isr("t", 0, [1])
@@ -270,7 +257,8 @@ async def test_a_topic_is_deleted_with_everything_that_was_being_added(world: Wo
 async def test_a_partition_that_is_moved_keeps_its_leader_until_then(world: World, autojump_clock: object) -> None:
     """The first replica of the target is not elected by the periodic check before the move is done."""
     await create(world, "moving", [[1, 2]])
-    await move(world, {0: [3, 2]}, "moving")
+    await move(world, {0: [3, 4, 2]}, "moving")
+    assert await world.alter_isr("moving", 0, [1, 2, 3]) == ErrorCode.NONE
     after_two_checks = trio.current_time() + 310
     await world.until(lambda: trio.current_time() > after_two_checks, within_s=400)
     assert (await world.state("moving", 0)).leader == 1

@@ -1,0 +1,44 @@
+"""What one drain tells a broker about a partition: the last of it."""
+
+from __future__ import annotations
+
+import uuid
+
+from controller.image import ClusterImage, LiveBroker, PartitionImage, TopicImage
+from controller.request_batch import RequestBatch
+from controller.states import PartitionStatus
+from protocol.types import TopicPartition
+from zk_schemas.broker_registration import BrokerRegistration, Endpoint
+from zk_schemas.partition_state import PartitionState
+from zk_schemas.topic import TopicZnode
+
+TP = TopicPartition("t", 0)
+
+
+def batch() -> RequestBatch:
+    broker = LiveBroker(1, 5, BrokerRegistration([Endpoint("PLAINTEXT", "a", 9092)]))
+    topic = TopicImage("t", TopicZnode.new(uuid.UUID(int=1), {0: [1]}), 0, 1)
+    topic.partitions[0] = PartitionImage(PartitionStatus.ONLINE, PartitionState(1, 1, 4, [1]), 3, 2)
+    return RequestBatch(ClusterImage(1000, 1, brokers={1: broker}, topics={"t": topic}), None)
+
+
+def kinds(requests: RequestBatch) -> list[str]:
+    return [type(request).__name__ for request in requests.build()[1]]
+
+
+def test_a_replica_dropped_and_added_again_is_not_stopped() -> None:
+    """A StopReplica sent after the LeaderAndIsr would delete what was just added."""
+    requests = batch()
+    requests.stop_replica(1, TP, delete=True)
+    requests.leader_and_isr(TP)
+    assert "LeaderAndIsrRequest" in kinds(requests)
+    requests.stop_replica(1, TP, delete=True)
+    requests.leader_and_isr(TP)
+    assert not any(request.topic_states for request in requests.build()[1] if "Stop" in type(request).__name__)
+
+
+def test_a_replica_added_and_dropped_again_is_stopped_only() -> None:
+    requests = batch()
+    requests.leader_and_isr(TP)
+    requests.stop_replica(1, TP, delete=True)
+    assert kinds(requests) == ["UpdateMetadataRequest", "StopReplicaRequest"]
