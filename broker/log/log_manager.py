@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import uuid
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 
 import structlog
@@ -104,7 +104,7 @@ class LogManager:
                 raise LogDirError(f"{partition} is in {path} and in {self._logs[partition].directory}: move one away")
             found = checkpoints.get(partition, Checkpoints())
             await self._open(directory, path, partition, config_for(partition.topic), found, directory.was_clean)
-        loaded = sum(1 for _ in self._logs_in(directory))
+        loaded = len(self._logs_in(directory))
         logger.info("log_dir.loaded", path=directory.path, logs=loaded, recovered=not directory.was_clean)
 
     async def _open(
@@ -280,8 +280,8 @@ class LogManager:
         log.on_truncated = self._truncated
         self.cleaner.adopt(log, directory)
 
-    def _logs_in(self, directory: LogDirectory) -> Iterator[PartitionLog]:
-        return (log for partition, log in self._logs.items() if self._homes[partition] is directory)
+    def _logs_in(self, directory: LogDirectory) -> list[PartitionLog]:
+        return [log for partition, log in self._logs.items() if self._homes[partition] is directory]
 
     # ------------------------------------------------------------ background
 

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import random
 import uuid
 from collections.abc import Callable
 from pathlib import Path
@@ -13,6 +14,9 @@ from broker.log.log_config import LogConfig
 from broker.log.log_manager import LogDirError, LogManager, LogManagerConfig
 from protocol.errors import ErrorCode, KafkaError
 from protocol.types import TopicPartition
+from runtime.env import Env
+from runtime.sim_network import SimFabric
+from runtime.sim_storage import SimDisk
 from tests.log_world import START_MS, TOPIC_ID, LogWorld, batch, values
 
 pytestmark = pytest.mark.trio
@@ -50,6 +54,21 @@ async def test_logs_are_found_again_after_a_shutdown(world: LogWorld) -> None:
     assert found is not None and found.config.retention_ms == 3
     assert (found.incarnation, found.topic_id, found.high_watermark, len(values(found))) == (7, TOPIC_ID, 1, 1)
     again.close_at_once()
+
+
+async def test_logs_may_come_and_go_while_others_are_closed() -> None:
+    """The controller's last requests are still applied when a broker shuts down."""
+    disk = SimDisk(random.Random(0), sync_delay_s=lambda: 0.01)
+    env = Env(disk.clock, SimFabric(random.Random(0)).node("here"), random.Random(0), disk.mount())
+    manager = LogManager(LogManagerConfig(1, "c", ("/d",)), env)
+    await manager.start()
+    manager.create(A, TOPIC_ID, 7)
+    put(manager, A, b"1")
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(manager.shutdown)
+        await trio.testing.wait_all_tasks_blocked()
+        manager.create(B, TOPIC_ID, 8)
+    assert disk.mount().exists("/d/.kafka_cleanshutdown")
 
 
 async def test_logs_are_recovered_after_a_kill(world: LogWorld) -> None:
