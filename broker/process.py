@@ -19,7 +19,7 @@ from broker.registration import Registration
 from broker.server import Server
 from protocol.errors import ErrorCode, KafkaError
 from protocol.generated.controlled_shutdown import ControlledShutdownRequest
-from runtime.env import Env, NodeExistsError, NoNodeError, ZkConnectionError, ZkStore
+from runtime.env import Env, NodeExistsError, NoNodeError, ZkConnectionError, ZkSessionExpiredError, ZkStore
 from zk_schemas import paths
 from zk_schemas.broker_registration import BrokerRegistration, Endpoint
 from zk_schemas.cluster_id import ClusterId
@@ -27,6 +27,7 @@ from zk_schemas.cluster_id import ClusterId
 logger = structlog.get_logger(__name__)
 
 _CONTROLLED_SHUTDOWN_VERSION = 3
+_ZK_PAUSE_S = 1.0
 _GC_THRESHOLDS = (50_000, 50, 100)
 """Hot objects have no cycles; what is alive after the start is frozen."""
 
@@ -41,12 +42,7 @@ async def run(
     """
     assert env.zk is not None
     zk = env.zk
-    for path in paths.PERSISTENT:
-        with suppress(NodeExistsError):
-            await zk.create(path, b"", make_parents=True)
-    cluster_id = await get_or_create_cluster_id(env, zk)
-    dynamic = DynamicConfig(config, zk)
-    await dynamic.load()
+    cluster_id, dynamic = await read_cluster(config, env, zk)
     async with trio.open_nursery() as outer:
         services = trio.CancelScope(shield=True)
         node = await outer.start(_run_services, services, config, dynamic, env, zk, cluster_id)
@@ -166,6 +162,30 @@ def _nobody_can_take_over(node: Node) -> bool:
         if partition.is_leader
         for replica in partition.isr
     )
+
+
+async def read_cluster(config: BrokerConfig, env: Env, zk: ZkStore) -> tuple[str, DynamicConfig]:
+    """The cluster's id and the dynamic configs: what must be known before anything starts.
+
+    A connection that comes and goes meanwhile is put up with for ``zookeeper.connection.timeout.ms`` (default: the
+    session timeout), as long as for the first one. Raises ``ZkError`` then.
+    """
+    limit_ms = config.values["zookeeper.connection.timeout.ms"] or config.values["zookeeper.session.timeout.ms"]
+    give_up = env.clock.monotonic() + limit_ms / 1000
+    while True:
+        try:
+            for path in paths.PERSISTENT:
+                with suppress(NodeExistsError):
+                    await zk.create(path, b"", make_parents=True)
+            cluster_id = await get_or_create_cluster_id(env, zk)
+            dynamic = DynamicConfig(config, zk)
+            await dynamic.load()
+            return cluster_id, dynamic
+        except (ZkConnectionError, ZkSessionExpiredError) as error:
+            if env.clock.monotonic() >= give_up:
+                raise
+            logger.warning("broker.start_delayed", error=str(error))
+            await trio.sleep(_ZK_PAUSE_S)
 
 
 async def get_or_create_cluster_id(env: Env, zk: ZkStore) -> str:
