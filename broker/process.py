@@ -122,6 +122,7 @@ async def _stop(node: Node, server: Server, registration: Registration) -> None:
         await hand_over(node, registration.epoch)
     server.close_listeners()
     node.groups.close()
+    node.replicas.close()
     node.purgatory.close()
     await registration.remove()
 

@@ -32,7 +32,7 @@ BrokerRequest: TypeAlias = LeaderAndIsrRequest | UpdateMetadataRequest | StopRep
 
 EPOCH_DURING_DELETE = -2
 """The leader epoch in a StopReplica that deletes a topic: overrides every epoch (KIP-570)."""
-_INCREMENTAL, _FULL = 2, 1
+_INCREMENTAL, _FULL = 1, 2
 _SECURITY_PROTOCOLS = {"PLAINTEXT": 0, "SSL": 1, "SASL_PLAINTEXT": 2, "SASL_SSL": 3}
 
 

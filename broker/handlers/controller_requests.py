@@ -20,7 +20,7 @@ from protocol.generated.stop_replica import StopReplicaPartitionError, StopRepli
 from protocol.generated.update_metadata import UpdateMetadataRequest, UpdateMetadataResponse
 from protocol.types import TopicPartition
 
-_FULL = 1
+_FULL = 2
 """The type of a LeaderAndIsr that names every replica the broker is to have."""
 
 

@@ -68,6 +68,7 @@ class ReplicaManager:
         self._followers = followers
         self._partitions: dict[TopicPartition, Partition] = {}
         self.controller_epoch = NO_EPOCH
+        self._closed = False
         logs.on_switched = self._log_switched
 
     def _log_switched(self, log: PartitionLog) -> None:
@@ -109,6 +110,8 @@ class ReplicaManager:
     def apply(self, topic: str, topic_id: uuid.UUID, state: LeaderAndIsrPartitionState) -> ErrorCode:
         """Take the role the controller gives in one partition; NONE only when it was taken or held already."""
         key = TopicPartition(topic, state.partition_index)
+        if self._closed:
+            return ErrorCode.REPLICA_NOT_AVAILABLE
         if self._local_id not in state.replicas:
             return ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
         partition = self._partitions.get(key)
@@ -214,6 +217,12 @@ class ReplicaManager:
             self._followers.stop(key)
             partition.make_follower(-1, partition.leader_epoch, (), ())
             self._listener.on_not_leader(key, None)
+
+    def close(self) -> None:
+        """Lead and follow nothing any more: what is appended while logs are closed would not be synced."""
+        self._closed = True
+        for key in list(self._partitions):
+            self._drop(key)
 
     # ------------------------------------------------------------ in-sync replicas
 

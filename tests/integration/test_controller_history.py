@@ -19,7 +19,7 @@ from zk_schemas import paths
 from zk_schemas.topic import TopicZnode
 
 pytestmark = pytest.mark.trio
-INCREMENTAL, FULL = 2, 1
+INCREMENTAL, FULL = 1, 2
 
 
 async def start(nursery: trio.Nursery, *, controllers: int = 1) -> World:

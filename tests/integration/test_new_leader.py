@@ -7,8 +7,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import trio
 
+from broker.log.log_manager import LogManager
 from protocol.errors import ErrorCode
+from protocol.framing import ClientConnection, RequestHeader, decode_response, encode_request
 from protocol.generated.fetch import FetchPartition, FetchRequest, FetchTopic
 from protocol.generated.leader_and_isr import LeaderAndIsrPartitionState, LeaderAndIsrRequest
 from protocol.generated.list_offsets import ListOffsetsPartition, ListOffsetsRequest, ListOffsetsTopic
@@ -73,5 +76,35 @@ async def test_a_log_the_controller_does_not_name_is_reported_and_stays(
     """KAFKA-10548, 14616: a stray is not served. It is not deleted: a malformed znode names nothing either."""
     async with one_broker(tmp_path) as broker:
         await lead(broker, 0)
-        await broker.request(LeaderAndIsrRequest(controller_id=1000, controller_epoch=broker.controller_epoch, type=1))
+        await broker.request(LeaderAndIsrRequest(controller_id=1000, controller_epoch=broker.controller_epoch, type=2))
     assert "replica.stray" in capsys.readouterr().out and (tmp_path / "t-0").is_dir()
+
+
+async def test_a_broker_that_stops_appends_nothing_more(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What came while logs are closed would not be synced, and the clean-shutdown marker say that it was."""
+    data = TopicProduceData(name="t", partition_data=[PartitionProduceData(records=batch_of(3))])
+    produce = ProduceRequest(acks=1, timeout_ms=1000, topic_data=[data])
+    streams: list[trio.SocketStream] = []
+    answers: list[Any] = []
+    real_shutdown = LogManager.shutdown
+
+    async def shutdown(logs: LogManager) -> None:
+        parts = encode_request(RequestHeader(ProduceRequest.API_KEY, 9, 1, "late"), produce)
+        await streams[0].send_all(b"".join(bytes(part) for part in parts))
+        frames = ClientConnection()
+        while (frame := frames.next_frame()) is None:
+            buffer = frames.buffer()
+            received = await streams[0].receive_some(len(buffer))
+            buffer[: len(received)] = received
+            frames.received(len(received))
+        answers.append(decode_response(ProduceRequest.API_KEY, 9, frame)[1])
+        await real_shutdown(logs)
+
+    monkeypatch.setattr(LogManager, "shutdown", shutdown)
+    async with one_broker(tmp_path) as broker:
+        await lead(broker, 0)
+        streams.append(await broker.raw())
+    with streams[0].socket:
+        result = answers[0].responses[0].partition_responses[0]
+    assert result.error_code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+    assert (tmp_path / "t-0" / f"{0:020}.log").stat().st_size == 0

@@ -116,7 +116,7 @@ def told(request: Any) -> list[str]:
     head = type(request).__name__.removesuffix("Request")
     lines = [f"{head} controller epoch {request.controller_epoch}"]
     if isinstance(request, LeaderAndIsrRequest):
-        lines[0] += " full" if request.type == 1 else ""
+        lines[0] += " full" if request.type == 2 else ""
     if isinstance(request, UpdateMetadataRequest):
         lines[0] += f" live {[broker.id for broker in request.live_brokers]}"
     for topic in request.topic_states:
