@@ -36,7 +36,8 @@ soak: $(VENV)/.dev ## MINUTES of faults on real processes, by a schedule from SE
 
 # The same tests as elsewhere, against brokers in containers and a real ZooKeeper in one.
 IN_CONTAINERS := tests/integration/test_client_cluster.py tests/integration/test_testing_plugin.py \
-	tests/interop/test_python_clients.py tests/interop/test_groups.py
+	tests/interop/test_python_clients.py tests/interop/test_client_features.py \
+	tests/interop/test_groups.py::test_a_group_of_different_libraries
 
 compose-test: $(VENV)/.dev ## docker-compose.yml, and the cluster of anabranch.testing; an engine is set up where none answers
 	PYTHON=$(BIN)/python tests/with-engine tests/with-images sh -ec '\
