@@ -14,7 +14,7 @@ import trio
 
 from broker.config import BrokerConfig
 from broker.log.log_config import LogConfig
-from runtime.env import NoNodeError, SessionState, ZkError, ZkStore
+from runtime.env import NoNodeError, SessionState, ZkConnectionError, ZkError, ZkSessionExpiredError, ZkStore
 from zk_schemas import paths
 from zk_schemas.config import ConfigChange, ConfigZnode
 from zk_schemas.config_def import ConfigDef, ConfigError
@@ -24,6 +24,7 @@ from zk_schemas.znode import MalformedZnodeError
 logger = structlog.get_logger(__name__)
 
 _RETRY_S = 0.5
+_ORDER_RETRY_S = 0.1
 
 
 class DynamicConfig:
@@ -77,9 +78,23 @@ class DynamicConfig:
         await self._load_brokers()
         topics = await self._zk.children(paths.TOPIC_CONFIGS)
         for topic in [*topics, *(known for known in self._topics if known not in topics)]:
-            await self.load_topic(topic)
+            await self._load_topic(topic)
 
     async def load_topic(self, topic: str) -> None:
+        """Read one topic's overrides again, for an order of the controller; wait while ZooKeeper cannot be asked.
+
+        An order that is refused is not given again: a leader that missed its new epoch stayed at the old one, and its
+        ISR changes were fenced, until the next election.
+        """
+        while True:
+            try:
+                await self._load_topic(topic)
+                return
+            except (ZkConnectionError, ZkSessionExpiredError) as error:
+                logger.info("config.order_waits", topic=topic, error=str(error))
+                await trio.sleep(_ORDER_RETRY_S)
+
+    async def _load_topic(self, topic: str) -> None:
         """Read one topic's overrides again. Raises ``ZkError``."""
         overrides = await self._read(ConfigZnode.topic_path(topic), TOPIC_CONFIGS)
         if overrides:
@@ -160,7 +175,7 @@ class DynamicConfig:
             logger.error("config.malformed", path=path, error=str(error))
             return
         if change.entity_type == "topics":
-            await self.load_topic(change.entity_name)
+            await self._load_topic(change.entity_name)
             self.on_topics_changed([change.entity_name])
         elif change.entity_type == "brokers" and change.entity_name in (
             paths.DEFAULT_BROKER,
