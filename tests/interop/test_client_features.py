@@ -51,9 +51,7 @@ def test_offsets_are_found_by_time(cluster: Cluster, fresh_name: Callable[[str],
 
 
 @pytest.mark.parametrize("library", RICH_LIBRARIES)
-def test_the_largest_message_and_one_above(
-    cluster: Cluster, fresh_name: Callable[[str], str], library: str
-) -> None:
+def test_the_largest_message_and_one_above(cluster: Cluster, fresh_name: Callable[[str], str], library: str) -> None:
     topic, client = fresh_name("large"), RICH_LIBRARIES[library]
     create_topic(cluster.bootstrap, topic, 1, {"max.message.bytes": str(LIMIT_BYTES)})
     largest = Rich(b"k", b"x" * (LIMIT_BYTES - OVERHEAD_BYTES), (), FIRST_MS)

@@ -42,9 +42,7 @@ MIXED = {
 
 
 @pytest.mark.parametrize("assignor", MIXED)
-def test_a_group_of_different_libraries(
-    cluster: Cluster, fresh_name: Callable[[str], str], assignor: str
-) -> None:
+def test_a_group_of_different_libraries(cluster: Cluster, fresh_name: Callable[[str], str], assignor: str) -> None:
     topic, group = fresh_name("mixed"), fresh_name("mixed-group")
     starts = [starter(library, cluster.bootstrap, topic, group, assignor=assignor) for library in MIXED[assignor]]
     check_join_leave_and_crash(cluster.bootstrap, topic, starts)
