@@ -121,6 +121,13 @@ class StockWriter:
         recorder.acknowledged(Acked(recorder.now_ms(), self._name, tp, known, value))
 
     def run(self, stop: Stop) -> None:
+        """Until ``stop``, or a fatal error: what has no outcome then may or may not be written."""
+        try:
+            self._write(stop)
+        except KafkaException as error:
+            self._recorder.problem(f"{self._name}: {error}")
+
+    def _write(self, stop: Stop) -> None:
         number = 0
         while not stop.is_set():
             for _ in range(self._pace.due(time.monotonic())):
