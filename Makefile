@@ -26,7 +26,7 @@ check: $(VENV)/.dev ## under a minute: ruff, import-linter, mypy, tidy, unit, pr
 	$(BIN)/ruff format --check .
 	$(BIN)/lint-imports
 	$(BIN)/mypy
-	$(BIN)/python -m pytest tests/unit tests/property tests/golden
+	$(BIN)/python -m pytest -n auto tests/unit tests/property tests/golden
 
 sim: $(VENV)/.dev ## the simulated worlds, SEEDS of them from seed FIRST on
 	ANABRANCH_SIM_SEEDS=$(SEEDS) ANABRANCH_SIM_FIRST=$(FIRST) $(BIN)/python -m pytest tests/sim $(ARGS)
