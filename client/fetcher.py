@@ -138,9 +138,10 @@ class Fetcher:
             if state.buffer and (state.buffered_bytes >= config.max_partition_fetch_bytes or room <= 0):
                 full = True
                 continue
+            # A leader that does not know the epoch of the position is no leader any more: its log may end below.
             plan[tp] = FetchPosition(
                 state.fetch_offset,
-                self._metadata.cluster.leader_epoch(tp),
+                max(self._metadata.cluster.leader_epoch(tp), state.last_fetched_epoch),
                 state.last_fetched_epoch,
                 config.max_partition_fetch_bytes,
             )

@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import os
 import subprocess
 import sys
@@ -31,6 +32,11 @@ def test_a_cluster_in_trouble_keeps_its_promises_and_heals(seed: int, tmp_path: 
         print(f"the history: {tmp_path / 'history.jsonl'}")
     assert not violations, "\n".join(str(violation) for violation in violations)
     assert life.acknowledged, "a run in which nothing is acknowledged proves nothing"
+
+
+def test_a_member_that_starts_with_old_metadata_goes_on_where_the_group_was() -> None:
+    """It asked a leader of an earlier epoch, cut off until then, whose log ended below: out of range, from the start."""
+    assert not live(dataclasses.replace(Plan.of(0), flush="ack", churn=False)).violations()
 
 
 @pytest.mark.parametrize("seed", range(FIRST_SEED, FIRST_SEED + min(SEEDS, SEEDS_RUN_TWICE)))

@@ -1,0 +1,102 @@
+"""Safety rules switched off, one at a time, in the code that runs: what the history checker must notice."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import pytest
+
+from broker.coordinator import leadership
+from broker.coordinator.durable import DurableState
+from broker.handlers.fetch_read import FetchRead
+from broker.log.producer_state import ProducerState
+from broker.replication import isr
+from broker.replication.delayed_produce import AwaitedAppend
+from broker.replication.fetcher import ReplicaFetcher
+from broker.replication.partition import Partition
+from client.coordinator import GroupCoordinator
+
+Patch = pytest.MonkeyPatch
+
+
+@dataclass(frozen=True)
+class Mutation:
+    """``switch_off`` breaks a rule; ``found_by`` are the checks of which one must report it, within ``seeds`` runs.
+
+    ``first_seed`` is one that found it when it was written: where the code has changed since, a later one does.
+    """
+
+    name: str
+    switch_off: Callable[[Patch], None]
+    found_by: tuple[str, ...]
+    faults: tuple[str, ...] = ()
+    first_seed: int = 0
+    seeds: int = 12
+
+
+LOST = ("lost_acknowledged", "replicas_identical", "watermarks", "inconsistent_offsets")
+TWICE = ("duplicates", "key_order")
+
+
+def answer_before_replication(patch: Patch) -> None:
+    def is_done(self: AwaitedAppend) -> bool:
+        return True
+
+    patch.setattr(AwaitedAppend, "is_done", is_done)
+
+
+def watermark_is_the_leaders_own_end(patch: Patch) -> None:
+    patch.setattr(isr, "high_watermark", lambda local_end_offset, _waited_for, _progress: local_end_offset)
+
+
+def answer_before_the_disk(patch: Patch) -> None:
+    patch.setattr(Partition, "durable_end_offset", property(lambda self: self.log.log_end_offset))
+
+    async def no_flush(self: ReplicaFetcher, appended: list[Any]) -> None:
+        return None
+
+    patch.setattr(ReplicaFetcher, "_flush", no_flush)
+
+
+def repeated_batches_are_appended(patch: Patch) -> None:
+    patch.setattr(ProducerState, "check", lambda self, batch, origin: None)
+
+
+def consumers_read_above_the_watermark(patch: Patch) -> None:
+    original = FetchRead._read_log
+
+    def read(self: FetchRead, partition: Partition, state: Any) -> Any:
+        if self._limits.is_follower:
+            return original(self, partition, state)
+        log = partition.log
+        return log.read(state.fetch_offset, state.max_bytes, upper_bound=log.log_end_offset, at_least_one=True)
+
+    patch.setattr(FetchRead, "_read_log", read)
+
+
+def a_coordinator_loads_nothing(patch: Patch) -> None:
+    async def nothing(*_: Any) -> DurableState:
+        return DurableState()
+
+    patch.setattr(leadership, "read_state", nothing)
+
+
+def a_commit_comes_after_a_later_one(patch: Patch) -> None:
+    async def commit(self: GroupCoordinator, offsets: Any) -> None:
+        if offsets:
+            await self._commit(offsets)
+
+    patch.setattr(GroupCoordinator, "commit", commit)
+
+
+MUTATIONS = (
+    Mutation("acks=all is answered before replication", answer_before_replication, LOST, first_seed=4),
+    Mutation("the watermark is the leader's own end", watermark_is_the_leaders_own_end, LOST, first_seed=2),
+    Mutation("log.flush=ack is answered before the disk", answer_before_the_disk, LOST, ("power",)),
+    Mutation("repeated batches are appended", repeated_batches_are_appended, TWICE, first_seed=2),
+    Mutation("consumers read above the watermark", consumers_read_above_the_watermark, (*LOST, "polls"), first_seed=1),
+    Mutation("a coordinator loads nothing", a_coordinator_loads_nothing, ("commits", "polls"), first_seed=1),
+    Mutation("a commit comes after a later one", a_commit_comes_after_a_later_one, ("commits",), first_seed=2),
+)

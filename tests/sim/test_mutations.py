@@ -1,0 +1,23 @@
+"""The simulation notices when a safety rule is broken: each is switched off in turn, and the checker must report it."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.sim.mutations import MUTATIONS, Mutation
+from tests.sim.world import NotHealedError, Plan, live
+
+
+@pytest.mark.parametrize("mutation", MUTATIONS, ids=lambda mutation: mutation.name)
+def test_a_rule_that_is_switched_off_is_missed(mutation: Mutation, monkeypatch: pytest.MonkeyPatch) -> None:
+    mutation.switch_off(monkeypatch)
+    seen: dict[int, list[str]] = {}
+    for seed in range(mutation.first_seed, mutation.first_seed + mutation.seeds):
+        try:
+            violations = live(Plan(seed=seed, faults=mutation.faults, churn=False)).violations()
+        except* NotHealedError:
+            continue  # it does harm, but not the harm that is looked for
+        seen[seed] = sorted({violation.check for violation in violations})
+        if set(seen[seed]) & set(mutation.found_by):
+            return
+    pytest.fail(f"none of {mutation.found_by} reported anything: {seen}")
