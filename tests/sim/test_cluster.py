@@ -35,7 +35,7 @@ def test_a_cluster_in_trouble_keeps_its_promises_and_heals(seed: int, tmp_path: 
 
 
 def test_a_member_that_starts_with_old_metadata_goes_on_where_the_group_was() -> None:
-    """It asked a leader of an earlier epoch, cut off until then, whose log ended below: out of range, from the start."""
+    """It asked a leader of an earlier epoch, cut off until then, whose log ended below: it read from the start."""
     assert not live(dataclasses.replace(Plan.of(0), flush="ack", churn=False)).violations()
 
 
