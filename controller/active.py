@@ -26,6 +26,7 @@ from controller.events import (
     LogDirsFailed,
     Mark,
     ReassignmentsDue,
+    RefusalsDue,
     TopicChanged,
     TopicsChanged,
 )
@@ -40,6 +41,8 @@ from runtime.env import Env, SessionState
 
 _log = logging.getLogger(__name__)
 FIRST_LEADER_CHECK_S = 5
+REFUSED_RETRY_S = 1.0
+"""Pause before a broker is told again what it refused."""
 RELOAD_BACKOFF_S = 0.1
 """Pause before the cluster is read again after somebody else wrote a znode that was to be written."""
 
@@ -73,7 +76,7 @@ class ActiveController:
         try:
             async with trio.open_nursery() as nursery:
                 self._senders.open(nursery)
-                for duty in (self._decide, self._watch_office, self._remind_of_leaders):
+                for duty in (self._decide, self._watch_office, self._remind_of_leaders, self._remind_of_refusals):
                     nursery.start_soon(self._until_over, duty, ending, nursery.cancel_scope)
         finally:
             self._over = True
@@ -129,6 +132,12 @@ class ActiveController:
             self._events.put(LeadersDue())
             await trio.sleep(self._config.leader_imbalance_check_interval_seconds)
 
+    async def _remind_of_refusals(self) -> None:
+        while True:
+            await trio.sleep(REFUSED_RETRY_S)
+            if self.image.refused:
+                self._events.put(RefusalsDue())
+
     async def _decide(self) -> None:
         await self._load()
         while True:
@@ -159,6 +168,8 @@ class ActiveController:
             await log_dirs.on_log_dirs_failed(context)
         elif isinstance(event, LeadersDue):
             await leaders.rebalance(context)
+        elif isinstance(event, RefusalsDue):
+            brokers.on_refusals_due(context)
         elif isinstance(event, ReassignmentsDue):
             await reassignment.advance(context)
         elif isinstance(event, BrokerAnswered):

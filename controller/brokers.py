@@ -108,8 +108,15 @@ async def on_leader_and_isr_answered(context: Context, event: BrokerAnswered) ->
     """Only NONE counts as done. A replica whose disk failed counts as gone until its broker registers again."""
     request = cast(LeaderAndIsrRequest, event.request)
     names = {topic.topic_id: topic.topic_name for topic in request.topic_states}
+    refused: list[TopicPartition] = []
     if event.response.error_code:
         _log.error("broker %s refused LeaderAndIsr: error %s", event.broker.id, event.response.error_code)
+        if event.response.error_code != ErrorCode.STALE_BROKER_EPOCH:  # else its new registration is told everything
+            refused += [
+                TopicPartition(topic.topic_name, state.partition_index)
+                for topic in request.topic_states
+                for state in topic.partition_states
+            ]
     failed = []
     for topic in event.response.topics:
         for error in topic.partition_errors:
@@ -120,7 +127,20 @@ async def on_leader_and_isr_answered(context: Context, event: BrokerAnswered) ->
             _log.error("broker %s did not take over %s: error %s", event.broker.id, tp, error.error_code)
             if error.error_code == ErrorCode.KAFKA_STORAGE_ERROR:
                 failed.append(tp)
+            elif error.error_code != ErrorCode.STALE_CONTROLLER_EPOCH:  # else it knows a later leader epoch
+                refused.append(tp)
+    context.image.refused.update(dict.fromkeys(refused))
     await _on_replicas_failed(context, event.broker.id, failed)
+
+
+def on_refusals_due(context: Context) -> None:
+    """Tell the replicas of what was refused again, as it stands now."""
+    image = context.image
+    refused, image.refused = image.refused, {}
+    for tp in refused:
+        partition = image.partition(tp)
+        if partition is not None and partition.state is not None and tp.topic not in image.deletions:
+            context.batch.leader_and_isr(tp)
 
 
 async def _on_replicas_failed(context: Context, broker: int, failed: list[TopicPartition]) -> None:

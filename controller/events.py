@@ -54,6 +54,11 @@ class LeadersDue:
 
 
 @dataclass(frozen=True, slots=True)
+class RefusalsDue:
+    """It is time to tell brokers again what they refused."""
+
+
+@dataclass(frozen=True, slots=True)
 class ReassignmentsDue:
     """Some reassignment may have got what it waited for."""
 
@@ -86,6 +91,7 @@ Mark: TypeAlias = (
     | ConfigsChanged
     | LogDirsFailed
     | LeadersDue
+    | RefusalsDue
     | ReassignmentsDue
 )
 Event: TypeAlias = Mark | BrokerAnswered | AdminCall

@@ -75,6 +75,8 @@ class ClusterImage:
     failed: dict[int, set[TopicPartition]] = field(default_factory=dict)
     """Replicas whose disk failed, by broker, until it registers again."""
     topics: dict[str, TopicImage] = field(default_factory=dict)
+    refused: dict[TopicPartition, None] = field(default_factory=dict)
+    """Partitions of which a broker refused what it was told, for a reason that may pass."""
     deletions: dict[str, dict[tuple[int, int], ReplicaStatus]] = field(default_factory=dict)
     """Topics being deleted: ``{(partition, broker): status}``."""
     malformed: set[str] = field(default_factory=set)
