@@ -20,9 +20,11 @@ from bench.compiled import NotCompiled, client_environment, install_compiled
 from bench.failover import fail_over
 from bench.kafka_peer import PeerUnavailable, kafka_jars
 from bench.measure import cpu_s, rss_bytes
+from bench.memory import watch_memory
 from bench.targets import Target, anabranch_target, kafka_target
 
 FAIL_OVER = "fail-over"
+MEMORY = "memory"
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,8 +54,9 @@ WORKLOADS = [
     Workload("fetch 100 B, aiokafka", "aiokafka-fetch", 500_000, 100, "produce 100 B, librdkafka"),
     Workload("produce 100 B, anabranch", "anabranch-produce", 200_000, 100),
     Workload("fetch 100 B, anabranch", "anabranch-fetch", 500_000, 100, "produce 100 B, librdkafka"),
-    Workload("3 replicas: produce 1 KiB, librdkafka", "confluent-produce", 300_000, 1024, replicas=3, partitions=12),
+    Workload("3 replicas: produce 1 KiB, librdkafka", "confluent-idempotent", 300_000, 1024, replicas=3, partitions=12),
     Workload("3 replicas: one record at a time", "confluent-latency", 1_000, 1024, replicas=3),
+    Workload("3 replicas: memory", MEMORY, 400_000, 1024, replicas=3, partitions=12),
     Workload("3 replicas: leader killed", FAIL_OVER, 0, 0, replicas=3, partitions=1),
 ]
 
@@ -71,29 +74,38 @@ def run_load(target: Target, workload: Workload, topic: str, scale: float, site:
     """One run of one workload: what the client measured and what the brokers spent on it."""
     if workload.kind == FAIL_OVER:
         return fail_over(target, topic)
-    command = [
-        sys.executable,
-        "-P",
-        "-m",
-        "bench.load",
-        workload.kind,
-        "--bootstrap",
-        target.bootstrap,
-        "--topic",
-        topic,
-    ]
-    command += ["--partitions", str(workload.partitions), "--records", str(max(1000, int(workload.records * scale)))]
-    command += ["--size", str(workload.size)]
+    records = max(1000, int(workload.records * scale))
+    if workload.kind == MEMORY:
+        sample = watch_memory(
+            lambda: rss_bytes(target.pids()),
+            lambda kind, count: run_client(target, workload, kind, topic, count, site),
+            records,
+        )
+        target.load_rss = max(target.load_rss, rss_bytes(target.pids()))
+        return sample
     pids = target.pids()
     before = cpu_s(pids)
+    others_before = cpu_s(target.other_pids())
+    sample = run_client(target, workload, workload.kind, topic, records, site)
+    gigabytes = sample["records"] * workload.size / 1e9
+    sample["records_per_s"] = sample["records"] / sample["seconds"]
+    sample["cpu_s_per_gb"] = (cpu_s(pids) - before) / gigabytes
+    if others_before:
+        sample["others_cpu_s_per_gb"] = (cpu_s(target.other_pids()) - others_before) / gigabytes
+    target.load_rss = max(target.load_rss, rss_bytes(pids))
+    return sample
+
+
+def run_client(
+    target: Target, workload: Workload, kind: str, topic: str, records: int, site: Path | None
+) -> dict[str, float]:
+    """One client process: what it measured. Raises ``SystemExit`` with the end of its errors when it fails."""
+    command = [sys.executable, "-P", "-m", "bench.load", kind, "--bootstrap", target.bootstrap, "--topic", topic]
+    command += ["--partitions", str(workload.partitions), "--records", str(records), "--size", str(workload.size)]
     done = subprocess.run(command, env=client_environment(site), capture_output=True, text=True, timeout=300)
     if done.returncode != 0:
         raise SystemExit(f"{workload.name} against {target.name} failed: {done.stderr.strip()[-800:]}")
     sample: dict[str, float] = json.loads(done.stdout)
-    gigabytes = sample["records"] * workload.size / 1e9
-    sample["records_per_s"] = sample["records"] / sample["seconds"]
-    sample["cpu_s_per_gb"] = (cpu_s(pids) - before) / gigabytes
-    target.load_rss = max(target.load_rss, rss_bytes(pids))
     return sample
 
 
@@ -118,6 +130,8 @@ def run_rounds(targets: list[Target], workloads: list[Workload], rounds: int, sc
 def in_brief(sample: dict[str, float]) -> str:
     if "fail_over_s" in sample:
         return f"{sample['fail_over_s']:11.2f} s"
+    if "rss_end_mb" in sample:
+        return " ".join(f"{sample[f'rss_{when}_mb']:,.0f} MB at the {when}" for when in ("start", "middle", "end"))
     return f"{sample['records_per_s']:>11,.0f} records/s {sample['cpu_s_per_gb']:6.2f} CPU s/GB"
 
 
@@ -143,9 +157,13 @@ def print_table(targets: list[Target], workloads: list[Workload]) -> None:
     columns = [
         ("records/s", "records_per_s"),
         ("CPU s/GB", "cpu_s_per_gb"),
+        ("CPU s/GB of ZooKeeper and the controller, where they are processes of their own", "others_cpu_s_per_gb"),
         ("p50 ms", "p50_ms"),
         ("p99 ms", "p99_ms"),
         ("from kill -9 of the leader to the next acknowledgement, s", "fail_over_s"),
+        ("RSS of all brokers at the start, MB", "rss_start_mb"),
+        ("RSS of all brokers half-way, MB", "rss_middle_mb"),
+        ("RSS of all brokers at the end, MB", "rss_end_mb"),
     ]
     for title, key in columns:
         measured = [w for w in workloads if any(key in sample for sample in targets[0].samples[w.name])]

@@ -53,9 +53,9 @@ def confluent_producer(arguments: argparse.Namespace, **overrides: Any) -> Any:
     )
 
 
-def confluent_produce(arguments: argparse.Namespace) -> dict[str, float]:
+def confluent_produce(arguments: argparse.Namespace, *, idempotent: bool = False) -> dict[str, float]:
     """As fast as librdkafka goes, spread over the partitions; the time ends with the last acknowledgement."""
-    producer = confluent_producer(arguments)
+    producer = confluent_producer(arguments, **{"enable.idempotence": idempotent})
     payload = values(arguments.size)
     failures: list[Any] = []
 
@@ -226,6 +226,7 @@ async def anabranch_fetch(arguments: argparse.Namespace) -> dict[str, float]:
 
 LOADS: dict[str, Callable[[argparse.Namespace], Any]] = {
     "confluent-produce": confluent_produce,
+    "confluent-idempotent": lambda arguments: confluent_produce(arguments, idempotent=True),
     "confluent-fetch": confluent_fetch,
     "confluent-latency": confluent_latency,
     "aiokafka-produce": lambda arguments: asyncio.run(aiokafka_produce(arguments)),

@@ -25,6 +25,9 @@ class Target:
     bootstrap: str
     replicas: int
     pids: Callable[[], list[int]]
+    """Of the brokers."""
+    other_pids: Callable[[], list[int]]
+    """Of ZooKeeper and the controllers, where they are not inside the brokers."""
     kill: Callable[[int], None]
     """kill -9 of a broker."""
     restart: Callable[[int], None]
@@ -41,6 +44,11 @@ def _overrides(replicas: int) -> dict[str, str]:
     return {"min.insync.replicas": "2"} if replicas > 1 else {}
 
 
+def _other_pids(cluster: ProcessCluster) -> list[int]:
+    pids = cluster.state["pids"]
+    return [pid for pid in [pids["zookeeper"], *pids["controller"]] if pid]
+
+
 @contextmanager
 def anabranch_target(directory: Path, replicas: int) -> Iterator[Target]:
     """As many brokers as replicas; the supervisor restarts what dies."""
@@ -53,6 +61,7 @@ def anabranch_target(directory: Path, replicas: int) -> Iterator[Target]:
             cluster.bootstrap,
             replicas,
             lambda: list(cluster.broker_pids().values()),
+            lambda: _other_pids(cluster),
             lambda broker_id: os.kill(cluster.broker_pids()[broker_id], signal.SIGKILL),
             lambda _broker_id: None,
         )
@@ -62,4 +71,6 @@ def anabranch_target(directory: Path, replicas: int) -> Iterator[Target]:
 def kafka_target(directory: Path, replicas: int) -> Iterator[Target]:
     overrides = {"broker.session.timeout.ms": SESSION_TIMEOUT_MS, **_overrides(replicas)}
     with KafkaCluster(directory / f"kafka-{replicas}", brokers=replicas, overrides=overrides) as cluster:
-        yield Target("Kafka", cluster.bootstrap, replicas, lambda: cluster.broker_pids, cluster.kill, cluster.restart)
+        yield Target(
+            "Kafka", cluster.bootstrap, replicas, lambda: cluster.broker_pids, list, cluster.kill, cluster.restart
+        )

@@ -1,0 +1,25 @@
+"""Whether memory stays flat: resident memory of the brokers over a bounded run of producing and reading."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+SLICES = 8
+READ_SHARE = 0.9
+"""How much of what was written each reader waits for: what it threw away before its clock ran is not counted."""
+
+
+def watch_memory(
+    rss_bytes: Callable[[], int], run_client: Callable[[str, int], object], records: int
+) -> dict[str, float]:
+    """Write ``records`` in ``SLICES`` runs, read everything so far after each; MB at the start, middle and end.
+
+    The start is taken after the first slice: from then on caches are warm, and what still grows is a leak.
+    """
+    each = max(1, records // SLICES)
+    seen_mb = []
+    for number in range(SLICES):
+        run_client("confluent-produce", each)
+        run_client("confluent-fetch", int(each * (number + 1) * READ_SHARE))
+        seen_mb.append(rss_bytes() / 1e6)
+    return {"rss_start_mb": seen_mb[0], "rss_middle_mb": seen_mb[SLICES // 2], "rss_end_mb": seen_mb[-1]}
