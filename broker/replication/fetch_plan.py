@@ -36,6 +36,11 @@ class FetchPlan:
         """Whether there is nothing to fetch."""
         return not self._offsets and not self._changed
 
+    @property
+    def changed(self) -> list[TopicPartition]:
+        """What the next request will say something new about."""
+        return list(self._changed)
+
     def offset(self, key: TopicPartition) -> int:
         """The offset a partition was last asked from; -1 when it was not."""
         return self._offsets.get(key, -1)

@@ -145,6 +145,9 @@ class ReplicaFetcher:
                 with trio.move_on_at(resumes_at):
                     await wake.wait()
                 continue
+            if config.flushes and (unsynced := self._unsynced()):
+                await self._flush(unsynced)
+                continue  # the controller may have spoken meanwhile
             now = self._clock.monotonic()
             wait_ms = config.wait_max_ms
             if resumes_at < now + wait_ms / 1000:
@@ -154,6 +157,14 @@ class ReplicaFetcher:
             response = await channel.request(request, version=FETCH_VERSION, timeout_s=timeout_s)
             if self._plan.answered(ErrorCode.of(response.error_code), response.session_id, self._followed):
                 await self._take(channel, response, asked)
+
+    def _unsynced(self) -> list[FollowedPartition]:
+        """What the next request would say that this replica has, and that is not on its disk.
+
+        A fetcher syncs what it appended; this is for what a process before it, or a fetcher of an earlier epoch, left.
+        """
+        followed = [self._followed[key] for key in self._plan.changed]
+        return [one for one in followed if one.partition.log.recovery_point < one.partition.log.log_end_offset]
 
     def _resume_waiting(self) -> float:
         """Fetch again what has waited long enough; when the next one has, ``inf`` without any."""

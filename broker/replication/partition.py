@@ -157,6 +157,8 @@ class Partition:
         self._refused_until.clear()
         self.epoch_start_offset = self.log.log_end_offset
         self.log.assign_epoch(leader_epoch)
+        if self.durable_end_offset < self.log.log_end_offset:
+            self._services.flush(self)
         self._advance_high_watermark()
         self.notify()
 

@@ -298,6 +298,17 @@ def test_flush_on_ack_counts_what_is_on_disk_at_the_leader() -> None:
     assert world[1].log.high_watermark == 1 and one.is_done() and every.is_done()
 
 
+def test_a_new_leader_syncs_what_is_not_on_its_disk_yet() -> None:
+    """Left alone, the watermark would stand still until somebody produced."""
+    world = ReplicaWorld(flushes_on_ack=True)
+    world.elect(1, 0, [1, 2])
+    world.append(1, b"a")
+    world.catch_up(1, 2)
+    world[2].services.to_flush.clear()
+    world.elect(2, 1, [2])
+    assert world[2].services.to_flush == [world[2].partition]
+
+
 def test_a_log_that_cannot_be_synced_acknowledges_nothing() -> None:
     world = ReplicaWorld(flushes_on_ack=True)
     world.elect(1, 0, [1])
