@@ -43,7 +43,17 @@ def test_the_extension_modules_are_the_ones_imported(compiled: Path) -> None:
 
 @pytest.mark.parametrize("tests", ["tests/unit/protocol_records", "tests/property/records"])
 def test_the_tests_of_the_pure_modules_pass_on_the_compiled_ones(compiled: Path, tests: str) -> None:
-    options = ["--noconftest", "-p", "no:cacheprovider", "-c", str(ROOT / "pyproject.toml"), "--rootdir", str(ROOT)]
+    options = [
+        "--noconftest",
+        "-p",
+        "no:anabranch",
+        "-p",
+        "no:cacheprovider",
+        "-c",
+        str(ROOT / "pyproject.toml"),
+        "--rootdir",
+        str(ROOT),
+    ]
     result = run_with(compiled, "-m", "pytest", *options, str(ROOT / tests))
     assert result.returncode == 0, result.stdout[-3000:] + result.stderr[-1000:]
 
