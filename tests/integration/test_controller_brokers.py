@@ -39,7 +39,7 @@ def live_ids(world: World, broker_id: int) -> list[int]:
 
 
 async def test_a_partition_whose_broker_left_is_offline_keeps_its_isr_and_comes_back_with_a_new_epoch(
-    world: World,
+    world: World, autojump_clock: object
 ) -> None:
     incarnation = (await world.store.get(paths.partition_state("t", 0))).czxid
     world.brokers[1].leave()
@@ -56,7 +56,7 @@ async def test_a_partition_whose_broker_left_is_offline_keeps_its_isr_and_comes_
     await world.until(lambda: world.brokers[1].metadata() == {("t", 0): 1, ("t", 1): 2})
 
 
-async def test_a_bounced_registration_counts_as_leaving_and_coming(world: World) -> None:
+async def test_a_bounced_registration_counts_as_leaving_and_coming(world: World, autojump_clock: object) -> None:
     old_epoch = world.brokers[1].sent(LeaderAndIsrRequest)[-1].broker_epoch
     world.brokers[1].leave()
     await world.brokers[1].register()
@@ -64,7 +64,7 @@ async def test_a_bounced_registration_counts_as_leaving_and_coming(world: World)
     assert world.brokers[1].sent(LeaderAndIsrRequest)[-1].broker_epoch > old_epoch
 
 
-async def test_one_drain_is_one_request_of_each_kind(world: World) -> None:
+async def test_one_drain_is_one_request_of_each_kind(world: World, autojump_clock: object) -> None:
     before = len(world.brokers[1].sent(LeaderAndIsrRequest))
     topics = [CreatableTopic(name=f"many-{i}", num_partitions=4, replication_factor=1) for i in range(5)]
     await world.request(CreateTopicsRequest(topics=topics))
@@ -72,7 +72,7 @@ async def test_one_drain_is_one_request_of_each_kind(world: World) -> None:
     assert len(world.brokers[1].sent(LeaderAndIsrRequest)) - before <= 2
 
 
-async def test_a_request_is_repeated_until_it_is_answered(world: World) -> None:
+async def test_a_request_is_repeated_until_it_is_answered(world: World, autojump_clock: object) -> None:
     world.fabric.reset("controller1000", "broker2")
     world.fabric.cut("broker2", "controller1000")
     topic = CreatableTopic(name="later", num_partitions=2, replication_factor=1)
@@ -82,7 +82,9 @@ async def test_a_request_is_repeated_until_it_is_answered(world: World) -> None:
     await world.until(lambda: ("later", 1) in world.brokers[2].metadata(), within_s=120)
 
 
-async def test_a_malformed_registration_is_logged_and_left_out(world: World, caplog: pytest.LogCaptureFixture) -> None:
+async def test_a_malformed_registration_is_logged_and_left_out(
+    world: World, caplog: pytest.LogCaptureFixture, autojump_clock: object
+) -> None:
     with caplog.at_level(logging.ERROR):
         await world.store.create(paths.broker_id(7), b'{"endpoints":[]}', ephemeral=True)
         await world.start_broker(3)
@@ -90,7 +92,7 @@ async def test_a_malformed_registration_is_logged_and_left_out(world: World, cap
     assert "/brokers/ids/7: field endpoints" in caplog.text
 
 
-async def test_a_replica_whose_disk_failed_is_offline(world: World) -> None:
+async def test_a_replica_whose_disk_failed_is_offline(world: World, autojump_clock: object) -> None:
     world.brokers[1].errors["bad", 0] = ErrorCode.KAFKA_STORAGE_ERROR
     assignments = [CreatableReplicaAssignment(partition_index=0, broker_ids=[1])]
     topic = CreatableTopic(name="bad", num_partitions=-1, replication_factor=-1, assignments=assignments)
@@ -99,7 +101,9 @@ async def test_a_replica_whose_disk_failed_is_offline(world: World) -> None:
     assert (await world.state("bad", 0)).leader == -1
 
 
-async def test_controlled_shutdown_checks_the_broker_epoch_and_leaves_single_replicas(world: World) -> None:
+async def test_controlled_shutdown_checks_the_broker_epoch_and_leaves_single_replicas(
+    world: World, autojump_clock: object
+) -> None:
     epoch = (await world.store.get(paths.broker_id(1))).czxid
     stale = await world.request(ControlledShutdownRequest(broker_id=1, broker_epoch=epoch - 1))
     assert stale.error_code == ErrorCode.STALE_BROKER_EPOCH

@@ -49,7 +49,7 @@ async def notified(world: World) -> list[str]:
     return [ConfigChange.decode(path, (await world.store.get(path)).data).entity_path for path in found]
 
 
-async def test_keys_are_set_deleted_appended_and_subtracted(world: World) -> None:
+async def test_keys_are_set_deleted_appended_and_subtracted(world: World, autojump_clock: object) -> None:
     path = paths.topic_config("t")
     assert (await change(world, TOPIC, "t", ("retention.ms", SET, "7"))).error_code == ErrorCode.NONE
     await change(world, TOPIC, "t", ("cleanup.policy", APPEND, "compact"), ("segment.ms", SET, "9"))
@@ -59,7 +59,7 @@ async def test_keys_are_set_deleted_appended_and_subtracted(world: World) -> Non
     assert await notified(world) == ["topics/t"] * 3
 
 
-async def test_alter_configs_replaces_all(world: World) -> None:
+async def test_alter_configs_replaces_all(world: World, autojump_clock: object) -> None:
     await change(world, TOPIC, "t", ("retention.ms", SET, "7"))
     configs = [alter_configs.AlterableConfig(name="segment.ms", value="9")]
     resource = alter_configs.AlterConfigsResource(resource_type=TOPIC, resource_name="t", configs=configs)
@@ -68,7 +68,7 @@ async def test_alter_configs_replaces_all(world: World) -> None:
     assert await config(world, paths.topic_config("t")) == {"segment.ms": "9"}
 
 
-async def test_broker_configs_for_one_and_for_all(world: World) -> None:
+async def test_broker_configs_for_one_and_for_all(world: World, autojump_clock: object) -> None:
     assert (await change(world, BROKER, "1", ("log.retention.ms", SET, "5"))).error_code == ErrorCode.NONE
     assert (await change(world, BROKER, "", ("message.max.bytes", SET, "6"))).error_code == ErrorCode.NONE
     assert await config(world, paths.broker_config(1)) == {"log.retention.ms": "5"}
@@ -93,7 +93,12 @@ async def test_broker_configs_for_one_and_for_all(world: World) -> None:
     ],
 )
 async def test_what_cannot_be_is_refused_with_a_reason(
-    world: World, kind: int, name: str, changes: list[tuple[str, int, str | None]], code: ErrorCode
+    world: World,
+    kind: int,
+    name: str,
+    changes: list[tuple[str, int, str | None]],
+    code: ErrorCode,
+    autojump_clock: object,
 ) -> None:
     response = await change(world, kind, name, *changes)
     assert (response.error_code, response.resource_name) == (code, name)
@@ -101,7 +106,7 @@ async def test_what_cannot_be_is_refused_with_a_reason(
     assert await notified(world) == []
 
 
-async def test_validate_only_changes_nothing(world: World) -> None:
+async def test_validate_only_changes_nothing(world: World, autojump_clock: object) -> None:
     response = await change(world, TOPIC, "t", ("retention.ms", SET, "7"), validate=True)
     assert response.error_code == ErrorCode.NONE
     assert await config(world, paths.topic_config("t")) == {}

@@ -39,13 +39,15 @@ async def epoch(world: World) -> int:
     return decode_controller_epoch(paths.CONTROLLER_EPOCH, (await world.store.get(paths.CONTROLLER_EPOCH)).data)
 
 
-async def test_the_one_standing_by_says_so(world: World) -> None:
+async def test_the_one_standing_by_says_so(world: World, autojump_clock: object) -> None:
     response = await world.request(creation("t"), controller_id=1001)
     assert response.topics[0].error_code == ErrorCode.NOT_CONTROLLER
     assert await world.store.children(paths.TOPICS) == []
 
 
-async def test_the_other_takes_over_and_tells_brokers_everything_under_a_higher_epoch(world: World) -> None:
+async def test_the_other_takes_over_and_tells_brokers_everything_under_a_higher_epoch(
+    world: World, autojump_clock: object
+) -> None:
     assert (await world.request(creation("t"))).topics[0].error_code == ErrorCode.NONE
     assert await epoch(world) == 1
     world.brokers[1].requests.clear()
@@ -60,7 +62,9 @@ async def test_the_other_takes_over_and_tells_brokers_everything_under_a_higher_
     assert (await world.request(creation("u"))).topics[0].error_code == ErrorCode.NONE
 
 
-async def test_a_controller_whose_session_expired_resigns_and_stands_again(world: World) -> None:
+async def test_a_controller_whose_session_expired_resigns_and_stands_again(
+    world: World, autojump_clock: object
+) -> None:
     world.sessions[1000].expire()
     await world.until(lambda: any(r.controller_epoch == 2 for r in world.brokers[1].sent(UpdateMetadataRequest)))
     active = await world.active()
@@ -78,7 +82,7 @@ async def test_a_controller_whose_session_expired_resigns_and_stands_again(world
     assert (await world.request(creation("t"))).topics[0].error_code == ErrorCode.NONE
 
 
-async def test_what_happened_during_a_lost_connection_is_seen_afterwards(world: World) -> None:
+async def test_what_happened_during_a_lost_connection_is_seen_afterwards(world: World, autojump_clock: object) -> None:
     world.sessions[1000].disconnect()
     await world.start_broker(2)
     world.sessions[1000].reconnect()
@@ -87,7 +91,7 @@ async def test_what_happened_during_a_lost_connection_is_seen_afterwards(world: 
 
 
 @pytest.mark.parametrize("lose", ["lose_next_request", "lose_next_answer"])
-async def test_a_write_whose_outcome_is_unknown_is_settled(world: World, lose: str) -> None:
+async def test_a_write_whose_outcome_is_unknown_is_settled(world: World, lose: str, autojump_clock: object) -> None:
     session = world.sessions[1000]
     getattr(session, lose)()
 

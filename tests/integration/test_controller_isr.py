@@ -46,7 +46,9 @@ async def ask(world: World, isr: Sequence[int], version: int, *, leader: int = 1
     return response.error_code or response.topics[0].partitions[0]
 
 
-async def test_the_isr_is_written_and_everybody_hears_but_by_leader_and_isr(world: World) -> None:
+async def test_the_isr_is_written_and_everybody_hears_but_by_leader_and_isr(
+    world: World, autojump_clock: object
+) -> None:
     orders = {id: len(broker.sent(LeaderAndIsrRequest)) for id, broker in world.brokers.items()}
     answer = await ask(world, [1, 2], 0)
     assert (answer.error_code, answer.leader_id, answer.leader_epoch) == (ErrorCode.NONE, 1, 0)
@@ -62,13 +64,13 @@ async def test_the_isr_is_written_and_everybody_hears_but_by_leader_and_isr(worl
     assert {id: len(broker.sent(LeaderAndIsrRequest)) for id, broker in world.brokers.items()} == orders
 
 
-async def test_a_question_whose_answer_was_lost_is_answered_again(world: World) -> None:
+async def test_a_question_whose_answer_was_lost_is_answered_again(world: World, autojump_clock: object) -> None:
     await ask(world, [1, 2], 0)
     answer = await ask(world, [1, 2], 0)
     assert (answer.error_code, answer.isr, answer.current_isr_version) == (ErrorCode.NONE, [1, 2], 1)
 
 
-async def test_stale_epochs_are_refused_before_the_isr_is_judged(world: World) -> None:
+async def test_stale_epochs_are_refused_before_the_isr_is_judged(world: World, autojump_clock: object) -> None:
     await ask(world, [1, 2], 0)
     assert (await ask(world, [1, 9], 0)).error_code == ErrorCode.INVALID_UPDATE_VERSION
     assert (await ask(world, [1, 9], 1, epoch=1)).error_code == ErrorCode.FENCED_LEADER_EPOCH
@@ -79,12 +81,12 @@ async def test_stale_epochs_are_refused_before_the_isr_is_judged(world: World) -
 
 
 @pytest.mark.parametrize("isr", [[], [2, 3], [1, 9], [1, 1]])
-async def test_an_isr_that_cannot_be_is_refused(world: World, isr: list[int]) -> None:
+async def test_an_isr_that_cannot_be_is_refused(world: World, isr: list[int], autojump_clock: object) -> None:
     assert (await ask(world, isr, 0)).error_code == ErrorCode.INVALID_REQUEST
     assert (await world.state("t", 0)).isr == [1, 2, 3]
 
 
-async def test_a_replica_that_shuts_down_does_not_join_the_isr(world: World) -> None:
+async def test_a_replica_that_shuts_down_does_not_join_the_isr(world: World, autojump_clock: object) -> None:
     """KAFKA-14140: it would be gone a moment later, with the ISR counting on it."""
     epoch = (await world.store.get(paths.broker_id(3))).czxid
     await world.request(ControlledShutdownRequest(broker_id=3, broker_epoch=epoch))
@@ -96,7 +98,9 @@ async def test_a_replica_that_shuts_down_does_not_join_the_isr(world: World) -> 
     assert (await ask(world, [1], version, epoch=state.leader_epoch)).error_code == ErrorCode.NONE
 
 
-async def test_a_replica_that_registered_anew_since_it_fetched_does_not_join(world: World) -> None:
+async def test_a_replica_that_registered_anew_since_it_fetched_does_not_join(
+    world: World, autojump_clock: object
+) -> None:
     """KIP-903: what it had when it fetched may have been lost since."""
     await ask(world, [1, 2], 0)
     epoch = (await world.store.get(paths.broker_id(3))).czxid

@@ -55,7 +55,9 @@ async def create(world: World, name: str, partitions: int = 3) -> TopicZnode:
     return await world.topic(name)
 
 
-async def test_a_created_topic_is_served_by_every_broker_when_the_answer_comes(world: World) -> None:
+async def test_a_created_topic_is_served_by_every_broker_when_the_answer_comes(
+    world: World, autojump_clock: object
+) -> None:
     configs = [CreatableTopicConfig(name="retention.ms", value="5000")]
     response = await world.request(creation("events", 6, configs=configs))
     result = response.topics[0]
@@ -105,7 +107,7 @@ async def test_a_created_topic_is_served_by_every_broker_when_the_answer_comes(w
     ],
 )
 async def test_what_cannot_be_is_refused_and_leaves_nothing(
-    world: World, request_: CreateTopicsRequest, code: ErrorCode
+    world: World, request_: CreateTopicsRequest, code: ErrorCode, autojump_clock: object
 ) -> None:
     await create(world, "existing_topic", 1)
     response = await world.request(request_)
@@ -114,7 +116,7 @@ async def test_what_cannot_be_is_refused_and_leaves_nothing(
     assert await world.store.children(paths.TOPICS) == ["existing_topic"]
 
 
-async def test_a_given_assignment_is_taken(world: World) -> None:
+async def test_a_given_assignment_is_taken(world: World, autojump_clock: object) -> None:
     assignments = [CreatableReplicaAssignment(partition_index=i, broker_ids=[3]) for i in range(2)]
     response = await world.request(creation("placed", -1, -1, assignments=assignments))
     assert response.topics[0].error_code == ErrorCode.NONE
@@ -129,21 +131,21 @@ async def test_minus_one_means_the_controllers_defaults(nursery: trio.Nursery, a
     assert (await world.request(creation("t", -1, -1))).topics[0].num_partitions == 4
 
 
-async def test_validate_only_writes_nothing(world: World) -> None:
+async def test_validate_only_writes_nothing(world: World, autojump_clock: object) -> None:
     response = await world.request(creation("t", validate_only=True))
     assert response.topics[0].error_code == ErrorCode.NONE
     assert response.topics[0].num_partitions == 3
     assert await world.store.children(paths.TOPICS) == []
 
 
-async def test_a_broker_that_does_not_answer_makes_the_request_time_out(world: World) -> None:
+async def test_a_broker_that_does_not_answer_makes_the_request_time_out(world: World, autojump_clock: object) -> None:
     world.brokers[2].answering = trio.Event()
     response = await world.request(creation("slow", timeout_ms=1000))
     assert response.topics[0].error_code == ErrorCode.REQUEST_TIMED_OUT
     assert (await world.topic("slow")).partitions.keys() == {0, 1, 2}
 
 
-async def test_a_topic_written_by_hand_comes_online_and_is_completed(world: World) -> None:
+async def test_a_topic_written_by_hand_comes_online_and_is_completed(world: World, autojump_clock: object) -> None:
     path = paths.topic("by-hand")
     await world.store.create(path, b'{"version":1,"partitions":{"0":[1],"1":[2]},"note":"kept"}')
     await world.until(lambda: ("by-hand", 0) in world.brokers[1].led() and ("by-hand", 1) in world.brokers[2].led())
@@ -154,7 +156,7 @@ async def test_a_topic_written_by_hand_comes_online_and_is_completed(world: Worl
 
 
 async def test_a_malformed_topic_is_logged_with_path_and_field_and_the_rest_goes_on(
-    world: World, caplog: pytest.LogCaptureFixture
+    world: World, caplog: pytest.LogCaptureFixture, autojump_clock: object
 ) -> None:
     with caplog.at_level(logging.ERROR):
         await world.store.create(paths.topic("broken"), b'{"partitions":{"0":"one"}}')
@@ -162,7 +164,7 @@ async def test_a_malformed_topic_is_logged_with_path_and_field_and_the_rest_goes
     assert any("/brokers/topics/broken: field partitions.0" in record.message for record in caplog.records)
 
 
-async def test_create_partitions_grows_the_topic(world: World) -> None:
+async def test_create_partitions_grows_the_topic(world: World, autojump_clock: object) -> None:
     before = await create(world, "t", 2)
     request = CreatePartitionsRequest(
         topics=[CreatePartitionsTopic(name="t", count=5, assignments=None)], timeout_ms=30_000
@@ -188,7 +190,7 @@ async def test_create_partitions_grows_the_topic(world: World) -> None:
     ],
 )
 async def test_partitions_that_cannot_be_are_refused(
-    world: World, wanted: CreatePartitionsTopic, code: ErrorCode
+    world: World, wanted: CreatePartitionsTopic, code: ErrorCode, autojump_clock: object
 ) -> None:
     await create(world, "t", 2)
     response = await world.request(CreatePartitionsRequest(topics=[wanted], timeout_ms=30_000))
@@ -196,7 +198,9 @@ async def test_partitions_that_cannot_be_are_refused(
     assert len((await world.topic("t")).partitions) == 2
 
 
-async def test_an_edit_that_removes_partitions_is_written_back(world: World, caplog: pytest.LogCaptureFixture) -> None:
+async def test_an_edit_that_removes_partitions_is_written_back(
+    world: World, caplog: pytest.LogCaptureFixture, autojump_clock: object
+) -> None:
     topic = await create(world, "t", 3)
     with caplog.at_level(logging.ERROR):
         shorter = topic.replace(partitions={0: topic.partitions[0]})
@@ -209,7 +213,9 @@ async def test_an_edit_that_removes_partitions_is_written_back(world: World, cap
     assert "the edit is undone" in caplog.text
 
 
-async def test_a_deleted_topic_is_gone_everywhere_and_its_successor_has_another_id(world: World) -> None:
+async def test_a_deleted_topic_is_gone_everywhere_and_its_successor_has_another_id(
+    world: World, autojump_clock: object
+) -> None:
     first = await create(world, "t")
     response = await world.request(DeleteTopicsRequest(topics=[DeleteTopicState(name="t")], timeout_ms=30_000))
     assert (response.responses[0].error_code, response.responses[0].topic_id) == (ErrorCode.NONE, first.topic_id)
@@ -224,7 +230,7 @@ async def test_a_deleted_topic_is_gone_everywhere_and_its_successor_has_another_
     assert second.topic_id != first.topic_id
 
 
-async def test_deletion_by_id_and_its_errors(world: World) -> None:
+async def test_deletion_by_id_and_its_errors(world: World, autojump_clock: object) -> None:
     topic = await create(world, "t")
     wanted = [DeleteTopicState(topic_id=topic.topic_id), DeleteTopicState(name="none"), DeleteTopicState()]
     response = await world.request(DeleteTopicsRequest(topics=wanted, timeout_ms=30_000))
@@ -238,7 +244,9 @@ async def test_deletion_by_id_and_its_errors(world: World) -> None:
     assert again.responses[0].error_code == ErrorCode.UNKNOWN_TOPIC_ID
 
 
-async def test_deletion_waits_for_a_broker_that_is_away_and_resumes_with_a_new_controller(world: World) -> None:
+async def test_deletion_waits_for_a_broker_that_is_away_and_resumes_with_a_new_controller(
+    world: World, autojump_clock: object
+) -> None:
     topic = await create(world, "t")
     world.brokers[2].leave()
     await world.until(lambda: len(world.brokers[1].sent(UpdateMetadataRequest)[-1].live_brokers) == 2)

@@ -19,11 +19,10 @@ pytestmark = pytest.mark.integration
 @pytest.mark.parametrize(
     ("replicas", "overrides"),
     [
-        (1, {"log.flush.interval.messages": "1"}),
         (3, {"min.insync.replicas": "2"}),
         (3, {"min.insync.replicas": "2", "log.flush": "ack"}),
     ],
-    ids=["one replica flushed", "three replicas", "three replicas flushed"],
+    ids=["three replicas", "three replicas flushed"],
 )
 def test_every_acknowledged_record_survives_kill_9(
     fresh_name: Callable[[str], str], replicas: int, overrides: dict[str, str]

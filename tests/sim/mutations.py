@@ -58,6 +58,7 @@ def answer_before_the_disk(patch: Patch) -> None:
         return None
 
     patch.setattr(ReplicaFetcher, "_flush", no_flush)
+    patch.setattr(ReplicaFetcher, "_unsynced", lambda self: [])
 
 
 def repeated_batches_are_appended(patch: Patch) -> None:
