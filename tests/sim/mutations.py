@@ -16,7 +16,6 @@ from broker.replication import isr
 from broker.replication.delayed_produce import AwaitedAppend
 from broker.replication.fetcher import ReplicaFetcher
 from broker.replication.partition import Partition
-from client.coordinator import GroupCoordinator
 
 Patch = pytest.MonkeyPatch
 
@@ -84,14 +83,6 @@ def a_coordinator_loads_nothing(patch: Patch) -> None:
     patch.setattr(leadership, "read_state", nothing)
 
 
-def a_commit_comes_after_a_later_one(patch: Patch) -> None:
-    async def commit(self: GroupCoordinator, offsets: Any) -> None:
-        if offsets:
-            await self._commit(offsets)
-
-    patch.setattr(GroupCoordinator, "commit", commit)
-
-
 MUTATIONS = (
     Mutation("acks=all is answered before replication", answer_before_replication, LOST, first_seed=4),
     Mutation("the watermark is the leader's own end", watermark_is_the_leaders_own_end, LOST, first_seed=2),
@@ -99,5 +90,4 @@ MUTATIONS = (
     Mutation("repeated batches are appended", repeated_batches_are_appended, TWICE, first_seed=2),
     Mutation("consumers read above the watermark", consumers_read_above_the_watermark, (*LOST, "polls"), first_seed=1),
     Mutation("a coordinator loads nothing", a_coordinator_loads_nothing, ("commits", "polls"), first_seed=1),
-    Mutation("a commit comes after a later one", a_commit_comes_after_a_later_one, ("commits",), first_seed=2),
 )
