@@ -21,11 +21,14 @@ from protocol.errors import ErrorCode, KafkaError
 from protocol.generated.controlled_shutdown import ControlledShutdownRequest
 from runtime.env import Env, NodeExistsError, NoNodeError, ZkConnectionError, ZkSessionExpiredError, ZkStore
 from zk_schemas import paths
-from zk_schemas.broker_registration import BrokerRegistration, Endpoint
+from zk_schemas.broker_registration import BrokerRegistration, Endpoint, VersionRange
 from zk_schemas.cluster_id import ClusterId
+from zk_schemas.features import ORDERED_RESIZE
 
 logger = structlog.get_logger(__name__)
 
+SUPPORTED_FEATURES = {ORDERED_RESIZE: VersionRange(1, 1)}
+"""What a broker tells the others it can do, in its registration."""
 _CONTROLLED_SHUTDOWN_VERSION = 3
 _ZK_PAUSE_S = 1.0
 _GC_THRESHOLDS = (50_000, 50, 100)
@@ -208,5 +211,6 @@ def describe(config: BrokerConfig, advertised: Mapping[str, ListenerAddress], no
         endpoints=[Endpoint(entry.name, entry.host, entry.port) for entry in advertised.values()],
         security_protocols={name: config.security_protocols[name] for name in advertised},
         rack=config.values["broker.rack"],
+        features=SUPPORTED_FEATURES,
         timestamp_ms=now_ms,
     )

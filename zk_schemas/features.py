@@ -10,6 +10,10 @@ from zk_schemas import paths
 from zk_schemas.znode import MalformedZnodeError, ZnodeReader, encode_fields
 
 
+ORDERED_RESIZE = "ordered_resize"
+"""The feature of brokers that check partition layouts, so that topics may be resized (KIP-253)."""
+
+
 class FeaturesStatus(enum.IntEnum):
     DISABLED = 0
     ENABLED = 1

@@ -125,7 +125,7 @@ def test_sizes_out_of_bounds(size: int) -> None:
         feed(ServerConnection(1000), struct.pack(">i", size))
 
 
-@pytest.mark.parametrize(("key", "version"), [(3, 12), (3, -1), (0, 10), (1, 3), (9999, 0), (-1, 0), (25300, 0)])
+@pytest.mark.parametrize(("key", "version"), [(3, 12), (3, -1), (0, 10), (1, 3), (9999, 0), (-1, 0), (25302, 0)])
 def test_unknown_apis_and_versions(key: int, version: int) -> None:
     header = struct.pack(">hhih", key, version, 1, -1)
     with pytest.raises(UnsupportedRequestError, match="not implemented"):
