@@ -9,7 +9,6 @@ from typing import Any
 from zk_schemas import paths
 from zk_schemas.znode import MalformedZnodeError, ZnodeReader, encode_fields
 
-
 ORDERED_RESIZE = "ordered_resize"
 """The feature of brokers that check partition layouts, so that topics may be resized (KIP-253)."""
 
