@@ -14,6 +14,7 @@ import trio
 
 from broker.config import BrokerConfig
 from broker.log.log_config import LogConfig
+from broker.replication.layout import DeliveryRules, LegacyProducers
 from runtime.env import NoNodeError, SessionState, ZkConnectionError, ZkError, ZkSessionExpiredError, ZkStore
 from zk_schemas import paths
 from zk_schemas.config import ConfigChange, ConfigZnode
@@ -64,6 +65,17 @@ class DynamicConfig:
 
     def min_insync_replicas(self, topic: str) -> int:
         return int(self.topic_value(topic, "min.insync.replicas"))
+
+    def delivery_rules(self, topic: str) -> DeliveryRules:
+        """What KIP-253's checks need to know of a topic."""
+        return DeliveryRules(
+            bool(self.topic_value(topic, "enable.ordered.delivery")),
+            LegacyProducers(self.topic_value(topic, "ordered.delivery.legacy.producers")),
+        )
+
+    def deletes_when_drained(self, topic: str) -> bool:
+        """Whether a partition marked for deletion may lose records although the topic is compacted."""
+        return bool(self.topic_value(topic, "delete.records.when.drained"))
 
     @property
     def default_log_config(self) -> LogConfig:

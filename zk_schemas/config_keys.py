@@ -35,6 +35,7 @@ _MS_PER_DAY = 24 * _MS_PER_HOUR
 
 _CLEANUP_POLICIES = OneOf(("delete", "compact"))
 _COMPRESSION_TYPES = OneOf(("uncompressed", "zstd", "lz4", "snappy", "gzip", "producer"))
+_LEGACY_PRODUCERS = OneOf(("verify", "reject", "accept"))
 _TIMESTAMP_TYPES = OneOf(("CreateTime", "LogAppendTime"))
 _FORMAT_VERSION = Matches(r"\d+\.\d+(\.\d+){0,2}(-IV\d+)?", "a Kafka version like 3.0-IV1")
 _REPLICAS = Matches(r"\*|\d+:\d+", "* or partition:broker")
@@ -63,6 +64,23 @@ TOPIC_CONFIGS = ConfigDef(
             _NATURAL,
             "log.cleaner.delete.retention.ms",
             "how long a tombstone stays after compaction",
+        ),
+        ConfigKey(
+            "delete.records.when.drained",
+            _BOOLEAN,
+            False,
+            None,
+            _CLUSTER,
+            doc="a partition marked for deletion loses its records once every group has read them, instead of when "
+            "they expire",
+        ),
+        ConfigKey(
+            "enable.ordered.delivery",
+            _BOOLEAN,
+            True,
+            None,
+            _CLUSTER,
+            doc="a key keeps its order across a change of the partition count; changed only before the first one",
         ),
         _topic(
             "file.delete.delay.ms",
@@ -160,6 +178,15 @@ TOPIC_CONFIGS = ConfigDef(
             "the shortest a record stays uncompacted",
         ),
         _topic("min.insync.replicas", _INT, 1, _POSITIVE, "min.insync.replicas", "replicas that acks=all needs"),
+        _topic(
+            "ordered.delivery.legacy.producers",
+            _STRING,
+            "verify",
+            _LEGACY_PRODUCERS,
+            "ordered.delivery.legacy.producers",
+            "a producer that names no layout, once the topic was resized: verify (records with a key that belongs "
+            "elsewhere are refused), reject, accept",
+        ),
         _topic("retention.bytes", _LONG, -1, None, "log.retention.bytes", "the size a log is cut back to; -1: any"),
         _topic(
             "retention.ms",
@@ -265,6 +292,7 @@ _TOPIC_MANAGEMENT_KEYS = [
     ConfigKey("min.insync.replicas", _INT, 1, _POSITIVE, _CLUSTER),
     ConfigKey("message.max.bytes", _INT, 1_048_588, _NATURAL, _CLUSTER),
     ConfigKey("compression.type", _STRING, "producer", _COMPRESSION_TYPES, _CLUSTER),
+    ConfigKey("ordered.delivery.legacy.producers", _STRING, "verify", _LEGACY_PRODUCERS, _CLUSTER),
 ]
 
 _LOG_KEYS = [

@@ -1,6 +1,7 @@
 """DeleteRecords (21), versions 0-2: raise a partition's log start; -1 means up to the high watermark.
 
-Answered with the low watermark, once every live replica's log begins there or later (KIP-107).
+A compacted topic loses records only in a partition that is marked for deletion, with ``delete.records.when.drained``
+(KIP-253). Answered with the low watermark, once every live replica's log begins there or later (KIP-107).
 """
 
 from __future__ import annotations
@@ -38,7 +39,8 @@ def _delete(
     index = asked.partition_index
     try:
         partition = ctx.node.replicas.leader(TopicPartition(topic, index))
-        log_start_offset = partition.log.delete_records_before(asked.offset)
+        drained = partition.layout.seals(index) and ctx.node.dynamic.deletes_when_drained(topic)
+        log_start_offset = partition.log.delete_records_before(asked.offset, even_if_compacted=drained)
     except KafkaError as error:
         return DeleteRecordsPartitionResult(partition_index=index, low_watermark=-1, error_code=error.code)
     partition.notify()

@@ -185,15 +185,24 @@ class PartitionLog:
     # ------------------------------------------------------------ append
 
     def append_as_leader(
-        self, records: Buffer, leader_epoch: int, *, origin: AppendOrigin = AppendOrigin.CLIENT
+        self,
+        records: Buffer,
+        leader_epoch: int,
+        *,
+        origin: AppendOrigin = AppendOrigin.CLIENT,
+        admission: Callable[[RecordBatch], None] | None = None,
     ) -> AppendResult:
         """Give the one batch in ``records`` its offsets and append it; the buffer is rewritten in place where writable.
 
-        A batch that a producer repeats is not appended again. Raises ``KafkaError``: the codes of ``validate_append``
-        and ``ProducerState.check``, or KAFKA_STORAGE_ERROR 56 when the disk refuses, with the log as it was before.
+        A batch that a producer repeats is not appended again. Any other has to pass ``admission``, before its sequence
+        is looked at: what follows a refused batch is refused for the same reason. Raises ``KafkaError``: the codes of
+        ``validate_append``, of ``admission`` and of ``ProducerState.check``, or KAFKA_STORAGE_ERROR 56 when the disk
+        refuses, with the log as it was before.
         """
         now_ms = self._clock.now_ms()
         batch = validate_append(records, self.config, now_ms, origin)
+        if admission is not None and self.producers.find_duplicate(batch) is None:
+            admission(batch)
         has_producer = batch.producer_id >= 0
         if has_producer:
             if batch.is_control:
@@ -400,12 +409,12 @@ class PartitionLog:
         self.producers.on_high_watermark(offset)
         return True
 
-    def delete_records_before(self, offset: int) -> int:
+    def delete_records_before(self, offset: int, *, even_if_compacted: bool = False) -> int:
         """DeleteRecords: raise the log start to ``offset`` (-1: the high watermark). The new log start.
 
         Raises OFFSET_OUT_OF_RANGE 1 above the high watermark, POLICY_VIOLATION 44 when the topic is only compacted.
         """
-        if not self.config.deletes:
+        if not self.config.deletes and not even_if_compacted:
             raise KafkaError(ErrorCode.POLICY_VIOLATION, f"{self.partition}: cleanup.policy does not include delete")
         target = self.high_watermark if offset == -1 else offset
         if target < 0 or target > self.high_watermark:

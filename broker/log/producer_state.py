@@ -135,6 +135,11 @@ class ProducerState:
 
     # ------------------------------------------------------------ decide
 
+    def find_duplicate(self, batch: RecordBatch) -> BatchMetadata | None:
+        """The batch that ``batch`` repeats, None when it was not appended or that is not known any more."""
+        entry = self.producers.get(batch.producer_id) if batch.producer_id >= 0 else None
+        return None if entry is None else entry.find_duplicate(batch)
+
     def check(self, batch: RecordBatch, origin: AppendOrigin) -> BatchMetadata | None:
         """Whether a data batch may be appended; the batch it repeats, if it does.
 

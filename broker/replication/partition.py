@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import enum
 from collections.abc import Collection, Iterable, Sequence
-from dataclasses import dataclass
 from typing import Protocol
 
 from broker.log.partition_log import AppendOrigin, AppendResult, PartitionLog
 from broker.replication import isr
 from broker.replication.isr import PendingIsr, ReplicaProgress
+from broker.replication.layout import Admission, DeliveryRules, PartitionLayout
 from protocol.batch_layout import Buffer
 from protocol.errors import ErrorCode, KafkaError
 from protocol.types import TopicPartition
@@ -31,15 +31,6 @@ class Watcher(Protocol):
 class Role(enum.Enum):
     LEADER = "leader"
     FOLLOWER = "follower"
-
-
-@dataclass(frozen=True, slots=True)
-class PartitionLayout:
-    """KIP-253: which keys the partition takes; -1 where the controller does not say."""
-
-    initial_partition_count: int = -1
-    undeleted_partition_count: int = -1
-    layout_version: int = -1
 
 
 class PartitionServices(Protocol):
@@ -75,6 +66,7 @@ class Partition:
         "_refused_until",
         "_services",
         "controller_epoch",
+        "delivery",
         "epoch_start_offset",
         "failed",
         "isr",
@@ -122,6 +114,8 @@ class Partition:
         self.pending_isr: PendingIsr | None = None
         self.replicas: Sequence[int] = ()
         self.layout = PartitionLayout()
+        """Changed with the leader epoch only (KIP-253)."""
+        self.delivery = DeliveryRules()
         self.progress: dict[int, ReplicaProgress] = {}
         """The other replicas, as far as this leader knows them; empty at a follower."""
         self._refused_until: dict[int, float] = {}
@@ -197,11 +191,13 @@ class Partition:
         all_in_sync: bool,
         origin: AppendOrigin = AppendOrigin.CLIENT,
         expected_leader_epoch: int = NO_EPOCH,
+        admission: Admission | None = None,
     ) -> AppendResult:
         """Append one batch as the leader and move the watermark when no other replica is waited for.
 
-        ``all_in_sync``: acks=all, so ``min.insync.replicas`` counts. Raises ``KafkaError``, among them
-        NOT_LEADER_OR_FOLLOWER 6, NOT_ENOUGH_REPLICAS 19, and 74 or 75 when another leader epoch is expected.
+        ``all_in_sync``: acks=all, so ``min.insync.replicas`` counts. ``admission``: see ``produce_admission``. Raises
+        ``KafkaError``, among them NOT_LEADER_OR_FOLLOWER 6, NOT_ENOUGH_REPLICAS 19, 74 or 75 when another leader epoch
+        is expected, and what ``admission`` refuses.
         """
         self.check_leader(expected_leader_epoch)
         if self.log.is_broken:
@@ -214,7 +210,7 @@ class Partition:
             )
         end_before = self.log.log_end_offset
         try:
-            result = self.log.append_as_leader(records, self.leader_epoch, origin=origin)
+            result = self.log.append_as_leader(records, self.leader_epoch, origin=origin, admission=admission)
         except KafkaError:
             if self.log.is_broken:
                 self.fail()

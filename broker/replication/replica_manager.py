@@ -13,7 +13,8 @@ from broker.log.log_config import LogConfig
 from broker.log.log_manager import LogManager
 from broker.log.partition_log import PartitionLog
 from broker.metadata_cache import MetadataCache
-from broker.replication.partition import NO_EPOCH, Partition, PartitionLayout, PartitionServices
+from broker.replication.layout import DeliveryRules, PartitionLayout
+from broker.replication.partition import NO_EPOCH, Partition, PartitionServices
 from protocol.errors import ErrorCode, KafkaError
 from protocol.generated.leader_and_isr import LeaderAndIsrPartitionState
 from protocol.generated.stop_replica import StopReplicaPartitionState
@@ -30,6 +31,7 @@ class TopicSettings(Protocol):
 
     def log_config(self, topic: str) -> LogConfig: ...
     def min_insync_replicas(self, topic: str) -> int: ...
+    def delivery_rules(self, topic: str) -> DeliveryRules: ...
 
 
 class Followers(Protocol):
@@ -163,6 +165,7 @@ class ReplicaManager:
         if partition is None:
             min_insync_replicas = self._settings.min_insync_replicas(key.topic)
             partition = Partition(key, self._local_id, log, min_insync_replicas, self._services)
+            partition.delivery = self._settings.delivery_rules(key.topic)
             self._partitions[key] = partition
         return partition
 
@@ -247,6 +250,7 @@ class ReplicaManager:
             for key, partition in self._partitions.items():
                 if key.topic == topic:
                     partition.min_insync_replicas = self._settings.min_insync_replicas(topic)
+                    partition.delivery = self._settings.delivery_rules(topic)
 
 
 def _layout(state: LeaderAndIsrPartitionState) -> PartitionLayout:

@@ -1,0 +1,161 @@
+"""Which keys a partition takes, and who may write to it and read from it (KIP-253). Pure.
+
+A layout belongs to one partition and one leader epoch: while a resize runs, two partitions of one topic differ. What a
+client knows is of its topic. A partition at or above its own undeleted count is sealed: marked for deletion, it takes
+no client's records any more and is read by clients of every layout.
+"""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import NamedTuple, TypeAlias
+
+from protocol.errors import ErrorCode, KafkaError
+from protocol.key_placement import place, positive_hash
+from protocol.records import RecordBatch
+
+Admission: TypeAlias = Callable[[RecordBatch], None]
+"""Looks at a batch that its partition does not know yet. Raises ``KafkaError`` when it may not be appended."""
+
+
+@dataclass(frozen=True, slots=True)
+class PartitionLayout:
+    """A partition's layout; -1 where the controller does not say: then nothing is known to compare with."""
+
+    initial_partition_count: int = -1
+    undeleted_partition_count: int = -1
+    layout_version: int = -1
+
+    def seals(self, partition: int) -> bool:
+        """Whether a partition of this number is marked for deletion under this layout."""
+        return 0 <= self.undeleted_partition_count <= partition
+
+
+class ClientLayout(NamedTuple):
+    """The layout a client names in a Produce or Fetch (tags 10253 and 10257); -1: it names none."""
+
+    undeleted_partition_count: int = -1
+    layout_version: int = -1
+
+
+NO_LAYOUT = ClientLayout()
+
+
+class LegacyProducers(enum.Enum):
+    """``ordered.delivery.legacy.producers``: what becomes of a producer that names no layout on a resized topic."""
+
+    VERIFY = "verify"
+    REJECT = "reject"
+    ACCEPT = "accept"
+
+
+class DeliveryRules(NamedTuple):
+    """A topic's configuration as far as it decides here."""
+
+    ordered: bool = True
+    legacy: LegacyProducers = LegacyProducers.VERIFY
+
+
+class LayoutRefusal(KafkaError):
+    """A request refused for its layout (25310), or for naming none (44)."""
+
+
+def produce_admission(
+    partition: int, layout: PartitionLayout, rules: DeliveryRules, client: ClientLayout
+) -> Admission | None:
+    """What a client's batch must pass before it is appended; None: nothing, which costs nothing.
+
+    It is asked after the batch was looked for among those appended before: a retry whose answer was lost is answered
+    with the old offset under every layout (hole 17). Transaction markers do not come this way (hole 25).
+
+    The seal holds without ordered delivery too: what is written behind it would be removed unread.
+    """
+    tagged = client.undeleted_partition_count >= 0
+    if layout.seals(partition):
+        return _refuse_mismatch(partition, layout, client) if tagged else _refuse_sealed(partition, layout)
+    if not rules.ordered or layout.undeleted_partition_count < 0:
+        return None
+    if tagged:
+        return None if _is_same(layout, client) else _refuse_mismatch(partition, layout, client)
+    if layout.layout_version <= 0 or rules.legacy is LegacyProducers.ACCEPT:
+        return None
+    if rules.legacy is LegacyProducers.REJECT:
+        return _refuse_legacy(partition)
+    return _verify_keys(partition, layout)
+
+
+def may_fetch(partition: int, layout: PartitionLayout, rules: DeliveryRules, client: ClientLayout) -> bool:
+    """Whether a consumer of ``client``'s layout reads this partition now; one that names none is not checked."""
+    return (
+        client.undeleted_partition_count < 0
+        or not rules.ordered
+        or layout.undeleted_partition_count < 0
+        or _is_same(layout, client)
+        or layout.seals(partition)
+    )
+
+
+def _is_same(layout: PartitionLayout, client: ClientLayout) -> bool:
+    """Counts come back, versions do not (hole 10): both are compared."""
+    return (
+        client.undeleted_partition_count == layout.undeleted_partition_count
+        and client.layout_version == layout.layout_version
+    )
+
+
+# ---------------------------------------------------------------- refusals
+
+
+def _refuse_mismatch(partition: int, layout: PartitionLayout, client: ClientLayout) -> Admission:
+    def refuse(_batch: RecordBatch) -> None:
+        raise LayoutRefusal(
+            ErrorCode.INVALID_PARTITION_METADATA,
+            f"partition {partition} has {layout.undeleted_partition_count} undeleted partitions in layout "
+            f"{layout.layout_version}, the producer {client.undeleted_partition_count} in {client.layout_version}",
+        )
+
+    return refuse
+
+
+def _refuse_sealed(partition: int, layout: PartitionLayout) -> Admission:
+    def refuse(_batch: RecordBatch) -> None:
+        raise LayoutRefusal(
+            ErrorCode.POLICY_VIOLATION,
+            f"partition {partition} is marked for deletion, the topic has {layout.undeleted_partition_count} now: "
+            "refresh the producer's metadata (metadata.max.age.ms, topic.metadata.refresh.interval.ms) or restart it",
+        )
+
+    return refuse
+
+
+def _refuse_legacy(partition: int) -> Admission:
+    def refuse(_batch: RecordBatch) -> None:
+        raise LayoutRefusal(
+            ErrorCode.POLICY_VIOLATION,
+            f"partition {partition}: the topic's partition count was changed and it takes records only of producers "
+            "that know how (ordered.delivery.legacy.producers=reject): use Anabranch's producer",
+        )
+
+    return refuse
+
+
+def _verify_keys(partition: int, layout: PartitionLayout) -> Admission:
+    def verify(batch: RecordBatch) -> None:
+        initial, undeleted = layout.initial_partition_count, layout.undeleted_partition_count
+        for index, record in enumerate(batch.records()):
+            key = record.key
+            if key is None:
+                continue
+            home = place(positive_hash(key), initial, undeleted)
+            if home != partition:
+                raise LayoutRefusal(
+                    ErrorCode.POLICY_VIOLATION,
+                    f"record {index} of the batch belongs to partition {home}, not {partition}: the topic has "
+                    f"{undeleted} partitions now. Refresh the producer's metadata every few seconds "
+                    "(metadata.max.age.ms, topic.metadata.refresh.interval.ms), use a murmur2 partitioner, or "
+                    "Anabranch's producer (ordered.delivery.legacy.producers=verify)",
+                )
+
+    return verify
