@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 logger = structlog.get_logger(__name__)
 
 MAX_SLOTS = 8
-_PARKING = frozenset({ApiKey.JOIN_GROUP, ApiKey.SYNC_GROUP})
+_PARKING = frozenset({ApiKey.JOIN_GROUP, ApiKey.SYNC_GROUP, ApiKey.CONSUMER_GROUP_POSITION})
 """Requests that may wait for other members: nothing more is read from the connection until they are answered."""
 
 

@@ -67,6 +67,7 @@ HANDLERS: Mapping[ApiKey, Handler] = {
     ApiKey.OFFSET_DELETE: groups.offset_delete,
     ApiKey.DESCRIBE_CLUSTER: describe_cluster.handle,
     ApiKey.DESCRIBE_PRODUCERS: describe_producers.handle,
+    ApiKey.CONSUMER_GROUP_POSITION: groups.consumer_group_position,
 }
 
 

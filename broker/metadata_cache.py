@@ -63,6 +63,12 @@ class MetadataCache:
         info = self.topics.get(topic)
         return info is not None and partition in info.partitions
 
+    def incarnation(self, topic: str, partition: int) -> int:
+        """That of the partition as it is now, -1 when it is not known or does not exist."""
+        info = self.topics.get(topic)
+        found = None if info is None else info.partitions.get(partition)
+        return -1 if found is None else found.incarnation
+
     def partition_count(self, topic: str) -> int | None:
         """Number of partitions of a topic, None when it does not exist."""
         info = self.topics.get(topic)

@@ -12,6 +12,7 @@ from typing import TypeAlias
 from broker.coordinator.durable import NO_TIMESTAMP, StableGeneration
 from broker.coordinator.group_state import GroupState, check_transition
 from broker.coordinator.outcome import Token
+from broker.coordinator.positions import GroupPositions
 from broker.coordinator.subscription import CONSUMER_PROTOCOL_TYPE, subscribed_topics
 from protocol.types import TopicPartition
 
@@ -82,6 +83,7 @@ class Group:
     """The leader's assignment of this generation is on its way to the log."""
     pending_commits: dict[TopicPartition, int] = field(default_factory=dict)
     """Offset commits on their way to the log, counted by partition."""
+    positions: GroupPositions = field(default_factory=GroupPositions)
     wake_ms: int | None = None
     """When the group wants to be looked at; never later than its earliest deadline, possibly earlier."""
     _protocol_counts: dict[str, int] = field(default_factory=dict)
@@ -134,6 +136,7 @@ class Group:
         deadlines = [m.deadline_ms for m in self.members.values() if m.deadline_ms is not None]
         deadlines.extend(self.pending_members.values())
         deadlines.extend(d for d in (self.rebalance_deadline_ms, self.sync_deadline_ms) if d is not None)
+        deadlines.extend(self.positions.deadlines())
         self.wake_ms = min(deadlines, default=None)
 
     def keep_alive(self, member: Member, monotonic_ms: int, timeout_ms: int | None = None) -> None:
@@ -187,6 +190,7 @@ class Group:
             self.pending_sync[new_member_id] = None
         if self.leader_id == old_member_id:
             self.leader_id = new_member_id
+        self.positions.renamed(old_member_id, new_member_id, member.session_timeout_ms)
         return member
 
     def update(self, member: Member, protocols: Protocols, rebalance_timeout_ms: int, session_timeout_ms: int) -> None:

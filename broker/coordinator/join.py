@@ -14,6 +14,7 @@ from broker.coordinator.group import Group, Member, ParkedJoin, Protocols
 from broker.coordinator.group_state import GroupState
 from broker.coordinator.offsets_log import RequestContext
 from broker.coordinator.outcome import Now, Outcome, Then, Token
+from broker.coordinator.positions import refuse_poll
 from broker.coordinator.rebalance import (
     generation_response,
     maybe_complete_join,
@@ -236,6 +237,7 @@ def _fence(turn: Turn, group: Group, member: Member) -> None:
         refusal = join_error(join.api_version, member.member_id, ErrorCode.FENCED_INSTANCE_ID)
         turn.out.reply(join.token, refusal)
     refuse_sync(turn, group, member, ErrorCode.FENCED_INSTANCE_ID)
+    refuse_poll(turn, group, member.member_id, ErrorCode.FENCED_INSTANCE_ID)
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,6 +10,7 @@ from broker.coordinator.group import Group
 from broker.coordinator.group_state import GroupState
 from broker.coordinator.join import UNKNOWN_MEMBER_ID, check_member
 from broker.coordinator.outcome import Token
+from broker.coordinator.positions import end_generation, on_poll_deadlines
 from broker.coordinator.rebalance import (
     on_rebalance_deadline,
     on_sync_deadline,
@@ -110,6 +111,7 @@ def on_deadlines(turn: Turn, group: Group) -> None:
         on_rebalance_deadline(turn, group)
     if group.sync_deadline_ms is not None and group.sync_deadline_ms <= now_ms:
         on_sync_deadline(turn, group)
+    on_poll_deadlines(turn, group)
     group.reset_wake()
 
 
@@ -137,5 +139,6 @@ def release_groups(turn: Turn, error: ErrorCode) -> None:
             if member.sync is not None:
                 turn.out.reply(member.sync, sync_error(error))
                 member.sync = None
+        end_generation(turn, group, error)
         group.transition_to(GroupState.DEAD, turn.now.wall_ms)
         group.wake_ms = None

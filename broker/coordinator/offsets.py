@@ -21,7 +21,8 @@ from broker.coordinator.durable import (
 from broker.coordinator.group import Group
 from broker.coordinator.group_state import GroupState
 from broker.coordinator.join import UNKNOWN_MEMBER_ID, check_member
-from broker.coordinator.outcome import Now, Outcome, Then, Token
+from broker.coordinator.outcome import Now, Outcome, Then, Token, is_committed
+from broker.coordinator.positions import on_committed
 from broker.coordinator.responses import offset_append_error
 from broker.coordinator.shard import Shard, Turn
 from broker.coordinator.subscription import CONSUMER_PROTOCOL_TYPE
@@ -190,7 +191,10 @@ class CommitEnded:
     def resolve(self, shard: Shard, error: ErrorCode, now: Now) -> Outcome:
         for tp in self.partitions:
             self.group.commit_ended(tp)
-        return Outcome()
+        turn = Turn(shard, now)
+        if is_committed(error):
+            on_committed(turn, self.group, self.partitions)
+        return turn.out
 
     def overdue(self, shard: Shard, now: Now) -> tuple[Outcome, Then | None]:
         return Outcome(), self

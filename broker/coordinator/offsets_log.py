@@ -62,6 +62,10 @@ class Topics(Protocol):
         """Whether the partition exists: commits to, and deletions of offsets of, any other are refused."""
         ...
 
+    def incarnation(self, topic: str, partition: int) -> int:
+        """Which creation of the partition exists, higher for a later one; -1 when it is not known or does not exist."""
+        ...
+
     def partition_count(self, topic: str) -> int | None:
         """Number of partitions of a topic, None when it does not exist."""
         ...

@@ -9,6 +9,7 @@ from __future__ import annotations
 from broker.coordinator.durable import GroupRecord, StableGeneration, StoredMember
 from broker.coordinator.group import Group, Member, ParkedJoin
 from broker.coordinator.group_state import VALID_PREVIOUS_STATES, GroupState
+from broker.coordinator.positions import end_generation, refuse_poll
 from broker.coordinator.responses import join_error, sync_error
 from broker.coordinator.shard import Turn
 from protocol.errors import ErrorCode
@@ -26,6 +27,7 @@ def prepare_rebalance(turn: Turn, group: Group) -> None:
     if group.state is GroupState.COMPLETING_REBALANCE:
         for member in group.members.values():
             refuse_sync(turn, group, member, ErrorCode.REBALANCE_IN_PROGRESS)
+    end_generation(turn, group, ErrorCode.REBALANCE_IN_PROGRESS)
     group.sync_deadline_ms = None
     group.assignment_in_flight = False
     delay_ms = group.rebalance_timeout_ms
@@ -133,6 +135,7 @@ def remove_member(turn: Turn, group: Group, member: Member) -> None:
     if join is not None:
         turn.out.reply(join.token, join_error(join.api_version, "", ErrorCode.UNKNOWN_MEMBER_ID))
     refuse_sync(turn, group, member, ErrorCode.UNKNOWN_MEMBER_ID)
+    refuse_poll(turn, group, member.member_id, ErrorCode.UNKNOWN_MEMBER_ID)
     group.remove(member.member_id)
     if group.state in (GroupState.STABLE, GroupState.COMPLETING_REBALANCE):
         prepare_rebalance(turn, group)

@@ -14,7 +14,7 @@ from typing import TypeVar
 
 import trio
 
-from broker.coordinator import admin, expiry, fetch_response, join, membership, offsets, sync
+from broker.coordinator import admin, expiry, fetch_response, join, membership, offsets, position_poll, sync
 from broker.coordinator.config import GroupConfig
 from broker.coordinator.deletions import RecentDeletions
 from broker.coordinator.group import Group
@@ -27,6 +27,7 @@ from broker.coordinator.shard import Turn
 from broker.coordinator.timer import DeadlineTimer
 from broker.deferred import Deferred
 from protocol.errors import ErrorCode
+from protocol.generated.consumer_group_position import ConsumerGroupPositionRequest, ConsumerGroupPositionResponse
 from protocol.generated.delete_groups import DeletableGroupResult, DeleteGroupsRequest, DeleteGroupsResponse
 from protocol.generated.describe_groups import DescribedGroup, DescribeGroupsRequest, DescribeGroupsResponse
 from protocol.generated.heartbeat import HeartbeatRequest, HeartbeatResponse
@@ -174,6 +175,20 @@ class GroupCoordinator:
             return token
         turn = found.turn()
         membership.heartbeat(turn, token, request)
+        found.carry_out(turn, request.group_id)
+        return token
+
+    def consumer_group_position(
+        self, ctx: RequestContext, request: ConsumerGroupPositionRequest
+    ) -> Deferred[ConsumerGroupPositionResponse]:
+        """Answered when a position that the member waits for moves, or somebody waits for one of its own."""
+        token: Deferred[ConsumerGroupPositionResponse] = Deferred()
+        found = self._find(request.group_id)
+        if isinstance(found, ErrorCode):
+            token.fill(ConsumerGroupPositionResponse(error_code=found))
+            return token
+        turn = found.turn()
+        position_poll.poll_positions(turn, token, request, self._topics.incarnation)
         found.carry_out(turn, request.group_id)
         return token
 

@@ -1,14 +1,16 @@
-"""The one thing the coordinator reads out of the members' metadata: which topics a consumer group subscribes to."""
+"""What the coordinator reads out of the members' blobs: the topics a consumer group subscribes to and who owns what."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
 
-from protocol.generated.consumer_protocol import ConsumerProtocolSubscription
+from protocol.generated.consumer_protocol import ConsumerProtocolAssignment, ConsumerProtocolSubscription
 from protocol.primitives import DecodeError, read_version
+from protocol.types import TopicPartition
 
 CONSUMER_PROTOCOL_TYPE = "consumer"
 _NEWEST = max(ConsumerProtocolSubscription.DECODERS)
+_NEWEST_ASSIGNMENT = max(ConsumerProtocolAssignment.DECODERS)
 
 
 def subscribed_topics(subscriptions: Iterable[bytes]) -> frozenset[str] | None:
@@ -24,3 +26,13 @@ def subscribed_topics(subscriptions: Iterable[bytes]) -> frozenset[str] | None:
     except DecodeError:
         return None
     return frozenset(topics)
+
+
+def assigned_partitions(assignment: bytes) -> list[TopicPartition]:
+    """The partitions in a ``ConsumerProtocolAssignment`` blob; none when it cannot be read (another kind of group)."""
+    try:
+        version = min(read_version(assignment), _NEWEST_ASSIGNMENT)
+        decoded = ConsumerProtocolAssignment.decode_prefix(memoryview(assignment)[2:], version)[0]
+    except DecodeError:
+        return []
+    return [TopicPartition(found.topic, index) for found in decoded.assigned_partitions for index in found.partitions]

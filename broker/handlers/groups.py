@@ -1,8 +1,9 @@
-"""The group APIs: 8, 9, 11-16, 42, 47. All of it is the group coordinator's; see ``broker/coordinator``."""
+"""The group APIs: 8, 9, 11-16, 42, 47, 25300. All of it is the group coordinator's; see ``broker/coordinator``."""
 
 from __future__ import annotations
 
 from broker.request_context import Answer, RequestContext
+from protocol.generated.consumer_group_position import ConsumerGroupPositionRequest
 from protocol.generated.delete_groups import DeleteGroupsRequest
 from protocol.generated.describe_groups import DescribeGroupsRequest
 from protocol.generated.heartbeat import HeartbeatRequest
@@ -53,3 +54,7 @@ def delete_groups(ctx: RequestContext, request: DeleteGroupsRequest) -> Answer:
 
 def offset_delete(ctx: RequestContext, request: OffsetDeleteRequest) -> Answer:
     return ctx.node.groups.offset_delete(ctx, request)
+
+
+def consumer_group_position(ctx: RequestContext, request: ConsumerGroupPositionRequest) -> Answer:
+    return ctx.node.groups.consumer_group_position(ctx, request)

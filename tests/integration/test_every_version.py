@@ -24,6 +24,11 @@ from protocol.generated.alter_replica_log_dirs import (
     AlterReplicaLogDirTopic,
 )
 from protocol.generated.api_versions import ApiVersionsRequest
+from protocol.generated.consumer_group_position import (
+    ConsumerGroupPositionRequest,
+    ConsumerGroupPositionRequestPartition,
+    ConsumerGroupPositionRequestTopic,
+)
 from protocol.generated.create_partitions import CreatePartitionsRequest, CreatePartitionsTopic
 from protocol.generated.create_topics import CreatableTopic, CreateTopicsRequest
 from protocol.generated.delete_groups import DeleteGroupsRequest
@@ -216,6 +221,16 @@ REQUESTS: dict[ApiKey, Callable[[int], Message]] = {
     ApiKey.DESCRIBE_CLUSTER: lambda v: DescribeClusterRequest(),
     ApiKey.DESCRIBE_PRODUCERS: lambda v: DescribeProducersRequest(
         topics=[TopicRequest(name=TOPIC, partition_indexes=[0])]
+    ),
+    ApiKey.CONSUMER_GROUP_POSITION: lambda v: ConsumerGroupPositionRequest(
+        group_id=GROUP,
+        generation_id=-1,
+        topics=[
+            ConsumerGroupPositionRequestTopic(
+                name=TOPIC,
+                partitions=[ConsumerGroupPositionRequestPartition(partition_index=0, need_position=True)],
+            )
+        ],
     ),
 }
 

@@ -41,6 +41,7 @@ ADVERTISED = {
     "OFFSET_DELETE": (0, 0),
     "DESCRIBE_CLUSTER": (0, 0),
     "DESCRIBE_PRODUCERS": (0, 0),
+    "CONSUMER_GROUP_POSITION": (0, 0),
 }
 
 

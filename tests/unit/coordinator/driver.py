@@ -10,14 +10,20 @@ from collections import deque
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from broker.coordinator import admin, expiry, join, membership, offsets, sync
+from broker.coordinator import admin, expiry, join, membership, offsets, position_poll, sync
 from broker.coordinator.config import GroupConfig
 from broker.coordinator.durable import CoordinatorRecord, DurableState
 from broker.coordinator.outcome import Now, Outcome, Write, is_committed
 from broker.coordinator.records import UnknownRecord, decode, encode
 from broker.coordinator.shard import Shard, Turn
 from protocol.errors import ErrorCode
-from protocol.generated.consumer_protocol import ConsumerProtocolSubscription
+from protocol.generated.consumer_group_position import (
+    ConsumerGroupPositionRequest,
+    ConsumerGroupPositionRequestPartition,
+    ConsumerGroupPositionRequestTopic,
+)
+from protocol.generated.consumer_protocol import ConsumerProtocolAssignment, ConsumerProtocolSubscription
+from protocol.generated.consumer_protocol import TopicPartition as AssignedPartitions
 from protocol.generated.heartbeat import HeartbeatRequest
 from protocol.generated.join_group import JoinGroupRequest, JoinGroupRequestProtocol
 from protocol.generated.leave_group import LeaveGroupRequest, MemberIdentity
@@ -53,6 +59,12 @@ def subscription(*topics: str) -> bytes:
     return encode_versioned(ConsumerProtocolSubscription(topics=list(topics)), 1)
 
 
+def assignment(*partitions: tuple[str, int]) -> bytes:
+    """A consumer's assignment in SyncGroup."""
+    assigned = [AssignedPartitions(topic=topic, partitions=[index]) for topic, index in partitions]
+    return encode_versioned(ConsumerProtocolAssignment(assigned_partitions=assigned), 1)
+
+
 @dataclass
 class Driver:
     """One shard under test."""
@@ -66,6 +78,7 @@ class Driver:
     in_flight: deque[Write] = field(default_factory=deque)
     log: list[CoordinatorRecord] = field(default_factory=list)
     missing_topics: frozenset[str] = frozenset()
+    incarnations: dict[tuple[str, int], int] = field(default_factory=dict)
     ids: int = 0
     tokens: int = 0
 
@@ -275,6 +288,45 @@ class Driver:
         self.perform(turn.out)
         return token
 
+    def poll(
+        self,
+        member_id: str,
+        generation: int,
+        *wants: tuple[str, int],
+        reports: dict[tuple[str, int], int] | None = None,
+        incarnation: int = -1,
+        max_wait_ms: int = 60_000,
+        group: str = GROUP,
+        instance: str | None = None,
+    ) -> str:
+        """ConsumerGroupPosition: ask for the positions of ``wants`` and report those in ``reports``."""
+        token = self._token(None)
+        topics: dict[str, list[ConsumerGroupPositionRequestPartition]] = {}
+        for topic, index in dict.fromkeys([*wants, *(reports or {})]):
+            topics.setdefault(topic, []).append(
+                ConsumerGroupPositionRequestPartition(
+                    partition_index=index,
+                    incarnation=incarnation,
+                    need_position=(topic, index) in wants,
+                    position=(reports or {}).get((topic, index), -1),
+                )
+            )
+        request = ConsumerGroupPositionRequest(
+            group_id=group,
+            generation_id=generation,
+            member_id=member_id,
+            group_instance_id=instance,
+            max_wait_ms=max_wait_ms,
+            topics=[ConsumerGroupPositionRequestTopic(name=name, partitions=parts) for name, parts in topics.items()],
+        )
+        turn = self.turn()
+        position_poll.poll_positions(turn, token, request, self.incarnation_of)
+        self.perform(turn.out)
+        return token
+
+    def incarnation_of(self, topic: str, partition: int) -> int:
+        return self.incarnations.get((topic, partition), -1)
+
     def exists(self, topic: str, partition: int) -> bool:
         return topic not in self.missing_topics
 
@@ -326,11 +378,31 @@ class Driver:
         found = self.shard.durable.offsets_of(group).get(TopicPartition(topic, partition))
         return None if found is None else found.offset
 
+    def told(self, token: str) -> dict[tuple[str, int], tuple[int, bool]] | None:
+        """What a poll was answered: position and whether to report it, by partition; None while it waits."""
+        if token not in self.replies:
+            return None
+        assert self.error(token) is ErrorCode.NONE
+        return {
+            (topic.name, found.partition_index): (found.position, found.need_position)
+            for topic in self.replies[token].topics
+            for found in topic.partitions
+        }
+
     def state(self, group: str = GROUP) -> str:
         return admin.describe_group(self.shard, group).group_state
 
-    def stable_group(self, *clients: str, group: str = GROUP, **join_options: Any) -> list[str]:
-        """Members of a stable group, one per client, the leader first; each is assigned its own id."""
+    def stable_group(
+        self,
+        *clients: str,
+        group: str = GROUP,
+        owns: dict[str, list[tuple[str, int]]] | None = None,
+        **join_options: Any,
+    ) -> list[str]:
+        """Members of a stable group, one per client, the leader first.
+
+        Each is assigned its own id, or what its client ``owns``.
+        """
         tokens = [self.join(client=client, group=group, **join_options) for client in clients]
         self.advance(self.config.initial_rebalance_delay_ms)
         for _ in clients:
@@ -342,6 +414,8 @@ class Driver:
             options = {"protocol_type": join_options.get("protocol_type", "consumer"), "protocol": protocol}
             is_leader = member_id == members[0]
             assignments = {m: m.encode() for m in members} if is_leader else {}
+            if is_leader and owns is not None:
+                assignments = {m: assignment(*owns.get(client, [])) for m, client in zip(members, clients, strict=True)}
             self.sync(member_id, generation, assignments, group=group, **options)
         assert self.state(group) == "Stable"
         return members

@@ -104,10 +104,14 @@ class EveryTopic:
 
     def __init__(self, offsets_partitions: int | None = 1) -> None:
         self.missing: set[str] = set()
+        self.incarnations: dict[tuple[str, int], int] = {}
         self.offsets_partitions = offsets_partitions
 
     def contains(self, topic: str, partition: int) -> bool:
         return topic not in self.missing
+
+    def incarnation(self, topic: str, partition: int) -> int:
+        return self.incarnations.get((topic, partition), -1)
 
     def partition_count(self, topic: str) -> int | None:
         return self.offsets_partitions

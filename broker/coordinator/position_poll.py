@@ -1,0 +1,179 @@
+"""ConsumerGroupPosition 0 (KIP-253): a member reports how far it is and waits for how far others are.
+
+A long poll, fenced as a heartbeat is, which it also counts as when it arrives. Unlike a heartbeat it is refused until
+the generation is stable: before, nobody owns anything. A member's first poll of a generation says that it has given up
+what it owned before and does not own any more. A question without a member id and a generation (-1) is anybody's: it is
+answered at once and changes nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TypeAlias
+
+from broker.coordinator.durable import NO_INCARNATION
+from broker.coordinator.group import Group
+from broker.coordinator.group_state import GroupState
+from broker.coordinator.join import UNKNOWN_MEMBER_ID, check_member
+from broker.coordinator.outcome import Token
+from broker.coordinator.positions import (
+    UNKNOWN_POSITION,
+    Poller,
+    answer,
+    answer_if_news,
+    owner_of,
+    position_of,
+    response_of,
+)
+from broker.coordinator.shard import Turn
+from protocol.errors import ErrorCode
+from protocol.generated.consumer_group_position import (
+    ConsumerGroupPositionRequest,
+    ConsumerGroupPositionResponse,
+    ConsumerGroupPositionResponsePartition,
+)
+from protocol.types import TopicPartition
+
+IncarnationOf: TypeAlias = Callable[[str, int], int]
+"""The incarnation of a partition (topic, index) in the broker's metadata, -1 when it is not known."""
+
+NO_GENERATION = -1
+
+
+def poll_positions(
+    turn: Turn, token: Token, request: ConsumerGroupPositionRequest, incarnation_of: IncarnationOf
+) -> None:
+    """Store what the member reports, remember what it wants, and answer when it can be told something new."""
+    if (
+        request.member_id == UNKNOWN_MEMBER_ID
+        and request.generation_id == NO_GENERATION
+        and request.group_instance_id is None
+    ):
+        turn.out.reply(token, _positions(turn, request, incarnation_of))
+        return
+    group = turn.shard.groups.get(request.group_id)
+    error = _fence(group, request)
+    if error is not ErrorCode.NONE or group is None:
+        turn.out.reply(token, ConsumerGroupPositionResponse(error_code=error))
+        return
+    group.keep_alive(group.members[request.member_id], turn.now.monotonic_ms)
+    _poll(turn, group, token, request, incarnation_of)
+
+
+def _fence(group: Group | None, request: ConsumerGroupPositionRequest) -> ErrorCode:
+    if group is None:
+        return ErrorCode.UNKNOWN_MEMBER_ID
+    if group.state is GroupState.DEAD:
+        return ErrorCode.COORDINATOR_NOT_AVAILABLE
+    error = check_member(group, request.member_id, request.group_instance_id)
+    if error is not ErrorCode.NONE:
+        return error
+    if request.generation_id != group.generation_id:
+        return ErrorCode.ILLEGAL_GENERATION
+    return ErrorCode.NONE if group.state is GroupState.STABLE else ErrorCode.REBALANCE_IN_PROGRESS
+
+
+def _poll(
+    turn: Turn,
+    group: Group,
+    token: Token,
+    request: ConsumerGroupPositionRequest,
+    incarnation_of: IncarnationOf,
+) -> None:
+    positions, member_id = group.positions, request.member_id
+    may_change_all = _hear(group, member_id)
+    poller = positions.pollers[member_id]
+    is_repeated = poller.token is not None
+    if is_repeated:
+        answer(turn, group, member_id)  # its connection broke, or it would not ask again
+    moved, wants = [], {}
+    for tp, meant, wanted, position in _partitions(request, incarnation_of):
+        if wanted:
+            wants[tp] = meant
+        is_report = position > UNKNOWN_POSITION and owner_of(turn.shard, group, tp) == member_id
+        if is_report and positions.report(tp, meant, position):
+            moved.append(tp)
+    new = positions.want(member_id, poller, wants)
+    if wants and positions.waited_since_ms is None:
+        positions.waited_since_ms = turn.now.monotonic_ms
+    poller.token = token
+    poller.deadline_ms = group.wake_by(turn.now.monotonic_ms + max(request.max_wait_ms, 0))
+    if positions.unheard_deadline_ms is not None:
+        group.wake_by(positions.unheard_deadline_ms)
+    if is_repeated or request.max_wait_ms <= 0:
+        answer(turn, group, member_id)
+    affected: dict[str, None] = {member_id: None}
+    for tp in moved:
+        affected.update(positions.waiting.get(tp, {}))
+    for tp in new:
+        owner = owner_of(turn.shard, group, tp)
+        if owner is not None:
+            affected[owner] = None
+    answer_if_news(turn, group, list(positions.pollers) if may_change_all else affected)
+
+
+def _hear(group: Group, member_id: str) -> bool:
+    """The member polls. True when it is its first in this generation and may make known, or unknown, what others want.
+
+    That is: it was the last that was waited for, or it was not waited for any more.
+    """
+    positions = group.positions
+    if member_id in positions.pollers:
+        return False
+    positions.pollers[member_id] = Poller()
+    if positions.unheard is None:
+        positions.unheard = {member.member_id: member.session_timeout_ms for member in group.members.values()}
+    was_waited_for = positions.unheard.pop(member_id, None) is not None
+    return not positions.unheard or not was_waited_for
+
+
+def _partitions(
+    request: ConsumerGroupPositionRequest, incarnation_of: IncarnationOf
+) -> list[tuple[TopicPartition, int, bool, int]]:
+    """(partition, incarnation meant, whether its position is wanted, reported position); nonsense is left out."""
+    return [
+        (
+            TopicPartition(topic.name, partition.partition_index),
+            _meant(partition.incarnation, topic.name, partition.partition_index, incarnation_of),
+            partition.need_position,
+            partition.position,
+        )
+        for topic in request.topics
+        for partition in topic.partitions
+        if partition.partition_index >= 0
+    ]
+
+
+def _meant(incarnation: int, topic: str, index: int, incarnation_of: IncarnationOf) -> int:
+    return incarnation if incarnation > NO_INCARNATION else incarnation_of(topic, index)
+
+
+# ---------------------------------------------------------------- anybody's question
+
+
+def _positions(
+    turn: Turn, request: ConsumerGroupPositionRequest, incarnation_of: IncarnationOf
+) -> ConsumerGroupPositionResponse:
+    """The positions of the partitions named, or of all that are waited for or were reported.
+
+    ``need_position`` says that a member waits for the partition.
+    """
+    group = turn.shard.groups.get(request.group_id) or Group(request.group_id)
+    positions = group.positions
+    if request.topics:
+        named = {tp: meant for tp, meant, _, _ in _partitions(request, incarnation_of)}
+    else:
+        named = {tp: report.incarnation for tp, report in positions.reports.items()}
+        named.update({tp: positions.newest_wanted(tp) for tp in positions.waiting})
+    return response_of(
+        (
+            tp,
+            ConsumerGroupPositionResponsePartition(
+                partition_index=tp.partition,
+                incarnation=incarnation,
+                need_position=tp in positions.waiting,
+                position=position_of(turn.shard, group, tp, incarnation),
+            ),
+        )
+        for tp, incarnation in named.items()
+    )

@@ -1,0 +1,298 @@
+"""How far a group is in partitions that its members wait for (KIP-253), and who waits. All of it is volatile.
+
+A position means processed: records below it were delivered, what the flush callback had to save is saved. Only the
+owner of a partition knows that, so for a partition whose owner polls, nothing but the owner's own reports count, not
+even its commits: a periodic commit runs ahead of the flush callback. What nobody can report on is taken from the
+committed offset of the same incarnation, and only once every member has polled in this generation, for until then one
+of them may still be giving up what it owned before. A member that never polls (a stock client) is waited for as long as
+its session lasts. Nothing known is -1, never a guess.
+
+A leader of the offsets partition that has a successor without knowing tells what was true once, and processed stays
+processed: unlike a committed offset, a position needs no confirmation.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, NamedTuple
+
+from broker.coordinator.durable import StableGeneration
+from broker.coordinator.group_state import GroupState
+from broker.coordinator.outcome import Token
+from broker.coordinator.subscription import assigned_partitions
+from protocol.errors import ErrorCode
+from protocol.generated.consumer_group_position import (
+    ConsumerGroupPositionResponse,
+    ConsumerGroupPositionResponsePartition,
+    ConsumerGroupPositionResponseTopic,
+)
+from protocol.types import TopicPartition
+
+if TYPE_CHECKING:
+    from broker.coordinator.group import Group
+    from broker.coordinator.shard import Shard, Turn
+
+UNKNOWN_POSITION = -1
+
+
+class Report(NamedTuple):
+    """What the owner said of one incarnation of a partition: everything below ``position`` is processed."""
+
+    incarnation: int
+    position: int
+
+
+@dataclass(slots=True, eq=False)
+class Poller:
+    """A member that polled in this generation: what it waits for, what it was told, and its poll while that waits."""
+
+    wants: dict[TopicPartition, int] = field(default_factory=dict)
+    """Partitions whose position it asks for, with the incarnation it means."""
+    told: dict[TopicPartition, int] = field(default_factory=dict)
+    asked: dict[TopicPartition, None] = field(default_factory=dict)
+    """Partitions it owns of which it knows that somebody waits."""
+    token: Token | None = None
+    deadline_ms: int = 0
+
+
+@dataclass(slots=True, eq=False)
+class _Ownership:
+    """Who owns what by one stored generation."""
+
+    generation: StableGeneration
+    owner_of: dict[TopicPartition, str]
+    owned_by: dict[str, list[TopicPartition]]
+
+
+@dataclass(slots=True, eq=False)
+class GroupPositions:
+    """One generation's positions; see the module. Empty unless the group is stable."""
+
+    pollers: dict[str, Poller] = field(default_factory=dict)
+    reports: dict[TopicPartition, Report] = field(default_factory=dict)
+    waiting: dict[TopicPartition, dict[str, None]] = field(default_factory=dict)
+    """The members that want a partition's position."""
+    unheard: dict[str, int] | None = None
+    """Members that have not polled and how long each is waited for, ms; None until the first one polls."""
+    waited_since_ms: int | None = None
+    """When the first member wanted a position: from then on the unheard are waited for."""
+    ownership: _Ownership | None = None
+
+    def clear(self) -> None:
+        """The generation is over."""
+        self.pollers = {}
+        self.reports = {}
+        self.waiting = {}
+        self.unheard = None
+        self.waited_since_ms = None
+        self.ownership = None
+
+    @property
+    def unheard_deadline_ms(self) -> int | None:
+        """When the next of the unheard is not waited for any more."""
+        if self.waited_since_ms is None or not self.unheard:
+            return None
+        return self.waited_since_ms + min(self.unheard.values())
+
+    def deadlines(self) -> Iterable[int]:
+        """When polls are to be answered whatever happened, and when the unheard are not waited for any more."""
+        for poller in self.pollers.values():
+            if poller.token is not None:
+                yield poller.deadline_ms
+        if self.unheard_deadline_ms is not None:
+            yield self.unheard_deadline_ms
+
+    def renamed(self, old_member_id: str, new_member_id: str, session_timeout_ms: int) -> None:
+        """A static member's successor took over: it knows nothing of what its predecessor said and waited for.
+
+        It is waited for from the next poll on.
+        """
+        poller = self.pollers.pop(old_member_id, None)
+        if poller is not None:
+            self.want(old_member_id, poller, {})
+        if self.ownership is not None:
+            for tp in self.ownership.owned_by.get(old_member_id, ()):
+                self.reports.pop(tp, None)
+            self.ownership = None
+        if self.unheard is not None:
+            self.unheard.pop(old_member_id, None)
+            self.unheard[new_member_id] = session_timeout_ms
+            self.waited_since_ms = None
+
+    def want(self, member_id: str, poller: Poller, wants: dict[TopicPartition, int]) -> list[TopicPartition]:
+        """Replace what a member waits for; returns what nobody waited for before."""
+        for tp in poller.wants:
+            if tp not in wants:
+                poller.told.pop(tp, None)
+                self._unwant(tp, member_id)
+        new = [tp for tp in wants if tp not in self.waiting]
+        for tp, incarnation in wants.items():
+            self.waiting.setdefault(tp, {})[member_id] = None
+            if poller.wants.get(tp, incarnation) != incarnation:
+                poller.told.pop(tp, None)
+        poller.wants = wants
+        return new
+
+    def _unwant(self, tp: TopicPartition, member_id: str) -> None:
+        waiting = self.waiting[tp]
+        del waiting[member_id]
+        if waiting:
+            return
+        del self.waiting[tp]
+        owner = None if self.ownership is None else self.ownership.owner_of.get(tp)
+        if owner is not None and owner in self.pollers:
+            self.pollers[owner].asked.pop(tp, None)
+
+    def report(self, tp: TopicPartition, incarnation: int, position: int) -> bool:
+        """Take the owner's word, also for a lower position (it was rewound); True when that changed something.
+
+        Nothing is taken of an incarnation before the one last reported on.
+        """
+        known = self.reports.get(tp)
+        if known is not None and incarnation < known.incarnation:
+            return False
+        self.reports[tp] = Report(incarnation, position)
+        return self.reports[tp] != known
+
+    def newest_wanted(self, tp: TopicPartition) -> int:
+        """The newest incarnation that somebody means; of a partition that is waited for."""
+        return max(self.pollers[member_id].wants[tp] for member_id in self.waiting[tp])
+
+
+def _ownership(shard: Shard, group: Group) -> _Ownership:
+    """Who owns what; read once for each generation that is stored. A partition assigned twice is its first owner's."""
+    known, generation = group.positions.ownership, shard.durable.generations[group.group_id]
+    if known is not None and known.generation is generation:
+        return known
+    owner_of: dict[TopicPartition, str] = {}
+    owned_by: dict[str, list[TopicPartition]] = {}
+    for member in group.members.values():
+        assignment = generation.assignment_of(member.member_id, member.group_instance_id)
+        owned = [tp for tp in assigned_partitions(assignment) if tp not in owner_of]
+        owner_of.update(dict.fromkeys(owned, member.member_id))
+        owned_by[member.member_id] = owned
+    group.positions.ownership = _Ownership(generation, owner_of, owned_by)
+    return group.positions.ownership
+
+
+def owner_of(shard: Shard, group: Group, tp: TopicPartition) -> str | None:
+    """The member that the stable generation assigns a partition to."""
+    return _ownership(shard, group).owner_of.get(tp)
+
+
+def position_of(shard: Shard, group: Group, tp: TopicPartition, incarnation: int) -> int:
+    """The group's position in one incarnation of a partition, -1 when nobody can vouch for any."""
+    positions = group.positions
+    if group.state is GroupState.STABLE:
+        owner = owner_of(shard, group, tp)
+        if owner is not None and owner in positions.pollers:
+            report = positions.reports.get(tp)
+            return report.position if report is not None and report.incarnation == incarnation else UNKNOWN_POSITION
+        if positions.unheard is None or positions.unheard:
+            return UNKNOWN_POSITION
+    elif group.state is not GroupState.EMPTY:
+        return UNKNOWN_POSITION
+    committed = shard.durable.offsets_of(group.group_id).get(tp)
+    if committed is None or committed.incarnation != incarnation:
+        return UNKNOWN_POSITION
+    return committed.offset
+
+
+# ---------------------------------------------------------------- answers
+
+
+def response_of(
+    found: Iterable[tuple[TopicPartition, ConsumerGroupPositionResponsePartition]],
+) -> ConsumerGroupPositionResponse:
+    """The partitions by topic, in the order they are first named."""
+    topics: dict[str, list[ConsumerGroupPositionResponsePartition]] = {}
+    for tp, partition in found:
+        topics.setdefault(tp.topic, []).append(partition)
+    return ConsumerGroupPositionResponse(
+        topics=[ConsumerGroupPositionResponseTopic(name=name, partitions=parts) for name, parts in topics.items()]
+    )
+
+
+def answer(turn: Turn, group: Group, member_id: str) -> None:
+    """Tell a member whose poll waits all that it wants to know and all that it is to report."""
+    positions, shard = group.positions, turn.shard
+    poller = positions.pollers[member_id]
+    to_report = _to_report(shard, group, member_id)
+    poller.asked = dict.fromkeys(to_report)
+    poller.told = {tp: position_of(shard, group, tp, meant) for tp, meant in poller.wants.items()}
+    named = {**{tp: positions.newest_wanted(tp) for tp in to_report}, **poller.wants}
+    found = [
+        (
+            tp,
+            ConsumerGroupPositionResponsePartition(
+                partition_index=tp.partition,
+                incarnation=incarnation,
+                need_position=tp in poller.asked,
+                position=position_of(shard, group, tp, incarnation),
+            ),
+        )
+        for tp, incarnation in named.items()
+    ]
+    turn.out.reply(poller.token, response_of(found))
+    poller.token = None
+
+
+def answer_if_news(turn: Turn, group: Group, member_ids: Iterable[str]) -> None:
+    """Answer those whose poll waits and who can be told something new."""
+    for member_id in member_ids:
+        poller = group.positions.pollers.get(member_id)
+        if poller is not None and poller.token is not None and _has_news(turn.shard, group, member_id, poller):
+            answer(turn, group, member_id)
+
+
+def _has_news(shard: Shard, group: Group, member_id: str, poller: Poller) -> bool:
+    moved = (
+        position_of(shard, group, tp, incarnation) != poller.told.get(tp, UNKNOWN_POSITION)
+        for tp, incarnation in poller.wants.items()
+    )
+    return any(moved) or any(tp not in poller.asked for tp in _to_report(shard, group, member_id))
+
+
+def _to_report(shard: Shard, group: Group, member_id: str) -> list[TopicPartition]:
+    """What a member owns and somebody waits for."""
+    waiting = group.positions.waiting
+    return [tp for tp in _ownership(shard, group).owned_by.get(member_id, ()) if tp in waiting]
+
+
+def refuse_poll(turn: Turn, group: Group, member_id: str, error: ErrorCode) -> None:
+    """Refuse the member's waiting poll, if there is one."""
+    poller = group.positions.pollers.get(member_id)
+    if poller is not None and poller.token is not None:
+        turn.out.reply(poller.token, ConsumerGroupPositionResponse(error_code=error))
+        poller.token = None
+
+
+def end_generation(turn: Turn, group: Group, error: ErrorCode) -> None:
+    """Refuse every waiting poll and forget the positions."""
+    for member_id in group.positions.pollers:
+        refuse_poll(turn, group, member_id, error)
+    group.positions.clear()
+
+
+# ---------------------------------------------------------------- what else moves a position
+
+
+def on_committed(turn: Turn, group: Group, partitions: Iterable[TopicPartition]) -> None:
+    """Offsets of these were committed: where nobody reports, that moves the position."""
+    waiting = group.positions.waiting
+    if waiting:
+        answer_if_news(turn, group, dict.fromkeys(member for tp in partitions for member in waiting.get(tp, ())))
+
+
+def on_poll_deadlines(turn: Turn, group: Group) -> None:
+    """Answer the polls that waited long enough; stop waiting for members that never polled."""
+    positions, now_ms = group.positions, turn.now.monotonic_ms
+    if positions.unheard and positions.waited_since_ms is not None:
+        waited_ms = now_ms - positions.waited_since_ms
+        positions.unheard = {m: length_ms for m, length_ms in positions.unheard.items() if length_ms > waited_ms}
+        if not positions.unheard:
+            answer_if_news(turn, group, list(positions.pollers))
+    for member_id, poller in positions.pollers.items():
+        if poller.token is not None and poller.deadline_ms <= now_ms:
+            answer(turn, group, member_id)

@@ -1,0 +1,358 @@
+"""ConsumerGroupPosition on the pure core: whose word counts, who is told when, what ends a wait (KIP-253)."""
+
+from __future__ import annotations
+
+import pytest
+
+from protocol.errors import ErrorCode
+from tests.unit.coordinator.driver import GROUP, Driver, assignment
+
+PARENT, CHILD, OTHER = ("t", 1), ("t", 5), ("t", 2)
+SESSION_MS = 10_000
+
+
+def two_members(driver: Driver) -> tuple[str, str]:
+    """The parent's owner and the child's, both polling."""
+    owner, waiter = driver.stable_group("a", "b", owns={"a": [PARENT], "b": [CHILD]})
+    return owner, waiter
+
+
+# ---------------------------------------------------------------- the hand-over
+
+
+def test_a_hand_over_takes_one_answer_to_each() -> None:
+    driver = Driver()
+    owner, waiter = two_members(driver)
+    owners = driver.poll(owner, 1)
+    waiters = driver.poll(waiter, 1, PARENT)
+    assert driver.told(owners) == {PARENT: (-1, True)}
+    assert driver.told(waiters) is None
+    owners = driver.poll(owner, 1, reports={PARENT: 100})
+    assert driver.told(waiters) == {PARENT: (100, False)}
+    assert driver.told(owners) is None
+
+
+def test_the_owner_is_told_whether_it_or_the_waiter_polled_first() -> None:
+    driver = Driver()
+    owner, waiter = two_members(driver)
+    driver.poll(waiter, 1, PARENT)
+    assert driver.told(driver.poll(owner, 1)) == {PARENT: (-1, True)}
+
+
+def test_a_member_may_wait_for_itself() -> None:
+    driver = Driver()
+    (member,) = driver.stable_group("a", owns={"a": [PARENT, CHILD]})
+    assert driver.told(driver.poll(member, 1, PARENT)) == {PARENT: (-1, True)}
+    assert driver.told(driver.poll(member, 1, PARENT, reports={PARENT: 7})) == {PARENT: (7, True)}
+
+
+def test_every_move_is_told_once() -> None:
+    driver = Driver()
+    owner, waiter = two_members(driver)
+    for position in (10, 20, 20, 30):
+        driver.poll(owner, 1, reports={PARENT: position})
+        waiters = driver.poll(waiter, 1, PARENT)
+        if driver.told(waiters) is None:
+            driver.poll(owner, 1, reports={PARENT: position + 1})
+        position_told, _ = (driver.told(waiters) or {})[PARENT]
+        assert position_told >= position
+
+
+def test_nothing_new_waits_for_max_wait_ms_and_is_answered_in_full() -> None:
+    driver = Driver()
+    owner, waiter = two_members(driver)
+    driver.poll(owner, 1, reports={PARENT: 10})
+    assert driver.told(driver.poll(waiter, 1, PARENT)) == {PARENT: (10, False)}
+    waiting = driver.poll(waiter, 1, PARENT, max_wait_ms=500)
+    driver.advance(499)
+    assert driver.told(waiting) is None
+    driver.advance(1)
+    assert driver.told(waiting) == {PARENT: (10, False)}
+
+
+def test_a_poll_without_patience_is_answered_at_once() -> None:
+    driver = Driver()
+    owner, waiter = two_members(driver)
+    driver.poll(owner, 1)
+    assert driver.told(driver.poll(waiter, 1, PARENT, max_wait_ms=0)) == {PARENT: (-1, False)}
+    assert driver.told(driver.poll(waiter, 1, PARENT, max_wait_ms=-5)) == {PARENT: (-1, False)}
+
+
+def test_a_poll_repeated_on_a_new_connection_answers_both() -> None:
+    """What the broken connection took with it is told again."""
+    driver = Driver()
+    owner, waiter = two_members(driver)
+    driver.poll(owner, 1, reports={PARENT: 10})
+    driver.poll(waiter, 1, PARENT)  # this answer is lost
+    parked = driver.poll(waiter, 1, PARENT)
+    again = driver.poll(waiter, 1, PARENT)
+    assert driver.told(parked) == driver.told(again) == {PARENT: (10, False)}
+
+
+def test_what_is_not_wanted_any_more_wakes_nobody_and_is_not_asked_of_its_owner() -> None:
+    driver = Driver()
+    owner, waiter = two_members(driver)
+    driver.poll(owner, 1)
+    driver.poll(waiter, 1, PARENT, max_wait_ms=0)
+    parked = driver.poll(waiter, 1)
+    driver.poll(owner, 1, reports={PARENT: 10}, max_wait_ms=0)
+    assert driver.told(parked) is None
+    assert driver.told(driver.poll(owner, 1, max_wait_ms=0)) == {}
+
+
+def test_what_is_wanted_again_is_asked_for_again() -> None:
+    driver = Driver()
+    owner, waiter = two_members(driver)
+    driver.poll(owner, 1)
+    driver.poll(waiter, 1, PARENT, max_wait_ms=0)
+    owners = driver.poll(owner, 1)
+    driver.poll(waiter, 1)
+    assert driver.told(owners) is None
+    driver.poll(waiter, 1, PARENT)
+    assert driver.told(owners) == {PARENT: (-1, True)}
+
+
+def test_a_rewind_is_told_as_a_lower_position() -> None:
+    driver = Driver()
+    owner, waiter = two_members(driver)
+    driver.poll(owner, 1, reports={PARENT: 100})
+    assert driver.told(driver.poll(waiter, 1, PARENT)) == {PARENT: (100, False)}
+    waiting = driver.poll(waiter, 1, PARENT)
+    driver.poll(owner, 1, reports={PARENT: 40})
+    assert driver.told(waiting) == {PARENT: (40, False)}
+
+
+# ---------------------------------------------------------------- whose word counts
+
+
+def test_hole_18_a_commit_of_the_owner_frees_nobody_before_it_reported() -> None:
+    """A periodic commit runs ahead of the flush callback: another would load what the owner did not save yet."""
+    driver = Driver()
+    owner, waiter = two_members(driver)
+    driver.poll(owner, 1)
+    waiting = driver.poll(waiter, 1, PARENT)
+    driver.commit({PARENT: 100}, owner, 1)
+    assert driver.told(waiting) is None
+    driver.poll(owner, 1, reports={PARENT: 100})
+    assert driver.told(waiting) == {PARENT: (100, False)}
+
+
+def test_hole_18_a_commit_before_the_generation_frees_nobody_while_its_owner_is_there() -> None:
+    driver = Driver()
+    driver.commit({PARENT: 100})
+    owner, waiter = two_members(driver)
+    waiting = driver.poll(waiter, 1, PARENT)
+    driver.poll(owner, 1)
+    driver.advance(SESSION_MS - 1)
+    assert driver.told(waiting) is None
+
+
+def test_positions_of_partitions_of_others_are_not_taken() -> None:
+    driver = Driver()
+    owner, waiter = two_members(driver)
+    driver.poll(owner, 1)
+    waiting = driver.poll(waiter, 1, PARENT, OTHER, reports={PARENT: 100, OTHER: 100})
+    assert driver.told(waiting) is None
+    driver.poll(owner, 1, reports={PARENT: 3})
+    assert driver.told(waiting) == {PARENT: (3, False), OTHER: (-1, False)}
+
+
+def test_nonsense_is_ignored() -> None:
+    driver = Driver()
+    owner, waiter = two_members(driver)
+    driver.poll(owner, 1, reports={PARENT: -7, ("t", -1): 3})
+    assert driver.told(driver.poll(waiter, 1, PARENT, ("t", -1), max_wait_ms=0)) == {PARENT: (-1, False)}
+
+
+@pytest.mark.parametrize("blob", [b"", b"\0", b"\0\1\0\0\0\7", b"mine"])
+def test_who_has_an_assignment_that_cannot_be_read_owns_nothing(blob: bytes) -> None:
+    driver = Driver()
+    joining = driver.join(client="a")
+    driver.advance(driver.config.initial_rebalance_delay_ms)
+    member = driver.replies[joining].member_id
+    driver.sync(member, 1, {member: blob})
+    assert driver.told(driver.poll(member, 1, PARENT, reports={PARENT: 9}, max_wait_ms=0)) == {PARENT: (-1, False)}
+
+
+# ---------------------------------------------------------------- hole 21: nobody owns the parent
+
+
+def test_hole_21_without_an_owner_the_committed_offset_counts_once_everyone_polled() -> None:
+    """Until then one of them may still be giving the partition up."""
+    driver = Driver()
+    driver.commit({OTHER: 60})
+    owner, waiter = two_members(driver)
+    waiting = driver.poll(waiter, 1, OTHER)
+    assert driver.told(waiting) is None
+    driver.poll(owner, 1)
+    assert driver.told(waiting) == {OTHER: (60, False)}
+
+
+def test_hole_21_a_commit_for_what_nobody_owns_is_told_at_once() -> None:
+    driver = Driver()
+    owner, waiter = two_members(driver)
+    driver.poll(owner, 1)
+    waiting = driver.poll(waiter, 1, OTHER)
+    driver.commit({OTHER: 60}, owner, 1)
+    assert driver.told(waiting) == {OTHER: (60, False)}
+
+
+def test_hole_21_a_stock_member_is_waited_for_as_long_as_its_session_and_then_its_commits_count() -> None:
+    driver = Driver()
+    stock, waiter = two_members(driver)
+    driver.commit({PARENT: 60}, stock, 1)
+    waiting = driver.poll(waiter, 1, PARENT)
+    driver.advance(SESSION_MS // 2)
+    driver.heartbeat(stock, 1)
+    driver.heartbeat(waiter, 1)
+    driver.advance(SESSION_MS // 2 - 1)
+    assert driver.told(waiting) is None
+    driver.advance(1)
+    assert driver.told(waiting) == {PARENT: (60, False)}
+    waiting = driver.poll(waiter, 1, PARENT)
+    driver.commit({PARENT: 70}, stock, 1)
+    assert driver.told(waiting) == {PARENT: (70, False)}
+
+
+def test_a_member_that_polls_late_is_asked_itself_from_then_on() -> None:
+    driver = Driver()
+    late, waiter = two_members(driver)
+    driver.commit({PARENT: 60}, late, 1)
+    waiting = driver.poll(waiter, 1, PARENT)
+    driver.advance(SESSION_MS // 2)
+    driver.heartbeat(late, 1)
+    driver.heartbeat(waiter, 1)
+    driver.advance(SESSION_MS // 2)
+    assert driver.told(waiting) == {PARENT: (60, False)}
+    waiting = driver.poll(waiter, 1, PARENT)
+    assert driver.told(driver.poll(late, 1)) == {PARENT: (-1, True)}
+    assert driver.told(waiting) == {PARENT: (-1, False)}
+
+
+def test_hole_21_of_a_group_without_members_the_committed_offset_counts() -> None:
+    driver = Driver()
+    driver.commit({PARENT: 60})
+    assert driver.told(driver.poll("", -1, PARENT)) == {PARENT: (60, False)}
+
+
+# ---------------------------------------------------------------- generations
+
+
+def test_a_rebalance_answers_at_once_and_positions_die_with_their_generation() -> None:
+    driver = Driver()
+    owner, waiter = two_members(driver)
+    driver.poll(waiter, 1, PARENT)
+    driver.poll(owner, 1, reports={PARENT: 100}, max_wait_ms=0)
+    owners, waiters = driver.poll(owner, 1), driver.poll(waiter, 1, PARENT)
+    newcomer = driver.join(client="c")
+    assert driver.error(owners) == driver.error(waiters) == ErrorCode.REBALANCE_IN_PROGRESS
+    assert driver.error(driver.poll(owner, 1, reports={PARENT: 101})) == ErrorCode.REBALANCE_IN_PROGRESS
+    rejoined = [driver.join(owner), driver.join(waiter)]
+    assert driver.replies[rejoined[0]].generation_id == 2
+    third = driver.replies[newcomer].member_id
+    assert driver.error(driver.poll(owner, 2)) == ErrorCode.REBALANCE_IN_PROGRESS, "nobody owns anything yet"
+    for member in (third, waiter):
+        driver.sync(member, 2)
+    driver.sync(owner, 2, {owner: assignment(PARENT), waiter: assignment(CHILD)})
+    driver.poll(third, 2)
+    waiters = driver.poll(waiter, 2, PARENT)
+    assert driver.told(driver.poll(owner, 2)) == {PARENT: (-1, True)}
+    assert driver.told(waiters) is None
+    driver.poll(owner, 2, reports={PARENT: 90})
+    assert driver.told(waiters) == {PARENT: (90, False)}
+
+
+def test_forged_generations_and_members_are_fenced_as_in_a_heartbeat() -> None:
+    driver = Driver()
+    owner, waiter = two_members(driver)
+    forged = {"reports": {PARENT: 100}}
+    assert driver.error(driver.poll(owner, 0, **forged)) == ErrorCode.ILLEGAL_GENERATION
+    assert driver.error(driver.poll(owner, 2, **forged)) == ErrorCode.ILLEGAL_GENERATION
+    assert driver.error(driver.poll(owner, -1, **forged)) == ErrorCode.ILLEGAL_GENERATION
+    assert driver.error(driver.poll("nobody", 1, **forged)) == ErrorCode.UNKNOWN_MEMBER_ID
+    assert driver.error(driver.poll("", 1, **forged)) == ErrorCode.UNKNOWN_MEMBER_ID
+    assert driver.error(driver.poll(owner, 1, group="none", **forged)) == ErrorCode.UNKNOWN_MEMBER_ID
+    assert driver.error(driver.poll(owner, 1, instance="i", **forged)) == ErrorCode.UNKNOWN_MEMBER_ID
+    driver.poll(owner, 1)
+    assert driver.told(driver.poll(waiter, 1, PARENT, max_wait_ms=0)) == {PARENT: (-1, False)}
+
+
+def test_a_member_that_leaves_takes_its_poll_with_it() -> None:
+    driver = Driver()
+    owner, waiter = two_members(driver)
+    owners, waiters = driver.poll(owner, 1), driver.poll(waiter, 1)
+    driver.leave((owner, None))
+    assert driver.error(owners) == ErrorCode.UNKNOWN_MEMBER_ID
+    assert driver.error(waiters) == ErrorCode.REBALANCE_IN_PROGRESS
+
+
+def test_a_poll_counts_as_a_heartbeat_when_it_comes_and_not_while_it_waits() -> None:
+    driver = Driver()
+    (member,) = driver.stable_group("a", owns={"a": [PARENT]})
+    driver.advance(SESSION_MS - 1)
+    parked = driver.poll(member, 1)
+    driver.advance(SESSION_MS - 1)
+    assert driver.told(parked) is None
+    driver.advance(1)
+    assert driver.error(parked) == ErrorCode.UNKNOWN_MEMBER_ID
+    assert driver.state() == "Empty"
+
+
+def test_a_static_members_successor_is_asked_anew_and_its_predecessor_fenced() -> None:
+    driver = Driver()
+    tokens = [driver.join(client=c, instance=c, v=5) for c in ("a", "b")]
+    driver.advance(2 * driver.config.initial_rebalance_delay_ms)
+    owner, waiter = (driver.replies[token].member_id for token in tokens)
+    driver.sync(waiter, 1, instance="b")
+    driver.sync(owner, 1, {owner: assignment(PARENT), waiter: assignment(CHILD)}, instance="a")
+    driver.commit({PARENT: 50}, owner, 1, instance="a")
+    driver.poll(waiter, 1, PARENT, instance="b")
+    driver.poll(owner, 1, reports={PARENT: 100}, max_wait_ms=0, instance="a")
+    owners = driver.poll(owner, 1, instance="a")
+    successor = driver.replies[driver.join(client="a", instance="a", v=5)].member_id
+    assert driver.error(owners) == ErrorCode.FENCED_INSTANCE_ID
+    assert driver.error(driver.poll(owner, 1, reports={PARENT: 101}, instance="a")) == ErrorCode.FENCED_INSTANCE_ID
+    waiters = driver.poll(waiter, 1, PARENT, instance="b")
+    assert driver.told(waiters) == {PARENT: (-1, False)}
+    waiters = driver.poll(waiter, 1, PARENT, instance="b")
+    assert driver.told(driver.poll(successor, 1, instance="a")) == {PARENT: (-1, True)}
+    driver.poll(successor, 1, reports={PARENT: 50}, instance="a")
+    assert driver.told(waiters) == {PARENT: (50, False)}
+
+
+# ---------------------------------------------------------------- hole 19: another coordinator
+
+
+def test_hole_19_a_successor_knows_only_what_is_reported_to_it() -> None:
+    """It neither frees the child by what was committed nor lets it wait: the owner is asked again."""
+    driver = Driver()
+    owner, waiter = two_members(driver)
+    driver.poll(owner, 1, reports={PARENT: 100})
+    driver.poll(waiter, 1, PARENT)
+    driver.commit({PARENT: 100}, owner, 1)
+    successor = driver.restarted()
+    waiters = successor.poll(waiter, 1, PARENT)
+    assert successor.told(waiters) is None
+    assert successor.told(successor.poll(owner, 1)) == {PARENT: (-1, True)}
+    assert successor.told(waiters) is None
+    successor.poll(owner, 1, reports={PARENT: 100})
+    assert successor.told(waiters) == {PARENT: (100, False)}
+
+
+# ---------------------------------------------------------------- anybody's question
+
+
+def test_anybody_may_ask_and_changes_nothing() -> None:
+    driver = Driver()
+    owner, waiter = two_members(driver)
+    driver.commit({OTHER: 4}, owner, 1)
+    assert driver.told(driver.poll("", -1, reports={PARENT: 100})) == {PARENT: (-1, False)}
+    owners = driver.poll(owner, 1, reports={PARENT: 10})
+    driver.poll(waiter, 1, PARENT, OTHER)
+    assert driver.told(owners) == {PARENT: (10, True)}
+    owners = driver.poll(owner, 1)
+    assert driver.told(driver.poll("", -1)) == {PARENT: (10, True), OTHER: (4, True)}
+    assert driver.told(driver.poll("", -1, CHILD, PARENT)) == {CHILD: (-1, False), PARENT: (10, True)}
+    assert driver.told(owners) is None
+    assert driver.told(driver.poll("", -1, PARENT, group="unheard of")) == {PARENT: (-1, False)}
+    assert driver.shard.groups.keys() == {GROUP}
