@@ -10,6 +10,7 @@ import random
 from collections import OrderedDict
 from collections.abc import Iterable
 
+from broker.replication.layout import ClientLayout
 from broker.replication.partition import Partition
 from broker.replication.purgatory import DelayedOperation, Purgatory
 from protocol.generated.fetch import FetchPartition, FetchRequest
@@ -60,7 +61,7 @@ class FetchedPartition:
 class FetchTarget:
     """Partitions that one fetch, or a session of fetches, reads from."""
 
-    __slots__ = ("_purgatory", "_watched", "delayed", "dirty", "partitions")
+    __slots__ = ("_purgatory", "_watched", "delayed", "dirty", "layouts", "partitions")
 
     def __init__(self, purgatory: Purgatory) -> None:
         self._purgatory = purgatory
@@ -68,12 +69,19 @@ class FetchTarget:
         self.dirty: dict[TopicPartition, None] = {}
         """Partitions to look at, the one waited for longest first."""
         self.delayed: DelayedOperation | None = None
+        self.layouts: dict[str, ClientLayout] = {}
+        """The layout of each topic that the client named one for (KIP-253)."""
         self._watched: dict[TopicPartition, Partition] = {}
 
     def add(self, request: FetchRequest) -> None:
-        """Add or update the partitions of a request; each is looked at in the next read."""
+        """Add or update the partitions of a request; each is looked at in the next read.
+
+        A session keeps a topic's layout until the client names another one: an incremental fetch need not repeat it.
+        """
         for topic in request.topics:
             name = topic.topic
+            if topic.undeleted_partition_count >= 0:
+                self.layouts[name] = ClientLayout(topic.undeleted_partition_count, topic.layout_version)
             for asked in topic.partitions:
                 key = TopicPartition(name, asked.partition)
                 known = self.partitions.get(key)

@@ -15,9 +15,11 @@ from broker.coordinator.service import GroupCoordinator
 from broker.deferred import Deferred
 from broker.dynamic_config import DynamicConfig
 from broker.fetch_session import FetchSessionCache
+from broker.layout_refusals import LayoutRefusals
 from broker.log.log_manager import LogManager, LogManagerConfig
 from broker.log_dir_failure import LogDirFailures
 from broker.metadata_cache import MetadataCache
+from broker.metrics import Metrics
 from broker.offsets_log import ReplicatedOffsetsLog
 from broker.producer_ids import ProducerIds
 from broker.registration import Registration
@@ -69,6 +71,8 @@ class Node:
         self.metadata_changed = trio.Event()
         self.state_change_lock = trio.Lock()
         """Held while a LeaderAndIsr or StopReplica is applied, reading configuration included."""
+        self.metrics = Metrics()
+        self.layout_refusals = LayoutRefusals(env.clock, self.metrics)
         self.purgatory = Purgatory(env.clock)
         self.logs = LogManager(
             LogManagerConfig.from_values(

@@ -2,7 +2,8 @@
 
 Sessions as in KIP-227 (version 7), leader epochs as in KIP-320 (9) and KIP-595's diverging epoch (12). Records are
 file ranges, sent without being read here. A consumer sees up to the high watermark, with read_committed up to the last
-stable offset. Skipped: preferred read replicas (KIP-392; always -1), topic ids (version 13).
+stable offset. KIP-253: in version 12 a consumer names the layout it knows of each topic, and is refused where the
+partition has another one. Skipped: preferred read replicas (KIP-392; always -1), topic ids (version 13).
 """
 
 from __future__ import annotations
@@ -34,7 +35,7 @@ def handle(ctx: RequestContext, request: FetchRequest) -> Answer:
         full=request.session_epoch in (FINAL_EPOCH, INITIAL_EPOCH) or ctx.api_version < _FIRST_SESSION_VERSION,
         reports_divergence=ctx.api_version >= 12,
     )
-    read = FetchRead(ctx.node.replicas, ctx.node.leader_throttle, target, limits)
+    read = FetchRead(ctx.node.replicas, ctx.node.leader_throttle, target, limits, ctx.node.layout_refusals)
     read.run()
     if request.max_wait_ms <= 0 or read.must_answer or read.size_bytes >= request.min_bytes or not target.partitions:
         return read.response()

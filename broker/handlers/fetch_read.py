@@ -5,7 +5,9 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from broker.fetch_session import INVALID_SESSION_ID, FetchedPartition, FetchSession, FetchTarget
+from broker.layout_refusals import LayoutRefusals
 from broker.log.partition_log import LogRead
+from broker.replication.layout import LayoutRefusal, check_fetch
 from broker.replication.partition import Partition
 from broker.replication.replica_manager import ReplicaManager
 from broker.replication.throttle import ReplicationQuota
@@ -41,14 +43,31 @@ class ReadLimits(NamedTuple):
 class FetchRead:
     """One fetch: ``run`` reads what is dirty; it may run again when more has come."""
 
-    __slots__ = ("_limits", "_replicas", "_results", "_throttle", "must_answer", "size_bytes", "target")
+    __slots__ = (
+        "_layouts",
+        "_limits",
+        "_refusals",
+        "_replicas",
+        "_results",
+        "_throttle",
+        "must_answer",
+        "size_bytes",
+        "target",
+    )
 
     def __init__(
-        self, replicas: ReplicaManager, throttle: ReplicationQuota, target: FetchTarget, limits: ReadLimits
+        self,
+        replicas: ReplicaManager,
+        throttle: ReplicationQuota,
+        target: FetchTarget,
+        limits: ReadLimits,
+        refusals: LayoutRefusals | None = None,
     ) -> None:
         self._replicas = replicas
         self._throttle = throttle
         self._limits = limits
+        self._refusals = refusals
+        self._layouts = {} if limits.is_follower else target.layouts  # followers are exempt
         self._results: dict[TopicPartition, PartitionData] = {}
         self.target = target
         self.size_bytes = 0
@@ -75,6 +94,8 @@ class FetchRead:
         try:
             partition = self._replicas.leader(key, state.current_leader_epoch)
             self.target.watch(partition)
+            if self._layouts:
+                self._check_layout(key, partition)
             replica_id = self._limits.replica_id
             if self._limits.is_follower and replica_id not in partition.replicas:
                 raise KafkaError(ErrorCode.REPLICA_NOT_AVAILABLE, f"{partition.key}: {replica_id} is no replica")
@@ -86,13 +107,28 @@ class FetchRead:
             partition_or_none = self._replicas.hosted(key)
             if partition_or_none is not None:
                 self.target.watch(partition_or_none)
-            return PartitionData(
-                partition_index=key.partition,
-                error_code=error.code,
-                high_watermark=-1,
-                aborted_transactions=None,
-                records=b"",
-            )
+            return _refused(key, error)
+
+    def _check_layout(self, key: TopicPartition, partition: Partition) -> None:
+        layout = self._layouts.get(key.topic)
+        if layout is None:
+            return
+        try:
+            check_fetch(key.partition, partition.layout, partition.delivery, layout)
+        except LayoutRefusal as error:
+            if self._refusals is not None:
+                self._refusals.note("Fetch", key, error)
+            raise
+
+    def _check_layouts_again(self) -> None:
+        """A fetch that waited may have read before the layout changed: what it answers holds now (hole 16)."""
+        for key, result in self._results.items():
+            partition = self._replicas.hosted(key)
+            if partition is not None and not result.error_code:
+                try:
+                    self._check_layout(key, partition)
+                except LayoutRefusal as error:
+                    self._results[key] = _refused(key, error)
 
     def _read_log(self, partition: Partition, state: FetchedPartition) -> LogRead:
         log = partition.log
@@ -163,6 +199,8 @@ class FetchRead:
     def response(self) -> FetchResponse:
         """The answer; partitions that had records go to the end of the session's line, so that each gets its turn."""
         target = self.target
+        if self._layouts and target.delayed is not None:
+            self._check_layouts_again()
         target.delayed = None
         is_session = isinstance(target, FetchSession)
         topics: dict[str, list[PartitionData]] = {}
@@ -188,6 +226,16 @@ class FetchRead:
             session_id=target.session_id if isinstance(target, FetchSession) else INVALID_SESSION_ID,
             responses=[FetchableTopicResponse(topic=topic, partitions=results) for topic, results in topics.items()],
         )
+
+
+def _refused(key: TopicPartition, error: KafkaError) -> PartitionData:
+    return PartitionData(
+        partition_index=key.partition,
+        error_code=error.code,
+        high_watermark=-1,
+        aborted_transactions=None,
+        records=b"",
+    )
 
 
 def _size(result: PartitionData) -> int:

@@ -2,13 +2,15 @@
 
 acks 0, 1 and all; with ``log.flush=ack`` an answer waits for the disk. Versions 0-2 are advertised for librdkafka 2.0
 (KAFKA-18659) and refused with UNSUPPORTED_FOR_MESSAGE_FORMAT: only record batch v2 is stored. acks=0 has no answer; an
-error closes the connection, so that the client refreshes its metadata. Skipped: transactions (a transactional id is
-refused).
+error closes the connection, so that the client refreshes its metadata. KIP-253: from version 9 on a producer names the
+layout it placed the records by; ``replication.layout`` says what is refused. Skipped: transactions (a transactional id
+is refused).
 """
 
 from __future__ import annotations
 
 from broker.replication.delayed_produce import AwaitedAppend, DelayedProduce
+from broker.replication.layout import ClientLayout, LayoutRefusal, produce_admission
 from broker.request_context import Answer, CloseConnectionError, RequestContext
 from broker.topic_names import ADMIN_CLIENT_ID, INTERNAL_TOPICS
 from protocol.compression import CompressionType
@@ -40,7 +42,8 @@ def handle(ctx: RequestContext, request: ProduceRequest) -> Answer:
     topics = []
     waiting: list[AwaitedAppend] = []
     for topic in request.topic_data:
-        results = [_append(ctx, topic, data, acks, waiting) for data in topic.partition_data]
+        layout = ClientLayout(topic.undeleted_partition_count, topic.layout_version)
+        results = [_append(ctx, topic, layout, data, acks, waiting) for data in topic.partition_data]
         topics.append(TopicProduceResponse(name=topic.name, partition_responses=results))
     response = ProduceResponse(responses=topics)
     if not waiting:
@@ -52,14 +55,20 @@ def handle(ctx: RequestContext, request: ProduceRequest) -> Answer:
 def _append(
     ctx: RequestContext,
     topic: TopicProduceData,
+    layout: ClientLayout,
     data: PartitionProduceData,
     acks: int,
     waiting: list[AwaitedAppend],
 ) -> PartitionProduceResponse:
+    key = TopicPartition(topic.name, data.index)
     try:
-        partition = ctx.node.replicas.leader(TopicPartition(topic.name, data.index))
+        partition = ctx.node.replicas.leader(key)
         records = _usable_records(ctx, topic.name, data.records)
-        result = partition.append(records, all_in_sync=acks == ACKS_ALL)
+        admission = produce_admission(data.index, partition.layout, partition.delivery, layout)
+        result = partition.append(records, all_in_sync=acks == ACKS_ALL, admission=admission)
+    except LayoutRefusal as error:
+        ctx.node.layout_refusals.note("Produce", key, error, ctx.client_id)
+        return _error(data.index, error)
     except KafkaError as error:
         return _error(data.index, error)
     response = PartitionProduceResponse(

@@ -91,6 +91,16 @@ def decode_epochs(path: str, data: bytes) -> list[tuple[int, int]]:
     return [(_number(path, epoch), _number(path, offset)) for epoch, offset in _decode(path, data, 2)]
 
 
+def encode_numbers(rows: Sequence[Sequence[int]]) -> bytes:
+    """A line of numbers for each row, in the order given."""
+    return _encode([" ".join(map(str, row)) for row in rows])
+
+
+def decode_numbers(path: str, data: bytes, fields: int) -> list[list[int]]:
+    """The inverse of ``encode_numbers`` for rows of ``fields`` numbers."""
+    return [[_number(path, text) for text in row] for row in _decode(path, data, fields)]
+
+
 # ---------------------------------------------------------------- partition.metadata
 
 

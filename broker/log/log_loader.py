@@ -17,11 +17,20 @@ from broker.log.checkpoint_files import (
     PartitionMetadata,
     decode_partition_metadata,
 )
+from broker.log.layout_history import LayoutHistory
 from broker.log.leader_epoch_cache import LeaderEpochCache
 from broker.log.log_config import LogConfig
 from broker.log.log_state import LogState
 from broker.log.partition_log import PartitionLog
-from broker.log.paths import LEADER_EPOCH_CHECKPOINT, LOG_SUFFIX, PARTITION_METADATA, SEGMENT_SUFFIXES, join, offset_of
+from broker.log.paths import (
+    LEADER_EPOCH_CHECKPOINT,
+    LOG_SUFFIX,
+    PARTITION_COUNT_CHECKPOINT,
+    PARTITION_METADATA,
+    SEGMENT_SUFFIXES,
+    join,
+    offset_of,
+)
 from broker.log.producer_state import DEFAULT_EXPIRATION_MS, ProducerState
 from broker.log.segment import MAX_RELATIVE_OFFSET, LogSegment
 from broker.log.segment_swap import finish_swaps
@@ -82,6 +91,7 @@ class _Loader:
         self._checkpoints = checkpoints
         self._work = TimeSlice(env.clock)
         self._epochs = LeaderEpochCache(self._storage, join(directory, LEADER_EPOCH_CHECKPOINT))
+        self._layouts = LayoutHistory(self._storage, join(directory, PARTITION_COUNT_CHECKPOINT))
         self._segments: list[LogSegment] = []
         self._end_offset = 0
         self._log = logger.bind(partition=str(partition))
@@ -105,6 +115,7 @@ class _Loader:
         names = self._storage.listdir(self._directory)
         bases = sorted(base for name in names if name.endswith(LOG_SUFFIX) and (base := offset_of(name)) is not None)
         self._remove_orphans(names, set(bases))
+        self._layouts.load()
         try:
             self._epochs.load()
         except MalformedFileError as error:
@@ -256,5 +267,13 @@ class _Loader:
         producers.on_high_watermark(high_watermark)
         recovery_point = end if clean else min(self._checkpoints.recovery_point, end)
         return LogState(
-            self._segments, self._epochs, producers, snapshots, log_start, end, high_watermark, recovery_point
+            self._segments,
+            self._epochs,
+            self._layouts,
+            producers,
+            snapshots,
+            log_start,
+            end,
+            high_watermark,
+            recovery_point,
         )

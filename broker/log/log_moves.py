@@ -167,6 +167,7 @@ class LogMoves:
         future.advance_high_watermark(log.high_watermark)
         if log.latest_epoch > future.latest_epoch:
             future.assign_epoch(log.latest_epoch)
+        future.layouts.take_over(log.layouts)
         self._manager.switch(log, future, target)
         del self._futures[log.partition]
         logger.info("log_move.finished", partition=str(log.partition), to=future.directory)

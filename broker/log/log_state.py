@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from broker.log.layout_history import LayoutHistory
 from broker.log.leader_epoch_cache import LeaderEpochCache
 from broker.log.producer_state import ProducerState
 from broker.log.segment import LogSegment
@@ -47,6 +48,7 @@ class LogState:
 
     segments: list[LogSegment]
     epochs: LeaderEpochCache
+    layouts: LayoutHistory
     producers: ProducerState
     snapshots: SnapshotFiles
     log_start_offset: int

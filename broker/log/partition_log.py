@@ -16,10 +16,17 @@ import trio
 
 from broker.log.append_validation import batch_log_append_time, validate_append
 from broker.log.checkpoint_files import PartitionMetadata, encode_partition_metadata
+from broker.log.layout_history import LayoutHistory
 from broker.log.leader_epoch_cache import LeaderEpochCache
 from broker.log.log_config import LogConfig
 from broker.log.log_state import AppendResult, LogRead, LogState
-from broker.log.paths import LEADER_EPOCH_CHECKPOINT, LOG_SUFFIX, PARTITION_METADATA, join
+from broker.log.paths import (
+    LEADER_EPOCH_CHECKPOINT,
+    LOG_SUFFIX,
+    PARTITION_COUNT_CHECKPOINT,
+    PARTITION_METADATA,
+    join,
+)
 from broker.log.producer_state import AppendOrigin, ProducerState
 from broker.log.retention import SegmentFacts, count_deletable
 from broker.log.segment import LogSegment
@@ -68,6 +75,7 @@ class PartitionLog:
         "high_watermark",
         "incarnation",
         "is_broken",
+        "layouts",
         "log_end_offset",
         "log_start_offset",
         "on_flush_needed",
@@ -100,6 +108,7 @@ class PartitionLog:
         self._segments = state.segments
         self._bases = [segment.base_offset for segment in state.segments]
         self._epochs = state.epochs
+        self.layouts = state.layouts
         self._snapshots = state.snapshots
         self.producers = state.producers
         self.log_start_offset = state.log_start_offset
@@ -141,8 +150,9 @@ class PartitionLog:
         storage.write_atomic(join(directory, PARTITION_METADATA), encode_partition_metadata(metadata))
         segment = LogSegment(storage, directory, start_offset, config, env.clock.now_ms(), create=True)
         epochs = LeaderEpochCache(storage, join(directory, LEADER_EPOCH_CHECKPOINT))
+        layouts = LayoutHistory(storage, join(directory, PARTITION_COUNT_CHECKPOINT))
         offsets = (start_offset,) * 4
-        state = LogState([segment], epochs, producers, SnapshotFiles(storage, directory), *offsets)
+        state = LogState([segment], epochs, layouts, producers, SnapshotFiles(storage, directory), *offsets)
         return cls(env, directory, partition, metadata, config, state)
 
     def moved_to(self, directory: str) -> None:
@@ -152,6 +162,7 @@ class PartitionLog:
             segment.moved_to(directory)
         self._snapshots.moved_to(directory)
         self._epochs.moved_to(join(directory, LEADER_EPOCH_CHECKPOINT))
+        self.layouts.moved_to(join(directory, PARTITION_COUNT_CHECKPOINT))
 
     # ------------------------------------------------------------ what is known
 
@@ -584,6 +595,8 @@ class PartitionLog:
                 raise KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, f"{self.partition}: {self._sync_failure}")
             if wanted > self.recovery_point:
                 await self._flush_to(self.log_end_offset)
+            if self.layouts.unsynced:
+                await self._sync_layouts()
 
     async def _sync(self, segment: LogSegment) -> None:
         try:
@@ -592,6 +605,12 @@ class PartitionLog:
             if segment in self._segments:  # else it was deleted meanwhile
                 self._sync_failure = f"sync of {segment.path(LOG_SUFFIX)} failed: {error}"
                 raise
+
+    async def _sync_layouts(self) -> None:
+        try:
+            await self.layouts.sync()
+        except OSError as error:  # no record depends on it; the next flush tries again
+            logger.warning("log.layouts_not_synced", partition=str(self.partition), error=str(error))
 
     async def _flush_to(self, target: int) -> None:
         self._flush_limit = target  # a truncation lowers it: what is appended after one is not in these syncs

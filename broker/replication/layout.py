@@ -86,15 +86,20 @@ def produce_admission(
     return _verify_keys(partition, layout)
 
 
-def may_fetch(partition: int, layout: PartitionLayout, rules: DeliveryRules, client: ClientLayout) -> bool:
-    """Whether a consumer of ``client``'s layout reads this partition now; one that names none is not checked."""
-    return (
+def check_fetch(partition: int, layout: PartitionLayout, rules: DeliveryRules, client: ClientLayout) -> None:
+    """Raise 25310 unless a consumer of ``client``'s layout may read this partition now.
+
+    A sealed partition is read under every layout. A consumer that names none is not checked.
+    """
+    if (
         client.undeleted_partition_count < 0
         or not rules.ordered
         or layout.undeleted_partition_count < 0
         or _is_same(layout, client)
         or layout.seals(partition)
-    )
+    ):
+        return
+    raise _mismatch(partition, layout, client)
 
 
 def _is_same(layout: PartitionLayout, client: ClientLayout) -> bool:
@@ -110,13 +115,17 @@ def _is_same(layout: PartitionLayout, client: ClientLayout) -> bool:
 
 def _refuse_mismatch(partition: int, layout: PartitionLayout, client: ClientLayout) -> Admission:
     def refuse(_batch: RecordBatch) -> None:
-        raise LayoutRefusal(
-            ErrorCode.INVALID_PARTITION_METADATA,
-            f"partition {partition} has {layout.undeleted_partition_count} undeleted partitions in layout "
-            f"{layout.layout_version}, the producer {client.undeleted_partition_count} in {client.layout_version}",
-        )
+        raise _mismatch(partition, layout, client)
 
     return refuse
+
+
+def _mismatch(partition: int, layout: PartitionLayout, client: ClientLayout) -> LayoutRefusal:
+    return LayoutRefusal(
+        ErrorCode.INVALID_PARTITION_METADATA,
+        f"partition {partition} has {layout.undeleted_partition_count} undeleted partitions in layout "
+        f"{layout.layout_version}, the client {client.undeleted_partition_count} in layout {client.layout_version}",
+    )
 
 
 def _refuse_sealed(partition: int, layout: PartitionLayout) -> Admission:

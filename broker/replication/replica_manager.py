@@ -9,6 +9,7 @@ from typing import Protocol
 import structlog
 import trio
 
+from broker.log.layout_history import LayoutEntry
 from broker.log.log_config import LogConfig
 from broker.log.log_manager import LogManager
 from broker.log.partition_log import PartitionLog
@@ -126,8 +127,14 @@ class ReplicaManager:
                 return ErrorCode.KAFKA_STORAGE_ERROR
             if state.leader_epoch < partition.leader_epoch:
                 return ErrorCode.STALE_CONTROLLER_EPOCH
-            if state.leader_epoch == partition.leader_epoch and partition.leader_id == state.leader:
-                return self._refresh(partition, topic_id, state)
+            if state.leader_epoch == partition.leader_epoch:
+                if _layout(state) != partition.layout:
+                    logger.error(
+                        "replica.layout_changed_without_epoch", partition=str(key), leader_epoch=state.leader_epoch
+                    )
+                    return ErrorCode.INVALID_REQUEST
+                if partition.leader_id == state.leader:
+                    return self._refresh(partition, topic_id, state)
         try:
             partition = self._with_log(key, topic_id, state)
         except KafkaError as error:
@@ -137,10 +144,7 @@ class ReplicaManager:
         return ErrorCode.NONE
 
     def _refresh(self, partition: Partition, topic_id: uuid.UUID, state: LeaderAndIsrPartitionState) -> ErrorCode:
-        """Same leader epoch: only a newer partition epoch and the topic id are taken over."""
-        if _layout(state) != partition.layout:
-            logger.error("replica.layout_changed_without_epoch", partition=str(partition.key))
-            return ErrorCode.INVALID_REQUEST
+        """Same leader epoch, same layout: only a newer partition epoch and the topic id are taken over."""
         if state.zk_version > partition.partition_epoch:
             partition.replicas = tuple(state.replicas)
             partition.isr_committed(state.isr, state.zk_version)
@@ -172,7 +176,7 @@ class ReplicaManager:
     def _take_role(self, partition: Partition, state: LeaderAndIsrPartitionState) -> None:
         partition.controller_epoch = state.controller_epoch
         partition.partition_epoch = state.zk_version
-        partition.layout = _layout(state)
+        self._set_layout(partition, state)
         if state.leader == self._local_id:
             self._followers.stop(partition.key)
             partition.make_leader(state.leader_epoch, state.isr, state.replicas)
@@ -181,6 +185,21 @@ class ReplicaManager:
             partition.make_follower(state.leader, state.leader_epoch, state.isr, state.replicas)
             self._followers.follow(partition)
             self._listener.on_not_leader(partition.key, state.leader_epoch)
+
+    def _set_layout(self, partition: Partition, state: LeaderAndIsrPartitionState) -> None:
+        """The layout comes with the leader epoch, and before anybody is told of that."""
+        layout = _layout(state)
+        if layout != partition.layout:
+            logger.info("replica.layout", partition=str(partition.key), leader_epoch=state.leader_epoch, layout=layout)
+        partition.layout = layout
+        if layout.undeleted_partition_count >= 0:
+            entry = LayoutEntry(
+                state.leader_epoch,
+                layout.initial_partition_count,
+                layout.undeleted_partition_count,
+                layout.layout_version,
+            )
+            partition.log.layouts.assign(entry)
 
     def report_strays(self, named: Iterable[TopicPartition]) -> list[TopicPartition]:
         """The logs here that the controller does not name. They stay, and are neither led nor followed.
@@ -201,9 +220,12 @@ class ReplicaManager:
         key = TopicPartition(topic, state.partition_index)
         partition = self._partitions.get(key)
         log = self._logs.get(key)
-        if log is not None and state.incarnation not in (-1, log.incarnation) and log.incarnation != -1:
-            return ErrorCode.NONE  # the incarnation that is meant is gone; its successor stays
-        if partition is not None and 0 <= state.leader_epoch < partition.leader_epoch:
+        meant = state.incarnation
+        if log is not None and 0 <= meant < log.incarnation:
+            return ErrorCode.NONE  # the incarnation that is meant is gone; its successor stays (hole 20)
+        # The leader epochs of two incarnations do not compare: a log of an earlier one than is meant goes as well.
+        is_same = log is None or meant == -1 or log.incarnation in (-1, meant)
+        if partition is not None and is_same and 0 <= state.leader_epoch < partition.leader_epoch:
             return ErrorCode.FENCED_LEADER_EPOCH
         self._drop(key)
         if state.delete_partition and log is not None:

@@ -1,0 +1,42 @@
+"""Requests refused for a partition layout: counted by topic, and logged without flooding the log."""
+
+from __future__ import annotations
+
+import structlog
+
+from broker.metrics import Metrics
+from protocol.errors import ErrorCode, KafkaError
+from protocol.types import TopicPartition
+from runtime.env import Clock
+
+logger = structlog.get_logger(__name__)
+
+LOG_EVERY_S = 10.0
+"""A topic's refusals of one kind give one line in this time."""
+_TOPICS_KEPT = 1024
+
+
+class LayoutRefusals:
+    """What was refused since the start."""
+
+    def __init__(self, clock: Clock, metrics: Metrics) -> None:
+        self._clock = clock
+        self._metrics = metrics
+        self._next_line_at: dict[tuple[str, str, ErrorCode], float] = {}
+
+    def note(self, api: str, key: TopicPartition, error: KafkaError, client_id: str | None = None) -> None:
+        """Count a refusal with 25310, or of a producer that names no layout with 44."""
+        if error.code is ErrorCode.INVALID_PARTITION_METADATA:
+            self._metrics.layout_refusals.add(api, key.topic)
+        else:
+            self._metrics.legacy_refusals.add(key.topic)
+        kind = (api, key.topic, error.code)
+        now = self._clock.monotonic()
+        if now < self._next_line_at.get(kind, now):
+            return
+        if len(self._next_line_at) >= _TOPICS_KEPT:
+            self._next_line_at.clear()
+        self._next_line_at[kind] = now + LOG_EVERY_S
+        # A stock producer does not find out by itself: its owner has to.
+        level = logger.info if error.code is ErrorCode.INVALID_PARTITION_METADATA else logger.warning
+        level("layout.refused", api=api, partition=str(key), client=client_id, reason=error.message)

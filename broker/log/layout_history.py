@@ -1,0 +1,105 @@
+"""Which layout a partition had from which leader epoch on (KIP-253), kept in ``partition-count-checkpoint``.
+
+Nothing here decides what the broker takes: that comes with every LeaderAndIsr. The audit reads it, merged from all
+replicas, for a replica that was down misses lines.
+"""
+
+from __future__ import annotations
+
+from itertools import pairwise
+from typing import NamedTuple
+
+import structlog
+
+from broker.log.checkpoint_files import MalformedFileError, decode_numbers, encode_numbers, write_replace
+from runtime.env import Storage
+
+logger = structlog.get_logger(__name__)
+
+
+class LayoutEntry(NamedTuple):
+    """One line of the file: the layout in force from ``leader_epoch`` on."""
+
+    leader_epoch: int
+    initial_partition_count: int
+    undeleted_partition_count: int
+    layout_version: int
+
+
+class LayoutHistory:
+    """Entries with strictly increasing leader epochs.
+
+    The file is replaced at every change: a process that dies leaves the old or the new one. The log's next flush syncs
+    it. A change whose write fails (disk full) stays in memory and is written by the next ``save``.
+    """
+
+    __slots__ = ("_dirty", "_path", "_storage", "entries", "unsynced")
+
+    def __init__(self, storage: Storage, path: str) -> None:
+        self._storage = storage
+        self._path = path
+        self._dirty = False
+        self.entries: list[LayoutEntry] = []
+        self.unsynced = False
+        """Whether the disk may not have the file as it is."""
+
+    def moved_to(self, path: str) -> None:
+        """The file has another name now."""
+        self._path = path
+
+    def load(self) -> None:
+        """Read the file, if there is one; a damaged one is as good as none, until the next change replaces it."""
+        if not self._storage.exists(self._path):
+            return
+        try:
+            self.entries = _ascending(self._path, self._storage.read_bytes(self._path))
+        except MalformedFileError as error:
+            logger.warning("log.layouts_malformed", error=str(error))
+
+    def assign(self, entry: LayoutEntry) -> None:
+        """From the entry's leader epoch on its layout is in force. Known and older epochs change nothing."""
+        last = self.entries[-1] if self.entries else None
+        if last is not None and (entry.leader_epoch <= last.leader_epoch or entry[1:] == last[1:]):
+            return
+        self.entries.append(entry)
+        self._changed()
+
+    def take_over(self, other: LayoutHistory) -> None:
+        """Hold what ``other`` holds: this is a copy of its log."""
+        if other.entries:
+            self.entries = list(other.entries)
+            self._changed()
+
+    def save(self) -> None:
+        """Write the file if an earlier write failed. Raises ``OSError``."""
+        if self._dirty:
+            write_replace(self._storage, self._path, encode_numbers(self.entries))
+            self._dirty = False
+
+    async def sync(self) -> None:
+        """Have the file on disk as it is now. Raises ``OSError``."""
+        self.save()
+        self.unsynced = False
+        file = self._storage.open(self._path)
+        try:
+            await file.sync()
+        except OSError:
+            self.unsynced = True
+            raise
+        finally:
+            file.close()
+
+    def _changed(self) -> None:
+        self._dirty = self.unsynced = True
+        try:
+            self.save()
+        except OSError as error:
+            logger.warning("log.layouts_not_written", path=self._path, error=str(error))
+
+
+def _ascending(path: str, data: bytes) -> list[LayoutEntry]:
+    entries = [LayoutEntry(*numbers) for numbers in decode_numbers(path, data, len(LayoutEntry._fields))]
+    for before, after in pairwise(entries):
+        if after.leader_epoch <= before.leader_epoch:
+            raise MalformedFileError(path, f"leader epoch {after.leader_epoch} follows {before.leader_epoch}")
+    return entries
