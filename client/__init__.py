@@ -1,6 +1,5 @@
 """Producer, Consumer and Admin on AnyIO."""
 
-from client.accumulator import RecordHandle, RecordMetadata
 from client.admin import Admin
 from client.admin_types import (
     ClusterDescription,
@@ -19,6 +18,7 @@ from client.coordinator_link import OffsetAndMetadata
 from client.fetched import ConsumerRecord, Records
 from client.offsets import OffsetAndTimestamp
 from client.producer import Producer
+from client.producer_batch import RecordHandle, RecordMetadata
 from zk_schemas.config_def import ConfigError
 
 __all__ = [

@@ -9,12 +9,13 @@ import anyio
 import anyio.lowlevel
 from anyio.abc import TaskGroup
 
-from client.accumulator import Accumulator, ProducerBatch, RecordHandle, RecordMetadata, check_record_size
+from client.accumulator import Accumulator, check_record_size
 from client.cluster import TopicInfo
 from client.config import ProducerConfig
 from client.errors import BufferExhaustedError, ClientClosedError, ErrorCode, KafkaError
 from client.lifecycle import Client
 from client.partitioner import StickyPartitioner
+from client.producer_batch import ProducerBatch, RecordHandle, RecordMetadata
 from client.sender import Sender
 from protocol.batch_layout import Header
 from runtime.env import Env

@@ -7,13 +7,16 @@ from collections.abc import Callable, Mapping
 import anyio
 from anyio.abc import TaskGroup
 
-from client.accumulator import Accumulator, BatchResult, Outcome, PartitionQueue, ProducerBatch, decide
+from client.accumulator import Accumulator
 from client.cluster import Node
 from client.config import ProducerConfig
 from client.connection import Connection, Pending
 from client.connections import Connections, backoff_ms
 from client.errors import ClientClosedError, ErrorCode, KafkaError, error_for
 from client.metadata import Metadata
+from client.outcome import Outcome, decide
+from client.partition_queue import PartitionQueue
+from client.producer_batch import BatchResult, ProducerBatch
 from client.signal import Signal
 from protocol.generated.init_producer_id import InitProducerIdRequest, InitProducerIdResponse
 from protocol.generated.produce import (

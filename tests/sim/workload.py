@@ -9,9 +9,9 @@ from functools import partial
 import trio
 
 from client import Consumer, NewTopic, Producer
-from client.accumulator import RecordHandle
 from client.admin import Admin
 from client.errors import KafkaError
+from client.producer_batch import RecordHandle
 from protocol.errors import ErrorCode
 from protocol.generated.list_offsets import ListOffsetsPartition, ListOffsetsRequest, ListOffsetsTopic
 from protocol.types import TopicPartition

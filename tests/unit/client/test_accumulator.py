@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import pytest
 
-from client.accumulator import Accumulator, BatchResult, Outcome, PartitionQueue, ProducerBatch, decide
+from client.accumulator import Accumulator
 from client.errors import ErrorCode, KafkaTimeoutError
+from client.outcome import Outcome, decide
+from client.partition_queue import PartitionQueue
+from client.producer_batch import BatchResult, ProducerBatch
 from protocol.compression import CompressionType
 from protocol.records import RecordBatch
 from protocol.types import TopicPartition

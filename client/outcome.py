@@ -1,0 +1,39 @@
+"""What the answer to a batch means for it, decided without IO."""
+
+from __future__ import annotations
+
+import enum
+
+from client.errors import ErrorCode
+from client.partition_queue import PartitionQueue
+from client.producer_batch import ProducerBatch
+from protocol.types import NO_SEQUENCE
+
+
+class Outcome(enum.Enum):
+    """What the producer does with the answer to a batch (Kafka's ``Sender.completeBatch``)."""
+
+    COMPLETE = "complete"
+    RETRY = "retry"
+    SPLIT = "split"
+    RENUMBER = "renumber"
+    """The broker has lost or never had this producer's state: retry under a new epoch."""
+    FAIL = "fail"
+
+
+def decide(error: ErrorCode, batch: ProducerBatch, queue: PartitionQueue, *, retries: int) -> Outcome:
+    """The ``Outcome`` for ``error`` in the answer to ``batch``; ``retries`` is the producer's setting."""
+    if error in (ErrorCode.NONE, ErrorCode.DUPLICATE_SEQUENCE_NUMBER):
+        return Outcome.COMPLETE
+    if error is ErrorCode.MESSAGE_TOO_LARGE:
+        return Outcome.SPLIT if batch.count > 1 else Outcome.FAIL
+    if batch.attempts > retries:
+        return Outcome.FAIL
+    if batch.base_sequence != NO_SEQUENCE:
+        if error is ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER:
+            # Behind a batch whose fate is unknown the gap is expected, and closes when that one is resent.
+            unknown = next((b for b in queue.outstanding if not b.refused), batch)
+            return Outcome.RENUMBER if unknown is batch else Outcome.RETRY
+        if error in (ErrorCode.UNKNOWN_PRODUCER_ID, ErrorCode.INVALID_PRODUCER_EPOCH):
+            return Outcome.RENUMBER
+    return Outcome.RETRY if error.retriable else Outcome.FAIL

@@ -1,0 +1,83 @@
+"""The batches of one partition in order, and its place in the producer's sequence: no IO, no clock."""
+
+from __future__ import annotations
+
+from collections import deque
+
+from client.producer_batch import ProducerBatch
+from protocol.records import increment_sequence
+from protocol.types import NO_PRODUCER_EPOCH, NO_PRODUCER_ID, TopicPartition
+
+
+class PartitionQueue:
+    """The batches of one partition and its place in the producer's sequence."""
+
+    __slots__ = (
+        "bump_needed",
+        "next_sequence",
+        "outstanding",
+        "producer_epoch",
+        "producer_id",
+        "tp",
+        "waiting",
+    )
+
+    def __init__(self, tp: TopicPartition) -> None:
+        self.tp = tp
+        self.waiting: deque[ProducerBatch] = deque()
+        self.outstanding: list[ProducerBatch] = []
+        self.producer_id: int = NO_PRODUCER_ID
+        self.producer_epoch: int = NO_PRODUCER_EPOCH
+        self.next_sequence = 0
+        self.bump_needed = False
+        """A batch failed for good or was refused: once no fate is unknown, a new epoch starts."""
+
+    @property
+    def may_adopt(self) -> bool:
+        """No batch is on the wire or may have been written under the present id and epoch."""
+        return all(batch.refused for batch in self.outstanding)
+
+    def candidate(self) -> ProducerBatch | None:
+        """The batch to send next; while a new epoch is needed, only one whose fate is unknown.
+
+        A resent batch goes alone at the head of the outstanding: what is behind it would be out of order.
+        """
+        for batch in self.outstanding:
+            if not batch.refused:
+                if not batch.in_flight and batch in self.waiting:
+                    return batch
+                break
+        if self.bump_needed or not self.waiting:
+            return None
+        head = self.waiting[0]
+        if head in self.outstanding and head is not self.outstanding[0]:
+            return None
+        return head
+
+    def adopt(self, producer_id: int, producer_epoch: int) -> None:
+        """Start again from sequence 0 under a new id or epoch; only when ``may_adopt``.
+
+        Batches that were refused under the old one are numbered anew, in order.
+        """
+        assert self.may_adopt
+        self.producer_id, self.producer_epoch = producer_id, producer_epoch
+        self.next_sequence = 0
+        self.bump_needed = False
+        for batch in self.outstanding:
+            batch.refused = False
+            batch.set_producer_state(producer_id, producer_epoch, self.next_sequence)
+            self.next_sequence = increment_sequence(self.next_sequence, batch.count)
+
+    def requeue(self, batch: ProducerBatch) -> None:
+        """Put a sent batch back to be sent again, in sequence order before everything that was never sent."""
+        batch.in_flight = False
+        later = [b for b in self.waiting if b in self.outstanding]
+        position = sum(1 for b in later if self.outstanding.index(b) < self.outstanding.index(batch))
+        self.waiting.insert(position, batch)
+
+    def forget(self, batch: ProducerBatch) -> None:
+        """Take a batch whose fate is decided out of the books."""
+        if batch in self.outstanding:
+            self.outstanding.remove(batch)
+        if batch in self.waiting:
+            self.waiting.remove(batch)

@@ -1,0 +1,189 @@
+"""One batch on its way, and the handles of the records in it: no IO, no clock."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import anyio
+
+from client.errors import KafkaError
+from protocol.batch_builder import BatchBuilder
+from protocol.types import NO_PRODUCER_EPOCH, NO_PRODUCER_ID, NO_SEQUENCE, TopicPartition
+
+
+class RecordMetadata(NamedTuple):
+    """Where a record was written. ``offset`` is -1 when acks=0, or when only its being a duplicate is known."""
+
+    topic: str
+    partition: int
+    offset: int
+    timestamp: int
+    """Milliseconds: the record's own, or the broker's when the topic has message.timestamp.type=LogAppendTime."""
+    timestamp_type: int
+    """0 CreateTime, 1 LogAppendTime."""
+    log_start_offset: int
+
+    @property
+    def topic_partition(self) -> TopicPartition:
+        return TopicPartition(self.topic, self.partition)
+
+
+@dataclass(frozen=True, slots=True)
+class BatchResult:
+    """What the broker answered for one batch."""
+
+    base_offset: int = -1
+    log_append_time_ms: int = -1
+    log_start_offset: int = -1
+
+
+class ProducerBatch:
+    """Records of one partition that travel together. Resolved exactly once: with a result, an error, or by a split."""
+
+    __slots__ = (
+        "_event",
+        "attempts",
+        "base_sequence",
+        "builder",
+        "charged_bytes",
+        "created_ms",
+        "data",
+        "error",
+        "full",
+        "in_flight",
+        "parts",
+        "producer_epoch",
+        "producer_id",
+        "refused",
+        "result",
+        "retry_at_ms",
+        "tp",
+    )
+
+    def __init__(self, tp: TopicPartition, builder: BatchBuilder, created_ms: float) -> None:
+        self.tp = tp
+        self.builder = builder
+        self.created_ms = created_ms
+        self.charged_bytes = 0
+        self.full = False
+        self.attempts = 0
+        self.retry_at_ms = 0.0
+        self.in_flight = False
+        self.refused = False
+        """The broker said that it does not have the batch: it may take another sequence. Else its fate is unknown."""
+        self.data: bytes | None = None
+        self.producer_id: int = NO_PRODUCER_ID
+        self.producer_epoch: int = NO_PRODUCER_EPOCH
+        self.base_sequence: int = NO_SEQUENCE
+        self.result: BatchResult | None = None
+        self.error: KafkaError | None = None
+        self.parts: list[tuple[int, ProducerBatch]] | None = None
+        self._event: anyio.Event | None = None
+
+    @property
+    def count(self) -> int:
+        return self.builder.count
+
+    @property
+    def resolved(self) -> bool:
+        return self.result is not None or self.error is not None or self.parts is not None
+
+    def encode(self) -> bytes:
+        """The batch's bytes; built once, so that a retry is byte for byte what was sent before."""
+        if self.data is None:
+            self.full = True
+            self.data = self.builder.build(
+                producer_id=self.producer_id, producer_epoch=self.producer_epoch, base_sequence=self.base_sequence
+            )
+        return self.data
+
+    def set_producer_state(self, producer_id: int, producer_epoch: int, base_sequence: int) -> None:
+        """Give the batch its place in the producer's sequence; bytes built for another place are dropped."""
+        self.producer_id = producer_id
+        self.producer_epoch = producer_epoch
+        self.base_sequence = base_sequence
+        self.data = None
+
+    def resolve(
+        self,
+        *,
+        result: BatchResult | None = None,
+        error: KafkaError | None = None,
+        parts: list[tuple[int, ProducerBatch]] | None = None,
+    ) -> None:
+        """Set the outcome and wake who waits for it; the first outcome stands."""
+        if self.resolved:
+            return
+        self.result, self.error, self.parts = result, error, parts
+        if parts is None:
+            self.data = None
+        if self._event is not None:
+            self._event.set()
+
+    async def wait(self) -> None:
+        """Return once the batch is resolved."""
+        if self.resolved:
+            return
+        if self._event is None:
+            self._event = anyio.Event()
+        await self._event.wait()
+
+
+class RecordHandle:
+    """A record on its way. Await it for its ``RecordMetadata``, or for the ``KafkaError`` that stopped it.
+
+    It may be awaited at any time, any number of times, or never.
+    """
+
+    __slots__ = ("_batch", "_index", "_timestamp")
+
+    def __init__(self, batch: ProducerBatch, index: int, timestamp: int) -> None:
+        self._batch = batch
+        self._index = index
+        self._timestamp = timestamp
+
+    @property
+    def topic(self) -> str:
+        return self._batch.tp.topic
+
+    @property
+    def partition(self) -> int:
+        return self._batch.tp.partition
+
+    def done(self) -> bool:
+        """Whether awaiting would return, or raise, at once."""
+        batch, _ = self._locate()
+        return batch.resolved
+
+    def _locate(self) -> tuple[ProducerBatch, int]:
+        """The batch that holds the record now (a batch too large is split) and the record's index in it."""
+        batch, index = self._batch, self._index
+        while batch.parts is not None:
+            first, part = next((f, p) for f, p in reversed(batch.parts) if f <= index)
+            batch, index = part, index - first
+        return batch, index
+
+    def __await__(self) -> Iterator[object]:  # type: ignore[misc]
+        return self.wait().__await__()
+
+    async def wait(self) -> RecordMetadata:
+        """What ``await handle`` does."""
+        batch, index = self._locate()
+        while not batch.resolved:
+            await batch.wait()
+            batch, index = self._locate()
+        if batch.error is not None:
+            raise batch.error
+        result = batch.result
+        assert result is not None
+        stamped = result.log_append_time_ms >= 0
+        return RecordMetadata(
+            batch.tp.topic,
+            batch.tp.partition,
+            result.base_offset + index if result.base_offset >= 0 else -1,
+            result.log_append_time_ms if stamped else self._timestamp,
+            1 if stamped else 0,
+            result.log_start_offset,
+        )
