@@ -23,6 +23,7 @@ from broker.handlers import (
     log_dirs,
     metadata,
     offset_for_leader_epoch,
+    partition_leader_epochs,
     produce,
 )
 from broker.request_context import Answer, CloseConnectionError, Handler, RequestContext
@@ -68,6 +69,7 @@ HANDLERS: Mapping[ApiKey, Handler] = {
     ApiKey.DESCRIBE_CLUSTER: describe_cluster.handle,
     ApiKey.DESCRIBE_PRODUCERS: describe_producers.handle,
     ApiKey.CONSUMER_GROUP_POSITION: groups.consumer_group_position,
+    ApiKey.PARTITION_LEADER_EPOCHS_FOR_PARTITIONS: partition_leader_epochs.handle,
 }
 
 

@@ -15,6 +15,7 @@ from broker.coordinator.service import GroupCoordinator
 from broker.deferred import Deferred
 from broker.dynamic_config import DynamicConfig
 from broker.fetch_session import FetchSessionCache
+from broker.layout_epochs import LayoutEpochs
 from broker.layout_refusals import LayoutRefusals
 from broker.log.log_manager import LogManager, LogManagerConfig
 from broker.log_dir_failure import LogDirFailures
@@ -103,6 +104,7 @@ class Node:
         )
         slots = config.values["max.incremental.fetch.session.cache.slots"]
         self.fetch_sessions = FetchSessionCache(slots, env.clock, env.rng, self.purgatory)
+        self.layout_epochs = LayoutEpochs(zk, self.metadata)
         self.topic_creator = TopicCreator(self)
         self.producer_ids = ProducerIds(zk, config.broker_id)
         dynamic.on_topics_changed = self._settings_changed

@@ -2,15 +2,16 @@
 
 A topic that does not exist is created when both sides want that (``auto.create.topics.enable``, the request's flag) and
 is LEADER_NOT_AVAILABLE until it has leaders. A broker that was told nothing yet answers when it has been: librdkafka
-2.10 and later gives up every broker that an answer does not name. Topics and partitions are sorted. KIP-253 tags are
-sent only for topics that were resized; the rest looks like Kafka's. Skipped: authorised operations (no security yet).
+2.10 and later gives up every broker that an answer does not name. Topics and partitions are sorted; partitions marked
+for deletion are among them, for consumers to drain. From version 9 on KIP-253's tags tell the topic's layout, whether
+its delivery is ordered, and each partition's incarnation. Skipped: authorised operations (no security yet).
 """
 
 from __future__ import annotations
 
 import math
 
-from broker.metadata_cache import PartitionInfo, TopicInfo
+from broker.metadata_cache import PartitionInfo
 from broker.request_context import Answer, RequestContext
 from broker.topic_names import INTERNAL_TOPICS, is_legal
 from protocol.errors import ErrorCode
@@ -96,23 +97,24 @@ def _known(ctx: RequestContext, name: str) -> MetadataResponseTopic:
         name=name,
         topic_id=info.topic_id,
         is_internal=name in INTERNAL_TOPICS,
-        partitions=[_partition(ctx, index, partition, info) for index, partition in info.partitions.items()],
+        partitions=[_partition(ctx, index, partition) for index, partition in info.partitions.items()],
     )
-    if info.was_resized:
+    if info.layout_version >= 0:
         shown.undeleted_partition_count = info.undeleted_partition_count
         shown.initial_partition_count = info.initial_partition_count
         shown.layout_version = info.layout_version
+        shown.ordered_delivery = int(ctx.node.dynamic.delivery_rules(name).ordered)
     return shown
 
 
-def _partition(ctx: RequestContext, index: int, partition: PartitionInfo, info: TopicInfo) -> MetadataResponsePartition:
+def _partition(ctx: RequestContext, index: int, partition: PartitionInfo) -> MetadataResponsePartition:
     metadata = ctx.node.metadata
     leader, code = partition.leader, ErrorCode.NONE
     if leader not in metadata.brokers:
         leader, code = _NO_LEADER, ErrorCode.LEADER_NOT_AVAILABLE
     elif metadata.endpoint(leader, ctx.listener) is None:
         leader, code = _NO_LEADER, ErrorCode.LISTENER_NOT_FOUND
-    shown = MetadataResponsePartition(
+    return MetadataResponsePartition(
         error_code=code,
         partition_index=index,
         leader_id=leader,
@@ -120,10 +122,8 @@ def _partition(ctx: RequestContext, index: int, partition: PartitionInfo, info: 
         replica_nodes=partition.replicas,
         isr_nodes=partition.isr,
         offline_replicas=[replica for replica in partition.replicas if replica not in metadata.brokers],
+        incarnation=partition.incarnation,
     )
-    if info.was_resized:
-        shown.incarnation = partition.incarnation
-    return shown
 
 
 def _response(ctx: RequestContext, topics: list[MetadataResponseTopic]) -> MetadataResponse:

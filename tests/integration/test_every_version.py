@@ -74,6 +74,11 @@ from protocol.generated.offset_for_leader_epoch import (
     OffsetForLeaderPartition,
     OffsetForLeaderTopic,
 )
+from protocol.generated.partition_leader_epochs_for_partitions import (
+    PartitionLeaderEpochsForPartitionsRequest,
+    PartitionLeaderEpochsForPartitionsRequestPartition,
+    PartitionLeaderEpochsForPartitionsRequestTopic,
+)
 from protocol.generated.produce import PartitionProduceData, ProduceRequest, TopicProduceData
 from protocol.generated.sync_group import SyncGroupRequest
 from protocol.primitives import Message
@@ -229,6 +234,13 @@ REQUESTS: dict[ApiKey, Callable[[int], Message]] = {
             ConsumerGroupPositionRequestTopic(
                 name=TOPIC,
                 partitions=[ConsumerGroupPositionRequestPartition(partition_index=0, need_position=True)],
+            )
+        ],
+    ),
+    ApiKey.PARTITION_LEADER_EPOCHS_FOR_PARTITIONS: lambda v: PartitionLeaderEpochsForPartitionsRequest(
+        topics=[
+            PartitionLeaderEpochsForPartitionsRequestTopic(
+                name=TOPIC, partitions=[PartitionLeaderEpochsForPartitionsRequestPartition(partition_index=0)]
             )
         ],
     ),
