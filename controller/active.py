@@ -20,6 +20,7 @@ from controller.events import (
     BrokersChanged,
     ConfigsChanged,
     DeletionsChanged,
+    DrainsDue,
     Event,
     EventQueue,
     LeadersDue,
@@ -27,15 +28,19 @@ from controller.events import (
     Mark,
     ReassignmentsDue,
     RefusalsDue,
+    ResizesDue,
     TopicChanged,
     TopicsChanged,
 )
 from controller.image import ClusterImage, LiveBroker
 from controller.request_batch import BrokerRequest, RequestBatch
+from controller.resize import ends, plan, removal, steps
+from controller.resize.draining import Drainer
 from controller.senders import Senders
 from controller.store import ControllerMovedError, GuardedStore, ImageStaleError
 from protocol.errors import ErrorCode
 from protocol.generated.leader_and_isr import LeaderAndIsrRequest
+from protocol.generated.list_offsets import ListOffsetsRequest
 from protocol.generated.stop_replica import StopReplicaRequest
 from runtime.env import Env, SessionState
 
@@ -43,6 +48,8 @@ _log = logging.getLogger(__name__)
 FIRST_LEADER_CHECK_S = 5
 REFUSED_RETRY_S = 1.0
 """Pause before a broker is told again what it refused."""
+RESIZE_RETRY_S = 0.01
+"""Pause before a leader is asked again where its log ends, or how far its high watermark is."""
 RELOAD_BACKOFF_S = 0.1
 """Pause before the cluster is read again after somebody else wrote a znode that was to be written."""
 
@@ -76,7 +83,14 @@ class ActiveController:
         try:
             async with trio.open_nursery() as nursery:
                 self._senders.open(nursery)
-                for duty in (self._decide, self._watch_office, self._remind_of_leaders, self._remind_of_refusals):
+                for duty in (
+                    self._decide,
+                    self._watch_office,
+                    self._remind_of_leaders,
+                    self._remind_of_refusals,
+                    self._remind_of_resizes,
+                    self._drain,
+                ):
                     nursery.start_soon(self._until_over, duty, ending, nursery.cancel_scope)
         finally:
             self._over = True
@@ -138,6 +152,21 @@ class ActiveController:
             if self.image.refused:
                 self._events.put(RefusalsDue())
 
+    async def _remind_of_resizes(self) -> None:
+        while True:
+            await self._events.wait_soon()
+            await trio.sleep(RESIZE_RETRY_S)
+            self._events.put(ResizesDue())
+
+    async def _drain(self) -> None:
+        """Look after partitions marked for deletion, which get empty without anybody telling."""
+        drainer = Drainer(self._env.network, f"controller-{self._config.controller_id}", self._config)
+        while True:
+            await trio.sleep(self._config.partition_drain_check_interval_ms / 1000)
+            if any(plan.marked(topic) for topic in self.image.topics.values()):
+                await drainer.drain(self._context)
+                self._events.put(DrainsDue())
+
     async def _decide(self) -> None:
         await self._load()
         while True:
@@ -172,6 +201,11 @@ class ActiveController:
             brokers.on_refusals_due(context)
         elif isinstance(event, ReassignmentsDue):
             await reassignment.advance(context)
+        elif isinstance(event, ResizesDue):
+            await steps.advance(context)
+        elif isinstance(event, DrainsDue):
+            ends.forget_log_starts(context)
+            await steps.advance(context)
         elif isinstance(event, BrokerAnswered):
             await self._handle_answer(event)
         else:
@@ -190,7 +224,7 @@ class ActiveController:
 
     async def _handle_answer(self, event: BrokerAnswered) -> None:
         broker = self.image.brokers.get(event.broker.id)
-        if event.response.error_code == ErrorCode.STALE_CONTROLLER_EPOCH:
+        if getattr(event.response, "error_code", ErrorCode.NONE) == ErrorCode.STALE_CONTROLLER_EPOCH:
             raise ControllerMovedError(f"broker {event.broker.id} knows a later controller epoch")
         if broker is None or broker.epoch != event.broker.epoch:
             return
@@ -198,6 +232,9 @@ class ActiveController:
             await brokers.on_leader_and_isr_answered(self._context, event)
         elif isinstance(event.request, StopReplicaRequest):
             await deletion.on_stop_replica_answered(self._context, event)
+            removal.on_stop_replica_answered(self._context, event)
+        elif isinstance(event.request, ListOffsetsRequest):
+            await ends.on_offsets_answered(self._context, event)
         elif event.response.error_code:
             _log.error("broker %s refused UpdateMetadata: error %s", event.broker.id, event.response.error_code)
 
@@ -213,6 +250,7 @@ class ActiveController:
                 await brokers.on_brokers_changed(self._context)
                 await configs.on_configs_changed(self._context)
                 await log_dirs.on_log_dirs_failed(self._context)
+                self._events.put(ResizesDue())
                 break
             except ImageStaleError as error:
                 _log.warning("%s; reading the cluster again", error)

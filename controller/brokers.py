@@ -7,10 +7,11 @@ from typing import cast
 
 from controller import deletion, elections
 from controller.context import Context
-from controller.events import BrokerAnswered, BrokersChanged, ReassignmentsDue
+from controller.events import BrokerAnswered, BrokersChanged, ReassignmentsDue, ResizesDue
 from controller.image import LiveBroker
 from controller.partitions import StateChange, elect, elect_after_broker_change, write_states
 from controller.request_batch import inter_broker_endpoint
+from controller.resize import steps
 from protocol.errors import ErrorCode
 from protocol.generated.controlled_shutdown import (
     ControlledShutdownRequest,
@@ -54,6 +55,7 @@ async def on_brokers_changed(context: Context) -> None:
         await elect_after_broker_change(context)
     if gone or joined:
         context.events.put(ReassignmentsDue())
+        context.events.put(ResizesDue())
         context.batch.metadata(_partitions_on(context, {*gone, *(broker.id for broker in joined)}))
 
 
@@ -117,20 +119,37 @@ async def on_leader_and_isr_answered(context: Context, event: BrokerAnswered) ->
                 for topic in request.topic_states
                 for state in topic.partition_states
             ]
-    failed = []
+    failed, not_done = [], set(refused)
     for topic in event.response.topics:
         for error in topic.partition_errors:
             name = names.get(topic.topic_id)
             if error.error_code == ErrorCode.NONE or name is None:
                 continue
             tp = TopicPartition(name, error.partition_index)
+            not_done.add(tp)
             _log.error("broker %s did not take over %s: error %s", event.broker.id, tp, error.error_code)
             if error.error_code == ErrorCode.KAFKA_STORAGE_ERROR:
                 failed.append(tp)
             elif error.error_code != ErrorCode.STALE_CONTROLLER_EPOCH:  # else it knows a later leader epoch
                 refused.append(tp)
     context.image.refused.update(dict.fromkeys(refused))
+    if event.response.error_code == ErrorCode.NONE:
+        _acknowledge(context, event.broker.id, request, not_done)
     await _on_replicas_failed(context, event.broker.id, failed)
+
+
+def _acknowledge(context: Context, broker: int, request: LeaderAndIsrRequest, not_done: set[TopicPartition]) -> None:
+    """Remember of which partitions this broker has taken over the leadership, and the layout with it."""
+    for topic in request.topic_states:
+        for state in topic.partition_states:
+            tp = TopicPartition(topic.topic_name, state.partition_index)
+            partition = context.image.partition(tp)
+            if state.leader != broker or tp in not_done or partition is None:
+                continue
+            if partition.incarnation == state.incarnation:
+                partition.acknowledged_epoch = max(partition.acknowledged_epoch, state.leader_epoch)
+    if steps.concerns(context, [topic.topic_name for topic in request.topic_states]):
+        context.events.put(ResizesDue())
 
 
 def on_refusals_due(context: Context) -> None:

@@ -50,6 +50,13 @@ CONTROLLER_CONFIGS = ConfigDef(
             doc="where brokers reach this controller; port 0: any free one",
         ),
         ConfigKey(
+            "partition.drain.check.interval.ms",
+            ConfigType.LONG,
+            1_000,
+            Between(1),
+            doc="how often partitions marked for deletion are looked at, whether they are empty or read by every group",
+        ),
+        ConfigKey(
             "controller.socket.timeout.ms",
             ConfigType.INT,
             30_000,
@@ -102,6 +109,7 @@ class ControllerConfig:
     leader_imbalance_per_broker_percentage: int = 10
     socket_request_max_bytes: int = 100 << 20
     connections_max_idle_ms: int = 600_000
+    partition_drain_check_interval_ms: int = 1_000
 
     @classmethod
     def parse(cls, given: Mapping[str, object], where: str = "") -> ControllerConfig:
@@ -127,6 +135,7 @@ class ControllerConfig:
             leader_imbalance_per_broker_percentage=values["leader.imbalance.per.broker.percentage"],
             socket_request_max_bytes=values["socket.request.max.bytes"],
             connections_max_idle_ms=values["connections.max.idle.ms"],
+            partition_drain_check_interval_ms=values["partition.drain.check.interval.ms"],
         )
 
 

@@ -11,17 +11,12 @@ from collections.abc import Collection, Sequence
 from zk_schemas.partition_state import NO_LEADER, PartitionState
 
 
-def first_state(
-    replicas: Sequence[int], live: Collection[int], controller_epoch: int, last_leader_epoch: int = -1
-) -> PartitionState | None:
-    """The state of a partition that never led: its live replicas in sync, the first one leads. None: none is live.
-
-    ``last_leader_epoch``: that of a removed partition of the same number, which the new one continues.
-    """
+def first_state(replicas: Sequence[int], live: Collection[int], controller_epoch: int) -> PartitionState | None:
+    """The state of a created topic's partition: its live replicas in sync, the first one leads. None: none is live."""
     in_sync = [replica for replica in replicas if replica in live]
     if not in_sync:
         return None
-    return PartitionState(controller_epoch, in_sync[0], last_leader_epoch + 1, in_sync)
+    return PartitionState(controller_epoch, in_sync[0], 0, in_sync)
 
 
 def after_broker_change(

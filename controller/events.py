@@ -63,6 +63,16 @@ class ReassignmentsDue:
     """Some reassignment may have got what it waited for."""
 
 
+@dataclass(frozen=True, slots=True)
+class ResizesDue:
+    """Some resize may have got what it waited for."""
+
+
+@dataclass(frozen=True, slots=True)
+class DrainsDue:
+    """It is time to see whether partitions marked for deletion are empty."""
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class BrokerAnswered:
     """A broker answered a request of this controller."""
@@ -93,6 +103,8 @@ Mark: TypeAlias = (
     | LeadersDue
     | RefusalsDue
     | ReassignmentsDue
+    | ResizesDue
+    | DrainsDue
 )
 Event: TypeAlias = Mark | BrokerAnswered | AdminCall
 
@@ -105,6 +117,7 @@ class EventQueue:
         self._marks: set[Mark] = set()
         self._watches: dict[Mark, Callable[[], None]] = {}
         self._arrived = trio.Event()
+        self._soon = trio.Event()
 
     def put(self, event: Event) -> None:
         if not isinstance(event, BrokerAnswered | AdminCall):
@@ -113,6 +126,15 @@ class EventQueue:
             self._marks.add(event)
         self._events.append(event)
         self._arrived.set()
+
+    def soon(self) -> None:
+        """A resize waits for something that nobody will report: look again in a moment."""
+        self._soon.set()
+
+    async def wait_soon(self) -> None:
+        """Return once ``soon`` was called."""
+        await self._soon.wait()
+        self._soon = trio.Event()
 
     def watch(self, mark: Mark) -> Callable[[], None]:
         """A callback that puts ``mark``; the same one each time, so that setting a watch again adds none."""

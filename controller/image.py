@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import enum
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
@@ -33,6 +34,34 @@ class PartitionImage:
     epoch: int = -1
     incarnation: int = -1
     mzxid: int = -1
+    acknowledged_epoch: int = -1
+    """The leader epoch of which its leader has told this controller that it serves it."""
+    ending: Ending | None = None
+    """Of a partition marked for deletion: what its leader has said."""
+
+
+@dataclass(slots=True)
+class Ending:
+    """What the leader of one epoch said of a partition marked for deletion; -1: not yet."""
+
+    leader_epoch: int
+    asked: set[OffsetQuestion] = field(default_factory=set)
+    end_offset: int = -1
+    confirmed: bool = False
+    """The log of this leader reaches the sealed offset."""
+    log_start_offset: int = -1
+    stop_sent: dict[int, int] = field(default_factory=dict)
+    """``{broker: broker epoch}`` to whom StopReplica was sent."""
+    stopped: set[int] = field(default_factory=set)
+    """Brokers that deleted their replica."""
+
+
+class OffsetQuestion(enum.Enum):
+    """What the controller asks the leader of a partition marked for deletion."""
+
+    END = "log end offset"
+    WATERMARK = "high watermark"
+    START = "log start offset"
 
 
 @dataclass(slots=True)
@@ -56,12 +85,32 @@ class TopicImage:
     def reassigning(self, partition: int) -> bool:
         return partition in self.znode.adding_replicas or partition in self.znode.removing_replicas
 
+    def state(self, partition: int) -> PartitionState | None:
+        """The stored state; None while there is none."""
+        found = self.partitions.get(partition)
+        return found.state if found is not None else None
+
+    def states(self) -> list[PartitionState]:
+        """The states there are, in order of partition."""
+        return [state for index in sorted(self.partitions) if (state := self.partitions[index].state) is not None]
+
     def layout(self, partition: int) -> Layout:
-        """The layout in force at a partition: its own, or the topic's when it was never resized."""
-        state = self.partitions[partition].state
+        """The layout in force at a partition: its own, or the first one when it was never resized."""
+        state = self.state(partition)
         if state is not None and state.layout is not None:
             return state.layout
-        return Layout(self.znode.undeleted_partition_count, self.znode.layout_version)
+        return Layout(self.znode.initial_partition_count, 0)
+
+    def told(self, partition: int) -> bool:
+        """Whether the leader of the partition has acknowledged its present epoch, and with it its layout."""
+        found = self.partitions.get(partition)
+        state = found.state if found is not None else None
+        return (
+            found is not None
+            and state is not None
+            and state.leader >= 0
+            and found.acknowledged_epoch == state.leader_epoch
+        )
 
 
 @dataclass(slots=True)
@@ -115,16 +164,17 @@ class ClusterImage:
                 yield TopicPartition(name, index), topic, topic.partitions[index]
 
     def led_partitions(self) -> Iterator[tuple[TopicPartition, TopicImage, PartitionImage, PartitionState]]:
-        """Partitions with a state znode whose topic is not being deleted."""
+        """Partitions that were led and are there to be led: neither they nor their topic are being removed."""
         for tp, topic, partition in self.all_partitions():
-            if partition.state is not None and tp.topic not in self.deletions:
-                yield tp, topic, partition, partition.state
+            state = partition.state
+            if state is None or state.never_led or state.being_removed or tp.topic in self.deletions:
+                continue
+            yield tp, topic, partition, state
 
     def online(self, topic: str) -> bool:
-        """Whether every partition of the topic has a leader."""
+        """Whether every partition of the topic that takes records has a leader."""
         found = self.topics.get(topic)
-        return (
-            found is not None
-            and len(found.partitions) == len(found.znode.partitions)
-            and all(partition.status is PartitionStatus.ONLINE for partition in found.partitions.values())
-        )
+        if found is None:
+            return False
+        counted = [found.partitions.get(index) for index in range(found.znode.undeleted_partition_count)]
+        return all(partition is not None and partition.status is PartitionStatus.ONLINE for partition in counted)

@@ -98,12 +98,11 @@ def first_elections(context: Context, topics: Iterable[str]) -> list[StateChange
         if name in image.deletions:
             continue
         for index, partition in sorted(topic.partitions.items()):
-            if partition.status is not PartitionStatus.NEW:
-                continue
-            last_epoch = topic.znode.last_leader_epochs.get(index, -1)
+            if partition.status is not PartitionStatus.NEW or index >= topic.znode.undeleted_partition_count:
+                continue  # what a grow adds is led once those who lose keys to it have answered
             tp = TopicPartition(name, index)
             electable = image.electable(tp)
-            state = elections.first_state(topic.replicas(index), electable, image.controller_epoch, last_epoch)
+            state = elections.first_state(topic.replicas(index), electable, image.controller_epoch)
             if state is not None:
                 changes.append(StateChange(tp, state, create=True))
     return changes
@@ -111,12 +110,15 @@ def first_elections(context: Context, topics: Iterable[str]) -> list[StateChange
 
 async def write_states(context: Context, changes: Sequence[StateChange]) -> None:
     """Write the changes, several to a multi. Raises ``ControllerMovedError``, ``ImageStaleError``."""
+    await write_together(context, [[change] for change in changes])
+
+
+async def write_together(context: Context, groups: Sequence[Sequence[StateChange]]) -> None:
+    """As ``write_states``; the changes of a group are all written in one multi."""
     parents: set[str] = set()
-    groups: list[list[ZkOp]] = []
-    for change in changes:
-        groups.append(await _operations(context, change, parents))
-    by_path = {paths.partition_state(*change.tp): change for change in changes}
-    for ops in chunks(groups):
+    operations = [[op for change in group for op in await _operations(context, change, parents)] for group in groups]
+    by_path = {paths.partition_state(*change.tp): change for group in groups for change in group}
+    for ops in chunks(operations):
         versions = await context.store.write(ops)
         written = [(by_path[op.path], version) for op, version in zip(ops, versions) if op.path in by_path]
         incarnation = await _incarnation(context, [change for change, _ in written])
@@ -155,6 +157,7 @@ def apply(context: Context, change: StateChange, version: int, incarnation: int 
     """Take a written change into the image and the batch."""
     partition = context.image.partition(change.tp)
     assert partition is not None
+    is_new = change.create or (partition.state is not None and partition.state.never_led)
     partition.state = change.state
     partition.epoch = version
     partition.mzxid = -1
@@ -166,4 +169,4 @@ def apply(context: Context, change: StateChange, version: int, incarnation: int 
     if change.isr_only:
         context.batch.metadata([change.tp])
     else:
-        context.batch.leader_and_isr(change.tp, is_new=change.create)
+        context.batch.leader_and_isr(change.tp, is_new=is_new)

@@ -9,13 +9,14 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import TypeAlias
 
-from controller.image import ClusterImage, LiveBroker, PartitionImage, TopicImage
+from controller.image import ClusterImage, LiveBroker, OffsetQuestion, PartitionImage, TopicImage
 from protocol.generated.leader_and_isr import (
     LeaderAndIsrLiveLeader,
     LeaderAndIsrPartitionState,
     LeaderAndIsrRequest,
     LeaderAndIsrTopicState,
 )
+from protocol.generated.list_offsets import ListOffsetsPartition, ListOffsetsRequest, ListOffsetsTopic
 from protocol.generated.stop_replica import StopReplicaPartitionState, StopReplicaRequest, StopReplicaTopicState
 from protocol.generated.update_metadata import (
     UpdateMetadataBroker,
@@ -28,11 +29,13 @@ from protocol.types import TopicPartition
 from zk_schemas.broker_registration import PLAINTEXT, Endpoint
 from zk_schemas.partition_state import DURING_DELETE, NO_LEADER, PartitionState
 
-BrokerRequest: TypeAlias = LeaderAndIsrRequest | UpdateMetadataRequest | StopReplicaRequest
+BrokerRequest: TypeAlias = LeaderAndIsrRequest | UpdateMetadataRequest | StopReplicaRequest | ListOffsetsRequest
 
 EPOCH_DURING_DELETE = -2
 """The leader epoch in a StopReplica that deletes a topic: overrides every epoch (KIP-570)."""
 _INCREMENTAL, _FULL = 1, 2
+_LATEST, _EARLIEST = -1, -2
+_CONSUMER = -1
 _SECURITY_PROTOCOLS = {"PLAINTEXT": 0, "SSL": 1, "SASL_PLAINTEXT": 2, "SASL_SSL": 3}
 
 
@@ -45,6 +48,7 @@ class _BrokerBatch:
     wants_metadata: bool = False
     stop: dict[TopicPartition, bool] = field(default_factory=dict)
     """``{partition: delete}``"""
+    questions: dict[OffsetQuestion, list[TopicPartition]] = field(default_factory=dict)
 
 
 class RequestBatch:
@@ -56,8 +60,14 @@ class RequestBatch:
         self._brokers: dict[int, _BrokerBatch] = {}
 
     def leader_and_isr(self, tp: TopicPartition, *, is_new: bool = False) -> None:
-        """Tell the replicas of a partition about its leader, and everyone's metadata."""
-        for broker in self._image.topics[tp.topic].replicas(tp.partition):
+        """Tell the replicas of a partition about its leader, and everyone's metadata.
+
+        A partition that was never led, or that is being removed, is nobody's to serve.
+        """
+        topic = self._image.topics[tp.topic]
+        state = topic.state(tp.partition)
+        has_leaders = state is not None and not state.never_led and not state.being_removed
+        for broker in topic.replicas(tp.partition) if has_leaders else ():
             if broker in self._image.brokers:
                 batch = self._of(broker)
                 batch.leader_and_isr[tp] = batch.leader_and_isr.get(tp, False) or is_new
@@ -71,8 +81,10 @@ class RequestBatch:
         batch.wants_metadata = True
         for tp, topic, partition in self._image.all_partitions():
             batch.metadata[tp] = None
-            hosted = broker in topic.replicas(tp.partition) and tp.topic not in self._image.deletions
-            if hosted and partition.state is not None:
+            state = partition.state
+            if state is None or state.never_led or state.being_removed or tp.topic in self._image.deletions:
+                continue
+            if broker in topic.replicas(tp.partition):
                 batch.leader_and_isr.setdefault(tp, False)
 
     def metadata(self, tps: Iterable[TopicPartition] = ()) -> None:
@@ -88,6 +100,10 @@ class RequestBatch:
         batch = self._of(broker)
         batch.stop[tp] = delete
         batch.leader_and_isr.pop(tp, None)
+
+    def ask(self, broker: int, tp: TopicPartition, question: OffsetQuestion) -> None:
+        """Ask the leader of a partition for one of its offsets, once it was told what this batch says."""
+        self._of(broker).questions.setdefault(question, []).append(tp)
 
     def topics(self) -> set[str]:
         """Topics the batch says something about."""
@@ -112,6 +128,7 @@ class RequestBatch:
                 requests.append(self._metadata_request(broker, batch, live_brokers))
             if batch.stop:
                 requests.append(self._stop_request(broker, batch))
+            requests += [self._offsets_request(question, tps) for question, tps in batch.questions.items()]
             built[id] = requests
         self._brokers = {}
         return built
@@ -158,7 +175,13 @@ class RequestBatch:
         topics = []
         for name, partitions in self._known(batch.metadata).items():
             topic = partitions[0][1]
-            states = [self._metadata_state(index, topic, partition) for index, _, partition in partitions]
+            states = [
+                self._metadata_state(index, topic, partition)
+                for index, _, partition in partitions
+                if index < topic.znode.undeleted_partition_count or not _never_led(partition)
+            ]
+            if not states:
+                continue
             topics.append(
                 UpdateMetadataTopicState(
                     topic_name=name,
@@ -215,6 +238,26 @@ class RequestBatch:
             topic_states=[StopReplicaTopicState(topic_name=name, partition_states=s) for name, s in by_topic.items()],
         )
 
+    def _offsets_request(self, question: OffsetQuestion, tps: Iterable[TopicPartition]) -> ListOffsetsRequest:
+        """The end of the log is shown to replicas only, so it is asked for under the controller's id."""
+        timestamp = _EARLIEST if question is OffsetQuestion.START else _LATEST
+        topics = [
+            ListOffsetsTopic(
+                name=name,
+                partitions=[
+                    ListOffsetsPartition(
+                        partition_index=index,
+                        current_leader_epoch=partition.state.leader_epoch if partition.state is not None else -1,
+                        timestamp=timestamp,
+                    )
+                    for index, _, partition in partitions
+                ],
+            )
+            for name, partitions in self._known(tps).items()
+        ]
+        replica_id = self._image.controller_id if question is OffsetQuestion.END else _CONSUMER
+        return ListOffsetsRequest(replica_id=replica_id, topics=topics)
+
     def _metadata_broker(self, broker: LiveBroker) -> UpdateMetadataBroker:
         protocols = broker.registration.security_protocols
         return UpdateMetadataBroker(
@@ -246,6 +289,10 @@ def inter_broker_endpoint(broker: LiveBroker, listener: str | None) -> Endpoint:
         if registration.security_protocols.get(endpoint.listener, endpoint.listener) == PLAINTEXT
     )
     return named or next(plain, registration.endpoints[0])
+
+
+def _never_led(partition: PartitionImage) -> bool:
+    return partition.state is None or partition.state.never_led
 
 
 def _leader_and_isr_state(

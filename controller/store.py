@@ -64,7 +64,7 @@ def chunks(groups: Sequence[Sequence[ZkOp]]) -> list[list[ZkOp]]:
     packed: list[list[ZkOp]] = []
     operations, size = MAX_OPERATIONS, MAX_BYTES
     for group in groups:
-        group_bytes = sum(_size(op) for op in group)
+        group_bytes = sum(operation_bytes(op) for op in group)
         if operations + len(group) >= MAX_OPERATIONS or size + group_bytes > MAX_BYTES:
             packed.append([])
             operations = size = 0
@@ -74,7 +74,8 @@ def chunks(groups: Sequence[Sequence[ZkOp]]) -> list[list[ZkOp]]:
     return packed
 
 
-def _size(op: ZkOp) -> int:
+def operation_bytes(op: ZkOp) -> int:
+    """What an operation counts towards ``MAX_BYTES``."""
     data = op.data if isinstance(op, CreateOp | SetOp) else b""
     return len(op.path) + len(data) + _OPERATION_OVERHEAD_BYTES
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterable
+from typing import Any
 
 import trio
 
@@ -11,7 +12,7 @@ from controller.context import Context
 from zk_schemas import paths
 from zk_schemas.config import ConfigZnode
 from zk_schemas.config_def import ConfigError
-from zk_schemas.config_keys import TOPIC_CONFIGS
+from zk_schemas.config_keys import BROKER_CONFIGS, TOPIC_CONFIGS, topic_defaults
 from zk_schemas.znode import MalformedZnodeError
 
 _log = logging.getLogger(__name__)
@@ -46,6 +47,31 @@ async def unclean_election_allowed(context: Context, topics: Iterable[str]) -> s
     if failures:
         raise failures[0]
     return {name for name in names if (default if found[name] is None else found[name])}
+
+
+async def topic_values(context: Context, name: str) -> dict[str, Any]:
+    """Every topic key with the value in force, as far as ZooKeeper says: defaults in brokers' files are not known.
+
+    A malformed config znode counts as empty. Raises ``ControllerMovedError``.
+    """
+    broker_values = BROKER_CONFIGS.parse_given(await _read_config(context, paths.broker_config(None)))
+    given = TOPIC_CONFIGS.parse_given(await _read_config(context, paths.topic_config(name)))
+    return topic_defaults(broker_values) | given
+
+
+async def _read_config(context: Context, path: str) -> dict[str, str]:
+    """The keys of a config znode that can be used."""
+    znode = await context.store.get(path)
+    if znode is None:
+        return {}
+    table = BROKER_CONFIGS if path == paths.broker_config(None) else TOPIC_CONFIGS
+    try:
+        config = ConfigZnode.decode(path, znode.data).config
+        table.parse_given(config)
+    except (MalformedZnodeError, ConfigError) as error:
+        _log.error("%s: %s; the config is left out", path, error)
+        return {}
+    return config
 
 
 async def _read_flag(context: Context, path: str) -> bool | None:

@@ -3,33 +3,27 @@
 from __future__ import annotations
 
 import logging
-import random
-import uuid
 
 import trio
 
 from controller.context import Context
-from controller.events import TopicChanged, TopicsChanged
+from controller.events import ResizesDue, TopicChanged, TopicsChanged
 from controller.image import PartitionImage, TopicImage
 from controller.partitions import first_elections, write_states
+from controller.resize import checks, plan, steps
 from controller.states import PartitionStatus
 from controller.store import ControllerMovedError, ImageStaleError
+from controller.topic_id import new_topic_id
+from protocol.errors import KafkaError
+from protocol.types import TopicPartition
 from runtime.env import SetOp, Znode
 from zk_schemas import paths
 from zk_schemas.partition_state import PartitionState
 from zk_schemas.topic import TopicZnode
-from zk_schemas.znode import NO_ID, MalformedZnodeError, format_id
+from zk_schemas.znode import NO_ID, MalformedZnodeError
 
 _log = logging.getLogger(__name__)
 _CONCURRENT_READS = 64
-
-
-def new_topic_id(rng: random.Random) -> uuid.UUID:
-    """A random topic id whose text does not begin with a dash, so that it can stand on a command line."""
-    while True:
-        topic_id = uuid.UUID(int=rng.getrandbits(128), version=4)
-        if not format_id(topic_id).startswith("-"):
-            return topic_id
 
 
 async def on_topics_changed(context: Context) -> None:
@@ -71,7 +65,7 @@ async def load_topics(context: Context, names: list[str]) -> None:
 
 
 async def on_topic_changed(context: Context, name: str) -> None:
-    """Read one topic again. More partitions are created; any other change is written back.
+    """Read one topic again. Another count begins a resize; any other change is written back.
 
     A znode created anew is another topic of the same name, whoever deleted the one before (KAFKA-12257).
     """
@@ -94,19 +88,37 @@ async def on_topic_changed(context: Context, name: str) -> None:
         znode = _decode(name, found)
         if znode is None:
             return
-        refusal = _edit_refusal(known.znode, znode)
-        if refusal is not None:
-            _log.error("znode %s: %s; the edit is undone", paths.topic(name), refusal)
-            known.version = await _write_topic(context, name, known.znode, found.version)
-            return
-        if znode.topic_id == NO_ID:
-            znode = znode.replace(topic_id=known.znode.topic_id)
-        known.znode, known.version = znode, found.version
-        await _settle(context, known)
-        for index in sorted(znode.partitions.keys() - known.partitions.keys()):
-            known.partitions[index] = PartitionImage(PartitionStatus.NONEXISTENT.enter(PartitionStatus.NEW))
+        await _take_edit(context, known, znode, found.version)
     if name in context.image.topics:
         await write_states(context, first_elections(context, [name]))
+
+
+async def _take_edit(context: Context, topic: TopicImage, edited: TopicZnode, version: int) -> None:
+    """Begin the resize that an edit of the topic asks for, whoever made it; undo an edit that may not be."""
+    known = topic.znode
+    edited = edited.replace(**{name: getattr(known, name) for name in edited.absent})
+    refusal = checks.edit_refusal(known, edited)
+    count = checks.edited_count(known, edited)
+    if refusal is None and count != known.undeleted_partition_count:
+        try:
+            await checks.check(context, topic, count)
+        except KafkaError as error:
+            refusal = error.message
+    if refusal is not None:
+        _log.error("znode %s: %s; the edit is undone", paths.topic(topic.name), refusal)
+        topic.version = await _write_topic(context, topic.name, known, version)
+        return
+    begun = checks.begun(known, edited)
+    topic.version = version
+    if begun != edited:
+        topic.version = await _write_topic(context, topic.name, begun, version)
+    topic.znode = begun
+    for index in sorted(begun.partitions.keys() - topic.partitions.keys()):
+        topic.partitions[index] = PartitionImage(PartitionStatus.NONEXISTENT.enter(PartitionStatus.NEW))
+    if count != known.undeleted_partition_count:
+        steps.log_step(topic, "asked for", [])
+        context.batch.metadata(TopicPartition(topic.name, index) for index in sorted(topic.partitions))
+        context.events.put(ResizesDue())
 
 
 async def _load_topic(context: Context, name: str) -> None:
@@ -120,7 +132,6 @@ async def _load_topic(context: Context, name: str) -> None:
         return
     context.image.malformed.discard(name)
     topic = TopicImage(name, znode, found.version, found.czxid)
-    await _settle(context, topic)
     for index in znode.partitions:
         path = paths.partition_state(name, index)
         state_znode = await context.store.get(path)
@@ -137,7 +148,10 @@ async def _load_topic(context: Context, name: str) -> None:
         topic.partitions[index] = PartitionImage(
             status, state, state_znode.version, state_znode.czxid, state_znode.mzxid
         )
-    context.image.topics[name] = topic
+    if await _settle(context, topic):
+        context.image.topics[name] = topic
+    else:
+        context.image.malformed.add(name)
 
 
 def _decode(name: str, found: Znode) -> TopicZnode | None:
@@ -150,34 +164,45 @@ def _decode(name: str, found: Znode) -> TopicZnode | None:
         return None
 
 
-def _edit_refusal(known: TopicZnode, edited: TopicZnode) -> str | None:
-    if len(edited.partitions) < len(known.partitions):
-        return f"{len(known.partitions)} partitions cannot become {len(edited.partitions)}"
-    moved = [index for index, replicas in known.partitions.items() if edited.partitions[index] != replicas]
-    if moved:
-        return f"the replicas of partition {moved[0]} cannot be changed"
-    if (edited.adding_replicas, edited.removing_replicas) != (known.adding_replicas, known.removing_replicas):
-        return "a reassignment is asked for by AlterPartitionReassignments only"
-    if edited.topic_id not in (NO_ID, known.topic_id):
-        return "the topic id cannot be changed"
-    return None
+async def _settle(context: Context, topic: TopicImage) -> bool:
+    """Write what a topic znode lacks; False, with the reason logged, when its counts make no sense.
 
-
-async def _settle(context: Context, topic: TopicImage) -> None:
-    """Write what a topic znode lacks: an id, and counts that equal the assignment while it was never resized."""
-    znode, count = topic.znode, len(topic.znode.partitions)
-    counts_agree = znode.layout_version > 0 or (
-        znode.initial_partition_count == znode.undeleted_partition_count == count
-    )
-    if znode.complete and counts_agree:
-        return
-    changes: dict[str, object] = {"complete": True}
+    Without counts of its own, and without stored layouts, a topic was never resized: the counts are the assignment's.
+    """
+    znode = topic.znode
+    resized = any(state.layout is not None for state in topic.states())
+    if resized and znode.absent & {"initial_partition_count", "undeleted_partition_count"}:
+        _log.error("znode %s: the partition counts are gone; the topic is left as it is", paths.topic(topic.name))
+        return False
+    changes: dict[str, object] = {"absent": frozenset()}
     if znode.topic_id == NO_ID:
         changes["topic_id"] = new_topic_id(context.rng)
-    if not counts_agree:
-        changes |= {"initial_partition_count": count, "undeleted_partition_count": count}
+    if not znode.initial_partition_count <= znode.undeleted_partition_count <= len(znode.partitions):
+        if not plan.is_repairable(topic):
+            _log.error("znode %s: %s; the topic is left as it is", paths.topic(topic.name), _counts(znode))
+            return False
+        _log.error("znode %s: %s; the edit is undone", paths.topic(topic.name), _counts(znode))
+        changes["undeleted_partition_count"] = plan.stored_count(topic)
     topic.znode = znode.replace(**changes)
-    topic.version = await _write_topic(context, topic.name, topic.znode, topic.version)
+    if extra := plan.added_while_marked(topic):
+        _log.error("znode %s: it cannot grow while partitions are marked; the edit is undone", paths.topic(topic.name))
+        left = {index: replicas for index, replicas in znode.partitions.items() if index < extra[0]}
+        topic.znode = topic.znode.replace(partitions=left)
+        for index in extra:
+            del topic.partitions[index]
+    corrected = plan.corrected_layout(topic)
+    if corrected is not None:
+        topic.znode = topic.znode.replace(**corrected._asdict())
+    if znode.absent or topic.znode != znode:
+        topic.version = await _write_topic(context, topic.name, topic.znode, topic.version)
+    return True
+
+
+def _counts(znode: TopicZnode) -> str:
+    return (
+        f"initial_partition_count {znode.initial_partition_count}, undeleted_partition_count"
+        f" {znode.undeleted_partition_count} and {len(znode.partitions)} partitions do not fit"
+    )
 
 
 async def _write_topic(context: Context, name: str, znode: TopicZnode, version: int) -> int:

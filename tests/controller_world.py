@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import trio
@@ -19,6 +20,13 @@ from protocol.generated.leader_and_isr import (
     LeaderAndIsrResponse,
     LeaderAndIsrTopicError,
 )
+from protocol.generated.list_offsets import (
+    ListOffsetsPartition,
+    ListOffsetsPartitionResponse,
+    ListOffsetsRequest,
+    ListOffsetsResponse,
+    ListOffsetsTopicResponse,
+)
 from protocol.generated.stop_replica import StopReplicaPartitionError, StopReplicaRequest, StopReplicaResponse
 from protocol.generated.update_metadata import UpdateMetadataRequest, UpdateMetadataResponse
 from runtime.channel import Channel
@@ -27,8 +35,9 @@ from runtime.sim_clock import SimClock
 from runtime.sim_network import SimFabric
 from runtime.sim_zk import FakeSession, FakeZk
 from zk_schemas import paths
-from zk_schemas.broker_registration import BrokerRegistration, Endpoint
+from zk_schemas.broker_registration import BrokerRegistration, Endpoint, VersionRange
 from zk_schemas.controller import ControllerZnode
+from zk_schemas.features import ORDERED_RESIZE
 from zk_schemas.partition_state import PartitionState
 from zk_schemas.topic import TopicZnode
 
@@ -43,6 +52,9 @@ class FakeBroker:
         self.requests: list[Any] = []
         self.errors: dict[tuple[str, int], ErrorCode] = {}
         """``{(topic, partition): error}`` to answer with."""
+        self.logs: dict[tuple[str, int], Log] = {}
+        """What the logs of partitions it leads are said to hold; empty ones are not named."""
+        self.features = {ORDERED_RESIZE: VersionRange(1, 1)}
         self.answering = trio.Event()
         self.answering.set()
         self._world = world
@@ -52,7 +64,8 @@ class FakeBroker:
     async def register(self) -> None:
         """Take a new ZooKeeper session and register in it."""
         self.session = self._world.zk.session()
-        registration = BrokerRegistration([Endpoint("PLAINTEXT", f"broker{self.id}", BROKER_PORT)], rack=self._rack)
+        endpoints = [Endpoint("PLAINTEXT", f"broker{self.id}", BROKER_PORT)]
+        registration = BrokerRegistration(endpoints, rack=self._rack, features=self.features)
         path = paths.broker_id(self.id)
         await self.session.create(path, registration.encode(), ephemeral=True, make_parents=True)
 
@@ -125,6 +138,8 @@ class FakeBroker:
                     for topic in request.topic_states
                 ]
             )
+        if isinstance(request, ListOffsetsRequest):
+            return self._offsets(request)
         assert isinstance(request, StopReplicaRequest)
         return StopReplicaResponse(
             partition_errors=[
@@ -137,6 +152,33 @@ class FakeBroker:
                 for state in topic.partition_states
             ]
         )
+
+    def _offsets(self, request: ListOffsetsRequest) -> ListOffsetsResponse:
+        def found(topic: str, asked: ListOffsetsPartition) -> ListOffsetsPartitionResponse:
+            log = self.logs.get((topic, asked.partition_index), Log())
+            latest = log.end_offset if request.replica_id >= 0 else log.high_watermark
+            return ListOffsetsPartitionResponse(
+                partition_index=asked.partition_index,
+                error_code=self.errors.get((topic, asked.partition_index), ErrorCode.NONE),
+                offset=log.start_offset if asked.timestamp == -2 else latest,
+            )
+
+        topics = [
+            ListOffsetsTopicResponse(
+                name=topic.name, partitions=[found(topic.name, asked) for asked in topic.partitions]
+            )
+            for topic in request.topics
+        ]
+        return ListOffsetsResponse(topics=topics)
+
+
+@dataclass(slots=True)
+class Log:
+    """The offsets of a log, as its leader tells them."""
+
+    end_offset: int = 0
+    high_watermark: int = 0
+    start_offset: int = 0
 
 
 class World:

@@ -83,6 +83,16 @@ class PartitionState:
             fields["sealed_offset"] = self.sealed_offset
         return encode_fields(fields, self.extra)
 
+    @property
+    def never_led(self) -> bool:
+        """Created by a split and without a first leader yet. A partition that is only offline keeps its ISR."""
+        return self.leader == NO_LEADER and not self.isr
+
+    @property
+    def being_removed(self) -> bool:
+        """Drained after a merge: from now on its removal alone goes on."""
+        return self.leader == DURING_DELETE
+
     def replace(self, **changes: Any) -> PartitionState:
         """A copy with some fields changed, unknown fields kept."""
         return dataclasses.replace(self, **changes)

@@ -10,6 +10,8 @@ from typing import Any
 from zk_schemas import paths
 from zk_schemas.znode import NO_ID, MalformedZnodeError, ZnodeReader, encode_fields, format_id
 
+LAYOUT_FIELDS = ("initial_partition_count", "undeleted_partition_count", "layout_version", "last_leader_epochs")
+
 
 @dataclass(frozen=True, slots=True)
 class TopicZnode:
@@ -17,8 +19,8 @@ class TopicZnode:
 
     ``partitions`` maps each partition, from 0 without gaps, to its assigned replicas (broker ids, preferred first).
     Partitions from ``undeleted_partition_count`` on are marked for deletion or not yet led. ``last_leader_epochs``
-    holds the last leader epoch of each removed partition. ``complete`` is False when id, counts or layout version were
-    absent and stand here as defaults (a topic written by another tool): the controller then writes them.
+    holds the last leader epoch of each removed partition. ``absent`` names what of id, counts and layout
+    version was not there and stands here as a default (a topic written by another tool): the controller then writes it.
 
     Field relations that a hand edit may break (initial <= undeleted <= partitions) are the controller's to judge.
     """
@@ -32,7 +34,7 @@ class TopicZnode:
     adding_replicas: dict[int, list[int]] = field(default_factory=dict)
     removing_replicas: dict[int, list[int]] = field(default_factory=dict)
     version: int = 3
-    complete: bool = field(default=True, compare=False)
+    absent: frozenset[str] = field(default=frozenset(), compare=False)
     extra: dict[str, Any] = field(default_factory=dict)
 
     @staticmethod
@@ -54,8 +56,7 @@ class TopicZnode:
             raise MalformedZnodeError(path, "partitions", "partitions must be numbered from 0 without a gap")
         if lone := [index for index, replicas in partitions.items() if not replicas]:
             raise MalformedZnodeError(path, f"partitions.{lone[0]}", "a partition needs at least one replica")
-        layout_fields = ("initial_partition_count", "undeleted_partition_count", "layout_version", "topic_id")
-        complete = all(reader.has(name) for name in layout_fields)
+        absent = frozenset(name for name in (*LAYOUT_FIELDS, "topic_id") if not reader.has(name))
         return cls(
             topic_id=reader.topic_id("topic_id"),
             partitions=partitions,
@@ -66,7 +67,7 @@ class TopicZnode:
             adding_replicas=reader.replicas("adding_replicas", {}),
             removing_replicas=reader.replicas("removing_replicas", {}),
             version=version,
-            complete=complete,
+            absent=absent,
             extra=reader.rest(),
         )
 

@@ -16,6 +16,7 @@ from typing import Any
 from controller.admin.create_topics import checked_config
 from controller.admin.outcome import Outcome
 from controller.context import Context
+from controller.resize import plan
 from protocol.errors import ErrorCode, KafkaError
 from protocol.generated.alter_configs import (
     AlterConfigsRequest,
@@ -38,6 +39,7 @@ from zk_schemas.znode import MalformedZnodeError
 CHANGES_KEPT = 1000
 """Notifications that stay for brokers to read; a broker that starts reads all configs anyway."""
 _PURGE_EVERY = 100
+_ORDERED_DELIVERY = "enable.ordered.delivery"
 
 
 class ResourceType(enum.IntEnum):
@@ -134,6 +136,8 @@ async def _change(context: Context, all_resources: list[Any], resource: Any, cha
         _check_unique(all_resources, resource)
         found = await _find(context, resource.resource_type, resource.resource_name)
         config = _checked(found, change(found))
+        if found.is_topic:
+            _check_ordered_delivery(context, resource.resource_name, found.znode.config, config)
         if not validate_only:
             await _write(context, found, config)
     except KafkaError as error:
@@ -189,6 +193,15 @@ def _checked(resource: _Resource, config: Mapping[str, str | None]) -> dict[str,
         if value is None:
             raise KafkaError(ErrorCode.INVALID_REQUEST, f"Null value not supported for {name}.")
     return {name: value for name, value in config.items() if value is not None}
+
+
+def _check_ordered_delivery(context: Context, name: str, old: Mapping[str, str], new: Mapping[str, str]) -> None:
+    """Whether keys keep their order is settled by the first resize: both kinds of placement agree until then."""
+    key = TOPIC_CONFIGS[_ORDERED_DELIVERY]
+    before, after = (key.parse(config.get(key.name, key.default)) for config in (old, new))
+    topic = context.image.topics.get(name)
+    if before != after and topic is not None and (topic.znode.layout_version or plan.is_resizing(topic)):
+        raise KafkaError(ErrorCode.INVALID_CONFIG, f"{key.name} cannot be changed any more: {name} was resized.")
 
 
 async def _write(context: Context, resource: _Resource, config: dict[str, str]) -> None:

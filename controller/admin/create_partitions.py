@@ -1,6 +1,8 @@
-"""CreatePartitions (37), versions 0-3, as Kafka's: a topic can only grow, and keys are spread anew.
+"""CreatePartitions (37), versions 0-3: another number of partitions, more or fewer (KIP-253, Proposed Changes 2 and 3).
 
-Writes the longer assignment into the topic znode; the watch on it does the rest, as for an edit by hand.
+A larger count splits partitions, a smaller one marks the highest for deletion, as far down as the topic was created
+with. Writes the longer assignment, or the smaller count, into the topic znode; the watch on it does the rest, as for an
+edit by hand. Answered once every leader has the new layout.
 """
 
 from __future__ import annotations
@@ -13,6 +15,7 @@ from controller.admin.outcome import Outcome, Wait
 from controller.assignment import assign_replicas
 from controller.context import Context
 from controller.image import TopicImage
+from controller.resize import checks, plan
 from protocol.errors import ErrorCode, KafkaError
 from protocol.generated.create_partitions import (
     CreatePartitionsRequest,
@@ -22,6 +25,7 @@ from protocol.generated.create_partitions import (
 )
 from runtime.env import SetOp
 from zk_schemas import paths
+from zk_schemas.topic import TopicZnode
 
 
 async def create_partitions(context: Context, request: CreatePartitionsRequest, version: int) -> Outcome:
@@ -36,21 +40,26 @@ async def create_partitions(context: Context, request: CreatePartitionsRequest, 
             if named[name] > 1:
                 raise KafkaError(ErrorCode.INVALID_REQUEST, "The topic is named more than once in the request.")
             topic = _existing(context, name)
-            assignment = topic.znode.partitions | _added(context, topic, wanted)
+            await checks.check(context, topic, wanted.count)
+            asked = _asked(context, topic, wanted)
         except KafkaError as error:
             result.error_code, result.error_message = error.code, error.message
             continue
         if not request.validate_only:
-            grown = topic.znode.replace(partitions=assignment)
-            await context.store.write([SetOp(paths.topic(name), grown.encode(), topic.version)])
-            waits.append(Wait(_grown(name, len(assignment)), result))
+            await context.store.write([SetOp(paths.topic(name), asked.encode(), topic.version)])
+            waits.append(Wait(_resized(name, wanted.count), result))
     return Outcome(CreatePartitionsResponse(results=results), waits, request.timeout_ms)
 
 
-def _grown(name: str, count: int) -> Callable[[Context], bool]:
+def _resized(name: str, count: int) -> Callable[[Context], bool]:
     def condition(context: Context) -> bool:
         topic = context.image.topics.get(name)
-        return topic is not None and len(topic.partitions) >= count and is_ready(name, context)
+        return (
+            topic is not None
+            and topic.znode.undeleted_partition_count == count
+            and plan.is_settled(topic)
+            and is_ready(name, context)
+        )
 
     return condition
 
@@ -64,17 +73,19 @@ def _existing(context: Context, name: str) -> TopicImage:
     return topic
 
 
+def _asked(context: Context, topic: TopicImage, wanted: CreatePartitionsTopic) -> TopicZnode:
+    """The znode that asks for the resize. Raises ``KafkaError``."""
+    if wanted.count > topic.znode.undeleted_partition_count:
+        return topic.znode.replace(partitions=topic.znode.partitions | _added(context, topic, wanted))
+    if wanted.assignments:
+        raise KafkaError(ErrorCode.INVALID_REPLICA_ASSIGNMENT, "Fewer partitions need no assignments.")
+    return topic.znode.replace(undeleted_partition_count=wanted.count, layout_version=topic.znode.layout_version + 1)
+
+
 def _added(context: Context, topic: TopicImage, wanted: CreatePartitionsTopic) -> dict[int, list[int]]:
     """The assignment of the new partitions. Raises ``KafkaError``."""
     current = len(topic.znode.partitions)
     added = wanted.count - current
-    if added == 0:
-        raise KafkaError(ErrorCode.INVALID_PARTITIONS, f"Topic already has {current} partitions.")
-    if added < 0:
-        raise KafkaError(
-            ErrorCode.INVALID_PARTITIONS,
-            f"The topic {topic.name} currently has {current} partitions; {wanted.count} would not be an increase.",
-        )
     factor = len(topic.replicas(0))
     if wanted.assignments is not None:
         if len(wanted.assignments) != added:

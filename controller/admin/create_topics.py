@@ -13,8 +13,8 @@ from controller.admin.outcome import Outcome, Wait
 from controller.assignment import assign_replicas
 from controller.context import Context
 from controller.store import ImageStaleError
+from controller.topic_id import new_topic_id
 from controller.topic_names import colliding, name_problem
-from controller.topics import new_topic_id
 from protocol.errors import ErrorCode, KafkaError
 from protocol.generated.create_topics import (
     CreatableTopic,

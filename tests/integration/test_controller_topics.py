@@ -151,7 +151,7 @@ async def test_a_topic_written_by_hand_comes_online_and_is_completed(world: Worl
     await world.until(lambda: ("by-hand", 0) in world.brokers[1].led() and ("by-hand", 1) in world.brokers[2].led())
     topic = await world.topic("by-hand")
     assert topic.topic_id != NO_ID
-    assert topic.complete
+    assert not topic.absent
     assert topic.extra == {"note": "kept"}
 
 
@@ -164,14 +164,15 @@ async def test_a_malformed_topic_is_logged_with_path_and_field_and_the_rest_goes
     assert any("/brokers/topics/broken: field partitions.0" in record.message for record in caplog.records)
 
 
-async def test_create_partitions_grows_the_topic(world: World, autojump_clock: object) -> None:
+async def test_create_partitions_splits_the_topic(world: World, autojump_clock: object) -> None:
     before = await create(world, "t", 2)
     request = CreatePartitionsRequest(
         topics=[CreatePartitionsTopic(name="t", count=5, assignments=None)], timeout_ms=30_000
     )
     assert (await world.request(request)).results[0].error_code == ErrorCode.NONE
     after = await world.topic("t")
-    assert len(after.partitions) == after.initial_partition_count == after.undeleted_partition_count == 5
+    assert len(after.partitions) == after.undeleted_partition_count == 5
+    assert (after.initial_partition_count, after.layout_version) == (2, 1)
     assert after.topic_id == before.topic_id
     assert {index for name, index in world.brokers[1].metadata()} == set(range(5))
 

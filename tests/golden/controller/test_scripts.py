@@ -14,13 +14,15 @@ import pytest
 import trio
 
 from protocol.errors import ErrorCode
+from protocol.generated.create_partitions import CreatePartitionsRequest, CreatePartitionsTopic
 from protocol.generated.create_topics import CreatableReplicaAssignment, CreatableTopic, CreateTopicsRequest
 from protocol.generated.delete_topics import DeleteTopicsRequest, DeleteTopicState
 from protocol.generated.leader_and_isr import LeaderAndIsrRequest
+from protocol.generated.list_offsets import ListOffsetsRequest
 from protocol.generated.stop_replica import StopReplicaRequest
 from protocol.generated.update_metadata import UpdateMetadataRequest
 from runtime.env import CheckOp, CreateOp, SetOp, ZkOp
-from tests.controller_world import FakeBroker, World
+from tests.controller_world import FakeBroker, Log, World
 from zk_schemas import paths
 
 SCRIPTS = sorted((Path(__file__).parent / "scripts").glob("*.txt"))
@@ -93,6 +95,15 @@ class Recorder:
         response = await self.world.request(request)
         self.lines.append(f"  answer {ErrorCode(response.responses[0].error_code).name}")
 
+    async def do_alter(self, topic: str, count: str) -> None:
+        wanted = CreatePartitionsTopic(name=topic, count=int(count), assignments=None)
+        response = await self.world.request(CreatePartitionsRequest(topics=[wanted], timeout_ms=1000))
+        result = response.results[0]
+        self.lines.append(f"  answer {ErrorCode(result.error_code).name} {result.error_message or ''}".rstrip())
+
+    async def do_log(self, broker_id: str, topic: str, partition: str, *offsets: str) -> None:
+        self._broker(broker_id).logs[topic, int(partition)] = Log(*map(int, offsets))
+
     async def do_write(self, path: str, data: str) -> None:
         if await self.world.store.exists(path) is None:
             await self.world.store.create(path, data.encode())
@@ -114,6 +125,13 @@ def written(op: ZkOp) -> str:
 
 def told(request: Any) -> list[str]:
     head = type(request).__name__.removesuffix("Request")
+    if isinstance(request, ListOffsetsRequest):
+        return [
+            f"{head} replica {request.replica_id} {topic.name}-{asked.partition_index}"
+            f" leader epoch {asked.current_leader_epoch} timestamp {asked.timestamp}"
+            for topic in request.topics
+            for asked in topic.partitions
+        ]
     lines = [f"{head} controller epoch {request.controller_epoch}"]
     if isinstance(request, LeaderAndIsrRequest):
         lines[0] += " full" if request.type == 2 else ""

@@ -22,11 +22,6 @@ def test_the_first_live_replica_leads_a_new_partition() -> None:
     assert elections.first_state([3], {1, 2}, EPOCH) is None
 
 
-def test_a_partition_that_comes_again_continues_above_its_last_leader_epoch() -> None:
-    first = elections.first_state([1], {1}, EPOCH, last_leader_epoch=7)
-    assert first is not None and first.leader_epoch == 8
-
-
 @pytest.mark.parametrize(
     ("before", "live", "electable", "after"),
     [

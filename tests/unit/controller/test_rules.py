@@ -17,8 +17,8 @@ from controller.states import (
     ReplicaStatus,
 )
 from controller.store import MAX_BYTES, MAX_OPERATIONS, chunks
+from controller.topic_id import new_topic_id
 from controller.topic_names import colliding, name_problem
-from controller.topics import new_topic_id
 from runtime.env import DeleteOp, SetOp
 from zk_schemas.config_def import ConfigError
 from zk_schemas.znode import format_id

@@ -19,7 +19,7 @@ from zk_schemas.delete_topic import DeleteTopic
 from zk_schemas.features import Features, FeaturesStatus, FinalizedFeature
 from zk_schemas.partition_state import DURING_DELETE, Layout, PartitionState
 from zk_schemas.producer_id_block import ProducerIdBlock
-from zk_schemas.topic import TopicZnode
+from zk_schemas.topic import LAYOUT_FIELDS, TopicZnode
 from zk_schemas.znode import NO_ID, MalformedZnodeError, format_id, parse_id
 
 TOPIC_ID = uuid.UUID("6ba7b810-9dad-11d1-80b4-00c04fd430c8")
@@ -81,8 +81,8 @@ def test_kafkas_own_topic_znode_gets_the_default_layout() -> None:
     assert topic.topic_id == TOPIC_ID
     assert list(topic.partitions.items()) == [(0, [1]), (1, [2])]
     assert (topic.initial_partition_count, topic.undeleted_partition_count, topic.layout_version) == (2, 2, 0)
-    assert not topic.complete
-    assert TopicZnode.decode("/brokers/topics/t", topic.encode()).complete
+    assert set(topic.absent) == set(LAYOUT_FIELDS)
+    assert not TopicZnode.decode("/brokers/topics/t", topic.encode()).absent
 
 
 def test_a_topic_znode_without_id_is_incomplete_and_stays_without() -> None:

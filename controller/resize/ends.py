@@ -1,0 +1,139 @@
+"""Where a partition that is marked for deletion ends: asked of its leader, written as ``sealed_offset``.
+
+The leader takes no more records once it has acknowledged the layout that marks it, so its log end stays; the partition
+is sealed there once the high watermark has reached it (hole 7). Each leader after that is asked again: an unclean
+election may have lost records below the seal, which is then lowered, or consumers would wait for ever (hole 15).
+"""
+
+from __future__ import annotations
+
+import logging
+from typing import cast
+
+from controller.context import Context
+from controller.events import BrokerAnswered, ResizesDue
+from controller.image import Ending, OffsetQuestion, PartitionImage, TopicImage
+from controller.partitions import StateChange, write_states
+from controller.resize import plan
+from protocol.errors import ErrorCode
+from protocol.generated.list_offsets import ListOffsetsRequest
+from protocol.types import TopicPartition
+from zk_schemas.partition_state import Layout
+
+_log = logging.getLogger(__name__)
+
+
+def ask(context: Context, topic: TopicImage) -> None:
+    """Ask the leaders of marked partitions what has to be known next of each."""
+    layout = Layout(topic.znode.undeleted_partition_count, topic.znode.layout_version)
+    settled = plan.all_sealed(topic) and plan.survivors_told(topic)
+    for index in plan.marked(topic):
+        partition = topic.partitions[index]
+        state = partition.state
+        assert state is not None
+        if not topic.told(index) or (state.sealed_offset < 0 and topic.layout(index) != layout):
+            continue
+        ending = ending_of(partition)
+        question = _next_question(ending, state.sealed_offset, settled)
+        if question is not None and question not in ending.asked:
+            ending.asked.add(question)
+            context.batch.ask(state.leader, TopicPartition(topic.name, index), question)
+
+
+def ending_of(partition: PartitionImage) -> Ending:
+    """What the present leader said; blank after a leader change."""
+    assert partition.state is not None
+    if partition.ending is None or partition.ending.leader_epoch != partition.state.leader_epoch:
+        partition.ending = Ending(partition.state.leader_epoch)
+    return partition.ending
+
+
+def forget_log_starts(context: Context) -> None:
+    """Ask again for the log starts of partitions that were not drained when they were asked."""
+    for topic in context.image.topics.values():
+        for index in plan.marked(topic):
+            ending = topic.partitions[index].ending
+            if ending is not None:
+                ending.asked.clear()
+                ending.stop_sent.clear()
+                state = topic.state(index)
+                if state is not None and ending.log_start_offset < state.sealed_offset:
+                    ending.log_start_offset = -1
+
+
+async def on_offsets_answered(context: Context, event: BrokerAnswered) -> None:
+    """Take in what leaders said. Raises ``ControllerMovedError``, ``ImageStaleError``."""
+    request = cast(ListOffsetsRequest, event.request)
+    question = _question(request)
+    epochs = {
+        TopicPartition(topic.name, asked.partition_index): asked.current_leader_epoch
+        for topic in request.topics
+        for asked in topic.partitions
+    }
+    changes = []
+    for answered in event.response.topics:
+        for found in answered.partitions:
+            tp = TopicPartition(answered.name, found.partition_index)
+            partition = context.image.partition(tp)
+            state = partition.state if partition is not None else None
+            if (
+                partition is None
+                or state is None
+                or (state.leader, state.leader_epoch) != (event.broker.id, epochs[tp])
+            ):
+                continue
+            ending = ending_of(partition)
+            ending.asked.discard(question)
+            if found.error_code != ErrorCode.NONE:
+                _log.info(
+                    "%s: broker %s does not know its %s: error %s", tp, state.leader, question.value, found.error_code
+                )
+                context.events.soon()
+                continue
+            change = _take(context, tp, partition, question, found.offset)
+            if change is not None:
+                changes.append(change)
+    await write_states(context, changes)
+    context.events.put(ResizesDue())
+
+
+def _question(request: ListOffsetsRequest) -> OffsetQuestion:
+    if request.replica_id >= 0:
+        return OffsetQuestion.END
+    timestamps = [asked.timestamp for topic in request.topics for asked in topic.partitions]
+    return OffsetQuestion.WATERMARK if timestamps[:1] == [-1] else OffsetQuestion.START
+
+
+def _next_question(ending: Ending, sealed_offset: int, settled: bool) -> OffsetQuestion | None:
+    if ending.end_offset < 0:
+        return OffsetQuestion.END
+    if sealed_offset < 0:
+        return OffsetQuestion.WATERMARK
+    if settled and ending.log_start_offset < 0:
+        return OffsetQuestion.START
+    return None
+
+
+def _take(
+    context: Context, tp: TopicPartition, partition: PartitionImage, question: OffsetQuestion, offset: int
+) -> StateChange | None:
+    """Remember an answer; the change of state it calls for, or None."""
+    state, ending = partition.state, ending_of(partition)
+    assert state is not None
+    if question is OffsetQuestion.START:
+        ending.log_start_offset = offset
+        return None
+    if question is OffsetQuestion.END:
+        ending.end_offset = offset
+        if 0 <= state.sealed_offset <= offset:
+            ending.confirmed = True
+        if state.sealed_offset <= offset:
+            return None
+        _log.warning("%s: sealed at %s, but its leader ends at %s: lowered", tp, state.sealed_offset, offset)
+    elif offset < ending.end_offset or state.sealed_offset >= 0:
+        if state.sealed_offset < 0:
+            context.events.soon()
+        return None
+    ending.confirmed = True
+    sealed = state.replace(sealed_offset=ending.end_offset, controller_epoch=context.image.controller_epoch)
+    return StateChange(tp, sealed)

@@ -1,0 +1,134 @@
+"""Removing drained partitions, the highest first (KIP-253, Proposed Changes 3).
+
+A run of drained partitions at the end of the assignment goes together: their states say so first, so that from then on
+only the removal is resumed; then every replica is deleted; then one multi takes them out of the assignment, deletes
+their states, keeps their last leader epochs and gives the topic a new id, without which running producers of some
+clients would not lower their count (holes 11, 13 and 20).
+"""
+
+from __future__ import annotations
+
+import logging
+from typing import cast
+
+from controller.context import Context
+from controller.events import BrokerAnswered, ResizesDue
+from controller.image import TopicImage
+from controller.partitions import StateChange, write_states
+from controller.resize import plan
+from controller.resize.ends import ending_of
+from controller.topic_id import new_topic_id
+from protocol.errors import ErrorCode
+from protocol.generated.stop_replica import StopReplicaRequest
+from protocol.types import TopicPartition
+from runtime.env import DeleteOp, SetOp, ZkOp
+from zk_schemas import paths
+
+_log = logging.getLogger(__name__)
+MAX_TOGETHER = 100
+"""Partitions of one run: each takes two operations of the multi that ends them."""
+
+
+async def advance(context: Context, topic: TopicImage) -> None:
+    """Begin, go on with or finish the removal of the run at the end. Every survivor has answered."""
+    run = _run(topic)
+    if not run:
+        return
+    begun = []
+    for index in run:
+        state = topic.state(index)
+        assert state is not None
+        if not state.being_removed:
+            change = plan.removed(state, context.image.controller_epoch)
+            begun.append(StateChange(TopicPartition(topic.name, index), change))
+    if begun:
+        _log.info("resize: topic=%s step=removal begins partitions=%s", topic.name, [c.tp.partition for c in begun])
+    await write_states(context, begun)
+    for index in run:
+        _stop(context, topic, index)
+    if all(_is_stopped(topic, index) for index in run):
+        await _forget(context, topic, run)
+
+
+def on_stop_replica_answered(context: Context, event: BrokerAnswered) -> None:
+    """Take in which replicas are deleted."""
+    request = cast(StopReplicaRequest, event.request)
+    errors = {(e.topic_name, e.partition_index): e.error_code for e in event.response.partition_errors}
+    for named in request.topic_states:
+        topic = context.image.topics.get(named.topic_name)
+        for stopped in named.partition_states:
+            state = topic.state(stopped.partition_index) if topic is not None else None
+            if topic is None or state is None or not state.being_removed or not stopped.delete_partition:
+                continue
+            partition = topic.partitions[stopped.partition_index]
+            if stopped.incarnation != partition.incarnation:
+                continue
+            error = event.response.error_code or errors.get((named.topic_name, stopped.partition_index), 0)
+            if error == ErrorCode.NONE:
+                ending_of(partition).stopped.add(event.broker.id)
+                context.events.put(ResizesDue())
+            else:
+                tp = TopicPartition(named.topic_name, stopped.partition_index)
+                _log.error("broker %s did not delete %s: error %s; it is asked again", event.broker.id, tp, error)
+
+
+def _run(topic: TopicImage) -> list[int]:
+    """Partitions at the end of the assignment that are drained or being removed, ascending."""
+    run: list[int] = []
+    for index in reversed(plan.marked(topic)):
+        partition = topic.partitions[index]
+        state = partition.state
+        if state is None or len(run) == MAX_TOGETHER or (not run and index != len(topic.znode.partitions) - 1):
+            break
+        if not state.being_removed and not _is_drained(topic, index):
+            break
+        run.append(index)
+    run.reverse()
+    return run
+
+
+def _is_drained(topic: TopicImage, index: int) -> bool:
+    """Whether nothing is left below the seal. Markers of transactions may follow it."""
+    partition = topic.partitions[index]
+    state = partition.state
+    if state is None or not topic.told(index):
+        return False
+    ending = ending_of(partition)
+    return ending.confirmed and ending.log_start_offset >= state.sealed_offset >= 0
+
+
+def _stop(context: Context, topic: TopicImage, index: int) -> None:
+    ending = ending_of(topic.partitions[index])
+    for replica in topic.replicas(index):
+        broker = context.image.brokers.get(replica)
+        if broker is None or replica in ending.stopped or ending.stop_sent.get(replica) == broker.epoch:
+            continue
+        ending.stop_sent[replica] = broker.epoch
+        context.batch.stop_replica(replica, TopicPartition(topic.name, index), delete=True)
+
+
+def _is_stopped(topic: TopicImage, index: int) -> bool:
+    return ending_of(topic.partitions[index]).stopped.issuperset(topic.replicas(index))
+
+
+async def _forget(context: Context, topic: TopicImage, run: list[int]) -> None:
+    znode = topic.znode
+    epochs = {index: state.leader_epoch for index in run if (state := topic.state(index)) is not None}
+    left = znode.replace(
+        partitions={index: replicas for index, replicas in znode.partitions.items() if index not in epochs},
+        adding_replicas={index: added for index, added in znode.adding_replicas.items() if index not in epochs},
+        removing_replicas={index: gone for index, gone in znode.removing_replicas.items() if index not in epochs},
+        last_leader_epochs={**znode.last_leader_epochs, **epochs},
+        topic_id=new_topic_id(context.rng),
+    )
+    ops: list[ZkOp] = [SetOp(paths.topic(topic.name), left.encode(), topic.version)]
+    for index in run:
+        ops += [DeleteOp(paths.partition_state(topic.name, index)), DeleteOp(paths.partition(topic.name, index))]
+    topic.version = (await context.store.write(ops))[0]
+    topic.znode = left
+    for index in run:
+        del topic.partitions[index]
+    for index in sorted(topic.partitions):
+        context.batch.leader_and_isr(TopicPartition(topic.name, index))
+    _log.info("resize: topic=%s step=removal ends partitions=%s assigned=%s", topic.name, run, len(left.partitions))
+    context.events.put(ResizesDue())
