@@ -34,11 +34,17 @@ class PartitionInfo:
     isr: tuple[int, ...] = ()
     offline_replicas: tuple[int, ...] = ()
     error: ErrorCode = ErrorCode.NONE
+    incarnation: int = -1
+    """Tells the partition from another one of the same number before or after it; higher is newer, -1 unknown."""
 
 
 @dataclass(frozen=True, slots=True)
 class TopicInfo:
-    """A topic as last described. Layout counts are -1 when the broker sent none (a plain Kafka broker)."""
+    """A topic as last described. Layout counts and version are -1 when the broker sent none (a plain Kafka broker).
+
+    The topic id alone does not tell a topic from one created again under its name, for it changes whenever partitions
+    are removed: the incarnation of partition 0 does.
+    """
 
     name: str
     topic_id: uuid.UUID
@@ -48,14 +54,33 @@ class TopicInfo:
     initial_partition_count: int = -1
     undeleted_partition_count: int = -1
     layout_version: int = -1
+    ordered_delivery: bool = False
+    """Whether keys keep their order across resizes; if not they go to ``hash % count`` (enable.ordered.delivery)."""
+    incarnation: int = -1
+    """That of partition 0."""
 
     @property
     def layout(self) -> tuple[int, int]:
         """Partition count at creation and now, the pair ``key_placement.place`` takes."""
-        if self.initial_partition_count > 0 and self.undeleted_partition_count > 0:
-            return self.initial_partition_count, self.undeleted_partition_count
+        initial, undeleted = self.initial_partition_count, self.undeleted_partition_count
+        if initial > 0 and undeleted > 0:
+            return (initial if self.ordered_delivery else undeleted), undeleted
         count = len(self.partitions)
         return count, count
+
+    def is_older_than(self, other: TopicInfo) -> bool:
+        """Whether this describes the topic, or another one of its name, as it was before ``other``.
+
+        Brokers that lag answer with metadata of before a resize; following it would send newer records of a key to
+        where older ones were. Within one layout only removal changes the set of partitions, and only to fewer.
+        """
+        if 0 <= self.incarnation != other.incarnation >= 0:
+            return self.incarnation < other.incarnation
+        if self.topic_id != other.topic_id and -1 in (self.incarnation, other.incarnation):
+            return False
+        if self.layout_version != other.layout_version:
+            return self.layout_version < other.layout_version
+        return self.layout_version >= 0 and 0 < len(other.partitions) < len(self.partitions)
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,8 +109,8 @@ class Cluster:
         """The cluster after ``response``.
 
         ``wanted`` are the topics the client still cares for: others it knew are dropped, as are those the broker
-        says do not exist. None: the response was for all topics and replaces all. A partition never goes back to an
-        older leader epoch while its topic id is the same (KIP-320): a broker may answer from stale metadata.
+        says do not exist. None: the response was for all topics and replaces all. A broker may answer from stale
+        metadata: a partition never goes back to an older leader epoch (KIP-320), a topic never to an older layout.
         """
         nodes = {b.node_id: Node(b.node_id, b.host, b.port, b.rack) for b in response.brokers}
         topics: dict[str, TopicInfo] = {}
@@ -99,8 +124,12 @@ class Cluster:
             error = ErrorCode.of(described.error_code)
             if error is ErrorCode.NONE:
                 topics[described.name] = _topic_info(described, known)
-            elif error in _TOPIC_GONE or known is None or not known.partitions:
+            elif known is None:
                 topics[described.name] = TopicInfo(described.name, ZERO_UUID, {}, error=error)
+            elif error in _TOPIC_GONE or not known.partitions:
+                # What tells older metadata from newer is kept: the broker that does not know the topic may be the
+                # one that lags, and the next answer a description of long ago.
+                topics[described.name] = replace(known, partitions={}, error=error)
             else:
                 topics[described.name] = replace(known, error=error)
         return Cluster(nodes, topics, response.cluster_id or self.cluster_id, response.controller_id)
@@ -116,24 +145,38 @@ _TOPIC_GONE = frozenset(
 
 
 def _topic_info(described: MetadataResponseTopic, known: TopicInfo | None) -> TopicInfo:
-    same = known is not None and known.topic_id == described.topic_id
-    partitions: dict[int, PartitionInfo] = {}
-    for p in sorted(described.partitions, key=lambda p: p.partition_index):
-        info = _partition_info(p)
-        old = known.partitions.get(info.partition) if known is not None and same else None
-        if old is not None and 0 <= info.leader_epoch < old.leader_epoch:
-            info = old
-        partitions[info.partition] = info
     assert described.name is not None
-    return TopicInfo(
+    partitions = {p.partition_index: _partition_info(p) for p in described.partitions}
+    info = TopicInfo(
         name=described.name,
         topic_id=described.topic_id,
-        partitions=partitions,
+        partitions=dict(sorted(partitions.items())),
         internal=described.is_internal,
         initial_partition_count=described.initial_partition_count,
         undeleted_partition_count=described.undeleted_partition_count,
         layout_version=described.layout_version,
+        ordered_delivery=described.ordered_delivery == 1,
+        incarnation=partitions[0].incarnation if 0 in partitions else -1,
     )
+    if known is None:
+        return info
+    newer, older = (known, info) if info.is_older_than(known) else (info, known)
+    if not _same_topic(newer, older):
+        return newer
+    return replace(newer, partitions={p: _newer(part, older.partitions.get(p)) for p, part in newer.partitions.items()})
+
+
+def _same_topic(a: TopicInfo, b: TopicInfo) -> bool:
+    if a.incarnation >= 0 and b.incarnation >= 0:
+        return a.incarnation == b.incarnation
+    return a.topic_id == b.topic_id
+
+
+def _newer(part: PartitionInfo, other: PartitionInfo | None) -> PartitionInfo:
+    """Which of two descriptions of a partition to believe; ``part`` unless the other has a higher leader epoch."""
+    if other is None or other.incarnation != part.incarnation or not 0 <= part.leader_epoch < other.leader_epoch:
+        return part
+    return other
 
 
 def _partition_info(p: MetadataResponsePartition) -> PartitionInfo:
@@ -145,4 +188,5 @@ def _partition_info(p: MetadataResponsePartition) -> PartitionInfo:
         isr=tuple(p.isr_nodes),
         offline_replicas=tuple(p.offline_replicas),
         error=ErrorCode.of(p.error_code),
+        incarnation=p.incarnation,
     )

@@ -21,6 +21,10 @@ class Signal:
         if self._event is not None:
             self._event.set()
 
+    def clear(self) -> None:
+        """Forget what was set and not seen."""
+        self._pending = False
+
     async def wait(self, timeout_s: float | None = None) -> bool:
         """Wait until ``set`` was called since the last wait returned; False when ``timeout_s`` passed first.
 

@@ -218,10 +218,13 @@ def test_keys_follow_the_layout() -> None:
     plain = Cluster().merge(response, {"t"}).topics["t"]
     response.topics[0].initial_partition_count = 4
     response.topics[0].undeleted_partition_count = 6
+    unordered = Cluster().merge(response, {"t"}).topics["t"]
+    response.topics[0].ordered_delivery = 1
     resized = Cluster().merge(response, {"t"}).topics["t"]
     for number in range(200):
         key = b"%d" % number
         assert partitioner.for_key(plain, key) == positive_hash(key) % 6
+        assert partitioner.for_key(unordered, key) == positive_hash(key) % 6, "enable.ordered.delivery=false"
         assert partitioner.for_key(resized, key) == place(positive_hash(key), 4, 6)
 
 

@@ -1,0 +1,112 @@
+"""Metadata that goes backwards: brokers that lag must not take a client back to a layout it has left."""
+
+from __future__ import annotations
+
+import uuid
+
+import pytest
+
+from client.cluster import Cluster, TopicInfo
+from client.errors import ErrorCode
+from protocol.generated.metadata import (
+    MetadataResponse,
+    MetadataResponseBroker,
+    MetadataResponsePartition,
+    MetadataResponseTopic,
+)
+from protocol.types import TopicPartition
+
+BORN, BORN_AGAIN = 100, 900
+ID_BEFORE, ID_AFTER = uuid.UUID(int=1), uuid.UUID(int=2)
+
+
+def described(
+    version: int,
+    undeleted: int,
+    *,
+    total: int | None = None,
+    incarnation: int = BORN,
+    topic_id: uuid.UUID = ID_BEFORE,
+    epoch: int = 0,
+    leader: int = 1,
+    error: ErrorCode = ErrorCode.NONE,
+) -> MetadataResponse:
+    partitions = [
+        MetadataResponsePartition(
+            partition_index=p,
+            leader_id=leader,
+            leader_epoch=epoch,
+            incarnation=incarnation + p if incarnation > 0 else -1,
+        )
+        for p in range(0 if error else total or undeleted)
+    ]
+    topic = MetadataResponseTopic(
+        name="t",
+        topic_id=topic_id,
+        error_code=error,
+        partitions=partitions,
+        initial_partition_count=2,
+        undeleted_partition_count=undeleted,
+        layout_version=version,
+        ordered_delivery=1,
+    )
+    return MetadataResponse(
+        brokers=[MetadataResponseBroker(node_id=n, host="h", port=n) for n in (1, 2)], topics=[topic]
+    )
+
+
+def seen(*responses: MetadataResponse) -> TopicInfo:
+    cluster = Cluster()
+    for response in responses:
+        cluster = cluster.merge(response, {"t"})
+    return cluster.topics["t"]
+
+
+def test_an_older_layout_is_not_gone_back_to() -> None:
+    info = seen(described(1, 4), described(0, 2))
+    assert (info.layout_version, info.layout, list(info.partitions)) == (1, (2, 4), [0, 1, 2, 3])
+
+
+def test_counts_come_back_and_versions_do_not() -> None:
+    """Hole 10: 2 -> 4 -> 2 has the first count again, under another version."""
+    info = seen(described(0, 2), described(1, 4), described(2, 2, total=4), described(0, 2))
+    assert (info.layout_version, len(info.partitions)) == (2, 4)
+
+
+def test_a_topic_created_again_starts_from_its_own_layout() -> None:
+    """Hole 20: the incarnation of partition 0 tells it from the one before, whichever answer comes last."""
+    again = described(0, 2, incarnation=BORN_AGAIN, topic_id=ID_AFTER)
+    assert seen(described(3, 6), again).layout_version == 0
+    assert seen(described(3, 6), again, described(3, 6)).incarnation == BORN_AGAIN
+
+
+def test_a_topic_id_that_changes_with_removal_does_not_excuse_an_older_layout() -> None:
+    removed = described(2, 2, topic_id=ID_AFTER)
+    assert seen(removed, described(1, 4)).layout_version == 2
+    assert len(seen(described(2, 2, total=4), removed, described(2, 2, total=4)).partitions) == 2, "removed for good"
+
+
+def test_a_broker_that_does_not_know_the_topic_does_not_make_its_layout_forgotten() -> None:
+    unknown = described(-1, -1, error=ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
+    assert not seen(described(1, 4), unknown).partitions
+    assert not seen(described(1, 4), unknown, described(0, 2)).partitions, "no metadata is better than that"
+    assert len(seen(described(1, 4), unknown, described(0, 2), described(1, 4)).partitions) == 4
+
+
+@pytest.mark.parametrize(("version", "undeleted"), [(0, 2), (1, 4)])
+def test_a_newer_leader_is_believed_whatever_the_layout_beside_it(version: int, undeleted: int) -> None:
+    cluster = Cluster().merge(described(1, 4, epoch=5), {"t"})
+    cluster = cluster.merge(described(version, undeleted, epoch=6, leader=2), {"t"})
+    assert cluster.leader(TopicPartition("t", 1)) == 2
+    cluster = cluster.merge(described(1, 4, epoch=5), {"t"})
+    assert cluster.leader(TopicPartition("t", 1)) == 2
+
+
+def test_a_plain_kafka_broker_sends_no_layout() -> None:
+    def plain(count: int, topic_id: uuid.UUID) -> MetadataResponse:
+        response = described(-1, -1, total=count, incarnation=-1, topic_id=topic_id)
+        response.topics[0].initial_partition_count = -1
+        return response
+
+    assert seen(plain(3, ID_BEFORE), plain(6, ID_BEFORE)).layout == (6, 6)
+    assert seen(plain(6, ID_BEFORE), plain(3, ID_AFTER)).layout == (3, 3)
