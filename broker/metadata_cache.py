@@ -45,6 +45,14 @@ class TopicInfo:
     undeleted_partition_count: int = -1
     layout_version: int = -1
 
+    def remove(self, index: int, incarnation: int) -> int:
+        """Drop a partition, unless it was created anew since; returns the incarnation that is gone, -1 if unknown."""
+        known = self.partitions.get(index)
+        if known is not None and 0 <= incarnation < known.incarnation:
+            return incarnation
+        self.partitions.pop(index, None)
+        return incarnation if known is None else known.incarnation
+
     @property
     def was_resized(self) -> bool:
         """Whether anything but Kafka's own rule ever decided where a key goes (KIP-253)."""
@@ -95,8 +103,8 @@ class MetadataCache:
         broker = self.brokers.get(broker_id)
         return None if broker is None else broker.endpoints.get(listener)
 
-    def update(self, request: UpdateMetadataRequest) -> list[TopicPartition]:
-        """Take over an UpdateMetadata request. Returns the partitions that left the cluster."""
+    def update(self, request: UpdateMetadataRequest) -> dict[TopicPartition, int]:
+        """Take over an UpdateMetadata request. Returns the partitions that left the cluster, by their incarnation."""
         self.brokers = {
             broker.id: BrokerInfo(
                 broker.id,
@@ -105,12 +113,12 @@ class MetadataCache:
             )
             for broker in sorted(request.live_brokers, key=lambda live: live.id)
         }
-        removed: list[TopicPartition] = []
+        removed: dict[TopicPartition, int] = {}
         for state in request.topic_states:
             self._update_topic(state, removed)
         return removed
 
-    def _update_topic(self, state: UpdateMetadataTopicState, removed: list[TopicPartition]) -> None:
+    def _update_topic(self, state: UpdateMetadataTopicState, removed: dict[TopicPartition, int]) -> None:
         name = state.topic_name
         topic = self.topics.get(name)
         if topic is not None and topic.topic_id != state.topic_id and ZERO_UUID not in (topic.topic_id, state.topic_id):
@@ -126,8 +134,7 @@ class MetadataCache:
         for partition in state.partition_states:
             index = partition.partition_index
             if partition.leader == LEADER_DURING_DELETE:
-                topic.partitions.pop(index, None)
-                removed.append(TopicPartition(name, index))
+                removed[TopicPartition(name, index)] = topic.remove(index, partition.incarnation)
             else:
                 topic.partitions[index] = PartitionInfo(
                     partition.leader,

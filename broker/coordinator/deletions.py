@@ -1,16 +1,34 @@
 """Partitions that left the cluster a short while ago, for coordinators that find offsets of them later.
 
-Each coordinator tombstones the offsets of a deleted topic when it hears of the deletion. The one that coordinated a
+Each coordinator tombstones the offsets of a deleted partition when it hears of the deletion. The one that coordinated a
 group then may die before its tombstones are written; its successor, which may have heard of the deletion before it
-began to coordinate, does it again. Else a topic created anew under the name would start at its predecessor's offsets.
+began to coordinate, does it again. Else a partition created anew would start at its predecessor's offsets.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Mapping
+from typing import NamedTuple
 
+from broker.coordinator.durable import NO_INCARNATION
 from broker.coordinator.offsets_log import Topics
 from protocol.types import TopicPartition
+
+
+class Deletion(NamedTuple):
+    """A partition's end: the incarnation that was deleted, -1 when that is not known."""
+
+    incarnation: int = NO_INCARNATION
+    is_created_anew: bool = False
+
+    def covers(self, incarnation: int) -> bool:
+        """Whether an offset committed for ``incarnation`` (-1: not known) is nobody's.
+
+        Once the partition was created anew, an offset without an incarnation may be of the new one.
+        """
+        if self.incarnation == NO_INCARNATION:
+            return not self.is_created_anew
+        return incarnation <= self.incarnation and (incarnation != NO_INCARNATION or not self.is_created_anew)
 
 
 class RecentDeletions:
@@ -19,20 +37,23 @@ class RecentDeletions:
     __slots__ = ("_old", "_young")
 
     def __init__(self) -> None:
-        self._young: dict[TopicPartition, None] = {}
-        self._old: dict[TopicPartition, None] = {}
+        self._young: dict[TopicPartition, int] = {}
+        self._old: dict[TopicPartition, int] = {}
 
     def __len__(self) -> int:
         return len(self._young) + len(self._old)
 
-    def add(self, partitions: Iterable[TopicPartition]) -> None:
-        """These partitions were deleted just now."""
-        self._young.update(dict.fromkeys(partitions))
+    def add(self, partitions: Mapping[TopicPartition, int]) -> None:
+        """These partitions, by the incarnation they had, were deleted just now."""
+        self._young.update(partitions)
 
     def age(self) -> None:
         """Another interval is over."""
         self._old, self._young = self._young, {}
 
-    def still_gone(self, topics: Topics) -> dict[TopicPartition, None]:
-        """Those that were not created anew: their offsets are nobody's."""
-        return {tp: None for tp in [*self._old, *self._young] if not topics.contains(tp.topic, tp.partition)}
+    def as_of(self, topics: Topics) -> dict[TopicPartition, Deletion]:
+        """What was deleted, as it looks now."""
+        return {
+            tp: Deletion(incarnation, topics.contains(tp.topic, tp.partition))
+            for tp, incarnation in {**self._old, **self._young}.items()
+        }

@@ -5,9 +5,10 @@ A group that is empty and has no offsets left is removed with them.
 
 from __future__ import annotations
 
-from collections.abc import Container
+from collections.abc import Mapping
 from dataclasses import dataclass
 
+from broker.coordinator.deletions import Deletion
 from broker.coordinator.durable import NO_TIMESTAMP, CoordinatorRecord, GroupRecord, OffsetAndMetadata, OffsetRecord
 from broker.coordinator.group import Group
 from broker.coordinator.group_state import GroupState
@@ -31,12 +32,16 @@ def expire_offsets(turn: Turn, group: Group) -> None:
     _remove(turn, group, expired)
 
 
-def remove_partitions(turn: Turn, group: Group, deleted: Container[TopicPartition]) -> None:
-    """Tombstone the group's offsets for deleted partitions; a commit on its way is followed by its tombstone."""
+def remove_partitions(turn: Turn, group: Group, deleted: Mapping[TopicPartition, Deletion]) -> None:
+    """Tombstone the group's offsets for deleted partitions; a commit on its way is followed by its tombstone.
+
+    What was committed for a later incarnation than the deleted one stays (hole 20).
+    """
     if group.state is GroupState.DEAD:
         return
-    known = {**turn.shard.durable.offsets_of(group.group_id), **group.pending_commits}
-    gone = [tp for tp in known if tp in deleted]
+    last = {tp: committed.incarnation for tp, committed in turn.shard.durable.offsets_of(group.group_id).items()}
+    last.update({tp: incarnations[-1] for tp, incarnations in group.pending_commits.items()})
+    gone = [tp for tp, incarnation in last.items() if tp in deleted and deleted[tp].covers(incarnation)]
     if gone:
         _remove(turn, group, gone)
 

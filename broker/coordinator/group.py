@@ -81,8 +81,8 @@ class Group:
     sync_deadline_ms: int | None = None
     assignment_in_flight: bool = False
     """The leader's assignment of this generation is on its way to the log."""
-    pending_commits: dict[TopicPartition, int] = field(default_factory=dict)
-    """Offset commits on their way to the log, counted by partition."""
+    pending_commits: dict[TopicPartition, list[int]] = field(default_factory=dict)
+    """Offset commits on their way to the log: the incarnation each is for, oldest first, by partition."""
     positions: GroupPositions = field(default_factory=GroupPositions)
     wake_ms: int | None = None
     """When the group wants to be looked at; never later than its earliest deadline, possibly earlier."""
@@ -263,12 +263,12 @@ class Group:
 
     # ------------------------------------------------------------ offset commits in flight
 
-    def commit_started(self, partition: TopicPartition) -> None:
-        self.pending_commits[partition] = self.pending_commits.get(partition, 0) + 1
+    def commit_started(self, partition: TopicPartition, incarnation: int) -> None:
+        self.pending_commits.setdefault(partition, []).append(incarnation)
 
     def commit_ended(self, partition: TopicPartition) -> None:
-        left = self.pending_commits[partition] - 1
-        if left:
-            self.pending_commits[partition] = left
-        else:
+        """The oldest one: fates are taken in the order of the writes."""
+        pending = self.pending_commits[partition]
+        del pending[0]
+        if not pending:
             del self.pending_commits[partition]

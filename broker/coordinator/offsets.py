@@ -1,7 +1,9 @@
 """OffsetCommit 2-8, OffsetFetch 1-8, OffsetDelete 0.
 
 OffsetCommit v2-4 carry a retention of their own, v6 leader epochs, v7 ``group.instance.id``, v8 KIP-253's incarnation
-in tag 10256. OffsetFetch v2 null topics for all and an error on top, v7 ``require_stable``, v8 many groups at once.
+in tag 10256. OffsetFetch v2 null topics for all and an error on top, v6 incarnations, v7 ``require_stable``, v8 many
+groups at once. An offset committed without an incarnation is of the one that the broker knows; one of an earlier
+incarnation says nothing of the partition there is now and is neither stored nor told (hole 20).
 Commits within transactions are another API; an offset they hold open would count as pending here.
 """
 
@@ -21,6 +23,7 @@ from broker.coordinator.durable import (
 from broker.coordinator.group import Group
 from broker.coordinator.group_state import GroupState
 from broker.coordinator.join import UNKNOWN_MEMBER_ID, check_member
+from broker.coordinator.offsets_log import IncarnationOf
 from broker.coordinator.outcome import Now, Outcome, Then, Token, is_committed
 from broker.coordinator.positions import on_committed
 from broker.coordinator.responses import offset_append_error
@@ -58,21 +61,28 @@ NO_RETENTION = -1
 # ---------------------------------------------------------------- commit
 
 
-def commit_offsets(turn: Turn, token: Token, request: OffsetCommitRequest, exists: Exists) -> None:
+def commit_offsets(
+    turn: Turn, token: Token, request: OffsetCommitRequest, exists: Exists, incarnation_of: IncarnationOf
+) -> None:
     """Write the offsets and answer once they are committed; each partition has an error of its own."""
     group, error = _committing_group(turn, request)
     if error is not ErrorCode.NONE or group is None:
         turn.out.reply(token, refuse_commit(request, error))
         return
     accepted: list[CoordinatorRecord] = []
+    partitions: list[TopicPartition] = []
     response = OffsetCommitResponse()
     for topic in request.topics:
         results = []
         for partition in topic.partitions:
-            error = _check_partition(turn, topic.name, partition, exists)
+            tp = TopicPartition(topic.name, partition.partition_index)
+            known = _newest_incarnation(turn.shard, group, tp, incarnation_of)
+            error = _check_partition(turn, topic.name, partition, exists, known)
             if error is ErrorCode.NONE:
-                tp = TopicPartition(topic.name, partition.partition_index)
-                accepted.append(OffsetRecord(group.group_id, tp, _committed(turn, request, partition)))
+                committed = _committed(turn, request, partition, known)
+                accepted.append(OffsetRecord(group.group_id, tp, committed))
+                partitions.append(tp)
+                group.commit_started(tp, committed.incarnation)
             result = OffsetCommitResponsePartition(partition_index=partition.partition_index, error_code=error)
             results.append(result)
         response.topics.append(OffsetCommitResponseTopic(name=topic.name, partitions=results))
@@ -80,9 +90,6 @@ def commit_offsets(turn: Turn, token: Token, request: OffsetCommitRequest, exist
         turn.out.reply(token, response)
         return
     turn.shard.groups[group.group_id] = group
-    partitions = [record.partition for record in accepted if isinstance(record, OffsetRecord)]
-    for tp in partitions:
-        group.commit_started(tp)
     turn.out.write(group.group_id, accepted, OffsetsStored(group, token, response, partitions))
 
 
@@ -126,28 +133,40 @@ def _committing_group(turn: Turn, request: OffsetCommitRequest) -> tuple[Group |
     return group, ErrorCode.NONE
 
 
-def _check_partition(turn: Turn, topic: str, partition: OffsetCommitRequestPartition, exists: Exists) -> ErrorCode:
-    if not exists(topic, partition.partition_index):
+def _newest_incarnation(shard: Shard, group: Group, tp: TopicPartition, incarnation_of: IncarnationOf) -> int:
+    """The latest there is: the broker's metadata may lag behind a commit for it."""
+    committed = shard.durable.offsets_of(group.group_id).get(tp)
+    stored = NO_INCARNATION if committed is None else committed.incarnation
+    return max(incarnation_of(tp.topic, tp.partition), stored, *group.pending_commits.get(tp, ()))
+
+
+def _check_partition(
+    turn: Turn, topic: str, partition: OffsetCommitRequestPartition, exists: Exists, known_incarnation: int
+) -> ErrorCode:
+    if not exists(topic, partition.partition_index) or NO_INCARNATION < partition.incarnation < known_incarnation:
         return ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
     if len(partition.committed_metadata or "") > turn.config.offset_metadata_max_bytes:
         return ErrorCode.OFFSET_METADATA_TOO_LARGE
     return ErrorCode.NONE
 
 
-def _committed(turn: Turn, request: OffsetCommitRequest, partition: OffsetCommitRequestPartition) -> OffsetAndMetadata:
-    """What will be stored. The record version that has an expiry has no leader epoch, and none before 4 an incarnation.
+def _committed(
+    turn: Turn, request: OffsetCommitRequest, partition: OffsetCommitRequestPartition, known_incarnation: int
+) -> OffsetAndMetadata:
+    """What will be stored. The record version that has an expiry has no leader epoch and no incarnation.
 
     What the written version cannot hold is left out here, so that what is held equals what a successor loads.
     """
     now_ms, retention_ms = turn.now.wall_ms, request.retention_time_ms
     expires = None if retention_ms == NO_RETENTION else now_ms + retention_ms
+    incarnation = max(partition.incarnation, known_incarnation) if expires is None else NO_INCARNATION
     return OffsetAndMetadata(
         offset=partition.committed_offset,
         leader_epoch=partition.committed_leader_epoch if expires is None else NO_LEADER_EPOCH,
         metadata=partition.committed_metadata or "",
         commit_timestamp_ms=now_ms,
         expire_timestamp_ms=expires,
-        incarnation=NO_INCARNATION,
+        incarnation=incarnation,
     )
 
 
@@ -204,10 +223,16 @@ class CommitEnded:
 
 
 def fetch_offsets(
-    shard: Shard, group_id: str, topics: list[OffsetFetchRequestTopics] | None, *, require_stable: bool
+    shard: Shard,
+    group_id: str,
+    topics: list[OffsetFetchRequestTopics] | None,
+    incarnation_of: IncarnationOf,
+    *,
+    require_stable: bool,
 ) -> OffsetFetchResponseGroup:
     """Committed offsets of a group, all of them for ``topics`` None; -1 where there is none.
 
+    An offset of an earlier incarnation than the broker knows is none: a stock client would take it for the partition's.
     ``require_stable`` refuses a partition with a commit on its way (KIP-447): UNSTABLE_OFFSET_COMMIT.
     """
     committed = shard.durable.offsets_of(group_id)
@@ -216,7 +241,8 @@ def fetch_offsets(
     if topics is None:
         of_topic: dict[str, list[int]] = {}
         for tp in sorted(committed):
-            of_topic.setdefault(tp.topic, []).append(tp.partition)
+            if _is_current(tp, committed[tp], incarnation_of):
+                of_topic.setdefault(tp.topic, []).append(tp.partition)
         wanted = list(of_topic.items())
     else:
         wanted = [(topic.name, topic.partition_indexes) for topic in topics]
@@ -228,9 +254,16 @@ def fetch_offsets(
             if tp in pending:
                 partitions.append(_no_offset(index, ErrorCode.UNSTABLE_OFFSET_COMMIT))
             else:
-                partitions.append(_fetched(index, committed.get(tp)))
+                found = committed.get(tp)
+                is_current = found is not None and _is_current(tp, found, incarnation_of)
+                partitions.append(_fetched(index, found if is_current else None))
         result.topics.append(OffsetFetchResponseTopics(name=name, partitions=partitions))
     return result
+
+
+def _is_current(tp: TopicPartition, committed: OffsetAndMetadata, incarnation_of: IncarnationOf) -> bool:
+    """Also when the incarnation is not known, or is one the broker has not heard of yet."""
+    return not NO_INCARNATION < committed.incarnation < incarnation_of(tp.topic, tp.partition)
 
 
 def _no_offset(index: int, error: ErrorCode = ErrorCode.NONE) -> OffsetFetchResponsePartitions:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Iterable, Sequence
+from collections.abc import AsyncIterator, Callable, Iterable, Sequence
 from typing import Protocol, TypeAlias
 
 from broker.deferred import Deferred
@@ -12,6 +12,9 @@ OFFSETS_TOPIC = "__consumer_offsets"
 
 KeyValue: TypeAlias = tuple[bytes, bytes | None]
 """A record of the offsets topic: key and value; a None value is a tombstone."""
+
+IncarnationOf: TypeAlias = Callable[[str, int], int]
+"""``Topics.incarnation``."""
 
 
 class OffsetsLog(Protocol):

@@ -8,13 +8,11 @@ answered at once and changes nothing.
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import TypeAlias
-
 from broker.coordinator.durable import NO_INCARNATION
 from broker.coordinator.group import Group
 from broker.coordinator.group_state import GroupState
 from broker.coordinator.join import UNKNOWN_MEMBER_ID, check_member
+from broker.coordinator.offsets_log import IncarnationOf
 from broker.coordinator.outcome import Token
 from broker.coordinator.positions import (
     UNKNOWN_POSITION,
@@ -33,9 +31,6 @@ from protocol.generated.consumer_group_position import (
     ConsumerGroupPositionResponsePartition,
 )
 from protocol.types import TopicPartition
-
-IncarnationOf: TypeAlias = Callable[[str, int], int]
-"""The incarnation of a partition (topic, index) in the broker's metadata, -1 when it is not known."""
 
 NO_GENERATION = -1
 

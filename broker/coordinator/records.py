@@ -1,9 +1,10 @@
 """Bytes of ``__consumer_offsets`` records, Kafka's formats.
 
 Writers use the highest non-flexible value versions, so that a coordinator from before KIP-915 can read them: offset
-value 3 (1 when the commit carries its own expiry, which no later version has) and group value 3. Readers follow
-KIP-915: they take the flexible version, read a higher one as the highest known, ignore unknown tagged fields, and hand
-unknown key types back as ``UnknownRecord``.
+value 3 (1 when the commit carries its own expiry, which no later version has) and group value 3. An offset that knows
+its partition's incarnation takes offset value 4, where that travels in tag 10256. Readers follow KIP-915: they take the
+flexible version, read a higher one as the highest known, ignore unknown tagged fields, and hand unknown key types back
+as ``UnknownRecord``.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from broker.coordinator.durable import (
+    NO_INCARNATION,
     CoordinatorRecord,
     GroupRecord,
     OffsetAndMetadata,
@@ -33,6 +35,7 @@ OFFSET_KEY_VERSION = 1
 GROUP_KEY_VERSION = 2
 OFFSET_VALUE_VERSION = 3
 OFFSET_VALUE_VERSION_WITH_EXPIRY = 1
+OFFSET_VALUE_VERSION_WITH_INCARNATION = 4
 GROUP_VALUE_VERSION = 3
 _UNSET = -1
 
@@ -65,7 +68,10 @@ def _encode_offset(committed: OffsetAndMetadata | None) -> bytes | None:
         expire_timestamp=_UNSET if expires is None else expires,
         incarnation=committed.incarnation,
     )
-    return encode_versioned(value, OFFSET_VALUE_VERSION if expires is None else OFFSET_VALUE_VERSION_WITH_EXPIRY)
+    if expires is not None:
+        return encode_versioned(value, OFFSET_VALUE_VERSION_WITH_EXPIRY)
+    has_incarnation = committed.incarnation != NO_INCARNATION
+    return encode_versioned(value, OFFSET_VALUE_VERSION_WITH_INCARNATION if has_incarnation else OFFSET_VALUE_VERSION)
 
 
 def _encode_generation(generation: StableGeneration | None) -> bytes | None:

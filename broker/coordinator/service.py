@@ -9,14 +9,14 @@ from __future__ import annotations
 
 import random
 import uuid
-from collections.abc import Callable, Container, Hashable, Iterable
+from collections.abc import Callable, Hashable, Mapping
 from typing import TypeVar
 
 import trio
 
 from broker.coordinator import admin, expiry, fetch_response, join, membership, offsets, position_poll, sync
 from broker.coordinator.config import GroupConfig
-from broker.coordinator.deletions import RecentDeletions
+from broker.coordinator.deletions import Deletion, RecentDeletions
 from broker.coordinator.group import Group
 from broker.coordinator.leadership import Leadership
 from broker.coordinator.loaded import LoadedPartition
@@ -93,10 +93,10 @@ class GroupCoordinator:
         """This broker follows, or lost the replica (``leader_epoch`` None): drop the partition's groups."""
         self._leadership.on_not_leader(partition, leader_epoch)
 
-    def on_partitions_deleted(self, partitions: Iterable[TopicPartition]) -> None:
-        """Partitions left the cluster: tombstone the offsets committed for them."""
-        deleted = dict.fromkeys(partitions)
-        self._deletions.add(deleted)
+    def on_partitions_deleted(self, partitions: Mapping[TopicPartition, int]) -> None:
+        """Partitions, by the incarnation they had (-1: not known), left the cluster: tombstone their offsets."""
+        self._deletions.add(partitions)
+        deleted = {tp: Deletion(incarnation) for tp, incarnation in partitions.items()}
         for loaded in list(self._leadership.loaded.values()):
             _remove_partitions(loaded, deleted)
 
@@ -114,9 +114,9 @@ class GroupCoordinator:
 
     def _remove_deleted(self, loaded: LoadedPartition) -> None:
         """Tombstone what is committed for partitions deleted a short while ago: that may have been missed, or lost."""
-        gone = self._deletions.still_gone(self._topics)
-        if gone:
-            _remove_partitions(loaded, gone)
+        deleted = self._deletions.as_of(self._topics)
+        if deleted:
+            _remove_partitions(loaded, deleted)
 
     async def _expire_offsets(self) -> None:
         while True:
@@ -214,7 +214,7 @@ class GroupCoordinator:
             token.fill(offsets.refuse_commit(request, found))
             return token
         turn = found.turn()
-        offsets.commit_offsets(turn, token, request, self._topics.contains)
+        offsets.commit_offsets(turn, token, request, self._topics.contains, self._topics.incarnation)
         found.carry_out(turn, request.group_id)
         return token
 
@@ -236,11 +236,12 @@ class GroupCoordinator:
         if isinstance(found, ErrorCode):
             token.fill(OffsetFetchResponseGroup(group_id=group_id, error_code=found))
             return token
-        shard = found.shard
+        shard, incarnation_of = found.shard, self._topics.incarnation
 
         def answer(error: ErrorCode) -> None:
             if error is ErrorCode.NONE:
-                token.fill(offsets.fetch_offsets(shard, group_id, topics, require_stable=require_stable))
+                fetched = offsets.fetch_offsets(shard, group_id, topics, incarnation_of, require_stable=require_stable)
+                token.fill(fetched)
             else:
                 token.fill(OffsetFetchResponseGroup(group_id=group_id, error_code=error))
 
@@ -316,7 +317,7 @@ def _visit(loaded: LoadedPartition, group_id: str, decide: Callable[[Turn, Group
     loaded.carry_out(turn, group_id)
 
 
-def _remove_partitions(loaded: LoadedPartition, deleted: Container[TopicPartition]) -> None:
+def _remove_partitions(loaded: LoadedPartition, deleted: Mapping[TopicPartition, Deletion]) -> None:
     for group_id in list(loaded.shard.groups):
         _visit(loaded, group_id, lambda turn, group: expiry.remove_partitions(turn, group, deleted))
 

@@ -89,7 +89,8 @@ def _update_metadata(ctx: RequestContext, request: UpdateMetadataRequest) -> Upd
         return UpdateMetadataResponse(error_code=code)
     removed = ctx.node.metadata.update(request)
     if removed:
-        ctx.node.groups.on_partitions_deleted(key for key in removed if key.topic != OFFSETS_TOPIC)
+        gone = {key: incarnation for key, incarnation in removed.items() if key.topic != OFFSETS_TOPIC}
+        ctx.node.groups.on_partitions_deleted(gone)
     ctx.node.replicas.brokers_changed()
     ctx.node.metadata_was_updated()
     return UpdateMetadataResponse()

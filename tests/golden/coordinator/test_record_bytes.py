@@ -93,8 +93,15 @@ def test_kip_915_the_flexible_versions_are_read() -> None:
     assert decode(GROUP_KEY, GOLDEN["group_value", 4]) == GroupRecord("group-1", GENERATION)
 
 
-def test_kip_915_writers_stay_below_the_flexible_versions() -> None:
-    _, offset = encode(offset_record(replace(OFFSET, incarnation=9)))
+def test_hole_20_an_offset_with_an_incarnation_is_written_as_version_4_with_tag_10256() -> None:
+    key, value = encode(offset_record(replace(OFFSET, incarnation=9)))
+    untagged = GOLDEN["offset_value", 4]
+    assert value == untagged[:-1] + b"\x01" + b"\x90\x50\x08" + (9).to_bytes(8, "big")
+    assert decode(key, value) == offset_record(replace(OFFSET, incarnation=9))
+
+
+def test_kip_915_writers_stay_below_the_flexible_versions_otherwise() -> None:
+    _, offset = encode(offset_record(OFFSET))
     _, group = encode(GroupRecord("group-1", GENERATION))
     assert offset is not None and group is not None
     assert (offset[:2], group[:2]) == (b"\x00\x03", b"\x00\x03")

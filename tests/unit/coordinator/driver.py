@@ -12,6 +12,7 @@ from typing import Any
 
 from broker.coordinator import admin, expiry, join, membership, offsets, position_poll, sync
 from broker.coordinator.config import GroupConfig
+from broker.coordinator.deletions import Deletion
 from broker.coordinator.durable import CoordinatorRecord, DurableState
 from broker.coordinator.outcome import Now, Outcome, Write, is_committed
 from broker.coordinator.records import UnknownRecord, decode, encode
@@ -37,6 +38,7 @@ from protocol.generated.offset_delete import (
     OffsetDeleteRequestPartition,
     OffsetDeleteRequestTopic,
 )
+from protocol.generated.offset_fetch import OffsetFetchRequestTopics
 from protocol.generated.sync_group import SyncGroupRequest, SyncGroupRequestAssignment
 from protocol.primitives import encode_versioned
 from protocol.types import TopicPartition
@@ -263,6 +265,7 @@ class Driver:
         retention_ms: int = -1,
         leader_epoch: int = -1,
         instance: str | None = None,
+        incarnation: int = -1,
     ) -> str:
         token = self._token(token)
         topics: dict[str, list[OffsetCommitRequestPartition]] = {}
@@ -273,6 +276,7 @@ class Driver:
                     committed_offset=offset,
                     committed_metadata=metadata,
                     committed_leader_epoch=leader_epoch,
+                    incarnation=incarnation,
                 )
             )
         request = OffsetCommitRequest(
@@ -284,7 +288,7 @@ class Driver:
             topics=[OffsetCommitRequestTopic(name=name, partitions=parts) for name, parts in topics.items()],
         )
         turn = self.turn()
-        offsets.commit_offsets(turn, token, request, self.exists)
+        offsets.commit_offsets(turn, token, request, self.exists, self.incarnation_of)
         self.perform(turn.out)
         return token
 
@@ -357,10 +361,10 @@ class Driver:
             expiry.expire_offsets(turn, group)
             self.perform(turn.out)
 
-    def remove_partitions(self, *partitions: tuple[str, int]) -> None:
+    def remove_partitions(self, *partitions: tuple[str, int], deletion: Deletion = Deletion()) -> None:  # noqa: B008
         for group in list(self.shard.groups.values()):
             turn = self.turn()
-            expiry.remove_partitions(turn, group, [TopicPartition(*tp) for tp in partitions])
+            expiry.remove_partitions(turn, group, {TopicPartition(*tp): deletion for tp in partitions})
             self.perform(turn.out)
 
     # ------------------------------------------------------------ shortcuts
@@ -388,6 +392,16 @@ class Driver:
             for topic in self.replies[token].topics
             for found in topic.partitions
         }
+
+    def fetched(self, group: str = GROUP, *, require_stable: bool = False) -> Any:
+        """All committed offsets of a group."""
+        return offsets.fetch_offsets(self.shard, group, None, self.incarnation_of, require_stable=require_stable)
+
+    def fetched_one(self, partition: tuple[str, int], group: str = GROUP) -> int:
+        """The committed offset of a partition as OffsetFetch tells it."""
+        topics = [OffsetFetchRequestTopics(name=partition[0], partition_indexes=[partition[1]])]
+        (topic,) = offsets.fetch_offsets(self.shard, group, topics, self.incarnation_of, require_stable=False).topics
+        return topic.partitions[0].committed_offset
 
     def state(self, group: str = GROUP) -> str:
         return admin.describe_group(self.shard, group).group_state

@@ -575,7 +575,7 @@ async def test_a_deletion_heard_before_leading_is_carried_out_after_loading(
     """The coordinator that should have done it may have died before."""
     running.log.records[0] = [offset_record(1)]
     running.topics.missing.add("t")
-    running.coordinator.on_partitions_deleted([TopicPartition("t", 0)])
+    running.coordinator.on_partitions_deleted({TopicPartition("t", 0): -1})
     await running.loaded()
     assert fetched(running) == (-1, 0)
     assert running.log.records[0][-1] == encode(OffsetRecord(GROUP, TopicPartition("t", 0), None))
@@ -588,7 +588,7 @@ async def test_a_deletion_heard_during_a_load_that_is_given_up_is_not_forgotten(
     gate = running.log.gate = trio.Event()
     await running.loaded(0, 1)
     running.topics.missing.add("t")
-    running.coordinator.on_partitions_deleted([TopicPartition("t", 0)])
+    running.coordinator.on_partitions_deleted({TopicPartition("t", 0): -1})
     gate.set()
     await running.loaded(0, 5)
     assert fetched(running) == (-1, 0)
@@ -599,7 +599,7 @@ async def test_a_deletion_whose_tombstone_was_lost_is_tried_again(running: Runni
     commit(running, 1)
     running.log.hold = True
     running.topics.missing.add("t")
-    running.coordinator.on_partitions_deleted([TopicPartition("t", 0)])
+    running.coordinator.on_partitions_deleted({TopicPartition("t", 0): -1})
     running.log.settle(ErrorCode.NOT_ENOUGH_REPLICAS)
     assert fetched(running) == (1, 0)
     running.log.hold = False
@@ -609,14 +609,14 @@ async def test_a_deletion_whose_tombstone_was_lost_is_tried_again(running: Runni
 
 async def test_offsets_of_a_topic_created_anew_are_left_alone(running: Running, autojump_clock: MockClock) -> None:
     running.log.records[0] = [offset_record(1)]
-    running.coordinator.on_partitions_deleted([TopicPartition("t", 0)])
+    running.coordinator.on_partitions_deleted({TopicPartition("t", 0): -1})
     await running.loaded()
     assert fetched(running) == (1, 0)
 
 
 async def test_deletions_are_remembered_for_two_checks_at_most(running: Running, autojump_clock: MockClock) -> None:
     deletions: Any = running.coordinator._deletions
-    running.coordinator.on_partitions_deleted([TopicPartition("t", 0)])
+    running.coordinator.on_partitions_deleted({TopicPartition("t", 0): -1})
     await pass_time(601)
     assert len(deletions) == 1
     await pass_time(601)

@@ -5,7 +5,6 @@ from __future__ import annotations
 from broker.coordinator.config import GroupConfig
 from broker.coordinator.durable import GroupRecord, OffsetRecord
 from broker.coordinator.expiry import MAX_TOMBSTONES_PER_BATCH
-from broker.coordinator.offsets import fetch_offsets
 from protocol.errors import ErrorCode
 from protocol.types import TopicPartition
 from tests.unit.coordinator.driver import GROUP, WALL_START_MS, Driver
@@ -26,7 +25,7 @@ def test_the_metadata_may_have_offset_metadata_max_bytes() -> None:
 def test_null_metadata_is_stored_as_empty() -> None:
     driver = Driver()
     driver.commit({("t", 0): 1}, metadata=None)
-    (partition,) = fetch_offsets(driver.shard, GROUP, None, require_stable=False).topics[0].partitions
+    (partition,) = driver.fetched().topics[0].partitions
     assert partition.metadata == ""
 
 
@@ -63,12 +62,12 @@ def test_a_commit_keeps_the_session_alive() -> None:
 def test_fetching_null_topics_gives_all_sorted() -> None:
     driver = Driver()
     driver.commit({("b", 1): 4, ("a", 0): 1, ("b", 0): 3}, leader_epoch=9)
-    topics = fetch_offsets(driver.shard, GROUP, None, require_stable=False).topics
+    topics = driver.fetched().topics
     found = [
         (t.name, p.partition_index, p.committed_offset, p.committed_leader_epoch) for t in topics for p in t.partitions
     ]
     assert found == [("a", 0, 1, 9), ("b", 0, 3, 9), ("b", 1, 4, 9)]
-    assert fetch_offsets(driver.shard, "nobody", None, require_stable=False).topics == []
+    assert driver.fetched("nobody").topics == []
 
 
 # ---------------------------------------------------------------- delete

@@ -1,0 +1,39 @@
+"""What UpdateMetadata with leader -2 takes out of a broker's metadata, and what it tells the group coordinator of."""
+
+from __future__ import annotations
+
+from broker.metadata_cache import LEADER_DURING_DELETE, MetadataCache
+from protocol.generated.update_metadata import (
+    UpdateMetadataPartitionState,
+    UpdateMetadataRequest,
+    UpdateMetadataTopicState,
+)
+from protocol.types import TopicPartition
+
+T0 = TopicPartition("t", 0)
+
+
+def update(cache: MetadataCache, leader: int, incarnation: int) -> dict[TopicPartition, int]:
+    states = [UpdateMetadataPartitionState(partition_index=0, leader=leader, incarnation=incarnation)]
+    topics = [UpdateMetadataTopicState(topic_name="t", partition_states=states)]
+    return cache.update(UpdateMetadataRequest(topic_states=topics))
+
+
+def test_a_removed_partition_is_told_with_the_incarnation_it_had() -> None:
+    cache = MetadataCache()
+    assert update(cache, 1, 7) == {}
+    assert cache.incarnation("t", 0) == 7
+    assert update(cache, LEADER_DURING_DELETE, -1) == {T0: 7}
+    assert not cache.contains("t", 0)
+    assert cache.incarnation("t", 0) == -1
+
+
+def test_the_removal_of_a_partition_that_was_never_heard_of_is_told() -> None:
+    assert update(MetadataCache(), LEADER_DURING_DELETE, 7) == {T0: 7}
+
+
+def test_hole_20_a_late_removal_does_not_take_the_newborn() -> None:
+    cache = MetadataCache()
+    update(cache, 1, 9)
+    assert update(cache, LEADER_DURING_DELETE, 7) == {T0: 7}
+    assert cache.incarnation("t", 0) == 9

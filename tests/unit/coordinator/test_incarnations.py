@@ -1,0 +1,158 @@
+"""Hole 20: a partition that was removed and created anew under its number is another one, for offsets too (KIP-253)."""
+
+from __future__ import annotations
+
+import pytest
+
+from broker.coordinator.deletions import Deletion
+from protocol.errors import ErrorCode
+from tests.unit.coordinator.driver import Driver
+
+T0 = ("t", 0)
+OLD, NOW, NEXT = 7, 9, 11
+
+
+def knows(incarnation: int, **options: bool) -> Driver:
+    return Driver(incarnations={T0: incarnation}, **options)
+
+
+def found(driver: Driver) -> list[tuple[int, int]]:
+    """(offset, incarnation) of what is fetched."""
+    return [(p.committed_offset, p.incarnation) for topic in driver.fetched().topics for p in topic.partitions]
+
+
+# ---------------------------------------------------------------- what is stored
+
+
+def test_hole_20_an_offset_is_stored_with_the_incarnation_it_was_committed_for() -> None:
+    driver = knows(NOW)
+    driver.commit({T0: 5}, incarnation=NOW)
+    assert found(driver) == found_after_restart(driver) == [(5, NOW)]
+
+
+def test_hole_20_an_offset_without_one_is_of_the_one_the_broker_knows() -> None:
+    driver = knows(NOW)
+    driver.commit({T0: 5})
+    assert found(driver) == found_after_restart(driver) == [(5, NOW)]
+
+
+def test_an_offset_for_a_partition_whose_incarnation_nobody_knows_has_none() -> None:
+    driver = Driver()
+    driver.commit({T0: 5})
+    assert found(driver) == found_after_restart(driver) == [(5, -1)]
+
+
+def test_an_offset_with_its_own_expiry_has_none() -> None:
+    driver = knows(NOW)
+    driver.commit({T0: 5}, retention_ms=60_000)
+    assert found(driver) == found_after_restart(driver) == [(5, -1)]
+
+
+def test_hole_20_a_member_of_an_earlier_incarnation_cannot_commit_over_a_later_one() -> None:
+    driver = knows(NOW)
+    driver.commit({T0: 5})
+    late = driver.commit({T0: 900}, incarnation=OLD)
+    assert driver.commit_error(late) == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+    assert found(driver) == [(5, NOW)]
+
+
+@pytest.mark.parametrize("settled", [True, False])
+def test_hole_20_nor_while_the_broker_has_not_heard_of_the_later_one(settled: bool) -> None:
+    driver = knows(OLD, auto_commit=settled)
+    driver.commit({T0: 5}, incarnation=NOW)
+    late = driver.commit({T0: 900}, incarnation=OLD)
+    untagged = driver.commit({T0: 6})
+    driver.settle_all()
+    assert driver.commit_error(late) == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+    assert driver.commit_error(untagged) == ErrorCode.NONE
+    assert found(driver) == [(6, NOW)]
+
+
+def found_after_restart(driver: Driver) -> list[tuple[int, int]]:
+    successor = driver.restarted()
+    successor.incarnations = driver.incarnations
+    return found(successor)
+
+
+# ---------------------------------------------------------------- what is told
+
+
+def test_hole_20_an_offset_of_an_earlier_incarnation_is_not_told() -> None:
+    """A stock client would take it for an offset of the partition there is now."""
+    driver = knows(OLD)
+    driver.commit({T0: 5, ("t", 1): 6})
+    driver.incarnations[T0] = NOW
+    assert found(driver) == [(6, -1)]
+    assert driver.fetched_one(T0) == -1
+    driver.commit({T0: 1})
+    assert driver.fetched_one(T0) == 1
+
+
+def test_an_offset_of_a_later_incarnation_is_told_by_a_broker_that_lags() -> None:
+    """-1 would send a consumer back to the start, or past records it never saw."""
+    driver = knows(OLD)
+    driver.commit({T0: 5}, incarnation=NOW)
+    assert driver.fetched_one(T0) == 5
+
+
+def test_hole_20_a_position_is_of_one_incarnation() -> None:
+    driver = knows(NOW)
+    driver.commit({T0: 5})
+    assert driver.told(driver.poll("", -1, T0)) == {T0: (5, False)}
+    assert driver.told(driver.poll("", -1, T0, incarnation=NOW)) == {T0: (5, False)}
+    for other in (OLD, NEXT):
+        assert driver.told(driver.poll("", -1, T0, incarnation=other)) == {T0: (-1, False)}
+
+
+def test_hole_20_a_report_of_an_earlier_incarnation_frees_nobody() -> None:
+    driver = knows(NOW)
+    owner, waiter = driver.stable_group("a", "b", owns={"a": [T0]})
+    driver.poll(owner, 1, reports={T0: 100}, incarnation=OLD, max_wait_ms=0)
+    waiting = driver.poll(waiter, 1, T0, incarnation=NOW)
+    assert driver.told(waiting) is None
+    driver.poll(owner, 1, reports={T0: 3}, incarnation=NOW, max_wait_ms=0)
+    assert driver.told(waiting) == {T0: (3, False)}
+    waiting = driver.poll(waiter, 1, T0, incarnation=NOW)
+    driver.poll(owner, 1, reports={T0: 100}, incarnation=OLD)
+    assert driver.told(waiting) is None
+
+
+# ---------------------------------------------------------------- what is removed
+
+
+def test_hole_20_a_removed_partition_takes_the_offsets_of_its_incarnation_and_earlier_ones() -> None:
+    driver = knows(NOW)
+    driver.commit({T0: 5})
+    driver.remove_partitions(T0, deletion=Deletion(OLD))
+    assert driver.committed(*T0) == 5, "created anew, and committed for, before the removal was heard of"
+    driver.remove_partitions(T0, deletion=Deletion(NOW))
+    assert driver.committed(*T0) is None
+
+
+def test_hole_20_a_commit_on_its_way_for_a_later_incarnation_stays() -> None:
+    driver = knows(NOW, auto_commit=False)
+    driver.commit({T0: 5})
+    driver.remove_partitions(T0, deletion=Deletion(OLD))
+    driver.settle_all()
+    assert driver.committed(*T0) == 5
+
+
+def test_a_commit_on_its_way_for_the_removed_incarnation_goes() -> None:
+    driver = knows(NOW, auto_commit=False)
+    driver.commit({T0: 5})
+    driver.remove_partitions(T0, deletion=Deletion(NOW))
+    driver.settle_all()
+    assert driver.committed(*T0) is None
+
+
+@pytest.mark.parametrize(
+    ("deletion", "covered"),
+    [
+        (Deletion(), {-1, OLD, NOW, NEXT}),  # of a controller that does not say which
+        (Deletion(NOW), {-1, OLD, NOW}),
+        (Deletion(NOW, is_created_anew=True), {OLD, NOW}),
+        (Deletion(is_created_anew=True), set()),
+    ],
+)
+def test_which_offsets_a_deletion_covers(deletion: Deletion, covered: set[int]) -> None:
+    assert {incarnation for incarnation in (-1, OLD, NOW, NEXT) if deletion.covers(incarnation)} == covered
