@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator
 from itertools import islice
 
-from tests.history import group_checks, log_checks
+from tests.history import group_checks, log_checks, promise_checks, resize_checks
 from tests.history.events import Event
 from tests.history.index import History, Violation
 
@@ -25,6 +25,13 @@ CHECKS: tuple[Callable[[History], Iterator[Violation]], ...] = (
     group_checks.polls,
     group_checks.commits,
     group_checks.owners,
+    promise_checks.promise,
+    promise_checks.callbacks,
+    promise_checks.positions,
+    resize_checks.routing,
+    resize_checks.seals,
+    resize_checks.layouts,
+    resize_checks.lives,
 )
 
 

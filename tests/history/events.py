@@ -16,7 +16,10 @@ import msgspec
 from protocol.types import TopicPartition
 
 UNKNOWN: Final = -1
-"""A generation, leader epoch or partition the recorder cannot see."""
+"""A generation, leader epoch, incarnation or partition the recorder cannot see."""
+
+ARCHIVE: Final = -2
+"""The broker of a copy of a partition's log that was made before its records were removed."""
 
 Outcome: TypeAlias = Literal["ok", "refused", "unknown"]
 """What became of a request. A timeout or a lost connection is ``unknown``: it may still have happened."""
@@ -102,6 +105,8 @@ class Polled(_Event, tag="polled"):
     value: str
     generation: int = UNKNOWN
     leader_epoch: int = UNKNOWN
+    state: str | None = None
+    """What the member's state had as the last value of this producer and key; "" for nothing, None: it keeps none."""
 
 
 class Committed(_Event, tag="committed"):
@@ -114,6 +119,7 @@ class Committed(_Event, tag="committed"):
     offset: int
     outcome: Outcome
     asked_ms: float
+    incarnation: int = UNKNOWN
 
 
 class OffsetFetched(_Event, tag="offset_fetched"):
@@ -128,6 +134,7 @@ class OffsetFetched(_Event, tag="offset_fetched"):
     offset: int
     asked_ms: float
     current: bool = True
+    incarnation: int = UNKNOWN
 
 
 class Drained(_Event, tag="drained"):
@@ -136,6 +143,7 @@ class Drained(_Event, tag="drained"):
     group: str
     tp: TopicPartition
     end_offset: int
+    incarnation: int = UNKNOWN
 
 
 # ---------------------------------------------------------------- the cluster
@@ -175,6 +183,7 @@ class Replica(_Event, tag="replica"):
     log_end_offset: int
     high_watermark: int
     in_sync: bool = True
+    incarnation: int = UNKNOWN
 
 
 class StoredBatch(_Event, tag="stored"):
@@ -193,10 +202,110 @@ class StoredBatch(_Event, tag="stored"):
     producer_id: int = UNKNOWN
     producer_epoch: int = UNKNOWN
     base_sequence: int = UNKNOWN
+    incarnation: int = UNKNOWN
 
     @property
     def next_offset(self) -> int:
         return self.base_offset + len(self.values)
+
+
+# ---------------------------------------------------------------- ordered resize (KIP-253)
+
+
+class OrderedGroup(_Event, tag="ordered_group"):
+    """The members of this group deliver every key in order across resizes: what the promise is checked for."""
+
+    group: str
+
+
+class KeysLoaded(_Event, tag="keys_loaded"):
+    """``on_partition_key_assigned`` returned: the member has the state of the keys these partitions may deliver."""
+
+    group: str
+    member: str
+    generation: int
+    partitions: list[TopicPartition]
+
+
+class KeysFlushed(_Event, tag="keys_flushed"):
+    """``on_partition_key_maybe_revoked`` returned: others can load the state of what these partitions delivered."""
+
+    group: str
+    member: str
+    generation: int
+    partitions: list[TopicPartition]
+
+
+class PositionReported(_Event, tag="position_reported"):
+    """A member sends the coordinator a position: all below is processed, flushed and, with ``commits``, committed."""
+
+    group: str
+    member: str
+    generation: int
+    tp: TopicPartition
+    position: int
+    incarnation: int = UNKNOWN
+    commits: bool = True
+
+
+class PositionTold(_Event, tag="position_told"):
+    """A coordinator tells a member the group's position on a partition."""
+
+    group: str
+    member: str
+    tp: TopicPartition
+    position: int
+    incarnation: int = UNKNOWN
+
+
+class Created(_Event, tag="created"):
+    """A partition came to be. A removed one that comes again shares its name, and nothing else, with its predecessor.
+
+    Where other events do not say which of them they mean, it is the one that was there at the time.
+    """
+
+    tp: TopicPartition
+    incarnation: int
+
+
+class Removed(_Event, tag="removed"):
+    """A partition is gone, and what its replicas held with it; an ``ARCHIVE`` replica says what that was."""
+
+    tp: TopicPartition
+    incarnation: int
+
+
+class LayoutSet(_Event, tag="layout_set"):
+    """The layout that leaders of a partition's leader epoch take records by; later epochs keep it until the next."""
+
+    tp: TopicPartition
+    incarnation: int
+    leader_epoch: int
+    initial: int
+    undeleted: int
+    layout_version: int
+
+
+class Sealed(_Event, tag="sealed"):
+    """A partition marked for deletion has an end: no data record is at this offset or above."""
+
+    tp: TopicPartition
+    incarnation: int
+    sealed_offset: int
+
+
+class LayoutAsked(_Event, tag="layout_asked"):
+    """A client named a layout in a request for a partition. ``error`` is the error's name, "" for no answer.
+
+    ``value`` is what a produce request was to write.
+    """
+
+    tp: TopicPartition
+    api: Literal["produce", "fetch"]
+    undeleted: int
+    layout_version: int
+    error: str
+    value: str = ""
 
 
 Event: TypeAlias = (
@@ -214,6 +323,16 @@ Event: TypeAlias = (
     | Fault
     | Replica
     | StoredBatch
+    | OrderedGroup
+    | KeysLoaded
+    | KeysFlushed
+    | PositionReported
+    | PositionTold
+    | Created
+    | Removed
+    | LayoutSet
+    | Sealed
+    | LayoutAsked
 )
 
 _ENCODER = msgspec.json.Encoder()

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import TypeVar
 
 from protocol.types import TopicPartition
-from tests.history.events import Event, Replica, Sent, StoredBatch
+from tests.history.events import Event, LayoutSet, Replica, Sent, StoredBatch
+from tests.history.lives import tell_lives_apart, topic_of
 
 E = TypeVar("E")
 
@@ -70,7 +72,8 @@ class History:
         self.sent_twice: list[Sent] = []
         self.logs: dict[TopicPartition, dict[int, Log]] = {}
         self._by_kind: dict[type, list[Event]] = {}
-        for event in events:
+        self._layouts: dict[TopicPartition, dict[int, LayoutSet]] = {}
+        for event in tell_lives_apart(events):
             if isinstance(event, StoredBatch):
                 self.logs[event.tp][event.broker].add(event)
                 continue
@@ -83,6 +86,29 @@ class History:
                 self.sent[event.value] = event
             elif isinstance(event, Replica):
                 self.logs.setdefault(event.tp, {})[event.broker] = Log(event)
+            elif isinstance(event, LayoutSet):
+                self._layouts.setdefault(event.tp, {}).setdefault(event.leader_epoch, event)
+        self._epochs = {tp: sorted(found) for tp, found in self._layouts.items()}
+        self._topics_with_layouts = {topic_of(tp) for tp in self._layouts}
+
+    def has_layouts(self, tp: TopicPartition) -> bool:
+        """Whether the history says by which layouts the partitions of its topic take records."""
+        return topic_of(tp) in self._topics_with_layouts
+
+    @property
+    def tps(self) -> list[TopicPartition]:
+        """The partitions of which there is a log or a layout, sorted."""
+        return sorted({**self.logs, **self._layouts})
+
+    def layout_epochs(self, tp: TopicPartition) -> list[int]:
+        """The leader epochs with which a layout came, ascending."""
+        return self._epochs.get(tp, [])
+
+    def layout_at(self, tp: TopicPartition, leader_epoch: int) -> LayoutSet | None:
+        """What a leader of this epoch takes records by; None where nobody said."""
+        epochs = self._epochs.get(tp, [])
+        at = bisect_right(epochs, leader_epoch)
+        return self._layouts[tp][epochs[at - 1]] if at else None
 
     def of(self, kind: type[E]) -> list[E]:
         """All events of a kind, as recorded."""

@@ -5,14 +5,12 @@ from __future__ import annotations
 import random
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, TypeVar
 
-import msgspec
 import pytest
-from hypothesis import HealthCheck, assume, given, settings
+from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
-from tests.history.checks import CHECKS, check_history
+from tests.history.checks import check_history
 from tests.history.events import (
     Acked,
     Assigned,
@@ -29,30 +27,7 @@ from tests.history.events import (
     write_history,
 )
 from tests.history.generated import BROKERS, GROUP, MEMBERS, correct_history
-
-E = TypeVar("E")
-SEEDS = st.integers(0, 2**32)
-FAST = settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.filter_too_much])
-
-
-def some(events: list[Event], rng: random.Random, kind: type[E], *where: Callable[[E], Any]) -> E:
-    """One of the events of a kind; the example is given up where there is none."""
-    found = [event for event in events if isinstance(event, kind) and all(condition(event) for condition in where)]
-    assume(found)
-    return rng.choice(found)
-
-
-def replaced(events: list[Event], old: Event, *new: Event) -> list[Event]:
-    at = next(at for at, event in enumerate(events) if event is old)
-    return [*events[:at], *new, *events[at + 1 :]]
-
-
-def changed(event: E, **fields: Any) -> E:
-    return msgspec.structs.replace(event, **fields)  # type: ignore[type-var]
-
-
-def copies(events: list[Event], batch: StoredBatch) -> list[StoredBatch]:
-    return [e for e in events if isinstance(e, StoredBatch) and (e.tp, e.base_offset) == (batch.tp, batch.base_offset)]
+from tests.history.spoiling import FAST, SEEDS, changed, copies, replaced, some
 
 
 def without_record(batch: StoredBatch, value: str) -> StoredBatch:
@@ -281,10 +256,6 @@ def test_a_spoilt_history_is_caught(
     spoilt = mutate(correct_history(seed), random.Random(choice))
     found = check_history(spoilt)
     assert check in {violation.check for violation in found}, found
-
-
-def test_every_check_has_a_mutation() -> None:
-    assert {check for _, check in MUTATIONS} == {check.__name__ for check in CHECKS}
 
 
 def test_a_history_is_the_same_after_writing_and_reading(tmp_path: Path) -> None:

@@ -1,0 +1,71 @@
+"""Partitions that were removed and created again: each life gets a topic name of its own, ``topic#incarnation``.
+
+So every check sees two partitions that have nothing to do with each other, which is what is promised of them.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Iterable
+from typing import Any
+
+import msgspec
+
+from protocol.types import TopicPartition
+from tests.history.events import UNKNOWN, Created, Event, LayoutSet, Replica, StoredBatch
+
+
+def life_name(tp: TopicPartition, incarnation: int) -> TopicPartition:
+    return TopicPartition(f"{tp.topic}#{incarnation}", tp.partition)
+
+
+def topic_of(tp: TopicPartition) -> str:
+    """The topic behind the name of a life."""
+    return tp.topic.partition("#")[0]
+
+
+def tell_lives_apart(events: Iterable[Event]) -> list[Event]:
+    """The same events, with one name for each life of the partitions that had more than one."""
+    events = list(events)
+    lives = _Lives(events)
+    return [lives.named(event) for event in events] if lives.several else events
+
+
+class _Lives:
+    def __init__(self, events: list[Event]) -> None:
+        found: dict[TopicPartition, dict[int, None]] = {}
+        for event in events:
+            if isinstance(event, Created | LayoutSet | Replica) and event.incarnation != UNKNOWN:
+                found.setdefault(event.tp, {})[event.incarnation] = None
+        self.several = {tp: list(incarnations) for tp, incarnations in found.items() if len(incarnations) > 1}
+        self._of_value: dict[tuple[TopicPartition, str], int] = {}
+        self._born: dict[TopicPartition, list[tuple[float, int]]] = {}
+        for event in events:
+            if isinstance(event, StoredBatch) and event.tp in self.several:
+                self._of_value.update(((event.tp, value), event.incarnation) for value in event.values if value)
+            elif isinstance(event, Created) and event.tp in self.several:
+                self._born.setdefault(event.tp, []).append((event.at_ms, event.incarnation))
+
+    def named(self, event: Any) -> Event:
+        partitions = getattr(event, "partitions", None)
+        if partitions is not None:
+            names = [name for tp in partitions for name in self._names(tp)]
+            return msgspec.structs.replace(event, partitions=names)
+        tp = getattr(event, "tp", None)
+        if tp not in self.several:
+            return event
+        return msgspec.structs.replace(event, tp=life_name(tp, self._incarnation(event)))
+
+    def _names(self, tp: TopicPartition) -> list[TopicPartition]:
+        return [life_name(tp, incarnation) for incarnation in self.several[tp]] if tp in self.several else [tp]
+
+    def _incarnation(self, event: Any) -> int:
+        """What the event says, else where its value is stored, else the life at the time."""
+        if getattr(event, "incarnation", UNKNOWN) != UNKNOWN:
+            return event.incarnation
+        stored = self._of_value.get((event.tp, getattr(event, "value", "")))
+        if stored is not None:
+            return stored
+        born = self._born.get(event.tp, [])
+        at = bisect_right(born, (getattr(event, "asked_ms", event.at_ms), float("inf")))
+        return born[max(at - 1, 0)][1] if born else self.several[event.tp][-1]

@@ -1,0 +1,270 @@
+"""The promise of ordered resize: what a group delivers of one producer and key, and when its callbacks returned."""
+
+from __future__ import annotations
+
+from bisect import bisect_left, bisect_right
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+from protocol.types import TopicPartition
+from tests.history.events import (
+    Assigned,
+    Committed,
+    KeysFlushed,
+    KeysLoaded,
+    OrderedGroup,
+    Polled,
+    Positioned,
+    PositionReported,
+    PositionTold,
+    Revoked,
+)
+from tests.history.index import History, Violation
+
+ProducerKey = tuple[str, str]
+Holding = tuple[str, TopicPartition]
+"""A member and a partition it has."""
+
+
+@dataclass(slots=True)
+class _Chain:
+    """The records of a producer and key in one partition, in the order of their sending."""
+
+    orders: list[int] = field(default_factory=list)
+    values: list[str] = field(default_factory=list)
+
+    def last_before(self, order: int) -> str | None:
+        at = bisect_left(self.orders, order)
+        return self.values[at - 1] if at else None
+
+
+def _chains(history: History) -> dict[ProducerKey, dict[TopicPartition, _Chain]]:
+    """Where each key's stored records are. Those that a log's start has passed ask nothing of anybody."""
+    placed: dict[ProducerKey, dict[TopicPartition, dict[int, str]]] = {}
+    for tp in history.logs:
+        for log in history.different_logs(tp):
+            for offset, value in enumerate(log.values, log.first):
+                sent = history.sent.get(value) if value is not None and offset >= log.start else None
+                if sent is not None and sent.idempotent and value is not None:
+                    chain = placed.setdefault((sent.producer, sent.key), {}).setdefault(tp, {})
+                    chain[history.order[value]] = value
+    return {
+        key: {tp: _Chain(*map(list, zip(*sorted(chain.items())))) for tp, chain in chains.items()}  # type: ignore[arg-type]
+        for key, chains in placed.items()
+    }
+
+
+class _Owners:
+    """Who got which partition in which generation of a group."""
+
+    def __init__(self, history: History, group: str) -> None:
+        self._taken: dict[TopicPartition, list[tuple[int, str]]] = {}
+        for event in history.of(Assigned):
+            for tp in event.partitions if event.group == group else ():
+                self._taken.setdefault(tp, []).append((event.generation, event.member))
+
+    def taken_over(self, tp: TopicPartition, member: str, generation: int, until: int) -> bool:
+        """Whether another member got it in a generation after ``generation``, up to ``until``.
+
+        What the member still does with it then is that of a process that was given up: nothing can be asked of it.
+        """
+        return any(owner != member and generation < later <= until for later, owner in self._taken.get(tp, ()))
+
+
+@dataclass(slots=True)
+class _Delivered:
+    at: int
+    event: Polled
+
+
+class _Promise:
+    """One group's deliveries and callbacks, as they come; ``at`` counts the events."""
+
+    def __init__(self, history: History, group: str, chains: dict[ProducerKey, dict[TopicPartition, _Chain]]) -> None:
+        self._history = history
+        self._group = group
+        self._chains = chains
+        self._owners = _Owners(history, group)
+        self._jumps = any(event.group == group for event in history.of(Positioned))
+        self._delivered: dict[str, _Delivered] = {}
+        self._newest: dict[ProducerKey, dict[TopicPartition, Polled]] = {}
+        self._flushed: dict[Holding, list[int]] = {}
+        self._loaded: dict[Holding, int] = {}
+        self._shown: dict[tuple[Holding, ProducerKey, TopicPartition], tuple[int, str]] = {}
+        """What was found in order already: a chain's last record, by which load."""
+
+    def flushed(self, at: int, member: str, partitions: list[TopicPartition]) -> None:
+        for tp in partitions:
+            self._flushed.setdefault((member, tp), []).append(at)
+
+    def loaded(self, at: int, member: str, partitions: list[TopicPartition]) -> None:
+        self._loaded.update(((member, tp), at) for tp in partitions)
+
+    def polled(self, at: int, event: Polled) -> Iterator[Violation]:
+        sent = self._history.sent.get(event.value)
+        if sent is None or not sent.idempotent:
+            return
+        key, order = (sent.producer, sent.key), self._history.order[event.value]
+        yield from self._behind_newer(event, key, order)
+        for tp, chain in self._chains.get(key, {}).items():
+            before = chain.last_before(order) if tp != event.tp else None
+            if before is not None:
+                yield from self._after(at, event, key, tp, before)
+        if event.state is not None:
+            yield from self._state(event, key, order)
+        newest = self._newest.setdefault(key, {})
+        if event.tp not in newest or self._history.order[newest[event.tp].value] < order:
+            newest[event.tp] = event
+        self._delivered[event.value] = _Delivered(at, event)
+
+    def _violation(self, what: str, *events: Polled) -> Violation:
+        where = f"{events[-1].tp} in {self._group}"
+        return Violation("promise", where, what, (*(self._history.sent[event.value] for event in events), *events))
+
+    def _behind_newer(self, event: Polled, key: ProducerKey, order: int) -> Iterator[Violation]:
+        for tp, newer in self._newest.get(key, {}).items():
+            if tp == event.tp or self._history.order[newer.value] < order:
+                continue
+            if not self._owners.taken_over(event.tp, event.member, event.generation, newer.generation):
+                yield self._violation(f"{event.value} comes behind {newer.value}, sent later", newer, event)
+
+    def _after(self, at: int, event: Polled, key: ProducerKey, tp: TopicPartition, before: str) -> Iterator[Violation]:
+        holding = event.member, event.tp
+        loaded = self._loaded.get(holding, -1)
+        if self._shown.get((holding, key, tp)) == (loaded, before):
+            return
+        earlier = self._delivered.get(before)
+        if earlier is None:
+            if not self._jumps:
+                yield self._violation(f"{before} in {tp} was not delivered before", event)
+            return
+        owner = earlier.event.member
+        flushes = self._flushed.get((owner, tp), [])
+        first = bisect_right(flushes, earlier.at)
+        flushed = flushes[first] if first < len(flushes) else None
+        if self._owners.taken_over(tp, owner, earlier.event.generation, event.generation):
+            pass
+        elif flushed is None:
+            yield self._violation(f"{owner} did not flush what it did with {before}", earlier.event, event)
+        elif loaded < flushed:
+            what = f"{event.member} loaded before {owner} had flushed what it did with {before}"
+            yield self._violation(what, earlier.event, event)
+        self._shown[holding, key, tp] = loaded, before
+
+    def _state(self, event: Polled, key: ProducerKey, order: int) -> Iterator[Violation]:
+        """The state must have the newest record before this one that anybody delivered in another partition."""
+        has = self._history.order.get(event.state or "", -1)
+        for tp, newest in self._newest.get(key, {}).items():
+            found = self._history.order[newest.value]
+            if tp != event.tp and has < found < order:
+                what = f"the state of {event.member} has {event.state or 'nothing'}, not {newest.value}"
+                yield self._violation(what, newest, event)
+
+
+def promise(history: History) -> Iterator[Violation]:
+    """Of a producer and key, a record is delivered after all earlier ones of other partitions, flush and load between.
+
+    A produced before B: A delivered, then ``on_partition_key_maybe_revoked`` of A's owner returned, then
+    ``on_partition_key_assigned`` of B's owner returned, then B delivered; and A never again. The callbacks of a
+    rebalance count as well: they flush and load whole partitions. A member that lost a partition to another in a later
+    generation flushes nothing any more; what it did not commit is delivered again.
+    """
+    groups = {event.group: None for event in history.of(OrderedGroup)}
+    if not groups:
+        return
+    chains = _chains(history)
+    states = {group: _Promise(history, group, chains) for group in groups}
+    for at, event in enumerate(history.events):
+        state = states.get(getattr(event, "group", ""))
+        if state is None:
+            continue
+        if isinstance(event, KeysLoaded | Assigned):
+            state.loaded(at, event.member, event.partitions)
+        elif isinstance(event, KeysFlushed) or (isinstance(event, Revoked) and not event.lost):
+            state.flushed(at, event.member, event.partitions)
+        elif isinstance(event, Polled):
+            yield from state.polled(at, event)
+
+
+def callbacks(history: History) -> Iterator[Violation]:
+    """Flush and load are called for partitions that the member has."""
+    held: dict[tuple[str, str], set[TopicPartition]] = {}
+    for event in history.events:
+        if isinstance(event, Assigned):
+            held.setdefault((event.group, event.member), set()).update(event.partitions)
+        elif isinstance(event, Revoked):
+            held.setdefault((event.group, event.member), set()).difference_update(event.partitions)
+        elif isinstance(event, KeysLoaded | KeysFlushed):
+            mine = held.get((event.group, event.member), set())
+            for tp in event.partitions:
+                if tp not in mine:
+                    what = f"a callback for a partition that {event.member} does not have"
+                    yield Violation("callbacks", f"{tp} in {event.group}", what, (event,))
+
+
+@dataclass(slots=True)
+class _Read:
+    """What a member delivered of a partition since it was assigned."""
+
+    offsets: list[int] = field(default_factory=list)
+    at: list[int] = field(default_factory=list)
+    flushed: int = -1
+
+    def last_below(self, position: int) -> int:
+        """When the last record below a position was delivered; -1: none was."""
+        found = bisect_left(self.offsets, position)
+        return self.at[found - 1] if found else -1
+
+
+def positions(history: History) -> Iterator[Violation]:
+    """A reported position is delivered, flushed and committed; a told one was reported or committed before."""
+    read: dict[tuple[str, str, TopicPartition], _Read] = {}
+    committed: dict[tuple[str, TopicPartition], int] = {}
+    allowed: dict[tuple[str, TopicPartition], int] = {}
+    for at, event in enumerate(history.events):
+        if isinstance(event, Assigned | Revoked | KeysFlushed):
+            for tp in event.partitions:
+                holding = event.group, event.member, tp
+                if isinstance(event, KeysFlushed):
+                    read.setdefault(holding, _Read()).flushed = at
+                else:
+                    read[holding] = _Read()
+        elif isinstance(event, Polled):
+            mine = read.setdefault((event.group, event.member, event.tp), _Read())
+            while mine.offsets and mine.offsets[-1] >= event.offset:  # it was moved back
+                mine.offsets.pop()
+                mine.at.pop()
+            mine.offsets.append(event.offset)
+            mine.at.append(at)
+        elif isinstance(event, Committed) and event.outcome != "refused":
+            place = event.group, event.tp
+            allowed[place] = max(allowed.get(place, 0), event.offset)
+            if event.outcome == "ok":
+                committed[place] = max(committed.get(place, 0), event.offset)
+        elif isinstance(event, PositionReported):
+            place = event.group, event.tp
+            allowed[place] = max(allowed.get(place, 0), event.position)
+            mine = read.get((event.group, event.member, event.tp), _Read())
+            yield from _report(history, event, mine, committed.get(place, 0))
+        elif isinstance(event, PositionTold):
+            most = allowed.get((event.group, event.tp), 0)
+            if event.position > most and _data_between(history, event.tp, most, event.position):
+                what = f"told that the group is at {event.position}; nobody was beyond {most}"
+                yield Violation("positions", f"{event.tp} in {event.group}", what, (event,))
+
+
+def _report(history: History, event: PositionReported, mine: _Read, committed: int) -> Iterator[Violation]:
+    where = f"{event.tp} in {event.group}"
+    last = mine.last_below(event.position)
+    if last >= 0 and mine.flushed < last:
+        yield Violation("positions", where, f"{event.position} is reported and not flushed", (event,))
+    missing = last >= 0 and event.commits and _data_between(history, event.tp, committed, event.position)
+    if missing:
+        yield Violation("positions", where, f"{event.position} is reported, {committed} committed", (event,))
+    reached = mine.offsets[-1] + 1 if mine.offsets else committed
+    if event.position > reached and _data_between(history, event.tp, reached, event.position):
+        yield Violation("positions", where, f"{event.position} is reported, {reached} was reached", (event,))
+
+
+def _data_between(history: History, tp: TopicPartition, start: int, end: int) -> bool:
+    return any(log.holds_any(start, end) for log in history.in_sync(tp))

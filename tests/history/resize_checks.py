@@ -1,0 +1,172 @@
+"""Checks of a resize in the logs: where records are, by which layout, up to which end, in which life of a partition."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from itertools import pairwise
+from typing import Final
+
+from protocol.errors import ErrorCode
+from protocol.key_placement import place, positive_hash
+from protocol.types import TopicPartition
+from tests.history.events import Committed, LayoutAsked, LayoutSet, OffsetFetched, Sealed, StoredBatch
+from tests.history.index import History, Log, Violation
+
+NOT_HERE: Final = frozenset(
+    code.name
+    for code in (
+        ErrorCode.NOT_LEADER_OR_FOLLOWER,
+        ErrorCode.FENCED_LEADER_EPOCH,
+        ErrorCode.UNKNOWN_LEADER_EPOCH,
+        ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
+        ErrorCode.LEADER_NOT_AVAILABLE,
+        ErrorCode.KAFKA_STORAGE_ERROR,
+        ErrorCode.NOT_ENOUGH_REPLICAS,
+        ErrorCode.REQUEST_TIMED_OUT,
+    )
+)
+"""Answers of a broker that did not look at the layout."""
+
+
+def routing(history: History) -> Iterator[Violation]:
+    """Each record is in the partition where linear hashing puts its key under the layout of its leader epoch."""
+    hashes: dict[str, int] = {}
+    for tp in history.logs:
+        if not history.has_layouts(tp):
+            continue
+        for log in history.different_logs(tp):
+            for batch in log.batches:
+                yield from _batch_routing(history, batch, hashes)
+
+
+def _batch_routing(history: History, batch: StoredBatch, hashes: dict[str, int]) -> Iterator[Violation]:
+    layout = history.layout_at(batch.tp, batch.leader_epoch)
+    where = f"{batch.tp} offset {batch.base_offset} on broker {batch.broker}"
+    if layout is None:
+        yield Violation("routing", where, f"no layout is known for leader epoch {batch.leader_epoch}", (batch,))
+        return
+    for value in batch.values:
+        sent = history.sent.get(value) if value is not None else None
+        if sent is None:
+            continue
+        if sent.key not in hashes:
+            hashes[sent.key] = positive_hash(sent.key.encode())
+        partition = place(hashes[sent.key], layout.initial, layout.undeleted)
+        if partition != batch.tp.partition:
+            what = f"{value} belongs into partition {partition} of {layout.undeleted}"
+            yield Violation("routing", where, what, (sent, layout, batch))
+
+
+def seals(history: History) -> Iterator[Violation]:
+    """A marked partition takes no data record by the epochs it is sealed in, and has none from its sealed offset on.
+
+    No replica does the first, in sync or not. The second is of what is committed: a replica that was cut off may hold
+    more of an older epoch until it follows again.
+    """
+    ends: dict[TopicPartition, Sealed] = {}
+    for event in history.of(Sealed):
+        if event.tp not in ends or event.sealed_offset < ends[event.tp].sealed_offset:
+            ends[event.tp] = event
+    for tp, logs in history.logs.items():
+        for broker, log in logs.items():
+            where = f"{tp} on broker {broker}"
+            for batch in log.batches:
+                layout = history.layout_at(tp, batch.leader_epoch)
+                if layout is not None and layout.undeleted <= tp.partition and any(batch.values):
+                    yield Violation("seals", where, "a record of an epoch in which it is sealed", (layout, batch))
+            yield from _beyond_the_end(where, log, ends.get(tp))
+
+
+def _beyond_the_end(where: str, log: Log, end: Sealed | None) -> Iterator[Violation]:
+    if end is not None and log.replica.in_sync and log.holds_any(end.sealed_offset, log.first + len(log.values)):
+        yield Violation("seals", where, f"records at or above the sealed offset {end.sealed_offset}", (end,))
+
+
+def layouts(history: History) -> Iterator[Violation]:
+    """A leader epoch has one layout, and who names another is refused with INVALID_PARTITION_METADATA."""
+    known: dict[TopicPartition, set[tuple[int, int]]] = {}
+    of_epoch: dict[tuple[TopicPartition, int], LayoutSet] = {}
+    sealed = set()
+    for layout in history.of(LayoutSet):
+        before = of_epoch.setdefault((layout.tp, layout.leader_epoch), layout)
+        if _layout(before) != _layout(layout):
+            yield Violation("layouts", str(layout.tp), "two layouts in one leader epoch", (before, layout))
+        known.setdefault(layout.tp, set()).add(_layout(layout))
+        if layout.undeleted <= layout.tp.partition:
+            sealed.add(layout.tp)
+    stored = _epochs_of_values(history) if history.of(LayoutAsked) else {}
+    for asked in history.of(LayoutAsked):
+        named, where = (asked.undeleted, asked.layout_version), str(asked.tp)
+        if asked.error == ErrorCode.NONE.name and asked.api == "produce":
+            batch = stored.get(asked.value)
+            taken_by = history.layout_at(asked.tp, batch.leader_epoch) if batch is not None else None
+            if batch is not None and (taken_by is None or _layout(taken_by) != named):
+                yield Violation("layouts", where, "a record was taken by another layout", (asked, batch))
+        was_none = named not in known.get(asked.tp, set())
+        if was_none and (asked.api == "produce" or asked.tp not in sealed):
+            refused = asked.error in ("", ErrorCode.INVALID_PARTITION_METADATA.name, *NOT_HERE)
+            if not refused:
+                yield Violation("layouts", where, f"a layout that never was is answered by {asked.error}", (asked,))
+
+
+def _layout(event: LayoutSet) -> tuple[int, int]:
+    return event.undeleted, event.layout_version
+
+
+def _epochs_of_values(history: History) -> dict[str, StoredBatch]:
+    return {
+        value: batch
+        for tp in history.logs
+        for log in history.different_logs(tp)
+        for batch in log.batches
+        for value in batch.values
+        if value is not None
+    }
+
+
+def lives(history: History) -> Iterator[Violation]:
+    """A partition that was removed and created again shares nothing with its predecessor.
+
+    Its leader epochs go on above (a late request of an old leader is fenced), no record of one is in the other, and a
+    group that committed in one has committed nothing in the other.
+    """
+    by_place: dict[TopicPartition, list[TopicPartition]] = {}
+    for tp in history.tps:
+        topic, mark, incarnation = tp.topic.rpartition("#")
+        if mark and incarnation.isdigit():
+            by_place.setdefault(TopicPartition(topic, tp.partition), []).append(tp)
+    for names in by_place.values():
+        names.sort(key=lambda tp: int(tp.topic.rpartition("#")[2]))
+        for older, newer in pairwise(names):
+            yield from _epochs_apart(history, older, newer)
+    yield from _values_apart(history, [tp for names in by_place.values() for tp in names])
+    if by_place:
+        yield from _commits_apart(history, {tp for names in by_place.values() for tp in names})
+
+
+def _epochs_apart(history: History, older: TopicPartition, newer: TopicPartition) -> Iterator[Violation]:
+    last, first = history.layout_epochs(older)[-1:], history.layout_epochs(newer)[:1]
+    if last and first and first[0] <= last[0]:
+        what = f"begins with leader epoch {first[0]}; its predecessor had {last[0]}"
+        yield Violation("lives", str(newer), what)
+
+
+def _values_apart(history: History, names: list[TopicPartition]) -> Iterator[Violation]:
+    seen: dict[str, TopicPartition] = {}
+    for tp in names:
+        for log in history.different_logs(tp):
+            for value in log.values:
+                if value is not None and seen.setdefault(value, tp) != tp:
+                    yield Violation("lives", str(tp), f"{value} is also in {seen[value]}")
+
+
+def _commits_apart(history: History, names: set[TopicPartition]) -> Iterator[Violation]:
+    highest: dict[tuple[str, TopicPartition], int] = {}
+    for event in history.of(Committed):
+        if event.outcome != "refused":
+            place = event.group, event.tp
+            highest[place] = max(highest.get(place, 0), event.offset)
+    for event in history.of(OffsetFetched):
+        if event.tp in names and event.offset > highest.get((event.group, event.tp), 0):
+            what = f"{event.offset} is fetched, which nobody committed in this life"
+            yield Violation("lives", f"{event.tp} in {event.group}", what, (event,))

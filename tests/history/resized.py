@@ -1,0 +1,346 @@
+"""Correct histories of a topic that grows and shrinks, made up from a random source, like ``generated``.
+
+Nothing here knows the gate's rules: a record is delivered once all that was sent before it, with its key and by its
+producer, is delivered elsewhere, flushed, committed and loaded. That is the promise itself.
+"""
+
+from __future__ import annotations
+
+import random
+from dataclasses import dataclass, field
+
+from protocol.key_placement import place, positive_hash
+from protocol.types import TopicPartition
+from tests.history.events import (
+    ARCHIVE,
+    Acked,
+    Assigned,
+    Committed,
+    Created,
+    Drained,
+    Event,
+    Fault,
+    KeysFlushed,
+    KeysLoaded,
+    LayoutAsked,
+    LayoutSet,
+    NotWritten,
+    OffsetFetched,
+    OrderedGroup,
+    Polled,
+    PositionReported,
+    PositionTold,
+    Removed,
+    Replica,
+    Revoked,
+    Sealed,
+    Sent,
+    StoredBatch,
+    WatermarkSeen,
+)
+from tests.history.key_states import KeyStates
+
+BROKERS = (1, 2, 3)
+PRODUCERS = ("left", "right")
+MEMBERS = ("one", "two")
+GROUP = "readers"
+TOPIC = "t"
+INITIAL = 2
+MOST = 8
+KEYS = 4
+
+
+@dataclass(slots=True)
+class _Partition:
+    """One life of a partition: its log, which all replicas share, and where the group is in it."""
+
+    tp: TopicPartition
+    incarnation: int
+    epoch: int
+    owner: str = ""
+    batches: list[StoredBatch] = field(default_factory=list)
+    values: list[str] = field(default_factory=list)
+    position: int = 0
+    committed: int = 0
+    sealed: int = -1
+    flushed_at: int = -1
+    """Which event was the last flush of an owner."""
+    loaded_at: int = -1
+
+    def replica(self, at_ms: float, broker: int, high_watermark: int) -> list[Event]:
+        end = len(self.values)
+        found: list[Event] = [Replica(at_ms, broker, self.tp, 0, end, high_watermark, incarnation=self.incarnation)]
+        for batch in self.batches:
+            found.append(
+                StoredBatch(
+                    at_ms,
+                    broker,
+                    self.tp,
+                    batch.base_offset,
+                    batch.leader_epoch,
+                    batch.digest,
+                    list(batch.values),
+                    batch.producer_id,
+                    batch.producer_epoch,
+                    batch.base_sequence,
+                    self.incarnation,
+                )
+            )
+        return found
+
+
+@dataclass(slots=True)
+class _World:
+    rng: random.Random
+    now: float = 0.0
+    events: list[Event] = field(default_factory=list)
+    partitions: list[_Partition] = field(default_factory=list)
+    removed: list[_Partition] = field(default_factory=list)
+    last_epochs: dict[int, int] = field(default_factory=dict)
+    undeleted: int = INITIAL
+    version: int = 0
+    lives: int = 0
+    sequences: dict[tuple[str, int], int] = field(default_factory=dict)
+    places: dict[tuple[str, str], list[tuple[_Partition, int]]] = field(default_factory=dict)
+    """Producer and key -> where its records are, in the order of their sending."""
+    stored: dict[str, str] = field(default_factory=dict)
+    states: dict[str, KeyStates] = field(default_factory=dict)
+    generation: int = 0
+    count: int = 0
+
+    def tick(self) -> float:
+        self.now += 1.0
+        return self.now
+
+    def add(self, event: Event) -> None:
+        self.events.append(event)
+
+    # ------------------------------------------------------------ the topic
+
+    def begin(self) -> None:
+        self.states = {member: KeyStates(self.stored) for member in MEMBERS}
+        self.add(OrderedGroup(self.tick(), GROUP))
+        for _ in range(INITIAL):
+            self._create()
+        self.rebalance()
+
+    def _create(self) -> _Partition:
+        number = len(self.partitions)
+        self.lives += 1
+        epoch = self.last_epochs.get(number, -1) + 1
+        partition = _Partition(TopicPartition(TOPIC, number), self.lives, epoch)
+        self.partitions.append(partition)
+        self.add(Created(self.tick(), partition.tp, partition.incarnation))
+        self._tell_layout(partition)
+        return partition
+
+    def _tell_layout(self, partition: _Partition) -> None:
+        self.add(
+            LayoutSet(
+                self.tick(),
+                partition.tp,
+                partition.incarnation,
+                partition.epoch,
+                INITIAL,
+                self.undeleted,
+                self.version,
+            )
+        )
+
+    def _resize(self, count: int) -> None:
+        self.undeleted, self.version = count, self.version + 1
+        for partition in self.partitions:
+            partition.epoch += 1
+            self._tell_layout(partition)
+
+    def grow(self) -> None:
+        if len(self.partitions) > self.undeleted or self.undeleted == MOST:
+            return
+        self._resize(self.rng.randint(self.undeleted + 1, MOST))
+        while len(self.partitions) < self.undeleted:
+            self._create()
+        self.rebalance()
+
+    def shrink(self) -> None:
+        if self.undeleted == INITIAL:
+            return
+        self._resize(self.rng.randint(INITIAL, self.undeleted - 1))
+        for partition in self.partitions[self.undeleted :]:
+            if partition.sealed < 0:
+                partition.sealed = len(partition.values)
+                self.add(Sealed(self.tick(), partition.tp, partition.incarnation, partition.sealed))
+
+    def remove(self) -> None:
+        while len(self.partitions) > self.undeleted and self.partitions[-1].committed == self.partitions[-1].sealed:
+            gone = self.partitions.pop()
+            self.last_epochs[gone.tp.partition] = gone.epoch
+            self.removed.append(gone)
+            self.add(Revoked(self.tick(), GROUP, gone.owner, self.generation, [gone.tp]))
+            self.add(Removed(self.tick(), gone.tp, gone.incarnation))
+
+    def fail_over(self) -> None:
+        partition = self.rng.choice(self.partitions)
+        partition.epoch += 1
+        self.add(Fault(self.tick(), "kill", f"the leader of {partition.tp}"))
+
+    # ------------------------------------------------------------ producers
+
+    def send(self) -> None:
+        producer = self.rng.choice(PRODUCERS)
+        key = f"{producer}-{self.rng.randrange(KEYS)}"
+        partition = self.partitions[place(positive_hash(key.encode()), INITIAL, self.undeleted)]
+        values = []
+        for _ in range(self.rng.randint(1, 3)):
+            values.append(f"{producer}:{self.count}")
+            self.count += 1
+            self.add(Sent(self.tick(), producer, TOPIC, key, values[-1]))
+        base, counter = len(partition.values), (producer, partition.incarnation)
+        sequence = self.sequences.get(counter, 0)
+        self.sequences[counter] = sequence + len(values)
+        partition.batches.append(
+            StoredBatch(
+                0.0,
+                0,
+                partition.tp,
+                base,
+                partition.epoch,
+                f"digest of {values}",
+                list(values),
+                PRODUCERS.index(producer),
+                0,
+                sequence,
+            )
+        )
+        partition.values += values
+        answered = self.rng.random() < 0.9
+        for offset, value in enumerate(values, base):
+            self.places.setdefault((producer, key), []).append((partition, offset))
+            if answered:
+                self.add(Acked(self.tick(), producer, partition.tp, offset, value))
+            else:
+                self.add(NotWritten(self.tick(), producer, value, "unknown", "timed out"))
+
+    def name_another_layout(self) -> None:
+        """A producer that was away, or lies."""
+        partition = self.rng.choice(self.partitions)
+        version = self.rng.choice([self.version + 1000, self.version - 1])
+        value = f"stale:{self.count}"
+        self.count += 1
+        self.add(Sent(self.tick(), "stale", TOPIC, "stale", value))
+        self.add(NotWritten(self.tick(), "stale", value, "refused", "INVALID_PARTITION_METADATA"))
+        self.add(
+            LayoutAsked(
+                self.tick(), partition.tp, "produce", self.undeleted, version, "INVALID_PARTITION_METADATA", value
+            )
+        )
+
+    # ------------------------------------------------------------ the group
+
+    def rebalance(self, dead: str = "") -> None:
+        """All is taken back and given again. A dead member is not asked: what it did not commit is read again."""
+        for partition in self.partitions:
+            if partition.owner not in ("", dead):
+                self.states[partition.owner].flush([partition.tp])
+                self.add(Revoked(self.tick(), GROUP, partition.owner, self.generation, [partition.tp]))
+        self.states = {member: KeyStates(self.stored) for member in MEMBERS}
+        self.generation += 1
+        for partition in self.partitions:
+            partition.owner = self.rng.choice([member for member in MEMBERS if member != dead])
+            self._assign(partition)
+
+    def crash(self) -> None:
+        self.rebalance(dead=self.rng.choice(MEMBERS))
+
+    def _assign(self, partition: _Partition) -> None:
+        tp = partition.tp
+        self.states[partition.owner].load([tp])
+        self.add(Assigned(self.tick(), GROUP, partition.owner, self.generation, [tp]))
+        partition.loaded_at = len(self.events)
+        answer = partition.committed or -1
+        self.add(OffsetFetched(self.tick(), GROUP, tp, answer, self.now - 0.5, incarnation=partition.incarnation))
+        partition.position = partition.committed
+
+    def commit(self, partition: _Partition | None = None) -> None:
+        partition = partition or self.rng.choice(self.partitions)
+        tp, owner = partition.tp, partition.owner
+        if partition.position == 0:
+            return
+        self.states[owner].flush([tp])
+        self.add(KeysFlushed(self.tick(), GROUP, owner, self.generation, [tp]))
+        partition.flushed_at = len(self.events)
+        asked, partition.committed = self.tick(), partition.position
+        incarnation = partition.incarnation
+        self.add(
+            Committed(self.tick(), GROUP, owner, self.generation, tp, partition.committed, "ok", asked, incarnation)
+        )
+        self.add(PositionReported(self.tick(), GROUP, owner, self.generation, tp, partition.position, incarnation))
+
+    def poll(self) -> None:
+        for partition in self.partitions:
+            for _ in range(self.rng.randint(0, 4)):
+                self._deliver(partition)
+
+    def _deliver(self, partition: _Partition) -> bool:
+        """The next record, where it may come; whether it did."""
+        if partition.position == len(partition.values):
+            return False
+        tp, owner, value = partition.tp, partition.owner, partition.values[partition.position]
+        producer, key = self._sender(partition, partition.position)
+        for other, offset in self.places[producer, key]:
+            if (other, offset) == (partition, partition.position):
+                break
+            if other is partition:
+                continue
+            if other.committed <= offset:
+                if other.position <= offset:
+                    return False
+                self.commit(other)
+            if partition.loaded_at < other.flushed_at:
+                self.add(PositionTold(self.tick(), GROUP, owner, other.tp, other.committed, other.incarnation))
+                self.states[owner].load([tp])
+                self.add(KeysLoaded(self.tick(), GROUP, owner, self.generation, [tp]))
+                partition.loaded_at = len(self.events)
+        state = self.states[owner].apply(tp, f"{producer} {key}", value)
+        self.add(
+            Polled(self.tick(), GROUP, owner, tp, partition.position, value, self.generation, partition.epoch, state)
+        )
+        partition.position += 1
+        return True
+
+    def _sender(self, partition: _Partition, offset: int) -> tuple[str, str]:
+        return next(sender for sender, places in self.places.items() if (partition, offset) in places)
+
+    def look(self) -> None:
+        partition = self.rng.choice(self.partitions)
+        leader = BROKERS[partition.epoch % len(BROKERS)]
+        asked = self.tick()
+        self.add(WatermarkSeen(self.tick(), partition.tp, leader, partition.epoch, len(partition.values), asked))
+
+    def end(self) -> None:
+        self.rebalance()
+        waiting = [True]
+        while any(waiting):
+            waiting = [self._deliver(partition) for partition in self.partitions]
+        for partition in self.partitions + self.removed:
+            end = len(partition.values)
+            assert partition.position == end, f"{partition.tp} waits at {partition.position} of {end}"
+            self.add(Drained(self.tick(), GROUP, partition.tp, end, partition.incarnation))
+        for partition in self.partitions:
+            for broker in BROKERS:
+                self.events += partition.replica(self.tick(), broker, len(partition.values))
+        for partition in self.removed:
+            self.events += partition.replica(self.tick(), ARCHIVE, len(partition.values))
+
+
+def correct_resized_history(seed: int, steps: int = 150) -> list[Event]:
+    """Grow, shrink, removal and creation again, under load and rebalances; the same for the same seed."""
+    world = _World(random.Random(seed))
+    world.begin()
+    weighted = [(world.send, 10), (world.poll, 8), (world.commit, 4), (world.look, 2), (world.rebalance, 1)]
+    weighted += [(world.fail_over, 1), (world.crash, 1), (world.grow, 2), (world.shrink, 1), (world.remove, 3)]
+    weighted += [(world.name_another_layout, 1)]
+    actions = [action for action, weight in weighted for _ in range(weight)]
+    for _ in range(steps):
+        world.rng.choice(actions)()
+    world.end()
+    return world.events

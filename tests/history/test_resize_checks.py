@@ -1,0 +1,133 @@
+"""What the checks of resizes must not take for a violation, and the fine line to what they must."""
+
+from __future__ import annotations
+
+import pytest
+
+from protocol.types import TopicPartition
+from tests.history.checks import check_history
+from tests.history.events import (
+    ARCHIVE,
+    Acked,
+    Assigned,
+    Created,
+    Event,
+    KeysFlushed,
+    KeysLoaded,
+    OrderedGroup,
+    Polled,
+    Replica,
+    Revoked,
+    Sent,
+    StoredBatch,
+)
+from tests.history.key_states import KeyStates, NotLoadedError
+
+PARENT, CHILD = TopicPartition("t", 0), TopicPartition("t", 1)
+SENT = [Sent(0.0, "p", "t", "k", value) for value in ("a", "b")]
+
+
+def broken(events: list[Event]) -> list[str]:
+    """What the promise's check found, and any other that found something, each once."""
+    return list(dict.fromkeys(violation.check for violation in check_history(events)))
+
+
+def stored(tp: TopicPartition, *values: str, broker: int = 1, start: int = 0, incarnation: int = -1) -> list[Event]:
+    end = start + len(values)
+    return [
+        Replica(9.0, broker, tp, start, end, end, incarnation=incarnation),
+        *(
+            StoredBatch(9.0, broker, tp, at, 0, value, [value], incarnation=incarnation)
+            for at, value in enumerate(values, start)
+        ),
+    ]
+
+
+def assigned(member: str, generation: int, *partitions: TopicPartition) -> Assigned:
+    return Assigned(1.0, "g", member, generation, list(partitions))
+
+
+def polled(member: str, generation: int, tp: TopicPartition, value: str, offset: int = 0) -> Polled:
+    return Polled(2.0, "g", member, tp, offset, value, generation)
+
+
+def flushed(member: str, tp: TopicPartition) -> KeysFlushed:
+    return KeysFlushed(3.0, "g", member, 1, [tp])
+
+
+def loaded(member: str, tp: TopicPartition) -> KeysLoaded:
+    return KeysLoaded(4.0, "g", member, 1, [tp])
+
+
+BEGIN: list[Event] = [*SENT, OrderedGroup(0.0, "g"), *stored(PARENT, "a"), *stored(CHILD, "b")]
+OWNERS: list[Event] = [assigned("one", 1, PARENT), assigned("two", 1, CHILD)]
+A, B = polled("one", 1, PARENT, "a"), polled("two", 1, CHILD, "b")
+FLUSH, LOAD = flushed("one", PARENT), loaded("two", CHILD)
+
+
+@pytest.mark.parametrize(
+    ("events", "expected"),
+    [
+        ([A, FLUSH, LOAD, B], []),
+        ([A, LOAD, B], ["promise"]),
+        ([A, FLUSH, B], ["promise"]),
+        ([A, LOAD, FLUSH, B], ["promise"]),
+        ([B], ["promise"]),
+        ([FLUSH, LOAD, B, A], ["promise"]),
+    ],
+)
+def test_the_promise(events: list[Event], expected: list[str]) -> None:
+    assert broken([*BEGIN, *OWNERS, *events]) == expected
+
+
+def test_one_member_that_has_both_still_flushes_and_loads() -> None:
+    own = [*BEGIN, assigned("one", 1, PARENT, CHILD), A]
+    last = polled("one", 1, CHILD, "b")
+    assert broken([*own, flushed("one", PARENT), loaded("one", CHILD), last]) == []
+    assert broken([*own, last]) == ["promise"]
+
+
+def test_giving_a_partition_up_flushes_it_and_getting_one_loads_it() -> None:
+    revoked = Revoked(3.0, "g", "one", 1, [PARENT])
+    later = [assigned("two", 2, PARENT, CHILD), polled("two", 2, CHILD, "b")]
+    assert broken([*BEGIN, assigned("one", 1, PARENT), A, revoked, *later]) == []
+    lost = Revoked(3.0, "g", "one", 1, [PARENT], lost=True)
+    assert broken([*BEGIN, assigned("one", 1, PARENT), A, lost, *later]) == [], "another has it: nothing to flush"
+    nobody = [assigned("two", 2, CHILD), polled("two", 2, CHILD, "b")]
+    assert broken([*BEGIN, assigned("one", 1, PARENT), A, *nobody]) == ["promise"]
+
+
+def test_a_member_that_was_given_up_may_still_deliver_what_it_had() -> None:
+    """It was frozen, and has not heard yet that others go on: nothing but a fence at its sink can stop it."""
+    start = [*BEGIN, assigned("one", 1, PARENT), assigned("two", 2, PARENT, CHILD)]
+    taken = [polled("two", 2, PARENT, "a"), flushed("two", PARENT), loaded("two", CHILD), polled("two", 2, CHILD, "b")]
+    assert broken([*start, *taken, A]) == []
+    assert broken([*start, *taken, polled("two", 2, PARENT, "a")]) == ["polls", "promise"]
+
+
+def test_a_record_that_expired_keeps_nobody_waiting() -> None:
+    expired = [*SENT, OrderedGroup(0.0, "g"), *stored(PARENT, start=1), *stored(CHILD, "b")]
+    assert broken([*expired, *OWNERS, LOAD, B]) == []
+
+
+def test_two_lives_of_a_partition_are_two_partitions() -> None:
+    first, second = stored(CHILD, "a", broker=ARCHIVE, incarnation=7), stored(CHILD, "b", incarnation=8)
+    acks = [Acked(2.0, "p", CHILD, 0, "a"), Acked(6.0, "p", CHILD, 0, "b")]
+    born = [Created(1.0, CHILD, 7), Created(5.0, CHILD, 8)]
+    assert broken([*SENT, *born, *acks, *first, *second]) == []
+    assert broken([*SENT, *born, *acks, *first]) == ["lost_acknowledged"]
+
+
+def test_a_state_is_what_was_stored_when_it_was_loaded() -> None:
+    shared: dict[str, str] = {}
+    one, two = KeyStates(shared), KeyStates(shared)
+    one.load([PARENT])
+    assert one.apply(PARENT, "k", "a") == ""
+    two.load([CHILD])
+    one.flush([PARENT])
+    assert two.apply(CHILD, "k", "b") == "", "loaded too early"
+    two.load([CHILD])
+    assert two.apply(CHILD, "k", "c") == "b", "its own changes stay"
+    two.drop([CHILD])
+    with pytest.raises(NotLoadedError):
+        two.apply(CHILD, "k", "d")

@@ -1,0 +1,342 @@
+"""Correct histories of resizes pass, and each way to spoil one is found by the check that is there for it."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Iterator
+
+import pytest
+from hypothesis import assume, given, settings
+from hypothesis import strategies as st
+
+from protocol.key_placement import place, positive_hash
+from tests.history.checks import CHECKS, check_history
+from tests.history.events import (
+    Assigned,
+    Committed,
+    Created,
+    Event,
+    KeysFlushed,
+    KeysLoaded,
+    LayoutAsked,
+    LayoutSet,
+    OffsetFetched,
+    Polled,
+    PositionReported,
+    PositionTold,
+    Removed,
+    Replica,
+    Revoked,
+    Sealed,
+    Sent,
+    StoredBatch,
+)
+from tests.history.resized import INITIAL, correct_resized_history
+from tests.history.spoiling import FAST, SEEDS, changed, copies, replaced, some
+from tests.history.test_mutations import MUTATIONS
+
+Mutate = Callable[[list[Event], random.Random], list[Event]]
+
+
+def without(events: list[Event], *gone: Event) -> list[Event]:
+    return [event for event in events if not any(event is other for other in gone)]
+
+
+def index_of(events: list[Event], wanted: Event) -> int:
+    return next(at for at, event in enumerate(events) if event is wanted)
+
+
+def across_partitions(events: list[Event]) -> Iterator[tuple[int, int]]:
+    """Where two deliveries of a producer and key follow each other, in one generation and from two partitions."""
+    sent = {event.value: (event.producer, event.key) for event in events if isinstance(event, Sent)}
+    order = {value: number for number, value in enumerate(sent)}
+    last: dict[tuple[str, str], int] = {}
+    for at, event in enumerate(events):
+        if isinstance(event, Polled):
+            before = last.get(sent[event.value])
+            earlier = events[before] if before is not None else None
+            if (
+                before is not None
+                and isinstance(earlier, Polled)
+                and (earlier.generation, order[earlier.value] + 1) <= (event.generation, order[event.value])
+                and (earlier.tp, earlier.generation) != (event.tp, event.generation)
+                and earlier.tp != event.tp
+                and earlier.generation == event.generation
+            ):
+                yield before, at
+            last[sent[event.value]] = at
+
+
+def a_hand_over(events: list[Event], rng: random.Random) -> tuple[Polled, Polled, list[Event]]:
+    """A record, the next one of its key in another partition, and all events from the one to the other."""
+    found = list(across_partitions(events))
+    assume(found)
+    first, second = rng.choice(found)
+    one, other = events[first], events[second]
+    assert isinstance(one, Polled) and isinstance(other, Polled)
+    return one, other, events[first:second]
+
+
+# ---------------------------------------------------------------- the promise
+
+
+def deliver_the_child_first(events: list[Event], rng: random.Random) -> list[Event]:
+    one, other, _ = a_hand_over(events, rng)
+    assume(not [e for e in events if isinstance(e, Polled) and e.value == one.value and e is not one])
+    return replaced(without(events, one), other, other, one)
+
+
+def deliver_the_parent_again(events: list[Event], rng: random.Random) -> list[Event]:
+    one, other, _ = a_hand_over(events, rng)
+    return replaced(events, other, other, changed(one))
+
+
+def forget_to_flush(events: list[Event], rng: random.Random) -> list[Event]:
+    one, _, between = a_hand_over(events, rng)
+    flushes = [e for e in between if isinstance(e, KeysFlushed) and e.member == one.member and e.partitions == [one.tp]]
+    assume(not any(isinstance(e, Revoked) and one.tp in e.partitions for e in between))
+    return without(events, *flushes)
+
+
+def load_before_the_flush(events: list[Event], rng: random.Random) -> list[Event]:
+    one, other, between = a_hand_over(events, rng)
+    loads = [
+        e for e in between if isinstance(e, KeysLoaded) and e.member == other.member and e.partitions == [other.tp]
+    ]
+    assume(loads and not any(isinstance(e, Assigned) and other.tp in e.partitions for e in between))
+    return replaced(without(events, *loads), one, loads[0], one)
+
+
+def load_nothing(events: list[Event], rng: random.Random) -> list[Event]:
+    _, other, _ = a_hand_over(events, rng)
+    assume(other.state)
+    return replaced(events, other, changed(other, state=""))
+
+
+# ---------------------------------------------------------------- callbacks and positions
+
+
+def call_a_stranger(events: list[Event], rng: random.Random) -> list[Event]:
+    called = some(events, rng, KeysLoaded)
+    return replaced(events, called, changed(called, member="nobody"))
+
+
+def just_before(events: list[Event], report: PositionReported, kind: type[Event]) -> Event | None:
+    """The event of this kind before a report, where something was delivered since the last."""
+    at = index_of(events, report)
+    mine = [
+        e
+        for e in events[:at]
+        if isinstance(e, kind | Polled | Assigned)
+        and (getattr(e, "tp", None) == report.tp or [report.tp] == getattr(e, "partitions", None))
+    ]
+    return mine[-1] if len(mine) > 1 and isinstance(mine[-1], kind) and isinstance(mine[-2], Polled) else None
+
+
+def report_before(kind: type[Event]) -> Mutate:
+    def mutate(events: list[Event], rng: random.Random) -> list[Event]:
+        reports = [e for e in events if isinstance(e, PositionReported) and just_before(events, e, kind)]
+        assume(reports)
+        report = rng.choice(reports)
+        before = just_before(events, report, kind)
+        assert before is not None
+        return replaced(without(events, report), before, report, before)
+
+    mutate.__name__ = f"report_before_{kind.__name__.lower()}"
+    return mutate
+
+
+def report_what_was_not_delivered(events: list[Event], rng: random.Random) -> list[Event]:
+    report = some(events, rng, PositionReported)
+    last = next(
+        (e for e in reversed(events[: index_of(events, report)]) if isinstance(e, Polled) and e.tp == report.tp), None
+    )
+    assume(last is not None)
+    following = [e for e in events if isinstance(e, Polled) and e.tp == report.tp and e.offset >= report.position]
+    assume(following and not any(isinstance(e, Removed) for e in events))
+    return replaced(events, report, changed(report, position=following[-1].offset + 1))
+
+
+def tell_more_than_was_reported(events: list[Event], rng: random.Random) -> list[Event]:
+    told = some(events, rng, PositionTold)
+    early = changed(told, position=told.position)
+    assume(not any(isinstance(e, Removed) for e in events))
+    at = index_of(events, next(e for e in events if isinstance(e, Assigned)))
+    return [*events[:at], early, *events[at:]]
+
+
+# ---------------------------------------------------------------- the logs
+
+
+def layout_of(events: list[Event], batch: StoredBatch) -> LayoutSet:
+    mine = [
+        e
+        for e in events
+        if isinstance(e, LayoutSet)
+        and (e.tp, e.incarnation) == (batch.tp, batch.incarnation)
+        and e.leader_epoch <= batch.leader_epoch
+    ]
+    return max(mine, key=lambda e: e.leader_epoch)
+
+
+def store_in_a_wrong_partition(events: list[Event], rng: random.Random) -> list[Event]:
+    """As if the key of a record were another, which lives elsewhere."""
+    batch = some(events, rng, StoredBatch)
+    layout = layout_of(events, batch)
+    sent = next(e for e in events if isinstance(e, Sent) and e.value == batch.values[0])
+    key = next(
+        f"other-{number}"
+        for number in range(1000)
+        if place(positive_hash(f"other-{number}".encode()), layout.initial, layout.undeleted) != batch.tp.partition
+    )
+    return replaced(events, sent, changed(sent, key=key))
+
+
+def keep_the_old_layout(events: list[Event], rng: random.Random) -> list[Event]:
+    """A leader epoch whose layout nobody told."""
+    batch = some(events, rng, StoredBatch)
+    layout = layout_of(events, batch)
+    gone = [
+        e
+        for e in events
+        if isinstance(e, LayoutSet)
+        and (e.tp, e.incarnation) == (layout.tp, layout.incarnation)
+        and e.leader_epoch <= layout.leader_epoch
+    ]
+    return without(events, *gone)
+
+
+def lower_a_seal(events: list[Event], rng: random.Random) -> list[Event]:
+    """The same as a record behind it."""
+    sealed = some(events, rng, Sealed, lambda e: e.sealed_offset > 0)
+    return replaced(events, sealed, changed(sealed, sealed_offset=sealed.sealed_offset - 1))
+
+
+def append_after_the_seal(events: list[Event], rng: random.Random) -> list[Event]:
+    """On a replica that nobody counts as in sync."""
+    sealed = some(events, rng, Sealed, lambda e: e.sealed_offset > 0)
+    life = sealed.tp, sealed.incarnation
+    epoch = next(
+        e.leader_epoch
+        for e in events
+        if isinstance(e, LayoutSet) and (e.tp, e.incarnation) == life and e.undeleted <= e.tp.partition
+    )
+    batch = next(e for e in reversed(events) if isinstance(e, StoredBatch) and (e.tp, e.incarnation) == life)
+    replica = next(e for e in events if isinstance(e, Replica) and (e.tp, e.incarnation) == life)
+    late = changed(batch, broker=9, base_offset=0, leader_epoch=epoch)
+    return [*events, changed(replica, broker=9, in_sync=False), late]
+
+
+# ---------------------------------------------------------------- layouts
+
+
+def change_a_layout_within_an_epoch(events: list[Event], rng: random.Random) -> list[Event]:
+    layout = some(events, rng, LayoutSet)
+    return replaced(events, layout, layout, changed(layout, layout_version=layout.layout_version + 1))
+
+
+def accept_a_layout_that_never_was(events: list[Event], rng: random.Random) -> list[Event]:
+    asked = some(events, rng, LayoutAsked, lambda e: e.layout_version >= 1000)
+    return replaced(events, asked, changed(asked, error="NONE"))
+
+
+def refuse_it_without_saying_why(events: list[Event], rng: random.Random) -> list[Event]:
+    asked = some(events, rng, LayoutAsked, lambda e: e.layout_version >= 1000)
+    return replaced(events, asked, changed(asked, error="UNKNOWN_SERVER_ERROR"))
+
+
+def take_a_record_by_the_last_layout(events: list[Event], rng: random.Random) -> list[Event]:
+    batch = some(events, rng, StoredBatch, lambda e: layout_of(events, e).layout_version > 0)
+    layout, value = layout_of(events, batch), batch.values[0]
+    assert value is not None
+    version = layout.layout_version - 1
+    return [*events, LayoutAsked(9e9, batch.tp, "produce", layout.undeleted, version, "NONE", value)]
+
+
+# ---------------------------------------------------------------- lives
+
+
+def a_second_life(events: list[Event], rng: random.Random) -> tuple[Created, Created]:
+    born = [e for e in events if isinstance(e, Created)]
+    pairs = [
+        (one, other) for one in born for other in born if one.tp == other.tp and one.incarnation < other.incarnation
+    ]
+    assume(pairs)
+    return rng.choice(pairs)
+
+
+def begin_a_life_at_an_old_epoch(events: list[Event], rng: random.Random) -> list[Event]:
+    one, other = a_second_life(events, rng)
+    mine = [e for e in events if isinstance(e, LayoutSet) and (e.tp, e.incarnation) == (other.tp, other.incarnation)]
+    before = [e for e in events if isinstance(e, LayoutSet) and (e.tp, e.incarnation) == (one.tp, one.incarnation)]
+    return replaced(events, mine[0], changed(mine[0], leader_epoch=before[-1].leader_epoch))
+
+
+def bring_a_record_back(events: list[Event], rng: random.Random) -> list[Event]:
+    one, other = a_second_life(events, rng)
+    batch = some(events, rng, StoredBatch, lambda e: (e.tp, e.incarnation) == (one.tp, one.incarnation))
+    found = [e for e in events if isinstance(e, StoredBatch) and (e.tp, e.incarnation) == (other.tp, other.incarnation)]
+    assume(found)
+    value = batch.values[0]
+    for copy in copies(events, found[0]):
+        if copy.incarnation == other.incarnation:
+            events = replaced(events, copy, changed(copy, values=[value, *copy.values[1:]]))
+    return events
+
+
+def remember_a_commit_of_the_last_life(events: list[Event], rng: random.Random) -> list[Event]:
+    _, other = a_second_life(events, rng)
+    fetched = some(events, rng, OffsetFetched, lambda e: (e.tp, e.incarnation) == (other.tp, other.incarnation))
+    return replaced(events, fetched, changed(fetched, offset=10**6))
+
+
+def skip_the_first_of_a_newborn(events: list[Event], rng: random.Random) -> list[Event]:
+    """As ``auto.offset.reset=latest`` would, were it not the earliest for a partition that was born later."""
+    first = some(events, rng, StoredBatch, lambda e: e.tp.partition >= INITIAL, lambda e: e.base_offset == 0)
+    value = first.values[0]
+    return [e for e in events if not (isinstance(e, Polled) and e.value == value)]
+
+
+RESIZE_MUTATIONS: list[tuple[Mutate, str]] = [
+    (deliver_the_child_first, "promise"),
+    (deliver_the_parent_again, "promise"),
+    (forget_to_flush, "promise"),
+    (load_before_the_flush, "promise"),
+    (load_nothing, "promise"),
+    (call_a_stranger, "callbacks"),
+    (report_before(KeysFlushed), "positions"),
+    (report_before(Committed), "positions"),
+    (report_what_was_not_delivered, "positions"),
+    (tell_more_than_was_reported, "positions"),
+    (store_in_a_wrong_partition, "routing"),
+    (keep_the_old_layout, "routing"),
+    (lower_a_seal, "seals"),
+    (append_after_the_seal, "seals"),
+    (change_a_layout_within_an_epoch, "layouts"),
+    (accept_a_layout_that_never_was, "layouts"),
+    (refuse_it_without_saying_why, "layouts"),
+    (take_a_record_by_the_last_layout, "layouts"),
+    (begin_a_life_at_an_old_epoch, "lives"),
+    (bring_a_record_back, "lives"),
+    (remember_a_commit_of_the_last_life, "lives"),
+    (skip_the_first_of_a_newborn, "unseen"),
+]
+
+
+@FAST
+@given(seed=SEEDS, steps=st.integers(0, 250))
+def test_a_correct_resized_history_passes(seed: int, steps: int) -> None:
+    assert check_history(correct_resized_history(seed, steps)) == []
+
+
+@pytest.mark.parametrize(("mutate", "check"), RESIZE_MUTATIONS, ids=[mutate.__name__ for mutate, _ in RESIZE_MUTATIONS])
+@settings(FAST, max_examples=15)
+@given(seed=SEEDS, choice=SEEDS)
+def test_a_spoilt_resize_is_caught(mutate: Mutate, check: str, seed: int, choice: int) -> None:
+    spoilt = mutate(correct_resized_history(seed), random.Random(choice))
+    found = check_history(spoilt)
+    assert check in {violation.check for violation in found}, found
+
+
+def test_every_check_has_a_mutation() -> None:
+    assert {check for _, check in MUTATIONS + RESIZE_MUTATIONS} == {check.__name__ for check in CHECKS}
