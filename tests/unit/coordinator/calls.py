@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import gc
 from typing import Any
+
+import trio.testing
 
 from broker.coordinator.durable import GroupRecord, OffsetAndMetadata, OffsetRecord, StableGeneration, StoredMember
 from broker.coordinator.records import encode
 from broker.deferred import Deferred
+from protocol.generated.describe_groups import DescribeGroupsRequest
 from protocol.generated.heartbeat import HeartbeatRequest
 from protocol.generated.join_group import JoinGroupRequest, JoinGroupRequestProtocol
 from protocol.generated.offset_commit import (
@@ -14,7 +18,13 @@ from protocol.generated.offset_commit import (
     OffsetCommitRequestPartition,
     OffsetCommitRequestTopic,
 )
-from protocol.generated.offset_fetch import OffsetFetchRequest, OffsetFetchRequestTopic, OffsetFetchResponse
+from protocol.generated.offset_fetch import (
+    OffsetFetchRequest,
+    OffsetFetchRequestGroup,
+    OffsetFetchRequestTopic,
+    OffsetFetchRequestTopics,
+    OffsetFetchResponse,
+)
 from protocol.generated.sync_group import SyncGroupRequest, SyncGroupRequestAssignment
 from protocol.types import TopicPartition
 from tests.unit.coordinator.conftest import Running
@@ -95,3 +105,27 @@ async def stable_member(running: Running) -> str:
     member_id: str = value(joining).member_id
     assert value(sync(running, member_id, 1)).assignment == b"mine"
     return member_id
+
+
+def fetched_stable(running: Running, partition: int = 0) -> int:
+    """The error of a partition in a fetch that wants no offset with a commit on its way (KIP-447)."""
+    topics = [OffsetFetchRequestTopics(name="t", partition_indexes=[partition])]
+    groups = [OffsetFetchRequestGroup(group_id=GROUP, topics=topics)]
+    request = OffsetFetchRequest(groups=groups, require_stable=True)
+    (group,) = value(running.coordinator.offset_fetch(Context(api_version=8), request)).groups
+    return int(group.topics[0].partitions[0].error_code)
+
+
+def group_state(running: Running) -> str:
+    (described,) = running.coordinator.describe_groups(Context(), DescribeGroupsRequest(groups=[GROUP])).groups
+    return described.group_state
+
+
+def live(kind: type) -> int:
+    """How many objects of a class there are."""
+    gc.collect()
+    return sum(type(found) is kind for found in gc.get_objects())
+
+
+async def others_have_run() -> None:
+    await trio.testing.wait_all_tasks_blocked()

@@ -1,9 +1,7 @@
-"""A coordinator that comes, goes and comes back: what it may answer, what it writes, what it leaves behind."""
+"""A coordinator that goes and comes back: what it writes and answers last, what it leaves behind, who comes along."""
 
 from __future__ import annotations
 
-import gc
-from collections.abc import AsyncIterator, Iterable, Iterator
 from typing import Any
 
 import pytest
@@ -13,22 +11,15 @@ from trio.testing import MockClock
 
 from broker.coordinator.durable import DurableState, GroupRecord, OffsetRecord
 from broker.coordinator.loaded import LoadedPartition
-from broker.coordinator.loader import adopt_groups
-from broker.coordinator.offsets_log import KeyValue
 from broker.coordinator.records import encode
 from broker.deferred import Deferred
-from broker.log.slices import SLICE_S, TimeSlice
 from protocol.errors import ErrorCode, KafkaError
 from protocol.generated.delete_groups import DeleteGroupsRequest
-from protocol.generated.describe_groups import DescribeGroupsRequest
-from protocol.generated.heartbeat import HeartbeatRequest
 from protocol.generated.join_group import JoinGroupRequest, JoinGroupRequestProtocol
 from protocol.generated.offset_delete import OffsetDeleteRequest, OffsetDeleteRequestPartition, OffsetDeleteRequestTopic
 from protocol.generated.offset_fetch import (
     OffsetFetchRequest,
-    OffsetFetchRequestGroup,
     OffsetFetchRequestTopic,
-    OffsetFetchRequestTopics,
 )
 from protocol.types import TopicPartition
 from tests.unit.coordinator.calls import (
@@ -37,184 +28,24 @@ from tests.unit.coordinator.calls import (
     commit_error,
     fetched,
     fetched_offset,
-    group_record,
+    fetched_stable,
+    group_state,
     heartbeat,
     join,
+    live,
     offset_record,
+    others_have_run,
     stable_member,
     sync,
     value,
 )
 from tests.unit.coordinator.conftest import Running
 from tests.unit.coordinator.driver import Context
-from tests.unit.coordinator.fakes import MemoryLog, pass_time
+from tests.unit.coordinator.fakes import pass_time
 
 pytestmark = pytest.mark.trio
 
-LOADING = ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
 NOT_COORDINATOR = ErrorCode.NOT_COORDINATOR
-
-
-def fetched_stable(running: Running) -> int:
-    """The error of partition 0 in a fetch that wants no offset with a commit on its way (KIP-447)."""
-    topics = [OffsetFetchRequestTopics(name="t", partition_indexes=[0])]
-    groups = [OffsetFetchRequestGroup(group_id=GROUP, topics=topics)]
-    request = OffsetFetchRequest(groups=groups, require_stable=True)
-    (group,) = value(running.coordinator.offset_fetch(Context(api_version=8), request)).groups
-    return int(group.topics[0].partitions[0].error_code)
-
-
-def group_state(running: Running) -> str:
-    (described,) = running.coordinator.describe_groups(Context(), DescribeGroupsRequest(groups=[GROUP])).groups
-    return described.group_state
-
-
-def live(kind: type) -> int:
-    """How many objects of a class there are."""
-    gc.collect()
-    return sum(type(found) is kind for found in gc.get_objects())
-
-
-async def others_have_run() -> None:
-    await trio.testing.wait_all_tasks_blocked()
-
-
-# ---------------------------------------------------------------- when a new leader may answer
-
-
-async def test_a_new_leader_serves_once_all_it_loaded_is_committed(running: Running, autojump_clock: MockClock) -> None:
-    """What lies above the high watermark could be told now and be lost with this leader."""
-    running.log.records[0] = [group_record(), offset_record(5)]
-    running.log.watermark = trio.Event()
-    await running.loaded()
-    assert fetched(running) == (-1, LOADING)
-    assert commit_error(commit(running, 6)) == LOADING
-    assert heartbeat(running, "m-1", 3) == ErrorCode.NONE
-    running.log.watermark.set()
-    await others_have_run()
-    assert fetched(running) == (5, 0)
-    assert heartbeat(running, "m-1", 3) == ErrorCode.NONE
-
-
-async def test_leadership_lost_while_the_watermark_is_waited_for(running: Running, autojump_clock: MockClock) -> None:
-    running.log.records[0] = [offset_record(5)]
-    running.log.watermark = trio.Event()
-    await running.loaded(0, 1)
-    running.coordinator.on_not_leader(0, 2)
-    running.log.watermark.set()
-    await others_have_run()
-    assert fetched(running) == (-1, NOT_COORDINATOR)
-
-
-async def test_sessions_start_when_the_group_serves_however_long_the_load_took(
-    running: Running, autojump_clock: MockClock
-) -> None:
-    running.log.records[0] = [group_record()]
-    running.log.watermark = trio.Event()
-    await running.loaded()
-    await pass_time(60)  # far beyond the member's ten seconds
-    running.log.watermark.set()
-    await pass_time(9.9)
-    assert heartbeat(running, "m-1", 3) == ErrorCode.NONE
-    await pass_time(10.1)
-    assert heartbeat(running, "m-1", 3) == ErrorCode.UNKNOWN_MEMBER_ID
-
-
-async def test_sessions_of_members_that_never_show_up_end(running: Running, autojump_clock: MockClock) -> None:
-    running.log.records[0] = [group_record()]
-    await running.loaded()
-    await pass_time(9.9)
-    assert group_state(running) == "Stable"
-    await pass_time(0.2)
-    assert group_state(running) == "Empty"
-
-
-STEPS = 12
-"""More turns of the loop than the load of these tests takes."""
-
-
-@pytest.mark.parametrize("step", range(STEPS))
-@pytest.mark.parametrize("event", ["unload", "next epoch", "later epoch", "close"])
-@pytest.mark.parametrize("groups", [10, 300], ids=["one slice", "two slices"])
-async def test_news_at_every_step_of_a_load(
-    running: Running, groups: int, event: str, step: int, autojump_clock: MockClock
-) -> None:
-    """KAFKA-10614, HOTFIX #2436: what the load finds when it comes to its end is the newest state of affairs."""
-    running.log.records[0] = [offset_record(n, f"g{n}") for n in range(groups)]
-    running.log.epochs[0] = 5
-    running.coordinator.on_leader(0, 5)
-    for _ in range(step):
-        await trio.lowlevel.checkpoint()
-    if event == "unload":
-        running.coordinator.on_not_leader(0, 6)
-    elif event == "close":
-        running.coordinator.close()
-    elif event == "next epoch":
-        running.log.epochs[0] = 6
-        running.coordinator.on_leader(0, 6)
-    else:
-        running.log.records[0].append(offset_record(99, "g7"))  # of the leader in between
-        running.log.epochs[0] = 7
-        running.coordinator.on_leader(0, 7)
-    await others_have_run()
-    gone = {"unload": NOT_COORDINATOR, "close": ErrorCode.COORDINATOR_NOT_AVAILABLE}.get(event)
-    assert commit_error(commit(running, 1, group="simple")) == (gone or ErrorCode.NONE)
-    assert fetched(running, "g7") == ((-1, gone) if gone else (99 if event == "later epoch" else 7, 0))
-    assert running.log.reads <= (2 if event == "later epoch" else 1)
-    assert live(LoadedPartition) == (0 if gone else 1)
-
-
-async def test_the_steps_of_a_load_are_all_tried(running: Running, autojump_clock: MockClock) -> None:
-    running.log.records[0] = [offset_record(n, f"g{n}") for n in range(300)]
-    running.coordinator.on_leader(0, 5)
-    leadership: Any = running.coordinator._leadership
-    steps = 0
-    while leadership.is_loading:
-        await trio.lowlevel.checkpoint()
-        steps += 1
-    assert 5 < steps < STEPS
-
-
-# ---------------------------------------------------------------- every append names its leader epoch
-
-
-async def test_a_coordinator_writes_only_in_the_epoch_it_loaded_in(running: Running, autojump_clock: MockClock) -> None:
-    await running.loaded(0, 5)
-    joining = join(running)
-    await pass_time(3.001)
-    member_id = value(joining).member_id
-    running.log.epochs[0] = 7  # the broker leads in a later epoch and the coordinator was not told
-    assert commit_error(commit(running, 1, group="simple")) == NOT_COORDINATOR
-    assert value(sync(running, member_id, 1)).error_code == NOT_COORDINATOR
-    assert running.log.records.get(0, []) == []
-    await running.loaded(0, 7)
-    assert commit_error(commit(running, 1, group="simple")) == ErrorCode.NONE
-
-
-async def test_leading_on_into_the_next_epoch_writes_in_it(running: Running, autojump_clock: MockClock) -> None:
-    await running.loaded(0, 5)
-    running.log.epochs[0] = 6
-    await running.loaded(0, 6)
-    assert commit_error(commit(running, 1)) == ErrorCode.NONE
-    assert running.log.reads == 1
-
-
-@pytest.mark.parametrize("held_by", ["read", "watermark"])
-async def test_leading_on_while_loading_serves_in_the_newest_epoch(
-    running: Running, held_by: str, autojump_clock: MockClock
-) -> None:
-    held = trio.Event()
-    if held_by == "read":
-        running.log.gate = held
-    else:
-        running.log.watermark = held
-    await running.loaded(0, 5)
-    running.log.epochs[0] = 6
-    await running.loaded(0, 6)
-    held.set()
-    await others_have_run()
-    assert running.log.reads == 1
-    assert commit_error(commit(running, 1)) == ErrorCode.NONE
 
 
 # ---------------------------------------------------------------- fates that come late
@@ -443,7 +274,7 @@ async def test_whatever_waits_is_answered_at_once_on_unload(running: Running, au
     topics = [OffsetDeleteRequestTopic(name="t", partitions=[OffsetDeleteRequestPartition(partition_index=0)])]
     removing = running.coordinator.offset_delete(Context(), OffsetDeleteRequest(group_id="other", topics=topics))
     newcomer = join(running)
-    value(running.coordinator.heartbeat(Context(), _heartbeat_request(member_id)))
+    heartbeat(running, member_id, 1)
     rejoining = join(running, member_id)
     (leader, follower) = value(rejoining), value(newcomer)
     syncing = sync(running, leader.member_id, 2)
@@ -621,98 +452,3 @@ async def test_deletions_are_remembered_for_two_checks_at_most(running: Running,
     assert len(deletions) == 1
     await pass_time(601)
     assert len(deletions) == 0
-
-
-# ---------------------------------------------------------------- loads share the loop
-
-
-class CountingLog(MemoryLog):
-    """Counts the records that are read between two turns of another task."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.since_others_ran = 0
-        self.most = 0
-
-    async def read_all(self, partition: int, leader_epoch: int) -> AsyncIterator[Iterable[KeyValue]]:
-        yield self._counted(self.records.get(partition, []))
-
-    def _counted(self, records: list[KeyValue]) -> Iterator[KeyValue]:
-        for record in records:
-            self.since_others_ran += 1
-            self.most = max(self.most, self.since_others_ran)
-            yield record
-
-
-async def others_run(log: CountingLog) -> None:
-    while True:
-        await trio.lowlevel.checkpoint()
-        log.since_others_ran = 0
-
-
-async def test_fifty_partitions_at_once_hold_the_loop_no_longer_than_one(
-    running: Running, nursery: Any, autojump_clock: MockClock
-) -> None:
-    """Each load pauses after a slice; fifty that each take a slice in one turn of the loop would be a long one."""
-    log = CountingLog()
-    leadership: Any = running.coordinator._leadership
-    leadership._log = log
-    for partition in range(50):
-        log.records[partition] = [offset_record(n) for n in range(600)]
-        running.coordinator.on_leader(partition, 0)
-    with trio.CancelScope() as others:
-        async with trio.open_nursery() as inner:
-            inner.start_soon(others_run, log)
-            while leadership.is_loading:
-                await trio.lowlevel.checkpoint()
-            others.cancel()
-    assert len(leadership.loaded) == 50
-    assert log.most <= 2 * 256  # a slice ends after so many steps where no time passes
-
-
-async def test_one_partition_that_waits_for_its_watermark_holds_up_no_other(
-    running: Running, autojump_clock: MockClock
-) -> None:
-    running.log.watermark = trio.Event()
-    await running.loaded(0, 1)
-    running.log.watermark = None
-    running.topics.offsets_partitions = 2
-    await running.loaded(1, 1)
-    leadership: Any = running.coordinator._leadership
-    assert list(leadership.loaded) == [1]
-
-
-async def test_groups_are_built_in_slices(running: Running, autojump_clock: MockClock) -> None:
-    running.log.records[0] = [offset_record(n, f"g{n}") for n in range(100)]
-    await running.loaded()
-    leadership: Any = running.coordinator._leadership
-    loaded = leadership.loaded[0]
-    loaded.shard.groups.clear()
-    turns = 0
-
-    class SlowClock:
-        time = 0.0
-
-        def monotonic(self) -> float:
-            self.time += SLICE_S
-            return self.time
-
-        def now_ms(self) -> int:
-            return 0
-
-    async def other() -> None:
-        nonlocal turns
-        while True:
-            await trio.lowlevel.checkpoint()
-            turns += 1
-
-    async with trio.open_nursery() as inner:
-        inner.start_soon(other)
-        await adopt_groups(loaded, TimeSlice(SlowClock()))
-        inner.cancel_scope.cancel()
-    assert len(loaded.shard.groups) == 100
-    assert turns >= 50
-
-
-def _heartbeat_request(member_id: str) -> Any:
-    return HeartbeatRequest(group_id=GROUP, generation_id=1, member_id=member_id)

@@ -25,9 +25,7 @@ from protocol.generated.list_groups import ListGroupsRequest
 from protocol.generated.offset_delete import OffsetDeleteRequest, OffsetDeleteRequestPartition, OffsetDeleteRequestTopic
 from protocol.generated.offset_fetch import (
     OffsetFetchRequest,
-    OffsetFetchRequestGroup,
     OffsetFetchRequestTopic,
-    OffsetFetchRequestTopics,
 )
 from protocol.types import TopicPartition
 from tests.unit.coordinator.calls import (
@@ -35,7 +33,9 @@ from tests.unit.coordinator.calls import (
     commit,
     commit_error,
     fetched,
+    fetched_stable,
     group_record,
+    group_state,
     heartbeat,
     join,
     offset_record,
@@ -61,8 +61,7 @@ async def test_a_group_forms_commits_and_times_out(running: Running, autojump_cl
     assert heartbeat(running, member_id, 1) == ErrorCode.NONE
     await pass_time(10.1)
     assert heartbeat(running, member_id, 1) == ErrorCode.UNKNOWN_MEMBER_ID
-    (described,) = running.coordinator.describe_groups(Context(), DescribeGroupsRequest(groups=[GROUP])).groups
-    assert described.group_state == "Empty"
+    assert group_state(running) == "Empty"
 
 
 async def test_a_join_takes_the_initial_delay_and_no_longer(
@@ -133,11 +132,7 @@ async def test_a_stable_fetch_refuses_an_offset_on_its_way(
     commit(running, 1)
     running.log.hold = True
     commit(running, 2)
-    topics = [OffsetFetchRequestTopics(name="t", partition_indexes=[0, 1])]
-    groups = [OffsetFetchRequestGroup(group_id=GROUP, topics=topics)]
-    request = OffsetFetchRequest(groups=groups, require_stable=True)
-    (group,) = value(running.coordinator.offset_fetch(Context(api_version=8), request)).groups
-    errors = [partition.error_code for partition in group.topics[0].partitions]
+    errors = [fetched_stable(running, partition) for partition in (0, 1)]
     assert errors == [ErrorCode.UNSTABLE_OFFSET_COMMIT, ErrorCode.NONE]
     assert fetched(running) == (1, 0)
 

@@ -1,0 +1,226 @@
+"""ConsumerGroupPosition and incarnations through the coordinator's shell: time, hand-over between brokers, deletion."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from trio.testing import MockClock
+
+from broker.coordinator.durable import OffsetRecord
+from broker.coordinator.placement import partition_for
+from broker.coordinator.records import encode
+from broker.deferred import Deferred
+from protocol.errors import ErrorCode
+from protocol.generated.consumer_group_position import (
+    ConsumerGroupPositionRequest,
+    ConsumerGroupPositionRequestPartition,
+    ConsumerGroupPositionRequestTopic,
+)
+from protocol.generated.list_groups import ListGroupsRequest
+from protocol.generated.offset_commit import (
+    OffsetCommitRequest,
+    OffsetCommitRequestPartition,
+    OffsetCommitRequestTopic,
+)
+from protocol.generated.offset_fetch import OffsetFetchRequest, OffsetFetchRequestGroup, OffsetFetchRequestTopic
+from protocol.generated.sync_group import SyncGroupRequest, SyncGroupRequestAssignment
+from protocol.types import TopicPartition
+from tests.unit.coordinator.calls import GROUP, commit, commit_error, fetched, heartbeat, join, others_have_run, value
+from tests.unit.coordinator.conftest import Running
+from tests.unit.coordinator.driver import Context, assignment
+from tests.unit.coordinator.fakes import pass_time
+
+pytestmark = pytest.mark.trio
+
+T0 = TopicPartition("t", 0)
+
+
+def poll(
+    running: Running,
+    member_id: str,
+    generation: int,
+    *,
+    wants: bool = True,
+    position: int = -1,
+    max_wait_ms: int = 60_000,
+    group: str = GROUP,
+) -> Deferred[Any]:
+    """Ask for partition 0 of t, report it, or both."""
+    partition = ConsumerGroupPositionRequestPartition(need_position=wants, position=position)
+    request = ConsumerGroupPositionRequest(
+        group_id=group,
+        generation_id=generation,
+        member_id=member_id,
+        max_wait_ms=max_wait_ms,
+        topics=[ConsumerGroupPositionRequestTopic(name="t", partitions=[partition])],
+    )
+    return running.coordinator.consumer_group_position(Context(api_version=0), request)
+
+
+def told(deferred: Deferred[Any]) -> tuple[int, bool]:
+    response = value(deferred)
+    assert response.error_code == ErrorCode.NONE
+    (partition,) = response.topics[0].partitions
+    return partition.position, partition.need_position
+
+
+async def owner_of_t0(running: Running) -> str:
+    """The only member of a stable group, in generation 1."""
+    joining = join(running)
+    await pass_time(3.001)
+    member_id: str = value(joining).member_id
+    assigned = [SyncGroupRequestAssignment(member_id=member_id, assignment=assignment(("t", 0)))]
+    request = SyncGroupRequest(group_id=GROUP, generation_id=1, member_id=member_id, assignments=assigned)
+    assert value(running.coordinator.sync_group(Context(api_version=3), request)).error_code == ErrorCode.NONE
+    return member_id
+
+
+# ---------------------------------------------------------------- polls and time
+
+
+async def test_a_poll_waits_for_max_wait_ms_and_no_longer(running: Running, autojump_clock: MockClock) -> None:
+    await running.loaded()
+    member_id = await owner_of_t0(running)
+    polling = poll(running, member_id, 1, wants=False, max_wait_ms=500)
+    await pass_time(0.499)
+    assert not polling.filled
+    await pass_time(0.002)
+    assert value(polling).topics == []
+
+
+async def test_a_session_ends_while_a_poll_waits(running: Running, autojump_clock: MockClock) -> None:
+    await running.loaded()
+    member_id = await owner_of_t0(running)
+    polling = poll(running, member_id, 1, wants=False, max_wait_ms=2**31 - 1)
+    await pass_time(10.001)
+    assert value(polling).error_code == ErrorCode.UNKNOWN_MEMBER_ID
+
+
+async def test_a_rebalance_and_the_next_generation(running: Running, autojump_clock: MockClock) -> None:
+    await running.loaded()
+    member_id = await owner_of_t0(running)
+    assert told(poll(running, member_id, 1)) == (-1, True)
+    assert told(poll(running, member_id, 1, position=5)) == (5, True)
+    polling = poll(running, member_id, 1)
+    join(running)
+    assert value(polling).error_code == ErrorCode.REBALANCE_IN_PROGRESS
+    assert heartbeat(running, member_id, 1) == ErrorCode.REBALANCE_IN_PROGRESS
+
+
+# ---------------------------------------------------------------- hole 19: another coordinator
+
+
+async def test_hole_19_a_fail_over_frees_nobody_early_and_leaves_nobody_waiting(
+    running: Running, autojump_clock: MockClock
+) -> None:
+    """The successor knows the commit, and knows that an owner is there who may not have saved what it is about."""
+    await running.loaded(0, 1)
+    member_id = await owner_of_t0(running)
+    assert told(poll(running, member_id, 1)) == (-1, True)
+    polling = poll(running, member_id, 1)
+    assert commit_error(commit_as(running, 100, member_id)) == ErrorCode.NONE
+    assert not polling.filled
+    running.coordinator.on_not_leader(0, 2)
+    assert value(polling).error_code == ErrorCode.NOT_COORDINATOR
+    assert value(poll(running, member_id, 1)).error_code == ErrorCode.NOT_COORDINATOR
+    running.coordinator.on_leader(0, 3)
+    assert value(poll(running, member_id, 1)).error_code == ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
+    await others_have_run()
+    assert told(poll(running, member_id, 1)) == (-1, True)
+    assert told(poll(running, member_id, 1, position=100)) == (100, True)
+
+
+async def test_polls_are_refused_by_a_coordinator_that_shuts_down(running: Running, autojump_clock: MockClock) -> None:
+    await running.loaded()
+    member_id = await owner_of_t0(running)
+    told(poll(running, member_id, 1))
+    polling = poll(running, member_id, 1)
+    running.coordinator.close()
+    unavailable = ErrorCode.COORDINATOR_NOT_AVAILABLE
+    assert value(polling).error_code == value(poll(running, member_id, 1)).error_code == unavailable
+
+
+async def test_a_group_without_a_name_has_no_positions(running: Running, autojump_clock: MockClock) -> None:
+    await running.loaded()
+    assert value(poll(running, "", -1, group="")).error_code == ErrorCode.INVALID_GROUP_ID
+
+
+def commit_as(running: Running, offset: int, member_id: str) -> Deferred[Any]:
+    partitions = [OffsetCommitRequestPartition(partition_index=0, committed_offset=offset)]
+    request = OffsetCommitRequest(
+        group_id=GROUP,
+        generation_id=1,
+        member_id=member_id,
+        topics=[OffsetCommitRequestTopic(name="t", partitions=partitions)],
+    )
+    return running.coordinator.offset_commit(Context(api_version=8), request)
+
+
+# ---------------------------------------------------------------- hole 20: incarnations
+
+
+@pytest.mark.parametrize("version", [6, 7, 8])
+async def test_hole_20_offset_fetch_tells_the_incarnation(
+    running: Running, version: int, autojump_clock: MockClock
+) -> None:
+    running.topics.incarnations[T0] = 9
+    await running.loaded()
+    commit(running, 5)
+    request = OffsetFetchRequest(groups=[OffsetFetchRequestGroup(group_id=GROUP, topics=None)])
+    if version < 8:
+        request = OffsetFetchRequest(group_id=GROUP, topics=[OffsetFetchRequestTopic(name="t", partition_indexes=[0])])
+    response = value(running.coordinator.offset_fetch(Context(api_version=version), request))
+    topics = response.groups[0].topics if version >= 8 else response.topics
+    (partition,) = topics[0].partitions
+    assert (partition.committed_offset, partition.incarnation) == (5, 9)
+
+
+async def test_hole_20_the_offsets_of_a_removed_partition_go_and_those_of_its_successor_stay(
+    running: Running, autojump_clock: MockClock
+) -> None:
+    running.topics.incarnations[T0] = 7
+    await running.loaded()
+    commit(running, 5)
+    running.topics.missing.add("t")
+    running.coordinator.on_partitions_deleted({T0: 7})
+    assert fetched(running) == (-1, 0)
+    assert running.log.records[0][-1] == encode(OffsetRecord(GROUP, T0, None))
+    running.topics.missing.clear()
+    running.topics.incarnations[T0] = 9
+    commit(running, 2)
+    running.coordinator.on_partitions_deleted({T0: 7})  # a new controller says it again
+    await pass_time(601)  # and what was lost of it is done again
+    assert fetched(running) == (2, 0)
+
+
+async def test_hole_20_a_successor_removes_what_was_committed_for_a_partition_created_anew_since(
+    running: Running, autojump_clock: MockClock
+) -> None:
+    """The tombstone that its predecessor did not live to write."""
+    running.topics.incarnations[T0] = 7
+    await running.loaded(0, 1)
+    commit(running, 5)
+    running.coordinator.on_not_leader(0, 2)
+    running.coordinator.on_partitions_deleted({T0: 7})
+    running.topics.incarnations[T0] = 9
+    await running.loaded(0, 3)
+    assert running.log.records[0][-1] == encode(OffsetRecord(GROUP, T0, None))
+
+
+async def test_a_broker_lists_the_groups_it_coordinates_and_answers_for_no_other(
+    running: Running, autojump_clock: MockClock
+) -> None:
+    """Whoever drains a partition asks every broker for its groups, and each group's coordinator for all offsets."""
+    running.topics.offsets_partitions = 2
+    await running.loaded(0)
+    ours, others = (next(g for g in "abcdef" if partition_for(g, 2) == at) for at in (0, 1))
+    assert commit_error(commit(running, 5, group=ours)) == ErrorCode.NONE
+    assert commit_error(commit(running, 5, group=others)) == ErrorCode.NOT_COORDINATOR
+    listed = running.coordinator.list_groups(Context(api_version=4), ListGroupsRequest())
+    assert [group.group_id for group in listed.groups] == [ours]
+    groups = [OffsetFetchRequestGroup(group_id=group_id, topics=None) for group_id in (ours, others)]
+    request = OffsetFetchRequest(groups=groups)
+    answers = value(running.coordinator.offset_fetch(Context(api_version=8), request)).groups
+    assert [answer.error_code for answer in answers] == [ErrorCode.NONE, ErrorCode.NOT_COORDINATOR]
+    assert [p.committed_offset for answer in answers for topic in answer.topics for p in topic.partitions] == [5]
