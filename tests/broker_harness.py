@@ -93,9 +93,21 @@ class OneBroker:
         )
 
     async def update_metadata(
-        self, topic: str, topic_id: uuid.UUID, partitions: int, *, leader: int = BROKER_ID, leader_epoch: int = 0
+        self,
+        topic: str,
+        topic_id: uuid.UUID,
+        partitions: int,
+        *,
+        leader: int = BROKER_ID,
+        leader_epoch: int = 0,
+        layout: tuple[int, int, int] = (-1, -1, -1),
+        incarnation: int = -1,
     ) -> Any:
-        """Describe a topic to the broker; ``leader`` -2 takes it away."""
+        """Describe a topic to the broker; ``leader`` -2 takes it away.
+
+        ``layout``: initial and undeleted partition count, layout version. ``incarnation``: of partition 0, the others'
+        follow on.
+        """
         states = [
             UpdateMetadataPartitionState(
                 partition_index=index,
@@ -104,15 +116,25 @@ class OneBroker:
                 leader_epoch=leader_epoch,
                 isr=[BROKER_ID],
                 replicas=[BROKER_ID],
+                incarnation=-1 if incarnation < 0 else incarnation + index,
             )
             for index in range(partitions)
         ]
+        initial, undeleted, version = layout
+        described = UpdateMetadataTopicState(
+            topic_name=topic,
+            topic_id=topic_id,
+            partition_states=states,
+            initial_partition_count=initial,
+            undeleted_partition_count=undeleted,
+            layout_version=version,
+        )
         endpoint = UpdateMetadataEndpoint(host=self.host, port=self.port, listener="PLAINTEXT")
         return await self.request(
             UpdateMetadataRequest(
                 controller_id=1000,
                 controller_epoch=self.controller_epoch,
-                topic_states=[UpdateMetadataTopicState(topic_name=topic, topic_id=topic_id, partition_states=states)],
+                topic_states=[described],
                 live_brokers=[UpdateMetadataBroker(id=BROKER_ID, endpoints=[endpoint], rack=None)],
             )
         )

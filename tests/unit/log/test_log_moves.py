@@ -10,6 +10,7 @@ import pytest
 import trio
 import trio.testing
 
+from broker.log.layout_history import LayoutEntry
 from broker.log.log_config import LogConfig
 from broker.log.log_manager import LogManager, LogManagerConfig
 from broker.log.partition_log import PartitionLog
@@ -74,6 +75,7 @@ async def test_a_log_moves_whole_and_goes_on(world: LogWorld) -> None:
         put(manager, *[b"%d" % number * 20 for number in range(30)])
         put(manager, b"later", leader_epoch=4)
         log_of(manager).assign_epoch(5)
+        log_of(manager).layouts.assign(LayoutEntry(0, 4, 4, 0))
         before = log_of(manager)
         target = other_dir(world, manager)
         switched: list[PartitionLog] = []
@@ -84,6 +86,8 @@ async def test_a_log_moves_whole_and_goes_on(world: LogWorld) -> None:
         assert after.directory == f"{target}/t-0" and switched == [after]
         assert (after.incarnation, after.topic_id, after.latest_epoch) == (7, TOPIC_ID, 5)
         assert after.leader_epoch_cache.entries == before.leader_epoch_cache.entries
+        after.layouts.assign(LayoutEntry(5, 4, 6, 1))
+        assert Path(after.directory, "partition-count-checkpoint").read_text() == "0\n2\n0 4 4 0\n5 4 6 1\n"
         assert (after.high_watermark, after.log_end_offset) == (31, 31)
         put(manager, b"new", leader_epoch=5)
         after.roll()

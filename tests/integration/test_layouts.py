@@ -1,0 +1,473 @@
+"""What a broker takes and serves while its topic's partition count changes (KIP-253); the test plays the controller.
+
+The topic ``t`` has 4 partitions and grows to 6, layout (6, 1); 6 -> 4 then is layout (4, 2).
+"""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+import trio
+import trio.testing
+
+from broker.log.partition_log import AppendOrigin
+from broker.node import Node
+from protocol.batch_builder import build_batch, build_control_batch
+from protocol.batch_layout import CONTROL_COMMIT
+from protocol.errors import ErrorCode
+from protocol.generated.delete_records import DeleteRecordsPartition, DeleteRecordsRequest, DeleteRecordsTopic
+from protocol.generated.fetch import FetchPartition, FetchRequest, FetchResponse, FetchTopic
+from protocol.generated.leader_and_isr import LeaderAndIsrPartitionState
+from protocol.generated.list_offsets import ListOffsetsPartition, ListOffsetsRequest, ListOffsetsTopic
+from protocol.generated.metadata import MetadataRequest, MetadataRequestTopic, MetadataResponseTopic
+from protocol.generated.produce import PartitionProduceData, PartitionProduceResponse, ProduceRequest, TopicProduceData
+from protocol.generated.stop_replica import StopReplicaPartitionState, StopReplicaRequest, StopReplicaTopicState
+from protocol.key_placement import place, positive_hash
+from protocol.types import TopicPartition
+from runtime.channel import Channel
+from runtime.sim_zk import FakeZk
+from tests.broker_harness import BROKER_ID, DEADLINE_S, OneBroker, one_broker
+from zk_schemas import paths
+from zk_schemas.config import ConfigChange, ConfigZnode
+from zk_schemas.config_keys import TOPIC_CONFIGS
+
+pytestmark = pytest.mark.trio
+
+TOPIC_ID = uuid.UUID(int=7)
+FIRST, GROWN, SHRUNK = (4, 0), (6, 1), (4, 2)
+UNTAGGED = (-1, -1)
+NEVER_ANSWERED_MS = 20_000
+"""``max_wait_ms`` of a fetch that is answered for another reason."""
+
+
+class Broker:
+    """The broker with the requests of a controller, a producer and a consumer of topic ``t``."""
+
+    def __init__(self, broker: OneBroker, node: Node) -> None:
+        self.harness = broker
+        self.node = node
+
+    # ------------------------------------------------------------ the controller
+
+    def state(
+        self, partition: int, epoch: int, layout: tuple[int, int], incarnation: int = -1
+    ) -> LeaderAndIsrPartitionState:
+        undeleted, version = layout
+        return LeaderAndIsrPartitionState(
+            partition_index=partition,
+            controller_epoch=self.harness.controller_epoch,
+            leader=BROKER_ID,
+            leader_epoch=epoch,
+            isr=[BROKER_ID],
+            replicas=[BROKER_ID],
+            initial_partition_count=4,
+            undeleted_partition_count=undeleted,
+            layout_version=version,
+            incarnation=100 + partition if incarnation < 0 else incarnation,
+        )
+
+    async def lead(self, *states: LeaderAndIsrPartitionState) -> set[int]:
+        """The error codes of a LeaderAndIsr."""
+        response = await self.harness.leader_and_isr("t", TOPIC_ID, list(states))
+        return {error.error_code for topic in response.topics for error in topic.partition_errors}
+
+    async def has(self, layout: tuple[int, int], *partitions: int, epoch: int) -> None:
+        """Give partitions a layout with a new leader epoch."""
+        assert await self.lead(*[self.state(partition, epoch, layout) for partition in partitions]) == {0}
+
+    async def stop(self, partition: int, *, leader_epoch: int, incarnation: int) -> int:
+        state = StopReplicaPartitionState(
+            partition_index=partition, leader_epoch=leader_epoch, delete_partition=True, incarnation=incarnation
+        )
+        topics = [StopReplicaTopicState(topic_name="t", partition_states=[state])]
+        epoch = self.harness.controller_epoch
+        response = await self.harness.request(
+            StopReplicaRequest(controller_id=1000, controller_epoch=epoch, topic_states=topics)
+        )
+        return int(response.partition_errors[0].error_code)
+
+    async def configure(self, zk: FakeZk, **config: str) -> None:
+        """Alter the topic's configuration and wait until it acts."""
+        names = {name.replace("_", "."): value for name, value in config.items()}
+        session = zk.session()
+        await session.create(ConfigZnode.topic_path("t"), ConfigZnode(names).encode(), make_parents=True)
+        change = ConfigChange("topics/t").encode()
+        await session.create(paths.CONFIG_CHANGE_PREFIX, change, sequence=True, make_parents=True)
+        wanted = {key: TOPIC_CONFIGS[key].parse(value) for key, value in names.items()}
+        with trio.fail_after(DEADLINE_S):
+            while any(self.node.dynamic.topic_value("t", key) != value for key, value in wanted.items()):
+                await trio.sleep(0.005)  # polls: the broker is told by a watch
+
+    # ------------------------------------------------------------ clients
+
+    async def produce(
+        self, partition: int, layout: tuple[int, int], records: bytes | None = None
+    ) -> PartitionProduceResponse:
+        response = await self.harness.request(produce_request(partition, layout, records))
+        found: PartitionProduceResponse = response.responses[0].partition_responses[0]
+        return found
+
+    async def fetch(self, layout: tuple[int, int], *partitions: int, **fields: Any) -> FetchResponse:
+        response: FetchResponse = await self.harness.request(fetch_request(layout, *partitions, **fields))
+        return response
+
+    async def codes(self, layout: tuple[int, int], *partitions: int, **fields: Any) -> dict[int, ErrorCode]:
+        """Error codes of a fetch by partition."""
+        response = await self.fetch(layout, *partitions, **fields)
+        return {
+            found.partition_index: ErrorCode.of(found.error_code)
+            for topic in response.responses
+            for found in topic.partitions
+        }
+
+    def value(self, partition: int) -> int:
+        """Log end offset."""
+        log = self.node.logs.get(TopicPartition("t", partition))
+        assert log is not None
+        return log.log_end_offset
+
+
+def produce_request(
+    partition: int, layout: tuple[int, int], records: bytes | None = None, acks: int = -1
+) -> ProduceRequest:
+    data = PartitionProduceData(index=partition, records=records or keyed(None))
+    topic = TopicProduceData(
+        name="t", partition_data=[data], undeleted_partition_count=layout[0], layout_version=layout[1]
+    )
+    return ProduceRequest(acks=acks, timeout_ms=5_000, topic_data=[topic])
+
+
+def fetch_request(layout: tuple[int, int], *partitions: int, **fields: Any) -> FetchRequest:
+    asked = [FetchPartition(partition=index, fetch_offset=0, partition_max_bytes=1 << 20) for index in partitions]
+    topic = FetchTopic(topic="t", partitions=asked, undeleted_partition_count=layout[0], layout_version=layout[1])
+    limits = {"max_wait_ms": 0, "min_bytes": 1, "max_bytes": 1 << 20, **fields}
+    return FetchRequest(topics=[topic], **limits)
+
+
+def keyed(*keys: bytes | None, **fields: int) -> bytes:
+    return build_batch([(key, b"v", (), 1_000) for key in keys], **fields)
+
+
+def of_producer(sequence: int) -> bytes:
+    return keyed(None, producer_id=9, producer_epoch=0, base_sequence=sequence)
+
+
+def key_of(partition: int, undeleted: int) -> bytes:
+    keys = (b"k%d" % number for number in range(1_000))
+    return next(key for key in keys if place(positive_hash(key), 4, undeleted) == partition)
+
+
+@asynccontextmanager
+async def broker_of(
+    directory: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    zk: FakeZk | None = None,
+    settings: Mapping[str, str] | None = None,
+) -> AsyncIterator[Broker]:
+    """A broker that leads the topic's first four partitions in epoch 0."""
+    nodes: list[Node] = []
+    real_init = Node.__init__
+
+    def init(self: Node, *args: Any) -> None:
+        real_init(self, *args)
+        nodes.append(self)
+
+    monkeypatch.setattr(Node, "__init__", init)
+    async with one_broker(directory, settings, zk) as harness:
+        broker = Broker(harness, nodes[-1])
+        await broker.has(FIRST, 0, 1, 2, 3, epoch=0)
+        yield broker
+
+
+@pytest.fixture
+async def broker(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Broker]:
+    async with broker_of(tmp_path, monkeypatch) as found:
+        yield found
+
+
+# ---------------------------------------------------------------- LeaderAndIsr
+
+
+async def test_layout_and_leader_epoch_change_together_and_only_together(broker: Broker) -> None:
+    assert (await broker.produce(1, FIRST)).error_code == 0
+    same_epoch = broker.state(1, 0, GROWN)
+    assert await broker.lead(same_epoch) == {ErrorCode.INVALID_REQUEST}
+    same_epoch.leader = 2
+    assert await broker.lead(same_epoch) == {ErrorCode.INVALID_REQUEST}
+    assert (await broker.produce(1, FIRST)).error_code == 0
+    await broker.has(GROWN, 1, epoch=1)
+    assert (await broker.produce(1, FIRST)).error_code == ErrorCode.INVALID_PARTITION_METADATA
+    assert (await broker.produce(1, GROWN)).error_code == 0
+
+
+async def test_each_layout_is_kept_on_disk_and_loaded_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    zk = FakeZk()
+    async with broker_of(tmp_path, monkeypatch, zk) as broker:
+        await broker.has(FIRST, 1, epoch=1)
+        await broker.has(GROWN, 1, epoch=2)
+    checkpoint = tmp_path / "t-1" / "partition-count-checkpoint"
+    assert checkpoint.read_text() == "0\n2\n0 4 4 0\n2 4 6 1\n"
+    async with broker_of(tmp_path, monkeypatch, zk) as broker:
+        await broker.has(SHRUNK, 1, epoch=5)
+    assert checkpoint.read_text() == "0\n3\n0 4 4 0\n2 4 6 1\n5 4 4 2\n"
+
+
+async def test_hole_4_a_marked_partition_and_a_survivor_differ(broker: Broker) -> None:
+    """While a shrink runs the survivor keeps the old layout: a count kept per topic would let its new keys in early."""
+    await broker.has(GROWN, 1, 5, epoch=1)
+    await broker.has(SHRUNK, 5, epoch=2)
+    assert (await broker.produce(5, GROWN)).error_code == ErrorCode.INVALID_PARTITION_METADATA
+    assert (await broker.produce(1, GROWN)).error_code == 0
+    assert (await broker.produce(1, SHRUNK)).error_code == ErrorCode.INVALID_PARTITION_METADATA
+
+
+async def test_hole_20_a_late_order_does_not_touch_the_newborn(broker: Broker) -> None:
+    """Partition 5 was removed and created again: what was said of the first one comes late."""
+    assert await broker.lead(broker.state(5, 7, GROWN, incarnation=500)) == {0}
+    assert (await broker.produce(5, GROWN)).base_offset == 0
+    assert await broker.lead(broker.state(5, 9, (6, 3), incarnation=400)) == {ErrorCode.STALE_CONTROLLER_EPOCH}
+    assert await broker.stop(5, leader_epoch=9, incarnation=400) == 0
+    assert (await broker.produce(5, GROWN)).base_offset == 1
+
+
+async def test_hole_20_a_new_incarnation_gets_a_new_log(broker: Broker) -> None:
+    assert await broker.lead(broker.state(5, 7, GROWN, incarnation=500)) == {0}
+    await broker.produce(5, GROWN)
+    assert await broker.lead(broker.state(5, 8, (6, 3), incarnation=600)) == {0}
+    assert (await broker.produce(5, (6, 3))).base_offset == 0
+
+
+async def test_hole_20_what_deletes_the_newborn_deletes_what_was_before_it(broker: Broker) -> None:
+    """The broker never heard of the second incarnation: its removal is the first one's as well, whatever its epoch."""
+    assert await broker.lead(broker.state(5, 7, GROWN, incarnation=500)) == {0}
+    assert await broker.stop(5, leader_epoch=3, incarnation=600) == 0
+    assert broker.node.logs.get(TopicPartition("t", 5)) is None
+
+
+# ---------------------------------------------------------------- Produce
+
+
+async def test_hole_17_a_repeated_batch_is_answered_before_the_layout_is_looked_at(broker: Broker) -> None:
+    """The answer was lost, then the layout changed: placed again, the records would be there twice."""
+    assert (await broker.produce(1, FIRST, of_producer(0))).base_offset == 0
+    assert (await broker.produce(1, FIRST, of_producer(1))).base_offset == 1
+    await broker.has(GROWN, 1, epoch=1)
+    again = await broker.produce(1, FIRST, of_producer(0))
+    assert (again.error_code, again.base_offset) == (0, 0)
+    new = await broker.produce(1, FIRST, of_producer(2))
+    assert (new.error_code, new.base_offset) == (ErrorCode.INVALID_PARTITION_METADATA, -1)
+    assert broker.value(1) == 2
+
+
+async def test_hole_17_also_where_the_partition_is_sealed_or_the_producer_names_no_layout(broker: Broker) -> None:
+    misrouted = keyed(key_of(5, 6), producer_id=9, producer_epoch=0, base_sequence=0)
+    assert (await broker.produce(1, UNTAGGED, misrouted)).error_code == 0
+    await broker.has(GROWN, 1, epoch=1)
+    assert (await broker.produce(1, UNTAGGED, misrouted)).error_code == 0
+    await broker.has(GROWN, 5, epoch=1)
+    assert (await broker.produce(5, GROWN, of_producer(0))).error_code == 0
+    await broker.has(SHRUNK, 5, epoch=2)
+    assert (await broker.produce(5, GROWN, of_producer(0))).error_code == 0
+    assert (await broker.produce(5, GROWN, of_producer(1))).error_code == ErrorCode.INVALID_PARTITION_METADATA
+
+
+async def test_what_follows_a_refused_batch_is_refused_for_the_same_reason(broker: Broker) -> None:
+    """A gap in the sequence is no news then: with 45 the producer would give up what it can still place."""
+    await broker.produce(1, FIRST, of_producer(0))
+    await broker.has(GROWN, 1, epoch=1)
+    for sequence in (1, 2):
+        refused = await broker.produce(1, FIRST, of_producer(sequence))
+        assert refused.error_code == ErrorCode.INVALID_PARTITION_METADATA
+    assert (await broker.produce(1, GROWN, of_producer(1))).error_code == 0
+
+
+async def test_hole_25_a_transaction_marker_lands_on_a_sealed_partition(broker: Broker) -> None:
+    await broker.has(SHRUNK, 5, epoch=1)
+    partition = broker.node.replicas.leader(TopicPartition("t", 5))
+    marker = build_control_batch(CONTROL_COMMIT, 9, 0, 0, 1_000)
+    assert partition.append(marker, all_in_sync=True, origin=AppendOrigin.COORDINATOR).base_offset == 0
+
+
+async def test_hole_27_acks_0_with_another_layout_closes_the_connection(broker: Broker) -> None:
+    harness = broker.harness
+    await broker.has(GROWN, 1, epoch=1)
+    async with Channel.open(harness.env.network, harness.host, harness.port, client_id="acks-0") as channel:
+        with pytest.raises(ConnectionError), trio.fail_after(DEADLINE_S):
+            await channel.request(produce_request(1, FIRST, acks=0), timeout_s=DEADLINE_S)
+    assert broker.value(1) == 0
+
+
+async def test_hole_29_stock_producers_are_verified_and_counted(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    zk = FakeZk()
+    misrouted, right = keyed(key_of(5, 6)), keyed(key_of(1, 6), None)
+    async with broker_of(tmp_path, monkeypatch, zk) as broker:
+        assert (await broker.produce(1, UNTAGGED, misrouted)).error_code == 0
+        await broker.has(GROWN, 1, epoch=1)
+        refused = await broker.produce(1, UNTAGGED, misrouted)
+        assert refused.error_code == ErrorCode.POLICY_VIOLATION
+        assert "belongs to partition 5, not 1" in str(refused.error_message)
+        assert (await broker.produce(1, UNTAGGED, right)).error_code == 0
+        await broker.produce(1, FIRST)
+        await broker.codes(FIRST, 1)
+        await broker.configure(zk, ordered_delivery_legacy_producers="accept")
+        assert (await broker.produce(1, UNTAGGED, misrouted)).error_code == 0
+        metrics = broker.node.metrics.render().decode()
+    assert 'anabranch_legacy_produce_refusals_total{topic="t"} 1.0' in metrics
+    assert 'anabranch_layout_refusals_total{api="Produce",topic="t"} 1.0' in metrics
+    assert 'anabranch_layout_refusals_total{api="Fetch",topic="t"} 1.0' in metrics
+
+
+async def test_hole_29_the_brokers_default_holds_for_a_topic_that_does_not_say(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    settings = {"ordered.delivery.legacy.producers": "reject"}
+    async with broker_of(tmp_path, monkeypatch, settings=settings) as broker:
+        await broker.has(GROWN, 1, epoch=1)
+        assert (await broker.produce(1, UNTAGGED, keyed(None))).error_code == ErrorCode.POLICY_VIOLATION
+        assert (await broker.produce(2, UNTAGGED, keyed(None))).error_code == 0
+
+
+async def test_without_ordered_delivery_nothing_is_checked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    zk = FakeZk()
+    async with broker_of(tmp_path, monkeypatch, zk) as broker:
+        await broker.configure(zk, enable_ordered_delivery="false")
+        await broker.has(GROWN, 1, epoch=1)
+        for layout in (FIRST, UNTAGGED):
+            assert (await broker.produce(1, layout, keyed(key_of(5, 6)))).error_code == 0
+            assert await broker.codes(layout, 1) == {1: ErrorCode.NONE}
+
+
+# ---------------------------------------------------------------- Fetch
+
+
+async def test_a_consumer_of_another_layout_is_refused_and_a_follower_is_not(broker: Broker) -> None:
+    await broker.has(GROWN, 1, epoch=1)
+    assert await broker.codes(FIRST, 0, 1) == {0: ErrorCode.NONE, 1: ErrorCode.INVALID_PARTITION_METADATA}
+    assert await broker.codes(GROWN, 0, 1) == {0: ErrorCode.INVALID_PARTITION_METADATA, 1: ErrorCode.NONE}
+    assert await broker.codes(UNTAGGED, 0, 1) == {0: ErrorCode.NONE, 1: ErrorCode.NONE}
+    assert await broker.codes(FIRST, 1, replica_id=BROKER_ID) == {1: ErrorCode.NONE}
+
+
+async def test_a_sealed_partition_serves_every_layout(broker: Broker) -> None:
+    await broker.has(GROWN, 5, epoch=0)
+    await broker.produce(5, GROWN)
+    await broker.has(SHRUNK, 5, epoch=1)
+    for layout in (FIRST, GROWN, SHRUNK, UNTAGGED):
+        response = await broker.fetch(layout, 5)
+        found = response.responses[0].partitions[0]
+        assert (found.error_code, found.high_watermark, len(found.records) > 0) == (0, 1, True)
+
+
+async def test_hole_16_a_parked_fetch_is_refused_when_the_layout_changes(broker: Broker) -> None:
+    answers: list[dict[int, ErrorCode]] = []
+    other = broker.harness
+
+    async def wait_for_records() -> None:
+        async with Channel.open(other.env.network, other.host, other.port, client_id="parked") as channel:
+            response = await channel.request(
+                fetch_request(FIRST, 1, 2, max_wait_ms=NEVER_ANSWERED_MS), timeout_s=DEADLINE_S
+            )
+            answers.append({found.partition_index: found.error_code for found in response.responses[0].partitions})
+
+    with trio.fail_after(DEADLINE_S):
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(wait_for_records)
+            while broker.node.purgatory.size == 0:
+                await trio.sleep(0.005)  # polls: the fetch is parked
+            await broker.has(GROWN, 1, epoch=1)
+    assert answers == [{1: ErrorCode.INVALID_PARTITION_METADATA, 2: ErrorCode.NONE}]
+
+
+async def test_hole_28_a_session_carries_the_layout_of_its_full_fetch(broker: Broker) -> None:
+    first = await broker.fetch(FIRST, 1, session_epoch=0)
+    await broker.has(GROWN, 1, epoch=1)
+    quiet = FetchRequest(max_wait_ms=0, min_bytes=1, session_id=first.session_id, session_epoch=1)
+    found = (await broker.harness.request(quiet)).responses[0].partitions[0]
+    assert found.error_code == ErrorCode.INVALID_PARTITION_METADATA
+    assert await broker.codes(GROWN, 1, session_id=first.session_id, session_epoch=0) == {1: ErrorCode.NONE}
+
+
+# ---------------------------------------------------------------- the end of a sealed partition
+
+
+async def test_the_controller_learns_the_end_of_a_sealed_partition(broker: Broker) -> None:
+    """Hole 7: an id of a broker or controller gets the log end, whatever the watermark; an old epoch is fenced."""
+    await broker.has(GROWN, 5, epoch=0)
+    await broker.produce(5, GROWN)
+    await broker.has(SHRUNK, 5, epoch=1)
+    log = broker.node.logs.get(TopicPartition("t", 5))
+    assert log is not None
+    log.high_watermark = 0  # the followers have not fetched it yet
+
+    async def offset(replica_id: int, timestamp: int, epoch: int = 1) -> tuple[int, int]:
+        asked = ListOffsetsPartition(partition_index=5, timestamp=timestamp, current_leader_epoch=epoch)
+        topics = [ListOffsetsTopic(name="t", partitions=[asked])]
+        response = await broker.harness.request(ListOffsetsRequest(replica_id=replica_id, topics=topics))
+        found = response.topics[0].partitions[0]
+        return found.error_code, found.offset
+
+    assert await offset(1000, -1) == (0, 1)
+    assert await offset(1000, -2) == (0, 0)
+    assert await offset(1000, -1, epoch=0) == (ErrorCode.FENCED_LEADER_EPOCH, -1)
+    assert await offset(1000, -1, epoch=2) == (ErrorCode.UNKNOWN_LEADER_EPOCH, -1)
+    assert await offset(-1, -1) == (ErrorCode.OFFSET_NOT_AVAILABLE, -1)
+    log.high_watermark = 1
+    assert await offset(-1, -1) == (0, 1)
+
+
+async def test_hole_23_a_sealed_partition_of_a_compacted_topic_is_drained_on_demand(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    zk = FakeZk()
+    async with broker_of(tmp_path, monkeypatch, zk) as broker:
+        await broker.configure(zk, cleanup_policy="compact")
+        await broker.has(GROWN, 1, 5, epoch=1)
+        await broker.produce(1, GROWN, keyed(b"k"))
+        await broker.produce(5, GROWN, keyed(b"k"))
+
+        async def code(partition: int) -> int:
+            asked = DeleteRecordsPartition(partition_index=partition, offset=1)
+            topics = [DeleteRecordsTopic(name="t", partitions=[asked])]
+            response = await broker.harness.request(DeleteRecordsRequest(topics=topics, timeout_ms=5_000))
+            return int(response.topics[0].partitions[0].error_code)
+
+        await broker.has(SHRUNK, 5, epoch=2)
+        assert await code(5) == ErrorCode.POLICY_VIOLATION
+        await zk.session().delete(ConfigZnode.topic_path("t"))
+        await broker.configure(zk, cleanup_policy="compact", delete_records_when_drained="true")
+        assert await code(1) == ErrorCode.POLICY_VIOLATION
+        assert await code(5) == 0
+
+
+# ---------------------------------------------------------------- Metadata
+
+
+async def test_metadata_tells_the_layout_of_every_topic_and_lists_marked_partitions(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    zk = FakeZk()
+    async with broker_of(tmp_path, monkeypatch, zk) as broker:
+
+        async def told(version: int = 11) -> MetadataResponseTopic:
+            request = MetadataRequest(topics=[MetadataRequestTopic(name="t")], allow_auto_topic_creation=False)
+            response = await broker.harness.request(request, version)
+            found: MetadataResponseTopic = response.topics[0]
+            return found
+
+        await broker.harness.update_metadata("t", TOPIC_ID, 6, layout=(4, 4, 2), incarnation=100)
+        topic = await told()
+        assert (topic.initial_partition_count, topic.undeleted_partition_count, topic.layout_version) == (4, 4, 2)
+        assert topic.ordered_delivery == 1
+        assert [(found.partition_index, found.incarnation) for found in topic.partitions] == [
+            (index, 100 + index) for index in range(6)
+        ]
+        await broker.configure(zk, enable_ordered_delivery="false")
+        assert (await told()).ordered_delivery == 0
+        assert (await told(8)).undeleted_partition_count == -1

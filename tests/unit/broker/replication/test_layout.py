@@ -1,0 +1,175 @@
+"""Who may write to a partition and read from it: the decisions alone (KIP-253)."""
+
+from __future__ import annotations
+
+import pytest
+
+from broker.replication.layout import (
+    NO_LAYOUT,
+    ClientLayout,
+    DeliveryRules,
+    LayoutRefusal,
+    LegacyProducers,
+    PartitionLayout,
+    check_fetch,
+    produce_admission,
+)
+from protocol.batch_builder import build_batch
+from protocol.compression import CompressionType
+from protocol.errors import ErrorCode
+from protocol.key_placement import place, positive_hash
+from protocol.records import RecordBatch
+
+RULES = DeliveryRules()
+OFF = DeliveryRules(ordered=False)
+NEVER_RESIZED = PartitionLayout(4, 4, 0)
+GROWN = PartitionLayout(4, 6, 1)
+SHRUNK = PartitionLayout(4, 4, 2)
+
+
+def keyed(*keys: bytes | None, compression: CompressionType = CompressionType.NONE) -> RecordBatch:
+    records = [(key, b"v", (), 1_000) for key in keys]
+    return RecordBatch(build_batch(records, compression=compression))
+
+
+def key_of(partition: int, layout: PartitionLayout = GROWN) -> bytes:
+    """A key whose home is ``partition``."""
+    for number in range(1_000):
+        key = b"k%d" % number
+        if place(positive_hash(key), layout.initial_partition_count, layout.undeleted_partition_count) == partition:
+            return key
+    raise AssertionError(partition)
+
+
+def refusal(
+    partition: int,
+    layout: PartitionLayout,
+    client: ClientLayout,
+    rules: DeliveryRules = RULES,
+    batch: RecordBatch | None = None,
+) -> ErrorCode:
+    """What a batch is refused with, NONE when it passes."""
+    admission = produce_admission(partition, layout, rules, client)
+    if admission is not None:
+        try:
+            admission(batch or keyed(None))
+        except LayoutRefusal as error:
+            return error.code
+    return ErrorCode.NONE
+
+
+def may_fetch(partition: int, layout: PartitionLayout, client: ClientLayout, rules: DeliveryRules = RULES) -> bool:
+    try:
+        check_fetch(partition, layout, rules, client)
+    except LayoutRefusal as error:
+        return error.code is not ErrorCode.INVALID_PARTITION_METADATA
+    return True
+
+
+# ---------------------------------------------------------------- producers that name their layout
+
+
+@pytest.mark.parametrize(
+    ("layout", "client"),
+    [
+        (NEVER_RESIZED, ClientLayout(4, 0)),
+        (GROWN, ClientLayout(6, 1)),
+        (PartitionLayout(), ClientLayout(4, 0)),  # the controller did not say: nothing to compare with
+    ],
+)
+def test_the_partitions_own_layout_needs_no_look_at_the_batch(layout: PartitionLayout, client: ClientLayout) -> None:
+    assert produce_admission(1, layout, RULES, client) is None
+
+
+@pytest.mark.parametrize(
+    "client",
+    [
+        ClientLayout(4, 0),
+        ClientLayout(6, 0),
+        ClientLayout(4, 1),
+        ClientLayout(9, 2),  # a client that is ahead of the broker
+    ],
+)
+def test_another_layout_is_refused_to_a_producer_and_to_a_consumer(client: ClientLayout) -> None:
+    assert refusal(1, GROWN, client) is ErrorCode.INVALID_PARTITION_METADATA
+    assert not may_fetch(1, GROWN, client)
+
+
+def test_hole_10_a_count_that_came_back_is_another_layout() -> None:
+    """4 -> 6 -> 4: a delayed request of the first layout must not land behind newer records."""
+    assert refusal(1, SHRUNK, ClientLayout(4, 0)) is ErrorCode.INVALID_PARTITION_METADATA
+    assert not may_fetch(1, SHRUNK, ClientLayout(4, 0))
+    assert refusal(1, SHRUNK, ClientLayout(4, 2)) is ErrorCode.NONE
+
+
+def test_a_sealed_partition_takes_nothing_and_serves_every_layout() -> None:
+    """Hole 6: marked partitions are told first, and refuse whatever the client knows."""
+    for client in (ClientLayout(4, 2), ClientLayout(6, 1), ClientLayout(4, 0)):
+        assert refusal(5, SHRUNK, client) is ErrorCode.INVALID_PARTITION_METADATA
+        assert may_fetch(5, SHRUNK, client)
+    assert refusal(5, SHRUNK, NO_LAYOUT) is ErrorCode.POLICY_VIOLATION
+
+
+def test_hole_4_a_survivor_waits_although_a_sibling_is_sealed() -> None:
+    """While 6 -> 4 runs, 5 has the new layout and 1 the old one: each answers for itself."""
+    assert refusal(1, GROWN, ClientLayout(6, 1)) is ErrorCode.NONE
+    assert refusal(1, GROWN, ClientLayout(4, 2)) is ErrorCode.INVALID_PARTITION_METADATA
+    assert refusal(5, SHRUNK, ClientLayout(6, 1)) is ErrorCode.INVALID_PARTITION_METADATA
+
+
+# ---------------------------------------------------------------- hole 29: producers that do not
+
+
+def test_hole_29_a_topic_never_resized_does_not_check_stock_producers() -> None:
+    assert produce_admission(1, NEVER_RESIZED, RULES, NO_LAYOUT) is None
+    assert produce_admission(1, PartitionLayout(), RULES, NO_LAYOUT) is None
+
+
+@pytest.mark.parametrize("compression", [CompressionType.NONE, CompressionType.GZIP, CompressionType.ZSTD])
+def test_hole_29_stock_batches_are_verified_by_key(compression: CompressionType) -> None:
+    home, elsewhere = key_of(1), key_of(5)
+    passes = keyed(home, None, home, compression=compression)
+    assert refusal(1, GROWN, NO_LAYOUT, batch=passes) is ErrorCode.NONE
+    fails = keyed(home, elsewhere, compression=compression)
+    assert refusal(1, GROWN, NO_LAYOUT, batch=fails) is ErrorCode.POLICY_VIOLATION
+
+
+def test_hole_29_the_refusal_says_what_to_do() -> None:
+    admission = produce_admission(1, GROWN, RULES, NO_LAYOUT)
+    assert admission is not None
+    with pytest.raises(LayoutRefusal, match=r"record 1 .* partition 5, not 1.*metadata\.max\.age\.ms"):
+        admission(keyed(key_of(1), key_of(5)))
+    sealed = produce_admission(5, SHRUNK, RULES, NO_LAYOUT)
+    assert sealed is not None
+    with pytest.raises(LayoutRefusal, match=r"marked for deletion.*metadata\.max\.age\.ms"):
+        sealed(keyed(None))
+
+
+def test_hole_29_reject_and_accept() -> None:
+    misrouted = keyed(key_of(5))
+    reject, accept = (DeliveryRules(True, legacy) for legacy in (LegacyProducers.REJECT, LegacyProducers.ACCEPT))
+    assert refusal(1, GROWN, NO_LAYOUT, reject, keyed(key_of(1))) is ErrorCode.POLICY_VIOLATION
+    assert refusal(1, NEVER_RESIZED, NO_LAYOUT, reject, misrouted) is ErrorCode.NONE
+    assert refusal(1, GROWN, NO_LAYOUT, accept, misrouted) is ErrorCode.NONE
+    assert refusal(5, SHRUNK, NO_LAYOUT, accept) is ErrorCode.POLICY_VIOLATION
+
+
+def test_keys_after_a_shrink_are_verified_under_the_new_count() -> None:
+    assert refusal(1, SHRUNK, NO_LAYOUT, batch=keyed(key_of(5, GROWN))) is ErrorCode.NONE
+
+
+# ---------------------------------------------------------------- without ordered delivery, without a layout
+
+
+def test_without_ordered_delivery_only_the_seal_holds() -> None:
+    """What is written behind a seal would be removed unread, whether its order matters or not."""
+    misrouted = keyed(key_of(5))
+    for client in (NO_LAYOUT, ClientLayout(4, 0)):
+        assert refusal(1, GROWN, client, OFF, misrouted) is ErrorCode.NONE
+        assert may_fetch(1, GROWN, client, OFF)
+        assert refusal(5, SHRUNK, client, OFF) is not ErrorCode.NONE
+
+
+def test_a_consumer_that_names_no_layout_is_never_checked() -> None:
+    assert may_fetch(1, GROWN, NO_LAYOUT)
+    assert may_fetch(1, PartitionLayout(), ClientLayout(4, 0))

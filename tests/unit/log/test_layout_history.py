@@ -1,0 +1,87 @@
+"""``partition-count-checkpoint``: the layouts a partition had, kept for the audit (KIP-253)."""
+
+from __future__ import annotations
+
+import contextlib
+
+import pytest
+
+from broker.log.layout_history import LayoutEntry, LayoutHistory
+from tests.log_world import Crash, LogWorld
+
+FIRST, GROWN, SHRUNK = LayoutEntry(0, 4, 4, 0), LayoutEntry(2, 4, 6, 1), LayoutEntry(5, 4, 4, 2)
+
+
+def history(world: LogWorld) -> LayoutHistory:
+    found = LayoutHistory(world.storage, str(world.root / "partition-count-checkpoint"))
+    found.load()
+    return found
+
+
+def test_each_change_is_a_line(world: LogWorld) -> None:
+    layouts = history(world)
+    for entry in (FIRST, LayoutEntry(1, 4, 4, 0), GROWN, LayoutEntry(4, 4, 6, 1), SHRUNK):
+        layouts.assign(entry)  # an election that keeps the layout changes nothing
+    text = (world.root / "partition-count-checkpoint").read_text()
+    assert text == "0\n3\n0 4 4 0\n2 4 6 1\n5 4 4 2\n"
+    assert history(world).entries == [FIRST, GROWN, SHRUNK]
+
+
+def test_known_and_older_epochs_change_nothing(world: LogWorld) -> None:
+    layouts = history(world)
+    layouts.assign(GROWN)
+    layouts.assign(LayoutEntry(2, 4, 9, 3))
+    layouts.assign(LayoutEntry(1, 4, 9, 3))
+    assert history(world).entries == [GROWN]
+
+
+def test_a_write_that_failed_is_made_up_for(world: LogWorld) -> None:
+    layouts = history(world)
+    world.storage.full = True
+    layouts.assign(FIRST)
+    assert history(world).entries == []
+    world.storage.full = False
+    layouts.save()
+    assert history(world).entries == [FIRST]
+
+
+@pytest.mark.parametrize("crash_at", range(4))
+def test_a_process_that_dies_leaves_the_old_or_the_new_file(world: LogWorld, crash_at: int) -> None:
+    layouts = history(world)
+    layouts.assign(FIRST)
+    world.storage.crash_at = world.storage.changes + crash_at
+    with contextlib.suppress(Crash):
+        layouts.assign(GROWN)
+    world.storage.crash_at = -1
+    assert history(world).entries in ([FIRST], [FIRST, GROWN])
+
+
+@pytest.mark.parametrize("text", ["", "0\n1\n", "0\n1\n0 4 4\n", "0\n2\n3 4 4 0\n2 4 6 1\n", "0\n1\n0 4 4 x\n"])
+def test_a_damaged_file_is_as_good_as_none(world: LogWorld, text: str) -> None:
+    (world.root / "partition-count-checkpoint").write_text(text)
+    layouts = history(world)
+    assert layouts.entries == []
+    layouts.assign(FIRST)
+    assert history(world).entries == [FIRST]
+
+
+@pytest.mark.trio
+async def test_a_flush_brings_it_to_the_disk(world: LogWorld) -> None:
+    """A power failure takes what was not synced: after a flush that is nothing."""
+    log = world.create()
+    log.layouts.assign(FIRST)
+    assert log.layouts.unsynced
+    before = world.storage.syncs
+    await log.flush()
+    assert world.storage.syncs == before + 1 and not log.layouts.unsynced
+    await log.flush()
+    assert world.storage.syncs == before + 1
+
+
+@pytest.mark.trio
+async def test_it_is_there_again_when_the_log_is_opened(world: LogWorld) -> None:
+    log = world.create()
+    log.layouts.assign(FIRST)
+    log.layouts.assign(GROWN)
+    log.close_files()
+    assert (await world.reopen()).layouts.entries == [FIRST, GROWN]
