@@ -9,6 +9,7 @@ import anyio
 from anyio.abc import TaskGroup
 
 from client import admin_codec as codec
+from client import admin_resize as resize
 from client.admin_types import (
     ClusterDescription,
     ConfigEntry,
@@ -17,8 +18,10 @@ from client.admin_types import (
     ElectionType,
     GroupDescription,
     GroupListing,
+    GroupPosition,
     LogDirDescription,
     NewTopic,
+    PartitionEpochs,
     PartitionReassignment,
     TopicDescription,
     TopicListing,
@@ -29,7 +32,7 @@ from client.connections import backoff_ms
 from client.coordinator_link import CoordinatorLink, OffsetAndMetadata
 from client.errors import ErrorCode, KafkaError, KafkaTimeoutError, error_for
 from client.lifecycle import Client
-from client.offsets import OffsetAndTimestamp, OffsetQueries
+from client.offsets import EpochEnd, OffsetAndTimestamp, OffsetQueries
 from protocol.generated.create_partitions import CreatePartitionsRequest, CreatePartitionsTopic
 from protocol.generated.create_topics import CreateTopicsRequest
 from protocol.generated.delete_groups import DeleteGroupsRequest
@@ -78,15 +81,21 @@ class Admin(Client[AdminConfig]):
     # ------------------------------------------------------------ asking
 
     async def _retry(
-        self, what: str, attempt_once: Callable[[], Awaitable[T]], *, final: frozenset[ErrorCode] = frozenset()
+        self,
+        what: str,
+        attempt_once: Callable[[], Awaitable[T]],
+        *,
+        final: frozenset[ErrorCode] = frozenset(),
+        timeout_ms: int | None = None,
     ) -> T:
-        """``attempt_once`` until it does not raise an error that may pass, at most ``default_api_timeout_ms``.
+        """``attempt_once`` until it does not raise an error that may pass; ``default_api_timeout_ms`` unless given.
 
         ``final``: codes that are retriable elsewhere and final here.
         """
         self._ensure_open()
         config = self._config
-        deadline = self._env.clock.monotonic() + config.default_api_timeout_ms / 1000
+        limit_ms = config.default_api_timeout_ms if timeout_ms is None else timeout_ms
+        deadline = self._env.clock.monotonic() + limit_ms / 1000
         attempt = 0
         while True:
             attempt += 1
@@ -100,9 +109,7 @@ class Admin(Client[AdminConfig]):
                     / 1000
                 )
                 if self._env.clock.monotonic() + pause_s >= deadline:
-                    raise KafkaTimeoutError(
-                        f"{what} did not succeed within {config.default_api_timeout_ms} ms: {error}"
-                    ) from error
+                    raise KafkaTimeoutError(f"{what} did not succeed within {limit_ms} ms: {error}") from error
             await anyio.sleep(pause_s)
 
     async def _ask(self, what: str, body: Message, node_id: int | None = None) -> Any:
@@ -199,19 +206,54 @@ class Admin(Client[AdminConfig]):
                 topic.initial_partition_count,
                 topic.undeleted_partition_count,
                 topic.layout_version,
+                topic.ordered_delivery,
             )
         return found
 
     async def create_partitions(
         self, counts: Mapping[str, int], *, timeout_ms: int | None = None, validate_only: bool = False
     ) -> None:
-        """Set the partition count of each topic."""
+        """Set the partition count of each topic; a lower one merges partitions (KIP-253).
+
+        Returns when the resize has begun. POLICY_VIOLATION says why it cannot now, INVALID_PARTITIONS why it never can;
+        ``validate_only`` asks for that judgement and changes nothing. No count is below that of the topic's creation.
+        """
         request = CreatePartitionsRequest(
             topics=[CreatePartitionsTopic(name=n, count=count, assignments=None) for n, count in counts.items()],
             timeout_ms=self._timeout_ms(timeout_ms),
             validate_only=validate_only,
         )
         await self._change("CreatePartitions", request, lambda r: codec.first_error(r.results))
+
+    async def partition_epochs(
+        self, incarnations: Mapping[TopicPartition, int], *, timeout_ms: int | None = None
+    ) -> dict[TopicPartition, PartitionEpochs]:
+        """What partitions were split from and are merged into (KIP-253); an incarnation of -1 is any.
+
+        What no broker could tell within ``timeout_ms``, such as of a partition just removed, is missing.
+        """
+        found: dict[TopicPartition, PartitionEpochs] = {}
+
+        async def once() -> None:
+            left = {tp: incarnation for tp, incarnation in incarnations.items() if tp not in found}
+            request = resize.partition_epochs_request(left)
+            response = await self._connections.request(self._metadata.any_node(), request)
+            answered, error = resize.read_partition_epochs(response)
+            found.update(answered)
+            if error is not None:
+                raise error
+
+        try:
+            await self._retry("PartitionLeaderEpochsForPartitions", once, timeout_ms=timeout_ms)
+        except KafkaTimeoutError as error:
+            if not isinstance(error.__cause__, KafkaError) or error.__cause__.code not in resize.ASK_AGAIN:
+                raise
+        return found
+
+    async def epoch_ends(self, epochs: Mapping[TopicPartition, int]) -> dict[TopicPartition, EpochEnd]:
+        """Where a leader epoch ended (exclusive) in each partition, as its leader has it; see ``EpochEnd``."""
+        await self._retry("Metadata", lambda: self._know({tp.topic for tp in epochs}))
+        return await self._queries.epoch_ends(epochs, self._config.default_api_timeout_ms)
 
     async def elect_leaders(
         self,
@@ -441,6 +483,21 @@ class Admin(Client[AdminConfig]):
     ) -> dict[TopicPartition, OffsetAndMetadata]:
         """What a group has committed, for ``partitions`` or for all."""
         return await self._link(group_id).fetch_offsets(partitions, self._config.default_api_timeout_ms)
+
+    async def group_positions(
+        self, group_id: str, partitions: Iterable[TopicPartition] = ()
+    ) -> dict[TopicPartition, GroupPosition]:
+        """How far a group is in ``partitions``; without any, in those that a member waits for or has told of (KIP-253).
+
+        A position counts once its flush callback has returned; the coordinator knows it only from this generation.
+        """
+        response, _ = await self._ask_coordinator(
+            "ConsumerGroupPosition",
+            group_id,
+            resize.group_positions_request(group_id, partitions),
+            lambda r: codec.code_error(r.error_code, group_id),
+        )
+        return resize.read_group_positions(response)
 
     async def alter_group_offsets(
         self, group_id: str, offsets: Mapping[TopicPartition, int | OffsetAndMetadata]

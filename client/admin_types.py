@@ -49,6 +49,37 @@ class TopicDescription:
     initial_partition_count: int = -1
     undeleted_partition_count: int = -1
     layout_version: int = -1
+    ordered_delivery: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class PartitionEpochs:
+    """Where a partition's keys came from and where they go (KIP-253); -1 where there is nothing.
+
+    ``leader_epoch_after_creation`` -1 with ``created_from`` >= 0: not known yet. A partition without ``merged_into`` is
+    not marked for deletion; without ``sealed_offset`` it may still take records.
+    """
+
+    incarnation: int
+    created_from: int = -1
+    """The partition that lost keys to this one."""
+    leader_epoch_after_creation: int = -1
+    """The last leader epoch of ``created_from`` in which those keys were written to it."""
+    merged_into: int = -1
+    """The partition that takes this one's keys."""
+    leader_epoch_before_deletion: int = -1
+    """The last leader epoch of ``merged_into`` in which they were not yet written to it."""
+    sealed_offset: int = -1
+    """Where this partition ends for good."""
+
+
+@dataclass(frozen=True, slots=True)
+class GroupPosition:
+    """How far a group is in a partition; ``is_waited_for``: some member must know it before it goes on elsewhere."""
+
+    position: int
+    """The next offset nobody has processed, -1 when the coordinator does not know."""
+    is_waited_for: bool
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,0 +1,80 @@
+"""The questions of an ordered resize (KIP-253) between the wire's classes and what ``Admin`` shows. No IO."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+
+from client.admin_codec import code_error
+from client.admin_types import GroupPosition, PartitionEpochs
+from protocol.errors import ErrorCode, KafkaError
+from protocol.generated.consumer_group_position import (
+    ConsumerGroupPositionRequest,
+    ConsumerGroupPositionRequestPartition,
+    ConsumerGroupPositionRequestTopic,
+    ConsumerGroupPositionResponse,
+)
+from protocol.generated.partition_leader_epochs_for_partitions import (
+    PartitionLeaderEpochsForPartitionsRequest,
+    PartitionLeaderEpochsForPartitionsRequestPartition,
+    PartitionLeaderEpochsForPartitionsRequestTopic,
+    PartitionLeaderEpochsForPartitionsResponse,
+)
+from protocol.types import TopicPartition
+
+ASK_AGAIN = frozenset({ErrorCode.LEADER_NOT_AVAILABLE, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION})
+"""A broker that lags, or that ZooKeeper does not answer, says one of these; so does one that is right."""
+
+
+def partition_epochs_request(incarnations: Mapping[TopicPartition, int]) -> PartitionLeaderEpochsForPartitionsRequest:
+    topics: dict[str, PartitionLeaderEpochsForPartitionsRequestTopic] = {}
+    for tp, incarnation in incarnations.items():
+        topic = topics.setdefault(tp.topic, PartitionLeaderEpochsForPartitionsRequestTopic(name=tp.topic))
+        topic.partitions.append(
+            PartitionLeaderEpochsForPartitionsRequestPartition(partition_index=tp.partition, incarnation=incarnation)
+        )
+    return PartitionLeaderEpochsForPartitionsRequest(topics=list(topics.values()))
+
+
+def read_partition_epochs(
+    response: PartitionLeaderEpochsForPartitionsResponse,
+) -> tuple[dict[TopicPartition, PartitionEpochs], KafkaError | None]:
+    """What the broker knows, and the first of the errors that may pass. Raises an error that will not."""
+    found: dict[TopicPartition, PartitionEpochs] = {}
+    open_error: KafkaError | None = None
+    for topic in response.topics:
+        for p in topic.partitions:
+            tp = TopicPartition(topic.name, p.partition_index)
+            error = code_error(p.error_code, str(tp))
+            if error is None:
+                found[tp] = PartitionEpochs(
+                    incarnation=p.incarnation,
+                    created_from=p.created_from,
+                    leader_epoch_after_creation=p.leader_epoch_after_creation,
+                    merged_into=p.merged_into,
+                    leader_epoch_before_deletion=p.leader_epoch_before_deletion,
+                    sealed_offset=p.sealed_offset,
+                )
+            elif error.code in ASK_AGAIN:
+                open_error = open_error or error
+            else:
+                raise error
+    return found, open_error
+
+
+def group_positions_request(group_id: str, partitions: Iterable[TopicPartition]) -> ConsumerGroupPositionRequest:
+    """The question of somebody who is no member: generation -1 and no member id."""
+    topics: dict[str, ConsumerGroupPositionRequestTopic] = {}
+    for tp in partitions:
+        topic = topics.setdefault(tp.topic, ConsumerGroupPositionRequestTopic(name=tp.topic))
+        topic.partitions.append(ConsumerGroupPositionRequestPartition(partition_index=tp.partition, need_position=True))
+    return ConsumerGroupPositionRequest(
+        group_id=group_id, generation_id=-1, member_id="", max_wait_ms=0, topics=list(topics.values())
+    )
+
+
+def read_group_positions(response: ConsumerGroupPositionResponse) -> dict[TopicPartition, GroupPosition]:
+    return {
+        TopicPartition(topic.name, p.partition_index): GroupPosition(p.position, p.need_position)
+        for topic in response.topics
+        for p in topic.partitions
+    }

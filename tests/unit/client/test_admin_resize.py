@@ -1,0 +1,157 @@
+"""What the admin client asks about a resize (KIP-253), of a broker that lags and of a coordinator."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from client import Admin
+from client.admin_types import GroupPosition, PartitionEpochs
+from protocol.api_keys import API, ApiKey
+from protocol.errors import ErrorCode, KafkaError
+from protocol.framing import Request
+from protocol.generated.api_versions import ApiVersion, ApiVersionsResponse
+from protocol.generated.consumer_group_position import (
+    ConsumerGroupPositionResponse,
+    ConsumerGroupPositionResponsePartition,
+    ConsumerGroupPositionResponseTopic,
+)
+from protocol.generated.create_partitions import CreatePartitionsResponse, CreatePartitionsTopicResult
+from protocol.generated.find_coordinator import FindCoordinatorResponse
+from protocol.generated.partition_leader_epochs_for_partitions import (
+    PartitionLeaderEpochsForPartitionsResponse,
+    PartitionLeaderEpochsForPartitionsResponsePartition,
+    PartitionLeaderEpochsForPartitionsResponseTopic,
+)
+from protocol.types import TopicPartition
+from tests.unit.client.conftest import Run
+from tests.unit.client.fake_broker import SERVED, FakeBroker
+
+FOUR, FIVE = TopicPartition("t", 4), TopicPartition("t", 5)
+EPOCHS = ApiKey.PARTITION_LEADER_EPOCHS_FOR_PARTITIONS
+POSITION = ApiKey.CONSUMER_GROUP_POSITION
+FAST = {"retry_backoff_ms": 1, "retry_backoff_max_ms": 1}
+
+
+class ResizingBroker(FakeBroker):
+    """Answers the questions of ``answers`` besides the others."""
+
+    def __init__(self, answers: dict[ApiKey, Callable[[Any], Any]]) -> None:
+        super().__init__({"t": 6})
+        self.answers = {ApiKey.FIND_COORDINATOR: self._coordinator, **answers}
+
+    def _coordinator(self, body: Any) -> FindCoordinatorResponse:
+        return FindCoordinatorResponse(node_id=1, host="127.0.0.1", port=self.port)
+
+    async def _answer(self, request: Request) -> Any:
+        key = ApiKey(request.header.api_key)
+        if key is ApiKey.API_VERSIONS:
+            keys = [
+                ApiVersion(api_key=k, min_version=API[k].min_version, max_version=API[k].max_version)
+                for k in (*SERVED, *self.answers)
+            ]
+            return ApiVersionsResponse(api_keys=keys)
+        if key in self.answers:
+            return self.answers[key](request.body)
+        return await super()._answer(request)
+
+
+def epochs_response(*partitions: PartitionLeaderEpochsForPartitionsResponsePartition) -> Any:
+    topic = PartitionLeaderEpochsForPartitionsResponseTopic(name="t", partitions=list(partitions))
+    return PartitionLeaderEpochsForPartitionsResponse(topics=[topic])
+
+
+def known(partition: int, **fields: int) -> PartitionLeaderEpochsForPartitionsResponsePartition:
+    return PartitionLeaderEpochsForPartitionsResponsePartition(partition_index=partition, incarnation=9, **fields)
+
+
+def refused(partition: int, code: ErrorCode) -> PartitionLeaderEpochsForPartitionsResponsePartition:
+    return PartitionLeaderEpochsForPartitionsResponsePartition(partition_index=partition, error_code=code)
+
+
+def test_a_broker_that_lags_is_asked_again_for_what_it_did_not_know(run: Run) -> None:
+    first = epochs_response(
+        known(4, created_from=0, leader_epoch_after_creation=3), refused(5, ErrorCode.LEADER_NOT_AVAILABLE)
+    )
+    second = epochs_response(known(5, created_from=1, merged_into=1, leader_epoch_before_deletion=7, sealed_offset=40))
+    answers = iter([first, second])
+    broker = ResizingBroker({EPOCHS: lambda body: next(answers)})
+
+    async def ask() -> Any:
+        async with broker.running(), Admin(bootstrap_servers=broker.address, **FAST) as admin:
+            return await admin.partition_epochs({FOUR: 9, FIVE: -1})
+
+    assert run(ask) == {
+        FOUR: PartitionEpochs(9, created_from=0, leader_epoch_after_creation=3),
+        FIVE: PartitionEpochs(9, created_from=1, merged_into=1, leader_epoch_before_deletion=7, sealed_offset=40),
+    }
+    asked = [[(p.partition_index, p.incarnation) for p in body.topics[0].partitions] for body in broker.seen(EPOCHS)]
+    assert asked == [[(4, 9), (5, -1)], [(5, -1)]]
+
+
+def test_what_nobody_can_tell_in_time_is_missing(run: Run) -> None:
+    answer = epochs_response(known(4, created_from=0), refused(5, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION))
+    broker = ResizingBroker({EPOCHS: lambda body: answer})
+
+    async def ask() -> Any:
+        async with broker.running(), Admin(bootstrap_servers=broker.address, **FAST) as admin:
+            return await admin.partition_epochs({FOUR: -1, FIVE: -1}, timeout_ms=20)
+
+    assert list(run(ask)) == [FOUR]
+
+
+def test_an_error_that_does_not_pass_is_raised(run: Run) -> None:
+    answer = epochs_response(refused(5, ErrorCode.TOPIC_AUTHORIZATION_FAILED))
+    broker = ResizingBroker({EPOCHS: lambda body: answer})
+
+    async def ask() -> Any:
+        async with broker.running(), Admin(bootstrap_servers=broker.address, **FAST) as admin:
+            with pytest.raises(KafkaError) as raised:
+                await admin.partition_epochs({FIVE: -1})
+            assert raised.value.code is ErrorCode.TOPIC_AUTHORIZATION_FAILED
+
+    run(ask)
+
+
+def test_a_group_is_asked_for_its_positions_as_no_member_of_it(run: Run) -> None:
+    partitions = [
+        ConsumerGroupPositionResponsePartition(partition_index=4, position=17, need_position=True),
+        ConsumerGroupPositionResponsePartition(partition_index=5, position=-1),
+    ]
+    topic = ConsumerGroupPositionResponseTopic(name="t", partitions=partitions)
+    answers = iter(
+        [
+            ConsumerGroupPositionResponse(error_code=ErrorCode.COORDINATOR_LOAD_IN_PROGRESS),
+            ConsumerGroupPositionResponse(topics=[topic]),
+        ]
+    )
+    broker = ResizingBroker({POSITION: lambda body: next(answers)})
+
+    async def ask() -> Any:
+        async with broker.running(), Admin(bootstrap_servers=broker.address, **FAST) as admin:
+            return await admin.group_positions("g", [FOUR, FIVE])
+
+    assert run(ask) == {FOUR: GroupPosition(17, True), FIVE: GroupPosition(-1, False)}
+    body = broker.seen(POSITION)[-1]
+    assert (body.group_id, body.generation_id, body.member_id, body.group_instance_id) == ("g", -1, "", None)
+    assert [(p.partition_index, p.need_position, p.position) for p in body.topics[0].partitions] == [
+        (4, True, -1),
+        (5, True, -1),
+    ]
+
+
+def test_a_lower_count_and_a_dry_run_are_asked_for_as_they_are(run: Run) -> None:
+    refusal = CreatePartitionsTopicResult(name="t", error_code=ErrorCode.POLICY_VIOLATION, error_message="not now")
+    broker = ResizingBroker({ApiKey.CREATE_PARTITIONS: lambda body: CreatePartitionsResponse(results=[refusal])})
+
+    async def ask() -> None:
+        async with broker.running(), Admin(bootstrap_servers=broker.address, **FAST) as admin:
+            with pytest.raises(KafkaError, match="not now") as raised:
+                await admin.create_partitions({"t": 4}, validate_only=True)
+            assert raised.value.code is ErrorCode.POLICY_VIOLATION
+
+    run(ask)
+    (body,) = broker.seen(ApiKey.CREATE_PARTITIONS)
+    assert (body.topics[0].count, body.validate_only) == (4, True)
