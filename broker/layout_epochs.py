@@ -7,7 +7,7 @@ did not change. Nothing is guessed: what cannot be read, or is not there yet, is
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 
 import structlog
 import trio
@@ -44,7 +44,7 @@ def recorded_ancestor(partition: int, initial: int, epochs: Mapping[int, int]) -
     return -1, -1
 
 
-class _Known:
+class KnownPartition:
     """One partition's znode as it was read last."""
 
     __slots__ = ("exists", "incarnation", "is_watched", "reading", "state")
@@ -69,7 +69,7 @@ class LayoutEpochs:
         self._zk = zk
         self._metadata = metadata
         self._max_partitions = max_partitions
-        self._known: OrderedDict[TopicPartition, _Known] = OrderedDict()
+        self._known: OrderedDict[TopicPartition, KnownPartition] = OrderedDict()
 
     def __len__(self) -> int:
         return len(self._known)
@@ -97,45 +97,48 @@ class LayoutEpochs:
         self._known.move_to_end(key)
         return answer
 
-    def answer(self, question: Question) -> PartitionEpochs:
-        """The answer from what was just read; LEADER_NOT_AVAILABLE where that is not enough."""
+    def answer(self, question: Question, read: Mapping[TopicPartition, KnownPartition]) -> PartitionEpochs:
+        """The answer from what was known or has just been read; LEADER_NOT_AVAILABLE where that is not enough."""
         known_now = self.answer_now(question)
         if known_now is not None:
             return known_now
         key, asked = question
-        info, known = self._metadata.topics[key.topic], self._known.get(key)
+        info, known = self._metadata.topics[key.topic], read.get(key)
         if known is not None and not known.exists:
             return _error(key, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
         if known is None or known.state is None or not known.is_watched:
             return _error(key, ErrorCode.LEADER_NOT_AVAILABLE)
         return _answer(key, max(asked, info.partitions[key.partition].incarnation), info, known)
 
-    async def read(self, keys: Iterable[TopicPartition]) -> None:
+    async def read(self, keys: Iterable[TopicPartition]) -> dict[TopicPartition, KnownPartition]:
         """Read these partitions' znodes. What ZooKeeper refuses stays unread."""
         wanted = list(dict.fromkeys(keys))
+        found: dict[TopicPartition, KnownPartition] = {}
         if not wanted:
-            return
+            return found
         try:
             await self._zk.sync(PartitionState.path(*wanted[0]))
         except ZkError as error:
             logger.warning("layout_epochs.not_read", error=str(error))
-            return
+            return found
         for start in range(0, len(wanted), _READS_AT_ONCE):
-            await self._read_some(wanted[start : start + _READS_AT_ONCE])
+            async with trio.open_nursery() as nursery:
+                for key in wanted[start : start + _READS_AT_ONCE]:
+                    found[key] = self._kept(key)
+                    nursery.start_soon(self._read, found[key], key)
+        return found
 
-    async def _read_some(self, keys: Sequence[TopicPartition]) -> None:
-        async with trio.open_nursery() as nursery:
-            for key in keys:
-                nursery.start_soon(self._read, key)
-
-    async def _read(self, key: TopicPartition) -> None:
+    def _kept(self, key: TopicPartition) -> KnownPartition:
         known = self._known.get(key)
         if known is None:
-            known = self._known[key] = _Known()
+            known = self._known[key] = KnownPartition()
             while len(self._known) > self._max_partitions:
                 self._known.popitem(last=False)
         else:
             self._known.move_to_end(key)
+        return known
+
+    async def _read(self, known: KnownPartition, key: TopicPartition) -> None:
         if known.reading is not None:
             await known.reading.wait()
             return
@@ -146,7 +149,7 @@ class LayoutEpochs:
             known.reading.set()
             known.reading = None
 
-    async def _read_into(self, known: _Known, key: TopicPartition) -> None:
+    async def _read_into(self, known: KnownPartition, key: TopicPartition) -> None:
         path = PartitionState.path(*key)
         known.state = None
         known.exists = known.is_watched = True
@@ -163,7 +166,7 @@ class LayoutEpochs:
             logger.error("layout_epochs.malformed", partition=str(key), error=str(error))
 
 
-def _answer(key: TopicPartition, wanted: int, info: TopicInfo, known: _Known) -> PartitionEpochs:
+def _answer(key: TopicPartition, wanted: int, info: TopicInfo, known: KnownPartition) -> PartitionEpochs:
     """From a znode that was read. ``wanted``: the newest incarnation anybody spoke of."""
     state, initial = known.state, info.initial_partition_count
     assert state is not None

@@ -6,7 +6,9 @@ Any broker answers, from ZooKeeper. LEADER_NOT_AVAILABLE (5) where it knows less
 
 from __future__ import annotations
 
-from broker.layout_epochs import Question
+from collections.abc import Mapping
+
+from broker.layout_epochs import KnownPartition, Question
 from broker.request_context import Answer, RequestContext
 from protocol.generated.partition_leader_epochs_for_partitions import (
     PartitionLeaderEpochsForPartitionsRequest,
@@ -26,11 +28,13 @@ def handle(ctx: RequestContext, request: PartitionLeaderEpochsForPartitionsReque
         for topic in request.topics
     ]
 
-    def respond() -> PartitionLeaderEpochsForPartitionsResponse:
+    def respond(
+        read: Mapping[TopicPartition, KnownPartition],
+    ) -> PartitionLeaderEpochsForPartitionsResponse:
         return PartitionLeaderEpochsForPartitionsResponse(
             topics=[
                 PartitionLeaderEpochsForPartitionsResponseTopic(
-                    name=name, partitions=[epochs.answer(question) for question in questions]
+                    name=name, partitions=[epochs.answer(question, read) for question in questions]
                 )
                 for name, questions in topics
             ]
@@ -38,10 +42,9 @@ def handle(ctx: RequestContext, request: PartitionLeaderEpochsForPartitionsReque
 
     unread = [question[0] for _, questions in topics for question in questions if epochs.answer_now(question) is None]
     if not unread:
-        return respond()
+        return respond({})
 
     async def read() -> PartitionLeaderEpochsForPartitionsResponse:
-        await epochs.read(unread)
-        return respond()
+        return respond(await epochs.read(unread))
 
-    return ctx.node.later(read, lambda _error: respond())
+    return ctx.node.later(read, lambda _error: respond({}))

@@ -1,17 +1,20 @@
-"""The answer to a fetch of a partition that cannot be read."""
+"""The answer to a fetch of a partition that cannot be read, or not any more."""
 
 from __future__ import annotations
 
 from typing import Any
 
-from broker.fetch_session import FetchTarget
+from broker.fetch_session import FetchSession, FetchTarget
 from broker.handlers.fetch_read import FetchRead, ReadLimits
+from broker.replication.delayed_fetch import DelayedFetch
+from broker.replication.layout import ClientLayout, PartitionLayout
 from broker.replication.purgatory import Purgatory
 from broker.replication.throttle import ReplicationQuota
 from protocol.errors import ErrorCode, KafkaError
-from protocol.generated.fetch import FetchPartition, FetchRequest, FetchTopic
+from protocol.generated.fetch import FetchPartition, FetchRequest, FetchResponse, FetchTopic
 from protocol.types import TopicPartition
 from tests.log_world import ManualClock
+from tests.replica_world import ReplicaWorld
 
 
 class NoReplicas:
@@ -38,3 +41,46 @@ def test_an_error_comes_with_empty_records_never_null_ones() -> None:
     (partition,) = topic.partitions
     assert partition.error_code == ErrorCode.NOT_LEADER_OR_FOLLOWER
     assert partition.records == b""
+
+
+def parked(world: ReplicaWorld, session: FetchSession) -> tuple[DelayedFetch, list[FetchResponse]]:
+    """A consumer's fetch of the session that has read one record and waits for more; its answers."""
+    limits = ReadLimits(-1, -1, 1 << 20, read_committed=False, full=False, reports_divergence=True)
+    replicas: Any = world[1]
+    read = FetchRead(replicas, world.throttle, session, limits)
+    read.run()
+    assert read.size_bytes > 0 and not read.must_answer
+    answers: list[FetchResponse] = []
+    DelayedFetch.park(Purgatory(world.clock), 10.0, read, 1 << 20).then(answers.append)
+    assert isinstance(session.delayed, DelayedFetch)
+    return session.delayed, answers
+
+
+def test_hole_16_a_fetch_that_read_before_the_layout_changed_is_refused_when_it_is_answered() -> None:
+    """The next fetch of its session, or a shutdown, answers it before it has looked at its partitions again."""
+    world = ReplicaWorld(1)
+    world.elect(1, 1, [1])
+    world[1].partition.layout = PartitionLayout(4, 4, 0)
+    world.append(1, b"before")
+    session = FetchSession(Purgatory(world.clock), 7, 0.0)
+    asked = FetchPartition(partition=0, fetch_offset=0, partition_max_bytes=1 << 20)
+    topic = FetchTopic(topic="t", partitions=[asked], undeleted_partition_count=4, layout_version=0)
+    session.add(FetchRequest(topics=[topic]))
+    delayed, answers = parked(world, session)
+    world[1].partition.layout = PartitionLayout(4, 6, 1)
+    delayed.expire()
+    assert [found.error_code for found in answers[0].responses[0].partitions] == [ErrorCode.INVALID_PARTITION_METADATA]
+    assert answers[0].responses[0].partitions[0].records == b""
+
+
+def test_hole_28_a_topic_is_checked_by_the_layout_that_was_named_last() -> None:
+    """An incremental fetch need not repeat it, whichever partitions of the topic it adds."""
+    target = FetchTarget(Purgatory(ManualClock()))
+    named = FetchTopic(topic="t", partitions=[FetchPartition(partition=0)], undeleted_partition_count=6)
+    named.layout_version = 1
+    target.add(FetchRequest(topics=[named]))
+    target.add(FetchRequest(topics=[FetchTopic(topic="t", partitions=[FetchPartition(partition=1)])]))
+    assert target.layouts == {"t": ClientLayout(6, 1)}
+    named.undeleted_partition_count, named.layout_version = 4, 2
+    target.add(FetchRequest(topics=[named]))
+    assert target.layouts == {"t": ClientLayout(4, 2)}
