@@ -3,16 +3,20 @@
 A ``PartitionQueue`` holds the batches of one partition in order: those not sent (``waiting``, the last of which may
 still take records) and those sent and not answered (``outstanding``, in sequence order). A batch whose answer is
 unknown is sent again unchanged, so the broker can tell a duplicate; it goes back to the front of ``waiting`` and
-nothing newer leaves before it. All times are milliseconds of one monotonic clock given by the caller.
+nothing newer leaves before it. All times are milliseconds of one monotonic clock given by the caller. What a resize
+of the topic does to all this is in ``client.topic_placement``.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
-from client.errors import ErrorCode, KafkaError, KafkaTimeoutError
+from client.cluster import TopicInfo
+from client.errors import ErrorCode, KafkaError, KafkaTimeoutError, OutcomeUnknownError
 from client.partition_queue import PartitionQueue
 from client.producer_batch import BatchResult, ProducerBatch, RecordHandle
+from client.replacement import Placing, Replaced, replace_records
+from client.topic_placement import TopicPlacement
 from protocol.batch_builder import BatchBuilder, estimate_batch_bytes
 from protocol.batch_layout import Header
 from protocol.compression import CompressionType
@@ -47,9 +51,27 @@ class Accumulator:
         self.idempotent = idempotent
         self._max_outstanding = min(max_in_flight, MAX_OUTSTANDING_BATCHES) if idempotent else max_in_flight
         self.queues: dict[tuple[str, int], PartitionQueue] = {}
+        self.topics: dict[str, TopicPlacement] = {}
         self.buffered_bytes = 0
         self.flushing = 0
         """Callers of flush and of close: while there is one, no batch lingers."""
+
+    def placement(self, info: TopicInfo) -> TopicPlacement:
+        """What places the records of a topic; begun with ``info`` when there is none."""
+        topic = self.topics.get(info.name)
+        if topic is None:
+            topic = self.topics[info.name] = TopicPlacement(info)
+        return topic
+
+    def queue(self, topic: str, partition: int) -> PartitionQueue:
+        """The queue of a partition, made when there is none."""
+        tp = TopicPartition(topic, partition)
+        queue = self.queues.get(tp)
+        if queue is None:
+            placement = self.topics[topic]
+            queue = self.queues[tp] = PartitionQueue(tp, placement)
+            placement.queues.append(queue)
+        return queue
 
     # ------------------------------------------------------------ taking records
 
@@ -61,8 +83,13 @@ class Accumulator:
         value: bytes | None,
         headers: Sequence[Header],
         timestamp: int,
+        *,
+        pinned: bool = False,
     ) -> RecordHandle | None:
-        """Add a record to the partition's open batch; None when there is none or the record does not fit."""
+        """Add a record to the partition's open batch; None when there is none or the record does not fit.
+
+        ``pinned``: the user chose the partition, so a resize does not move the record to another.
+        """
         queue = self.queues.get((topic, partition))
         if queue is None or not queue.waiting:
             return None
@@ -74,6 +101,8 @@ class Accumulator:
         if index is None:
             batch.full = True
             return None
+        if pinned:
+            batch.pin(index)
         size = builder.size_bytes
         self.buffered_bytes += size - batch.charged_bytes
         batch.charged_bytes = size
@@ -88,15 +117,16 @@ class Accumulator:
         headers: Sequence[Header],
         timestamp: int,
         now_ms: float,
+        *,
+        pinned: bool = False,
     ) -> RecordHandle:
-        """Begin a batch with a record."""
-        tp = TopicPartition(topic, partition)
-        queue = self.queues.get(tp)
-        if queue is None:
-            queue = self.queues[tp] = PartitionQueue(tp)
+        """Begin a batch with a record. The topic has been ``placement``'s before."""
+        queue = self.queue(topic, partition)
         builder = BatchBuilder(self.compression, self.batch_size, level=self.compression_level)
-        batch = ProducerBatch(queue.tp, builder, now_ms)
+        batch = ProducerBatch(queue.tp, builder, now_ms, queue.topic.layout)
         builder.append(key, value, headers, timestamp)
+        if pinned:
+            batch.pin(0)
         batch.charged_bytes = builder.size_bytes
         self.buffered_bytes += batch.charged_bytes
         queue.waiting.append(batch)
@@ -139,6 +169,9 @@ class Accumulator:
             queue.next_sequence = increment_sequence(queue.next_sequence, batch.count)
         if batch not in queue.outstanding:
             queue.outstanding.append(batch)
+            part = queue.topic.info.partitions.get(queue.tp.partition)
+            batch.incarnation = part.incarnation if part is not None else -1
+        batch.refused = False
         batch.in_flight = True
         batch.attempts += 1
         return batch
@@ -174,6 +207,20 @@ class Accumulator:
         self.queues[batch.tp].bump_needed = True
         self.retry(batch, retry_at_ms)
 
+    def refuse(self, batch: ProducerBatch, now_ms: float, pause_ms: Callable[[int], float]) -> bool:
+        """A broker refused the layout of the batch; whether it is time to look for newer metadata.
+
+        While there is none, the topic's refused batches are tried again together, after ``pause_ms`` of how often
+        they have been.
+        """
+        queue = self.queues[batch.tp]
+        topic = queue.topic
+        again = queue.refuse(batch, now_ms)
+        if again:
+            topic.retry_at_ms = now_ms + pause_ms(topic.refusals)
+        batch.retry_at_ms = topic.retry_at_ms
+        return again
+
     def split(self, batch: ProducerBatch, now_ms: float) -> None:
         """Replace a batch that was refused as too large by two halves at the front of its partition.
 
@@ -182,14 +229,18 @@ class Accumulator:
         queue = self.queues[batch.tp]
         records = RecordBatch(batch.encode()).records()
         middle = (len(records) + 1) // 2
-        halves: list[tuple[int, ProducerBatch]] = []
-        for first, part in ((0, records[:middle]), (middle, records[middle:])):
-            half = ProducerBatch(batch.tp, BatchBuilder(self.compression, 2**31 - 1), batch.created_ms)
-            for record in part:
+        halves: list[ProducerBatch] = []
+        moved: list[tuple[ProducerBatch, int]] = []
+        for part in (records[:middle], records[middle:]):
+            half = ProducerBatch(batch.tp, BatchBuilder(self.compression, 2**31 - 1), batch.created_ms, batch.layout)
+            for index, record in enumerate(part):
                 half.builder.append(record.key, record.value, record.headers, record.timestamp)
+                if batch.pinned is not None and len(moved) in batch.pinned:
+                    half.pin(index)
+                moved.append((half, index))
             half.full = True
             half.charged_bytes = half.builder.size_bytes
-            halves.append((first, half))
+            halves.append(half)
         had_sequence = batch.base_sequence != NO_SEQUENCE
         at = queue.outstanding.index(batch) if batch in queue.outstanding else 0
         queue.forget(batch)
@@ -197,18 +248,53 @@ class Accumulator:
         if had_sequence:
             queue.bump_needed = True
             # Kept in order with what else is outstanding; ``adopt`` numbers them all anew.
-            queue.outstanding[at:at] = [half for _, half in halves]
-            for _, half in halves:
+            queue.outstanding[at:at] = halves
+            for half in halves:
                 half.refused = True
-        for _, half in reversed(halves):
+        for half in reversed(halves):
             half.retry_at_ms = now_ms
             if had_sequence:
                 queue.requeue(half)
             else:
                 queue.waiting.appendleft(half)
-        self.buffered_bytes += sum(half.charged_bytes for _, half in halves)
+        self.buffered_bytes += sum(half.charged_bytes for half in halves)
         self._release(batch)
-        batch.resolve(parts=halves)
+        batch.resolve(moved=moved)
+
+    # ------------------------------------------------------------ resizes
+
+    def give_up_gone(self, topic: TopicPlacement) -> int:
+        """Decide about what was sent to partitions that are gone; returns the records of which nobody can say more."""
+        unknown = 0
+        for queue in topic.queues:
+            for batch in [*queue.outstanding]:
+                if batch.in_flight or not topic.is_gone(queue.tp.partition, batch.incarnation):
+                    continue
+                if batch.lost:
+                    unknown += batch.count
+                    self.fail(batch, OutcomeUnknownError(queue.tp, batch.count))
+                else:
+                    batch.refused = True
+        return unknown
+
+    def replace(self, topic: TopicPlacement, placing: Placing) -> Replaced | None:
+        """Place what is left of a topic by its next layout; None while the fate of a sent batch is open."""
+        after = topic.next
+        if after is None or not topic.confirmed or not all(queue.may_adopt for queue in topic.queues):
+            return None
+        replaced = replace_records(topic.info, after, [queue.drain() for queue in topic.queues], placing)
+        topic.advance()
+        for partition, batches in replaced.batches.items():
+            self.queue(topic.name, partition).waiting.extend(batches)
+            for batch in batches:
+                self.buffered_bytes += batch.builder.size_bytes - batch.charged_bytes
+                batch.charged_bytes = batch.builder.size_bytes
+        for batch, moved in replaced.sources:
+            self._release(batch)
+            batch.resolve(moved=moved)
+        return replaced
+
+    # ------------------------------------------------------------ ends
 
     def expire(self, now_ms: float) -> list[ProducerBatch]:
         """Fail every batch older than ``delivery_timeout_ms`` and return them.

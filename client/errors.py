@@ -27,6 +27,8 @@ __all__ = [
     "LogTruncationError",
     "NoOffsetForPartitionError",
     "OffsetOutOfRangeError",
+    "OutcomeUnknownError",
+    "PartitionMarkedError",
     "RecordDeserializationError",
     "RetriableError",
     "error_for",
@@ -54,6 +56,34 @@ class BufferExhaustedError(KafkaTimeoutError):
 
 class CommitFailedError(KafkaError):
     """The group has moved on without this member: its partitions may be someone else's, so the commit was refused."""
+
+
+class OutcomeUnknownError(KafkaError):
+    """Nobody can say whether the records were written: the answer was lost, and the partition was removed since.
+
+    They are not sent to where their keys live now, for they would be there twice if they were written.
+    """
+
+    def __init__(self, tp: TopicPartition, count: int) -> None:
+        super().__init__(
+            ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
+            f"{count} records for {tp} may or may not have been written: their answer was lost, and the partition has "
+            f"been removed or created again since",
+        )
+
+
+class PartitionMarkedError(KafkaError):
+    """A record is meant for a partition that takes none: a resize merges it into another.
+
+    Its partition was chosen by the caller, or by the caller's partitioner; by its key none gets there.
+    """
+
+    def __init__(self, tp: TopicPartition, undeleted_partition_count: int) -> None:
+        super().__init__(
+            ErrorCode.POLICY_VIOLATION,
+            f"{tp} takes no records: the topic has {undeleted_partition_count} partitions now; leave the choice of "
+            f"partition to the key, or choose one below that",
+        )
 
 
 class NoOffsetForPartitionError(KafkaError):

@@ -18,6 +18,8 @@ class Outcome(enum.Enum):
     SPLIT = "split"
     RENUMBER = "renumber"
     """The broker has lost or never had this producer's state: retry under a new epoch."""
+    REPLACE = "replace"
+    """The broker has another layout of the topic than the batch was placed by."""
     FAIL = "fail"
 
 
@@ -27,6 +29,8 @@ def decide(error: ErrorCode, batch: ProducerBatch, queue: PartitionQueue, *, ret
         return Outcome.COMPLETE
     if error is ErrorCode.MESSAGE_TOO_LARGE:
         return Outcome.SPLIT if batch.count > 1 else Outcome.FAIL
+    if error is ErrorCode.INVALID_PARTITION_METADATA:
+        return Outcome.REPLACE  # not one of ``retries``: what is sent next time is another batch
     if batch.attempts > retries:
         return Outcome.FAIL
     if batch.base_sequence != NO_SEQUENCE:
@@ -37,3 +41,23 @@ def decide(error: ErrorCode, batch: ProducerBatch, queue: PartitionQueue, *, ret
         if error in (ErrorCode.UNKNOWN_PRODUCER_ID, ErrorCode.INVALID_PRODUCER_EPOCH):
             return Outcome.RENUMBER
     return Outcome.RETRY if error.retriable else Outcome.FAIL
+
+
+def may_have_written(error: ErrorCode) -> bool:
+    """Whether a broker that answers ``error`` may have the batch all the same, or get it yet.
+
+    UNKNOWN_TOPIC_OR_PARTITION can come after an append only while the partition still exists somewhere: before a
+    resize removes one it is sealed, and all that is in it acknowledged.
+    """
+    return error not in _NOT_WRITTEN
+
+
+_NOT_WRITTEN = frozenset(
+    {
+        ErrorCode.INVALID_PARTITION_METADATA,
+        ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
+        ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER,
+        ErrorCode.UNKNOWN_PRODUCER_ID,
+        ErrorCode.INVALID_PRODUCER_EPOCH,
+    }
+)

@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections import deque
 
 from client.producer_batch import ProducerBatch
+from client.topic_placement import TopicPlacement
 from protocol.records import increment_sequence
-from protocol.types import NO_PRODUCER_EPOCH, NO_PRODUCER_ID, TopicPartition
+from protocol.types import NO_PRODUCER_EPOCH, NO_PRODUCER_ID, NO_SEQUENCE, TopicPartition
 
 
 class PartitionQueue:
@@ -18,12 +19,14 @@ class PartitionQueue:
         "outstanding",
         "producer_epoch",
         "producer_id",
+        "topic",
         "tp",
         "waiting",
     )
 
-    def __init__(self, tp: TopicPartition) -> None:
+    def __init__(self, tp: TopicPartition, topic: TopicPlacement) -> None:
         self.tp = tp
+        self.topic = topic
         self.waiting: deque[ProducerBatch] = deque()
         self.outstanding: list[ProducerBatch] = []
         self.producer_id: int = NO_PRODUCER_ID
@@ -38,16 +41,19 @@ class PartitionQueue:
         return all(batch.refused for batch in self.outstanding)
 
     def candidate(self) -> ProducerBatch | None:
-        """The batch to send next; while a new epoch is needed, only one whose fate is unknown.
+        """The batch to send next. While a new epoch or a new layout is due, only one whose fate is unknown.
 
         A resent batch goes alone at the head of the outstanding: what is behind it would be out of order.
         """
+        topic = self.topic
+        placed_anew = self.bump_needed or topic.next is not None
         for batch in self.outstanding:
-            if not batch.refused:
-                if not batch.in_flight and batch in self.waiting:
-                    return batch
-                break
-        if self.bump_needed or not self.waiting:
+            if batch.refused and placed_anew:
+                continue
+            if not batch.in_flight and batch in self.waiting:
+                return batch
+            break
+        if placed_anew or topic.held or not self.waiting:
             return None
         head = self.waiting[0]
         if head in self.outstanding and head is not self.outstanding[0]:
@@ -64,7 +70,7 @@ class PartitionQueue:
         self.next_sequence = 0
         self.bump_needed = False
         for batch in self.outstanding:
-            batch.refused = False
+            batch.refused = batch.lost = False
             batch.set_producer_state(producer_id, producer_epoch, self.next_sequence)
             self.next_sequence = increment_sequence(self.next_sequence, batch.count)
 
@@ -77,7 +83,33 @@ class PartitionQueue:
 
     def forget(self, batch: ProducerBatch) -> None:
         """Take a batch whose fate is decided out of the books."""
+        self.topic.forget(batch)
         if batch in self.outstanding:
             self.outstanding.remove(batch)
         if batch in self.waiting:
             self.waiting.remove(batch)
+
+    def refuse(self, batch: ProducerBatch, now_ms: float) -> bool:
+        """A broker refused the layout of ``batch``: as ``TopicPlacement.refuse``; the batch waits again."""
+        pause = self.topic.refuse(batch, now_ms)
+        if batch.base_sequence != NO_SEQUENCE and not self._is_oldest_unanswered(batch):
+            # The sequence can only go back to where it was before the oldest of them: not while one is unknown.
+            self.bump_needed = True
+        self.requeue(batch)
+        return pause
+
+    def _is_oldest_unanswered(self, batch: ProducerBatch) -> bool:
+        return all(b.refused for b in self.outstanding[: self.outstanding.index(batch)])
+
+    def drain(self) -> list[ProducerBatch]:
+        """Take every batch out, in order, and go back to the sequence after the last acknowledged one.
+
+        Only when ``may_adopt``: every sent batch is written or certainly not.
+        """
+        assert self.may_adopt
+        if self.outstanding and self.outstanding[0].base_sequence != NO_SEQUENCE:
+            self.next_sequence = self.outstanding[0].base_sequence
+        batches = list(self.waiting)
+        self.waiting.clear()
+        self.outstanding.clear()
+        return batches

@@ -12,12 +12,22 @@ from anyio.abc import TaskGroup
 from client.accumulator import Accumulator, check_record_size
 from client.cluster import TopicInfo
 from client.config import ProducerConfig
-from client.errors import BufferExhaustedError, ClientClosedError, ErrorCode, KafkaError
+from client.errors import (
+    BufferExhaustedError,
+    ClientClosedError,
+    ErrorCode,
+    KafkaError,
+    KafkaTimeoutError,
+    PartitionMarkedError,
+)
 from client.lifecycle import Client
 from client.partitioner import StickyPartitioner
 from client.producer_batch import ProducerBatch, RecordHandle, RecordMetadata
+from client.replacement import Placing
 from client.sender import Sender
+from client.topic_placement import TopicPlacement
 from protocol.batch_layout import Header
+from protocol.types import TopicPartition
 from runtime.env import Env
 
 Headers = Sequence[Header] | Mapping[str, bytes | None] | None
@@ -36,6 +46,13 @@ class Producer(Client[ProducerConfig]):
 
     ``partitioner(topic_info, key_bytes)`` replaces the choice of partition; without it a key goes where Kafka's Java
     client puts it and records without a key stick to one partition per batch.
+
+    When the topic is resized (KIP-253), records that are not written yet are placed again, by the partitioner too, and
+    records of a key stay in the order they were sent. A record sent with ``partition=`` is never moved: it fails with
+    ``PartitionMarkedError`` when that partition is merged into another. A record whose answer was lost, and whose
+    partition was removed since, fails with ``OutcomeUnknownError``. With ``acks=0`` records refused for their layout
+    are lost, as all that are refused; without idempotence they may be written twice, as with any retry, and then in
+    two partitions.
     """
 
     def __init__(self, *, partitioner: Partitioner | None = None, env: Env | None = None, **config: Any) -> None:
@@ -60,7 +77,14 @@ class Producer(Client[ProducerConfig]):
             max_in_flight=config.max_in_flight_requests_per_connection,
             idempotent=config.enable_idempotence,
         )
-        self._sender = Sender(self._env, config, self._accumulator, self._metadata, self._connections, tasks)
+        placing = Placing(
+            place=self._place,
+            by_key=self._custom_partitioner is None,
+            batch_size=config.batch_size,
+            compression=config.compression,
+            compression_level=config.compression_level,
+        )
+        self._sender = Sender(self._env, config, self._accumulator, self._metadata, self._connections, tasks, placing)
         self._sender.on_progress = self._on_progress
         self._connections.on_lost = self._on_lost
         tasks.start_soon(self._metadata.run)
@@ -115,28 +139,37 @@ class Producer(Client[ProducerConfig]):
         pairs: Sequence[Header] = () if not headers else _header_pairs(headers)
         if pairs or size > config.batch_size:
             check_record_size(key, value, pairs, config.max_request_size, config.buffer_memory)
-        info = self._metadata.cluster.topics.get(topic)
-        if info is None or not info.partitions:
-            info = await self._metadata.topic(topic, config.max_block_ms)
         accumulator = self._accumulator
+        placement = accumulator.topics.get(topic)
+        if placement is None or not placement.info.partitions:
+            placement = await self._topic_appears(topic)
         if not accumulator.has_room(size):
             await self._wait_for_room(size)
-        if partition is not None:
-            chosen = partition
-        elif self._custom_partitioner is None and key is not None:
-            chosen = self._sticky.for_key(info, key)
-        else:
-            chosen = self._choose(info, key)
-        if chosen not in info.partitions:
-            info = await self._partition_appears(topic, chosen)
         if timestamp_ms is None:
             timestamp_ms = self._env.clock.now_ms()
-        handle = accumulator.append(topic, chosen, key, value, pairs, timestamp_ms)
+        while True:
+            # Nothing is awaited between this choice and the record's being in the queue of its partition.
+            info = placement.info
+            if partition is not None:
+                chosen = partition
+            elif self._custom_partitioner is None and key is not None:
+                chosen = self._sticky.for_key(info, key)
+            else:
+                chosen = self._place(info, key)
+            if chosen in info.partitions:
+                break
+            await self._partition_appears(placement, chosen)
+        pinned = partition is not None
+        if chosen >= info.layout[1]:
+            raise PartitionMarkedError(TopicPartition(topic, chosen), info.layout[1])
+        handle = accumulator.append(topic, chosen, key, value, pairs, timestamp_ms, pinned=pinned)
         if handle is None:
             if partition is None and key is None and self._custom_partitioner is None:
                 chosen = self._sticky.next_sticky(info, chosen)
             now = self._env.clock.monotonic()
-            handle = accumulator.append_to_new_batch(topic, chosen, key, value, pairs, timestamp_ms, now * 1000)
+            handle = accumulator.append_to_new_batch(
+                topic, chosen, key, value, pairs, timestamp_ms, now * 1000, pinned=pinned
+            )
             self._metadata.touch(topic, now)
             self._sender.wake()
             # A loop of sends gives way to the sender once per batch, not once per record.
@@ -156,26 +189,43 @@ class Producer(Client[ProducerConfig]):
         handle = await self.send(topic, value, key, partition, headers, timestamp_ms)
         return await handle.wait()
 
-    def _choose(self, info: TopicInfo, key: bytes | None) -> int:
+    def _place(self, info: TopicInfo, key: bytes | None) -> int:
+        """The partition of a record by the layout of ``info``."""
         if self._custom_partitioner is not None:
             return self._custom_partitioner(info, key)
+        if key is not None:
+            return self._sticky.for_key(info, key)
         return self._sticky.for_no_key(info)
 
-    async def _partition_appears(self, topic: str, partition: int) -> TopicInfo:
+    async def _topic_appears(self, topic: str) -> TopicPlacement:
+        """Wait at most ``max_block_ms`` for a topic's partitions."""
+        deadline = self._env.clock.monotonic() + self._config.max_block_ms / 1000
+        while True:
+            left = max(deadline - self._env.clock.monotonic(), 0.0)
+            info = await self._metadata.topic(topic, left * 1000)
+            placement = self._accumulator.placement(info)
+            if placement.info.partitions:
+                return placement
+            if left == 0:
+                raise KafkaTimeoutError(f"all metadata of topic {topic} is older than what was known of it before")
+            self._metadata.request_update()
+            await self._metadata.wait_update(left)
+
+    async def _partition_appears(self, placement: TopicPlacement, partition: int) -> None:
         """Wait at most ``max_block_ms`` for a partition the metadata does not list (yet)."""
         if partition < 0:
             raise ValueError(f"partition {partition} is negative")
         deadline = self._env.clock.monotonic() + self._config.max_block_ms / 1000
-        while True:
-            info = await self._metadata.topic(topic, self._config.max_block_ms)
-            if partition in info.partitions:
-                return info
+        layout = placement.layout
+        while partition not in placement.info.partitions and placement.layout == layout:
             left = deadline - self._env.clock.monotonic()
             if left <= 0:
                 raise KafkaError(
                     ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
-                    f"topic {topic} has {len(info.partitions)} partitions, there is no partition {partition}",
+                    f"topic {placement.name} has {len(placement.info.partitions)} partitions, there is no partition "
+                    f"{partition}",
                 )
+            self._metadata.want(placement.name)
             self._metadata.request_update()
             await self._metadata.wait_update(left)
 
@@ -241,7 +291,7 @@ def _header_pairs(headers: Sequence[Header] | Mapping[str, bytes | None]) -> Seq
 
 
 async def _settled(batch: ProducerBatch) -> None:
-    """Wait for a batch and, if it was split, for its parts."""
+    """Wait for a batch and, if its records moved on, for the batches they are in."""
     await batch.wait()
-    for _, part in batch.parts or ():
+    for part in dict.fromkeys(part for part, _ in batch.moved or ()):
         await _settled(part)

@@ -11,6 +11,7 @@ import anyio
 from client.errors import KafkaError
 from protocol.batch_builder import BatchBuilder
 from protocol.types import NO_PRODUCER_EPOCH, NO_PRODUCER_ID, NO_SEQUENCE, TopicPartition
+from zk_schemas.partition_state import Layout
 
 
 class RecordMetadata(NamedTuple):
@@ -40,7 +41,10 @@ class BatchResult:
 
 
 class ProducerBatch:
-    """Records of one partition that travel together. Resolved exactly once: with a result, an error, or by a split."""
+    """Records of one partition that travel together.
+
+    Resolved exactly once: with a result, with an error, or because its records moved on into other batches.
+    """
 
     __slots__ = (
         "_event",
@@ -53,7 +57,11 @@ class ProducerBatch:
         "error",
         "full",
         "in_flight",
-        "parts",
+        "incarnation",
+        "layout",
+        "lost",
+        "moved",
+        "pinned",
         "producer_epoch",
         "producer_id",
         "refused",
@@ -62,10 +70,14 @@ class ProducerBatch:
         "tp",
     )
 
-    def __init__(self, tp: TopicPartition, builder: BatchBuilder, created_ms: float) -> None:
+    def __init__(self, tp: TopicPartition, builder: BatchBuilder, created_ms: float, layout: Layout) -> None:
         self.tp = tp
         self.builder = builder
         self.created_ms = created_ms
+        self.layout = layout
+        """The layout its records were placed by; every attempt carries it."""
+        self.pinned: set[int] | None = None
+        """Indices of the records whose partition the user chose."""
         self.charged_bytes = 0
         self.full = False
         self.attempts = 0
@@ -73,13 +85,18 @@ class ProducerBatch:
         self.in_flight = False
         self.refused = False
         """The broker said that it does not have the batch: it may take another sequence. Else its fate is unknown."""
+        self.lost = False
+        """An attempt had no answer that says whether it was written."""
+        self.incarnation = -1
+        """That of the partition when the batch was first sent, -1 unknown."""
         self.data: bytes | None = None
         self.producer_id: int = NO_PRODUCER_ID
         self.producer_epoch: int = NO_PRODUCER_EPOCH
         self.base_sequence: int = NO_SEQUENCE
         self.result: BatchResult | None = None
         self.error: KafkaError | None = None
-        self.parts: list[tuple[int, ProducerBatch]] | None = None
+        self.moved: list[tuple[ProducerBatch, int]] | None = None
+        """For each record the batch it is in now, and its index there."""
         self._event: anyio.Event | None = None
 
     @property
@@ -88,7 +105,7 @@ class ProducerBatch:
 
     @property
     def resolved(self) -> bool:
-        return self.result is not None or self.error is not None or self.parts is not None
+        return self.result is not None or self.error is not None or self.moved is not None
 
     def encode(self) -> bytes:
         """The batch's bytes; built once, so that a retry is byte for byte what was sent before."""
@@ -98,6 +115,12 @@ class ProducerBatch:
                 producer_id=self.producer_id, producer_epoch=self.producer_epoch, base_sequence=self.base_sequence
             )
         return self.data
+
+    def pin(self, index: int) -> None:
+        """The user chose the partition of the record at ``index``: it goes there or nowhere."""
+        if self.pinned is None:
+            self.pinned = set()
+        self.pinned.add(index)
 
     def set_producer_state(self, producer_id: int, producer_epoch: int, base_sequence: int) -> None:
         """Give the batch its place in the producer's sequence; bytes built for another place are dropped."""
@@ -111,14 +134,13 @@ class ProducerBatch:
         *,
         result: BatchResult | None = None,
         error: KafkaError | None = None,
-        parts: list[tuple[int, ProducerBatch]] | None = None,
+        moved: list[tuple[ProducerBatch, int]] | None = None,
     ) -> None:
         """Set the outcome and wake who waits for it; the first outcome stands."""
         if self.resolved:
             return
-        self.result, self.error, self.parts = result, error, parts
-        if parts is None:
-            self.data = None
+        self.result, self.error, self.moved = result, error, moved
+        self.data = None
         if self._event is not None:
             self._event.set()
 
@@ -150,7 +172,8 @@ class RecordHandle:
 
     @property
     def partition(self) -> int:
-        return self._batch.tp.partition
+        """Where the record is, or is meant to go: a resize of the topic may move it."""
+        return self._locate()[0].tp.partition
 
     def done(self) -> bool:
         """Whether awaiting would return, or raise, at once."""
@@ -158,11 +181,10 @@ class RecordHandle:
         return batch.resolved
 
     def _locate(self) -> tuple[ProducerBatch, int]:
-        """The batch that holds the record now (a batch too large is split) and the record's index in it."""
+        """The batch that holds the record now and the record's index in it."""
         batch, index = self._batch, self._index
-        while batch.parts is not None:
-            first, part = next((f, p) for f, p in reversed(batch.parts) if f <= index)
-            batch, index = part, index - first
+        while batch.moved is not None:
+            batch, index = batch.moved[index]
         return batch, index
 
     def __await__(self) -> Iterator[object]:  # type: ignore[misc]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Mapping
 
 import anyio
@@ -14,10 +15,12 @@ from client.connection import Connection, Pending
 from client.connections import Connections, backoff_ms
 from client.errors import ClientClosedError, ErrorCode, KafkaError, error_for
 from client.metadata import Metadata
-from client.outcome import Outcome, decide
+from client.outcome import Outcome, decide, may_have_written
 from client.partition_queue import PartitionQueue
 from client.producer_batch import BatchResult, ProducerBatch
+from client.replacement import Placing
 from client.signal import Signal
+from client.topic_placement import TopicPlacement
 from protocol.generated.init_producer_id import InitProducerIdRequest, InitProducerIdResponse
 from protocol.generated.produce import (
     PartitionProduceData,
@@ -28,6 +31,8 @@ from protocol.generated.produce import (
 )
 from protocol.types import NO_PRODUCER_EPOCH, NO_PRODUCER_ID, TopicPartition
 from runtime.env import Env
+
+_log = logging.getLogger(__name__)
 
 _IDLE_CHECK_S = 30.0
 _SHORTEST_WAIT_MS = 0.1
@@ -45,6 +50,7 @@ class Sender:
         metadata: Metadata,
         connections: Connections,
         tasks: TaskGroup,
+        placing: Placing,
     ) -> None:
         self._env = env
         self._config = config
@@ -52,6 +58,8 @@ class Sender:
         self._metadata = metadata
         self._connections = connections
         self._tasks = tasks
+        self._placing = placing
+        self._cluster = metadata.cluster
         self._wake = Signal()
         self._in_flight: dict[int, int] = {}
         self._connecting: set[int] = set()
@@ -62,10 +70,18 @@ class Sender:
         """Someone waits for room in the buffer: no batch lingers."""
         self.on_progress: Callable[[], None] = lambda: None
         """Called when batches are resolved, that is, when memory is free again or a flush may be over."""
-        metadata.on_update(self._wake.set)
+        metadata.on_update(self._on_metadata)
 
     def wake(self) -> None:
         """Something may be ready to send."""
+        self._wake.set()
+
+    def _on_metadata(self) -> None:
+        cluster = self._metadata.cluster
+        if cluster is not self._cluster:
+            self._cluster = cluster
+            for topic in self._accumulator.topics.values():
+                topic.see(cluster.topics.get(topic.name))
         self._wake.set()
 
     async def run(self) -> None:
@@ -85,6 +101,9 @@ class Sender:
         accumulator = self._accumulator
         if accumulator.expire(now_ms):
             self.on_progress()
+        for topic in accumulator.topics.values():
+            if topic.next is not None:
+                self._place_again(topic)
         wait_ms = accumulator.oldest_deadline_ms() - now_ms
         ready: dict[int, list[PartitionQueue]] = {}
         for queue in accumulator.queues.values():
@@ -108,6 +127,8 @@ class Sender:
         """Whether batches of ``queue`` may take sequences; starts a new id or epoch where one is needed."""
         if not self._accumulator.idempotent:
             return True
+        if queue.topic.next is not None:
+            return True  # nothing takes a sequence before it is placed again
         if queue.bump_needed and queue.may_adopt:
             current = (self._producer_id, self._producer_epoch)
             if (queue.producer_id, queue.producer_epoch) == current:
@@ -120,6 +141,30 @@ class Sender:
             self._initialise()
             return False
         return True
+
+    def _place_again(self, topic: TopicPlacement) -> None:
+        """Go on to the next layout if nothing sent under the old one is open any more."""
+        assert topic.next is not None
+        unknown = self._accumulator.give_up_gone(topic)
+        if unknown:
+            _log.warning("resize of %s: nobody can say whether %d records were written", topic.name, unknown)
+        replaced = self._accumulator.replace(topic, self._placing)
+        if replaced is not None:
+            _log.info(
+                "resize of %s: layout_version=%d undeleted_partition_count=%d batches=%d taken_apart=%d "
+                "records_moved=%d records_failed=%d",
+                topic.name,
+                topic.layout.layout_version,
+                topic.layout.undeleted_partition_count,
+                sum(map(len, replaced.batches.values())),
+                len(replaced.sources),
+                replaced.moved,
+                replaced.failed,
+            )
+        elif not topic.confirmed:
+            self._metadata.request_update()
+        if unknown or replaced is not None:
+            self.on_progress()
 
     def _send_to(self, node_id: int, queues: list[PartitionQueue], now_ms: float) -> None:
         if self._in_flight.get(node_id, 0) >= self._config.max_in_flight_requests_per_connection:
@@ -178,7 +223,11 @@ class Sender:
             topic, partition = batch.tp
             data = by_topic.get(topic)
             if data is None:
-                data = by_topic[topic] = TopicProduceData(name=topic)
+                # All batches of a topic are of one layout: a new one is taken up when none is outstanding.
+                undeleted, version = batch.layout
+                data = by_topic[topic] = TopicProduceData(
+                    name=topic, undeleted_partition_count=undeleted, layout_version=version
+                )
             data.partition_data.append(PartitionProduceData(index=partition, records=batch.encode()))
         config = self._config
         request = ProduceRequest(
@@ -244,6 +293,10 @@ class Sender:
             return
         queue = accumulator.queues[batch.tp]
         outcome = decide(code, batch, queue, retries=self._config.retries)
+        if outcome is Outcome.REPLACE:
+            self._layout_refused(batch, now_ms)
+            return
+        batch.lost = batch.lost or may_have_written(code)
         config = self._config
         retry_at_ms = now_ms + backoff_ms(
             batch.attempts, config.retry_backoff_ms, config.retry_backoff_max_ms, self._env.rng.random()
@@ -258,6 +311,15 @@ class Sender:
             accumulator.split(batch, now_ms)
         else:
             accumulator.fail(batch, error_for(code, f"{batch.tp}: {message or code.message}"))
+
+    def _layout_refused(self, batch: ProducerBatch, now_ms: float) -> None:
+        config = self._config
+
+        def pause_ms(attempt: int) -> float:
+            return backoff_ms(attempt, config.layout_backoff_ms, config.layout_backoff_max_ms, self._env.rng.random())
+
+        if self._accumulator.refuse(batch, now_ms, pause_ms):
+            self._metadata.hurry_update()
 
     # ------------------------------------------------------------ producer id
 

@@ -5,20 +5,23 @@ from __future__ import annotations
 import pytest
 
 from client.accumulator import Accumulator
+from client.cluster import PartitionInfo, TopicInfo
 from client.errors import ErrorCode, KafkaTimeoutError
 from client.outcome import Outcome, decide
 from client.partition_queue import PartitionQueue
 from client.producer_batch import BatchResult, ProducerBatch
 from protocol.compression import CompressionType
 from protocol.records import RecordBatch
-from protocol.types import TopicPartition
+from protocol.types import ZERO_UUID, TopicPartition
 
 T0 = TopicPartition("t", 0)
 
 
 def accumulator(**changes: int) -> Accumulator:
     settings = {"batch_size": 120, "linger_ms": 10, "buffer_memory": 10_000, "delivery_timeout_ms": 1000} | changes
-    return Accumulator(**settings, compression=CompressionType.NONE, max_in_flight=5, idempotent=True)
+    acc = Accumulator(**settings, compression=CompressionType.NONE, max_in_flight=5, idempotent=True)
+    acc.placement(TopicInfo("t", ZERO_UUID, {0: PartitionInfo(0, 1, 0)}))
+    return acc
 
 
 def send(acc: Accumulator, value: bytes, now_ms: float = 0) -> None:
