@@ -129,6 +129,18 @@ def misplaced_records(records: DataFrame) -> DataFrame:
     )
 
 
+def records_after_seal(records: DataFrame) -> DataFrame:
+    """Records in a partition marked for deletion, of a leader epoch in which it took none any more (KIP-253).
+
+    Markers of transactions may follow the seal; they are no records of a client's.
+    """
+    return _offences(
+        records.where("after_seal"),
+        _sentence("record of leader epoch ", "leader_epoch", ", in which the partition was sealed"),
+        F.col("offset"),
+    )
+
+
 def without_aborted(rows: DataFrame) -> DataFrame:
     """``rows`` less those of transactions that ended in an abort marker: no committed reader ever sees them."""
     batches = rows.where("batch_start and is_transactional")

@@ -28,7 +28,7 @@ PUBLIC_SCHEMA = (
 # What the checks need besides: where the batch sits, what its header says, and what is worked out from key and value.
 CHECK_SCHEMA = (
     "position bigint, batch_start boolean, suspect_offset bigint, last_offset bigint, record_count int, "
-    "base_sequence int, last_sequence int, marker int, expected_partition int, layout_version int, "
+    "base_sequence int, last_sequence int, marker int, expected_partition int, after_seal boolean, layout_version int, "
     "order_value bigint, order_error string"
 )
 
@@ -119,6 +119,7 @@ class _Derivation:
 
     def __init__(self, source: SegmentSource, extract: Extract | None) -> None:
         self._extract = extract
+        self._partition = source.partition.partition
         self._layout_of_epoch: dict[int, Layout | None] = {}
         self._layout_at: Callable[[int], Layout | None] = lambda epoch: layout_at(
             source.manifest, source.partition, epoch
@@ -129,7 +130,7 @@ class _Derivation:
     def values(self, row: Row) -> Values:
         batch, record = row.batch, row.record
         if batch is None:
-            return (row.position, row.batch_start, *(None,) * 10)
+            return (row.position, row.batch_start, *(None,) * 11)
         header = (
             row.position,
             row.batch_start,
@@ -142,14 +143,16 @@ class _Derivation:
         layout = self._layout(batch.partition_leader_epoch)
         version = layout.layout_version if layout else None
         if record is None:
-            return (*header, None, None, version, None, None)
+            return (*header, None, None, None, version, None, None)
         if batch.is_control:
-            return (*header, _marker(record), None, version, None, None)
+            return (*header, _marker(record), None, None, version, None, None)
         key = record.key
-        expected = None
-        if key is not None and layout is not None and not self._is_internal:
-            expected = place(positive_hash(key), layout.initial_partition_count, layout.undeleted_partition_count)
-        return (*header, None, expected, version, *self._order(record))
+        expected = after_seal = None
+        if layout is not None and not self._is_internal:
+            after_seal = self._partition >= layout.undeleted_partition_count
+            if key is not None:
+                expected = place(positive_hash(key), layout.initial_partition_count, layout.undeleted_partition_count)
+        return (*header, None, expected, after_seal, version, *self._order(record))
 
     def _layout(self, leader_epoch: int) -> Layout | None:
         if leader_epoch not in self._layout_of_epoch:
