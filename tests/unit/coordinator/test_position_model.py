@@ -1,0 +1,219 @@
+"""Random courses of a group against what positions are for: nobody is told of records that somebody has yet to save.
+
+Members process records, commit periodically, whatever they have saved, and report only what they have saved. They keep
+partitions across rebalances without saving, as cooperative members do, and save what they lose before their first poll
+of the new generation. Members crash, coordinators fail over.
+
+- a position that is told has no record below it that a live member processed and did not save;
+- once every member saved, polled and reported, everybody is told of everything: nobody waits for ever.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+import pytest
+from hypothesis import Phase, settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, rule, run_state_machine_as_test
+
+from broker.coordinator import positions
+from broker.coordinator.group import Group
+from broker.coordinator.shard import Shard
+from protocol.types import TopicPartition
+from tests.unit.coordinator.driver import GROUP, Driver, assignment
+
+PARTITIONS = [("t", n) for n in range(4)]
+MEMBERS = 3
+Partition = tuple[str, int]
+
+
+@dataclass
+class Member:
+    """A consumer of ours as far as positions go."""
+
+    member_id: str
+    owned: list[Partition] = field(default_factory=list)
+    lost: list[Partition] = field(default_factory=list)
+    """Owned in the generation before and not saved since."""
+    next_offset: dict[Partition, int] = field(default_factory=dict)
+    unsaved_from: dict[Partition, int] = field(default_factory=dict)
+
+
+class PositionMachine(RuleBasedStateMachine):
+    """The group of the module's first lines; see there."""
+
+    @initialize()
+    def start(self) -> None:
+        self.driver = Driver()
+        self.members: list[Member] = []
+        self.generation = 0
+        self.checked: set[str] = set()
+        self.rebalance([0, 1, 2, 0])
+
+    # ------------------------------------------------------------ events
+
+    @rule(owners=st.lists(st.integers(-1, MEMBERS - 1), min_size=len(PARTITIONS), max_size=len(PARTITIONS)))
+    def rebalance(self, owners: list[int]) -> None:
+        """Partitions go to the members by their places, or for -1 to nobody."""
+        driver = self.driver
+        group = driver.shard.groups.get(GROUP)
+        leader_id = None if group is None else group.leader_id
+        self.members.sort(key=lambda member: member.member_id != leader_id)  # a rebalance begins with the leader's join
+        new = [driver.join(client=f"c{n}") for n in range(MEMBERS - len(self.members))]
+        joins = [driver.join(member.member_id) for member in self.members] + new
+        if not self.members:
+            driver.advance(3 * driver.config.initial_rebalance_delay_ms)
+        answers = [driver.replies[token] for token in joins]
+        self.generation = answers[0].generation_id
+        self.members += [Member(answer.member_id) for answer in answers[len(self.members) :]]
+        places = dict(zip(PARTITIONS, owners, strict=True))
+        for place, member in enumerate(self.members):
+            owned = [tp for tp, owner in places.items() if owner == place]
+            member.lost = [tp for tp in dict.fromkeys(member.lost + member.owned) if tp not in owned]
+            member.owned = owned
+        shares = {member.member_id: assignment(*member.owned) for member in self.members}
+        for member in self.members:
+            is_leader = member.member_id == answers[0].leader
+            driver.sync(member.member_id, self.generation, shares if is_leader else {})
+        assert driver.state() == "Stable"
+        for member in self.members:
+            for tp in member.owned:
+                member.next_offset.setdefault(tp, driver.committed(*tp) or 0)
+        self.check()
+
+    @rule(at=st.integers(0, MEMBERS - 1), tp=st.sampled_from(PARTITIONS), records=st.integers(1, 3))
+    def process(self, at: int, tp: Partition, records: int) -> None:
+        if at < len(self.members) and tp in self.members[at].owned:
+            member = self.members[at]
+            member.unsaved_from.setdefault(tp, member.next_offset[tp])
+            member.next_offset[tp] += records
+
+    @rule(at=st.integers(0, MEMBERS - 1), tp=st.sampled_from(PARTITIONS))
+    def commit_periodically(self, at: int, tp: Partition) -> None:
+        if at < len(self.members) and tp in self.members[at].owned:
+            self.commit(self.members[at], tp)
+
+    @rule(
+        at=st.integers(0, MEMBERS - 1),
+        wants=st.sets(st.sampled_from(PARTITIONS)),
+        saves=st.sets(st.sampled_from(PARTITIONS)),
+    )
+    def poll(self, at: int, wants: set[Partition], saves: set[Partition]) -> None:
+        """Save and report some of what is owned, and wait for some positions."""
+        if at >= len(self.members):
+            return
+        member = self.members[at]
+        for tp in member.lost:
+            self.save(member, tp)
+            member.next_offset.pop(tp, None)
+        member.lost = []
+        reports = {tp: self.save(member, tp) for tp in member.owned if tp in saves}
+        self.driver.poll(member.member_id, self.generation, *sorted(wants), reports=reports)
+        self.check()
+
+    @rule(at=st.integers(0, MEMBERS - 1))
+    def crash(self, at: int) -> None:
+        """What it had not saved is lost with it, and there is nobody to wait for."""
+        if at < len(self.members):
+            member = self.members.pop(at)
+            self.driver.leave((member.member_id, None))
+            self.rebalance([0] * len(PARTITIONS))
+
+    @rule()
+    def fail_over(self) -> None:
+        self.driver = self.driver.restarted()
+        self.checked = set()
+
+    # ------------------------------------------------------------ what members do
+
+    def save(self, member: Member, tp: Partition) -> int:
+        """The flush callback returns, the offset is committed."""
+        member.unsaved_from.pop(tp, None)
+        self.commit(member, tp)
+        return member.next_offset.get(tp, 0)
+
+    def commit(self, member: Member, tp: Partition) -> None:
+        if tp in member.next_offset:
+            self.driver.commit({tp: member.next_offset[tp]}, member.member_id, self.generation)
+            self.check()
+
+    # ------------------------------------------------------------ what must hold
+
+    def check(self) -> None:
+        """Of every answer that came since the last look."""
+        for token, response in self.driver.replies.items():
+            if token in self.checked:
+                continue
+            self.checked.add(token)
+            told = [
+                ((topic.name, found.partition_index), found.position)
+                for topic in getattr(response, "topics", [])
+                for found in topic.partitions
+                if hasattr(found, "need_position")
+            ]
+            for tp, position in told:
+                for member in self.members:
+                    assert member.unsaved_from.get(tp, position) >= position, f"{tp} was told too early"
+
+    def teardown(self) -> None:
+        if not hasattr(self, "members") or not self.members:
+            return
+        for _ in range(2):
+            for at in range(len(self.members)):
+                self.poll(at, set(PARTITIONS), set(PARTITIONS))
+        owner_of = {tp: member for member in self.members for tp in member.owned}
+        known = {}
+        for tp in PARTITIONS:
+            committed = self.driver.committed(*tp)
+            known[tp] = owner_of[tp].next_offset[tp] if tp in owner_of else (-1 if committed is None else committed)
+        for member in self.members:
+            told = self.driver.told(self.driver.poll(member.member_id, self.generation, *PARTITIONS, max_wait_ms=0))
+            assert told is not None
+            assert {tp: position for tp, (position, _) in told.items()} == known
+
+
+TestPositions = PositionMachine.TestCase
+TestPositions.settings = settings(max_examples=60, stateful_step_count=30, deadline=None)
+
+
+# ---------------------------------------------------------------- rules switched off
+
+SEARCH = settings(
+    max_examples=300,
+    stateful_step_count=30,
+    deadline=None,
+    database=None,
+    derandomize=True,
+    phases=[Phase.generate],
+    report_multiple_bugs=False,
+)
+
+
+def committed_always_counts(group: Group) -> None:
+    """As if a commit said that the flush callback returned."""
+    group.positions.pollers = {}
+    group.positions.unheard = {}
+
+
+def the_unheard_are_not_waited_for(group: Group) -> None:
+    """As if whoever did not poll yet had nothing left to save."""
+    group.positions.unheard = {}
+
+
+@pytest.mark.parametrize("switched_off", [committed_always_counts, the_unheard_are_not_waited_for])
+def test_a_rule_switched_off_is_found(switched_off: Callable[[Group], None], monkeypatch: pytest.MonkeyPatch) -> None:
+    real = positions.position_of
+
+    def mutated(shard: Shard, group: Group, tp: TopicPartition, incarnation: int) -> int:
+        kept = group.positions.pollers, group.positions.unheard
+        switched_off(group)
+        try:
+            return real(shard, group, tp, incarnation)
+        finally:
+            group.positions.pollers, group.positions.unheard = kept
+
+    monkeypatch.setattr(positions, "position_of", mutated)
+    with pytest.raises(AssertionError, match="too early"):
+        run_state_machine_as_test(PositionMachine, settings=SEARCH)
