@@ -6,6 +6,7 @@ import uuid
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from broker.replication.layout import PartitionLayout
 from protocol.generated.update_metadata import UpdateMetadataRequest, UpdateMetadataTopicState
 from protocol.types import ZERO_UUID, TopicPartition
 from zk_schemas.broker_registration import Endpoint
@@ -54,9 +55,9 @@ class TopicInfo:
         return incarnation if known is None else known.incarnation
 
     @property
-    def was_resized(self) -> bool:
-        """Whether anything but Kafka's own rule ever decided where a key goes (KIP-253)."""
-        return self.layout_version > 0
+    def layout(self) -> PartitionLayout:
+        """The topic's layout (KIP-253); a partition's own may be behind or ahead while a resize runs."""
+        return PartitionLayout(self.initial_partition_count, self.undeleted_partition_count, self.layout_version)
 
 
 class MetadataCache:

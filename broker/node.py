@@ -29,6 +29,7 @@ from broker.replication.fetchers import ReplicaFetchers
 from broker.replication.flusher import Flusher
 from broker.replication.isr_changes import VERSION as ALTER_PARTITION_VERSION
 from broker.replication.isr_changes import IsrChanges
+from broker.replication.layout import keeps_tombstones
 from broker.replication.purgatory import Purgatory
 from broker.replication.replica_manager import ReplicaManager
 from broker.replication.services import SharedServices
@@ -108,6 +109,7 @@ class Node:
         self.topic_creator = TopicCreator(self)
         self.producer_ids = ProducerIds(zk, config.broker_id)
         dynamic.on_topics_changed = self._settings_changed
+        self.logs.cleaner.keeps_tombstones = self._keeps_tombstones
 
     def _new_replica_manager(self) -> ReplicaManager:
         config, env = self.config, self.env
@@ -204,6 +206,14 @@ class Node:
             self.groups.on_not_leader(key.partition, leader_epoch)
 
     # ------------------------------------------------------------ configuration
+
+    def _keeps_tombstones(self, key: TopicPartition) -> bool:
+        if not self.dynamic.delivery_rules(key.topic).ordered:
+            return False
+        partition, info = self.replicas.hosted(key), self.metadata.topics.get(key.topic)
+        own = None if partition is None else partition.layout
+        topic = None if info is None else info.layout
+        return keeps_tombstones(key.partition, own, topic, 0 if info is None else len(info.partitions))
 
     def _settings_changed(self, topics: list[str]) -> None:
         """``topics`` empty: the broker's own values changed, which every topic may inherit."""

@@ -14,6 +14,12 @@ from typing import TYPE_CHECKING, Final
 if TYPE_CHECKING:
     from mypy_extensions import i64
 
+MOVED_HEADER: Final = "__anabranch_moved"
+"""Header of a tombstone that a producer leaves where a key of a compacted topic lived before (KIP-253, section 9).
+
+It lets compaction remove the key's older values there; to a reader of the key it says nothing (docs/adr/0018).
+"""
+
 _M: Final = 0x5BD1E995
 _MASK: Final = 0xFFFFFFFF
 _SEED: Final = 0x9747B28C

@@ -6,7 +6,7 @@ What is kept is ``compaction``; how the result gets in place is ``segment_swap``
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
@@ -60,6 +60,8 @@ class LogCleaner:
         self._logs: dict[TopicPartition, PartitionLog] = {}
         self._homes: dict[TopicPartition, LogDirectory] = {}
         self._first_dirty: dict[TopicPartition, int] = {}
+        self.keeps_tombstones: Callable[[TopicPartition], bool] = lambda partition: False
+        """Whether another partition may hold older values of this one's keys (KIP-253)."""
 
     # ------------------------------------------------------------ which logs there are
 
@@ -150,7 +152,13 @@ class LogCleaner:
         """Compact a log up to the first offset whose keys were not read. Raises ``OSError``, ``KafkaError``."""
         work = TimeSlice(self._env.clock)
         keys = await self._read_keys(log, dirty, work)
-        rules = RetainRules(keys, log.producers.producers, self._env.clock.now_ms(), log.config.delete_retention_ms)
+        rules = RetainRules(
+            keys,
+            log.producers.producers,
+            self._env.clock.now_ms(),
+            log.config.delete_retention_ms,
+            self.keeps_tombstones(log.partition),
+        )
         ends = [segment.base_offset for segment in log.segments[1:]]
         cleanable = [segment for segment, end in zip(log.segments, ends) if segment.base_offset < keys.end_offset]
         transactions = CleanedTransactions(txn for segment in cleanable for txn in segment.txn_index.transactions())

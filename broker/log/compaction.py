@@ -2,8 +2,9 @@
 
 A record is kept when no later one in the part that was read for keys has its key. A tombstone, and the marker of a
 transaction of which nothing is left, stays until its delete horizon (KIP-534): the time of the first compaction that
-met it plus ``delete.retention.ms``, written into the batch. The last batch of each producer stays, without records if
-need be, for its sequence; offsets never change.
+met it plus ``delete.retention.ms``, written into the batch. Where another partition may hold older values of the key
+(KIP-253) a tombstone stays longer, unless it only says that the key moved (docs/adr/0018). The last batch of each
+producer stays, without records if need be, for its sequence; offsets never change.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ from broker.log.producer_state import ProducerEntry
 from broker.log.txn_index import AbortedTxn
 from protocol.batch_builder import retain_records
 from protocol.batch_layout import CONTROL_ABORT
+from protocol.key_placement import MOVED_HEADER
 from protocol.records import Record, RecordBatch, read_control_record
 
 _PLAIN_KEY_BYTES = 24
@@ -122,6 +124,8 @@ class RetainRules:
     producers: Mapping[int, ProducerEntry]
     now_ms: int
     delete_retention_ms: int
+    keeps_tombstones: bool = False
+    """Whether another partition may hold older values of this one's keys."""
 
     def retain(self, batch: RecordBatch, transactions: CleanedTransactions) -> bytes | memoryview | None:
         """The batch as it is to be written; None when nothing of it stays."""
@@ -138,7 +142,8 @@ class RetainRules:
             kept = [
                 record
                 for record in records
-                if self.keys.is_latest(record) and (record.value is not None or not horizon_passed)
+                if self.keys.is_latest(record)
+                and (record.value is not None or not horizon_passed or self._hides_others(record))
             ]
             changed = len(kept) != batch.count
             sets_horizon = not batch.has_delete_horizon and any(record.value is None for record in kept)
@@ -149,6 +154,10 @@ class RetainRules:
         if not changed and new_horizon is None:
             return batch.buffer
         return retain_records(batch, kept, new_horizon)
+
+    def _hides_others(self, tombstone: Record) -> bool:
+        """Whether a reader of several partitions needs the tombstone: it comes after values that it has to undo."""
+        return self.keeps_tombstones and all(name != MOVED_HEADER for name, _ in tombstone.headers)
 
     def _is_last_of_producer(self, batch: RecordBatch) -> bool:
         entry = self.producers.get(batch.producer_id) if batch.producer_id >= 0 else None

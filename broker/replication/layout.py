@@ -110,6 +110,24 @@ def _is_same(layout: PartitionLayout, client: ClientLayout) -> bool:
     )
 
 
+def keeps_tombstones(partition: int, own: PartitionLayout | None, topic: PartitionLayout | None, total: int) -> bool:
+    """Whether a reader of a compacted topic may find older values of this partition's keys in another one (hole 24).
+
+    ``own`` is the partition's layout, ``topic`` the topic's, ``total`` its partitions with those marked for deletion;
+    None where this broker was not told yet, which has to count as yes. A partition that was not there at first has
+    ancestors with older values; while a resize or a merge is under way, any partition may. See docs/adr/0018.
+    """
+    if own is None or topic is None:
+        return True
+    if max(own.layout_version, topic.layout_version) <= 0:
+        return False
+    return (
+        partition >= topic.initial_partition_count
+        or total > topic.undeleted_partition_count
+        or own.layout_version != topic.layout_version
+    )
+
+
 # ---------------------------------------------------------------- refusals
 
 

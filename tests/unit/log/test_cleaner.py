@@ -9,8 +9,9 @@ from broker.log.compaction import CleanedTransactions, KeyOffsets
 from broker.log.log_directory import LogDirectory
 from broker.log.manager_config import LogManagerConfig
 from broker.log.partition_log import AppendOrigin, PartitionLog
-from protocol.batch_builder import build_control_batch
+from protocol.batch_builder import build_batch, build_control_batch
 from protocol.batch_layout import CONTROL_ABORT, CONTROL_COMMIT
+from protocol.key_placement import MOVED_HEADER
 from protocol.records import RecordBatch
 from tests.log_world import START_MS, Crash, LogWorld, batch, idempotent, read_all, values
 
@@ -88,6 +89,32 @@ async def test_a_tombstone_goes_delete_retention_ms_after_the_first_compaction_t
         log.roll()
         await clean(cleaner)
         assert [offset for offset, _, _ in values(log)] == expected
+
+
+async def test_hole_24_a_tombstone_stays_where_another_partition_may_hold_older_values(world: LogWorld) -> None:
+    """Without it a new reader would take what a split left in the parent for the key's value."""
+    log = compacted(world, delete_retention_ms=DAY_MS)
+    cleaner = cleaner_for(world, log)
+    others_hold_values = True
+    cleaner.keeps_tombstones = lambda partition: others_hold_values
+    moved = [(b"m", None, [(MOVED_HEADER, b"")], START_MS)]
+    put(log, a=b"1", m=b"1")
+    put(log, a=None)
+    log.append_as_leader(build_batch(moved), 0)
+    log.advance_high_watermark(4)
+    log.roll()
+    await clean(cleaner)
+    assert values(log) == [(2, b"a", None), (3, b"m", None)]
+    world.clock.ms = START_MS + DAY_MS + 1
+    put(log, c=b"new")
+    log.roll()
+    await clean(cleaner)
+    assert values(log) == [(2, b"a", None), (4, b"c", b"new")], "what only says that a key moved is not needed"
+    others_hold_values = False
+    put(log, c=b"newer")
+    log.roll()
+    await clean(cleaner)
+    assert values(log) == [(5, b"c", b"newer")]
 
 
 async def test_the_last_batch_of_a_producer_stays_without_records(world: LogWorld) -> None:

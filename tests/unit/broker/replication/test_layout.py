@@ -12,6 +12,7 @@ from broker.replication.layout import (
     LegacyProducers,
     PartitionLayout,
     check_fetch,
+    keeps_tombstones,
     produce_admission,
 )
 from protocol.batch_builder import build_batch
@@ -173,3 +174,26 @@ def test_without_ordered_delivery_only_the_seal_holds() -> None:
 def test_a_consumer_that_names_no_layout_is_never_checked() -> None:
     assert may_fetch(1, GROWN, NO_LAYOUT)
     assert may_fetch(1, PartitionLayout(), ClientLayout(4, 0))
+
+
+# ---------------------------------------------------------------- hole 24: compacted topics
+
+
+@pytest.mark.parametrize(
+    ("partition", "own", "topic", "total", "kept"),
+    [
+        (1, NEVER_RESIZED, NEVER_RESIZED, 4, False),
+        (1, GROWN, GROWN, 6, False),  # no other partition ever held its keys
+        (5, GROWN, GROWN, 6, True),  # 1 holds what was written before the split
+        (1, SHRUNK, SHRUNK, 6, True),  # 5 is not gone yet
+        (1, SHRUNK, SHRUNK, 4, False),
+        (1, SHRUNK, GROWN, 6, True),  # the metadata is behind: 5 may just have been marked
+        (1, GROWN, NEVER_RESIZED, 4, True),
+        (1, None, GROWN, 6, True),
+        (1, GROWN, None, 0, True),
+    ],
+)
+def test_hole_24_tombstones_stay_where_older_values_may_be_elsewhere(
+    partition: int, own: PartitionLayout | None, topic: PartitionLayout | None, total: int, kept: bool
+) -> None:
+    assert keeps_tombstones(partition, own, topic, total) is kept
