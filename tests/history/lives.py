@@ -40,11 +40,14 @@ class _Lives:
         self.several = {tp: list(incarnations) for tp, incarnations in found.items() if len(incarnations) > 1}
         self._of_value: dict[tuple[TopicPartition, str], int] = {}
         self._born: dict[TopicPartition, list[tuple[float, int]]] = {}
+        self._epochs: dict[TopicPartition, dict[int, int]] = {}
         for event in events:
             if isinstance(event, StoredBatch) and event.tp in self.several:
                 self._of_value.update(((event.tp, value), event.incarnation) for value in event.values if value)
             elif isinstance(event, Created) and event.tp in self.several:
                 self._born.setdefault(event.tp, []).append((event.at_ms, event.incarnation))
+            elif isinstance(event, LayoutSet) and event.tp in self.several:
+                self._epochs.setdefault(event.tp, {}).setdefault(event.incarnation, event.leader_epoch)
 
     def named(self, event: Any) -> Event:
         partitions = getattr(event, "partitions", None)
@@ -60,12 +63,19 @@ class _Lives:
         return [life_name(tp, incarnation) for incarnation in self.several[tp]] if tp in self.several else [tp]
 
     def _incarnation(self, event: Any) -> int:
-        """What the event says, else where its value is stored, else the life at the time."""
+        """What the event says, else where its value is stored, else the life of its leader epoch or at the time.
+
+        Leader epochs go on above those of the life before.
+        """
         if getattr(event, "incarnation", UNKNOWN) != UNKNOWN:
             return event.incarnation
         stored = self._of_value.get((event.tp, getattr(event, "value", "")))
         if stored is not None:
             return stored
+        epoch = getattr(event, "leader_epoch", UNKNOWN)
+        begun = [(first, life) for life, first in self._epochs.get(event.tp, {}).items() if first <= epoch]
+        if begun:
+            return max(begun)[1]
         born = self._born.get(event.tp, [])
         at = bisect_right(born, (getattr(event, "asked_ms", event.at_ms), float("inf")))
         return born[max(at - 1, 0)][1] if born else self.several[event.tp][-1]

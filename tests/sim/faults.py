@@ -56,6 +56,8 @@ class Faults:
                 kind = rng.choice(kinds)
                 if self.stop.is_set() or len(self._troubled) >= MOST_AT_ONCE:
                     continue
+                if kind == "nothing":
+                    continue
                 if kind == "power" and self.flush == "os":
                     await self._power_alone()
                     continue

@@ -16,6 +16,7 @@ from protocol.records import RecordBatch
 from protocol.types import TopicPartition
 from runtime.sim_storage import SimDisk, SimStorage
 from tests.history.events import (
+    UNKNOWN,
     Committed,
     Event,
     OffsetFetched,
@@ -39,12 +40,14 @@ class Recorder:
     def __init__(self, cluster: SimCluster) -> None:
         self._cluster = cluster
         self.events: list[Event] = []
-        self.finished: dict[TopicPartition, int] = {}
-        """The offset after the last record the group was delivered."""
 
     def add(self, event: Event) -> None:
         self.events.append(event)
         self._cluster.happened(encode_event(event))
+
+    def pause_s(self) -> float:
+        """How long a callback of an application takes."""
+        return self._cluster.rng.choice([0.0, 0.0, 0.01, 0.2])
 
     def spy_on(self, consumer: Consumer, member: str) -> None:
         """Record every commit and every look at committed offsets of a member, those in the background too."""
@@ -67,7 +70,17 @@ class Recorder:
                 generation = of_member.get("generation_id", -1)
                 for tp, offset in offsets.items():
                     self.add(
-                        Committed(now_ms(), group, member, generation, tp, offset.offset, _outcome(outcome), asked_ms)
+                        Committed(
+                            now_ms(),
+                            group,
+                            member,
+                            generation,
+                            tp,
+                            offset.offset,
+                            _outcome(outcome),
+                            asked_ms,
+                            getattr(offset, "incarnation", UNKNOWN),
+                        )
                     )
 
         async def fetch_offsets(partitions: Any, timeout_ms: float, **options: Any) -> Any:
@@ -76,7 +89,8 @@ class Recorder:
             found = await fetch(wanted, timeout_ms, **options)
             for tp in wanted:
                 offset = found[tp].offset if tp in found else -1
-                self.add(OffsetFetched(now_ms(), group, tp, offset, asked_ms))
+                incarnation = getattr(found.get(tp), "incarnation", UNKNOWN)
+                self.add(OffsetFetched(now_ms(), group, tp, offset, asked_ms, incarnation=incarnation))
             return found
 
         link.commit_offsets = commit_offsets  # type: ignore[method-assign]
@@ -114,15 +128,30 @@ def stored_batches(storage: SimStorage, tp: TopicPartition) -> Iterator[RecordBa
 
 
 def log_end(disk: SimDisk, tp: TopicPartition) -> int:
-    return max((batch.next_offset for batch in stored_batches(disk.mount(), tp)), default=0)
+    return max((batch.next_offset for batch in stored_batches(disk.mount(), tp)), default=last_segment(disk, tp))
 
 
-def replica_events(disk: SimDisk, broker: int, tp: TopicPartition, high_watermark: int) -> Iterator[Event]:
+def last_segment(disk: SimDisk, tp: TopicPartition) -> int:
+    """The base offset of the last segment: where a log goes on whose records were all removed."""
+    storage, directory = disk.mount(), f"{LOG_DIR}/{tp}"
+    names = storage.listdir(directory) if storage.exists(directory) else []
+    return max((int(name.removesuffix(".log")) for name in names if name.endswith(".log")), default=0)
+
+
+def stored_values(disk: SimDisk, tp: TopicPartition) -> set[str]:
+    """The data records in the log files of a replica."""
+    batches = (batch for batch in stored_batches(disk.mount(), tp) if not batch.is_control)
+    return {(record.value or b"").decode() for batch in batches for record in batch}
+
+
+def replica_events(
+    disk: SimDisk, broker: int, tp: TopicPartition, high_watermark: int, incarnation: int = UNKNOWN
+) -> Iterator[Event]:
     """The log of one replica as it is on disk."""
     batches = list(stored_batches(disk.mount(), tp))
-    start = batches[0].base_offset if batches else 0
-    end = batches[-1].next_offset if batches else 0
-    yield Replica(now_ms(), broker, tp, start, end, min(high_watermark, end))
+    end = batches[-1].next_offset if batches else last_segment(disk, tp)
+    start = batches[0].base_offset if batches else end
+    yield Replica(now_ms(), broker, tp, start, end, min(high_watermark, end), incarnation=incarnation)
     for batch in batches:
         values: list[str | None] = [None] * (batch.last_offset_delta + 1)
         for record in batch if not batch.is_control else ():
@@ -138,4 +167,5 @@ def replica_events(disk: SimDisk, broker: int, tp: TopicPartition, high_watermar
             batch.producer_id,
             batch.producer_epoch,
             batch.base_sequence,
+            incarnation,
         )

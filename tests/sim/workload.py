@@ -1,4 +1,4 @@
-"""What a simulated cluster is used for: idempotent producers, a group that comes and goes, topics made and deleted."""
+"""What a simulated cluster is used for: idempotent producers, looks at watermarks, topics made and deleted."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from functools import partial
 
 import trio
 
-from client import Consumer, NewTopic, Producer
+from client import NewTopic, Producer
 from client.admin import Admin
 from client.errors import KafkaError
 from client.producer_batch import RecordHandle
@@ -16,12 +16,14 @@ from protocol.errors import ErrorCode
 from protocol.generated.list_offsets import ListOffsetsPartition, ListOffsetsRequest, ListOffsetsTopic
 from protocol.types import TopicPartition
 from runtime.channel import Channel
-from tests.history.events import Acked, Assigned, NotWritten, Polled, Revoked, Sent, WatermarkSeen
+from tests.history.events import Acked, NotWritten, Sent, WatermarkSeen
+from tests.sim.members import GroupLoad
 from tests.sim.recording import Recorder, now_ms
 from tests.sim_cluster import BROKER_PORT, SimCluster
 from zk_schemas import paths
+from zk_schemas.partition_state import PartitionState
+from zk_schemas.topic import TopicZnode
 
-GROUP = "readers"
 _LIST_OFFSETS_VERSION = 6
 _LATEST = -1
 _PROBE_LIMIT_S = 2.0
@@ -34,30 +36,36 @@ class Load:
     topic: str = "t"
     partitions: int = 3
     producers: tuple[str, ...] = ("left", "right")
-    members: tuple[str, ...] = ("one", "two")
     records: int = 120
     keys: int = 4
     pause_s: float = 0.6
     """The longest pause between two records of a producer."""
     delivery_timeout_ms: int = 120_000
     request_timeout_ms: int = 30_000
-
-    @property
-    def tps(self) -> list[TopicPartition]:
-        return [TopicPartition(self.topic, index) for index in range(self.partitions)]
+    topic_configs: tuple[tuple[str, str], ...] = ()
+    group: GroupLoad = field(default_factory=GroupLoad)
 
 
 @dataclass
 class Workload:
-    """``produce_all`` returns when every record is acknowledged or given up; ``read`` reads until ``stop_reading``."""
+    """``produce_all`` returns when every record is acknowledged or given up."""
 
     cluster: SimCluster
     recorder: Recorder
     load: Load
-    read_up_to: dict[TopicPartition, int] = field(default_factory=dict)
-    """The offset after the last record delivered to any member."""
-    stop_reading: trio.Event = field(default_factory=trio.Event)
     acknowledged: int = 0
+
+    def tps(self) -> list[TopicPartition]:
+        """The partitions that the topic has at the moment and that were led once."""
+        path, tree = paths.topic(self.load.topic), self.cluster.zk.tree
+        found = tree.find(path)
+        if found is None:
+            return []
+        states = {
+            TopicPartition(self.load.topic, index): tree.find(PartitionState.path(self.load.topic, index))
+            for index in sorted(TopicZnode.decode(path, found.data).partitions)
+        }
+        return [tp for tp, state in states.items() if state is not None and PartitionState.decode(path, state.data).isr]
 
     # ------------------------------------------------------------ producers
 
@@ -101,57 +109,6 @@ class Workload:
         tp = TopicPartition(metadata.topic, metadata.partition)
         self.recorder.add(Acked(now_ms(), name, tp, metadata.offset, value))
 
-    # ------------------------------------------------------------ the group
-
-    async def read(self) -> None:
-        async with trio.open_nursery() as nursery:
-            for name in self.load.members:
-                nursery.start_soon(self.cluster.run_client, name, self._membership, name)
-
-    async def _membership(self, name: str) -> None:
-        """One member after the other on one machine, each for a while."""
-        life = 0
-        while not self.stop_reading.is_set():
-            life += 1
-            member = f"{name}.{life}"
-            ends_at = trio.current_time() + self.cluster.rng.uniform(5, 40)
-            try:
-                await self._be_member(name, member, lambda until=ends_at: trio.current_time() >= until)  # type: ignore[misc]
-            except KafkaError as error:
-                self.cluster.happened("member failed", member, str(error))
-                await trio.sleep(1)  # pause: virtual time
-
-    async def _be_member(self, machine: str, member: str, is_over: Callable[[], bool]) -> None:
-        cluster, rng = self.cluster, self.cluster.rng
-        by_hand = rng.random() < 0.5
-        async with Consumer(
-            bootstrap_servers=cluster.bootstrap_servers,
-            env=cluster.client_env(machine),
-            group_id=GROUP,
-            auto_offset_reset="earliest",
-            enable_auto_commit=not by_hand,
-            auto_commit_interval_ms=500,
-            session_timeout_ms=8000,
-            heartbeat_interval_ms=2000,
-            request_timeout_ms=self.load.request_timeout_ms,
-        ) as consumer:
-            self.recorder.spy_on(consumer, member)
-            consumer.subscribe([self.load.topic], listener=_Listener(self.recorder, consumer, member))
-            while not (self.stop_reading.is_set() or is_over()):
-                batches = await consumer.getmany(timeout_ms=200, max_records=rng.randint(1, 20))
-                for tp, records in batches.items():
-                    for record in records:
-                        value = (record.value or b"").decode()
-                        self.recorder.add(
-                            Polled(now_ms(), GROUP, member, tp, record.offset, value, _generation(consumer))
-                        )
-                        self.read_up_to[tp] = max(self.read_up_to.get(tp, 0), record.offset + 1)
-                if by_hand and batches and rng.random() < 0.5:
-                    try:
-                        await consumer.commit()
-                    except KafkaError as error:
-                        cluster.happened("not committed", member, str(error))
-
     # ------------------------------------------------------------ watermarks and topics
 
     async def look_at_watermarks(self) -> None:
@@ -174,7 +131,7 @@ class Workload:
             name=self.load.topic,
             partitions=[
                 ListOffsetsPartition(partition_index=tp.partition, current_leader_epoch=-1, timestamp=_LATEST)
-                for tp in self.load.tps
+                for tp in self.tps()
             ],
         )
         try:
@@ -194,7 +151,7 @@ class Workload:
     async def create_topic(self, replication_factor: int, min_insync_replicas: int) -> None:
         cluster, load = self.cluster, self.load
         async with Admin(bootstrap_servers=cluster.bootstrap_servers, env=cluster.client_env("admin")) as admin:
-            configs = {"min.insync.replicas": str(min_insync_replicas)}
+            configs = {"min.insync.replicas": str(min_insync_replicas), **dict(load.topic_configs)}
             await admin.create_topics([NewTopic(load.topic, load.partitions, replication_factor, configs)])
 
     async def make_and_delete_topics(self, replication_factor: int) -> None:
@@ -242,26 +199,3 @@ async def _insist(ask: Callable[[], Awaitable[object]], done: ErrorCode) -> None
             if error.code is done:
                 return
         await trio.sleep(0.5)  # pause: virtual time
-
-
-def _generation(consumer: Consumer) -> int:
-    assert consumer._coordinator is not None
-    return consumer._coordinator.member.generation_id
-
-
-class _Listener:
-    """Records what a member is told of its partitions."""
-
-    def __init__(self, recorder: Recorder, consumer: Consumer, member: str) -> None:
-        self._recorder = recorder
-        self._consumer = consumer
-        self._member = member
-
-    def on_partitions_assigned(self, tps: list[TopicPartition]) -> None:
-        self._recorder.add(Assigned(now_ms(), GROUP, self._member, _generation(self._consumer), tps))
-
-    def on_partitions_revoked(self, tps: list[TopicPartition]) -> None:
-        self._recorder.add(Revoked(now_ms(), GROUP, self._member, _generation(self._consumer), tps))
-
-    def on_partitions_lost(self, tps: list[TopicPartition]) -> None:
-        self._recorder.add(Revoked(now_ms(), GROUP, self._member, _generation(self._consumer), tps, lost=True))

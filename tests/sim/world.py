@@ -13,10 +13,22 @@ from tests.history.checks import check_history
 from tests.history.events import Drained, Event
 from tests.history.index import Violation
 from tests.sim.faults import BROKERS, CONTROLLERS, Faults, missing_replicas, wait_until_whole
-from tests.sim.recording import Recorder, log_end, now_ms, replica_events
-from tests.sim.workload import GROUP, Load, Workload
+from tests.sim.members import GROUP, Group, GroupLoad
+from tests.sim.recording import Recorder, log_end, now_ms, replica_events, stored_values
+from tests.sim.resizing import Resizer, StaleProducer
+from tests.sim.topic_watch import TopicWatch
+from tests.sim.workload import Load, Workload
 from tests.sim_cluster import SimCluster
 
+RESIZE_FAULTS: tuple[tuple[str, ...], ...] = (
+    (),
+    (),
+    ("controller kill", "controller freeze", "controller session", "controller unknown write"),
+    ("restart", "kill", "session", "controller kill"),
+    ("freeze", "isolate", "cut", "slow", "freeze client"),
+    ("nothing",),
+)
+"""All kinds of trouble, or those that a resize meets most; ``nothing`` leaves it to the clients."""
 RUN_LIMIT_S = 3600.0
 HEAL_LIMIT_S = 180.0
 
@@ -37,6 +49,32 @@ class Plan:
     faults: tuple[str, ...] = ()
     """Kinds; empty for all."""
     churn: bool = True
+    resize: bool = False
+    """The topic grows and shrinks all the time."""
+
+    @classmethod
+    def resizing(cls, seed: int) -> Plan:
+        """A topic that grows and shrinks, read by a group that keeps the order of keys."""
+        rng = random.Random(f"resize {seed}")
+        impatient = rng.random() < 0.2
+        group = GroupLoad(
+            members=("one", "two", "three")[: rng.randint(1, 3)],
+            ordered=True,
+            stateful=rng.random() < 0.5,
+            crashes=rng.choice([0.0, 0.3, 0.7]),
+            assignor=rng.choice(["", "range", "roundrobin", "cooperative-sticky"]),
+        )
+        load = Load(
+            partitions=rng.randint(1, 3),
+            records=150,
+            keys=rng.choice([3, 8, 20]),
+            delivery_timeout_ms=8_000 if impatient else 120_000,
+            request_timeout_ms=3_000 if impatient else 10_000,
+            topic_configs=(("delete.records.when.drained", "true"),),
+            group=group,
+        )
+        flush = rng.choice(["ack", "ack", "os"])
+        return cls(seed=seed, flush=flush, load=load, churn=False, resize=True, faults=rng.choice(RESIZE_FAULTS))
 
     @classmethod
     def of(cls, seed: int) -> Plan:
@@ -55,6 +93,7 @@ class Life:
     trace: str
     events: list[Event]
     acknowledged: int
+    resizes: int = 0
 
     def violations(self) -> list[Violation]:
         return check_history(self.events)
@@ -79,6 +118,8 @@ async def _live(plan: Plan) -> Life:
 async def _live_in(cluster: SimCluster, plan: Plan) -> Life:
     recorder = Recorder(cluster)
     workload = Workload(cluster, recorder, plan.load)
+    watch = TopicWatch(cluster, recorder, plan.load.topic)
+    group = Group(cluster, recorder, plan.load.topic, plan.load.group, plan.load.request_timeout_ms)
 
     async def start_broker(broker_id: int) -> None:
         await cluster.start_broker(broker_id, **broker_keys(plan))
@@ -88,26 +129,37 @@ async def _live_in(cluster: SimCluster, plan: Plan) -> Life:
     for broker_id in BROKERS:
         await start_broker(broker_id)
     await workload.create_topic(plan.replication_factor, plan.min_insync_replicas)
-    clients = (*plan.load.producers, *plan.load.members)
+    clients = (*plan.load.producers, *plan.load.group.members)
     faults = Faults(cluster, recorder, plan.flush, start_broker, clients, plan.faults)
+    resizer = Resizer(cluster, recorder, watch)
     async with trio.open_nursery() as readers:
-        readers.start_soon(workload.read)
+        readers.start_soon(group.read)
         async with trio.open_nursery() as background:
             background.start_soon(workload.look_at_watermarks)
             if plan.churn:
                 background.start_soon(workload.make_and_delete_topics, plan.replication_factor)
             async with trio.open_nursery() as trouble:
                 trouble.start_soon(faults.run)
+                if plan.resize:
+                    trouble.start_soon(resizer.run)
+                    background.start_soon(StaleProducer(cluster, recorder, watch).run)
                 await workload.produce_all()
                 faults.stop.set()
+                resizer.stop.set()
             ends = await heal(cluster, workload)
             background.cancel_scope.cancel()
-        await drain(workload, recorder, ends)
+        await drain(cluster, group, watch, ends)
+        if plan.resize:
+            ends = await carry_out(cluster, workload, watch)
+        group.stop.set()
     for tp, end in ends.items():
+        recorder.add(Drained(now_ms(), GROUP, tp, end, watch.incarnation(tp)))
         for broker_id in BROKERS:
-            for event in replica_events(cluster.disks[f"broker{broker_id}"], broker_id, tp, end):
+            for event in replica_events(cluster.disks[f"broker{broker_id}"], broker_id, tp, end, watch.incarnation(tp)):
                 recorder.add(event)
-    return Life(cluster.trace(), recorder.events, workload.acknowledged)
+    for event in watch.archives([GROUP]):
+        recorder.add(event)
+    return Life(cluster.trace(), recorder.events, workload.acknowledged, resizer.accepted)
 
 
 def broker_keys(plan: Plan) -> dict[str, object]:
@@ -137,21 +189,33 @@ async def heal(cluster: SimCluster, workload: Workload) -> dict[TopicPartition, 
                     found = await workload.listed_ends(broker)
                     told.update((tp, offset) for tp, (offset, _epoch, _asked) in found.items())
             on_disk = {
-                tp: [log_end(cluster.disks[f"broker{broker}"], tp) for broker in BROKERS] for tp in workload.load.tps
+                tp: [log_end(cluster.disks[f"broker{broker}"], tp) for broker in BROKERS] for tp in workload.tps()
             }
-            if all(set(ends) == {told.get(tp)} for tp, ends in on_disk.items()):
+            if on_disk and all(set(ends) == {told.get(tp)} for tp, ends in on_disk.items()):
                 return told
             await trio.sleep(0.5)  # polls: virtual time
     raise NotHealedError(f"the leaders tell the ends {told}, the logs end at {on_disk}")
 
 
-async def drain(workload: Workload, recorder: Recorder, ends: dict[TopicPartition, int]) -> None:
+async def drain(cluster: SimCluster, group: Group, watch: TopicWatch, ends: dict[TopicPartition, int]) -> None:
     """Have the group read everything. Raises ``NotHealedError``."""
+    missing: set[str] = set()
     with trio.move_on_after(HEAL_LIMIT_S):
-        while any(workload.read_up_to.get(tp, 0) < end for tp, end in ends.items()):
-            await trio.sleep(0.2)  # polls: virtual time
-        for tp, end in ends.items():
-            recorder.add(Drained(now_ms(), GROUP, tp, end))
-        workload.stop_reading.set()
-        return
-    raise NotHealedError(f"the group has read up to {workload.read_up_to}, the partitions end at {ends}")
+        while True:
+            disks = [cluster.disks[f"broker{broker}"] for broker in BROKERS]
+            missing = watch.stored_values().union(*(stored_values(disk, tp) for disk in disks for tp in ends))
+            missing -= group.delivered.keys()
+            if not missing:
+                return
+            await trio.sleep(0.5)  # polls: virtual time
+    raise NotHealedError(f"the group was not delivered {sorted(missing)}; the partitions end at {ends}")
+
+
+async def carry_out(cluster: SimCluster, workload: Workload, watch: TopicWatch) -> dict[TopicPartition, int]:
+    """Wait until nothing is left to do of the last resize; where the partitions end. Raises ``NotHealedError``."""
+    with trio.move_on_after(HEAL_LIMIT_S):
+        while watch.unfinished():
+            await trio.sleep(0.5)  # polls: virtual time
+    if left := watch.unfinished():
+        raise NotHealedError(f"a resize is not carried out: {left}")
+    return await heal(cluster, workload)

@@ -1,0 +1,182 @@
+"""The group of a simulated cluster: members that come, go and crash, and the states they keep."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+import trio
+
+from client import Consumer
+from client.errors import KafkaError
+from protocol.types import TopicPartition
+from tests.history.events import Assigned, Fault, KeysFlushed, KeysLoaded, OrderedGroup, Polled, Revoked
+from tests.history.key_states import KeyStates
+from tests.sim.recording import Recorder, now_ms
+from tests.sim_cluster import SimCluster
+
+GROUP = "readers"
+
+
+@dataclass(frozen=True, kw_only=True)
+class GroupLoad:
+    """How the group reads.
+
+    ``ordered``: the members listen for keys, and the order of keys is checked across resizes. ``stateful``: each
+    keeps a state for each key, and commits by hand, after flushing. ``crashes``: the share of members that end without
+    a word.
+    """
+
+    members: tuple[str, ...] = ("one", "two")
+    ordered: bool = False
+    stateful: bool = False
+    crashes: float = 0.0
+    assignor: str = ""
+
+
+@dataclass
+class Group:
+    """``read`` reads until ``stop`` is set."""
+
+    cluster: SimCluster
+    recorder: Recorder
+    topic: str
+    load: GroupLoad
+    request_timeout_ms: int = 30_000
+    delivered: dict[str, None] = field(default_factory=dict)
+    """The records that any member was delivered."""
+    states: dict[str, str] = field(default_factory=dict)
+    """What stateful members flushed."""
+    stop: trio.Event = field(default_factory=trio.Event)
+
+    async def read(self) -> None:
+        if self.load.ordered:
+            self.recorder.add(OrderedGroup(now_ms(), GROUP))
+        async with trio.open_nursery() as nursery:
+            for name in self.load.members:
+                nursery.start_soon(self.cluster.run_client, name, self._membership, name)
+
+    async def _membership(self, machine: str) -> None:
+        """One member after the other on one machine, each for a while."""
+        life, rng = 0, self.cluster.rng
+        while not self.stop.is_set():
+            life += 1
+            member = f"{machine}.{life}"
+            ends_at = trio.current_time() + rng.uniform(5, 40)
+            crashes = self.load.crashes > 0 and rng.random() < self.load.crashes
+            try:
+                with trio.CancelScope() as power:
+                    async with trio.open_nursery() as nursery:
+                        if crashes:
+                            nursery.start_soon(self._crash, machine, member, ends_at, power)
+                        await self._be_member(machine, member, lambda until=ends_at: trio.current_time() >= until)  # type: ignore[misc]
+                        nursery.cancel_scope.cancel()
+            except* KafkaError as errors:
+                self.cluster.happened("member failed", member, str(errors.exceptions[0]))
+                await trio.sleep(1)  # pause: virtual time
+
+    async def _crash(self, machine: str, member: str, at_s: float, power: trio.CancelScope) -> None:
+        await trio.sleep_until(at_s - self.cluster.rng.uniform(0, 4))
+        self.recorder.add(Fault(now_ms(), "member crash", member))
+        self.cluster.fabric.kill(machine)
+        power.cancel()
+
+    async def _be_member(self, machine: str, member: str, is_over: Callable[[], bool]) -> None:
+        rng, load = self.cluster.rng, self.load
+        by_hand = load.stateful or (not load.ordered and rng.random() < 0.5)
+        options: dict[str, Any] = {"partition_assignment_strategy": [load.assignor]} if load.assignor else {}
+        async with Consumer(
+            bootstrap_servers=self.cluster.bootstrap_servers,
+            env=self.cluster.client_env(machine),
+            group_id=GROUP,
+            auto_offset_reset="earliest",
+            enable_auto_commit=not by_hand,
+            auto_commit_interval_ms=500,
+            session_timeout_ms=8000,
+            heartbeat_interval_ms=2000,
+            request_timeout_ms=self.request_timeout_ms,
+            **options,
+        ) as consumer:
+            self.recorder.spy_on(consumer, member)
+            states = KeyStates(self.states)
+            listener = _Listener(self.recorder, consumer, member, states)
+            keys: dict[str, Any] = {"partition_key_listener": _KeyListener(listener)} if load.ordered else {}
+            consumer.subscribe([self.topic], listener=listener, **keys)
+            while not (self.stop.is_set() or is_over()):
+                batches = await consumer.getmany(timeout_ms=200, max_records=rng.randint(1, 20))
+                for tp, records in batches.items():
+                    for record in records:
+                        self._take(consumer, member, states, tp, record)
+                if by_hand and (batches or load.stateful) and rng.random() < 0.5:
+                    await self._commit(consumer, listener)
+
+    def _take(self, consumer: Consumer, member: str, states: KeyStates, tp: TopicPartition, record: Any) -> None:
+        value = (record.value or b"").decode()
+        state = None
+        if self.load.stateful:
+            producer = value.partition(":")[0]
+            state = states.apply(tp, f"{producer} {(record.key or b'').decode()}", value)
+        generation, epoch = generation_of(consumer), -1
+        self.recorder.add(Polled(now_ms(), GROUP, member, tp, record.offset, value, generation, epoch, state))
+        self.delivered[value] = None
+
+    async def _commit(self, consumer: Consumer, listener: _Listener) -> None:
+        try:
+            if self.load.stateful:
+                listener.flush(sorted(consumer.assignment()))
+            await consumer.commit()
+        except KafkaError as error:
+            self.cluster.happened("not committed", listener.member, str(error))
+
+
+def generation_of(consumer: Consumer) -> int:
+    assert consumer._coordinator is not None
+    return consumer._coordinator.member.generation_id
+
+
+class _Listener:
+    """Records what a member is told of its partitions, and keeps its states by it."""
+
+    def __init__(self, recorder: Recorder, consumer: Consumer, member: str, states: KeyStates) -> None:
+        self.recorder = recorder
+        self.consumer = consumer
+        self.member = member
+        self.states = states
+
+    def flush(self, tps: list[TopicPartition]) -> None:
+        self.states.flush(tps)
+
+    def on_partitions_assigned(self, tps: list[TopicPartition]) -> None:
+        self.states.load(tps)
+        self.recorder.add(Assigned(now_ms(), GROUP, self.member, generation_of(self.consumer), tps))
+
+    def on_partitions_revoked(self, tps: list[TopicPartition]) -> None:
+        self.states.flush(tps)
+        self.states.drop(tps)
+        self.recorder.add(Revoked(now_ms(), GROUP, self.member, generation_of(self.consumer), tps))
+
+    def on_partitions_lost(self, tps: list[TopicPartition]) -> None:
+        self.states.drop(tps)
+        self.recorder.add(Revoked(now_ms(), GROUP, self.member, generation_of(self.consumer), tps, lost=True))
+
+
+class _KeyListener:
+    """Flushes and loads states where keys go from one partition to another."""
+
+    def __init__(self, listener: _Listener) -> None:
+        self._listener = listener
+
+    def _event(self, kind: type[KeysFlushed] | type[KeysLoaded], tps: list[TopicPartition]) -> None:
+        on = self._listener
+        on.recorder.add(kind(now_ms(), GROUP, on.member, generation_of(on.consumer), list(tps)))
+
+    async def on_partition_key_maybe_revoked(self, tps: list[TopicPartition]) -> None:
+        await trio.sleep(self._listener.recorder.pause_s())  # pause: a flush takes its time
+        self._listener.states.flush(tps)
+        self._event(KeysFlushed, tps)
+
+    async def on_partition_key_assigned(self, tps: list[TopicPartition]) -> None:
+        await trio.sleep(self._listener.recorder.pause_s())  # pause: a load takes its time
+        self._listener.states.load(tps)
+        self._event(KeysLoaded, tps)

@@ -1,0 +1,133 @@
+"""Who resizes the topic of a simulated cluster, and who produces by layouts that are no more."""
+
+from __future__ import annotations
+
+from contextlib import suppress
+from dataclasses import dataclass, field
+
+import trio
+
+from client.admin import Admin
+from client.errors import KafkaError
+from protocol.batch_builder import build_batch
+from protocol.errors import ErrorCode
+from protocol.generated.produce import PartitionProduceData, ProduceRequest, TopicProduceData
+from protocol.key_placement import place, positive_hash
+from protocol.types import TopicPartition
+from runtime.channel import Channel
+from tests.history.events import Acked, Fault, LayoutAsked, NotWritten, Sent
+from tests.sim.recording import Recorder, now_ms
+from tests.sim.topic_watch import TopicWatch
+from tests.sim_cluster import BROKER_PORT, SimCluster
+from zk_schemas.partition_state import Layout
+
+MOST = 8
+_PRODUCE_VERSION = 9
+_ANSWER_LIMIT_S = 5.0
+_KEYS = 20
+
+
+@dataclass
+class Resizer:
+    """Asks for one count after another until ``stop``. What is refused, or has no answer, is as good as what is not."""
+
+    cluster: SimCluster
+    recorder: Recorder
+    watch: TopicWatch
+    stop: trio.Event = field(default_factory=trio.Event)
+    accepted: int = 0
+    pause_s: float = 6.0
+
+    async def run(self) -> None:
+        rng = self.cluster.rng
+        async with Admin(
+            bootstrap_servers=self.cluster.bootstrap_servers,
+            env=self.cluster.client_env("resizer"),
+            request_timeout_ms=5000,
+            default_api_timeout_ms=15_000,
+        ) as admin:
+            while not self.stop.is_set():
+                with trio.move_on_after(rng.uniform(0.2, self.pause_s)):
+                    await self.stop.wait()
+                if not self.stop.is_set():
+                    await self._resize(admin, self._count())
+
+    def _count(self) -> int:
+        """Mostly one that may be accepted: while partitions are marked, only a smaller one is."""
+        rng, znode = self.cluster.rng, self.watch.znode()
+        if znode is None or rng.random() < 0.2:
+            return rng.randint(1, MOST)
+        is_draining = len(znode.partitions) > znode.undeleted_partition_count
+        return rng.randint(znode.initial_partition_count, znode.undeleted_partition_count if is_draining else MOST)
+
+    async def _resize(self, admin: Admin, count: int) -> None:
+        self.recorder.add(Fault(now_ms(), "resize", f"to {count}"))
+        try:
+            await admin.create_partitions(
+                {self.watch.topic: count}, timeout_ms=self.cluster.rng.choice([0, 1000, 5000])
+            )
+        except KafkaError as error:
+            self.recorder.add(Fault(now_ms(), "resize refused", f"to {count}: {error.code.name}: {error}"))
+            return
+        self.accepted += 1
+        self.recorder.add(Fault(now_ms(), "resize accepted", f"to {count}"))
+
+
+@dataclass
+class StaleProducer:
+    """Names layouts of the past, and some that never were, to whoever leads a partition; until cancelled.
+
+    Its records are where that layout puts their keys. It is not idempotent, and has no order to keep: what it proves
+    is that no leader takes a record by another layout than its own.
+    """
+
+    cluster: SimCluster
+    recorder: Recorder
+    watch: TopicWatch
+    pause_s: float = 2.0
+    count: int = 0
+
+    async def run(self) -> None:
+        rng = self.cluster.rng
+        while True:
+            await trio.sleep(rng.uniform(0, self.pause_s))  # pause: virtual time
+            layouts = list(self.watch.layouts)
+            znode = self.watch.znode()
+            if not layouts or znode is None:
+                continue
+            layout = rng.choice(layouts)
+            if rng.random() < 0.2:
+                layout = layout._replace(layout_version=layout.layout_version + rng.choice([100, 1000]))
+            key = f"stale-{rng.randrange(_KEYS)}"
+            partition = place(positive_hash(key.encode()), znode.initial_partition_count, layout[0])
+            await self._produce(TopicPartition(self.watch.topic, partition), layout, key, rng.choice([1, 2, 3]))
+
+    async def _produce(self, tp: TopicPartition, layout: Layout, key: str, broker: int) -> None:
+        self.count += 1
+        value = f"stale:{self.count}"
+        self.recorder.add(Sent(now_ms(), "stale", tp.topic, key, value, idempotent=False))
+        error, offset = "", -1
+        with trio.move_on_after(_ANSWER_LIMIT_S):
+            with suppress(OSError, KafkaError):
+                error, offset = await self._ask(tp, layout, key, value, broker)
+        if error == ErrorCode.NONE.name:
+            self.recorder.add(Acked(now_ms(), "stale", tp, offset, value))
+        else:
+            refused = error == ErrorCode.INVALID_PARTITION_METADATA.name
+            self.recorder.add(NotWritten(now_ms(), "stale", value, "refused" if refused else "unknown", error))
+        self.recorder.add(LayoutAsked(now_ms(), tp, "produce", *layout, error, value))
+
+    async def _ask(self, tp: TopicPartition, layout: Layout, key: str, value: str, broker: int) -> tuple[str, int]:
+        batch = build_batch([(key.encode(), value.encode(), [], self.cluster.clock.now_ms())])
+        data = TopicProduceData(
+            name=tp.topic,
+            partition_data=[PartitionProduceData(index=tp.partition, records=batch)],
+            undeleted_partition_count=layout.undeleted_partition_count,
+            layout_version=layout.layout_version,
+        )
+        request = ProduceRequest(transactional_id=None, acks=-1, timeout_ms=4000, topic_data=[data])
+        node = self.cluster.fabric.node("stale")
+        async with Channel.open(node, f"broker{broker}", BROKER_PORT, "stale", timeout_s=1.0) as channel:
+            answer = await channel.request(request, version=_PRODUCE_VERSION, timeout_s=_ANSWER_LIMIT_S)
+        (found,) = answer.responses[0].partition_responses
+        return ErrorCode(found.error_code).name, found.base_offset
