@@ -1,8 +1,8 @@
 """Random courses of a group against what positions are for: nobody is told of records that somebody has yet to save.
 
-Members process records, commit periodically, whatever they have saved, and report only what they have saved. They keep
-partitions across rebalances without saving, as cooperative members do, and save what they lose before their first poll
-of the new generation. Members crash, coordinators fail over.
+Members process records, commit periodically, whatever they have saved, and report only what they have saved. They are
+cooperative (KIP-429): they keep partitions across rebalances without saving; what they lose nobody owns for one
+generation, in which they save it, before their first poll or their next join. Members crash, coordinators fail over.
 
 - a position that is told has no record below it that a live member processed and did not save;
 - once every member saved, polled and reported, everybody is told of everything: nobody waits for ever.
@@ -56,8 +56,10 @@ class PositionMachine(RuleBasedStateMachine):
 
     @rule(owners=st.lists(st.integers(-1, MEMBERS - 1), min_size=len(PARTITIONS), max_size=len(PARTITIONS)))
     def rebalance(self, owners: list[int]) -> None:
-        """Partitions go to the members by their places, or for -1 to nobody."""
+        """Partitions go to the members by their places, or for -1 to nobody; first away from who owns them."""
         driver = self.driver
+        for member in self.members:
+            self.give_up(member)
         group = driver.shard.groups.get(GROUP)
         leader_id = None if group is None else group.leader_id
         self.members.sort(key=lambda member: member.member_id != leader_id)  # a rebalance begins with the leader's join
@@ -69,9 +71,10 @@ class PositionMachine(RuleBasedStateMachine):
         self.generation = answers[0].generation_id
         self.members += [Member(answer.member_id) for answer in answers[len(self.members) :]]
         places = dict(zip(PARTITIONS, owners, strict=True))
+        free = {tp for tp in PARTITIONS if not any(tp in member.owned for member in self.members)}
         for place, member in enumerate(self.members):
-            owned = [tp for tp, owner in places.items() if owner == place]
-            member.lost = [tp for tp in dict.fromkeys(member.lost + member.owned) if tp not in owned]
+            owned = [tp for tp, owner in places.items() if owner == place and (tp in free or tp in member.owned)]
+            member.lost = [tp for tp in member.owned if tp not in owned]
             member.owned = owned
         shares = {member.member_id: assignment(*member.owned) for member in self.members}
         for member in self.members:
@@ -83,17 +86,16 @@ class PositionMachine(RuleBasedStateMachine):
                 member.next_offset.setdefault(tp, driver.committed(*tp) or 0)
         self.check()
 
-    @rule(at=st.integers(0, MEMBERS - 1), tp=st.sampled_from(PARTITIONS), records=st.integers(1, 3))
-    def process(self, at: int, tp: Partition, records: int) -> None:
-        if at < len(self.members) and tp in self.members[at].owned:
-            member = self.members[at]
+    @rule(which=st.integers(0, 3), records=st.integers(1, 3))
+    def process(self, which: int, records: int) -> None:
+        for member, tp in self.owned()[which : which + 1]:
             member.unsaved_from.setdefault(tp, member.next_offset[tp])
             member.next_offset[tp] += records
 
-    @rule(at=st.integers(0, MEMBERS - 1), tp=st.sampled_from(PARTITIONS))
-    def commit_periodically(self, at: int, tp: Partition) -> None:
-        if at < len(self.members) and tp in self.members[at].owned:
-            self.commit(self.members[at], tp)
+    @rule(which=st.integers(0, 3))
+    def commit_periodically(self, which: int) -> None:
+        for member, tp in self.owned()[which : which + 1]:
+            self.commit(member, tp)
 
     @rule(
         at=st.integers(0, MEMBERS - 1),
@@ -102,13 +104,8 @@ class PositionMachine(RuleBasedStateMachine):
     )
     def poll(self, at: int, wants: set[Partition], saves: set[Partition]) -> None:
         """Save and report some of what is owned, and wait for some positions."""
-        if at >= len(self.members):
-            return
         member = self.members[at]
-        for tp in member.lost:
-            self.save(member, tp)
-            member.next_offset.pop(tp, None)
-        member.lost = []
+        self.give_up(member)
         reports = {tp: self.save(member, tp) for tp in member.owned if tp in saves}
         self.driver.poll(member.member_id, self.generation, *sorted(wants), reports=reports)
         self.check()
@@ -116,10 +113,9 @@ class PositionMachine(RuleBasedStateMachine):
     @rule(at=st.integers(0, MEMBERS - 1))
     def crash(self, at: int) -> None:
         """What it had not saved is lost with it, and there is nobody to wait for."""
-        if at < len(self.members):
-            member = self.members.pop(at)
-            self.driver.leave((member.member_id, None))
-            self.rebalance([0] * len(PARTITIONS))
+        member = self.members.pop(at)
+        self.driver.leave((member.member_id, None))
+        self.rebalance([0, 1, 2, 0])
 
     @rule()
     def fail_over(self) -> None:
@@ -127,6 +123,15 @@ class PositionMachine(RuleBasedStateMachine):
         self.checked = set()
 
     # ------------------------------------------------------------ what members do
+
+    def owned(self) -> list[tuple[Member, Partition]]:
+        return [(member, tp) for member in self.members for tp in member.owned]
+
+    def give_up(self, member: Member) -> None:
+        for tp in member.lost:
+            self.save(member, tp)
+            del member.next_offset[tp]
+        member.lost = []
 
     def save(self, member: Member, tp: Partition) -> int:
         """The flush callback returns, the offset is committed."""
@@ -158,7 +163,7 @@ class PositionMachine(RuleBasedStateMachine):
                     assert member.unsaved_from.get(tp, position) >= position, f"{tp} was told too early"
 
     def teardown(self) -> None:
-        if not hasattr(self, "members") or not self.members:
+        if not hasattr(self, "members"):
             return
         for _ in range(2):
             for at in range(len(self.members)):
