@@ -1,0 +1,379 @@
+"""A second, dumb model of brokers and a resize, and the producer's real sender in it, without an event loop.
+
+Every step is a method: a broker's layout changes, a request arrives or is lost, an answer arrives or is lost, metadata
+of any age is read. Copies of requests whose connection broke (``ghosts``) may arrive at any time later.
+"""
+
+from __future__ import annotations
+
+import random
+import uuid
+from collections import deque
+from collections.abc import Coroutine, Generator, Iterator
+from dataclasses import dataclass, field
+from types import SimpleNamespace
+from typing import Any
+
+from client.accumulator import Accumulator
+from client.cluster import Cluster, Node, PartitionInfo, TopicInfo
+from client.config import ProducerConfig
+from client.errors import ErrorCode, error_for
+from client.partitioner import StickyPartitioner
+from client.producer_batch import RecordHandle
+from client.replacement import Placing
+from client.sender import Sender
+from protocol.compression import CompressionType
+from protocol.generated.init_producer_id import InitProducerIdRequest, InitProducerIdResponse
+from protocol.generated.produce import PartitionProduceResponse, ProduceRequest, ProduceResponse, TopicProduceResponse
+from protocol.key_placement import place, positive_hash
+from protocol.records import RecordBatch
+
+INITIAL = 2
+NODES = 2
+TOPIC_ID = uuid.UUID(int=1)
+REMEMBERED = 5
+
+
+@dataclass
+class ModelPartition:
+    """A partition at its leader: its own layout, and all it knows of producers."""
+
+    index: int
+    incarnation: int
+    layout: tuple[int, int]
+    log: list[tuple[bytes, int, int]] = field(default_factory=list)
+    """(key, number, layout version it was taken under) of each record."""
+    producers: dict[int, tuple[int, int]] = field(default_factory=dict)
+    """Epoch and next sequence by producer id."""
+    remembered: dict[int, deque[tuple[int, int, int]]] = field(default_factory=dict)
+
+    def produce(self, batch: RecordBatch, layout: tuple[int, int], *, check_layout_first: bool) -> ErrorCode:
+        pid, epoch, sequence, count = batch.producer_id, batch.producer_epoch, batch.base_sequence, batch.count
+        refused = layout != self.layout or self.index >= self.layout[0]
+        if refused and check_layout_first:
+            return ErrorCode.INVALID_PARTITION_METADATA
+        known = self.remembered.setdefault(pid, deque(maxlen=REMEMBERED))
+        if (epoch, sequence, count) in known:
+            return ErrorCode.NONE
+        if refused:
+            return ErrorCode.INVALID_PARTITION_METADATA
+        if pid >= 0:
+            last_epoch, expected = self.producers.get(pid, (epoch, 0))
+            if epoch < last_epoch:
+                return ErrorCode.INVALID_PRODUCER_EPOCH
+            if sequence != (expected if epoch == last_epoch else 0):
+                return ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER
+            self.producers[pid] = (epoch, sequence + count)
+            known.append((epoch, sequence, count))
+        self.log += [(r.key or b"", int(r.value or b""), self.layout[1]) for r in batch]
+        return ErrorCode.NONE
+
+
+class _Answer:
+    """What a coroutine of the sender waits for; the driver sends the response in."""
+
+    error = None
+
+    def __init__(self, sent: Sent) -> None:
+        self.sent = sent
+
+    def __await__(self) -> Generator[Any, Any, Any]:
+        given = yield self
+        if isinstance(given, Exception):
+            raise given
+        return given
+
+    async def wait(self, timeout_s: float) -> Any:
+        return await self
+
+
+@dataclass
+class Sent:
+    """A request on a connection, and the sender's task that waits for its answer."""
+
+    request: ProduceRequest
+    task: Coroutine[Any, Any, Any] | None = None
+    response: ProduceResponse | None = None
+
+
+class World:
+    """One topic, its brokers, one producer."""
+
+    def __init__(self, rng: random.Random, *, check_layout_first: bool = False, **config: Any) -> None:
+        self.rng = rng
+        self.check_layout_first = check_layout_first
+        self.now_s = 0.0
+        self.version = 0
+        self.undeleted = INITIAL
+        self.born = 100
+        self.partitions: dict[int, ModelPartition] = {}
+        self.removed: list[ModelPartition] = []
+        for index in range(INITIAL):
+            self._create(index)
+        self.plan: Iterator[None] | None = None
+        self.snapshots: list[TopicInfo] = []
+        self.publish()
+        self.connections: dict[int, deque[Sent]] = {node: deque() for node in range(NODES)}
+        self.ghosts: list[ProduceRequest] = []
+        self.requests: list[ProduceRequest] = []
+        self.epoch = -1
+        self.handles: list[tuple[bytes, int, RecordHandle]] = []
+        self._started: list[Coroutine[Any, Any, Any]] = []
+        self._make_producer(ProducerConfig.parse({"bootstrap_servers": "h:1", "batch_size": 150} | config))
+
+    def _make_producer(self, config: ProducerConfig) -> None:
+        self.accumulator = Accumulator(
+            batch_size=config.batch_size,
+            linger_ms=config.linger_ms,
+            buffer_memory=config.buffer_memory,
+            delivery_timeout_ms=config.delivery_timeout_ms,
+            compression=CompressionType.NONE,
+            max_in_flight=config.max_in_flight_requests_per_connection,
+            idempotent=config.enable_idempotence,
+        )
+        sticky = StickyPartitioner(self.rng)
+
+        def choose(info: TopicInfo, key: bytes | None) -> int:
+            return sticky.for_no_key(info) if key is None else sticky.for_key(info, key)
+
+        self.choose = choose
+        clock = SimpleNamespace(monotonic=lambda: self.now_s, now_ms=lambda: int(self.now_s * 1000))
+        self._listeners: list[Any] = []
+        self.metadata = SimpleNamespace(
+            cluster=self._cluster(self.snapshots[0]),
+            node=lambda node_id: Node(node_id, "h", node_id),
+            any_node=lambda: Node(0, "h", 0),
+            want=lambda name: None,
+            request_update=lambda: None,
+            hurry_update=lambda: None,
+            on_update=self._listeners.append,
+        )
+        env: Any = SimpleNamespace(clock=clock, rng=self.rng)
+        connections: Any = SimpleNamespace(existing=self._connection, request=self._request)
+        tasks: Any = SimpleNamespace(start_soon=lambda function, *args: self._started.append(function(*args)))
+        placing = Placing(choose, True, config.batch_size, CompressionType.NONE, None)
+        metadata: Any = self.metadata
+        self.sender = Sender(env, config, self.accumulator, metadata, connections, tasks, placing)
+        self.topic = self.accumulator.placement(self.snapshots[0])
+
+    # ------------------------------------------------------------ the cluster
+
+    def _create(self, index: int) -> None:
+        self.born += 1
+        self.partitions[index] = ModelPartition(index, self.born, (self.undeleted, self.version))
+
+    def publish(self) -> None:
+        """Some broker may answer with the present state of the topic from now on, for ever."""
+        partitions = {
+            p: PartitionInfo(p, p % NODES, 0, incarnation=part.incarnation)
+            for p, part in sorted(self.partitions.items())
+        }
+        self.snapshots.append(
+            TopicInfo(
+                "t",
+                TOPIC_ID,
+                partitions,
+                initial_partition_count=INITIAL,
+                undeleted_partition_count=self.undeleted,
+                layout_version=self.version,
+                ordered_delivery=True,
+                incarnation=partitions[0].incarnation,
+            )
+        )
+
+    def resize(self, undeleted: int) -> None:
+        """Begin a resize; ``step_resize`` carries it on. Nothing happens while another one is unfinished."""
+        marked = len(self.partitions) > self.undeleted
+        if self.plan is None and undeleted != self.undeleted and not (marked and undeleted > self.undeleted):
+            self.plan = self._grow(undeleted) if undeleted > self.undeleted else self._shrink(undeleted)
+
+    def step_resize(self) -> None:
+        """One broker takes a step, if a resize is on its way."""
+        if self.plan is not None and next(self.plan, self) is self:
+            self.plan = None
+
+    def finish_resize(self, undeleted: int) -> None:
+        """A whole resize at once."""
+        self.resize(undeleted)
+        while self.plan is not None:
+            self.step_resize()
+
+    def _grow(self, undeleted: int) -> Iterator[None]:
+        version = self.version + 1
+        losers = sorted(self.partitions)
+        self.rng.shuffle(losers)
+        for p in losers:
+            self.partitions[p].layout = (undeleted, version)
+            yield
+        self.version, before = version, self.undeleted
+        self.undeleted = undeleted
+        for p in range(before, undeleted):
+            self._create(p)
+            yield
+        self.publish()
+
+    def _shrink(self, undeleted: int) -> Iterator[None]:
+        self.version += 1
+        self.undeleted = undeleted
+        if self.rng.random() < 0.5:
+            self.publish()  # a new controller tells the brokers what the znode says
+            yield
+        for p in sorted(p for p in self.partitions if p >= undeleted):
+            self.partitions[p].layout = (undeleted, self.version)
+            yield
+        for p in range(undeleted):
+            self.partitions[p].layout = (undeleted, self.version)
+            yield
+        self.publish()
+
+    def remove_drained(self) -> None:
+        """The highest marked partition goes, once the shrink is finished."""
+        if self.plan is None and len(self.partitions) > self.undeleted:
+            self.removed.append(self.partitions.pop(max(self.partitions)))
+            self.publish()
+
+    # ------------------------------------------------------------ the producer
+
+    def _cluster(self, info: TopicInfo) -> Cluster:
+        return Cluster({n: Node(n, "h", n) for n in range(NODES)}, {"t": info})
+
+    def read_metadata(self, snapshot: int = -1) -> None:
+        """The producer reads one of the snapshots, the newest by default. No guard but its own placement's."""
+        self.metadata.cluster = self._cluster(self.snapshots[snapshot])
+        for listener in self._listeners:
+            listener()
+
+    def send(self, key: bytes, *, partition: int | None = None) -> RecordHandle:
+        number = len(self.handles)
+        value = b"%d" % number
+        chosen = self.choose(self.topic.info, key) if partition is None else partition
+        pinned = partition is not None
+        args = ("t", chosen, key, value, (), number)
+        handle = self.accumulator.append(*args, pinned=pinned)
+        if handle is None:
+            handle = self.accumulator.append_to_new_batch(*args, self.now_s * 1000, pinned=pinned)
+        self.handles.append((key, number, handle))
+        return handle
+
+    def _connection(self, node: Node) -> Any:
+        def post(request: ProduceRequest, answered: bool) -> _Answer:
+            self.requests.append(request)
+            sent = Sent(request)
+            self.connections[node.id].append(sent)
+            return _Answer(sent)
+
+        return SimpleNamespace(post=post)
+
+    async def _request(self, node: Node, request: InitProducerIdRequest) -> InitProducerIdResponse:
+        self.epoch += 1
+        return InitProducerIdResponse(producer_id=7, producer_epoch=self.epoch)
+
+    def pump(self) -> None:
+        """Let the sender send what it may."""
+        for _ in range(2):  # once more after a producer id came
+            self.sender._send_ready(self.now_s * 1000)
+            while self._started:
+                task = self._started.pop(0)
+                self._resume(task, None)
+
+    def _resume(self, task: Coroutine[Any, Any, Any], response: Any) -> None:
+        try:
+            waits_for: _Answer = task.send(response)
+        except StopIteration:
+            return
+        waits_for.sent.task = task
+
+    # ------------------------------------------------------------ the network
+
+    def arrive(self, node: int) -> None:
+        """The next request of a connection reaches its broker; the answer is on its way."""
+        sent = next((s for s in self.connections[node] if s.response is None), None)
+        if sent is not None:
+            sent.response = self._produce(sent.request)
+
+    def answer(self, node: int) -> None:
+        """The next answer of a connection reaches the producer."""
+        queue = self.connections[node]
+        if queue and queue[0].response is not None:
+            sent = queue.popleft()
+            assert sent.task is not None
+            self._resume(sent.task, sent.response)
+
+    def cut(self, node: int, *, ghosts: bool | None = None) -> None:
+        """A connection breaks: nothing on it is answered, what did not arrive may do so later (``ghosts``) or never."""
+        queue, self.connections[node] = self.connections[node], deque()
+        for sent in queue:
+            if sent.response is None and (self.rng.random() < 0.5 if ghosts is None else ghosts):
+                self.ghosts.append(sent.request)
+            assert sent.task is not None
+            self._resume(sent.task, error_for(ErrorCode.NETWORK_EXCEPTION, "cut"))
+
+    def haunt(self) -> None:
+        """A request of a connection that is long gone arrives."""
+        if self.ghosts:
+            self._produce(self.ghosts.pop(self.rng.randrange(len(self.ghosts))))
+
+    def _produce(self, request: ProduceRequest) -> ProduceResponse:
+        [topic] = request.topic_data
+        answer = TopicProduceResponse(name="t")
+        for data in topic.partition_data:
+            part = self.partitions.get(data.index)
+            if part is None:
+                code = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+            else:
+                layout = (topic.undeleted_partition_count, topic.layout_version)
+                assert data.records is not None
+                batch = RecordBatch(bytes(data.records))
+                code = part.produce(batch, layout, check_layout_first=self.check_layout_first)
+            answer.partition_responses.append(
+                PartitionProduceResponse(index=data.index, error_code=code, base_offset=0)
+            )
+        return ProduceResponse(responses=[answer])
+
+    def settle(self) -> None:
+        """No more faults: everything arrives until every record is decided."""
+        while self.plan is not None:
+            self.step_resize()
+        for _ in range(400):
+            if all(handle.done() for _, _, handle in self.handles):
+                return
+            self.now_s += 0.2
+            self.read_metadata()
+            self.pump()
+            for node in range(NODES):
+                for _ in range(len(self.connections[node])):
+                    self.arrive(node)
+                    self.answer(node)
+        raise AssertionError("records are left that are neither written nor given up")
+
+    # ------------------------------------------------------------ what must hold
+
+    def check(self) -> None:
+        """No record lost or twice, each key's records in order, each where the layout it came by puts it."""
+        written: dict[int, int] = {}
+        of_key: dict[bytes, list[tuple[int, int]]] = {}
+        for part in [*self.removed, *self.partitions.values()]:
+            last: dict[bytes, int] = {}
+            for key, number, version in part.log:
+                written[number] = written.get(number, 0) + 1
+                assert last.get(key, -1) < number, f"{key!r}: {number} behind {last[key]} in partition {part.index}"
+                last[key] = number
+                of_key.setdefault(key, []).append((version, number))
+        for key, number, handle in self.handles:
+            batch, _ = handle._locate()
+            assert batch.resolved, f"{key!r} {number} is in the books for ever"
+            copies = written.get(number, 0)
+            assert copies <= 1, f"{key!r}: {number} was written {copies} times"
+            assert batch.error is not None or copies == 1, f"{key!r}: {number} was acknowledged and is lost"
+            assert batch.error is None or self.removed, f"{key!r}: {number} failed although no partition is gone"
+        for key, found in of_key.items():
+            numbers = [number for _, number in sorted(found)]
+            assert numbers == sorted(numbers), f"{key!r} out of order across layouts: {sorted(found)}"
+        assert self.accumulator.buffered_bytes == 0
+
+    def check_routing(self) -> None:
+        counts = {info.layout_version: info.layout[1] for info in self.snapshots}
+        for part in [*self.removed, *self.partitions.values()]:
+            for key, number, version in part.log:
+                home = place(positive_hash(key), INITIAL, counts[version])
+                assert home == part.index, f"{key!r} {number} of layout {version} in {part.index}, not {home}"

@@ -1,0 +1,303 @@
+"""The producer across resizes, in a model of brokers, under faults in every order hypothesis finds."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from client.accumulator import Accumulator
+from client.cluster import TopicInfo
+from client.errors import OutcomeUnknownError
+from client.partition_queue import PartitionQueue
+from client.producer_batch import ProducerBatch
+from client.replacement import Placing, Replaced, replace_records
+from client.topic_placement import TopicPlacement, layout_of
+from protocol.key_placement import place, positive_hash
+from tests.unit.client.resize_model import INITIAL, NODES, World
+
+KEYS = [b"k%d" % n for n in range(8)]
+
+
+def wander(world: World, rng: random.Random, steps: int) -> None:
+    """Any of the things that can happen, so many times; then no faults until all is decided."""
+    for _ in range(steps):
+        node = rng.randrange(NODES)
+        choice = rng.randrange(26)
+        if choice < 6:
+            world.send(rng.choice(KEYS))
+            world.pump()
+        elif choice < 9:
+            world.arrive(node)
+        elif choice < 12:
+            world.answer(node)
+        elif choice == 12:
+            world.cut(node)
+        elif choice == 13:
+            world.haunt()
+        elif choice == 14:
+            world.read_metadata(rng.randrange(len(world.snapshots)))
+        elif choice in (15, 21):
+            world.resize(rng.randint(2, 7))
+        elif choice == 16 or choice >= 22:
+            world.step_resize()
+        elif choice == 17:
+            world.remove_drained()
+        elif choice == 18:
+            world.now_s += rng.choice([0.005, 0.05, 0.5])
+        else:
+            world.read_metadata()
+        world.pump()
+    world.settle()
+
+
+@settings(max_examples=300, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@given(st.integers(0, 2**32), st.integers(20, 250))
+def test_no_key_is_reordered_and_nothing_lost_or_doubled(seed: int, steps: int) -> None:
+    rng = random.Random(seed)
+    world = World(rng)
+    wander(world, rng, steps)
+    world.check()
+    world.check_routing()
+
+
+# ---------------------------------------------------------------- one fault each, by hand
+
+
+def key_in(partition: int, undeleted: int) -> bytes:
+    """A key that lives in a partition while there are ``undeleted``."""
+    return next(k for k in (b"%d" % n for n in range(1000)) if place(positive_hash(k), INITIAL, undeleted) == partition)
+
+
+def exchange(world: World, node: int) -> None:
+    """Send, and let one request arrive and be answered."""
+    world.pump()
+    world.arrive(node)
+    world.answer(node)
+
+
+def lost_answer_before_a_grow(world: World) -> None:
+    """Hole 17: the batch was written, its answer lost; by the new layout its key lives elsewhere."""
+    world.send(key_in(2, 4))
+    world.pump()
+    world.arrive(0)
+    world.cut(0)
+    world.finish_resize(4)
+    world.read_metadata()
+    world.now_s += 1
+    exchange(world, 0)
+    [again] = world.requests[-1].topic_data
+    assert (again.undeleted_partition_count, again.layout_version) == (2, 0), "it is asked about as it was sent"
+    assert world.handles[0][2].partition == 0
+
+
+def lost_answer_before_a_removal(world: World) -> None:
+    """Hole 14: the partition is gone with the record in it, or without."""
+    world.finish_resize(4)
+    world.read_metadata()
+    handle = world.send(key_in(3, 4))
+    world.pump()
+    world.arrive(1)
+    world.cut(1)
+    world.finish_resize(2)
+    world.remove_drained()
+    world.remove_drained()
+    world.read_metadata()
+    world.settle()
+    batch, _ = handle._locate()
+    assert isinstance(batch.error, OutcomeUnknownError)
+
+
+def lost_answer_before_a_partition_is_created_again(world: World) -> None:
+    """Holes 14 and 20: the partition that refuses is not the one that may have the batch, and metadata lags."""
+    world.finish_resize(4)
+    world.read_metadata()
+    handle = world.send(key_in(3, 4))
+    world.pump()
+    world.arrive(1)
+    world.cut(1)
+    world.finish_resize(2)
+    marked = len(world.snapshots) - 1
+    world.remove_drained()
+    world.remove_drained()
+    world.finish_resize(4)
+    world.read_metadata(marked)
+    world.now_s += 1
+    exchange(world, 1)
+    world.pump()
+    world.settle()
+    batch, _ = handle._locate()
+    assert isinstance(batch.error, OutcomeUnknownError)
+
+
+def refused_by_a_broker_that_is_behind(world: World) -> None:
+    """Hole 10: an earlier copy of the batch may still be written where the refusal came from."""
+    key = key_in(3, 4)
+    world.finish_resize(4)
+    world.resize(3)
+    world.step_resize()  # metadata of the merge is out before partition 1 has its layout
+    if world.snapshots[-1].layout_version != 2:
+        world.publish()
+    world.read_metadata()
+    world.send(key)
+    world.pump()
+    world.cut(1, ghosts=True)
+    world.now_s += 1
+    exchange(world, 1)
+    world.finish_resize(3)
+    world.haunt()
+    world.remove_drained()
+    world.finish_resize(4)
+    world.read_metadata()
+
+
+def metadata_that_goes_backwards(world: World) -> None:
+    """Hole 10: what lives in a new partition does not count as gone because old metadata lacks it."""
+    world.finish_resize(4)
+    world.read_metadata()
+    world.send(key_in(3, 4))
+    world.pump()
+    world.cut(1)
+    world.read_metadata(0)
+    world.pump()
+    assert world.topic.layout.layout_version == 1
+
+
+SCRIPTS = [
+    lost_answer_before_a_grow,
+    lost_answer_before_a_removal,
+    lost_answer_before_a_partition_is_created_again,
+    refused_by_a_broker_that_is_behind,
+    metadata_that_goes_backwards,
+]
+
+
+def play(script: Callable[[World], None], **changes: bool) -> None:
+    world = World(random.Random(1), **changes)
+    script(world)
+    world.settle()
+    world.check()
+    world.check_routing()
+
+
+@pytest.mark.parametrize("script", SCRIPTS)
+def test_faults_around_a_resize(script: Callable[[World], None]) -> None:
+    play(script)
+
+
+# ---------------------------------------------------------------- each rule switched off
+
+
+def _retry_with_the_newest_layout(monkeypatch: pytest.MonkeyPatch) -> None:
+    """``retrycount``"""
+    take = Accumulator.take
+
+    def newest(acc: Accumulator, queue: PartitionQueue) -> ProducerBatch:
+        batch = take(acc, queue)
+        batch.layout = layout_of(queue.topic.next or queue.topic.info)
+        return batch
+
+    monkeypatch.setattr(Accumulator, "take", newest)
+
+
+def _no_hold(monkeypatch: pytest.MonkeyPatch) -> None:
+    """``nohold``: what was never sent does not wait for what was."""
+
+    def replace(acc: Accumulator, topic: TopicPlacement, placing: Placing) -> Replaced | None:
+        after = topic.next
+        if after is None:
+            return None
+        never_sent: list[list[ProducerBatch]] = []
+        for queue in topic.queues:
+            never_sent.append([b for b in queue.waiting if b not in queue.outstanding])
+            for batch in never_sent[-1]:
+                queue.waiting.remove(batch)
+        replaced = replace_records(topic.info, after, never_sent, placing)
+        topic.advance()
+        for partition, batches in replaced.batches.items():
+            acc.queue(topic.name, partition).waiting.extend(batches)
+        for batch, moved in replaced.sources:
+            batch.resolve(moved=moved)
+        return replaced
+
+    monkeypatch.setattr(Accumulator, "replace", replace)
+
+
+def _follow_older_metadata(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(TopicInfo, "is_older_than", lambda info, other: False)
+
+
+def _place_again_what_may_be_in_a_partition_that_is_gone(monkeypatch: pytest.MonkeyPatch) -> None:
+    """``failgone``"""
+
+    def refused(acc: Accumulator, topic: TopicPlacement) -> int:
+        for queue in topic.queues:
+            for batch in queue.outstanding:
+                if not batch.in_flight and topic.is_gone(queue.tp.partition, batch.incarnation):
+                    batch.refused = True
+        return 0
+
+    monkeypatch.setattr(Accumulator, "give_up_gone", refused)
+
+
+def _believe_a_refusal_by_a_broker_that_may_be_behind(monkeypatch: pytest.MonkeyPatch) -> None:
+    refuse = TopicPlacement.refuse
+
+    def at_once(topic: TopicPlacement, batch: ProducerBatch, now_ms: float) -> bool:
+        batch.lost = False
+        return refuse(topic, batch, now_ms)
+
+    monkeypatch.setattr(TopicPlacement, "refuse", at_once)
+
+
+def _trust_the_metadata_of_before_the_refusal(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(TopicPlacement, "confirmed", True)
+
+
+@pytest.mark.parametrize(
+    ("rule_off", "script"),
+    [
+        (_retry_with_the_newest_layout, lost_answer_before_a_grow),
+        (_follow_older_metadata, metadata_that_goes_backwards),
+        (_place_again_what_may_be_in_a_partition_that_is_gone, lost_answer_before_a_removal),
+        (_trust_the_metadata_of_before_the_refusal, lost_answer_before_a_partition_is_created_again),
+        (_believe_a_refusal_by_a_broker_that_may_be_behind, refused_by_a_broker_that_is_behind),
+    ],
+)
+def test_each_rule_is_needed(
+    monkeypatch: pytest.MonkeyPatch,
+    rule_off: Callable[[pytest.MonkeyPatch], None],
+    script: Callable[[World], None],
+) -> None:
+    """Holes 10, 14 and 17: what the producer does without one of its rules is noticed."""
+    play(script)
+    rule_off(monkeypatch)
+    with pytest.raises(AssertionError):
+        play(script)
+
+
+def test_a_broker_that_checks_the_layout_before_duplicates_is_noticed() -> None:
+    """Hole 17 at the broker's side (``dupafter``): the retry is refused, and the record written twice."""
+    with pytest.raises(AssertionError):
+        play(lost_answer_before_a_grow, check_layout_first=True)
+
+
+def test_holding_the_topic_is_needed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """``nohold``: newer records of a key go to its new partition while an older one is open at the old."""
+    _no_hold(monkeypatch)
+
+    def wanders(seed: int) -> bool:
+        rng = random.Random(seed)
+        world = World(rng)
+        try:
+            wander(world, rng, 200)
+            world.check()
+            world.check_routing()
+        except AssertionError:
+            return True
+        return False
+
+    assert any(wanders(seed) for seed in range(50))
