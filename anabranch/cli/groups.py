@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from dataclasses import replace
 from datetime import datetime
 from typing import Annotated, Any, NamedTuple
 
@@ -12,6 +14,9 @@ from anabranch.cli.admin import with_admin
 from anabranch.cli.errors import CommandError
 from anabranch.cli.options import DEFAULT_BOOTSTRAP, Bootstrap, JsonFlag
 from anabranch.cli.output import print_json, print_table
+from anabranch.cli.topic_view import is_resized, offsets, partition_epochs
+from anabranch.cli.waits import GroupOnTopic, questions, waits
+from client.admin_types import MemberDescription
 
 app = App(name="groups", help="List, describe, reset, delete consumer groups.")
 
@@ -29,7 +34,7 @@ def list_(*, bootstrap_server: Bootstrap = DEFAULT_BOOTSTRAP, json_: JsonFlag = 
 
 @app.command
 def describe(*groups: str, bootstrap_server: Bootstrap = DEFAULT_BOOTSTRAP, json_: JsonFlag = False) -> int:
-    """Show each partition a group has committed or holds: offset, lag, member.
+    """Show each partition a group has committed or holds: offset, lag, member; and across a resize, who waits for whom.
 
     Parameters
     ----------
@@ -47,6 +52,19 @@ def describe(*groups: str, bootstrap_server: Bootstrap = DEFAULT_BOOTSTRAP, json
         where = f"coordinator {group['coordinator']}"
         print(f"{group['group']}  {group['state']}  assignor {group['assignor'] or '-'}  {where}")
         print_table(columns, [[row[column] for column in columns] for row in group["partitions"]])
+        if group["waits"]:
+            columns = [
+                "topic",
+                "partition",
+                "waits_for",
+                "because",
+                "position",
+                "until",
+                "member",
+                "client_id",
+                "blocked",
+            ]
+            print_table(columns, [[row[column] for column in columns] for row in group["waits"]])
     return 0
 
 
@@ -83,9 +101,57 @@ async def _describe(admin: Admin, group_ids: list[str]) -> list[dict[str, Any]]:
                 "coordinator": group.coordinator.id,
                 "members": len(group.members),
                 "partitions": rows,
+                "waits": [
+                    row
+                    for topic in sorted({tp.topic for tp in partitions})
+                    for row in await _waits(admin, group_id, topic, owners)
+                ],
             }
         )
     return described
+
+
+async def _waits(
+    admin: Admin, group_id: str, name: str, owners: Mapping[TopicPartition, MemberDescription]
+) -> list[dict[str, Any]]:
+    """Who waits for whom in one topic; nothing in one that was never resized."""
+    topic = (await admin.describe_topics([name]))[name]
+    if not is_resized(topic):
+        return []
+    tps = [TopicPartition(name, info.partition) for info in topic.partitions]
+    positions = await admin.group_positions(group_id, tps)
+    state = GroupOnTopic(
+        topic.initial_partition_count,
+        topic.undeleted_partition_count,
+        [tp.partition for tp in tps],
+        leader_epochs={info.partition: info.leader_epoch for info in topic.partitions},
+        epochs=await partition_epochs(admin, topic),
+        log_start_offsets={partition: start for partition, (start, _) in (await offsets(admin, topic)).items()},
+        positions={tp.partition: position.position for tp, position in positions.items()},
+    )
+    led = {info.partition for info in topic.partitions if info.leader >= 0}
+    ends: dict[tuple[int, int], int] = {}
+    for partition, epoch in sorted(questions(state)):
+        if partition in led:
+            tp = TopicPartition(name, partition)
+            ends[partition, epoch] = (await admin.epoch_ends({tp: epoch}))[tp].end_offset
+    rows = []
+    for wait in waits(replace(state, epoch_ends=ends)):
+        member = owners.get(TopicPartition(name, wait.waits_for))
+        rows.append(
+            {
+                "topic": name,
+                "partition": wait.partition,
+                "waits_for": wait.waits_for,
+                "because": wait.because,
+                "position": wait.position,
+                "until": wait.until,
+                "member": member.member_id if member else None,
+                "client_id": member.client_id if member else None,
+                "blocked": wait.is_blocked,
+            }
+        )
+    return rows
 
 
 class Reset(NamedTuple):

@@ -15,6 +15,11 @@ def print_json(value: Any) -> None:
     print(json.dumps(value, indent=2, default=str))
 
 
+def cell(value: Any) -> Any:
+    """A value as a table shows it: lists with commas."""
+    return ",".join(map(str, value)) if isinstance(value, list) else value
+
+
 def print_table(columns: Sequence[str], rows: Iterable[Sequence[Any]], *, title: str | None = None) -> None:
     """A plain table; numbers to the right. Wide content is never cut when stdout is no terminal."""
     console = Console(soft_wrap=not Console().is_terminal)

@@ -9,20 +9,19 @@ from cyclopts import App, Parameter
 
 from anabranch import (
     Admin,
-    ConfigEntry,
     ElectionType,
     ErrorCode,
     KafkaError,
     NewTopic,
     PartitionReassignment,
-    TopicDescription,
     TopicPartition,
 )
 from anabranch.cli.admin import parse_configs, with_admin
 from anabranch.cli.errors import CommandError
 from anabranch.cli.options import DEFAULT_BOOTSTRAP, Bootstrap, JsonFlag
-from anabranch.cli.output import print_json, print_table
-from client.admin_types import ConfigSource
+from anabranch.cli.output import cell, print_json, print_table
+from anabranch.cli.resize import DRAIN_KEY, plan_resize, print_plan, wait_until_resized
+from anabranch.cli.topic_view import describe_topics, print_topic
 
 app = App(name="topics", help="Create, list, describe, alter, move, delete topics.")
 
@@ -98,71 +97,21 @@ def list_(
 def describe(*topics: str, bootstrap_server: Bootstrap = DEFAULT_BOOTSTRAP, json_: JsonFlag = False) -> int:
     """Show the partitions of topics with their leaders and offsets, and the configs that were set.
 
+    Of a topic that was resized, also the tree of its splits, what each partition was split from and is merged into,
+    the end of those marked for deletion, and what each group has yet to read of them.
+
     Parameters
     ----------
     topics
         Which; all by default.
     """
-    described = with_admin(bootstrap_server, lambda admin: _describe(admin, list(topics)))
+    described = with_admin(bootstrap_server, lambda admin: describe_topics(admin, list(topics)))
     if json_:
         print_json(described)
         return 0
     for topic in described:
-        configs = ",".join(f"{key}={value}" for key, value in topic["configs"].items()) or "none"
-        print(f"{topic['name']}  id {topic['topic_id']}  {len(topic['partitions'])} partitions  configs: {configs}")
-        columns = ["partition", "leader", "leader_epoch", "replicas", "isr", "log_start_offset", "high_watermark"]
-        print_table(columns, [[_cell(row[column]) for column in columns] for row in topic["partitions"]])
+        print_topic(topic)
     return 0
-
-
-def _cell(value: Any) -> Any:
-    return ",".join(map(str, value)) if isinstance(value, list) else value
-
-
-async def _describe(admin: Admin, names: list[str]) -> list[dict[str, Any]]:
-    wanted = names or [listing.name for listing in await admin.list_topics()]
-    described = await admin.describe_topics(wanted)
-    configs = await admin.describe_configs(topics=wanted)
-    rows = []
-    for name in wanted:
-        topic = described[name]
-        offsets = await _offsets(admin, topic)
-        rows.append(
-            {
-                "name": name,
-                "topic_id": str(topic.topic_id),
-                "internal": topic.internal,
-                "configs": _overrides(configs[name]),
-                "partitions": [
-                    {
-                        "partition": partition.partition,
-                        "leader": partition.leader if partition.leader >= 0 else None,
-                        "leader_epoch": partition.leader_epoch,
-                        "replicas": list(partition.replicas),
-                        "isr": list(partition.isr),
-                        "log_start_offset": offsets.get(partition.partition, (None, None))[0],
-                        "high_watermark": offsets.get(partition.partition, (None, None))[1],
-                    }
-                    for partition in topic.partitions
-                ],
-            }
-        )
-    return rows
-
-
-def _overrides(entries: Mapping[str, ConfigEntry]) -> dict[str, str | None]:
-    """The configs set for the topic itself."""
-    return {e.name: e.value for e in entries.values() if e.source == ConfigSource.DYNAMIC_TOPIC_CONFIG}
-
-
-async def _offsets(admin: Admin, topic: TopicDescription) -> dict[int, tuple[int, int]]:
-    """(log start offset, high watermark) of the partitions that have a leader."""
-    led = [TopicPartition(topic.name, p.partition) for p in topic.partitions if p.leader >= 0]
-    if not led:
-        return {}
-    earliest = await admin.list_offsets(dict.fromkeys(led, "earliest"))
-    latest = await admin.list_offsets(dict.fromkeys(led, "latest"))
-    return {tp.partition: (earliest[tp].offset, latest[tp].offset) for tp in led}
 
 
 @app.command
@@ -172,34 +121,79 @@ def alter(
     partitions: int | None = None,
     config: Configs = None,
     delete_config: Annotated[list[str] | None, Parameter(negative=(), consume_multiple=False)] = None,
+    delete_records_when_drained: Annotated[bool, Parameter(negative=())] = False,
+    dry_run: Annotated[bool, Parameter(negative=())] = False,
+    wait: Annotated[bool, Parameter(negative=())] = False,
+    timeout_ms: int = 120_000,
     bootstrap_server: Bootstrap = DEFAULT_BOOTSTRAP,
+    json_: JsonFlag = False,
 ) -> int:
     """Change a topic's partition count or configs.
+
+    More partitions split those there are, fewer merge them; every key keeps its order meanwhile.
 
     Parameters
     ----------
     topic
         Its name.
     partitions
-        The new count; it can only grow.
+        The new count; not below the one the topic was created with.
     config
         A config to set, key=value; may be given many times.
     delete_config
         A config to go back to its default; may be given many times.
+    delete_records_when_drained
+        Set delete.records.when.drained=true first: partitions that are merged away vanish once every group has read
+        them, not only when their records have expired.
+    dry_run
+        Change nothing; print which partitions would be split or merged, and what stands in the way.
+    wait
+        Return when the partitions have been split or merged.
+    timeout_ms
+        How long to wait with --wait.
     """
     changes: dict[str, str | None] = {**parse_configs(config), **dict.fromkeys(delete_config or [])}
+    if delete_records_when_drained:
+        changes[DRAIN_KEY] = "true"
     if partitions is None and not changes:
         raise CommandError("nothing to change: give --partitions, --config or --delete-config")
+    if partitions is None and wait:
+        raise CommandError("--wait goes with --partitions")
+    if dry_run:
+        return _dry_run(bootstrap_server, topic, partitions, changes, as_json=json_)
 
-    async def work(admin: Admin) -> None:
+    async def work(admin: Admin) -> list[str]:
         if changes:
             await admin.incremental_alter_configs(topics={topic: changes})
-        if partitions is not None:
-            await admin.create_partitions({topic: partitions})
+        if partitions is None:
+            return [f"altered {topic}"]
+        await admin.create_partitions({topic: partitions})
+        if not wait:
+            return [f"altered {topic}"]
+        return [f"altered {topic}", *await wait_until_resized(admin, topic, partitions, timeout_ms)]
 
-    with_admin(bootstrap_server, work)
-    print(f"altered {topic}")
+    for line in with_admin(bootstrap_server, work):
+        print(line)
     return 0
+
+
+def _dry_run(
+    bootstrap_server: str, topic: str, partitions: int | None, changes: Mapping[str, str | None], *, as_json: bool
+) -> int:
+    async def work(admin: Admin) -> dict[str, Any] | None:
+        if changes:
+            await admin.incremental_alter_configs(topics={topic: changes}, validate_only=True)
+        return None if partitions is None else await plan_resize(admin, topic, partitions, changes)
+
+    plan = with_admin(bootstrap_server, work)
+    if as_json:
+        print_json({"configs": dict(changes), "resize": plan})
+    else:
+        for name, value in changes.items():
+            print(f"{name}: would be {'its default' if value is None else value}")
+        if plan is not None:
+            print_plan(plan)
+    return 1 if plan is not None and plan["refused"] else 0
 
 
 @app.command
@@ -323,7 +317,7 @@ def _print_reassignments(moving: Mapping[TopicPartition, PartitionReassignment],
     if as_json:
         print_json(rows)
     elif rows:
-        print_table(list(rows[0]), [[_cell(value) for value in row.values()] for row in rows])
+        print_table(list(rows[0]), [[cell(value) for value in row.values()] for row in rows])
     else:
         print("nothing is being moved")
 

@@ -1,0 +1,182 @@
+"""``anabranch topics alter --partitions``: what a resize would do, and waiting until it is done."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from fractions import Fraction
+from typing import Any
+
+import anyio
+
+from anabranch import Admin, ErrorCode, KafkaError, TopicDescription
+from anabranch.cli.errors import CommandError
+from anabranch.cli.output import print_table
+from anabranch.cli.resize_plan import Move, moves, percent, unordered_share
+from anabranch.cli.topic_view import committed_offsets, marked_partitions, offsets, partition_epochs, remaining
+
+DRAIN_KEY = "delete.records.when.drained"
+CHECK_EVERY_S = 0.1
+REFUSALS = frozenset(
+    {
+        ErrorCode.POLICY_VIOLATION,
+        ErrorCode.INVALID_PARTITIONS,
+        ErrorCode.INVALID_REQUEST,
+        ErrorCode.INVALID_REPLICATION_FACTOR,
+        ErrorCode.REASSIGNMENT_IN_PROGRESS,
+    }
+)
+"""What the controller says of a resize it would not carry out; anything else is a failure of the question."""
+
+
+async def plan_resize(admin: Admin, name: str, count: int, changes: Mapping[str, str | None]) -> dict[str, Any]:
+    """What ``--partitions count`` would do to topic ``name`` when ``changes`` are made first, as JSON values."""
+    topic = (await admin.describe_topics([name]))[name]
+    before = topic.undeleted_partition_count if topic.undeleted_partition_count > 0 else len(topic.partitions)
+    initial = topic.initial_partition_count if topic.initial_partition_count > 0 else before
+    refused = await _refusal(admin, name, count)
+    planned = moves(initial, before, count) if topic.ordered_delivery and count >= initial else []
+    share = sum((move.share for move in planned), Fraction(0))
+    if not topic.ordered_delivery and count > 0:
+        share = unordered_share(before, count)
+    leaders = {p.partition: p.leader for p in topic.partitions}
+    return {
+        "topic": name,
+        "partitions": before,
+        "partitions_after": count,
+        "initial_partition_count": initial,
+        "layout_version": topic.layout_version,
+        "ordered_delivery": topic.ordered_delivery,
+        "moved_share": float(share),
+        "moves": [_move_row(move, leaders) for move in planned],
+        "refused": refused,
+        "notes": [
+            *_order_notes(topic),
+            *(await _drain_notes(admin, topic, planned, changes, refused) if count < before else []),
+            *(_replica_notes(before, count) if count > before else []),
+        ],
+    }
+
+
+async def _refusal(admin: Admin, name: str, count: int) -> str | None:
+    try:
+        await admin.create_partitions({name: count}, validate_only=True)
+    except KafkaError as error:
+        if error.code not in REFUSALS:
+            raise
+        return f"{error.code.name}: {error.message}"
+    return None
+
+
+def _move_row(move: Move, leaders: Mapping[int, int]) -> dict[str, Any]:
+    return {
+        "from": move.source,
+        "into": move.target,
+        "share": float(move.share),
+        "from_leader": leaders.get(move.source),
+        "into_leader": leaders.get(move.target),
+    }
+
+
+def _order_notes(topic: TopicDescription) -> list[str]:
+    if topic.ordered_delivery:
+        return []
+    return ["enable.ordered.delivery=false: a key's partition is its hash modulo the count; keys that move lose order"]
+
+
+def _replica_notes(before: int, count: int) -> list[str]:
+    return [f"the controller chooses brokers for partitions {_numbers(range(before, count))} when they are created"]
+
+
+async def _drain_notes(
+    admin: Admin,
+    topic: TopicDescription,
+    planned: list[Move],
+    changes: Mapping[str, str | None],
+    refused: str | None,
+) -> list[str]:
+    """When the partitions that are merged away will be gone."""
+    keys = [DRAIN_KEY, "cleanup.policy", "retention.ms"]
+    entries = (await admin.describe_configs(topics=[topic.name], keys=keys))[topic.name]
+    values = {**{name: entry.value for name, entry in entries.items()}, **changes}
+    notes = []
+    going = _numbers(move.source for move in planned)
+    if values.get(DRAIN_KEY) == "true":
+        notes.append(f"partitions {going} go once every group has read them ({DRAIN_KEY}=true)")
+        committed = await committed_offsets(admin, topic.name)
+        ends = await offsets(admin, topic)
+        for group, of_topic in sorted(committed.items()):
+            left = [
+                remaining(ends[p][1], ends[p][0], of_topic.get(p)) or 0
+                for p in (move.source for move in planned)
+                if p in ends
+            ]
+            notes.append(f"group {group} has {sum(left)} records of them to read")
+        if refused is not None and changes.get(DRAIN_KEY) == "true" and entries[DRAIN_KEY].value != "true":
+            notes.append(f"the controller judged without {DRAIN_KEY}=true, which this command would set first")
+    elif "delete" in (values.get("cleanup.policy") or ""):
+        days = int(values.get("retention.ms") or -1) / 86_400_000
+        when = f"when their last record has expired (retention.ms={values.get('retention.ms')}, {days:g} days)"
+        notes.append(f"partitions {going} go {when if days > 0 else 'never: their records do not expire'}")
+        notes.append("--delete-records-when-drained: once every group has read them")
+    marked = marked_partitions(topic)
+    if marked:
+        notes.append(f"partitions {_numbers(marked)} are marked for deletion already")
+    return notes
+
+
+def _numbers(partitions: Any) -> str:
+    return ", ".join(map(str, sorted(partitions)))
+
+
+def print_plan(plan: Mapping[str, Any]) -> None:
+    """A dry run for people."""
+    before, after = plan["partitions"], plan["partitions_after"]
+    share = percent(Fraction(plan["moved_share"]))
+    print(f"{plan['topic']}: {before} -> {after} partitions, about {share} of the keys move")
+    if plan["moves"]:
+        columns = ["split" if after > before else "merge", "into", "keys", "leader", "into_leader"]
+        print_table(
+            columns,
+            [
+                [row["from"], row["into"], percent(Fraction(row["share"])), row["from_leader"], row["into_leader"]]
+                for row in plan["moves"]
+            ],
+        )
+    for note in plan["notes"]:
+        print(note)
+    print(f"refused: {plan['refused']}" if plan["refused"] else "nothing stands in the way")
+
+
+async def wait_until_resized(admin: Admin, name: str, count: int, timeout_ms: int) -> list[str]:
+    """Return when a grow or shrink to ``count`` is done, with what to say of it. Raises ``CommandError`` at the end."""
+    missing = "the controller has not begun"
+    with anyio.move_on_after(timeout_ms / 1000):
+        while True:
+            topic = (await admin.describe_topics([name]))[name]
+            missing = await _missing(admin, topic, count)
+            if not missing:
+                marked = marked_partitions(topic)
+                lines = [f"{name} has {count} partitions"]
+                return lines + ([f"partitions {_numbers(marked)} are sealed and drain"] if marked else [])
+            await anyio.sleep(CHECK_EVERY_S)
+    raise CommandError(f"{name} is not resized after {timeout_ms} ms: {missing}; it goes on, topics describe shows how")
+
+
+async def _missing(admin: Admin, topic: TopicDescription, count: int) -> str:
+    """What a resize to ``count`` still needs; empty when nothing."""
+    if topic.undeleted_partition_count != count:
+        return f"{topic.undeleted_partition_count} partitions are in use"
+    without_leader = [p.partition for p in topic.partitions if p.leader < 0]
+    if without_leader:
+        return f"partitions {_numbers(without_leader)} have no leader"
+    epochs = await partition_epochs(admin, topic)
+    marked = marked_partitions(topic)
+    unsealed = [p for p in marked if p not in epochs or epochs[p].sealed_offset < 0]
+    if unsealed:
+        return f"partitions {_numbers(unsealed)} are not sealed"
+    unknown = [
+        p
+        for p in range(topic.initial_partition_count, topic.undeleted_partition_count)
+        if p not in epochs or epochs[p].leader_epoch_after_creation < 0
+    ]
+    return f"partitions {_numbers(unknown)} are not split off" if unknown else ""

@@ -1,0 +1,203 @@
+"""What ``anabranch topics describe`` shows: partitions, offsets, configs, and the layout of a resized topic."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from anabranch import Admin, ConfigEntry, TopicDescription, TopicPartition
+from anabranch.cli.output import cell, print_table
+from anabranch.cli.resize_plan import split_tree
+from client.admin_types import ConfigSource, PartitionEpochs
+from client.cluster import PartitionInfo
+
+EPOCHS_WITHIN_MS = 3_000
+"""How long brokers are asked where partitions come from and go: of one just removed none can tell."""
+IN_USE, MARKED, NEW = "in use", "marked", "new"
+
+Committed = Mapping[str, Mapping[int, int]]
+"""Committed offsets by group and partition, of the groups that read a topic."""
+
+
+async def describe_topics(admin: Admin, names: list[str]) -> list[dict[str, Any]]:
+    """Everything about ``names``, or about all topics, as JSON values."""
+    wanted = names or [listing.name for listing in await admin.list_topics()]
+    described = await admin.describe_topics(wanted)
+    configs = await admin.describe_configs(topics=wanted)
+    rows = []
+    for name in wanted:
+        topic = described[name]
+        epochs = await partition_epochs(admin, topic)
+        committed = await committed_offsets(admin, name) if marked_partitions(topic) else {}
+        rows.append(topic_row(topic, configs[name], await offsets(admin, topic), epochs, committed))
+    return rows
+
+
+def is_resized(topic: TopicDescription) -> bool:
+    """Whether the topic has a layout other than its first; a plain Kafka broker tells of none."""
+    return topic.layout_version > 0
+
+
+def marked_partitions(topic: TopicDescription) -> list[int]:
+    """Those that are to go when they are drained."""
+    if topic.undeleted_partition_count < 0:
+        return []
+    return [p.partition for p in topic.partitions if p.partition >= topic.undeleted_partition_count]
+
+
+async def partition_epochs(admin: Admin, topic: TopicDescription) -> dict[int, PartitionEpochs]:
+    """Where partitions were split from and merge into; those of the topic's creation have nothing to tell."""
+    if not is_resized(topic):
+        return {}
+    asked = {
+        TopicPartition(topic.name, p.partition): p.incarnation
+        for p in topic.partitions
+        if p.partition >= topic.initial_partition_count
+    }
+    found = await admin.partition_epochs(asked, timeout_ms=EPOCHS_WITHIN_MS) if asked else {}
+    return {tp.partition: epochs for tp, epochs in found.items()}
+
+
+async def offsets(admin: Admin, topic: TopicDescription) -> dict[int, tuple[int, int]]:
+    """(log start offset, high watermark) of the partitions that have a leader."""
+    led = [TopicPartition(topic.name, p.partition) for p in topic.partitions if p.leader >= 0]
+    if not led:
+        return {}
+    earliest = await admin.list_offsets(dict.fromkeys(led, "earliest"))
+    latest = await admin.list_offsets(dict.fromkeys(led, "latest"))
+    return {tp.partition: (earliest[tp].offset, latest[tp].offset) for tp in led}
+
+
+async def committed_offsets(admin: Admin, topic: str) -> dict[str, dict[int, int]]:
+    """What each group that reads ``topic`` has committed there; those decide what a drained partition is."""
+    found: dict[str, dict[int, int]] = {}
+    for group in await admin.list_groups():
+        committed = await admin.list_group_offsets(group.group_id)
+        of_topic = {tp.partition: offset.offset for tp, offset in committed.items() if tp.topic == topic}
+        if of_topic:
+            found[group.group_id] = of_topic
+    return found
+
+
+def topic_row(
+    topic: TopicDescription,
+    configs: Mapping[str, ConfigEntry],
+    ends: Mapping[int, tuple[int, int]],
+    epochs: Mapping[int, PartitionEpochs],
+    committed: Committed,
+) -> dict[str, Any]:
+    return {
+        "name": topic.name,
+        "topic_id": str(topic.topic_id),
+        "internal": topic.internal,
+        "initial_partition_count": topic.initial_partition_count,
+        "undeleted_partition_count": topic.undeleted_partition_count,
+        "layout_version": topic.layout_version,
+        "ordered_delivery": topic.ordered_delivery,
+        "configs": _overrides(configs),
+        "partitions": [
+            _partition_row(topic, info, ends.get(info.partition), epochs.get(info.partition), committed)
+            for info in topic.partitions
+        ],
+    }
+
+
+def _partition_row(
+    topic: TopicDescription,
+    info: PartitionInfo,
+    ends: tuple[int, int] | None,
+    epochs: PartitionEpochs | None,
+    committed: Committed,
+) -> dict[str, Any]:
+    is_marked = 0 <= topic.undeleted_partition_count <= info.partition
+    state = MARKED if is_marked else NEW if info.leader < 0 and not info.isr else IN_USE
+    sealed = _known(epochs.sealed_offset) if epochs is not None else None
+    start = ends[0] if ends is not None else None
+    row: dict[str, Any] = {
+        "partition": info.partition,
+        "state": state,
+        "leader": _known(info.leader),
+        "leader_epoch": info.leader_epoch,
+        "replicas": list(info.replicas),
+        "isr": list(info.isr),
+        "log_start_offset": start,
+        "high_watermark": ends[1] if ends is not None else None,
+        "created_from": None,
+        "leader_epoch_after_creation": None,
+        "merged_into": None,
+        "leader_epoch_before_deletion": None,
+        "sealed_offset": sealed,
+        "records_left": max(0, sealed - start) if sealed is not None and start is not None else None,
+        "to_drain": {
+            group: remaining(sealed, start, of_topic.get(info.partition)) for group, of_topic in committed.items()
+        }
+        if is_marked
+        else {},
+    }
+    if epochs is not None:
+        row["created_from"] = _known(epochs.created_from)
+        row["leader_epoch_after_creation"] = _known(epochs.leader_epoch_after_creation)
+        row["merged_into"] = _known(epochs.merged_into)
+        row["leader_epoch_before_deletion"] = _known(epochs.leader_epoch_before_deletion)
+    return row
+
+
+def remaining(sealed_offset: int | None, log_start_offset: int | None, committed: int | None) -> int | None:
+    """Offsets a group has yet to read of a marked partition; None while nobody knows where it ends."""
+    if sealed_offset is None or log_start_offset is None:
+        return None
+    return max(0, sealed_offset - max(log_start_offset, committed if committed is not None else 0))
+
+
+def _known(value: int) -> int | None:
+    return value if value >= 0 else None
+
+
+def _overrides(entries: Mapping[str, ConfigEntry]) -> dict[str, str | None]:
+    """The configs set for the topic itself."""
+    return {e.name: e.value for e in entries.values() if e.source == ConfigSource.DYNAMIC_TOPIC_CONFIG}
+
+
+# ---------------------------------------------------------------- printing
+
+
+def print_topic(topic: Mapping[str, Any]) -> None:
+    configs = ",".join(f"{key}={value}" for key, value in topic["configs"].items()) or "none"
+    rows = topic["partitions"]
+    print(f"{topic['name']}  id {topic['topic_id']}  {len(rows)} partitions  configs: {configs}")
+    columns = ["partition", "leader", "leader_epoch", "replicas", "isr", "log_start_offset", "high_watermark"]
+    print_table(columns, [[cell(row[column]) for column in columns] for row in rows])
+    if topic["layout_version"] > 0:
+        for line in layout_lines(topic):
+            print(line)
+
+
+def layout_lines(topic: Mapping[str, Any]) -> list[str]:
+    """The counts, and the tree of splits with what is known of each partition."""
+    rows = {row["partition"]: row for row in topic["partitions"]}
+    initial, undeleted = topic["initial_partition_count"], topic["undeleted_partition_count"]
+    marked = len(rows) - undeleted
+    head = f"layout {topic['layout_version']}: created with {initial} partitions, {undeleted} in use"
+    lines = [head + (f", {marked} marked for deletion" if marked > 0 else "")]
+    lines += split_tree(initial, rows, lambda partition: f"{partition}{_story(rows[partition])}")
+    return lines
+
+
+def _story(row: Mapping[str, Any]) -> str:
+    """What was and will be with one partition, in a few words."""
+    parts = [] if row["state"] == IN_USE else [row["state"]]
+    if row["created_from"] is not None:
+        parts.append(f"split from {_epoch(row['created_from'], row['leader_epoch_after_creation'])}")
+    if row["merged_into"] is not None:
+        parts.append(f"merged into {_epoch(row['merged_into'], row['leader_epoch_before_deletion'])}")
+    if row["state"] == MARKED:
+        sealed = row["sealed_offset"]
+        parts.append(f"sealed at {sealed}" if sealed is not None else "not sealed yet")
+        if row["records_left"] is not None:
+            parts.append(f"{row['records_left']} records left")
+        parts += [f"{group} has {'?' if left is None else left} to read" for group, left in row["to_drain"].items()]
+    return "  " + ", ".join(parts) if parts else ""
+
+
+def _epoch(partition: int, epoch: int | None) -> str:
+    return f"{partition} after epoch {'?' if epoch is None else epoch}"

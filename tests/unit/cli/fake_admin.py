@@ -1,0 +1,129 @@
+"""An admin client over a topic in memory, for the commands: what they ask, and what they make of the answers."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from types import SimpleNamespace
+from typing import Any
+
+from anabranch import KafkaError, TopicPartition
+from client.admin_types import (
+    ConfigEntry,
+    ConfigSource,
+    GroupDescription,
+    GroupListing,
+    GroupPosition,
+    MemberDescription,
+    PartitionEpochs,
+    TopicDescription,
+)
+from client.cluster import Node, PartitionInfo
+from client.coordinator_link import OffsetAndMetadata
+from client.offsets import EpochEnd, OffsetAndTimestamp
+
+TOPIC_ID = uuid.UUID(int=7)
+
+
+@dataclass
+class FakeAdmin:
+    """One topic ``t`` led by broker 1. ``ends`` is (log start offset, high watermark) by partition."""
+
+    initial: int = 4
+    undeleted: int = 4
+    total: int = 4
+    version: int = 0
+    ordered: bool = True
+    leader_epochs: Mapping[int, int] = field(default_factory=dict)
+    epochs: Mapping[int, PartitionEpochs] = field(default_factory=dict)
+    epoch_end_offsets: Mapping[tuple[int, int], int] = field(default_factory=dict)
+    ends: Mapping[int, tuple[int, int]] = field(default_factory=dict)
+    configs: Mapping[str, str] = field(default_factory=dict)
+    groups: Mapping[str, Mapping[int, int]] = field(default_factory=dict)
+    positions: Mapping[int, int] = field(default_factory=dict)
+    members: tuple[MemberDescription, ...] = ()
+    refusal: KafkaError | None = None
+    on_create_partitions: Any = None
+    without_leader: frozenset[int] = frozenset()
+    calls: list[Any] = field(default_factory=list)
+
+    def __call__(self, **config: Any) -> FakeAdmin:
+        """In the place of the class: every command gets this one."""
+        return self
+
+    async def __aenter__(self) -> FakeAdmin:
+        return self
+
+    async def __aexit__(self, *exception: object) -> None:
+        return None
+
+    async def describe_topics(self, names: Iterable[str]) -> dict[str, TopicDescription]:
+        partitions = tuple(
+            PartitionInfo(
+                p,
+                leader=-1 if p in self.without_leader else 1,
+                leader_epoch=self.leader_epochs.get(p, 0),
+                replicas=(1, 2),
+                isr=() if p in self.without_leader else (1, 2),
+                incarnation=100 + p,
+            )
+            for p in range(self.total)
+        )
+        described = TopicDescription(
+            "t", TOPIC_ID, False, partitions, self.initial, self.undeleted, self.version, self.ordered
+        )
+        return dict.fromkeys(names, described)
+
+    async def describe_configs(self, *, topics: Iterable[str], keys: Any = None) -> dict[str, dict[str, ConfigEntry]]:
+        values = {"delete.records.when.drained": "false", "cleanup.policy": "delete", "retention.ms": "604800000"}
+        entries = {
+            name: ConfigEntry(
+                name,
+                self.configs.get(name, value),
+                ConfigSource.DYNAMIC_TOPIC_CONFIG if name in self.configs else ConfigSource.DEFAULT_CONFIG,
+                False,
+                False,
+            )
+            for name, value in values.items()
+        }
+        return dict.fromkeys(topics, entries)
+
+    async def incremental_alter_configs(self, *, topics: Any, validate_only: bool = False) -> None:
+        self.calls.append(("configs", topics, validate_only))
+
+    async def create_partitions(self, counts: Mapping[str, int], *, validate_only: bool = False) -> None:
+        self.calls.append(("partitions", dict(counts), validate_only))
+        if self.refusal is not None:
+            raise self.refusal
+        if self.on_create_partitions is not None and not validate_only:
+            self.on_create_partitions(self)
+
+    async def partition_epochs(self, asked: Mapping[TopicPartition, int], *, timeout_ms: int) -> Any:
+        assert all(incarnation == 100 + tp.partition for tp, incarnation in asked.items())
+        return {tp: self.epochs[tp.partition] for tp in asked if tp.partition in self.epochs}
+
+    async def epoch_ends(self, asked: Mapping[TopicPartition, int]) -> dict[TopicPartition, EpochEnd]:
+        return {tp: EpochEnd(epoch, self.epoch_end_offsets[tp.partition, epoch]) for tp, epoch in asked.items()}
+
+    async def list_offsets(self, specs: Mapping[TopicPartition, str]) -> dict[TopicPartition, OffsetAndTimestamp]:
+        return {
+            tp: OffsetAndTimestamp(self.ends.get(tp.partition, (0, 0))[spec == "latest"], -1, 0)
+            for tp, spec in specs.items()
+        }
+
+    async def list_groups(self) -> list[GroupListing]:
+        return [GroupListing(group, "consumer", "Stable") for group in self.groups]
+
+    async def describe_groups(self, group_ids: Iterable[str]) -> dict[str, GroupDescription]:
+        node = Node(1, "localhost", 9092)
+        return {g: GroupDescription(g, "Stable", "consumer", "range", self.members, node) for g in group_ids}
+
+    async def list_group_offsets(self, group: str, partitions: Any = None) -> dict[TopicPartition, OffsetAndMetadata]:
+        return {TopicPartition("t", p): OffsetAndMetadata(offset) for p, offset in self.groups[group].items()}
+
+    async def group_positions(self, group: str, partitions: Iterable[TopicPartition]) -> Any:
+        return {tp: GroupPosition(self.positions.get(tp.partition, -1), False) for tp in partitions}
+
+    async def describe_cluster(self) -> Any:
+        return SimpleNamespace(nodes=[Node(1, "localhost", 9092)])

@@ -1,0 +1,209 @@
+"""``topics alter``, ``topics describe`` and ``groups describe`` across a resize, with a fake admin client."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from anabranch import ErrorCode, KafkaError, TopicPartition
+from anabranch.cli import admin as cli_admin
+from anabranch.cli.main import main
+from client.admin_types import MemberDescription, PartitionEpochs
+from tests.unit.cli.fake_admin import FakeAdmin
+
+Run = Callable[..., tuple[int, str, str]]
+SHRUNK = {
+    "undeleted": 4,
+    "total": 6,
+    "version": 2,
+    "leader_epochs": {0: 2, 1: 2, 2: 2, 3: 2, 4: 1, 5: 1},
+    "epochs": {4: PartitionEpochs(104, 0, 0, 0, 1, 30), 5: PartitionEpochs(105, 1, 0, 1, 1, 40)},
+    "epoch_end_offsets": {(0, 0): 70, (1, 0): 100, (0, 1): 90, (1, 1): 150},
+    "ends": {4: (0, 30), 5: (10, 41)},
+}
+
+
+@pytest.fixture
+def run(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Run:
+    """Run a command line against a fake admin client: exit status, stdout, stderr."""
+
+    def run_command(admin: FakeAdmin, *arguments: str) -> tuple[int, str, str]:
+        monkeypatch.setattr(cli_admin, "Admin", admin)
+        with pytest.raises(SystemExit) as ended:
+            main(list(arguments))
+        said = capsys.readouterr()
+        return int(ended.value.code or 0), said.out, said.err
+
+    return run_command
+
+
+def test_a_dry_run_of_a_grow_shows_splits_and_changes_nothing(run: Run) -> None:
+    admin = FakeAdmin()
+    status, out, _ = run(admin, "topics", "alter", "t", "--partitions", "6", "--dry-run")
+    lines = [line.split() for line in out.splitlines()]
+    assert status == 0
+    assert out.startswith("t: 4 -> 6 partitions, about 25.0 % of the keys move\n")
+    assert ["0", "4", "12.5", "%", "1", "-"] in lines and ["1", "5", "12.5", "%", "1", "-"] in lines
+    assert "chooses brokers for partitions 4, 5" in out
+    assert out.endswith("nothing stands in the way\n")
+    assert admin.calls == [("partitions", {"t": 6}, True)]
+
+
+def test_a_dry_run_of_a_shrink_says_when_the_marked_go(run: Run) -> None:
+    admin = FakeAdmin(undeleted=6, total=6, version=1, groups={"g": {4: 3, 5: 0}}, ends={4: (0, 10), 5: (2, 12)})
+    _, out, _ = run(admin, "topics", "alter", "t", "--partitions", "4", "--dry-run")
+    assert "partitions 4, 5 go when their last record has expired (retention.ms=604800000, 7 days)" in out
+    _, out, _ = run(admin, "topics", "alter", "t", "--partitions=4", "--dry-run", "--delete-records-when-drained")
+    assert "delete.records.when.drained: would be true" in out
+    assert "partitions 4, 5 go once every group has read them" in out
+    assert "group g has 17 records of them to read" in out
+    assert admin.calls[-2:] == [
+        ("configs", {"t": {"delete.records.when.drained": "true"}}, True),
+        ("partitions", {"t": 4}, True),
+    ]
+
+
+def test_a_dry_run_that_would_be_refused_says_why_and_fails(run: Run) -> None:
+    refusal = KafkaError(ErrorCode.POLICY_VIOLATION, "t: t cannot grow while partitions 4, 5 are marked for deletion")
+    admin = FakeAdmin(**SHRUNK, refusal=refusal)
+    status, out, _ = run(admin, "topics", "alter", "t", "--partitions", "8", "--dry-run")
+    assert status == 1
+    assert "refused: POLICY_VIOLATION: t: t cannot grow while partitions 4, 5 are marked" in out
+    status, out, _ = run(admin, "topics", "alter", "t", "--partitions", "8", "--dry-run", "--json")
+    plan = json.loads(out)["resize"]
+    assert (status, plan["partitions"], plan["partitions_after"], plan["moved_share"]) == (1, 4, 8, 0.5)
+    assert [(move["from"], move["into"]) for move in plan["moves"]] == [(0, 4), (1, 5), (2, 6), (3, 7)]
+
+
+def test_a_question_that_fails_is_no_refusal(run: Run) -> None:
+    admin = FakeAdmin(refusal=KafkaError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, "t"))
+    status, out, err = run(admin, "topics", "alter", "t", "--partitions", "6", "--dry-run")
+    assert (status, out) == (1, "")
+    assert "UNKNOWN_TOPIC_OR_PARTITION" in err
+
+
+def test_a_dry_run_without_order_says_so(run: Run) -> None:
+    _, out, _ = run(FakeAdmin(ordered=False), "topics", "alter", "t", "--partitions", "6", "--dry-run")
+    assert "about 66.7 % of the keys move" in out
+    assert "keys that move lose order" in out
+
+
+def test_the_drain_key_is_set_before_the_resize(run: Run) -> None:
+    admin = FakeAdmin(undeleted=6, total=6, version=1)
+    arguments = ["--partitions", "4", "--delete-records-when-drained", "--config", "segment.bytes=1000"]
+    status, out, _ = run(admin, "topics", "alter", "t", *arguments)
+    assert (status, out) == (0, "altered t\n")
+    assert admin.calls == [
+        ("configs", {"t": {"segment.bytes": "1000", "delete.records.when.drained": "true"}}, False),
+        ("partitions", {"t": 4}, False),
+    ]
+
+
+def test_waiting_ends_when_the_marked_are_sealed(run: Run) -> None:
+    def begin(admin: FakeAdmin) -> None:
+        admin.undeleted, admin.version = 4, 2
+        admin.epochs = {4: PartitionEpochs(104, 0, 0, 0, 1, 30), 5: PartitionEpochs(105, 1, 0, 1, 1, -1)}
+
+    admin = FakeAdmin(undeleted=6, total=6, version=1, on_create_partitions=begin)
+    status, _, err = run(admin, "topics", "alter", "t", "--partitions", "4", "--wait", "--timeout-ms", "150")
+    assert status == 1
+    assert "t is not resized after 150 ms: partitions 5 are not sealed" in err
+
+    def finish(admin: FakeAdmin) -> None:
+        begin(admin)
+        admin.epochs = SHRUNK["epochs"]
+
+    admin = FakeAdmin(undeleted=6, total=6, version=1, on_create_partitions=finish)
+    status, out, _ = run(admin, "topics", "alter", "t", "--partitions", "4", "--wait")
+    assert (status, out) == (0, "altered t\nt has 4 partitions\npartitions 4, 5 are sealed and drain\n")
+
+
+@pytest.mark.parametrize(
+    ("state", "said"),
+    [
+        ({}, "4 partitions are in use"),
+        ({"undeleted": 6, "total": 6, "version": 1, "without_leader": frozenset({5})}, "partitions 5 have no leader"),
+        (
+            {"undeleted": 6, "total": 6, "version": 1, "epochs": {4: PartitionEpochs(104, 0, 0)}},
+            "partitions 5 are not split off",
+        ),
+    ],
+)
+def test_waiting_for_a_grow_says_what_is_missing(run: Run, state: dict[str, Any], said: str) -> None:
+    arguments = ["topics", "alter", "t", "--partitions", "6", "--wait", "--timeout-ms", "50"]
+    status, _, err = run(FakeAdmin(**state), *arguments)
+    assert status == 1
+    assert said in err
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"), [(["--wait"], "nothing to change"), (["--config", "a=b", "--wait"], "--wait goes with")]
+)
+def test_options_that_make_no_sense(run: Run, arguments: list[str], said: str) -> None:
+    status, _, err = run(FakeAdmin(), "topics", "alter", "t", *arguments)
+    assert (status, said in err) == (1, True)
+
+
+def test_describe_shows_the_tree_with_seals_and_what_is_left_to_drain(run: Run) -> None:
+    admin = FakeAdmin(**SHRUNK, groups={"g": {4: 30, 5: 25}, "late": {0: 1}})
+    status, out, _ = run(admin, "topics", "describe", "t")
+    assert status == 0
+    assert out.splitlines()[-7:] == [
+        "layout 2: created with 4 partitions, 4 in use, 2 marked for deletion",
+        "0",
+        "└── 4  marked, split from 0 after epoch 0, merged into 0 after epoch 1, sealed at 30, 30 records left, "
+        "g has 0 to read, late has 30 to read",
+        "1",
+        "└── 5  marked, split from 1 after epoch 0, merged into 1 after epoch 1, sealed at 40, 30 records left, "
+        "g has 15 to read, late has 30 to read",
+        "2",
+        "3",
+    ]
+
+
+def test_describe_as_json_has_the_layout(run: Run) -> None:
+    _, out, _ = run(FakeAdmin(**SHRUNK, groups={"g": {5: 25}}), "topics", "describe", "t", "--json")
+    (topic,) = json.loads(out)
+    assert (topic["initial_partition_count"], topic["undeleted_partition_count"], topic["layout_version"]) == (4, 4, 2)
+    five = topic["partitions"][5]
+    assert (five["state"], five["created_from"], five["merged_into"], five["sealed_offset"]) == ("marked", 1, 1, 40)
+    assert five["to_drain"] == {"g": 15}
+    assert topic["partitions"][0]["state"] == "in use"
+
+
+def test_describe_of_a_new_partition_and_of_an_unsealed_one(run: Run) -> None:
+    grown = FakeAdmin(undeleted=6, total=6, version=1, without_leader=frozenset({5}), epochs={4: SHRUNK["epochs"][4]})
+    _, out, _ = run(grown, "topics", "describe", "t")
+    assert "└── 5  new" in out
+    unsealed = {**SHRUNK, "epochs": {5: PartitionEpochs(105, 1, 0, 1, -1, -1)}}
+    _, out, _ = run(FakeAdmin(**unsealed, groups={"g": {5: 1}}), "topics", "describe", "t")
+    assert "merged into 1 after epoch ?" in out
+    assert "not sealed yet, g has ? to read" in out
+
+
+def test_a_topic_never_resized_is_shown_as_before(run: Run) -> None:
+    _, out, _ = run(FakeAdmin(), "topics", "describe", "t")
+    assert "layout" not in out
+    assert len(out.splitlines()) == 6
+
+
+def test_groups_describe_says_who_waits_for_whom(run: Run) -> None:
+    owner = MemberDescription("m-1", None, "reader-1", "/127.0.0.1", (TopicPartition("t", 5),))
+    admin = FakeAdmin(
+        **SHRUNK, groups={"g": {1: 140, 5: 20}}, positions={0: 80, 1: 150, 4: 30, 5: 25}, members=(owner,)
+    )
+    status, out, _ = run(admin, "groups", "describe", "g")
+    assert status == 0
+    assert out.splitlines()[-1].split() == ["t", "1", "5", "merge", "25", "40", "m-1", "reader-1", "True"]
+    _, out, _ = run(admin, "groups", "describe", "g", "--json")
+    (wait,) = json.loads(out)[0]["waits"]
+    assert (wait["partition"], wait["waits_for"], wait["because"]) == (1, 5, "merge")
+    assert (wait["position"], wait["until"], wait["member"], wait["blocked"]) == (25, 40, "m-1", True)
+
+
+def test_groups_describe_without_a_resize_has_nobody_wait(run: Run) -> None:
+    _, out, _ = run(FakeAdmin(groups={"g": {0: 1}}), "groups", "describe", "g", "--json")
+    assert json.loads(out)[0]["waits"] == []
