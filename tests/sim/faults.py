@@ -43,6 +43,8 @@ class Faults:
     clients: tuple[str, ...] = ()
     kinds: tuple[str, ...] = ()
     """Empty: all."""
+    partitions_come: bool = False
+    """Replicas are created while the faults go on."""
     stop: trio.Event = field(default_factory=trio.Event)
     _troubled: dict[str, None] = field(default_factory=dict)
     """Machines that have a fault at the moment."""
@@ -208,10 +210,14 @@ class Faults:
     # ------------------------------------------------------------ disks
 
     async def disk_full(self, machine: str) -> None:
+        """A replica that could not be created counts as lost until an operator starts the process again."""
         disk = self.cluster.disks[machine]
         disk.write_errno = errno.ENOSPC
         await self._pause(self.cluster.rng.uniform(0, 5))
         disk.write_errno = None
+        if self.partitions_come:
+            await self.cluster.kill(machine)
+            await self._restart(machine)
 
     async def sync_fails(self, machine: str) -> None:
         """What could not be synced is taken by nobody any more until an operator starts the process again."""

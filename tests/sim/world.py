@@ -130,7 +130,7 @@ async def _live_in(cluster: SimCluster, plan: Plan) -> Life:
         await start_broker(broker_id)
     await workload.create_topic(plan.replication_factor, plan.min_insync_replicas)
     clients = (*plan.load.producers, *plan.load.group.members)
-    faults = Faults(cluster, recorder, plan.flush, start_broker, clients, plan.faults)
+    faults = Faults(cluster, recorder, plan.flush, start_broker, clients, plan.faults, plan.resize)
     resizer = Resizer(cluster, recorder, watch)
     async with trio.open_nursery() as readers:
         readers.start_soon(group.read)
