@@ -4,6 +4,10 @@ A long poll of the group's coordinator, beside KIP-253's fields: ``max_wait_ms``
 partition's incarnation. In a request ``need_position`` says "tell me the group's position", and ``position`` (-1: none)
 reports that of the member that sends it; in a response ``need_position`` says "report yours", and ``position`` is the
 group's (-1: not known). Errors are Heartbeat's: 14, 15, 16, 22, 25, 27, 82.
+
+Each request replaces what the member wants to be told, each answer names all of it and all that is to be reported. With
+an empty member id and generation -1 it is a question that anybody may ask: answered at once, nothing is kept, and
+``need_position`` says that some member waits; without topics it is about all that is waited for or was reported.
 """
 
 from protocol.schema import Field, field, message
