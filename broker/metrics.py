@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 from prometheus_client import CollectorRegistry, generate_latest
-from prometheus_client.core import CounterMetricFamily
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
 
@@ -29,8 +29,19 @@ class Counter:
         return self.values.get(labels, 0)
 
 
+class Gauge:
+    """A number that is worked out when somebody asks."""
+
+    __slots__ = ("compute", "help", "name")
+
+    def __init__(self, name: str, help_text: str, compute: Callable[[], float]) -> None:
+        self.name = name
+        self.help = help_text
+        self.compute = compute
+
+
 class Metrics(Collector):
-    """One broker's counters."""
+    """One broker's numbers."""
 
     def __init__(self) -> None:
         self.layout_refusals = Counter(
@@ -44,14 +55,17 @@ class Metrics(Collector):
             "Batches refused of producers that do not name the layout they placed them by",
             "topic",
         )
+        self.gauges: list[Gauge] = []
 
-    def collect(self) -> Iterator[CounterMetricFamily]:
+    def collect(self) -> Iterator[Metric]:
         """For a Prometheus registry."""
         for counter in (self.layout_refusals, self.legacy_refusals):
             family = CounterMetricFamily(counter.name, counter.help, labels=counter.label_names)
             for labels, value in counter.values.items():
                 family.add_metric(labels, value)
             yield family
+        for gauge in self.gauges:
+            yield GaugeMetricFamily(gauge.name, gauge.help, value=gauge.compute())
 
     def render(self) -> bytes:
         """All of them in Prometheus' text format."""

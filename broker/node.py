@@ -20,7 +20,7 @@ from broker.layout_refusals import LayoutRefusals
 from broker.log.log_manager import LogManager, LogManagerConfig
 from broker.log_dir_failure import LogDirFailures
 from broker.metadata_cache import MetadataCache
-from broker.metrics import Metrics
+from broker.metrics import Gauge, Metrics
 from broker.offsets_log import ReplicatedOffsetsLog
 from broker.producer_ids import ProducerIds
 from broker.registration import Registration
@@ -30,6 +30,7 @@ from broker.replication.flusher import Flusher
 from broker.replication.isr_changes import VERSION as ALTER_PARTITION_VERSION
 from broker.replication.isr_changes import IsrChanges
 from broker.replication.layout import keeps_tombstones
+from broker.replication.partition import Partition
 from broker.replication.purgatory import Purgatory
 from broker.replication.replica_manager import ReplicaManager
 from broker.replication.services import SharedServices
@@ -110,6 +111,14 @@ class Node:
         self.producer_ids = ProducerIds(zk, config.broker_id)
         dynamic.on_topics_changed = self._settings_changed
         self.logs.cleaner.keeps_tombstones = self._keeps_tombstones
+        self.metrics.gauges += [
+            Gauge("anabranch_led_partitions", "Partitions this broker leads", lambda: len(self._led())),
+            Gauge(
+                "anabranch_sealed_partitions",
+                "Partitions this broker leads that are marked for deletion and take no records",
+                lambda: sum(partition.layout.seals(partition.key.partition) for partition in self._led()),
+            ),
+        ]
 
     def _new_replica_manager(self) -> ReplicaManager:
         config, env = self.config, self.env
@@ -206,6 +215,9 @@ class Node:
             self.groups.on_not_leader(key.partition, leader_epoch)
 
     # ------------------------------------------------------------ configuration
+
+    def _led(self) -> list[Partition]:
+        return [partition for partition in self.replicas.all() if partition.is_leader]
 
     def _keeps_tombstones(self, key: TopicPartition) -> bool:
         if not self.dynamic.delivery_rules(key.topic).ordered:

@@ -14,6 +14,7 @@ import trio
 from broker.config import BrokerConfig, ListenerAddress
 from broker.dispatch import Dispatcher
 from broker.dynamic_config import DynamicConfig
+from broker.metrics_listener import MetricsListener
 from broker.node import Node
 from broker.registration import Registration
 from broker.server import Server
@@ -88,6 +89,7 @@ async def _serve(node: Node, on_ready: Callable[[Mapping[str, ListenerAddress]],
         node.advertised = dispatcher.advertised
         server = Server(node, dispatcher)
         advertised = await server.listen()
+        await _offer_metrics(node)
         node.nursery.start_soon(server.run)
         registration = Registration(
             node.zk,
@@ -111,6 +113,14 @@ async def _serve(node: Node, on_ready: Callable[[Mapping[str, ListenerAddress]],
         with trio.CancelScope(shield=True):
             await node.logs.shutdown()
         logger.info("broker.stopped", broker_id=node.config.broker_id)
+
+
+async def _offer_metrics(node: Node) -> None:
+    address = node.config.values["metrics.listener"]
+    if address is not None:
+        listener = MetricsListener(node.env.network, address, node.metrics.render)
+        await listener.listen()
+        node.nursery.start_soon(listener.run)
 
 
 def _settle_memory() -> None:

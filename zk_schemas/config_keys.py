@@ -38,6 +38,7 @@ _COMPRESSION_TYPES = OneOf(("uncompressed", "zstd", "lz4", "snappy", "gzip", "pr
 _LEGACY_PRODUCERS = OneOf(("verify", "reject", "accept"))
 _TIMESTAMP_TYPES = OneOf(("CreateTime", "LogAppendTime"))
 _FORMAT_VERSION = Matches(r"\d+\.\d+(\.\d+){0,2}(-IV\d+)?", "a Kafka version like 3.0-IV1")
+_ADDRESS = Matches(r".*:\d{1,5}", "host:port")
 _REPLICAS = Matches(r"\*|\d+:\d+", "* or partition:broker")
 _RATIO = Between(0, 1)
 _MIN_SEGMENT_BYTES = 14
@@ -256,6 +257,7 @@ _NETWORK_KEYS = [
         doc="NAME:PROTOCOL, ...",
     ),
     ConfigKey("inter.broker.listener.name", _STRING, None, doc="the listener that controller and brokers use"),
+    ConfigKey("metrics.listener", _STRING, None, _ADDRESS, doc="host:port for Prometheus, at /metrics; default: none"),
     ConfigKey("socket.request.max.bytes", _INT, 100 << 20, _POSITIVE, doc="the largest request"),
     ConfigKey("socket.send.buffer.bytes", _INT, -1, _UNLIMITED, doc="SO_SNDBUF; -1: the system's"),
     ConfigKey("socket.receive.buffer.bytes", _INT, -1, _UNLIMITED, doc="SO_RCVBUF; -1: the system's"),

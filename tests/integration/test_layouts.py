@@ -446,6 +446,24 @@ async def test_hole_23_a_sealed_partition_of_a_compacted_topic_is_drained_on_dem
         assert await code(5) == 0
 
 
+async def test_hole_24_the_cleaner_asks_what_the_broker_was_told(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    zk = FakeZk()
+    async with broker_of(tmp_path, monkeypatch, zk) as broker:
+        keeps = broker.node.logs.cleaner.keeps_tombstones
+        root, child = TopicPartition("t", 1), TopicPartition("t", 5)
+        assert keeps(root), "not told of the topic yet"
+        await broker.harness.update_metadata("t", TOPIC_ID, 4, layout=(4, 4, 0))
+        assert not keeps(root)
+        await broker.has(GROWN, 1, 5, epoch=1)
+        assert keeps(root) and keeps(child)
+        await broker.harness.update_metadata("t", TOPIC_ID, 6, layout=(4, 6, 1))
+        assert not keeps(root) and keeps(child)
+        await broker.configure(zk, enable_ordered_delivery="false")
+        assert not keeps(child)
+
+
 # ---------------------------------------------------------------- Metadata
 
 

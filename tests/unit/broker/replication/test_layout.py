@@ -131,6 +131,8 @@ def test_hole_29_stock_batches_are_verified_by_key(compression: CompressionType)
     home, elsewhere = key_of(1), key_of(5)
     passes = keyed(home, None, home, compression=compression)
     assert refusal(1, GROWN, NO_LAYOUT, batch=passes) is ErrorCode.NONE
+    for partition in range(6):
+        assert refusal(partition, GROWN, NO_LAYOUT, batch=keyed(None, compression=compression)) is ErrorCode.NONE
     fails = keyed(home, elsewhere, compression=compression)
     assert refusal(1, GROWN, NO_LAYOUT, batch=fails) is ErrorCode.POLICY_VIOLATION
 
