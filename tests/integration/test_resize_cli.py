@@ -1,0 +1,120 @@
+"""The commands for a resize against a cluster of real processes: 4 -> 6 -> 4, with what they print on the way."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from collections.abc import Iterator
+from typing import Any
+
+import anyio
+import pytest
+
+from anabranch import Admin, NewTopic, Producer, TopicPartition
+from anabranch.testing.processes import ProcessCluster, wait_for
+
+pytestmark = pytest.mark.integration
+
+DEADLINE_S = 60.0
+
+
+@pytest.fixture(scope="module")
+def cluster() -> Iterator[ProcessCluster]:
+    with ProcessCluster(brokers=2) as running:
+        yield running
+
+
+def anabranch(cluster: ProcessCluster, *arguments: str) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "anabranch.cli.main", *arguments, "-b", cluster.bootstrap]
+    return subprocess.run(command, capture_output=True, text=True, timeout=120)
+
+
+def described(cluster: ProcessCluster, topic: str) -> dict[str, Any]:
+    done = anabranch(cluster, "topics", "describe", topic, "--json")
+    assert done.returncode == 0, done.stderr
+    (found,) = json.loads(done.stdout)
+    return found
+
+
+def create_and_fill(cluster: ProcessCluster, topic: str, keys: int) -> None:
+    async def work() -> None:
+        async with Admin(bootstrap_servers=cluster.bootstrap) as admin:
+            await admin.create_topics([NewTopic(topic, num_partitions=4, replication_factor=2)])
+        await fill()
+
+    async def fill() -> None:
+        async with Producer(bootstrap_servers=cluster.bootstrap) as producer:
+            handles = [await producer.send(topic, key=b"key-%d" % n, value=b"%d" % n) for n in range(keys)]
+            for handle in handles:
+                await handle
+
+    anyio.run(work)
+
+
+def test_a_topic_is_split_merged_drained_and_described(cluster: ProcessCluster) -> None:
+    create_and_fill(cluster, "t", 200)
+    dry = anabranch(cluster, "topics", "alter", "t", "--partitions", "6", "--dry-run")
+    assert (dry.returncode, dry.stderr) == (0, "")
+    assert "about 25.0 % of the keys move" in dry.stdout and "nothing stands in the way" in dry.stdout
+    assert len(described(cluster, "t")["partitions"]) == 4
+
+    grown = anabranch(cluster, "topics", "alter", "t", "--partitions", "6", "--wait")
+    assert (grown.returncode, grown.stdout) == (0, "altered t\nt has 6 partitions\n"), grown.stderr
+    topic = described(cluster, "t")
+    assert (topic["initial_partition_count"], topic["undeleted_partition_count"], topic["layout_version"]) == (4, 6, 1)
+    five = topic["partitions"][5]
+    assert (five["state"], five["created_from"], five["leader_epoch_after_creation"]) == ("in use", 1, 0)
+
+    below = anabranch(cluster, "topics", "alter", "t", "--partitions", "3", "--dry-run")
+    assert below.returncode == 1 and "refused: INVALID_PARTITIONS" in below.stdout
+
+    shrunk = anabranch(cluster, "topics", "alter", "t", "--partitions", "4", "--wait")
+    assert shrunk.returncode == 0, shrunk.stderr
+    # Nothing was written to 4 and 5, so nothing has to expire.
+    wait_for(lambda: len(described(cluster, "t")["partitions"]) == 4, DEADLINE_S, "empty partitions are gone")
+    text = anabranch(cluster, "topics", "describe", "t").stdout
+    assert "created with 4 partitions, 4 in use" in text
+
+
+def test_records_of_marked_partitions_are_left_until_every_group_has_read_them(cluster: ProcessCluster) -> None:
+    create_and_fill(cluster, "drained", 10)
+    assert anabranch(cluster, "topics", "alter", "drained", "--partitions", "6", "--wait").returncode == 0
+
+    async def write_and_commit() -> None:
+        async with Producer(bootstrap_servers=cluster.bootstrap) as producer:
+            handles = [await producer.send("drained", key=b"k%d" % n, value=b"") for n in range(100)]
+            assert {(await handle).partition for handle in handles} == set(range(6))
+        async with Admin(bootstrap_servers=cluster.bootstrap) as admin:
+            await admin.alter_group_offsets("g", {TopicPartition("drained", p): 1 for p in range(6)})
+
+    anyio.run(write_and_commit)
+    dry = anabranch(
+        cluster, "topics", "alter", "drained", "--partitions=4", "--dry-run", "--delete-records-when-drained"
+    )
+    assert dry.returncode == 0 and "group g has" in dry.stdout, dry.stdout
+    done = anabranch(cluster, "topics", "alter", "drained", "--partitions=4", "--delete-records-when-drained", "--wait")
+    assert done.returncode == 0 and "partitions 4, 5 are sealed and drain" in done.stdout, done.stdout + done.stderr
+
+    topic = described(cluster, "drained")
+    assert topic["configs"]["delete.records.when.drained"] == "true"
+    five = topic["partitions"][5]
+    assert (five["state"], five["merged_into"]) == ("marked", 1)
+    assert five["to_drain"]["g"] == five["sealed_offset"] - 1 > 0
+    text = anabranch(cluster, "topics", "describe", "drained").stdout
+    assert f"g has {five['to_drain']['g']} to read" in text
+    waits = json.loads(anabranch(cluster, "groups", "describe", "g", "--json").stdout)[0]["waits"]
+    assert {(wait["partition"], wait["waits_for"]) for wait in waits} >= {(1, 5), (0, 4)}
+
+    early = anabranch(cluster, "topics", "alter", "drained", "--partitions", "8", "--dry-run")
+    assert early.returncode == 1 and "cannot grow while partitions 4, 5 are marked for deletion" in early.stdout
+
+    async def read_the_rest() -> None:
+        async with Admin(bootstrap_servers=cluster.bootstrap) as admin:
+            ends = {TopicPartition("drained", p): topic["partitions"][p]["sealed_offset"] for p in (4, 5)}
+            await admin.alter_group_offsets("g", ends)
+
+    anyio.run(read_the_rest)
+    wait_for(lambda: len(described(cluster, "drained")["partitions"]) == 4, DEADLINE_S, "drained partitions are gone")
+    # A topic that has nothing marked can grow again.
+    assert anabranch(cluster, "topics", "alter", "drained", "--partitions", "5", "--wait").returncode == 0
