@@ -1,0 +1,217 @@
+"""Placing records again, batch by batch: what moves, what stays, and what the records keep."""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+
+from client.errors import KafkaError, PartitionMarkedError
+from client.producer_batch import ProducerBatch
+from protocol.key_placement import place, positive_hash
+from protocol.records import Record, RecordBatch
+from tests.unit.client.resize_model import World
+from tests.unit.client.test_resize_model import exchange, key_in
+
+
+def resized(world: World, undeleted: int) -> None:
+    """The topic is resized and the producer has placed its records again; none of them is sent yet."""
+    world.finish_resize(undeleted)
+    world.read_metadata()
+    world.sender._place_again(world.topic)
+    assert world.topic.next is None
+
+
+def records_of(world: World) -> dict[int, list[Record]]:
+    """The records that wait, by partition, in order."""
+    return {
+        queue.tp.partition: [record for batch in queue.waiting for record in RecordBatch(batch.encode())]
+        for queue in world.topic.queues
+        if queue.waiting
+    }
+
+
+def wait_in_the_buffer(**config: int) -> World:
+    """A producer that sends nothing by itself for a minute."""
+    return World(random.Random(1), linger_ms=60_000, batch_size=100_000, **config)
+
+
+def test_records_keep_key_value_headers_and_timestamp() -> None:
+    world = wait_in_the_buffer()
+    key = key_in(2, 4)
+    args = ("t", 0, key, None, [("h", b"1"), ("n", None)], 4321)
+    handle = world.accumulator.append_to_new_batch(*args, 0.0)
+    resized(world, 4)
+    [record] = records_of(world)[2]
+    assert (record.key, record.value, record.headers, record.timestamp) == (key, None, [("h", b"1"), ("n", None)], 4321)
+    assert (handle.partition, handle.done()) == (2, False)
+
+
+@pytest.mark.parametrize("counts", [(4,), (3, 7), (4, 2), (7, 3), (5, 2)])
+def test_keys_go_where_the_layout_says_in_order_and_memory_is_what_is_held(counts: tuple[int, ...]) -> None:
+    world = wait_in_the_buffer()
+    for number in range(200):
+        world.send(b"%d" % (number % 17))
+    for count in counts:
+        resized(world, count)
+    found = records_of(world)
+    for partition, records in found.items():
+        numbers: dict[bytes, int] = {}
+        for record in records:
+            assert record.key is not None
+            assert record.value is not None
+            assert place(positive_hash(record.key), 2, counts[-1]) == partition
+            assert numbers.get(record.key, -1) < int(record.value)
+            numbers[record.key] = int(record.value)
+    assert sum(map(len, found.values())) == 200
+    held = [batch for queue in world.topic.queues for batch in queue.waiting]
+    assert world.accumulator.buffered_bytes == sum(batch.builder.size_bytes for batch in held)
+    world.accumulator.flushing = 1
+    world.settle()
+    world.check()
+
+
+def test_a_partition_that_loses_no_key_keeps_its_batches() -> None:
+    """2 -> 3 takes keys from partition 0 alone."""
+    world = wait_in_the_buffer()
+    for partition in (0, 1):
+        for _ in range(3):
+            world.send(key_in(partition, 2))
+    kept = world.accumulator.queue("t", 1).waiting[0]
+    resized(world, 3)
+    assert list(world.accumulator.queue("t", 1).waiting) == [kept]
+    assert kept.layout == (3, 1)
+
+
+def test_the_sequence_goes_back_to_the_last_acknowledged() -> None:
+    """A refused batch has used no sequence: what is sent next to its partition takes it."""
+    world = World(random.Random(1))
+    stays, goes = key_in(0, 4), key_in(2, 4)
+    world.send(stays)
+    exchange(world, 0)
+    world.send(goes)
+    world.pump()
+    world.finish_resize(4)
+    world.arrive(0)
+    world.answer(0)
+    world.read_metadata()
+    world.send(stays)
+    world.settle()
+    world.check()
+    sent = [
+        (data.index, RecordBatch(bytes(data.records or b"")).base_sequence)
+        for request in world.requests
+        for topic in request.topic_data
+        for data in topic.partition_data
+    ]
+    assert sent == [(0, 0), (0, 1), (0, 1), (2, 0)] or sent == [(0, 0), (0, 1), (2, 0), (0, 1)]
+    assert world.epoch == 0, "no new producer epoch was needed"
+
+
+def test_a_refusal_behind_a_batch_whose_fate_is_unknown_takes_a_new_epoch() -> None:
+    world = World(random.Random(1))
+    queue = world.accumulator.queue("t", 0)
+    for _ in range(2):
+        world.send(key_in(0, 4))
+        queue.waiting[-1].full = True
+    world.pump()
+    lost, refused = queue.outstanding
+    lost.lost = True
+    queue.requeue(lost)
+    world.accumulator.refuse(refused, 0.0, lambda attempt: 0.0)
+    assert queue.bump_needed
+    assert queue.candidate() is lost
+
+
+def test_the_deadline_is_that_of_the_first_send() -> None:
+    world = wait_in_the_buffer(delivery_timeout_ms=120_000)
+    early = world.send(key_in(2, 4))
+    world.now_s = 50.0
+    late = world.send(key_in(3, 4))
+    resized(world, 4)
+    assert [early._locate()[0].created_ms, late._locate()[0].created_ms] == [0.0, 50_000.0]
+    assert world.accumulator.oldest_deadline_ms() == 120_000
+
+
+def test_records_that_began_long_after_each_other_expire_apart() -> None:
+    world = wait_in_the_buffer()
+    for now_s in (0.0, 0.5, 30.0):
+        world.now_s = now_s
+        world.send(key_in(2, 4))
+        world.accumulator.queue("t", 0).waiting[-1].full = True
+    resized(world, 4)
+    assert [(b.created_ms, b.count) for b in world.accumulator.queue("t", 2).waiting] == [(0.0, 2), (30_000.0, 1)]
+
+
+def test_a_chosen_partition_is_kept_or_the_record_fails() -> None:
+    world = wait_in_the_buffer()
+    resized(world, 4)
+    key = key_in(3, 4)
+    stays, fails, moves = world.send(key, partition=0), world.send(key, partition=3), world.send(key)
+    resized(world, 2)
+    assert (stays.partition, stays.done()) == (0, False)
+    assert (moves.partition, moves.done()) == (1, False)
+    assert fails.done()
+    error = fails._locate()[0].error
+    assert isinstance(error, PartitionMarkedError)
+    assert "2 partitions" in str(error)
+
+
+def test_records_without_a_key_stay_while_their_partition_does() -> None:
+    world = wait_in_the_buffer()
+    resized(world, 4)
+    for partition in (1, 3):
+        world.accumulator.append_to_new_batch("t", partition, None, b"0", (), 0, 0.0)
+    resized(world, 2)
+    found = records_of(world)
+    assert len(found[1]) >= 1
+    assert sum(map(len, found.values())) == 2
+    assert max(found) < 2
+
+
+def test_a_partitioner_that_raises_fails_its_records_alone() -> None:
+    def refuse_odd(info: object, key: bytes | None) -> int:
+        if key == b"bad":
+            raise LookupError("no such customer")
+        return 2 if key == b"marked" else 0
+
+    world = wait_in_the_buffer()
+    resized(world, 4)
+    handles = [world.send(key) for key in (b"bad", b"good", b"marked")]
+    world.sender._placing = type(world.sender._placing)(
+        place=refuse_odd,
+        by_key=False,
+        batch_size=1000,
+        compression=world.accumulator.compression,
+        compression_level=None,
+    )
+    resized(world, 2)
+    batches: list[ProducerBatch] = [handle._locate()[0] for handle in handles]
+    bad, good, marked = (batch.error for batch in batches)
+    assert isinstance(bad, KafkaError)
+    assert isinstance(bad.__cause__, LookupError)
+    assert good is None
+    assert isinstance(marked, PartitionMarkedError)
+
+
+def test_waiting_for_newer_metadata_goes_from_5_to_100_ms() -> None:
+    """25310 with metadata no newer: the topic's refused batches are tried again together, ever more rarely."""
+    world = World(random.Random(1))
+    queue = world.accumulator.queue("t", 0)
+    world.send(key_in(0, 4))
+    world.pump()
+    [batch] = queue.outstanding
+    pauses: list[float] = []
+    for _ in range(7):
+        world.accumulator.refuse(batch, world.topic.retry_at_ms, lambda attempt: min(5.0 * 2 ** (attempt - 1), 100.0))
+        pauses.append(batch.retry_at_ms)
+        world.accumulator.take(queue)
+    assert [later - earlier for earlier, later in zip([0.0, *pauses], pauses, strict=False)] == [
+        5.0,
+        10.0,
+        20.0,
+        40.0,
+        80.0,
+        100.0,
+        100.0,
+    ]
