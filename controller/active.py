@@ -26,6 +26,7 @@ from controller.events import (
     LeadersDue,
     LogDirsFailed,
     Mark,
+    QuestionsDue,
     ReassignmentsDue,
     RefusalsDue,
     ResizesDue,
@@ -156,7 +157,7 @@ class ActiveController:
         while True:
             await self._events.wait_soon()
             await trio.sleep(RESIZE_RETRY_S)
-            self._events.put(ResizesDue())
+            self._events.put(QuestionsDue())
 
     async def _drain(self) -> None:
         """Look after partitions marked for deletion, which get empty without anybody telling."""
@@ -203,8 +204,11 @@ class ActiveController:
             await reassignment.advance(context)
         elif isinstance(event, ResizesDue):
             await steps.advance(context)
+        elif isinstance(event, QuestionsDue):
+            ends.ask_again(context)
+            await steps.advance(context)
         elif isinstance(event, DrainsDue):
-            ends.forget_log_starts(context)
+            ends.look_again(context)
             await steps.advance(context)
         elif isinstance(event, BrokerAnswered):
             await self._handle_answer(event)

@@ -69,6 +69,11 @@ class ResizesDue:
 
 
 @dataclass(frozen=True, slots=True)
+class QuestionsDue:
+    """It is time to ask leaders again for offsets they could not tell."""
+
+
+@dataclass(frozen=True, slots=True)
 class DrainsDue:
     """It is time to see whether partitions marked for deletion are empty."""
 
@@ -104,6 +109,7 @@ Mark: TypeAlias = (
     | RefusalsDue
     | ReassignmentsDue
     | ResizesDue
+    | QuestionsDue
     | DrainsDue
 )
 Event: TypeAlias = Mark | BrokerAnswered | AdminCall

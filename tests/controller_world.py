@@ -50,6 +50,7 @@ class FakeBroker:
     def __init__(self, world: World, broker_id: int, rack: str | None) -> None:
         self.id = broker_id
         self.requests: list[Any] = []
+        self.answered: list[Any] = []
         self.errors: dict[tuple[str, int], ErrorCode] = {}
         """``{(topic, partition): error}`` to answer with."""
         self.logs: dict[tuple[str, int], Log] = {}
@@ -112,10 +113,12 @@ class FakeBroker:
                 frames.received(received)
                 while (request := frames.next_request()) is not None:
                     self.requests.append(request.body)
+                    self._world.received(self, request.body)
                     await self.answering.wait()
                     self._world.changed()
                     header, body = request.header, self._answer(request.body)
                     await stream.send(encode_response(header.api_key, header.api_version, header.correlation_id, body))
+                    self.answered.append(request.body)
         except OSError:
             return
 
@@ -194,6 +197,8 @@ class World:
         self.brokers: dict[int, FakeBroker] = {}
         self._seed = seed
         self._changed = trio.Event()
+        self.received: Callable[[FakeBroker, Any], None] = lambda _broker, _request: None
+        """Called with each request that a broker receives, before it is answered."""
 
     def changed(self) -> None:
         event, self._changed = self._changed, trio.Event()

@@ -48,17 +48,24 @@ def ending_of(partition: PartitionImage) -> Ending:
     return partition.ending
 
 
-def forget_log_starts(context: Context) -> None:
-    """Ask again for the log starts of partitions that were not drained when they were asked."""
-    for topic in context.image.topics.values():
-        for index in plan.marked(topic):
-            ending = topic.partitions[index].ending
-            if ending is not None:
-                ending.asked.clear()
-                ending.stop_sent.clear()
-                state = topic.state(index)
-                if state is not None and ending.log_start_offset < state.sealed_offset:
-                    ending.log_start_offset = -1
+def ask_again(context: Context) -> None:
+    """Let what leaders could not say yet be asked once more."""
+    for ending in _endings(context):
+        ending.asked.clear()
+
+
+def look_again(context: Context) -> None:
+    """As ``ask_again``, for log starts that have not reached the seal and replicas that could not be deleted too."""
+    for ending in _endings(context):
+        ending.asked.clear()
+        ending.stop_sent.clear()
+        ending.log_start_offset = -1
+
+
+def _endings(context: Context) -> list[Ending]:
+    image = context.image
+    marked = (topic.partitions[index] for topic in image.topics.values() for index in plan.marked(topic))
+    return [partition.ending for partition in marked if partition.ending is not None]
 
 
 async def on_offsets_answered(context: Context, event: BrokerAnswered) -> None:
@@ -70,7 +77,7 @@ async def on_offsets_answered(context: Context, event: BrokerAnswered) -> None:
         for topic in request.topics
         for asked in topic.partitions
     }
-    changes = []
+    changes, learnt = [], False
     for answered in event.response.topics:
         for found in answered.partitions:
             tp = TopicPartition(answered.name, found.partition_index)
@@ -83,18 +90,23 @@ async def on_offsets_answered(context: Context, event: BrokerAnswered) -> None:
             ):
                 continue
             ending = ending_of(partition)
-            ending.asked.discard(question)
             if found.error_code != ErrorCode.NONE:
                 _log.info(
                     "%s: broker %s does not know its %s: error %s", tp, state.leader, question.value, found.error_code
                 )
                 context.events.soon()
                 continue
+            if question is OffsetQuestion.WATERMARK and found.offset < ending.end_offset:
+                context.events.soon()
+                continue
+            learnt = True
+            ending.asked.discard(question)
             change = _take(context, tp, partition, question, found.offset)
             if change is not None:
                 changes.append(change)
     await write_states(context, changes)
-    context.events.put(ResizesDue())
+    if learnt:
+        context.events.put(ResizesDue())
 
 
 def _question(request: ListOffsetsRequest) -> OffsetQuestion:
@@ -130,9 +142,7 @@ def _take(
         if state.sealed_offset <= offset:
             return None
         _log.warning("%s: sealed at %s, but its leader ends at %s: lowered", tp, state.sealed_offset, offset)
-    elif offset < ending.end_offset or state.sealed_offset >= 0:
-        if state.sealed_offset < 0:
-            context.events.soon()
+    elif state.sealed_offset >= 0:
         return None
     ending.confirmed = True
     sealed = state.replace(sealed_offset=ending.end_offset, controller_epoch=context.image.controller_epoch)

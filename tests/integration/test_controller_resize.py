@@ -1,0 +1,518 @@
+"""Splits and merges as the controller carries them out: refusals, seals, removal, edits by hand; by hole of KIP-253."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from typing import Any
+
+import pytest
+import trio
+
+from protocol.errors import ErrorCode
+from protocol.generated.create_partitions import (
+    CreatePartitionsAssignment,
+    CreatePartitionsRequest,
+    CreatePartitionsTopic,
+)
+from protocol.generated.delete_topics import DeleteTopicsRequest, DeleteTopicState
+from protocol.generated.incremental_alter_configs import (
+    AlterableConfig,
+    AlterConfigsResource,
+    IncrementalAlterConfigsRequest,
+)
+from protocol.generated.list_offsets import ListOffsetsRequest
+from protocol.generated.update_metadata import UpdateMetadataRequest
+from tests.controller_world import Log, World
+from tests.resize_world import TOPIC, Rules, alter, creation, edit, finished
+from zk_schemas import paths
+from zk_schemas.partition_state import Layout
+
+pytestmark = pytest.mark.trio
+BROKERS = (1, 2, 3)
+
+
+@pytest.fixture
+async def world(nursery: trio.Nursery) -> AsyncIterator[World]:
+    """A controller, three brokers, and a topic of four partitions on them; every write is watched."""
+    world = World(nursery)
+    await world.start_controller()
+    for broker_id in BROKERS:
+        await world.start_broker(broker_id)
+    await world.until(lambda: len((world.brokers[1].sent(UpdateMetadataRequest) or [_NONE])[-1].live_brokers) == 3)
+    await world.request(creation(4, *BROKERS))
+    rules = Rules(world)
+    rules.watch(1000)
+    yield world
+    assert rules.broken == []
+
+
+_NONE = UpdateMetadataRequest()
+
+
+async def resized(world: World, count: int) -> None:
+    result = (await world.request(alter(count))).results[0]
+    assert result.error_code == ErrorCode.NONE, result.error_message
+
+
+async def refused(world: World, count: int) -> tuple[ErrorCode, str]:
+    """What the refusal says. A dry run says the same, and nothing is written by either."""
+    before = [await _znodes(world)]
+    results = [(await world.request(alter(count, validate_only=dry))).results[0] for dry in (True, False)]
+    assert [await _znodes(world)] == before
+    assert results[0] == results[1]
+    return ErrorCode(results[0].error_code), results[0].error_message or ""
+
+
+async def configure(world: World, **config: str) -> int:
+    """The error code. Names of keys with underscores for dots."""
+    configs = [
+        AlterableConfig(name=name.replace("_", "."), config_operation=0, value=value) for name, value in config.items()
+    ]
+    resource = AlterConfigsResource(resource_type=2, resource_name=TOPIC, configs=configs)
+    response = await world.request(IncrementalAlterConfigsRequest(resources=[resource], validate_only=False))
+    return int(response.responses[0].error_code)
+
+
+def hold_records(world: World, partitions: range, end: int, start: int = 0, watermark: int | None = None) -> None:
+    for broker in world.brokers.values():
+        for index in partitions:
+            broker.logs[TOPIC, index] = Log(end, end if watermark is None else watermark, start)
+
+
+async def _znodes(world: World) -> list[Any]:
+    states = [await world.store.get(paths.partition_state(TOPIC, index)) for index in range(4)]
+    return [(await world.store.get(paths.topic(TOPIC))).data, *(state.data for state in states)]
+
+
+# ---------------------------------------------------------------- grow
+
+
+async def test_the_example_of_the_design(world: World, autojump_clock: object) -> None:
+    """4 -> 6 -> 4 with the epochs and offsets of the worked example, an election in between included."""
+    await resized(world, 6)
+    assert [(await world.state(TOPIC, p)).leader_epoch_after_creation for p in (4, 5)] == [{0: 0}, {1: 0}]
+    assert [tuple((await world.state(TOPIC, p)).layout or ()) for p in range(6)] == [(6, 1)] * 6
+    assert [(await world.state(TOPIC, p)).leader_epoch for p in range(6)] == [1, 1, 1, 1, 0, 0]
+    hold_records(world, range(4, 6), 40)
+    await resized(world, 4)
+    topic, merged = await world.topic(TOPIC), await world.state(TOPIC, 5)
+    assert (topic.undeleted_partition_count, topic.layout_version, len(topic.partitions)) == (4, 2, 6)
+    assert (merged.leader_epoch_before_deletion, merged.sealed_offset, merged.layout) == ({1: 1}, 40, Layout(4, 2))
+    assert [(await world.state(TOPIC, p)).leader_epoch for p in range(4)] == [2, 2, 2, 2]
+    hold_records(world, range(4, 6), 40, 40)
+    await world.until(lambda: finished(world, 4))
+    after = await world.topic(TOPIC)
+    assert after.last_leader_epochs == {4: 1, 5: 1}
+    assert after.topic_id != topic.topic_id
+
+
+async def test_a_new_partition_is_no_ancestor_of_another_new_one(world: World, autojump_clock: object) -> None:
+    """Hole 1: 8 splits from 0, for 4 is new as well, although 4 is its parent once both are there."""
+    await resized(world, 16)
+    maps = {p: (await world.state(TOPIC, p)).leader_epoch_after_creation for p in range(4, 16)}
+    assert maps == {p: {p % 4: 0} for p in range(4, 16)}
+
+
+async def test_a_split_after_a_split_names_the_nearest_ancestor(world: World, autojump_clock: object) -> None:
+    await resized(world, 8)
+    await resized(world, 16)
+    maps = {p: (await world.state(TOPIC, p)).leader_epoch_after_creation for p in range(8, 16)}
+    assert maps == {p: {p - 8: 1 if p - 8 < 4 else 0} for p in range(8, 16)}
+
+
+async def test_no_resize_while_a_gainer_has_no_leader(world: World, autojump_clock: object) -> None:
+    """Hole 12: what looks like an unfinished grow is one; neither direction is begun."""
+    wanted = CreatePartitionsTopic(name=TOPIC, count=5, assignments=[CreatePartitionsAssignment(broker_ids=[3, 2, 1])])
+    for broker_id in BROKERS:
+        world.brokers[broker_id].answering = trio.Event()
+    request = CreatePartitionsRequest(topics=[wanted], timeout_ms=100)
+    assert (await world.request(request)).results[0].error_code == ErrorCode.REQUEST_TIMED_OUT
+    assert (await world.state(TOPIC, 4)).never_led
+    for count in (4, 6):
+        code, why = await refused(world, count)
+        assert code is ErrorCode.POLICY_VIOLATION
+        assert "Partitions 4 have not had a leader yet" in why
+    for broker in world.brokers.values():
+        broker.answering.set()
+    await world.until(lambda: finished(world, 5))
+
+
+async def test_a_gainer_without_a_live_replica_gets_its_leader_when_one_comes(
+    world: World, autojump_clock: object
+) -> None:
+    wanted = CreatePartitionsTopic(name=TOPIC, count=5, assignments=[CreatePartitionsAssignment(broker_ids=[3, 2, 1])])
+    world.brokers[1].answering = trio.Event()
+    request = CreatePartitionsRequest(topics=[wanted], timeout_ms=100)
+    await world.request(request)
+    for broker in world.brokers.values():
+        broker.leave()
+    world.brokers[1].answering.set()
+    await world.until(lambda: _no_brokers(world))
+    for broker in world.brokers.values():
+        await broker.register()
+    await world.until(lambda: finished(world, 5))
+
+
+async def _no_brokers(world: World) -> bool:
+    return not await world.store.children(paths.BROKER_IDS)
+
+
+async def test_an_unclean_election_never_leads_a_partition_before_its_ancestors_answered(
+    world: World, autojump_clock: object
+) -> None:
+    """A partition that was never led has no ISR; it must not be taken for one whose ISR is lost."""
+    assert await configure(world, unclean_leader_election_enable="true") == ErrorCode.NONE
+    world.brokers[1].answering = trio.Event()
+    await world.request(alter(6, timeout_ms=100))
+    world.brokers[3].leave()
+    await world.until(lambda: 3 not in _led_brokers(world))
+    assert (await world.state(TOPIC, 4)).never_led
+    world.brokers[1].answering.set()
+    await world.brokers[3].register()
+    await world.until(lambda: finished(world, 6))
+
+
+def _led_brokers(world: World) -> set[int]:
+    return {broker.id for broker in world.brokers[2].sent(UpdateMetadataRequest)[-1].live_brokers}
+
+
+# ---------------------------------------------------------------- shrink
+
+
+async def test_sealed_only_once_the_watermark_has_reached_the_end(world: World, autojump_clock: object) -> None:
+    """Hole 7: the high watermark may lag; what is above it is drained too."""
+    await resized(world, 6)
+    hold_records(world, range(4, 6), 40, watermark=30)
+    await world.request(alter(4, timeout_ms=100))
+    await trio.sleep(5)  # virtual time
+    assert (await world.state(TOPIC, 4)).sealed_offset == -1
+    assert (await world.state(TOPIC, 0)).layout == Layout(6, 1)  # gainers wait for losers
+    hold_records(world, range(4, 6), 40)
+    await world.until(lambda: _sealed(world, 4, 40))
+    await world.until(lambda: _layout(world, 0, Layout(4, 2)))
+
+
+async def _sealed(world: World, partition: int, offset: int) -> bool:
+    return (await world.state(TOPIC, partition)).sealed_offset == offset
+
+
+async def _layout(world: World, partition: int, layout: Layout) -> bool:
+    return (await world.state(TOPIC, partition)).layout == layout
+
+
+async def test_an_unclean_election_below_the_seal_lowers_it(world: World, autojump_clock: object) -> None:
+    """Hole 15: consumers would wait for ever for records that are lost."""
+    await resized(world, 6)
+    hold_records(world, range(4, 6), 40)
+    await resized(world, 4)
+    assert await configure(world, unclean_leader_election_enable="true") == ErrorCode.NONE
+    leader = (await world.state(TOPIC, 5)).leader
+    assert await world.alter_isr(TOPIC, 5, [leader]) == ErrorCode.NONE
+    hold_records(world, range(4, 6), 25)
+    world.brokers[leader].leave()
+    await world.until(lambda: _sealed(world, 5, 25))
+
+
+async def test_a_clean_election_keeps_the_seal(world: World, autojump_clock: object) -> None:
+    await resized(world, 6)
+    hold_records(world, range(4, 6), 40)
+    await resized(world, 4)
+    before = await world.state(TOPIC, 5)
+    hold_records(world, range(4, 6), 42)  # a marker of a transaction may follow the seal
+    world.brokers[before.leader].leave()
+    await world.until(lambda: _asked_again(world, before.leader_epoch + 1))
+    assert (await world.state(TOPIC, 5)).sealed_offset == 40
+
+
+def _asked_again(world: World, epoch: int) -> bool:
+    return any(
+        asked.partition_index == 5 and asked.current_leader_epoch == epoch
+        for broker in world.brokers.values()
+        for request in broker.answered
+        if isinstance(request, ListOffsetsRequest)
+        for topic in request.topics
+        for asked in topic.partitions
+    )
+
+
+async def test_nothing_is_removed_before_every_survivor_answered(world: World, autojump_clock: object) -> None:
+    """Hole 13: a survivor that never hears of the layout would keep the old one for ever."""
+    assignments = [CreatePartitionsAssignment(broker_ids=[2, 1, 3]) for _ in range(2)]
+    wanted = CreatePartitionsTopic(name=TOPIC, count=6, assignments=assignments)
+    await world.request(CreatePartitionsRequest(topics=[wanted], timeout_ms=30_000))
+    world.brokers[1].answering = trio.Event()  # leads the survivors
+    await world.request(alter(4, timeout_ms=100))
+    await world.until(lambda: _layout(world, 0, Layout(4, 2)))
+    await trio.sleep(10)  # virtual time: several looks at what is drained
+    assert (await world.topic(TOPIC)).partitions.keys() == set(range(6))
+    assert (await world.state(TOPIC, 5)).leader == 2
+    world.brokers[1].answering.set()
+    await world.until(lambda: finished(world, 4))
+
+
+async def test_a_second_shrink_while_the_first_drains_keeps_the_first_maps(
+    world: World, autojump_clock: object
+) -> None:
+    """Every marked descendant counts; those of an earlier shrink keep the epochs they were given then."""
+    await resized(world, 8)
+    hold_records(world, range(4, 8), 40)
+    await resized(world, 6)
+    first = {p: (await world.state(TOPIC, p)).leader_epoch_before_deletion for p in (6, 7)}
+    assert first == {6: {2: 1}, 7: {3: 1}}
+    await resized(world, 4)
+    assert {p: (await world.state(TOPIC, p)).leader_epoch_before_deletion for p in range(4, 8)} == {
+        4: {0: 2},
+        5: {1: 2},
+        **first,
+    }
+    hold_records(world, range(4, 8), 40, 40)
+    await world.until(lambda: finished(world, 4))
+
+
+async def test_a_partition_created_again_continues_above_its_last_epoch_as_another_incarnation(
+    world: World, autojump_clock: object
+) -> None:
+    """Hole 20, KAFKA-12257: whoever remembers the earlier one is fenced."""
+    await resized(world, 5)
+    first = await world.store.get(paths.partition_state(TOPIC, 4))
+    epoch = (await world.state(TOPIC, 4)).leader_epoch
+    await world.request(alter(4))
+    await world.until(lambda: finished(world, 4))
+    await resized(world, 5)
+    again = await world.store.get(paths.partition_state(TOPIC, 4))
+    assert again.czxid > first.czxid
+    assert (await world.state(TOPIC, 4)).leader_epoch > epoch + 1
+
+
+async def test_a_replica_whose_broker_is_away_holds_the_removal(world: World, autojump_clock: object) -> None:
+    await resized(world, 5)
+    hold_records(world, range(4, 5), 40)
+    await resized(world, 4)
+    world.brokers[3].leave()
+    hold_records(world, range(4, 5), 40, 40)
+    await world.until(lambda: _is_going(world))
+    await trio.sleep(5)  # virtual time
+    assert len((await world.topic(TOPIC)).partitions) == 5
+    await world.brokers[3].register()
+    await world.until(lambda: finished(world, 4))
+
+
+async def _is_going(world: World) -> bool:
+    return (await world.state(TOPIC, 4)).being_removed
+
+
+# ---------------------------------------------------------------- refusals
+
+
+@pytest.mark.parametrize(
+    ("count", "why"),
+    [
+        (0, "at least one partition"),
+        (-1, "at least one partition"),
+        (-(2**31), "at least one partition"),
+        (4, "already has 4 partitions"),
+        (3, "created with 4 partitions and cannot have fewer"),
+        (2**31 - 1, "the largest count that fits is"),
+    ],
+)
+async def test_counts_that_are_never_right(world: World, autojump_clock: object, count: int, why: str) -> None:
+    code, message = await refused(world, count)
+    assert code is ErrorCode.INVALID_PARTITIONS
+    assert why in message
+
+
+async def test_the_largest_count_that_fits_is_accepted(world: World, autojump_clock: object) -> None:
+    message = (await refused(world, 2**31 - 1))[1]
+    largest = int(message.rstrip(".").rpartition(" ")[2])
+    assert (await world.request(alter(largest, validate_only=True))).results[0].error_code == ErrorCode.NONE
+    assert (await refused(world, largest + 1))[0] is ErrorCode.INVALID_PARTITIONS
+    assert largest > 2000
+
+
+async def test_growing_while_partitions_are_marked_names_those_left(world: World, autojump_clock: object) -> None:
+    """Hole 26."""
+    await resized(world, 6)
+    hold_records(world, range(4, 6), 40)
+    await resized(world, 5)
+    code, message = await refused(world, 6)
+    assert code is ErrorCode.POLICY_VIOLATION
+    assert "while partitions 5 are marked for deletion" in message
+
+
+@pytest.mark.parametrize(
+    ("config", "why"),
+    [({"cleanup_policy": "compact"}, "is compacted"), ({"retention_ms": "-1"}, "never expire")],
+    ids=["compacted", "never-expiring"],
+)
+async def test_a_shrink_that_would_never_drain_is_refused_with_the_way_out(
+    world: World, autojump_clock: object, config: dict[str, str], why: str
+) -> None:
+    """Hole 23."""
+    await resized(world, 6)
+    assert await configure(world, **config) == ErrorCode.NONE
+    code, message = await refused(world, 4)
+    assert code is ErrorCode.POLICY_VIOLATION
+    assert why in message and "delete.records.when.drained=true" in message
+    assert await configure(world, delete_records_when_drained="true") == ErrorCode.NONE
+    await resized(world, 4)
+
+
+async def test_a_live_broker_that_does_not_know_resizing_refuses_it(world: World, autojump_clock: object) -> None:
+    world.brokers[2].leave()
+    world.brokers[2].features = {}
+    await world.brokers[2].register()
+    await world.until(lambda: _isr(world, [1, 3]))
+    await trio.sleep(1)  # virtual time: every partition's state is written
+    code, message = await refused(world, 6)
+    assert code is ErrorCode.POLICY_VIOLATION
+    assert "Brokers 2 do not know ordered resize" in message
+
+
+async def _isr(world: World, isr: list[int]) -> bool:
+    return (await world.state(TOPIC, 3)).isr == isr
+
+
+async def test_an_unknown_and_an_internal_topic_and_one_being_deleted(world: World, autojump_clock: object) -> None:
+    async def code_for(name: str) -> int:
+        topics = [CreatePartitionsTopic(name=name, count=60, assignments=None)]
+        return int((await world.request(CreatePartitionsRequest(topics=topics, timeout_ms=100))).results[0].error_code)
+
+    assert await code_for("nowhere") == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+    await world.store.create(paths.topic("__consumer_offsets"), b'{"version":3,"partitions":{"0":[1]}}')
+    await world.until(lambda: ("__consumer_offsets", 0) in world.brokers[1].led())
+    assert await code_for("__consumer_offsets") == ErrorCode.INVALID_REQUEST
+    world.brokers[2].answering = trio.Event()
+    deletion = DeleteTopicsRequest(topics=[DeleteTopicState(name=TOPIC)], timeout_ms=100)
+    await world.request(deletion)
+    assert await code_for(TOPIC) == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+    world.brokers[2].answering.set()
+
+
+async def test_two_at_once(world: World, autojump_clock: object, nursery: trio.Nursery) -> None:
+    """Whichever comes second is refused while the first is under way, and the first ends as asked."""
+    answers: dict[int, Any] = {}
+
+    async def ask(count: int) -> None:
+        answers[count] = (await world.request(alter(count))).results[0]
+
+    async with trio.open_nursery() as both:
+        both.start_soon(ask, 6)
+        both.start_soon(ask, 9)
+    done = [count for count, answer in answers.items() if answer.error_code == ErrorCode.NONE]
+    late = [answer for answer in answers.values() if answer.error_code != ErrorCode.NONE]
+    assert all("unfinished" in answer.error_message for answer in late)
+    await world.until(lambda: finished(world, max(done)))
+
+
+async def test_ordered_delivery_is_settled_by_the_first_resize(world: World, autojump_clock: object) -> None:
+    assert await configure(world, enable_ordered_delivery="false") == ErrorCode.NONE
+    assert await configure(world, enable_ordered_delivery="true") == ErrorCode.NONE
+    await resized(world, 6)
+    assert await configure(world, enable_ordered_delivery="false") == ErrorCode.INVALID_CONFIG
+    assert await configure(world, retention_ms="1000") == ErrorCode.NONE
+
+
+# ---------------------------------------------------------------- edits by hand
+
+
+async def test_an_edit_by_hand_splits_and_merges(world: World, autojump_clock: object) -> None:
+    """KIP-253's own path: the assignment grows, or undeleted_partition_count sinks; the version is the controller's."""
+    partitions = {str(index): list(BROKERS) for index in range(6)}
+    await edit(world, partitions=partitions)
+    await world.until(lambda: finished(world, 6))
+    assert (await world.topic(TOPIC)).layout_version == 1
+    await edit(world, undeleted_partition_count=4)
+    await world.until(lambda: finished(world, 4))
+    assert (await world.topic(TOPIC)).layout_version == 2
+
+
+async def test_an_edit_by_a_tool_that_does_not_know_our_fields(world: World, autojump_clock: object) -> None:
+    await resized(world, 6)
+    fields = dict.fromkeys(("initial_partition_count", "undeleted_partition_count", "layout_version"))
+    present = (await world.topic(TOPIC)).partitions
+    partitions = {str(index): present.get(index, list(BROKERS)) for index in range(8)}
+    await edit(world, partitions=partitions, **fields, last_leader_epochs=None)
+    await world.until(lambda: finished(world, 8))
+    assert (await world.topic(TOPIC)).initial_partition_count == 4
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"undeleted_partition_count": 3},
+        {"undeleted_partition_count": 9},
+        {"initial_partition_count": 2},
+        {"layout_version": 7},
+        {"last_leader_epochs": {"9": 1}},
+        {"partitions": {str(index): [1, 2, 3] for index in range(5)}},
+        {"partitions": {str(index): [1, 2, 3] for index in range(7)}, "undeleted_partition_count": 5},
+        {"partitions": {**{str(index): [1, 2, 3] for index in range(6)}, "6": [1]}},
+    ],
+    ids=lambda changes: "-".join(changes),
+)
+async def test_an_edit_that_the_rules_refuse_is_undone(
+    world: World, autojump_clock: object, changes: dict[str, object], caplog: pytest.LogCaptureFixture
+) -> None:
+    await resized(world, 6)
+    before = await world.topic(TOPIC)
+    await edit(world, **changes)
+    await world.until(lambda: "the edit is undone" in caplog.text)
+    await world.until(lambda: _is_topic(world, before))
+    assert await finished(world, 6)
+
+
+async def _is_topic(world: World, expected: object) -> bool:
+    return await world.topic(TOPIC) == expected
+
+
+async def test_an_edit_that_no_controller_saw(nursery: trio.Nursery, autojump_clock: object) -> None:
+    """A count unlike the stored layouts of its version gets a version of its own (hole 10)."""
+    world = World(nursery)
+    await world.start_controller()
+    for broker_id in BROKERS:
+        await world.start_broker(broker_id)
+    await world.until(lambda: len((world.brokers[1].sent(UpdateMetadataRequest) or [_NONE])[-1].live_brokers) == 3)
+    await world.request(creation(4, *BROKERS))
+    await resized(world, 6)
+    world.kill_controller(1000)
+    world.zk.end_session(world.sessions[1000].session_id)
+    await edit(world, undeleted_partition_count=5)
+    await world.start_controller(1001)
+    await world.until(lambda: finished(world, 5))
+    assert (await world.topic(TOPIC)).layout_version == 2
+
+
+async def test_a_controller_that_reads_counts_that_cannot_be_restores_them(
+    nursery: trio.Nursery, autojump_clock: object, caplog: pytest.LogCaptureFixture
+) -> None:
+    world = World(nursery)
+    await world.start_controller()
+    for broker_id in BROKERS:
+        await world.start_broker(broker_id)
+    await world.until(lambda: len((world.brokers[1].sent(UpdateMetadataRequest) or [_NONE])[-1].live_brokers) == 3)
+    await world.request(creation(4, *BROKERS))
+    await resized(world, 6)
+    world.kill_controller(1000)
+    world.zk.end_session(world.sessions[1000].session_id)
+    await edit(world, undeleted_partition_count=2)
+    await world.start_controller(1001)
+    await world.until(lambda: _undeleted(world, 6))
+    assert "do not fit" in caplog.text
+    await resized(world, 7)
+
+
+async def _undeleted(world: World, count: int) -> bool:
+    return (await world.topic(TOPIC)).undeleted_partition_count == count
+
+
+# ---------------------------------------------------------------- size
+
+
+async def test_a_thousand_partitions_become_two_thousand_in_one_resize(world: World, autojump_clock: object) -> None:
+    """Partition znodes stay under 1 KiB, the topic's under 64 KiB."""
+    await resized(world, 1000)
+    await resized(world, 2000)
+    assert await finished(world, 2000)
+    assert len((await world.store.get(paths.topic(TOPIC))).data) < 64 * 1024
+    sizes = [len((await world.store.get(paths.partition_state(TOPIC, index))).data) for index in range(2000)]
+    assert max(sizes) < 1024

@@ -1,0 +1,178 @@
+"""A controller that dies after any one of the writes of a resize, or when any one of its requests has arrived: its
+successor finishes from the znodes alone, and no rule of ordered resize is broken on the way.
+
+The multis are kept as small as they may be, so that every two writes that may be apart are. An election between any two
+writes is tried as well: it raises a leader epoch as a resize does and must not pass for it (holes 2 and 3).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import trio
+
+from protocol.generated.leader_and_isr import LeaderAndIsrRequest
+from protocol.generated.update_metadata import UpdateMetadataRequest
+from tests.controller_world import Log, World
+from tests.resize_world import TOPIC, Rules, alter, creation, finished, layouts_told
+
+pytestmark = pytest.mark.trio
+BROKERS = (1, 2, 3)
+OPERATIONS = {"grow": (4, 6), "shrink": (6, 4), "merge-two-into-one": (5, 1)}
+"""From how many partitions to how many. What is to shrink was split first; it drains at once."""
+MAX_WRITES, MAX_REQUESTS = 25, 60
+
+
+@pytest.fixture(autouse=True)
+def small_multis(monkeypatch: pytest.MonkeyPatch) -> None:
+    """One partition's bump and its children go together, nothing else does."""
+    monkeypatch.setattr("controller.store.MAX_OPERATIONS", 1)
+
+
+async def start(nursery: trio.Nursery, operation: str) -> tuple[World, Rules]:
+    """Two controllers, three brokers, a topic with as many partitions as the operation begins with."""
+    before, after = OPERATIONS[operation]
+    world = World(nursery)
+    rules = Rules(world)
+    await world.start_controller(1000)
+    await world.until(world.active)
+    await world.start_controller(1001)
+    for broker_id in BROKERS:
+        await world.start_broker(broker_id)
+    await world.until(lambda: all(broker.sent(UpdateMetadataRequest) for broker in world.brokers.values()))
+    await world.until(lambda: len(world.brokers[1].sent(UpdateMetadataRequest)[-1].live_brokers) == len(BROKERS))
+    await world.request(creation(min(before, after), *BROKERS))
+    rules.watch(1000)
+    rules.watch(1001)
+    if before > after:
+        assert (await world.request(alter(before))).results[0].error_code == 0
+        for broker in world.brokers.values():
+            broker.logs = {(TOPIC, index): Log(7, 7, 7) for index in range(after, before)}
+    rules.writes = 0
+    return world, rules
+
+
+async def resize(world: World, nursery: trio.Nursery, operation: str) -> None:
+    """Ask for it; whoever asked does not matter any more when the controller has died."""
+    count = OPERATIONS[operation][1]
+
+    async def ask() -> None:
+        try:
+            await world.request(alter(count), controller_id=1000)
+        except Exception:  # whatever a client sees of a controller that dies
+            return
+
+    nursery.start_soon(ask)
+    await world.until(lambda: finished(world, count), within_s=120)
+
+
+def kill_active(world: World) -> None:
+    world.kill_controller(1000)
+    world.zk.end_session(world.sessions[1000].session_id)
+
+
+def nothing_broken(world: World, rules: Rules) -> None:
+    assert rules.broken == []
+    assert {key: layouts for key, layouts in layouts_told(world).items() if len(layouts) > 1} == {}
+
+
+def disturb_at_write(rules: Rules, number: int, disturb: Callable[[], None]) -> trio.Event:
+    done = trio.Event()
+
+    def after(write: int) -> None:
+        if write == number:
+            done.set()
+            disturb()
+
+    rules.after_write = after
+    return done
+
+
+def disturb_at_request(world: World, number: int, disturb: Callable[[], None]) -> trio.Event:
+    done, seen = trio.Event(), 0
+
+    def received(_broker: Any, request: Any) -> None:
+        nonlocal seen
+        seen += 1
+        if seen == number:
+            done.set()
+            disturb()
+
+    world.received = received
+    return done
+
+
+@pytest.mark.parametrize("operation", OPERATIONS)
+async def test_the_successor_finishes_after_any_write(
+    nursery: trio.Nursery, autojump_clock: object, operation: str
+) -> None:
+    for number in range(1, MAX_WRITES):
+        async with trio.open_nursery() as own:
+            world, rules = await start(own, operation)
+            died = disturb_at_write(rules, number, lambda world=world: kill_active(world))  # type: ignore[misc]
+            await resize(world, own, operation)
+            nothing_broken(world, rules)
+            own.cancel_scope.cancel()
+        if not died.is_set():
+            assert number > 8
+            return
+    raise AssertionError(f"{operation} takes more than {MAX_WRITES} writes")
+
+
+@pytest.mark.parametrize("operation", OPERATIONS)
+async def test_the_successor_finishes_after_any_request(
+    nursery: trio.Nursery, autojump_clock: object, operation: str
+) -> None:
+    for number in range(1, MAX_REQUESTS):
+        async with trio.open_nursery() as own:
+            world, rules = await start(own, operation)
+            died = disturb_at_request(world, number, lambda world=world: kill_active(world))  # type: ignore[misc]
+            await resize(world, own, operation)
+            nothing_broken(world, rules)
+            own.cancel_scope.cancel()
+        if not died.is_set():
+            assert number > 8
+            return
+    raise AssertionError(f"{operation} takes more than {MAX_REQUESTS} requests")
+
+
+@pytest.mark.parametrize("operation", OPERATIONS)
+async def test_an_election_between_any_two_writes_does_not_pass_for_a_step(
+    nursery: trio.Nursery, autojump_clock: object, operation: str
+) -> None:
+    for number in range(1, MAX_WRITES):
+        async with trio.open_nursery() as own:
+            world, rules = await start(own, operation)
+
+            async def bounce(world: World = world) -> None:
+                world.brokers[1].leave()
+                await world.until(lambda: len(world.brokers[2].sent(UpdateMetadataRequest)[-1].live_brokers) == 2)
+                await world.brokers[1].register()
+
+            happened = disturb_at_write(rules, number, lambda own=own, bounce=bounce: own.start_soon(bounce))  # type: ignore[misc]
+            await resize(world, own, operation)
+            nothing_broken(world, rules)
+            own.cancel_scope.cancel()
+        if not happened.is_set():
+            return
+    raise AssertionError(f"{operation} takes more than {MAX_WRITES} writes")
+
+
+async def test_a_vanished_leader_has_not_acknowledged(nursery: trio.Nursery, autojump_clock: object) -> None:
+    """Hole 8: an expired leader may still serve; its ancestor's children wait for what the next leader says."""
+    world, rules = await start(nursery, "grow")
+    world.brokers[1].answering = trio.Event()  # leads everything, hears nothing, answers nothing
+    nursery.start_soon(world.request, alter(6))
+    await world.until(lambda: rules.writes >= 7)
+    assert all([(await world.state(TOPIC, index)).never_led for index in (4, 5)])
+    world.brokers[2].answering = trio.Event()
+    world.brokers[1].leave()
+    await world.until(lambda: any(leader == 2 for leader, _ in world.brokers[3].led().values()))
+    await trio.sleep(5)  # virtual time: longer than anything the controller waits for
+    assert all([(await world.state(TOPIC, index)).never_led for index in (4, 5)])
+    world.brokers[2].answering.set()
+    await world.until(lambda: finished(world, 6))
+    nothing_broken(world, rules)
+    assert world.brokers[2].sent(LeaderAndIsrRequest)
