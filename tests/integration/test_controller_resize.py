@@ -184,7 +184,7 @@ async def test_sealed_only_once_the_watermark_has_reached_the_end(world: World, 
     await resized(world, 6)
     hold_records(world, range(4, 6), 40, watermark=30)
     await world.request(alter(4, timeout_ms=100))
-    await trio.sleep(5)  # virtual time
+    await trio.sleep(5)  # virtual time: longer than anything waits
     assert (await world.state(TOPIC, 4)).sealed_offset == -1
     assert (await world.state(TOPIC, 0)).layout == Layout(6, 1)  # gainers wait for losers
     hold_records(world, range(4, 6), 40)
@@ -291,7 +291,7 @@ async def test_a_replica_whose_broker_is_away_holds_the_removal(world: World, au
     world.brokers[3].leave()
     hold_records(world, range(4, 5), 40, 40)
     await world.until(lambda: _is_going(world))
-    await trio.sleep(5)  # virtual time
+    await trio.sleep(5)  # virtual time: longer than anything waits
     assert len((await world.topic(TOPIC)).partitions) == 5
     await world.brokers[3].register()
     await world.until(lambda: finished(world, 4))
