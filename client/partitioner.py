@@ -18,6 +18,11 @@ cached_hash = lru_cache(_CACHED_KEYS)(positive_hash)
 """Keys repeat; hashing one in Python costs more than all the rest of a send."""
 
 
+@lru_cache(_CACHED_KEYS)
+def _cached_place(key: bytes, initial: int, undeleted: int) -> int:
+    return place(cached_hash(key), initial, undeleted)
+
+
 class StickyPartitioner:
     """Sticky choice per topic for records without a key."""
 
@@ -30,7 +35,7 @@ class StickyPartitioner:
     def for_key(self, topic: TopicInfo, key: bytes) -> int:
         """The partition of a key under the topic's layout."""
         initial, undeleted = topic.layout
-        return place(cached_hash(key), initial, undeleted)
+        return _cached_place(key, initial, undeleted)
 
     def for_no_key(self, topic: TopicInfo) -> int:
         """The partition the topic's records without a key stick to at the moment."""

@@ -41,6 +41,8 @@ SERVED = (
     ApiKey.API_VERSIONS,
     ApiKey.INIT_PRODUCER_ID,
 )
+Layout = tuple[int, int, int]
+"""Initial and undeleted partition count, layout version."""
 DROP = "drop"
 """Close the connection instead of answering."""
 
@@ -62,8 +64,8 @@ class PartitionLog:
     start_offset: int = 0
     producers: dict[int, tuple[int, int, dict[int, int]]] = field(default_factory=dict)
 
-    def append(self, data: bytes) -> tuple[ErrorCode, int]:
-        """Error and base offset, with Kafka's sequence checks."""
+    def append(self, data: bytes, layout_matches: bool = True) -> tuple[ErrorCode, int]:
+        """Error and base offset, with Kafka's sequence checks, and KIP-253's check of the layout behind the first."""
         batch = RecordBatch(data)
         assert batch.verify_crc()
         if batch.has_producer_id:
@@ -72,10 +74,14 @@ class PartitionLog:
                 epoch, expected, known = batch.producer_epoch, 0, {}
             if batch.base_sequence in known:
                 return ErrorCode.NONE, known[batch.base_sequence]
+            if not layout_matches:
+                return ErrorCode.INVALID_PARTITION_METADATA, -1
             if batch.base_sequence != expected:
                 return ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER, -1
             known[batch.base_sequence] = self.end_offset
             self.producers[batch.producer_id] = (epoch, expected + batch.count, known)
+        if not layout_matches:
+            return ErrorCode.INVALID_PARTITION_METADATA, -1
         base = self.end_offset
         stored = bytearray(data)
         set_base_offset(stored, base, 0)
@@ -95,6 +101,10 @@ class FakeBroker:
         self.logs = {TopicPartition(t, p): PartitionLog() for t, count in topics.items() for p in range(count)}
         self.topics = topics
         self.faults: dict[TopicPartition, deque[Fault | None]] = {}
+        self.layouts: dict[str, Layout] = {}
+        """What metadata says of a topic; one that is not here is a plain Kafka broker's."""
+        self.enforced: dict[TopicPartition, tuple[int, int]] = {}
+        """Undeleted partition count and layout version a partition takes tagged batches of."""
         self.requests: list[Request] = []
         self.max_batch_bytes = 1 << 30
         self.producer_ids = 0
@@ -103,6 +113,21 @@ class FakeBroker:
         self.fetch_hook: Callable[[Any, FetchResponse], None] | None = None
         self.metadata_hook: Callable[[MetadataResponse], None] | None = None
         self._appended = anyio.Event()
+
+    def resize(self, topic: str, layout: Layout, *, announce: bool = True) -> None:
+        """Every partition takes the new layout; ``announce``: metadata has it too."""
+        _, undeleted, version = layout
+        for partition in range(max(self.topics[topic], undeleted)):
+            tp = TopicPartition(topic, partition)
+            self.logs.setdefault(tp, PartitionLog())
+            self.enforced[tp] = (undeleted, version)
+        if announce:
+            self.announce(topic, layout)
+
+    def announce(self, topic: str, layout: Layout) -> None:
+        """Metadata shows the layout from now on."""
+        self.topics[topic] = max(self.topics[topic], layout[1])
+        self.layouts[topic] = layout
 
     def seen(self, api: ApiKey) -> list[Any]:
         """Bodies of the requests of one API, in order."""
@@ -189,7 +214,15 @@ class FakeBroker:
                 for p in range(self.topics.get(name, 0))
             ]
             error = ErrorCode.NONE if partitions else ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
-            topics.append(MetadataResponseTopic(error_code=error, name=name, partitions=partitions))
+            topic = MetadataResponseTopic(error_code=error, name=name, partitions=partitions)
+            if name in self.layouts:
+                (topic.initial_partition_count, topic.undeleted_partition_count, topic.layout_version) = self.layouts[
+                    name
+                ]
+                topic.ordered_delivery = 1
+                for part in partitions:
+                    part.incarnation = 1000 + part.partition_index
+            topics.append(topic)
         brokers = [MetadataResponseBroker(node_id=1, host="127.0.0.1", port=self.port)]
         response = MetadataResponse(brokers=brokers, cluster_id="fake", controller_id=1, topics=topics)
         if self.metadata_hook is not None:
@@ -209,8 +242,11 @@ class FakeBroker:
                 code, base = ErrorCode.NONE, -1
                 if len(data.records) > self.max_batch_bytes:
                     code = ErrorCode.MESSAGE_TOO_LARGE
+                elif tp not in self.logs:
+                    code = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
                 elif fault is None or fault.applied:
-                    code, base = self.logs[tp].append(bytes(data.records))
+                    layout = (topic.undeleted_partition_count, topic.layout_version)
+                    code, base = self.logs[tp].append(bytes(data.records), layout == self.enforced.get(tp, layout))
                 if fault is not None:
                     drop = drop or fault.error is DROP
                     code = code if fault.error is DROP else ErrorCode(fault.error)

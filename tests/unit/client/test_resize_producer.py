@@ -1,0 +1,313 @@
+"""The producer against a broker whose topics are resized."""
+
+from __future__ import annotations
+
+import logging
+from collections import deque
+from itertools import pairwise
+
+import anyio
+import pytest
+
+from client import Producer
+from client.errors import ErrorCode, KafkaError, OutcomeUnknownError, PartitionMarkedError
+from protocol.api_keys import ApiKey
+from protocol.key_placement import place, positive_hash
+from protocol.records import RecordBatch
+from protocol.types import TopicPartition
+from tests.unit.client.conftest import Run
+from tests.unit.client.fake_broker import DROP, FakeBroker, Fault
+
+FAST = {"retry_backoff_ms": 5, "reconnect_backoff_ms": 5, "reconnect_backoff_max_ms": 20}
+
+
+def ordered(partitions: int, **others: int) -> FakeBroker:
+    broker = FakeBroker({"t": partitions} | others)
+    broker.resize("t", (partitions, partitions, 0))
+    return broker
+
+
+def key_in(partition: int, initial: int, undeleted: int) -> bytes:
+    return next(k for k in (b"%d" % n for n in range(1000)) if place(positive_hash(k), initial, undeleted) == partition)
+
+
+def layouts_sent(broker: FakeBroker) -> list[tuple[str, int, int]]:
+    return [
+        (topic.name, topic.undeleted_partition_count, topic.layout_version)
+        for request in broker.seen(ApiKey.PRODUCE)
+        for topic in request.topic_data
+    ]
+
+
+def by_key(broker: FakeBroker) -> dict[bytes, list[tuple[int, bytes]]]:
+    """(partition, value) of each key's records, partitions in the order given."""
+    found: dict[bytes, list[tuple[int, bytes]]] = {}
+    for (_, partition), log in sorted(broker.logs.items()):
+        for data in log.batches:
+            for record in RecordBatch(data):
+                assert record.key is not None
+                assert record.value is not None
+                found.setdefault(record.key, []).append((partition, record.value))
+    return found
+
+
+def test_batches_say_the_layout_they_were_placed_by_and_plain_brokers_are_told_none(run: Run) -> None:
+    async def check() -> None:
+        broker = ordered(2, plain=3)
+        async with broker.running(), Producer(bootstrap_servers=broker.address) as producer:
+            await producer.send_and_wait("t", key=b"k", value=b"v")
+            await producer.send_and_wait("plain", key=b"k", value=b"v")
+            assert layouts_sent(broker) == [("t", 2, 0), ("plain", -1, -1)]
+
+    run(check)
+
+
+def test_a_resize_under_load_loses_doubles_and_reorders_nothing(run: Run, caplog: pytest.LogCaptureFixture) -> None:
+    """2 -> 5 -> 3 with up to five requests in flight and answers lost; the metadata comes after the refusals."""
+
+    async def check() -> None:
+        broker = ordered(2)
+        for partition in (0, 1):
+            broker.faults[TopicPartition("t", partition)] = deque([None, Fault(DROP, True), Fault(DROP), None] * 5)
+        handles = []
+        async with (
+            broker.running(),
+            Producer(bootstrap_servers=broker.address, batch_size=200, **FAST) as producer,
+        ):
+            for number in range(900):
+                handles.append(await producer.send("t", key=b"%d" % (number % 13), value=b"%04d" % number))
+                if number == 300:
+                    broker.resize("t", (2, 5, 1), announce=False)
+                elif number == 330:
+                    broker.announce("t", (2, 5, 1))
+                elif number == 600:
+                    broker.resize("t", (2, 3, 2))
+            places = [(await handle).topic_partition for handle in handles]
+        found = by_key(broker)
+        assert sum(map(len, found.values())) == 900
+        for key, records in found.items():
+            homes = {place(positive_hash(key), 2, count) for count in (2, 3, 5)}
+            assert {partition for partition, _ in records} <= homes
+            for partition in homes:
+                values = [value for p, value in records if p == partition]
+                assert values == sorted(values)
+        written = {value: partition for records in found.values() for partition, value in records}
+        assert [written[b"%04d" % number] for number in range(900)] == [tp.partition for tp in places]
+
+    with caplog.at_level(logging.INFO, "client.sender"):
+        run(check)
+    lines = [record.getMessage() for record in caplog.records]
+    assert any("layout_version=2 undeleted_partition_count=3" in line for line in lines)
+
+
+def test_one_request_has_one_layout_of_a_topic(run: Run) -> None:
+    async def check() -> None:
+        broker = ordered(2)
+        async with (
+            broker.running(),
+            Producer(bootstrap_servers=broker.address, batch_size=150, **FAST) as producer,
+        ):
+            for number in range(300):
+                await producer.send("t", key=b"%d" % (number % 9), value=b"%d" % number)
+                if number % 100 == 50:
+                    version = number // 100 + 1
+                    broker.resize("t", (2, 2 + version, version))
+        layouts = layouts_sent(broker)
+        for request in broker.seen(ApiKey.PRODUCE):
+            assert len({topic.name for topic in request.topic_data}) == len(request.topic_data)
+        assert all(earlier[2] <= later[2] for earlier, later in pairwise(layouts))
+        assert layouts[-1] == ("t", 5, 3)
+
+    run(check)
+
+
+def test_a_lost_answer_is_asked_about_where_it_was_sent(run: Run) -> None:
+    """Hole 17: the retry keeps its partition and its layout, is told a duplicate, and is not written twice."""
+
+    async def check() -> None:
+        broker = ordered(2)
+        key = key_in(2, 2, 4)
+        source = TopicPartition("t", 0)
+        broker.faults[source] = deque([Fault(DROP, applied=True)])
+        async with broker.running(), Producer(bootstrap_servers=broker.address, **FAST) as producer:
+            await producer.partitions_for("t")
+            handle = await producer.send("t", key=key, value=b"1")
+            broker.resize("t", (2, 4, 1))
+            broker.enforced[source] = (2, 0)
+
+            def resized(response: object) -> None:
+                broker.enforced[source] = (4, 1)
+
+            broker.metadata_hook = resized
+            assert (await handle).partition == 0
+            assert (await producer.send_and_wait("t", key=key, value=b"2")).partition == 2
+        assert by_key(broker)[key] == [(0, b"1"), (2, b"2")]
+
+    run(check)
+
+
+def test_a_lost_answer_of_a_partition_that_is_gone_is_an_error_that_says_so(run: Run) -> None:
+    """Hole 14."""
+
+    async def check() -> None:
+        broker = ordered(2)
+        broker.resize("t", (2, 4, 1))
+        key = key_in(3, 2, 4)
+        gone = TopicPartition("t", 3)
+        broker.faults[gone] = deque([Fault(DROP, applied=True)])
+        async with broker.running(), Producer(bootstrap_servers=broker.address, **FAST) as producer:
+            await producer.partitions_for("t")
+
+            def removed(response: object) -> None:
+                broker.logs.pop(gone, None)
+                broker.topics["t"] = 2
+                broker.layouts["t"] = (2, 2, 2)
+                broker.enforced = dict.fromkeys(broker.logs, (2, 2))
+
+            handle = await producer.send("t", key=key, value=b"1")
+            broker.metadata_hook = removed
+            with pytest.raises(OutcomeUnknownError, match="may or may not have been written"):
+                await handle
+            assert (await producer.send_and_wait("t", key=key, value=b"2")).partition == 1
+        assert by_key(broker) == {key: [(1, b"2")]}
+
+    run(check)
+
+
+def test_a_topic_waits_for_newer_metadata_while_others_go_on(run: Run) -> None:
+    async def check() -> None:
+        broker = ordered(2, other=1)
+        broker.resize("t", (2, 4, 1), announce=False)
+        async with broker.running(), Producer(bootstrap_servers=broker.address, **FAST) as producer:
+            held = await producer.send("t", key=key_in(3, 2, 4), value=b"1")
+            while len([name for name, _, _ in layouts_sent(broker) if name == "t"]) < 3:
+                await producer.send_and_wait("other", value=b"x")
+            assert not held.done()
+            broker.announce("t", (2, 4, 1))
+            assert (await held).partition == 3
+
+    run(check)
+
+
+def test_a_broker_that_is_behind_the_metadata_catches_up(run: Run) -> None:
+    """Hole 28: a producer that is newer than the broker backs off, and goes on without newer metadata."""
+
+    async def check() -> None:
+        broker = ordered(2)
+        broker.announce("t", (2, 2, 1))
+        async with broker.running(), Producer(bootstrap_servers=broker.address, **FAST) as producer:
+            handles = [await producer.send("t", key=b"k", value=b"%d" % n) for n in range(3)]
+            while len(broker.seen(ApiKey.PRODUCE)) < 3:
+                await anyio.sleep(0.001)  # polls: the refused batch is tried again
+            assert not handles[0].done()
+            broker.resize("t", (2, 2, 1))
+            assert [(await handle).offset for handle in handles] == [0, 1, 2]
+
+    run(check)
+
+
+def test_stale_metadata_between_newer_changes_nothing(run: Run) -> None:
+    """Hole 10: every other answer is of before the resize."""
+
+    async def check() -> None:
+        broker = ordered(2)
+        broker.resize("t", (2, 4, 1))
+        answers = 0
+
+        def alternate(response: object) -> None:
+            nonlocal answers
+            answers += 1
+            if answers % 2 == 0:
+                [topic] = response.topics  # type: ignore[attr-defined]
+                topic.undeleted_partition_count, topic.layout_version = 2, 0
+                topic.partitions = topic.partitions[:2]
+
+        async with (
+            broker.running(),
+            Producer(bootstrap_servers=broker.address, metadata_max_age_ms=1, **FAST) as producer,
+        ):
+            await producer.partitions_for("t")
+            broker.metadata_hook = alternate
+            for number in range(100):
+                await producer.send_and_wait("t", key=b"%d" % number, value=b"v")
+                if answers < 6:
+                    await anyio.sleep(0.002)  # polls: metadata is refreshed in the background
+            assert answers >= 4
+        assert set(layouts_sent(broker)) == {("t", 4, 1)}
+
+    run(check)
+
+
+def test_a_partition_that_is_marked_takes_no_record_by_number(run: Run) -> None:
+    async def check() -> None:
+        broker = ordered(2)
+        broker.resize("t", (2, 4, 1))
+        async with broker.running(), Producer(bootstrap_servers=broker.address, linger_ms=60_000, **FAST) as producer:
+            fails = await producer.send("t", key=b"k", value=b"1", partition=3)
+            stays = await producer.send("t", key=b"k", value=b"2", partition=0)
+            broker.resize("t", (2, 2, 2))
+            await producer.flush()
+            assert (await stays).partition == 0
+            with pytest.raises(PartitionMarkedError, match="t-3 takes no records"):
+                await fails
+            with pytest.raises(PartitionMarkedError) as at_once:
+                await producer.send("t", value=b"3", partition=2)
+            assert at_once.value.code is ErrorCode.POLICY_VIOLATION
+            assert isinstance(at_once.value, KafkaError)
+
+    run(check)
+
+
+@pytest.mark.parametrize("config", [{"enable_idempotence": False}, {"acks": 1}, {"retries": 0}])
+def test_without_idempotence_refused_records_are_placed_again_too(run: Run, config: dict[str, int | bool]) -> None:
+    async def check() -> None:
+        broker = ordered(2)
+        async with broker.running(), Producer(bootstrap_servers=broker.address, **FAST, **config) as producer:
+            await producer.partitions_for("t")
+            broker.resize("t", (2, 4, 1))
+            key = key_in(3, 2, 4)
+            handles = [await producer.send("t", key=key, value=b"%d" % n) for n in range(5)]
+            assert [(await handle).partition for handle in handles] == [3] * 5
+            assert [value for _, value in by_key(broker)[key]] == [b"%d" % n for n in range(5)]
+
+    run(check)
+
+
+def test_with_acks_0_unsent_records_follow_new_metadata(run: Run) -> None:
+    """Hole 27 is the broker's part: it closes the connection, and the metadata is asked for again."""
+
+    async def check() -> None:
+        broker = ordered(2)
+        key = key_in(3, 2, 4)
+        async with (
+            broker.running(),
+            Producer(
+                bootstrap_servers=broker.address, acks=0, linger_ms=60_000, metadata_max_age_ms=5, **FAST
+            ) as producer,
+        ):
+            handle = await producer.send("t", key=key, value=b"1")
+            assert handle.partition == 1
+            broker.resize("t", (2, 4, 1))
+            while handle.partition != 3:
+                await anyio.sleep(0.001)  # polls: metadata is refreshed in the background
+            await producer.flush()
+            await handle
+        assert by_key(broker)[key] == [(3, b"1")]
+
+    run(check)
+
+
+def test_a_partitioner_of_the_users_places_again(run: Run) -> None:
+    async def check() -> None:
+        broker = ordered(2)
+        async with (
+            broker.running(),
+            Producer(
+                bootstrap_servers=broker.address, partitioner=lambda info, key: info.layout[1] - 1, **FAST
+            ) as producer,
+        ):
+            await producer.partitions_for("t")
+            broker.resize("t", (2, 4, 1))
+            assert (await producer.send_and_wait("t", key=b"k", value=b"1")).partition == 3
+
+    run(check)
