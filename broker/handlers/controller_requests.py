@@ -7,6 +7,7 @@ they wait: at the same address the controller may still be talking to the proces
 
 from __future__ import annotations
 
+from broker.log.slices import TimeSlice
 from broker.request_context import Answer, RequestContext
 from broker.topic_names import OFFSETS_TOPIC
 from protocol.errors import ErrorCode
@@ -45,13 +46,16 @@ def leader_and_isr(ctx: RequestContext, request: LeaderAndIsrRequest) -> Answer:
             if code is not ErrorCode.NONE:
                 return LeaderAndIsrResponse(error_code=code)
             node.leader_addresses.update((live.broker_id, (live.host_name, live.port)) for live in request.live_leaders)
-            return LeaderAndIsrResponse(topics=_apply(ctx, request))
+            return LeaderAndIsrResponse(topics=await _apply(ctx, request))
 
     return node.later(apply, lambda error: LeaderAndIsrResponse(error_code=error.code))
 
 
-def _apply(ctx: RequestContext, request: LeaderAndIsrRequest) -> list[LeaderAndIsrTopicError]:
+async def _apply(ctx: RequestContext, request: LeaderAndIsrRequest) -> list[LeaderAndIsrTopicError]:
+    """Partition by partition, with a pause where it takes long: a resize gives every partition a new epoch."""
     topics = []
+    work = TimeSlice(ctx.node.env.clock)
+    refusal = ErrorCode.NONE
     if request.type == _FULL:
         named = (
             TopicPartition(topic.topic_name, state.partition_index)
@@ -60,13 +64,14 @@ def _apply(ctx: RequestContext, request: LeaderAndIsrRequest) -> list[LeaderAndI
         )
         ctx.node.replicas.report_strays(named)
     for topic in request.topic_states:
-        errors = [
-            LeaderAndIsrPartitionError(
-                partition_index=state.partition_index,
-                error_code=ctx.node.replicas.apply(topic.topic_name, topic.topic_id, state),
-            )
-            for state in topic.partition_states
-        ]
+        errors = []
+        for state in topic.partition_states:
+            if refusal is ErrorCode.NONE and work.due():
+                await work.pause()
+                # A newer controller may have spoken meanwhile, or this broker may be registered anew.
+                refusal = _refusal(ctx, request.controller_epoch, request.broker_epoch)
+            code = refusal or ctx.node.replicas.apply(topic.topic_name, topic.topic_id, state)
+            errors.append(LeaderAndIsrPartitionError(partition_index=state.partition_index, error_code=code))
         topics.append(LeaderAndIsrTopicError(topic_id=topic.topic_id, partition_errors=errors))
     return topics
 

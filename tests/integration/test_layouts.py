@@ -15,7 +15,9 @@ import pytest
 import trio
 import trio.testing
 
+from broker.log.layout_history import LayoutEntry
 from broker.log.partition_log import AppendOrigin
+from broker.log.slices import TimeSlice
 from broker.node import Node
 from protocol.batch_builder import build_batch, build_control_batch
 from protocol.batch_layout import CONTROL_COMMIT
@@ -125,7 +127,13 @@ class Broker:
             for found in topic.partitions
         }
 
-    def value(self, partition: int) -> int:
+    def history(self, partition: int) -> list[LayoutEntry]:
+        """The layouts that are kept of a partition."""
+        log = self.node.logs.get(TopicPartition("t", partition))
+        assert log is not None
+        return log.layouts.entries
+
+    def end_offset(self, partition: int) -> int:
         """Log end offset."""
         log = self.node.logs.get(TopicPartition("t", partition))
         assert log is not None
@@ -217,6 +225,27 @@ async def test_each_layout_is_kept_on_disk_and_loaded_again(tmp_path: Path, monk
     assert checkpoint.read_text() == "0\n3\n0 4 4 0\n2 4 6 1\n5 4 4 2\n"
 
 
+async def test_a_large_order_lets_others_through_and_stops_for_a_newer_controller(
+    broker: Broker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A resize gives every partition a new epoch in one request; what is left of it when it is overtaken is stale."""
+    asked = 0
+
+    def due(_slice: TimeSlice) -> bool:
+        nonlocal asked
+        asked += 1
+        if asked == 3:
+            assert broker.node.replicas.check_controller(broker.harness.controller_epoch + 1)
+        return True
+
+    monkeypatch.setattr(TimeSlice, "due", due)
+    states = [broker.state(partition, 1, GROWN) for partition in range(4)]
+    response = await broker.harness.leader_and_isr("t", TOPIC_ID, states)
+    codes = [error.error_code for error in response.topics[0].partition_errors]
+    assert codes == [0, 0, ErrorCode.STALE_CONTROLLER_EPOCH, ErrorCode.STALE_CONTROLLER_EPOCH]
+    assert [len(broker.history(partition)) for partition in range(4)] == [2, 2, 1, 1]
+
+
 async def test_hole_4_a_marked_partition_and_a_survivor_differ(broker: Broker) -> None:
     """While a shrink runs the survivor keeps the old layout: a count kept per topic would let its new keys in early."""
     await broker.has(GROWN, 1, 5, epoch=1)
@@ -261,7 +290,7 @@ async def test_hole_17_a_repeated_batch_is_answered_before_the_layout_is_looked_
     assert (again.error_code, again.base_offset) == (0, 0)
     new = await broker.produce(1, FIRST, of_producer(2))
     assert (new.error_code, new.base_offset) == (ErrorCode.INVALID_PARTITION_METADATA, -1)
-    assert broker.value(1) == 2
+    assert broker.end_offset(1) == 2
 
 
 async def test_hole_17_also_where_the_partition_is_sealed_or_the_producer_names_no_layout(broker: Broker) -> None:
@@ -299,7 +328,7 @@ async def test_hole_27_acks_0_with_another_layout_closes_the_connection(broker: 
     async with Channel.open(harness.env.network, harness.host, harness.port, client_id="acks-0") as channel:
         with pytest.raises(ConnectionError), trio.fail_after(DEADLINE_S):
             await channel.request(produce_request(1, FIRST, acks=0), timeout_s=DEADLINE_S)
-    assert broker.value(1) == 0
+    assert broker.end_offset(1) == 0
 
 
 async def test_hole_29_stock_producers_are_verified_and_counted(
