@@ -145,7 +145,7 @@ def stored_values(disk: SimDisk, tp: TopicPartition) -> set[str]:
 
 
 def replica_events(
-    disk: SimDisk, broker: int, tp: TopicPartition, high_watermark: int, incarnation: int = UNKNOWN
+    disk: SimDisk, broker: int, tp: TopicPartition, incarnation: int, high_watermark: int
 ) -> Iterator[Event]:
     """The log of one replica as it is on disk."""
     batches = list(stored_batches(disk.mount(), tp))

@@ -21,8 +21,6 @@ from tests.sim.members import GroupLoad
 from tests.sim.recording import Recorder, now_ms
 from tests.sim_cluster import BROKER_PORT, SimCluster
 from zk_schemas import paths
-from zk_schemas.partition_state import PartitionState
-from zk_schemas.topic import TopicZnode
 
 _LIST_OFFSETS_VERSION = 6
 _LATEST = -1
@@ -53,19 +51,9 @@ class Workload:
     cluster: SimCluster
     recorder: Recorder
     load: Load
+    tps: Callable[[], list[TopicPartition]]
+    """The topic's partitions at the moment."""
     acknowledged: int = 0
-
-    def tps(self) -> list[TopicPartition]:
-        """The partitions that the topic has at the moment and that were led once."""
-        path, tree = paths.topic(self.load.topic), self.cluster.zk.tree
-        found = tree.find(path)
-        if found is None:
-            return []
-        states = {
-            TopicPartition(self.load.topic, index): tree.find(PartitionState.path(self.load.topic, index))
-            for index in sorted(TopicZnode.decode(path, found.data).partitions)
-        }
-        return [tp for tp, state in states.items() if state is not None and PartitionState.decode(path, state.data).isr]
 
     # ------------------------------------------------------------ producers
 

@@ -117,8 +117,8 @@ async def _live(plan: Plan) -> Life:
 
 async def _live_in(cluster: SimCluster, plan: Plan) -> Life:
     recorder = Recorder(cluster)
-    workload = Workload(cluster, recorder, plan.load)
     watch = TopicWatch(cluster, recorder, plan.load.topic)
+    workload = Workload(cluster, recorder, plan.load, watch.tps)
     group = Group(cluster, recorder, plan.load.topic, plan.load.group, plan.load.request_timeout_ms)
 
     async def start_broker(broker_id: int) -> None:
@@ -146,7 +146,7 @@ async def _live_in(cluster: SimCluster, plan: Plan) -> Life:
                 await workload.produce_all()
                 faults.stop.set()
                 resizer.stop.set()
-            ends = await heal(cluster, workload)
+            ends = await heal(cluster, workload, watch)
             background.cancel_scope.cancel()
         await drain(cluster, group, watch, ends)
         if plan.resize:
@@ -155,9 +155,9 @@ async def _live_in(cluster: SimCluster, plan: Plan) -> Life:
     for tp, end in ends.items():
         recorder.add(Drained(now_ms(), GROUP, tp, end, watch.incarnation(tp)))
         for broker_id in BROKERS:
-            for event in replica_events(cluster.disks[f"broker{broker_id}"], broker_id, tp, end, watch.incarnation(tp)):
+            for event in replica_events(cluster.disks[f"broker{broker_id}"], broker_id, tp, watch.incarnation(tp), end):
                 recorder.add(event)
-    for event in watch.archives([GROUP]):
+    for event in watch.archives(GROUP):
         recorder.add(event)
     return Life(cluster.trace(), recorder.events, workload.acknowledged, resizer.accepted)
 
@@ -175,7 +175,7 @@ def broker_keys(plan: Plan) -> dict[str, object]:
     }
 
 
-async def heal(cluster: SimCluster, workload: Workload) -> dict[TopicPartition, int]:
+async def heal(cluster: SimCluster, workload: Workload, watch: TopicWatch) -> dict[TopicPartition, int]:
     """Wait until every replica is in sync and has all; where the partitions end. Raises ``NotHealedError``."""
     if not await wait_until_whole(cluster, HEAL_LIMIT_S):
         raise NotHealedError(f"not in sync: {missing_replicas(cluster)}; running: {sorted(cluster.running)}")
@@ -188,9 +188,7 @@ async def heal(cluster: SimCluster, workload: Workload) -> dict[TopicPartition, 
                 with trio.move_on_after(5):
                     found = await workload.listed_ends(broker)
                     told.update((tp, offset) for tp, (offset, _epoch, _asked) in found.items())
-            on_disk = {
-                tp: [log_end(cluster.disks[f"broker{broker}"], tp) for broker in BROKERS] for tp in workload.tps()
-            }
+            on_disk = {tp: [log_end(cluster.disks[f"broker{broker}"], tp) for broker in BROKERS] for tp in watch.tps()}
             if on_disk and all(set(ends) == {told.get(tp)} for tp, ends in on_disk.items()):
                 return told
             await trio.sleep(0.5)  # polls: virtual time
@@ -203,7 +201,7 @@ async def drain(cluster: SimCluster, group: Group, watch: TopicWatch, ends: dict
     with trio.move_on_after(HEAL_LIMIT_S):
         while True:
             disks = [cluster.disks[f"broker{broker}"] for broker in BROKERS]
-            missing = watch.stored_values().union(*(stored_values(disk, tp) for disk in disks for tp in ends))
+            missing = watch.archived_values().union(*(stored_values(disk, tp) for disk in disks for tp in ends))
             missing -= group.delivered.keys()
             if not missing:
                 return
@@ -218,4 +216,4 @@ async def carry_out(cluster: SimCluster, workload: Workload, watch: TopicWatch) 
             await trio.sleep(0.5)  # polls: virtual time
     if left := watch.unfinished():
         raise NotHealedError(f"a resize is not carried out: {left}")
-    return await heal(cluster, workload)
+    return await heal(cluster, workload, watch)

@@ -1,0 +1,77 @@
+"""The partitions of a topic as its znodes show them one after the other, and the events that tell of it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from protocol.types import TopicPartition
+from tests.history.events import Created, Event, LayoutSet, Removed, Sealed
+from zk_schemas.partition_state import Layout, PartitionState
+from zk_schemas.topic import TopicZnode
+
+
+@dataclass(slots=True)
+class Life:
+    """A partition from its creation to its removal."""
+
+    tp: TopicPartition
+    incarnation: int
+    state: PartitionState | None = None
+
+    @property
+    def was_led(self) -> bool:
+        return self.state is not None and bool(self.state.isr)
+
+
+class TopicLives:
+    """Tell it every state that is seen, in order; of those it does not see it knows nothing."""
+
+    def __init__(self, topic: str) -> None:
+        self.topic = topic
+        self.present: dict[int, Life] = {}
+        self.gone: list[Life] = []
+        self.layouts: dict[Layout, None] = {}
+        """Every layout that a partition was led with, in the order of their first use."""
+
+    def tps(self) -> list[TopicPartition]:
+        """The partitions that were led once, the marked ones among them."""
+        return [life.tp for _, life in sorted(self.present.items()) if life.was_led]
+
+    def saw(
+        self, number: int, incarnation: int, state: PartitionState | None, znode: TopicZnode, now_ms: float
+    ) -> list[Event]:
+        """A partition's state is this now; None: it has none. Returns what is new about it."""
+        tp, events = TopicPartition(self.topic, number), list[Event]()
+        life = self.present.get(number)
+        if life is not None and (state is None or life.incarnation != incarnation):
+            events.append(Removed(now_ms, tp, life.incarnation))
+            self.gone.append(self.present.pop(number))
+            life = None
+        if state is None:
+            return events
+        if life is None:
+            life = self.present[number] = Life(tp, incarnation)
+            events.append(Created(now_ms, tp, incarnation))
+        before, life.state = life.state, state
+        if state.isr and (before is None or not before.isr or before.leader_epoch != state.leader_epoch):
+            layout = state.layout or Layout(znode.undeleted_partition_count, 0)
+            self.layouts[layout] = None
+            initial = znode.initial_partition_count
+            events.append(LayoutSet(now_ms, tp, incarnation, state.leader_epoch, initial, *layout))
+        if state.sealed_offset >= 0 and (before is None or before.sealed_offset != state.sealed_offset):
+            events.append(Sealed(now_ms, tp, incarnation, state.sealed_offset))
+        return events
+
+    def unfinished(self, znode: TopicZnode) -> str:
+        """What is left to do of the last resize, the removal of marked partitions included; "" for nothing."""
+        wanted = Layout(znode.undeleted_partition_count, znode.layout_version)
+        if len(znode.partitions) != znode.undeleted_partition_count:
+            marked = {number: life.state for number, life in self.present.items() if number >= wanted[0]}
+            return f"{len(znode.partitions)} partitions of {wanted[0]}: {marked}"
+        for number in sorted(znode.partitions):
+            life = self.present.get(number)
+            if life is None or life.state is None or life.state.leader < 0:
+                return f"partition {number} has no leader: {life}"
+            if (life.state.layout or Layout(wanted[0], 0)) != wanted:
+                return f"partition {number} has not the layout {wanted}: {life.state}"
+        return ""
