@@ -19,7 +19,10 @@ from broker.coordinator.config import GroupConfig
 from broker.coordinator.durable import GroupRecord
 from broker.coordinator.group_state import GroupState
 from broker.coordinator.membership import release_groups
+from broker.coordinator.positions import owner_of
 from protocol.errors import ErrorCode
+from protocol.generated.consumer_protocol import ConsumerProtocolAssignment, TopicPartition
+from protocol.primitives import decode_versioned, encode_versioned
 from tests.unit.coordinator.driver import GROUP, Driver
 
 PARTITIONS = 6
@@ -97,12 +100,25 @@ class GroupMachine(RuleBasedStateMachine):
             self.asked(self.driver.sync(member_id, group.generation_id, assignments, v=3))
         if settles:
             self.driver.settle_all()
+            for member_id in members:
+                wants = [("t", index) for index in range(PARTITIONS)]
+                polling = self.driver.poll(member_id, group.generation_id, *wants, instance=self.instance_of(member_id))
+                self.asked(polling)
 
     @staticmethod
     def assign(generation_id: int, members: list[str]) -> dict[str, bytes]:
         """Each member's share of the partitions, behind the generation it is of."""
-        shares = {m: ",".join(str(p) for p in range(PARTITIONS)[at :: len(members)]) for at, m in enumerate(members)}
-        return {m: f"{generation_id}:{share}".encode() for m, share in shares.items()}
+        generation = str(generation_id).encode()
+        shares = {m: list(range(PARTITIONS)[at :: len(members)]) for at, m in enumerate(members)}
+        return {
+            m: encode_versioned(
+                ConsumerProtocolAssignment(
+                    assigned_partitions=[TopicPartition(topic="t", partitions=share)], user_data=generation
+                ),
+                1,
+            )
+            for m, share in shares.items()
+        }
 
     @rule(token=joins, offset=st.integers(0, 1000), retention=st.sampled_from([-1, 5_000]))
     def commit(self, token: str, offset: int, retention: int) -> None:
@@ -117,6 +133,26 @@ class GroupMachine(RuleBasedStateMachine):
         response = self.driver.replies.get(token)
         if response is not None:
             self.driver.heartbeat(response.member_id, response.generation_id)
+
+    @rule(
+        token=joins,
+        wants=st.sets(st.integers(0, PARTITIONS - 1)),
+        reports=st.integers(0, PARTITIONS - 1),
+        wait_ms=st.sampled_from([0, 5_000, 2**31 - 1]),
+    )
+    def poll(self, token: str, wants: set[int], reports: int, wait_ms: int) -> None:
+        response = self.driver.replies.get(token)
+        if response is None:
+            return
+        polling = self.driver.poll(
+            response.member_id,
+            response.generation_id,
+            *[("t", index) for index in sorted(wants)],
+            reports={("t", reports): 7},
+            max_wait_ms=wait_ms,
+            instance=self.instance_of(response.member_id),
+        )
+        self.asked(polling)
 
     @rule(token=consumes(joins))
     def leave(self, token: str) -> None:
@@ -192,12 +228,12 @@ class GroupMachine(RuleBasedStateMachine):
         stored = self.driver.shard.durable.generations.get(GROUP)
         if stored is None:
             return
-        owned: list[str] = []
+        owned: list[int] = []
         for member in stored.members.values():
             if member.assignment:
-                generation, _, share = member.assignment.decode().partition(":")
-                assert int(generation) == stored.generation_id
-                owned.extend(part for part in share.split(",") if part)
+                _, assigned = decode_versioned(ConsumerProtocolAssignment, member.assignment)
+                assert assigned.user_data is not None and int(assigned.user_data) == stored.generation_id
+                owned.extend(assigned.assigned_partitions[0].partitions)
         assert len(owned) == len(set(owned))
         assert len(owned) == (PARTITIONS if stored.members else 0)
 
@@ -222,6 +258,22 @@ class GroupMachine(RuleBasedStateMachine):
         assert len(group.members) <= 2 * CLIENTS + self.driver.ids
 
     @invariant()
+    def positions_are_of_this_generation_and_its_members(self) -> None:
+        group = self.driver.shard.groups.get(GROUP)
+        if group is None:
+            return
+        positions = group.positions
+        if group.state is not GroupState.STABLE:
+            assert not positions.pollers and not positions.reports and not positions.waiting
+            return
+        assert set(positions.pollers) <= set(group.members)
+        assert not set(positions.pollers) & set(positions.unheard or ())
+        wanted = {(tp, m) for m, poller in positions.pollers.items() for tp in poller.wants}
+        assert wanted == {(tp, m) for tp, waiting in positions.waiting.items() for m in waiting}
+        for tp in positions.reports:
+            assert owner_of(self.driver.shard, group, tp) in positions.pollers
+
+    @invariant()
     def a_deadline_is_never_missed(self) -> None:
         group = self.driver.shard.groups.get(GROUP)
         if group is None or group.state is GroupState.DEAD:
@@ -229,6 +281,7 @@ class GroupMachine(RuleBasedStateMachine):
         deadlines = [m.deadline_ms for m in group.members.values() if m.deadline_ms is not None]
         deadlines += group.pending_members.values()
         deadlines += [d for d in (group.rebalance_deadline_ms, group.sync_deadline_ms) if d is not None]
+        deadlines += group.positions.deadlines()
         if deadlines:
             assert group.wake_ms is not None
             assert group.wake_ms <= min(deadlines)
