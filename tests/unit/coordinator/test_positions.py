@@ -147,6 +147,22 @@ def test_hole_18_a_commit_before_the_generation_frees_nobody_while_its_owner_is_
     assert driver.told(waiting) is None
 
 
+def test_hole_18_what_an_owner_reported_and_did_not_commit_dies_with_it() -> None:
+    """Its successor starts below; the child waits for it to come as far again."""
+    driver = Driver()
+    owner, waiter = two_members(driver)
+    driver.commit({PARENT: 60}, owner, 1)
+    driver.poll(owner, 1, reports={PARENT: 100}, max_wait_ms=0)
+    assert driver.told(driver.poll(waiter, 1, PARENT)) == {PARENT: (100, False)}
+    driver.leave((owner, None))
+    rejoined = driver.replies[driver.join(waiter)]
+    driver.sync(waiter, rejoined.generation_id, {waiter: assignment(PARENT, CHILD)})
+    again = driver.poll(waiter, rejoined.generation_id, PARENT)
+    assert driver.told(again) == {PARENT: (-1, True)}
+    again = driver.poll(waiter, rejoined.generation_id, PARENT, reports={PARENT: 60})
+    assert driver.told(again) == {PARENT: (60, True)}
+
+
 def test_positions_of_partitions_of_others_are_not_taken() -> None:
     driver = Driver()
     owner, waiter = two_members(driver)
