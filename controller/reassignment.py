@@ -86,8 +86,10 @@ def _first_step(context: Context, tp: TopicPartition, target: Sequence[int] | No
     """None: there is nothing to do. Raises ``KafkaError``."""
     image = context.image
     partition = image.partition(tp)
-    if partition is None or partition.state is None or tp.topic in image.deletions:
+    if partition is None or partition.state is None or tp.topic in image.deletions or partition.state.being_removed:
         raise KafkaError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, "The partition does not exist.")
+    if partition.state.never_led:
+        raise KafkaError(ErrorCode.LEADER_NOT_AVAILABLE, "The partition was split off just now and has no leader yet.")
     before = ReplicaAssignment.of(image.topics[tp.topic].znode, tp.partition)
     if target is None:
         if not before.in_progress:
@@ -121,7 +123,7 @@ def _last_step(
     partition = image.partition(tp)
     assert partition is not None
     state = partition.state
-    if state is None or (assignment.in_progress and not assignment.complete(state.isr)):
+    if state is None or state.being_removed or (assignment.in_progress and not assignment.complete(state.isr)):
         return None
     done = assignment.done()
     changed = elections.reassigned(state, done.replicas, image.serving(tp), image.electable(tp), image.controller_epoch)

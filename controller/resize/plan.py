@@ -58,7 +58,9 @@ def unborn(topic: TopicImage) -> list[int]:
 
 def is_resizing(topic: TopicImage) -> bool:
     """Whether anything of a resize is left to do, the draining of marked partitions included."""
-    return len(topic.znode.partitions) > topic.znode.undeleted_partition_count or not is_settled(topic)
+    if len(topic.znode.partitions) > topic.znode.undeleted_partition_count:
+        return True
+    return topic.znode.layout_version > 0 and not is_settled(topic)
 
 
 def is_settled(topic: TopicImage) -> bool:
