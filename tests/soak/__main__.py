@@ -38,6 +38,7 @@ def main() -> int:
     parser.add_argument("--rate", type=float, default=1500.0, help="records a second in all")
     parser.add_argument("--kills", action="store_true", help="kill -9 every few seconds, without waiting for the ISRs")
     parser.add_argument("--only", action="append", default=[], help="a kind of fault to keep; may be repeated")
+    parser.add_argument("--no-resize", action="store_true", help="keep the topic as it is")
     parser.add_argument("--set", action="append", default=[], metavar="KEY=VALUE", help="a broker config key")
     parser.add_argument("--directory", type=Path, default=None, help="kept on failure")
     given = parser.parse_args()
@@ -45,7 +46,16 @@ def main() -> int:
     directory = given.directory or Path(tempfile.mkdtemp(prefix="anabranch-soak-")) / f"seed-{seed}"
     overrides = dict(setting.partition("=")[::2] for setting in given.set)
     schedule = kill_schedule if given.kills else mixed_schedule
-    config = SoakConfig(directory, given.minutes * 60, seed, given.rate, schedule, tuple(given.only), overrides)
+    config = SoakConfig(
+        directory,
+        given.minutes * 60,
+        seed,
+        given.rate,
+        schedule,
+        tuple(given.only),
+        overrides,
+        resize=not (given.kills or given.no_resize),
+    )
     print(f"seed {seed}, {given.minutes:g} minutes, in {directory}", flush=True)
     result = trio.run(_until_told_to_stop, config)
     if result is None:

@@ -70,6 +70,7 @@ class SoakCluster:
     bootstrap: str
     direct: dict[int, int]
     """Broker id -> its clients' port without the proxy."""
+    zookeeper_port: int
     on_death: Callable[[str, int], None]
     nodes: dict[str, Node] = field(default_factory=dict)
 
@@ -152,7 +153,7 @@ async def run_cluster(
         server = EmbeddedZookeeper(str(directory / ZOOKEEPER), client_port=port())
         server.prepare()
         network = FaultyNetwork(nursery)
-        cluster = SoakCluster(directory, network, "", {}, on_death)
+        cluster = SoakCluster(directory, network, "", {}, server.client_port, on_death)
         try:
             cluster.add(ZOOKEEPER, server.command, nursery)
             await server.wait_until_serving(START_LIMIT_S)

@@ -6,7 +6,7 @@ import hashlib
 import random
 import resource
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 
 from broker.log.checkpoint_files import decode_offsets
@@ -19,7 +19,7 @@ from broker.log.paths import (
 )
 from protocol.records import RecordBatch, iter_batches
 from protocol.types import TopicPartition
-from tests.history.events import Event, Replica, StoredBatch
+from tests.history.events import UNKNOWN, Event, Replica, StoredBatch
 from tests.soak.workload import value_id
 
 ROOM_BYTES = 4_096
@@ -76,27 +76,37 @@ def empty_disk(pid: int, limit: tuple[int, int]) -> None:
     resource.prlimit(pid, resource.RLIMIT_FSIZE, limit)
 
 
-def read_replicas(log_dir: Path, broker: int, topic: str, now_ms: float) -> Iterator[Event]:
+def read_replicas(
+    log_dir: Path, broker: int, topic: str, now_ms: float, incarnations: Callable[[TopicPartition], int] | None = None
+) -> Iterator[Event]:
     """``Replica`` and ``StoredBatch`` events of a broker that was stopped. Raises ``KafkaError`` for damaged files."""
     watermarks = _checkpoint(log_dir, HIGH_WATERMARK_CHECKPOINT)
     starts = _checkpoint(log_dir, LOG_START_CHECKPOINT)
     for tp, directory in _partitions(log_dir):
         if tp.topic != topic:
             continue
+        incarnation = UNKNOWN if incarnations is None else incarnations(tp)
         segments = sorted(directory.glob("*.log"))
-        batches = [
-            _stored(now_ms, broker, tp, batch)
-            for path in segments
-            for batch in iter_batches(memoryview(path.read_bytes()))
-        ]
+        batches = stored_batches(segments, now_ms, broker, tp, incarnation)
         first = (offset_of(segments[0].name) or 0) if segments else 0
         start = max(starts.get(tp, 0), first)
         end = batches[-1].next_offset if batches else start
-        yield Replica(now_ms, broker, tp, start, end, watermarks.get(tp, 0))
+        yield Replica(now_ms, broker, tp, start, end, watermarks.get(tp, 0), incarnation=incarnation)
         yield from batches
 
 
-def _stored(now_ms: float, broker: int, tp: TopicPartition, batch: RecordBatch) -> StoredBatch:
+def stored_batches(
+    segments: Iterable[Path], now_ms: float, broker: int, tp: TopicPartition, incarnation: int = UNKNOWN
+) -> list[StoredBatch]:
+    """The batches of segment files. Raises ``KafkaError`` for damaged ones."""
+    return [
+        _stored(now_ms, broker, tp, batch, incarnation)
+        for path in segments
+        for batch in iter_batches(memoryview(path.read_bytes()))
+    ]
+
+
+def _stored(now_ms: float, broker: int, tp: TopicPartition, batch: RecordBatch, incarnation: int) -> StoredBatch:
     values: list[str | None] = [None] * (batch.last_offset - batch.base_offset + 1)
     batch.ensure_valid()
     if not batch.is_control:
@@ -113,4 +123,5 @@ def _stored(now_ms: float, broker: int, tp: TopicPartition, batch: RecordBatch) 
         batch.producer_id,
         batch.producer_epoch,
         batch.base_sequence,
+        incarnation,
     )

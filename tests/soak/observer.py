@@ -17,6 +17,7 @@ from tests.history.events import OffsetFetched, WatermarkSeen
 from tests.soak.cluster import SoakCluster
 from tests.soak.network import HOST
 from tests.soak.recorder import Recorder
+from tests.soak.resizing import Resizer
 
 LATEST_TIMESTAMP = -1
 LOOK_EVERY_S = 0.5
@@ -27,8 +28,8 @@ _CHECK_EVERY_S = 0.2
 class Observer:
     """Asks brokers by their own ports, so that it sees what no client can during a cut."""
 
-    def __init__(self, cluster: SoakCluster, recorder: Recorder, partitions: list[TopicPartition]) -> None:
-        self._cluster, self._recorder, self._partitions = cluster, recorder, partitions
+    def __init__(self, cluster: SoakCluster, recorder: Recorder, resizer: Resizer) -> None:
+        self._cluster, self._recorder, self._resizer = cluster, recorder, resizer
         self.deposed: set[str] = set()
         """Brokers whose session may have ended without their knowing it."""
 
@@ -51,7 +52,7 @@ class Observer:
 
     async def _look(self, channel: Channel, broker: int) -> None:
         topics: dict[str, list[ListOffsetsPartition]] = {}
-        for tp in self._partitions:
+        for tp in self._resizer.partitions:
             asked = ListOffsetsPartition(partition_index=tp.partition, timestamp=LATEST_TIMESTAMP)
             topics.setdefault(tp.topic, []).append(asked)
         asked_ms = self._recorder.now_ms()
@@ -84,16 +85,18 @@ class Observer:
                 for group in groups:
                     current = not self.deposed
                     asked_ms = self._recorder.now_ms()
+                    partitions = self._resizer.partitions
                     try:
-                        found = await admin.list_group_offsets(group, self._partitions)
+                        found = await admin.list_group_offsets(group, partitions)
                     except (OSError, KafkaError):
                         continue
                     now_ms = self._recorder.now_ms()
                     self._recorder.record(
                         *(
                             OffsetFetched(now_ms, group, tp, found[tp].offset, asked_ms, current)
-                            for tp in self._partitions
-                            if tp in found
+                            for tp in partitions
+                            # With a partition what was committed of it goes.
+                            if tp in found and not self._resizer.may_vanish(tp)
                         )
                     )
                 await trio.sleep(2 * LOOK_EVERY_S)  # polls: as an onlooker does
@@ -121,5 +124,5 @@ class Observer:
 
     async def end_offsets(self) -> dict[TopicPartition, int]:
         async with self._admin() as admin:
-            found = await admin.list_offsets(dict.fromkeys(self._partitions, "latest"))
+            found = await admin.list_offsets(dict.fromkeys(self._resizer.partitions, "latest"))
             return {tp: result.offset for tp, result in found.items()}

@@ -14,7 +14,6 @@ import trio
 from anabranch import Admin, NewTopic
 from client.errors import KafkaError
 from protocol.errors import KafkaError as StoredError
-from protocol.types import TopicPartition
 from tests.history.checks import check_history
 from tests.history.events import Drained, read_history
 from tests.history.index import Violation
@@ -23,10 +22,12 @@ from tests.soak.cluster import LOG_DIR_FAILED_STATUS, WATCHDOG_STATUS, SoakClust
 from tests.soak.faults import BROKERS, Faults, Plan, kill_schedule, mixed_schedule
 from tests.soak.observer import Observer
 from tests.soak.recorder import Recorder
+from tests.soak.resizing import Resizer
 from tests.soak.workload import OwnMember, Progress, StockMember, StockWriter, Stop, write
 
 TOPIC = "soak"
-PARTITIONS = 6
+PARTITIONS = 4
+CONFIGS = {"delete.records.when.drained": "true"}
 STOCK_GROUP, OWN_GROUP = "stock-readers", "own-readers"
 STOCK_MEMBERS = 3
 DRAIN_LIMIT_S = 90.0
@@ -46,6 +47,8 @@ class SoakConfig:
     only: tuple[str, ...] = ()
     """Kinds of faults to keep, all where empty: to look for one bug."""
     overrides: Mapping[str, str] = field(default_factory=dict)
+    resize: bool = True
+    """The topic grows and shrinks every few seconds."""
 
     @property
     def history(self) -> Path:
@@ -114,9 +117,10 @@ async def _live(config: SoakConfig, recorder: Recorder, nursery: trio.Nursery) -
         config.directory / "cluster", nursery, on_death=on_death, overrides=config.overrides
     ) as cluster:
         await _create_topic(cluster)
-        partitions = [TopicPartition(TOPIC, number) for number in range(PARTITIONS)]
-        observer = Observer(cluster, recorder, partitions)
         progress = {STOCK_GROUP: Progress(), OWN_GROUP: Progress()}
+        resizer = Resizer(cluster.directory, recorder, TOPIC, PARTITIONS, progress.values())
+        nursery.start_soon(resizer.watch, cluster.zookeeper_port)
+        observer = Observer(cluster, recorder, resizer)
         reading, writing = Stop(), Stop()
         async with trio.open_nursery() as readers:
             _start_readers(readers, cluster, recorder, progress, reading)
@@ -125,15 +129,17 @@ async def _live(config: SoakConfig, recorder: Recorder, nursery: trio.Nursery) -
                     for broker in cluster.direct:
                         onlookers.start_soon(observer.watch_watermarks, broker)
                     onlookers.start_soon(observer.watch_commits, list(progress))
-                    await _break_and_heal(config, cluster, recorder, observer, excused, writing)
+                    await _break_and_heal(config, cluster, recorder, observer, resizer, excused, writing)
                     onlookers.cancel_scope.cancel()
+                await resizer.finish()
                 await _drain(observer, recorder, progress)
             except trio.Cancelled:
                 reading.abandon()
                 raise
             finally:
                 reading.set()
-        await _stop_and_read(cluster, recorder)
+        await _stop_and_read(cluster, recorder, resizer)
+        recorder.record(*await trio.to_thread.run_sync(lambda: list(resizer.events(progress))))
 
 
 async def _create_topic(cluster: SoakCluster) -> None:
@@ -141,7 +147,7 @@ async def _create_topic(cluster: SoakCluster) -> None:
         with trio.fail_after(TOPIC_LIMIT_S):
             while True:
                 try:
-                    await admin.create_topics([NewTopic(TOPIC, num_partitions=PARTITIONS, replication_factor=3)])
+                    await admin.create_topics([NewTopic(TOPIC, PARTITIONS, 3, CONFIGS)])
                     return
                 except (OSError, KafkaError):
                     await trio.sleep(_CHECK_EVERY_S)  # polls: until three brokers are there
@@ -163,6 +169,7 @@ async def _break_and_heal(
     cluster: SoakCluster,
     recorder: Recorder,
     observer: Observer,
+    resizer: Resizer,
     excused: set[str],
     writing: Stop,
 ) -> None:
@@ -173,11 +180,16 @@ async def _break_and_heal(
     async with trio.open_nursery() as writers:
         try:
             for number in range(2):
-                writer = StockWriter(f"stock-writer-{number}", cluster.bootstrap, TOPIC, config.per_s / 3, recorder)
+                name, per_s = f"stock-writer-{number}", config.per_s / 3
+                writer = StockWriter(name, cluster.bootstrap, TOPIC, per_s, recorder, is_refused=config.resize)
                 writers.start_soon(trio.to_thread.run_sync, writer.run, writing)
             writers.start_soon(write, "own-writer", cluster.bootstrap, TOPIC, config.per_s / 3, recorder, writing)
             with trio.move_on_after(config.seconds):
-                await faults.run(config.plans(), wait_for_isr=config.schedule is not kill_schedule)
+                async with trio.open_nursery() as trouble:
+                    if config.resize:
+                        trouble.start_soon(resizer.run, cluster.bootstrap, config.seed)
+                    await faults.run(config.plans(), wait_for_isr=config.schedule is not kill_schedule)
+                    trouble.cancel_scope.cancel()
             recorder.fault("healed", "all faults are over", count=False)
             await faults.whole()
         except trio.Cancelled:
@@ -196,12 +208,15 @@ async def _drain(observer: Observer, recorder: Recorder, progress: dict[str, Pro
     recorder.record(*(Drained(recorder.now_ms(), group, tp, end) for group in progress for tp, end in ends.items()))
 
 
-async def _stop_and_read(cluster: SoakCluster, recorder: Recorder) -> None:
+async def _stop_and_read(cluster: SoakCluster, recorder: Recorder, resizer: Resizer) -> None:
     for broker_id, broker in enumerate(BROKERS, 1):
         if not await cluster.stop(broker):
             recorder.problem(f"{broker} did not stop on SIGTERM")
         try:
-            read = partial(list, disks.read_replicas(cluster.log_dir(broker), broker_id, TOPIC, recorder.now_ms()))
+            found = disks.read_replicas(
+                cluster.log_dir(broker), broker_id, TOPIC, recorder.now_ms(), resizer.incarnation
+            )
+            read = partial(list, found)
             recorder.record(*await trio.to_thread.run_sync(read))
         except StoredError as error:
             recorder.problem(f"the log of {broker} is damaged: {error}")

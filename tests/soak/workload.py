@@ -84,10 +84,16 @@ class Stop:
 
 
 class StockWriter:
-    """An idempotent librdkafka producer; ``run`` is for a thread."""
+    """An idempotent librdkafka producer; ``run`` is for a thread.
 
-    def __init__(self, name: str, bootstrap: str, topic: str, per_s: float, recorder: Recorder) -> None:
-        self._name, self._topic, self._recorder = name, topic, recorder
+    ``is_refused``: the topic is resized, so batches are refused of which the producer learns too late where their keys
+    live now. It goes on with a new epoch then, under which it also repeats what was written without an answer: copies.
+    """
+
+    def __init__(
+        self, name: str, bootstrap: str, topic: str, per_s: float, recorder: Recorder, *, is_refused: bool
+    ) -> None:
+        self._name, self._topic, self._recorder, self._is_refused = name, topic, recorder, is_refused
         self._pace = Pace(per_s)
         self._producer = StockProducer(
             {
@@ -100,6 +106,7 @@ class StockWriter:
                 "socket.timeout.ms": 10_000,
                 "request.timeout.ms": 8_000,
                 "topic.metadata.refresh.fast.interval.ms": 100,
+                "topic.metadata.refresh.interval.ms": 2_000,
                 "partitioner": "murmur2_random",
                 "error_cb": self._on_error,
             },
@@ -133,7 +140,8 @@ class StockWriter:
             for _ in range(self._pace.due(time.monotonic())):
                 key = f"{self._name}-{number % KEYS}"
                 value = f"{key}:{number}"
-                self._recorder.record(Sent(self._recorder.now_ms(), self._name, self._topic, key, value))
+                now_ms, idempotent = self._recorder.now_ms(), not self._is_refused
+                self._recorder.record(Sent(now_ms, self._name, self._topic, key, value, idempotent=idempotent))
                 while not self._take(key, value) and not stop.abandoned:
                     self._producer.poll(0.05)
                 number += 1

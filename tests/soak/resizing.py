@@ -1,0 +1,202 @@
+"""Resizes a topic every few seconds, and keeps what its partitions held before they are removed."""
+
+from __future__ import annotations
+
+import os
+import random
+from collections.abc import Iterable, Iterator
+from contextlib import suppress
+from pathlib import Path
+
+import msgspec
+import trio
+
+from anabranch import Admin
+from audit.manifest import Layout as StoredLayout
+from audit.manifest import decode_layouts
+from client.errors import KafkaError
+from protocol.types import TopicPartition
+from runtime.env import NoNodeError, ZkError
+from runtime.zk_kazoo import KazooZk, open_zk
+from tests.history.events import ARCHIVE, Created, Drained, Event, LayoutSet, Removed, Replica, Sealed, StoredBatch
+from tests.soak import disks
+from tests.soak.network import HOST
+from tests.soak.recorder import Recorder
+from tests.soak.workload import Progress
+from tests.topic_lives import TopicLives
+from zk_schemas import paths
+from zk_schemas.partition_state import PartitionState
+from zk_schemas.topic import TopicZnode
+
+EVERY_S = (2.0, 6.0)
+STOCK_REFRESH_S = 6.0
+"""So long a stock client may take to hear that partitions are gone; before that none of the same number is made."""
+FINISH_LIMIT_S = 90.0
+_LOOK_EVERY_S = 0.05
+_ADMIN_TIMEOUT_MS = 5_000
+_LAYOUTS = "partition-count-checkpoint"
+
+
+class Resizer:
+    """``watch`` reads the znodes past every proxy; ``run`` asks for one count after the other."""
+
+    def __init__(
+        self, directory: Path, recorder: Recorder, topic: str, initial: int, progress: Iterable[Progress]
+    ) -> None:
+        self._directory = directory
+        self._archive = directory.parent / "archive"
+        self._recorder = recorder
+        self._initial = initial
+        self._progress = list(progress)
+        self._lives = TopicLives(topic)
+        self._znode: TopicZnode | None = None
+        self._removed_at = -STOCK_REFRESH_S
+        self._ends: dict[tuple[TopicPartition, int], int] = {}
+        self._layouts: dict[tuple[TopicPartition, int], dict[StoredLayout, None]] = {}
+
+    @property
+    def partitions(self) -> list[TopicPartition]:
+        """What is there and was led once."""
+        return self._lives.tps()
+
+    def may_vanish(self, tp: TopicPartition) -> bool:
+        """Whether it was not there at first: then it may be gone at any moment, and its commits with it."""
+        return tp.partition >= self._initial
+
+    # ------------------------------------------------------------ asking
+
+    async def run(self, bootstrap: str, seed: int) -> None:
+        """Until cancelled. What a fault makes of a request is no problem: the znodes say what came of it."""
+        rng = random.Random(seed)
+        while True:
+            await trio.sleep(rng.uniform(*EVERY_S))  # pause: between two resizes
+            count = self._next_count(rng)
+            if count is None:
+                continue
+            self._recorder.fault("resize", f"to {count}")
+            try:
+                async with Admin(bootstrap_servers=bootstrap, default_api_timeout_ms=_ADMIN_TIMEOUT_MS) as admin:
+                    await admin.create_partitions({self._lives.topic: count}, timeout_ms=1000)
+            except (OSError, KafkaError) as error:
+                self._recorder.fault("resize not answered", f"to {count}: {error}", count=False)
+
+    def _next_count(self, rng: random.Random) -> int | None:
+        znode, most = self._znode, 2 * self._initial
+        if znode is None:
+            return None
+        undeleted = znode.undeleted_partition_count
+        if len(znode.partitions) > undeleted:
+            return rng.randint(self._initial, undeleted - 1) if undeleted > self._initial else None
+        if undeleted < most and trio.current_time() - self._removed_at > STOCK_REFRESH_S and rng.random() < 0.6:
+            return rng.randint(undeleted + 1, most)
+        return rng.randint(self._initial, undeleted - 1) if undeleted > self._initial else None
+
+    # ------------------------------------------------------------ watching
+
+    async def watch(self, zookeeper_port: int) -> None:
+        """Until cancelled."""
+        while True:
+            with suppress(ZkError):
+                async with open_zk(f"{HOST}:{zookeeper_port}", on_hang=None) as zk:
+                    while True:
+                        await self._look(zk)
+                        await trio.to_thread.run_sync(self._keep_files)
+                        await trio.sleep(_LOOK_EVERY_S)  # polls: as an onlooker does
+            await trio.sleep(_LOOK_EVERY_S)  # polls: until ZooKeeper is there again
+
+    async def _look(self, zk: KazooZk) -> None:
+        topic = self._lives.topic
+        path = paths.topic(topic)
+        znode = TopicZnode.decode(path, (await zk.get(path)).data)
+        for number in sorted({*znode.partitions, *self._lives.present}):
+            state_path = PartitionState.path(topic, number)
+            state, incarnation = None, -1
+            with suppress(NoNodeError):
+                found = await zk.get(state_path)
+                state, incarnation = PartitionState.decode(state_path, found.data), found.czxid
+            for event in self._lives.saw(number, incarnation, state, znode, self._recorder.now_ms()):
+                self._saw(event)
+        self._znode = znode
+
+    def _saw(self, event: Event) -> None:
+        self._recorder.record(event)
+        if isinstance(event, Sealed):
+            self._ends[event.tp, event.incarnation] = event.sealed_offset
+        elif isinstance(event, Removed):
+            self._removed_at = trio.current_time()
+            for progress in self._progress:
+                progress.positions.pop(event.tp, None)
+        elif isinstance(event, Created) and event.tp.partition >= self._initial:
+            self._recorder.fault("created", str(event.tp), count=False)
+
+    async def finish(self) -> None:
+        """Wait until nothing is left to do of the last resize."""
+        with trio.move_on_after(FINISH_LIMIT_S):
+            while self._left():
+                await trio.sleep(_LOOK_EVERY_S)  # polls: until all is done
+        if left := self._left():
+            self._recorder.problem(f"a resize is not carried out after {FINISH_LIMIT_S:g} s: {left}")
+
+    def _left(self) -> str:
+        return self._lives.unfinished(self._znode) if self._znode is not None else "no znode was read"
+
+    # ------------------------------------------------------------ keeping
+
+    def _keep_files(self) -> None:
+        """Second names for the segments of what may vanish, and the layouts that replicas noted."""
+        for broker in sorted(path for path in self._directory.glob("broker-*") if path.is_dir()):
+            for life in list(self._lives.present.values()):
+                source = broker / str(life.tp)
+                self._note_layouts(source / _LAYOUTS, (life.tp, life.incarnation))
+                if self.may_vanish(life.tp):
+                    target = self._archive / f"{life.tp}-{life.incarnation}" / broker.name
+                    target.mkdir(parents=True, exist_ok=True)
+                    for segment in source.glob("*.log"):
+                        _link(segment, target / segment.name)
+
+    def _note_layouts(self, path: Path, life: tuple[TopicPartition, int]) -> None:
+        with suppress(OSError):
+            self._layouts.setdefault(life, {}).update(dict.fromkeys(decode_layouts(path.read_text(), str(path))))
+
+    def events(self, groups: Iterable[str]) -> Iterator[Event]:
+        """What is to be known at the end: all layouts, and the records of what was removed."""
+        self._keep_files()
+        now_ms = self._recorder.now_ms()
+        for (tp, incarnation), layouts in self._layouts.items():
+            for layout in sorted(layouts):
+                yield LayoutSet(now_ms, tp, incarnation, *msgspec.structs.astuple(layout))
+        for life in self._lives.gone:
+            key = life.tp, life.incarnation
+            if key not in self._ends:
+                self._recorder.problem(f"{life.tp} is gone and was never sealed")
+                continue
+            yield from self._archived(life.tp, life.incarnation, self._ends[key])
+            for group in groups:
+                yield Drained(now_ms, group, life.tp, self._ends[key], life.incarnation)
+
+    def _archived(self, tp: TopicPartition, incarnation: int, end: int) -> Iterator[Event]:
+        """The longest of the replicas' logs, cut at the seal."""
+        now_ms = self._recorder.now_ms()
+        logs: list[list[StoredBatch]] = [[]]
+        for broker in sorted((self._archive / f"{tp}-{incarnation}").glob("*")):
+            found = disks.stored_batches(sorted(broker.glob("*.log")), now_ms, ARCHIVE, tp, incarnation)
+            logs.append([batch for batch in found if batch.next_offset <= end])
+        longest = max(logs, key=lambda batches: batches[-1].next_offset if batches else 0)
+        if (longest[-1].next_offset if longest else 0) < end:
+            self._recorder.problem(f"{tp} was removed before its log could be kept: {end} is its end")
+        start = longest[0].base_offset if longest else 0
+        yield Replica(now_ms, ARCHIVE, tp, start, end, end, incarnation=incarnation)
+        yield from longest
+
+    def incarnation(self, tp: TopicPartition) -> int:
+        return self._lives.present[tp.partition].incarnation
+
+
+def _link(source: Path, target: Path) -> None:
+    """A second name for a file, also where it took the place of another; one that vanished has had one before."""
+    with suppress(OSError):
+        if target.exists() and target.samefile(source):
+            return
+        new = target.with_suffix(".new")
+        os.link(source, new)
+        new.replace(target)
