@@ -35,8 +35,8 @@ from controller.events import (
 )
 from controller.image import ClusterImage, LiveBroker
 from controller.request_batch import BrokerRequest, RequestBatch
-from controller.resize import ends, plan, removal, steps
-from controller.resize.draining import Drainer
+from controller.resize import draining, ends, expiry, plan, removal, steps
+from controller.resize.groups import BrokerLink
 from controller.senders import Senders
 from controller.store import ControllerMovedError, GuardedStore, ImageStaleError
 from protocol.errors import ErrorCode
@@ -91,6 +91,7 @@ class ActiveController:
                     self._remind_of_refusals,
                     self._remind_of_resizes,
                     self._drain,
+                    self._warn_of_retention,
                 ):
                     nursery.start_soon(self._until_over, duty, ending, nursery.cancel_scope)
         finally:
@@ -161,12 +162,18 @@ class ActiveController:
 
     async def _drain(self) -> None:
         """Look after partitions marked for deletion, which get empty without anybody telling."""
-        drainer = Drainer(self._env.network, f"controller-{self._config.controller_id}", self._config)
+        link = BrokerLink(self._env.network, self._config)
         while True:
             await trio.sleep(self._config.partition_drain_check_interval_ms / 1000)
             if any(plan.marked(topic) for topic in self.image.topics.values()):
-                await drainer.drain(self._context)
+                await draining.drain(self._context, link)
                 self._events.put(DrainsDue())
+
+    async def _warn_of_retention(self) -> None:
+        link = BrokerLink(self._env.network, self._config)
+        while True:
+            await trio.sleep(self._config.retention_warning_interval_ms / 1000)
+            await expiry.look(self._context, link, self._env.clock.now_ms())
 
     async def _decide(self) -> None:
         await self._load()

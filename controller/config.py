@@ -57,6 +57,20 @@ CONTROLLER_CONFIGS = ConfigDef(
             doc="how often partitions marked for deletion are looked at, whether they are empty or read by every group",
         ),
         ConfigKey(
+            "retention.warning.ms",
+            ConfigType.LONG,
+            600_000,
+            Between(0),
+            doc="how long before retention removes what a group has not read of a resized topic that is warned of",
+        ),
+        ConfigKey(
+            "retention.warning.interval.ms",
+            ConfigType.LONG,
+            60_000,
+            Between(1),
+            doc="how often it is looked for",
+        ),
+        ConfigKey(
             "controller.socket.timeout.ms",
             ConfigType.INT,
             30_000,
@@ -110,6 +124,8 @@ class ControllerConfig:
     socket_request_max_bytes: int = 100 << 20
     connections_max_idle_ms: int = 600_000
     partition_drain_check_interval_ms: int = 1_000
+    retention_warning_ms: int = 600_000
+    retention_warning_interval_ms: int = 60_000
 
     @classmethod
     def parse(cls, given: Mapping[str, object], where: str = "") -> ControllerConfig:
@@ -136,6 +152,8 @@ class ControllerConfig:
             socket_request_max_bytes=values["socket.request.max.bytes"],
             connections_max_idle_ms=values["connections.max.idle.ms"],
             partition_drain_check_interval_ms=values["partition.drain.check.interval.ms"],
+            retention_warning_ms=values["retention.warning.ms"],
+            retention_warning_interval_ms=values["retention.warning.interval.ms"],
         )
 
 

@@ -14,18 +14,33 @@ from controller.process import run
 from protocol.errors import ErrorCode
 from protocol.framing import ServerConnection, encode_response
 from protocol.generated.alter_partition import AlterPartitionRequest, PartitionData, TopicData
+from protocol.generated.delete_records import (
+    DeleteRecordsPartitionResult,
+    DeleteRecordsRequest,
+    DeleteRecordsResponse,
+    DeleteRecordsTopicResult,
+)
+from protocol.generated.describe_groups import DescribedGroup, DescribeGroupsRequest, DescribeGroupsResponse
 from protocol.generated.leader_and_isr import (
     LeaderAndIsrPartitionError,
     LeaderAndIsrRequest,
     LeaderAndIsrResponse,
     LeaderAndIsrTopicError,
 )
+from protocol.generated.list_groups import ListedGroup, ListGroupsRequest, ListGroupsResponse
 from protocol.generated.list_offsets import (
     ListOffsetsPartition,
     ListOffsetsPartitionResponse,
     ListOffsetsRequest,
     ListOffsetsResponse,
     ListOffsetsTopicResponse,
+)
+from protocol.generated.offset_fetch import (
+    OffsetFetchRequest,
+    OffsetFetchResponse,
+    OffsetFetchResponseGroup,
+    OffsetFetchResponsePartitions,
+    OffsetFetchResponseTopics,
 )
 from protocol.generated.stop_replica import StopReplicaPartitionError, StopReplicaRequest, StopReplicaResponse
 from protocol.generated.update_metadata import UpdateMetadataRequest, UpdateMetadataResponse
@@ -55,6 +70,8 @@ class FakeBroker:
         """``{(topic, partition): error}`` to answer with."""
         self.logs: dict[tuple[str, int], Log] = {}
         """What the logs of partitions it leads are said to hold; empty ones are not named."""
+        self.groups: dict[str, dict[tuple[str, int], tuple[int, int]]] = {}
+        """What groups that it coordinates have committed: ``{(topic, partition): (offset, incarnation)}``."""
         self.features = {ORDERED_RESIZE: VersionRange(1, 1)}
         self.answering = trio.Event()
         self.answering.set()
@@ -143,6 +160,15 @@ class FakeBroker:
             )
         if isinstance(request, ListOffsetsRequest):
             return self._offsets(request)
+        if isinstance(request, ListGroupsRequest):
+            return ListGroupsResponse(groups=[ListedGroup(group_id=name) for name in self.groups])
+        if isinstance(request, OffsetFetchRequest):
+            return OffsetFetchResponse(groups=[self._committed(group.group_id) for group in request.groups])
+        if isinstance(request, DescribeGroupsRequest):
+            groups = [DescribedGroup(group_id=name, members=[]) for name in request.groups]
+            return DescribeGroupsResponse(groups=groups)
+        if isinstance(request, DeleteRecordsRequest):
+            return self._deleted(request)
         assert isinstance(request, StopReplicaRequest)
         return StopReplicaResponse(
             partition_errors=[
@@ -156,6 +182,32 @@ class FakeBroker:
             ]
         )
 
+    def _committed(self, name: str) -> OffsetFetchResponseGroup:
+        topics = [
+            OffsetFetchResponseTopics(
+                name=topic,
+                partitions=[
+                    OffsetFetchResponsePartitions(
+                        partition_index=index, committed_offset=offset, incarnation=incarnation
+                    )
+                ],
+            )
+            for (topic, index), (offset, czxid) in self.groups[name].items()
+        ]
+        return OffsetFetchResponseGroup(group_id=name, topics=topics)
+
+    def _deleted(self, request: DeleteRecordsRequest) -> DeleteRecordsResponse:
+        """The log of every broker begins later: they stand for one another's replicas."""
+        topics = []
+        for topic in request.topics:
+            results = []
+            for asked in topic.partitions:
+                for broker in self._world.brokers.values():
+                    broker.logs[topic.name, asked.partition_index].start_offset = asked.offset
+                results.append(DeleteRecordsPartitionResult(partition_index=asked.partition_index))
+            topics.append(DeleteRecordsTopicResult(name=topic.name, partitions=results))
+        return DeleteRecordsResponse(topics=topics)
+
     def _offsets(self, request: ListOffsetsRequest) -> ListOffsetsResponse:
         def found(topic: str, asked: ListOffsetsPartition) -> ListOffsetsPartitionResponse:
             log = self.logs.get((topic, asked.partition_index), Log())
@@ -163,7 +215,7 @@ class FakeBroker:
             return ListOffsetsPartitionResponse(
                 partition_index=asked.partition_index,
                 error_code=self.errors.get((topic, asked.partition_index), ErrorCode.NONE),
-                offset=log.start_offset if asked.timestamp == -2 else latest,
+                offset={-2: log.start_offset, -1: latest}.get(asked.timestamp, log.offset_of_time),
             )
 
         topics = [
@@ -182,6 +234,8 @@ class Log:
     end_offset: int = 0
     high_watermark: int = 0
     start_offset: int = 0
+    offset_of_time: int = -1
+    """The answer to every question for the offset of a time."""
 
 
 class World:

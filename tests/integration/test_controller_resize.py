@@ -301,6 +301,75 @@ async def _is_going(world: World) -> bool:
     return (await world.state(TOPIC, 4)).being_removed
 
 
+# ---------------------------------------------------------------- draining
+
+
+async def marked_and_committed(world: World, *committed: tuple[str, int]) -> None:
+    """4 and 5 are sealed at 40; of each group named, what it has committed of 5, and all of 4."""
+    await world.store.create(paths.topic("__consumer_offsets"), b'{"version":3,"partitions":{"0":[1]}}')
+    assert await configure(world, delete_records_when_drained="true") == ErrorCode.NONE
+    await resized(world, 6)
+    hold_records(world, range(4, 6), 40)
+    await resized(world, 4)
+    incarnation = (await world.store.get(paths.partition_state(TOPIC, 5))).czxid
+    for name, offset in committed:
+        world.brokers[2].groups[name] = {(TOPIC, 4): (40, -1), (TOPIC, 5): (offset, incarnation)}
+
+
+async def test_drained_once_every_group_has_read_it(world: World, autojump_clock: object) -> None:
+    await marked_and_committed(world, ("fast", 40), ("slow", 39))
+    await trio.sleep(10)  # virtual time: several looks
+    assert world.brokers[1].logs[TOPIC, 5].start_offset == 0
+    assert world.brokers[1].logs[TOPIC, 4].start_offset == 40
+    world.brokers[2].groups["slow"][TOPIC, 5] = (40, -1)
+    world.brokers[2].groups["elsewhere"] = {("other", 0): (1, -1)}
+    await world.until(lambda: finished(world, 4))
+
+
+async def test_nothing_is_deleted_while_nobody_reads_the_topic(world: World, autojump_clock: object) -> None:
+    await marked_and_committed(world)
+    await trio.sleep(10)  # virtual time: several looks
+    assert world.brokers[1].logs[TOPIC, 5].start_offset == 0
+
+
+async def test_an_offset_of_an_earlier_incarnation_has_not_read_it(world: World, autojump_clock: object) -> None:
+    await marked_and_committed(world, ("g", 40))
+    world.brokers[2].groups["g"][TOPIC, 5] = (40, 1)
+    await trio.sleep(10)  # virtual time: several looks
+    assert world.brokers[1].logs[TOPIC, 5].start_offset == 0
+
+
+async def test_nothing_is_deleted_while_a_coordinator_is_away(world: World, autojump_clock: object) -> None:
+    """Its groups cannot be asked, so nobody knows what they have read."""
+    await world.store.create(paths.topic("__consumer_offsets"), b'{"version":3,"partitions":{"0":[3]}}')
+    await world.until(lambda: ("__consumer_offsets", 0) in world.brokers[3].led())
+    assert await configure(world, delete_records_when_drained="true") == ErrorCode.NONE
+    await resized(world, 6)
+    hold_records(world, range(4, 6), 40)
+    await resized(world, 4)
+    world.brokers[2].groups["g"] = {(TOPIC, p): (40, -1) for p in (4, 5)}
+    world.brokers[3].leave()
+    await trio.sleep(10)  # virtual time: several looks
+    assert world.brokers[1].logs[TOPIC, 5].start_offset == 0
+    await world.brokers[3].register()
+    await world.until(lambda: finished(world, 4))
+
+
+async def test_retention_that_is_about_to_pass_a_barrier_is_warned_of(
+    world: World, autojump_clock: object, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Hole 22: the owner hears of it before it happens, once a minute, until the group has read on."""
+    await world.store.create(paths.topic("__consumer_offsets"), b'{"version":3,"partitions":{"0":[1]}}')
+    await resized(world, 6)
+    for broker in world.brokers.values():
+        broker.logs[TOPIC, 1] = Log(100, 100, 10, offset_of_time=60)
+        broker.logs[TOPIC, 2] = Log(100, 100, 10, offset_of_time=60)
+    world.brokers[2].groups["g"] = {(TOPIC, 1): (30, -1), (TOPIC, 2): (60, -1)}
+    await world.until(lambda: "about to pass a barrier" in caplog.text, within_s=180)
+    assert "partition=1 group=g has not read offsets 30 to 60" in caplog.text
+    assert "partition=2" not in caplog.text
+
+
 # ---------------------------------------------------------------- refusals
 
 
