@@ -25,6 +25,9 @@ logger = structlog.get_logger(__name__)
 
 EPOCH_DURING_DELETE = -2
 """Leader epoch of a StopReplica that deletes a topic: it overrides every other (KIP-570)."""
+_NO_REPLICA = (-1, -1)
+_AFTER_ALL_EPOCHS = 2**31
+_MAX_DELETED_KNOWN = 100_000
 
 
 class TopicSettings(Protocol):
@@ -70,6 +73,8 @@ class ReplicaManager:
         self._services = services
         self._followers = followers
         self._partitions: dict[TopicPartition, Partition] = {}
+        self._deleted: dict[TopicPartition, tuple[int, int]] = {}
+        """Incarnation and leader epoch of the last StopReplica that deleted each replica."""
         self.controller_epoch = NO_EPOCH
         self._closed = False
         logs.on_switched = self._log_switched
@@ -120,6 +125,9 @@ class ReplicaManager:
         partition = self._partitions.get(key)
         log = self._logs.get(key)
         if log is not None and 0 <= state.incarnation < log.incarnation:
+            return ErrorCode.STALE_CONTROLLER_EPOCH
+        if state.incarnation >= 0 and (state.incarnation, state.leader_epoch) < self._deleted.get(key, _NO_REPLICA):
+            # An order from before the deletion would revive the replica, empty and with a layout of long ago.
             return ErrorCode.STALE_CONTROLLER_EPOCH
         is_same = partition is not None and state.incarnation in (-1, partition.log.incarnation)
         if partition is not None and is_same:
@@ -228,6 +236,8 @@ class ReplicaManager:
         if partition is not None and is_same and 0 <= state.leader_epoch < partition.leader_epoch:
             return ErrorCode.FENCED_LEADER_EPOCH
         self._drop(key)
+        if state.delete_partition:
+            self._remember_deleted(key, meant, state.leader_epoch)
         if state.delete_partition and log is not None:
             try:
                 self._logs.delete(key)
@@ -235,6 +245,13 @@ class ReplicaManager:
                 logger.error("replica.not_deleted", partition=str(key), error=str(error))
                 return error.code
         return ErrorCode.NONE
+
+    def _remember_deleted(self, key: TopicPartition, incarnation: int, leader_epoch: int) -> None:
+        """A replica that comes back, by a reassignment say, comes with a higher leader epoch."""
+        self._deleted.pop(key, None)
+        self._deleted[key] = (incarnation, _AFTER_ALL_EPOCHS if leader_epoch == EPOCH_DURING_DELETE else leader_epoch)
+        if len(self._deleted) > _MAX_DELETED_KNOWN:
+            del self._deleted[next(iter(self._deleted))]
 
     def _drop(self, key: TopicPartition) -> None:
         partition = self._partitions.pop(key, None)

@@ -264,6 +264,16 @@ async def test_hole_20_a_late_order_does_not_touch_the_newborn(broker: Broker) -
     assert (await broker.produce(5, GROWN)).base_offset == 1
 
 
+async def test_a_late_order_does_not_revive_a_removed_partition(broker: Broker) -> None:
+    """What a producer with metadata of long ago wrote there would be acknowledged, and lost."""
+    await broker.has(GROWN, 5, epoch=1)
+    await broker.has(SHRUNK, 5, epoch=2)
+    assert await broker.stop(5, leader_epoch=2, incarnation=105) == 0
+    assert await broker.lead(broker.state(5, 1, GROWN)) == {ErrorCode.STALE_CONTROLLER_EPOCH}
+    assert (await broker.produce(5, GROWN)).error_code != ErrorCode.NONE
+    assert await broker.lead(broker.state(5, 3, SHRUNK)) == {ErrorCode.NONE}, "a replica may be assigned here again"
+
+
 async def test_hole_20_a_new_incarnation_gets_a_new_log(broker: Broker) -> None:
     assert await broker.lead(broker.state(5, 7, GROWN, incarnation=500)) == {0}
     await broker.produce(5, GROWN)
