@@ -187,9 +187,7 @@ class FakeBroker:
             OffsetFetchResponseTopics(
                 name=topic,
                 partitions=[
-                    OffsetFetchResponsePartitions(
-                        partition_index=index, committed_offset=offset, incarnation=incarnation
-                    )
+                    OffsetFetchResponsePartitions(partition_index=index, committed_offset=offset, incarnation=czxid)
                 ],
             )
             for (topic, index), (offset, czxid) in self.groups[name].items()
