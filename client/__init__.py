@@ -17,12 +17,14 @@ from client.consumer import Consumer
 from client.coordinator_link import OffsetAndMetadata
 from client.fetched import ConsumerRecord, Records
 from client.offsets import OffsetAndTimestamp
+from client.ordered_delivery.explain import BlockedPartition, WaitsFor
 from client.producer import Producer
 from client.producer_batch import RecordHandle, RecordMetadata
 from zk_schemas.config_def import ConfigError
 
 __all__ = [
     "Admin",
+    "BlockedPartition",
     "ClusterDescription",
     "ConfigEntry",
     "ConfigError",
@@ -42,4 +44,5 @@ __all__ = [
     "RecordMetadata",
     "Records",
     "TopicDescription",
+    "WaitsFor",
 ]

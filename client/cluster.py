@@ -101,6 +101,11 @@ class Cluster:
         topic = self.topics.get(tp.topic)
         return topic.partitions.get(tp.partition) if topic is not None else None
 
+    def knows_removed(self, tp: TopicPartition) -> bool:
+        """Whether the topic is there and has no such partition."""
+        topic = self.topics.get(tp.topic)
+        return topic is not None and bool(topic.partitions) and tp.partition not in topic.partitions
+
     def leader_epoch(self, tp: TopicPartition) -> int:
         info = self.partition(tp)
         return info.leader_epoch if info is not None else -1

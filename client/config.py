@@ -250,6 +250,10 @@ class ConsumerConfig(ClientConfig):
     fetch_max_wait_ms: int = _int(500)
     max_partition_fetch_bytes: int = _int(1_048_576)
     default_api_timeout_ms: int = _int(60_000)
+    ordered_delivery_commit_before_report: bool = _flag(True)
+    """Commit what was processed before another member may go on behind it: a crash then cannot take it back."""
+    ordered_delivery_unassigned_parent: str = _choice("fail", "fail", "ignore")
+    """With ``assign``: what becomes of a partition whose keys were in one that is not assigned and nobody has read."""
     allow_auto_create_topics: bool = _flag(True)
     exclude_internal_topics: bool = _flag(True)
     key_deserializer: Deserializer | None = field(default=None, metadata={"rule": _parse_callable})

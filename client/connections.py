@@ -1,7 +1,7 @@
 """The connections of one client: opened on demand, reopened after a growing pause, closed when idle.
 
 A broker answers in order, so what may be held back by the broker has a connection of its own: ``FETCH`` for fetches,
-``GROUP`` for the coordinator; everything else shares ``GENERAL``.
+``GROUP`` for the coordinator, ``POSITIONS`` for the poll that is parked there; everything else shares ``GENERAL``.
 """
 
 from __future__ import annotations
@@ -22,6 +22,7 @@ from runtime.env import Env
 GENERAL = "general"
 FETCH = "fetch"
 GROUP = "group"
+POSITIONS = "positions"
 
 _JITTER = 0.2
 

@@ -19,8 +19,10 @@ from client.errors import ClientClosedError, IllegalStateError, KafkaTimeoutErro
 from client.fetched import ConsumerRecord, Deserializers, Records
 from client.fetcher import Fetcher
 from client.lifecycle import Client
-from client.listener import RebalanceListener
+from client.listener import PartitionKeyListener, RebalanceListener
 from client.offsets import OffsetAndTimestamp, OffsetQueries
+from client.ordered_delivery.delivery import OrderedDelivery
+from client.ordered_delivery.explain import BlockedPartition
 from client.positions import PositionResolver
 from client.signal import Signal
 from client.subscription import EARLIEST_TIMESTAMP, LATEST_TIMESTAMP, FetchState, PartitionState, Subscription
@@ -60,6 +62,7 @@ class Consumer(Client[ConsumerConfig]):
         self._fetcher: Fetcher
         self._queries: OffsetQueries
         self._positions: PositionResolver
+        self._ordered: OrderedDelivery
         self._current: PartitionState | None = None
         self._since_poll = 0
 
@@ -97,8 +100,12 @@ class Consumer(Client[ConsumerConfig]):
             )
             tasks.start_soon(self._coordinator.run_heartbeats)
         self._positions = PositionResolver(
-            self._env, config, self._subscription, self._queries, self._link, tasks, self._on_positions
+            self._env, config, self._subscription, self._queries, metadata, self._link, tasks, self._on_positions
         )
+        self._ordered = OrderedDelivery(
+            self._env, config, self._subscription, metadata, self._connections, self._coordinator, self._on_positions
+        )
+        self._ordered.start(tasks)
         metadata.on_update(self._on_metadata)
         self._connections.on_lost = self._on_lost
         tasks.start_soon(metadata.run)
@@ -129,6 +136,7 @@ class Consumer(Client[ConsumerConfig]):
 
     def _on_metadata(self) -> None:
         self._subscription.on_metadata(self._metadata.cluster)
+        self._positions.on_metadata(self._metadata.cluster.topics)
         self._changed.set()
 
     def _on_lost(self, node_id: int) -> None:
@@ -142,11 +150,16 @@ class Consumer(Client[ConsumerConfig]):
         *,
         pattern: str | re.Pattern[str] | None = None,
         listener: object | None = None,
+        partition_key_listener: object | None = None,
     ) -> None:
         """Read ``topics``, or all topics whose name ``pattern`` matches from its start, as a member of the group.
 
         Replaces what was subscribed to before. ``listener`` may have ``on_partitions_revoked``,
         ``on_partitions_assigned`` and ``on_partitions_lost``, plain or async, each taking a list of TopicPartition.
+
+        ``partition_key_listener`` is told of keys that move between partitions while a topic is resized (KIP-253), in
+        the same way: ``on_partition_key_maybe_revoked`` flushes what is kept for the keys of the partitions before
+        another member may go on with them, ``on_partition_key_assigned`` loads it before the first such record comes.
         """
         self._ensure_open()
         if self._coordinator is None:
@@ -163,11 +176,18 @@ class Consumer(Client[ConsumerConfig]):
             self._subscription.subscribe(topics or ())
             self._metadata.want_only(self._subscription.topics)
         self._coordinator.listener = RebalanceListener(listener)
+        self._ordered.listener = PartitionKeyListener(partition_key_listener)
         self._coordinator.request_rejoin()
 
-    def assign(self, partitions: Iterable[TopicPartition]) -> None:
-        """Read exactly ``partitions``, outside of any group's rebalances."""
+    def assign(self, partitions: Iterable[TopicPartition], *, partition_key_listener: object | None = None) -> None:
+        """Read exactly ``partitions``, outside of any group's rebalances.
+
+        Keys keep their order among the partitions assigned. A partition whose keys were in another one, which is not
+        assigned, waits for the committed offset of ``group_id`` there; without any it is
+        ``ordered_delivery_unassigned_parent`` that decides. ``partition_key_listener`` as in ``subscribe``.
+        """
         self._ensure_open()
+        self._ordered.listener = PartitionKeyListener(partition_key_listener)
         wanted = [TopicPartition(*tp) for tp in partitions]
         self._subscription.assign(wanted)
         self._metadata.want_only({tp.topic for tp in wanted})
@@ -224,6 +244,7 @@ class Consumer(Client[ConsumerConfig]):
         while True:
             if self._coordinator is not None:
                 await self._coordinator.poll()
+            await self._ordered.poll()
             self._positions.start()
             found = self._subscription.collect(limit, partitions, self._deserializers)
             if found:
@@ -251,7 +272,7 @@ class Consumer(Client[ConsumerConfig]):
         state = self._current
         if state is None or not state.buffer or self._since_poll >= self._config.max_poll_records:
             return None
-        if self._coordinator is not None and self._coordinator.needs_poll():
+        if (self._coordinator is not None and self._coordinator.needs_poll()) or self._ordered.needs_poll(state):
             return None
         if state.paused or state.state is not FetchState.FETCHING or (partitions and state.tp not in partitions):
             return None
@@ -274,6 +295,11 @@ class Consumer(Client[ConsumerConfig]):
             return await self.getone()
         except ClientClosedError:
             raise StopAsyncIteration from None
+
+    def explain_blocked(self) -> tuple[BlockedPartition, ...]:
+        """The assigned partitions that are held back so that keys keep their order, and what each waits for."""
+        self._ensure_open()
+        return self._ordered.explain_blocked()
 
     # ------------------------------------------------------------ positions
 
@@ -386,6 +412,9 @@ class Consumer(Client[ConsumerConfig]):
             offset = OffsetAndMetadata(value) if isinstance(value, int) else OffsetAndMetadata(*value)
             if offset.offset < 0:
                 raise ValueError(f"offset {offset.offset} for {tp} is negative")
+            state = self._subscription.partitions.get(tp)
+            if offset.incarnation < 0 and state is not None:
+                offset = offset._replace(incarnation=state.incarnation)
             chosen[TopicPartition(*tp)] = offset
         await self._coordinator.commit(chosen)
 

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 import anyio
 from anyio.abc import TaskGroup
 
-from client.assignors import Assignor
+from client.assignors import Assignor, PartitionSpan, spread
 from client.config import ConsumerConfig
 from client.coordinator_link import CoordinatorLink, OffsetAndMetadata
 from client.errors import ClientClosedError, CommitFailedError, ErrorCode, KafkaError, error_for
@@ -38,6 +38,9 @@ from runtime.env import Env
 
 _JOIN_MARGIN_MS = 5_000
 """A coordinator answers JoinGroup after up to the rebalance timeout; Kafka waits this much longer."""
+
+
+_NO_PARTITIONS = PartitionSpan(0, 0)
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,11 +82,38 @@ class GroupCoordinator:
         self._lost = False
         self._fatal: KafkaError | None = None
         self._joined_topics: frozenset[str] = frozenset()
-        self._led_counts: dict[str, int] | None = None
+        self._led_counts: dict[str, PartitionSpan] | None = None
+        self._led_owners: dict[TopicPartition, str] = {}
+        self._taken_generation = -1
         self._last_poll = env.clock.monotonic()
         self._next_auto_commit = self._last_poll + config.auto_commit_interval_ms / 1000
         self._background_commit: anyio.CancelScope | None = None
         metadata.on_update(self._on_metadata)
+
+    # ------------------------------------------------------------ this member
+
+    @property
+    def settled_generation(self) -> int:
+        """The generation whose assignment was taken and what it took away given up; -1: none, or it is over."""
+        member = self.member
+        settled = member.state is MemberState.STABLE and self._taken_generation == member.generation_id
+        return member.generation_id if settled else -1
+
+    @property
+    def member_id(self) -> str:
+        return self.member.member_id
+
+    def owner_of(self, tp: TopicPartition) -> str | None:
+        """The member that reads a partition, as far as this one knows: the leader knows of all."""
+        return self.member.member_id if tp in self._subscription.partitions else self._led_owners.get(tp)
+
+    def on_position_error(self, error: KafkaError, generation_id: int) -> None:
+        """A poll for positions was refused, which says what a refused heartbeat says."""
+        if self.member.state is not MemberState.STABLE or self.member.generation_id != generation_id:
+            return
+        if self._note_error(error) is Reaction.FAIL:
+            self._fatal = error
+        self._on_change()
 
     # ------------------------------------------------------------ the user's task
 
@@ -164,6 +194,7 @@ class GroupCoordinator:
         # Only here: a call that is cancelled while it commits or revokes leaves the assignment to the next one.
         self._joined = None
         self._subscription.set_assignment(sorted(assigned))
+        self._taken_generation = joined.generation_id
         # A leader also watches the partition counts of the other members' topics.
         self._metadata.want_only(self._subscription.topics | frozenset(self._led_counts or ()))
         self._subscription.on_metadata(self._metadata.cluster)
@@ -260,6 +291,7 @@ class GroupCoordinator:
         assignments = await self._assign(joined) if member.leader else []
         if not member.leader:
             self._led_counts = None
+            self._led_owners = {}
         sync = SyncGroupRequest(
             group_id=self.link.group_id,
             generation_id=member.generation_id,
@@ -309,16 +341,22 @@ class GroupCoordinator:
         if any(topic not in self._metadata.cluster.topics for topic in topics):
             await self._metadata.refresh()
         counts = self._counts(topics)
-        self._led_counts = dict.fromkeys(topics, 0) | counts
-        assignment = assignor.assign(counts, members)
+        self._led_counts = dict.fromkeys(topics, _NO_PARTITIONS) | counts
+        assignment = spread(assignor, counts, members)
+        self._led_owners = {tp: member_id for member_id, tps in assignment.items() for tp in tps}
         return [
             SyncGroupRequestAssignment(member_id=member_id, assignment=encode_assignment(partitions))
             for member_id, partitions in assignment.items()
         ]
 
-    def _counts(self, topics: Iterable[str]) -> dict[str, int]:
-        known = self._metadata.cluster.topics
-        return {t: len(known[t].partitions) for t in topics if t in known and known[t].partitions}
+    def _counts(self, topics: Iterable[str]) -> dict[str, PartitionSpan]:
+        found: dict[str, PartitionSpan] = {}
+        for name in topics:
+            topic = self._metadata.cluster.topics.get(name)
+            if topic is not None and topic.partitions:
+                total, undeleted = len(topic.partitions), topic.undeleted_partition_count
+                found[name] = PartitionSpan(total, min(undeleted, total) if undeleted > 0 else total)
+        return found
 
     def _on_metadata(self) -> None:
         subscription = self._subscription
@@ -327,7 +365,7 @@ class GroupCoordinator:
         ):
             self.request_rejoin()
         led = self._led_counts
-        if led is not None and not self._joining and led != dict.fromkeys(led, 0) | self._counts(led):
+        if led is not None and not self._joining and led != dict.fromkeys(led, _NO_PARTITIONS) | self._counts(led):
             self._led_counts = None
             self.request_rejoin()
 
@@ -399,9 +437,12 @@ class GroupCoordinator:
     # ------------------------------------------------------------ commits
 
     def consumed(self) -> dict[TopicPartition, OffsetAndMetadata]:
-        """The position of each partition that has one."""
+        """The position of each partition that has one and was not removed since."""
+        cluster, states = self._metadata.cluster, self._subscription.partitions
         return {
-            tp: OffsetAndMetadata(offset, "", epoch) for tp, (offset, epoch) in self._subscription.positions().items()
+            tp: OffsetAndMetadata(offset, "", epoch, states[tp].incarnation)
+            for tp, (offset, epoch) in self._subscription.positions().items()
+            if not cluster.knows_removed(tp)
         }
 
     async def commit(self, offsets: Mapping[TopicPartition, OffsetAndMetadata]) -> None:

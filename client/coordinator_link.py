@@ -29,14 +29,20 @@ _GROUP_KEY_TYPE = 0
 _FIND_COORDINATOR_VERSION = 3
 """Versions above ask for several groups at once."""
 _OFFSET_FETCH_VERSION = 7
+_UNKNOWN_PARTITION_TRIES = 5
+"""The coordinator may not have heard of a new partition yet; one that was removed never comes back."""
 
 
 class OffsetAndMetadata(NamedTuple):
-    """A committed offset: the next record to read. ``leader_epoch`` is that of the record before it, -1 for none."""
+    """A committed offset: the next record to read. ``leader_epoch`` is that of the record before it, -1 for none.
+
+    ``incarnation`` is that of the partition it was committed for (KIP-253); -1: the broker's present one, or unknown.
+    """
 
     offset: int
     metadata: str = ""
     leader_epoch: int = -1
+    incarnation: int = -1
 
 
 class CoordinatorLink:
@@ -76,12 +82,19 @@ class CoordinatorLink:
             self._node = Node(response.node_id, response.host, response.port)
         return self._node
 
-    async def request(self, body: Message, *, timeout_ms: float | None = None, max_version: int | None = None) -> Any:
+    async def request(
+        self,
+        body: Message,
+        *,
+        timeout_ms: float | None = None,
+        max_version: int | None = None,
+        purpose: str = GROUP,
+    ) -> Any:
         """One request to the coordinator; when the way there fails it is looked up again next time."""
         try:
             node = await self.find()
             return await self._connections.request(
-                node, body, purpose=GROUP, timeout_ms=timeout_ms, max_version=max_version
+                node, body, purpose=purpose, timeout_ms=timeout_ms, max_version=max_version
             )
         except KafkaError as error:
             if error.code.retriable:
@@ -140,6 +153,7 @@ class CoordinatorLink:
                     committed_offset=offset.offset,
                     committed_leader_epoch=offset.leader_epoch,
                     committed_metadata=offset.metadata,
+                    incarnation=offset.incarnation,
                 )
             )
         request = OffsetCommitRequest(
@@ -163,7 +177,9 @@ class CoordinatorLink:
             reaction = react(error.code)
             if reaction is Reaction.FIND_COORDINATOR:
                 self.moved()
-            elif reaction is not Reaction.RETRY:
+            elif reaction is not Reaction.RETRY or (
+                error.code is ErrorCode.UNKNOWN_TOPIC_OR_PARTITION and attempt >= _UNKNOWN_PARTITION_TRIES
+            ):
                 raise error
             if self._env.clock.monotonic() >= deadline:
                 raise KafkaTimeoutError(f"offsets were not committed within {timeout_ms:.0f} ms: {error}") from error
@@ -180,7 +196,7 @@ def _read_offsets(response: OffsetFetchResponse) -> dict[TopicPartition, OffsetA
                 raise error_for(p.error_code, f"{topic.name}-{p.partition_index}")
             if p.committed_offset >= 0:
                 found[TopicPartition(topic.name, p.partition_index)] = OffsetAndMetadata(
-                    p.committed_offset, p.metadata or "", p.committed_leader_epoch
+                    p.committed_offset, p.metadata or "", p.committed_leader_epoch, p.incarnation
                 )
     return found
 

@@ -31,6 +31,7 @@ __all__ = [
     "PartitionMarkedError",
     "RecordDeserializationError",
     "RetriableError",
+    "UnassignedParentError",
     "error_for",
 ]
 
@@ -41,6 +42,20 @@ class IllegalStateError(RuntimeError):
 
 class ClientClosedError(IllegalStateError):
     """The client was closed, or was not entered with ``async with``."""
+
+
+class UnassignedParentError(IllegalStateError):
+    """An assigned partition's keys came from, or are merged with those of, one that is not assigned and nobody is known
+    to have read, and ``ordered_delivery_unassigned_parent="fail"``.
+    """
+
+    def __init__(self, partition: TopicPartition, parent: TopicPartition) -> None:
+        self.partition = partition
+        self.parent = parent
+        super().__init__(
+            f"{partition} must wait for {parent}, which is not assigned to this consumer: assign both, commit the "
+            f'group\'s offset of {parent}, or give up the order with ordered_delivery_unassigned_parent="ignore"'
+        )
 
 
 class KafkaTimeoutError(RetriableError):

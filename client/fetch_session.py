@@ -17,6 +17,10 @@ FINAL_EPOCH = -1
 _INT_MAX = 2**31 - 1
 
 
+Layout = tuple[int, int]
+"""Undeleted partition count and layout version."""
+
+
 class FetchPosition(NamedTuple):
     """Where and how much to fetch of one partition."""
 
@@ -39,16 +43,27 @@ class SessionRequest:
 class FetchSession:
     """One broker's session. Ask ``next_request``, then report with ``on_response`` or ``reset``."""
 
-    __slots__ = ("epoch", "partitions", "session_id")
+    __slots__ = ("_layouts", "epoch", "partitions", "session_id")
 
     def __init__(self) -> None:
         self.session_id = 0
         self.epoch = INITIAL_EPOCH
         self.partitions: dict[TopicPartition, FetchPosition] = {}
         """What the broker fetches after the request last built."""
+        self._layouts: dict[str, Layout] = {}
 
-    def next_request(self, wanted: Mapping[TopicPartition, FetchPosition]) -> SessionRequest:
-        """The request that makes the session fetch exactly ``wanted``, in its order."""
+    def next_request(
+        self, wanted: Mapping[TopicPartition, FetchPosition], layouts: Mapping[str, Layout] | None = None
+    ) -> SessionRequest:
+        """The request that makes the session fetch exactly ``wanted``, in its order.
+
+        ``layouts`` are the topics' layouts as the client knows them. A session keeps those it began with: where one
+        has changed since, this begins another (KIP-253).
+        """
+        layouts = layouts or {}
+        if any(self._layouts.get(name, layout) != layout for name, layout in layouts.items()):
+            self.epoch = INITIAL_EPOCH
+        self._layouts = {**(self._layouts if self.epoch != INITIAL_EPOCH else {}), **layouts}
         if self.epoch == INITIAL_EPOCH:
             self.partitions = dict(wanted)
             return SessionRequest(self.session_id, INITIAL_EPOCH, dict(wanted), [])

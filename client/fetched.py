@@ -9,8 +9,12 @@ from typing import Any, NamedTuple, overload
 from client.config import Deserializer
 from client.errors import RecordDeserializationError
 from protocol.batch_layout import Header
+from protocol.compression import CompressionType
+from protocol.key_placement import MOVED_HEADER
 from protocol.records import Record, RecordBatch
 from protocol.types import TopicPartition
+
+_MOVED = MOVED_HEADER.encode()
 
 
 class ConsumerRecord(NamedTuple):
@@ -43,24 +47,43 @@ class FetchedBatch:
     ``taken`` counts the records given out, from the first at or after ``from_offset``.
     """
 
-    __slots__ = ("_records", "_skipped", "batch", "count", "taken")
+    __slots__ = ("_has_holes", "_records", "_skipped", "batch", "count", "taken")
 
-    def __init__(self, batch: RecordBatch, from_offset: int, *, visible: bool = True) -> None:
+    def __init__(
+        self, batch: RecordBatch, from_offset: int, *, visible: bool = True, may_hold_moved: bool = False
+    ) -> None:
         self.batch = batch
         self._records: list[Record] | None = None
+        self._has_holes = batch.count != batch.last_offset_delta + 1
         self._skipped = 0
         self.taken = 0
         if not visible:
             self.count = 0
+        elif may_hold_moved and self._leave_out_moved():
+            assert self._records is not None
+            self._skipped = sum(1 for record in self._records if record.offset < from_offset)
+            self.count = len(self._records) - self._skipped
         elif from_offset <= batch.base_offset:
             self.count = batch.count
-        elif batch.count == batch.last_offset_delta + 1:
+        elif not self._has_holes:
             self._skipped = from_offset - batch.base_offset
             self.count = batch.count - self._skipped
         else:
             self._records = batch.records()
             self._skipped = sum(1 for record in self._records if record.offset < from_offset)
             self.count = len(self._records) - self._skipped
+
+    def _leave_out_moved(self) -> bool:
+        """Leave out tombstones of keys that moved to another partition; True when there were any.
+
+        They let compaction remove the key's old values here; to a reader they would come after the newer value there.
+        """
+        if self.batch.compression is CompressionType.NONE and _MOVED not in self.batch.body():
+            return False
+        records = self.batch.records()
+        self._records = [r for r in records if r.value is not None or MOVED_HEADER not in (h[0] for h in r.headers)]
+        self._has_holes = self._has_holes or len(self._records) < len(records)
+        return len(self._records) < len(records)
 
     @property
     def left(self) -> int:
@@ -79,7 +102,7 @@ class FetchedBatch:
         """The offset to go on from after the records given out."""
         if self.taken == self.count:
             return self.batch.next_offset
-        if self.batch.count == self.batch.last_offset_delta + 1:
+        if not self._has_holes:
             return self.batch.base_offset + self._skipped + self.taken
         return self.decoded()[self._skipped + self.taken].offset
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
 import anyio
 from anyio.abc import TaskGroup
@@ -11,7 +11,7 @@ from client.cluster import Node
 from client.config import ConsumerConfig
 from client.connections import FETCH, Connections, backoff_ms
 from client.errors import ClientClosedError, ErrorCode, KafkaError, LogTruncationError, OffsetOutOfRangeError, error_for
-from client.fetch_session import FetchPosition, FetchSession, SessionRequest
+from client.fetch_session import FetchPosition, FetchSession, Layout, SessionRequest
 from client.fetched import FetchedBatch
 from client.metadata import Metadata
 from client.read_committed import visible_batches
@@ -68,7 +68,15 @@ class Fetcher:
         self._tasks = tasks
         self._on_data = on_data
         self._wakes: dict[int, Signal] = {}
-        metadata.on_update(self.wake)
+        metadata.on_update(self._on_metadata)
+
+    def _on_metadata(self) -> None:
+        for state in self._subscription.partitions.values():
+            if state.refused_layout is not None and state.refused_layout != self._layout(state.tp.topic):
+                state.refused_layout = None
+                state.layout_refusals = 0
+                state.retry_at = 0.0
+        self.wake()
 
     def wake(self) -> None:
         """Partitions may have become fetchable: assigned, positioned, resumed, or their buffer was read."""
@@ -136,7 +144,8 @@ class Fetcher:
                 retry_s = min(retry_s or state.retry_at - now, state.retry_at - now)
                 continue
             if state.buffer and (state.buffered_bytes >= config.max_partition_fetch_bytes or room <= 0):
-                full = True
+                # Of what must wait for another partition nothing is read any moment.
+                full = full or not state.is_held_back
                 continue
             # A leader that does not know the epoch of the position is no leader any more: its log may end below.
             plan[tp] = FetchPosition(
@@ -160,7 +169,12 @@ class Fetcher:
     ) -> bool:
         """One request and its answer; True when it brought nothing."""
         versions = {tp: self._subscription.partitions[tp].version for tp in plan}
-        request = self._request(session.next_request(plan), wait_ms)
+        layouts = {
+            name: layout
+            for name in dict.fromkeys(tp.topic for tp in plan)
+            if (layout := self._layout(name)) is not None
+        }
+        request = self._request(session.next_request(plan, layouts), layouts, wait_ms)
         response: FetchResponse = await self._connections.request(
             node, request, purpose=FETCH, timeout_ms=self._config.request_timeout_ms + wait_ms
         )
@@ -180,13 +194,23 @@ class Fetcher:
             self._on_data()
         return not brought
 
-    def _request(self, part: SessionRequest, wait_ms: int) -> FetchRequest:
+    def _layout(self, topic: str) -> Layout | None:
+        """The layout to name in a fetch; the broker refuses another one than the partition's. None without an order."""
+        info = self._metadata.cluster.topics.get(topic)
+        if info is None or not info.ordered_delivery:
+            return None
+        return info.undeleted_partition_count, info.layout_version
+
+    def _request(self, part: SessionRequest, layouts: Mapping[str, Layout], wait_ms: int) -> FetchRequest:
         config = self._config
         topics: dict[str, FetchTopic] = {}
         for (name, partition), position in part.send.items():
             topic = topics.get(name)
             if topic is None:
-                topic = topics[name] = FetchTopic(topic=name)
+                undeleted, version = layouts.get(name, (-1, -1))
+                topic = topics[name] = FetchTopic(
+                    topic=name, undeleted_partition_count=undeleted, layout_version=version
+                )
             topic.partitions.append(
                 FetchPartition(
                     partition=partition,
@@ -219,6 +243,7 @@ class Fetcher:
         error = ErrorCode.of(data.error_code)
         if error is not ErrorCode.NONE:
             return self._take_error(node, state, asked, error)
+        state.layout_refusals = 0
         diverging = data.diverging_epoch
         if diverging is not None and diverging.epoch >= 0 and diverging.end_offset < asked.offset:
             truncate(state, diverging.end_offset, diverging.epoch, self._config.auto_offset_reset)
@@ -246,13 +271,19 @@ class Fetcher:
         aborted = [(a.producer_id, a.first_offset) for a in data.aborted_transactions or ()]
         batches = iter_batches(records, allow_partial_tail=True)
         read_committed = config.isolation_level == "read_committed"
+        topic = self._metadata.cluster.topics.get(state.tp.topic)
+        ordered = topic is not None and topic.ordered_delivery
+        may_hold_moved = topic is not None and ordered and topic.layout_version > 0
+        known_epoch = self._metadata.cluster.leader_epoch(state.tp)
         added = False
         for batch, visible in visible_batches(batches, aborted, read_committed=read_committed):
             if batch.last_offset < state.fetch_offset:
                 continue
             if config.check_crcs:
                 batch.ensure_valid()
-            state.add(FetchedBatch(batch, state.fetch_offset, visible=visible))
+            if ordered and batch.partition_leader_epoch > known_epoch:
+                self._metadata.hurry_update()  # it is not delivered before the layout it was written by is known
+            state.add(FetchedBatch(batch, state.fetch_offset, visible=visible, may_hold_moved=may_hold_moved))
             added = True
         return added
 
@@ -271,6 +302,9 @@ class Fetcher:
             else:
                 state.reset(timestamp)
             return True
+        if error is ErrorCode.INVALID_PARTITION_METADATA:
+            self._take_layout_refusal(state)
+            return False
         if error.refreshes_metadata:
             self._metadata.request_update()
         if error.retriable or error in _BACK_OFF:
@@ -278,6 +312,17 @@ class Fetcher:
             return False
         state.error = error_for(error, f"{state.tp}: {error.message}")
         return True
+
+    def _take_layout_refusal(self, state: PartitionState) -> None:
+        """The broker knows another layout, newer or older than ours: ask about it, slower each time (hole 28)."""
+        config = self._config
+        state.layout_refusals += 1
+        state.refused_layout = self._layout(state.tp.topic)
+        pause_ms = backoff_ms(
+            state.layout_refusals, config.layout_backoff_ms, config.layout_backoff_max_ms, self._env.rng.random()
+        )
+        state.retry_at = self._env.clock.monotonic() + pause_ms / 1000
+        self._metadata.hurry_update()
 
 
 def truncate(state: PartitionState, end_offset: int, epoch: int, auto_offset_reset: str) -> None:

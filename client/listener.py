@@ -1,4 +1,4 @@
-"""What the user is told about rebalances."""
+"""What the user is told about rebalances, and about keys that move between partitions."""
 
 from __future__ import annotations
 
@@ -36,9 +36,33 @@ class RebalanceListener:
             await self._call("on_partitions_revoked", partitions)
 
     async def _call(self, name: str, partitions: Sequence[TopicPartition]) -> None:
-        callback: Callable[[list[TopicPartition]], object] | None = getattr(self._listener, name, None)
-        if callback is None:
-            return
-        result = callback(sorted(partitions))
-        if inspect.isawaitable(result):
-            await result
+        await _call(self._listener, name, partitions)
+
+
+class PartitionKeyListener:
+    """Calls the user's ``on_partition_key_maybe_revoked`` and ``on_partition_key_assigned`` (KIP-253).
+
+    Each may be missing, a plain function or an async one, taking a list of TopicPartition.
+    """
+
+    __slots__ = ("_listener",)
+
+    def __init__(self, listener: object | None = None) -> None:
+        self._listener = listener
+
+    async def maybe_revoked(self, partitions: Sequence[TopicPartition]) -> None:
+        """Flush what is kept for keys of these partitions: another member may go on with some of the keys."""
+        await _call(self._listener, "on_partition_key_maybe_revoked", partitions)
+
+    async def assigned(self, partitions: Sequence[TopicPartition]) -> None:
+        """Load what was kept for keys that may come from these partitions from now on."""
+        await _call(self._listener, "on_partition_key_assigned", partitions)
+
+
+async def _call(listener: object | None, name: str, partitions: Sequence[TopicPartition]) -> None:
+    callback: Callable[[list[TopicPartition]], object] | None = getattr(listener, name, None)
+    if callback is None:
+        return
+    result = callback(sorted(partitions))
+    if inspect.isawaitable(result):
+        await result

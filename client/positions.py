@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Container, Iterable, Mapping
 
 import anyio
 from anyio.abc import TaskGroup
 
+from client.cluster import TopicInfo
 from client.config import ConsumerConfig
 from client.coordinator_link import CoordinatorLink
 from client.errors import ClientClosedError, KafkaError, NoOffsetForPartitionError
 from client.fetcher import RESET_TIMESTAMPS, truncate
+from client.metadata import Metadata
 from client.offsets import OffsetQueries
 from client.signal import Signal
 from client.subscription import FetchState, PartitionState, Subscription
@@ -27,6 +29,7 @@ class PositionResolver:
         config: ConsumerConfig,
         subscription: Subscription,
         queries: OffsetQueries,
+        metadata: Metadata,
         link: CoordinatorLink | None,
         tasks: TaskGroup,
         on_change: Callable[[], None],
@@ -35,6 +38,7 @@ class PositionResolver:
         self._config = config
         self._subscription = subscription
         self._queries = queries
+        self._metadata = metadata
         self._link = link
         self._tasks = tasks
         self._on_change = on_change
@@ -43,6 +47,13 @@ class PositionResolver:
         """Set at the end of each round."""
         self.failure: KafkaError | None = None
         """Why the last round failed, None after one that did not."""
+        self._first_seen: dict[str, TopicInfo] = {}
+
+    def on_metadata(self, topics: Mapping[str, TopicInfo]) -> None:
+        """Remember how each topic was when this client first saw it: what comes later is new to it."""
+        for name, topic in topics.items():
+            if name not in self._first_seen and topic.layout_version >= 0 and topic.partitions:
+                self._first_seen[name] = topic
 
     def start(self) -> None:
         """Begin a round if a partition waits and none is under way."""
@@ -84,13 +95,20 @@ class PositionResolver:
                 self._config.default_api_timeout_ms,
                 require_stable=self._config.isolation_level == "read_committed",
             )
+        groups_topics: set[str] = set()
+        if self._config.auto_offset_reset == "latest":
+            groups_topics = await self._topics_of_group([state.tp for state in states if state.tp not in committed])
         missing: list[TopicPartition] = []
         for state in states:
             if state.version != versions[state.tp] or state.state is not FetchState.INITIALIZING:
                 continue
             offset = committed.get(state.tp)
-            if offset is not None:
+            if offset is not None and 0 <= state.incarnation < offset.incarnation:
+                self._metadata.request_update()  # the partition is newer than this client knows
+            elif offset is not None and not 0 <= offset.incarnation < state.incarnation:
                 state.seek(offset.offset, offset.leader_epoch)
+            elif offset is not None or self._is_born_later(state.tp, groups_topics):
+                state.reset(RESET_TIMESTAMPS["earliest"])
             elif self._config.auto_offset_reset in RESET_TIMESTAMPS:
                 state.reset(RESET_TIMESTAMPS[self._config.auto_offset_reset])
             else:
@@ -99,6 +117,35 @@ class PositionResolver:
             error = NoOffsetForPartitionError(missing)
             for tp in missing:
                 self._subscription.partitions[tp].error = error
+
+    async def _topics_of_group(self, tps: Iterable[TopicPartition]) -> set[str]:
+        """The resized topics of these partitions of which the group has committed offsets."""
+        topics = self._metadata.cluster.topics
+        asked = [
+            TopicPartition(name, p)
+            for name in dict.fromkeys(tp.topic for tp in tps)
+            if (topic := topics.get(name)) is not None and topic.layout_version > 0
+            for p in topic.partitions
+        ]
+        if not asked or self._link is None:
+            return set()
+        return {tp.topic for tp in await self._link.fetch_offsets(asked, self._config.default_api_timeout_ms)}
+
+    def _is_born_later(self, tp: TopicPartition, groups_topics: Container[str]) -> bool:
+        """Whether a partition without a committed offset is younger than the group's reading of its topic.
+
+        Its records are then all new to the group: with ``auto_offset_reset="latest"`` the first would be lost
+        (KAFKA-12261). A group reads the topic since this member first saw it, or since it committed anything there.
+        """
+        if self._config.auto_offset_reset != "latest":
+            return False
+        first = self._first_seen.get(tp.topic)
+        if first is None:
+            return False
+        known, now = first.partitions.get(tp.partition), self._metadata.cluster.partition(tp)
+        if known is None or (now is not None and now.incarnation != known.incarnation):
+            return True
+        return tp.partition >= first.initial_partition_count and tp.topic in groups_topics
 
     async def _from_reset(self, states: list[PartitionState]) -> None:
         if not states:

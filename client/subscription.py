@@ -10,6 +10,7 @@ from collections.abc import Iterable, Iterator
 from client.cluster import Cluster
 from client.errors import IllegalStateError, KafkaError
 from client.fetched import Deserializers, FetchedBatch, Records
+from client.ordered_delivery.barriers import NO_LIMIT
 from protocol.types import TopicPartition
 
 EARLIEST_TIMESTAMP = -2
@@ -38,14 +39,18 @@ class PartitionState:
         "error",
         "fetch_offset",
         "high_watermark",
+        "incarnation",
         "last_fetched_epoch",
         "last_stable_offset",
+        "layout_refusals",
         "log_start_offset",
+        "max_leader_epoch",
         "paused",
         "position",
         "position_epoch",
         "read_replica",
         "read_replica_until",
+        "refused_layout",
         "reset_timestamp",
         "retry_at",
         "state",
@@ -75,6 +80,13 @@ class PartitionState:
         """Goes up when the position jumps: an answer to an older request is dropped."""
         self.read_replica = -1
         self.read_replica_until = 0.0
+        self.incarnation = -1
+        """Which partition of this number the position is in (KIP-253); -1: not known."""
+        self.max_leader_epoch = NO_LIMIT
+        """Batches of newer leader epochs are not delivered yet."""
+        self.layout_refusals = 0
+        """How often in a row the broker refused the layout that this client knows."""
+        self.refused_layout: tuple[int, int] | None = None
 
     def seek(self, offset: int, epoch: int = -1) -> None:
         """Go on from ``offset``; what was fetched is dropped."""
@@ -88,6 +100,15 @@ class PartitionState:
         self._drop()
         self.state = FetchState.AWAIT_RESET
         self.reset_timestamp = timestamp
+
+    def restart(self, incarnation: int) -> None:
+        """The partition was removed and another one of its number created: its position is to be found anew."""
+        self._drop()
+        self.state = FetchState.INITIALIZING
+        self.position = self.fetch_offset = self.position_epoch = self.last_fetched_epoch = -1
+        self.high_watermark = self.last_stable_offset = self.log_start_offset = -1
+        self.current_leader_epoch = -1
+        self.incarnation = incarnation
 
     def validate(self) -> None:
         """Stop fetching until it is known whether the log was truncated below what was fetched."""
@@ -118,6 +139,8 @@ class PartitionState:
         spans: list[tuple[FetchedBatch, int, int]] = []
         while self.buffer and limit > 0:
             fetched = self.buffer[0]
+            if fetched.leader_epoch > self.max_leader_epoch:
+                break
             if fetched.left:
                 span = fetched.take(limit)
                 limit -= span[2] - span[1]
@@ -129,6 +152,11 @@ class PartitionState:
                 self.buffer.popleft()
                 self.buffered_bytes -= fetched.size_bytes
         return spans
+
+    @property
+    def is_held_back(self) -> bool:
+        """Whether what is buffered must wait so that keys keep their order."""
+        return bool(self.buffer) and self.buffer[0].leader_epoch > self.max_leader_epoch
 
     @property
     def has_position(self) -> bool:
@@ -220,8 +248,13 @@ class Subscription:
         return [s for s in self.partitions.values() if s.state is state and s.error is None]
 
     def on_metadata(self, cluster: Cluster) -> None:
-        """Have positions validated where the leader epoch grew (KIP-320)."""
+        """Have positions validated where the leader epoch grew (KIP-320), found anew where the partition is another."""
         for tp, state in self.partitions.items():
+            info = cluster.partition(tp)
+            if info is not None and info.incarnation != state.incarnation and info.incarnation >= 0:
+                if state.incarnation >= 0:
+                    state.restart(info.incarnation)
+                state.incarnation = info.incarnation
             epoch = cluster.leader_epoch(tp)
             if epoch > state.current_leader_epoch:
                 if state.current_leader_epoch >= 0:

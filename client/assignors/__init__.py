@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from client.assignors.cooperative_sticky import CooperativeStickyAssignor
+from client.assignors.marked import PartitionSpan, spread
 from client.assignors.model import Assignor, Members, MemberSubscription, PartitionCounts
 from client.assignors.range import RangeAssignor
 from client.assignors.roundrobin import RoundRobinAssignor
@@ -16,9 +17,11 @@ __all__ = [
     "MemberSubscription",
     "Members",
     "PartitionCounts",
+    "PartitionSpan",
     "RangeAssignor",
     "RoundRobinAssignor",
     "resolve_assignors",
+    "spread",
 ]
 
 _BY_NAME: dict[str, type[Assignor]] = {

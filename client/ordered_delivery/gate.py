@@ -99,6 +99,8 @@ class DeliveryGate:
         self._questions: dict[str, Questions] = {}
         self._dirty: dict[str, None] = {}
         self._recheck = False
+        self.version = 0
+        """Goes up when what the gate says may have changed."""
 
     # ------------------------------------------------------------ events
 
@@ -113,6 +115,7 @@ class DeliveryGate:
 
     def assign(self, partitions: Iterable[TopicPartition], topics: Mapping[str, TopicInfo]) -> None:
         """Hold exactly ``partitions``; those held before keep what was found out about them."""
+        self.version += 1
         held = {tp: self._held.get(tp) or _Held() for tp in partitions}
         changed = [tp for tp in (*held, *self._held) if tp not in self._held or tp not in held]
         self._held = held
@@ -162,6 +165,10 @@ class DeliveryGate:
             self._positions[tp] = (incarnation, position)
         if known:
             self._dirty[tp.topic] = None
+
+    def position(self, tp: TopicPartition) -> int:
+        """The group's position as last told, -1 when not known."""
+        return self._positions.get(tp, (-1, -1))[1]
 
     def forget_positions(self) -> None:
         """The generation that the positions belong to is over."""
@@ -223,6 +230,7 @@ class DeliveryGate:
             held = self._held.get(tp)
             if held is None or held.was_announced:
                 continue
+            self.version += 1
             gained = self._gained(tp, held)
             if self._opened(tp, held):
                 held.is_announced = True
@@ -239,6 +247,7 @@ class DeliveryGate:
         for tp in partitions:
             held = self._held.get(tp)
             if held is not None:
+                self.version += 1
                 held.was_announced = False
 
     def _opened(self, tp: TopicPartition, held: _Held) -> bool:
@@ -256,6 +265,7 @@ class DeliveryGate:
     def evaluate(self) -> None:
         """Decide anew about the topics of which something was heard."""
         dirty, self._dirty = self._dirty, {}
+        self.version += 1
         by_topic: dict[str, list[tuple[TopicPartition, _Held]]] = {name: [] for name in dirty if name in self._topics}
         for tp, held in self._held.items():
             if tp.topic in by_topic:

@@ -9,6 +9,7 @@ from typing import Any
 import anyio
 
 from client.assignors import resolve_assignors
+from client.cluster import Cluster
 from client.config import ConsumerConfig
 from client.coordinator import GroupCoordinator
 from client.group_member import MemberState
@@ -89,7 +90,7 @@ class Fixture:
         metadata: Any = SimpleNamespace(
             on_update=lambda listener: None,
             want_only=lambda topics: None,
-            cluster=SimpleNamespace(topics={}, leader_epoch=lambda tp: -1),
+            cluster=Cluster(),
         )
         assignors = resolve_assignors(config.partition_assignment_strategy)
         any_link: Any = link

@@ -1,0 +1,289 @@
+"""Ordered delivery as the consumer lives it: the gate, the tasks that feed it, and the callbacks in the user's task.
+
+``poll`` runs in the user's task at the beginning of each round of ``getmany``: coming back for more says that what was
+delivered is processed. There the caps of the partitions change, the user is told of keys that go and come, and what was
+processed is committed and reported, in this order: flush callback, commit, report; load callback, then delivery.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+
+import anyio
+from anyio.abc import TaskGroup
+
+from client.cluster import TopicInfo
+from client.config import ConsumerConfig
+from client.connections import Connections
+from client.coordinator import GroupCoordinator
+from client.coordinator_link import CoordinatorLink
+from client.errors import ClientClosedError, KafkaError, UnassignedParentError
+from client.listener import PartitionKeyListener
+from client.metadata import Metadata
+from client.ordered_delivery.barriers import Missing
+from client.ordered_delivery.explain import BlockedPartition, explain
+from client.ordered_delivery.gate import DeliveryGate
+from client.ordered_delivery.positions_task import (
+    Position,
+    PositionAnswer,
+    PositionExchange,
+    build_request,
+    read_answer,
+)
+from client.ordered_delivery.reports import Progress, Reports
+from client.ordered_delivery.thresholds import ThresholdQueries
+from client.signal import Signal
+from client.subscription import PartitionState, Subscription
+from protocol.types import TopicPartition
+from runtime.env import Env
+
+_PASSED = 2**63 - 1
+"""A position past every threshold."""
+
+
+class OrderedDelivery:
+    """Everything a consumer does so that keys keep their order across resizes."""
+
+    def __init__(
+        self,
+        env: Env,
+        config: ConsumerConfig,
+        subscription: Subscription,
+        metadata: Metadata,
+        connections: Connections,
+        coordinator: GroupCoordinator | None,
+        on_change: Callable[[], None],
+    ) -> None:
+        self._config = config
+        self._subscription = subscription
+        self._metadata = metadata
+        self._coordinator = coordinator
+        self._link: CoordinatorLink | None = coordinator.link if coordinator is not None else None
+        self._on_change = on_change
+        self.listener = PartitionKeyListener()
+        self._gate = DeliveryGate()
+        self._reports = Reports()
+        self._queries = ThresholdQueries(env, config, self._gate, metadata, connections, on_change)
+        self._exchange: PositionExchange | None = None
+        if coordinator is not None:
+            self._exchange = PositionExchange(
+                config, coordinator.link, coordinator, self._on_generation, self._on_answer
+            )
+        self._partitions: Mapping[TopicPartition, PartitionState] = {}
+        self._version = -1
+        self._wants: dict[TopicPartition, int] = {}
+        self._unassigned: dict[TopicPartition, int] = {}
+        """Partitions waited for that are not assigned here, outside of a group's rebalances; by incarnation."""
+        self._unknown_to_group: set[TopicPartition] = set()
+        self._unassigned_changed = Signal()
+        metadata.on_update(self._on_metadata)
+
+    def start(self, tasks: TaskGroup) -> None:
+        """Start the tasks that ask. They sleep until there is something to wait for."""
+        tasks.start_soon(self._queries.run)
+        if self._exchange is not None:
+            tasks.start_soon(self._exchange.run_news)
+            tasks.start_soon(self._exchange.run_parked)
+            tasks.start_soon(self._ask_group)
+
+    # ------------------------------------------------------------ what happens elsewhere
+
+    def _on_metadata(self) -> None:
+        self._gate.on_metadata(self._metadata.cluster.topics)
+        if self._gate.is_dirty:
+            self._queries.ask()
+
+    def _on_generation(self) -> None:
+        self._reports.clear()
+        self._gate.forget_positions()
+
+    def _on_answer(self, answer: PositionAnswer) -> None:
+        for tp, position in answer.wanted.items():
+            self._gate.on_position(tp, position.incarnation, position.position)
+        self._reports.on_asked(answer.to_report, answer.said_before)
+        self._on_change()
+
+    # ------------------------------------------------------------ the user's task
+
+    def needs_poll(self, state: PartitionState) -> bool:
+        """Whether ``poll`` has more to do before another record of this partition is delivered."""
+        return (
+            self._gate.is_dirty
+            or self._gate.version != self._version
+            or (state.tp in self._reports.asked and self._is_due(state.tp, state))
+        )
+
+    async def poll(self) -> None:
+        """Bring callbacks, reports and what may be delivered up to date."""
+        self._bring_up_to_date()
+        revoked = self._gate.keys_revoked()
+        if revoked:
+            await self.listener.maybe_revoked(revoked)
+            self._gate.revoked(revoked)
+        due = self._due()
+        if due:
+            await self._report(due)
+        assigned = self._gate.keys_assigned()
+        if assigned:
+            await self.listener.assigned(assigned)
+            self._gate.announced(assigned)
+        if revoked or due or assigned:
+            self._bring_up_to_date()
+        if self._unassigned:
+            self._check_policy()
+
+    def _bring_up_to_date(self) -> None:
+        partitions = self._subscription.partitions
+        if partitions is not self._partitions:
+            self._partitions = partitions
+            self._gate.assign(partitions, self._topics)
+        if self._exchange is not None and self._is_managed:
+            self._exchange.settle()
+        self._note_rewinds()
+        if self._gate.is_dirty:
+            self._gate.evaluate()
+        if self._gate.version == self._version:
+            return
+        self._version = self._gate.version
+        for tp, state in partitions.items():
+            state.max_leader_epoch = self._gate.cap(tp)
+        questions = self._gate.questions()
+        if questions.positions != self._wants:
+            self._wants = questions.positions
+            self._want()
+        self._queries.ask()
+
+    @property
+    def _topics(self) -> Mapping[str, TopicInfo]:
+        return self._metadata.cluster.topics
+
+    @property
+    def _is_managed(self) -> bool:
+        return self._subscription.is_group_managed
+
+    def _want(self) -> None:
+        if self._is_managed:
+            assert self._exchange is not None
+            self._unassigned = {}
+            self._exchange.want(self._wants)
+            return
+        own = {tp: self._gate.position(tp) for tp in self._wants if tp in self._partitions}
+        self._reports.on_asked(own, self._reports.number)
+        self._unassigned = {tp: inc for tp, inc in self._wants.items() if tp not in self._partitions}
+        self._unknown_to_group &= self._unassigned.keys()
+        self._unassigned_changed.set()
+
+    def _note_rewinds(self) -> None:
+        """A partition that the user rewound here blocks its children here at once, whatever the group knows."""
+        for tp, incarnation in self._wants.items():
+            state = self._partitions.get(tp)
+            if state is not None and state.has_position and state.position < self._gate.position(tp):
+                self._gate.on_position(tp, incarnation, state.position)
+
+    # ------------------------------------------------------------ reports
+
+    def _due(self) -> dict[TopicPartition, Progress]:
+        """What is to be reported now. Outside of a settled generation nobody would take it."""
+        asked = self._reports.asked
+        if not asked:
+            return {}
+        if self._is_managed and (self._coordinator is None or self._coordinator.settled_generation < 0):
+            return {}
+        return {
+            tp: self._progress(tp, state)
+            for tp in asked
+            if (state := self._partitions.get(tp)) is not None and self._is_due(tp, state)
+        }
+
+    def _is_due(self, tp: TopicPartition, state: PartitionState) -> bool:
+        if not state.has_position or not self._gate.has_position(tp):
+            return False
+        return self._reports.is_due(tp, self._progress(tp, state))
+
+    def _progress(self, tp: TopicPartition, state: PartitionState) -> Progress:
+        topic = self._topics.get(tp.topic)
+        info = topic.partitions.get(tp.partition) if topic is not None else None
+        read_committed = self._config.isolation_level == "read_committed"
+        end = state.last_stable_offset if read_committed else state.high_watermark
+        return Progress(
+            incarnation=state.incarnation,
+            position=state.position,
+            leader_epoch=state.buffer[0].leader_epoch if state.buffer else state.position_epoch,
+            at_end=not state.buffer and 0 <= end <= state.position,
+            is_marked=topic is not None and tp.partition >= topic.undeleted_partition_count,
+            current_leader_epoch=info.leader_epoch if info is not None else -1,
+        )
+
+    async def _report(self, due: dict[TopicPartition, Progress]) -> None:
+        """Have the user flush, commit, tell. What fails is tried again with the next round."""
+        await self.listener.maybe_revoked(list(due))
+        if self._coordinator is not None and self._config.ordered_delivery_commit_before_report:
+            consumed = self._coordinator.consumed()
+            try:
+                await self._coordinator.commit({tp: consumed[tp] for tp in due if tp in consumed})
+            except KafkaError:
+                return
+        for tp, progress in due.items():
+            self._reports.said(tp, progress)
+        if self._is_managed:
+            assert self._exchange is not None
+            positions = {tp: Position(progress.incarnation, progress.position) for tp, progress in due.items()}
+            self._exchange.report(positions, self._reports.number)
+        else:
+            for tp, progress in due.items():
+                self._gate.on_position(tp, progress.incarnation, progress.position)
+
+    # ------------------------------------------------------------ partitions assigned by hand
+
+    async def _ask_group(self) -> None:
+        """Where the group is in partitions that others read: asked for again and again, nobody can be woken for it."""
+        link = self._link
+        assert link is not None
+        while True:
+            wants = self._unassigned
+            if not wants:
+                await self._unassigned_changed.wait()
+                continue
+            try:
+                response = await link.request(build_request(link.group_id, wants=wants, reports={}))
+                answer = read_answer(response, wants)
+            except KafkaError as error:
+                if error.code.retriable:
+                    link.moved()
+                answer = None
+            except ClientClosedError:
+                return
+            if answer is not None:
+                known = {tp: position for tp, position in answer.wanted.items() if position.position >= 0}
+                self._unknown_to_group = wants.keys() - known.keys()
+                for tp, position in known.items():
+                    self._gate.on_position(tp, position.incarnation, position.position)
+                self._on_change()
+            await anyio.sleep(self._config.retry_backoff_max_ms / 1000)
+
+    def _check_policy(self) -> None:
+        """What to do about a partition that waits for one that nobody is known to read."""
+        nobody = [tp for tp in self._unassigned if self._link is None or tp in self._unknown_to_group]
+        if not nobody:
+            return
+        if self._config.ordered_delivery_unassigned_parent == "ignore":
+            for tp in nobody:
+                self._gate.on_position(tp, self._unassigned[tp], _PASSED)
+            if self._gate.is_dirty:
+                self._on_change()
+            return
+        still_asked = self._gate.questions().log_starts
+        for blocked in self._gate.blocked():
+            for barrier in blocked.barriers:
+                if barrier.missing is Missing.POSITION and barrier.on in nobody and barrier.on not in still_asked:
+                    raise UnassignedParentError(blocked.tp, barrier.on)
+
+    # ------------------------------------------------------------ for people
+
+    def explain_blocked(self) -> tuple[BlockedPartition, ...]:
+        """The partitions held back and what each waits for."""
+        self._bring_up_to_date()
+        return explain(self._gate.blocked(), self._owner_of)
+
+    def _owner_of(self, tp: TopicPartition) -> str | None:
+        return self._coordinator.owner_of(tp) if self._coordinator is not None else None

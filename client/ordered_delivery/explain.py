@@ -1,0 +1,69 @@
+"""Why a partition is not delivered, for people."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+
+from client.ordered_delivery.barriers import CLOSED, BarrierKind, Blocked, Missing
+from protocol.types import TopicPartition
+
+
+@dataclass(frozen=True, slots=True)
+class WaitsFor:
+    """One thing a partition waits for."""
+
+    reason: BarrierKind
+    """The creation of ``partition``, or its deletion."""
+    partition: int
+    """The partition that was split off, or that is marked for deletion."""
+    on: TopicPartition
+    """The partition that must be processed first."""
+    missing: Missing
+    """What is to be found out or to happen next."""
+    position: int
+    """How far the group is in ``on``; -1: not known."""
+    threshold: int
+    """How far it must be; -1: not known."""
+    member: str | None
+    """Who reads ``on``; None: not known. Only the leader of a group knows who reads what."""
+
+    def __str__(self) -> str:
+        what = "the split that made" if self.reason is BarrierKind.CREATION else "the merge of"
+        where = f"{self.on.topic}-{self.on.partition}"
+        who = f", read by {self.member}" if self.member is not None else ""
+        if self.missing is Missing.POSITION:
+            position = "unknown" if self.position < 0 else str(self.position)
+            return f"{what} partition {self.partition}: {where} at {position} of {self.threshold}{who}"
+        return f"{what} partition {self.partition}: {self.missing.value} ({where}{who}) is not known yet"
+
+
+@dataclass(frozen=True, slots=True)
+class BlockedPartition:
+    """A partition held back so that its keys keep their order."""
+
+    partition: TopicPartition
+    max_leader_epoch: int
+    """Records up to this leader epoch are delivered; -2: none."""
+    waits_for: tuple[WaitsFor, ...]
+
+    def __str__(self) -> str:
+        name = f"{self.partition.topic}-{self.partition.partition}"
+        held = "" if self.max_leader_epoch == CLOSED else f" beyond leader epoch {self.max_leader_epoch}"
+        return f"{name} is blocked{held}, waiting for " + "; for ".join(str(wait) for wait in self.waits_for)
+
+
+def explain(
+    blocked: Iterable[Blocked], owner_of: Callable[[TopicPartition], str | None]
+) -> tuple[BlockedPartition, ...]:
+    """What the gate says, with the members that can do something about it."""
+    return tuple(
+        BlockedPartition(
+            one.tp,
+            one.max_leader_epoch,
+            tuple(
+                WaitsFor(b.kind, b.of, b.on, b.missing, b.position, b.threshold, owner_of(b.on)) for b in one.barriers
+            ),
+        )
+        for one in blocked
+    )

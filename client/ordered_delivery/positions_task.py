@@ -1,0 +1,247 @@
+"""Members of a group tell each other how far they are: ConsumerGroupPosition (25300), the asking side.
+
+One poll is parked at the coordinator on a connection of its own, for the coordinator reads nothing else from there
+until it answers. What there is to say meanwhile (a position, other wishes) goes at once over the group's connection
+with a poll that is not parked; the coordinator then answers the parked one too, and the next is parked with what is
+wished now. Two polls on two connections may be answered, or even taken, out of order: an answer older than one already
+taken is dropped, and news are said again while an older poll stays parked.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import NamedTuple, Protocol
+
+from client.config import ConsumerConfig
+from client.connections import GROUP, POSITIONS
+from client.coordinator_link import CoordinatorLink
+from client.errors import ClientClosedError, ErrorCode, KafkaError, error_for
+from client.signal import Signal
+from protocol.generated.consumer_group_position import (
+    ConsumerGroupPositionRequest,
+    ConsumerGroupPositionRequestPartition,
+    ConsumerGroupPositionRequestTopic,
+    ConsumerGroupPositionResponse,
+)
+from protocol.types import TopicPartition
+
+
+class Membership(Protocol):
+    """What the exchange must know of this member."""
+
+    @property
+    def settled_generation(self) -> int:
+        """The generation whose assignment the user's task has taken; -1: none, or it is over."""
+
+    @property
+    def member_id(self) -> str:
+        """As the coordinator knows it."""
+
+    def on_position_error(self, error: KafkaError, generation_id: int) -> None:
+        """The coordinator refused a poll of this generation: react as to a heartbeat that was refused."""
+
+
+class Position(NamedTuple):
+    """One partition of an answer or of a report."""
+
+    incarnation: int
+    position: int
+
+
+class PositionAnswer(NamedTuple):
+    """What a poll brought."""
+
+    wanted: dict[TopicPartition, Position]
+    """How far the group is in what was asked for; position -1: not known."""
+    to_report: dict[TopicPartition, int]
+    """Partitions of this member that somebody waits for, and what the coordinator knows of them."""
+    said_before: int
+    """What ``said`` was when the question left."""
+
+
+def build_request(
+    group_id: str,
+    *,
+    wants: Mapping[TopicPartition, int],
+    reports: Mapping[TopicPartition, Position],
+    generation_id: int = -1,
+    member_id: str = "",
+    group_instance_id: str | None = None,
+    max_wait_ms: int = 0,
+) -> ConsumerGroupPositionRequest:
+    """``wants`` are incarnations by partition. Without member and generation it is anybody's question."""
+    topics: dict[str, ConsumerGroupPositionRequestTopic] = {}
+    for tp in sorted({**wants, **reports}):
+        report = reports.get(tp)
+        topics.setdefault(tp.topic, ConsumerGroupPositionRequestTopic(name=tp.topic)).partitions.append(
+            ConsumerGroupPositionRequestPartition(
+                partition_index=tp.partition,
+                incarnation=wants[tp] if report is None else report.incarnation,
+                need_position=tp in wants,
+                position=-1 if report is None else report.position,
+            )
+        )
+    return ConsumerGroupPositionRequest(
+        group_id=group_id,
+        generation_id=generation_id,
+        member_id=member_id,
+        group_instance_id=group_instance_id,
+        max_wait_ms=max_wait_ms,
+        topics=list(topics.values()),
+    )
+
+
+def read_answer(
+    response: ConsumerGroupPositionResponse, wants: Mapping[TopicPartition, int], said_before: int = 0
+) -> PositionAnswer:
+    """The answer by partition. Raises the error it carries."""
+    if response.error_code:
+        raise error_for(response.error_code)
+    wanted: dict[TopicPartition, Position] = {}
+    to_report: dict[TopicPartition, int] = {}
+    for topic in response.topics:
+        for p in topic.partitions:
+            tp = TopicPartition(topic.name, p.partition_index)
+            if tp in wants:
+                wanted[tp] = Position(p.incarnation, p.position)
+            if p.need_position:
+                to_report[tp] = p.position
+    return PositionAnswer(wanted, to_report, said_before)
+
+
+class PositionExchange:
+    """The polls of one member. ``run_news`` and ``run_parked`` are tasks; the rest is called by the user's task."""
+
+    def __init__(
+        self,
+        config: ConsumerConfig,
+        link: CoordinatorLink,
+        membership: Membership,
+        on_generation: Callable[[], None],
+        on_answer: Callable[[PositionAnswer], None],
+    ) -> None:
+        self._config = config
+        self._link = link
+        self._membership = membership
+        self._on_generation = on_generation
+        self._on_answer = on_answer
+        self._generation = -1
+        self._wants: dict[TopicPartition, int] = {}
+        self._unsaid: dict[TopicPartition, Position] = {}
+        self._said = 0
+        self._number = 0
+        self._taken = 0
+        self._parked_number = 0
+        """The poll that is parked or on its way there, 0 for none."""
+        self._news = Signal()
+        self._park = Signal()
+        self._unparked = Signal()
+
+    # ------------------------------------------------------------ the user's task
+
+    def settle(self) -> None:
+        """The assignment was taken: what there was to give up is given up, and the generation's polls may begin."""
+        generation = self._membership.settled_generation
+        if generation == self._generation:
+            return
+        self._generation = generation
+        self._unsaid = {}
+        self._on_generation()
+        if generation >= 0:
+            self._news.set()
+
+    def want(self, wants: dict[TopicPartition, int]) -> None:
+        """Be told of the positions of exactly these, by incarnation."""
+        if wants != self._wants:
+            self._wants = wants
+            self._news.set()
+
+    def report(self, positions: Mapping[TopicPartition, Position], said: int) -> None:
+        """Tell these positions; ``said`` counts the reports made."""
+        self._unsaid.update(positions)
+        self._said = said
+        self._news.set()
+
+    # ------------------------------------------------------------ tasks
+
+    async def run_news(self) -> None:
+        """Say what there is to say, at once; then have a poll parked."""
+        while True:
+            await self._news.wait()
+            try:
+                await self._say()
+            except ClientClosedError:
+                return
+
+    async def _say(self) -> None:
+        attempt = 0
+        while (generation := self._current_generation()) >= 0:
+            attempt += 1
+            try:
+                number = await self._poll(generation, GROUP, 0)
+            except KafkaError as error:
+                if error.code is ErrorCode.UNSUPPORTED_VERSION:
+                    return  # a broker that knows nothing of resizes: there is nothing to wait for either
+                self._membership.on_position_error(error, generation)
+                await self._link.pause(attempt)
+                continue
+            self._park.set()
+            if not 0 < self._parked_number < number:
+                return
+            await self._unparked.wait(self._config.retry_backoff_ms / 1000)
+            if not 0 < self._parked_number < number:
+                return
+
+    async def run_parked(self) -> None:
+        """Keep one poll parked for as long as there is a generation to poll in."""
+        max_wait_ms = self._config.request_timeout_ms // 2
+        while True:
+            await self._park.wait()
+            while (generation := self._current_generation()) >= 0:
+                try:
+                    await self._poll(generation, POSITIONS, max_wait_ms)
+                except KafkaError as error:
+                    self._membership.on_position_error(error, generation)
+                    await self._link.pause(1)
+                    self._news.set()  # asks for everything at once, then parks again
+                    break
+                except ClientClosedError:
+                    return
+
+    def _current_generation(self) -> int:
+        generation = self._membership.settled_generation
+        return generation if generation == self._generation else -1
+
+    async def _poll(self, generation: int, purpose: str, max_wait_ms: int) -> int:
+        """One poll; returns its number."""
+        self._number += 1
+        number, wants, unsaid, said = self._number, self._wants, dict(self._unsaid), self._said
+        request = build_request(
+            self._link.group_id,
+            wants=wants,
+            reports=unsaid,
+            generation_id=generation,
+            member_id=self._membership.member_id,
+            group_instance_id=self._config.group_instance_id,
+            max_wait_ms=max_wait_ms,
+        )
+        if purpose == POSITIONS:
+            self._parked_number = number
+        try:
+            response = await self._link.request(
+                request, purpose=purpose, timeout_ms=self._config.request_timeout_ms + max_wait_ms
+            )
+        finally:
+            if purpose == POSITIONS:
+                self._parked_number = 0
+                self._unparked.set()
+        answer = read_answer(response, wants, said)
+        if generation != self._current_generation():
+            return number
+        for tp, report in unsaid.items():
+            if self._unsaid.get(tp) == report:
+                del self._unsaid[tp]
+        if number > self._taken:
+            self._taken = number
+            self._on_answer(answer)
+        return number

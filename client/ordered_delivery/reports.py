@@ -1,0 +1,85 @@
+"""When a member tells its group how far it is in a partition that somebody waits for (KIP-253, Proposed Changes 7).
+
+Each report costs the user's flush callback and a commit, so the KIP reports only what may free somebody: the first
+position; then one that went up and is the partition's end, or passed into a newer leader epoch. What waits, waits for
+the end of a leader epoch that is over or of a sealed partition, so once a position inside the partition's present
+leader epoch was reported, even the partition's end is no news, and a partition split long ago costs nothing any more.
+A position that went back is always told. No IO.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import NamedTuple
+
+from protocol.types import TopicPartition
+
+
+class Progress(NamedTuple):
+    """Where the user is in a partition: everything below ``position`` is processed."""
+
+    incarnation: int
+    position: int
+    leader_epoch: int
+    """All records of older leader epochs are below ``position``; -1: not known."""
+    at_end: bool
+    """``position`` is the end a reader can reach: high watermark, or last stable offset under read_committed."""
+    is_marked: bool
+    """The partition is marked for deletion."""
+    current_leader_epoch: int
+    """The partition's leader epoch in the metadata."""
+
+
+class _Said(NamedTuple):
+    progress: Progress
+    number: int
+
+
+class Reports:
+    """What is asked of this member, and what it has said, in one generation."""
+
+    def __init__(self) -> None:
+        self._asked: dict[TopicPartition, None] = {}
+        self._said: dict[TopicPartition, _Said] = {}
+        self.number = 0
+        """Counts what was said."""
+
+    @property
+    def asked(self) -> Mapping[TopicPartition, None]:
+        """Partitions of this member that somebody waits for."""
+        return self._asked
+
+    def clear(self) -> None:
+        """Another generation: nobody was told anything."""
+        self._asked = {}
+        self._said = {}
+
+    def on_asked(self, known: Mapping[TopicPartition, int], number: int) -> None:
+        """Somebody waits for exactly these; the values are what the coordinator knows, -1 nothing.
+
+        ``number`` is what ``self.number`` was when the question left: what was said since is not forgotten again.
+        """
+        self._asked = dict.fromkeys(known)
+        for tp, position in known.items():
+            said = self._said.get(tp)
+            if position < 0 and said is not None and said.number <= number:
+                del self._said[tp]  # a coordinator that knows nothing: for it this is the first time
+
+    def is_due(self, tp: TopicPartition, now: Progress) -> bool:
+        """Whether this position may free somebody who does not know of it."""
+        if tp not in self._asked:
+            return False
+        said = self._said.get(tp)
+        if said is None or said.progress.incarnation != now.incarnation:
+            return True
+        before = said.progress
+        if now.position <= before.position:
+            return now.position < before.position
+        if now.leader_epoch > before.leader_epoch:
+            return True
+        return now.at_end and (now.is_marked or before.leader_epoch < now.current_leader_epoch)
+
+    def said(self, tp: TopicPartition, progress: Progress) -> None:
+        """The position is on its way."""
+        self.number += 1
+        self._said[tp] = _Said(progress, self.number)
