@@ -29,7 +29,11 @@ def topics_of(request: OffsetFetchRequest) -> list[OffsetFetchRequestTopics] | N
 def for_one_group(
     api_version: int, topics: list[OffsetFetchRequestTopics] | None, group: OffsetFetchResponseGroup
 ) -> OffsetFetchResponse:
-    """The response of version 1 to 7; version 1 has no error on top and repeats it for every partition."""
+    """The response of version 1 to 7; version 1 has no error on top and repeats it for every partition.
+
+    Incarnations (tag 10256) are told from version 8 on: librdkafka before 2.2 asks with version 7 and cannot skip a tag
+    (librdkafka #4278), so its consumers would stop at the first one.
+    """
     if group.error_code != ErrorCode.NONE and api_version < TOP_LEVEL_ERROR_VERSION:
         return _every_partition_refused(topics or [], group.error_code)
     return OffsetFetchResponse(
@@ -44,7 +48,6 @@ def for_one_group(
                         committed_leader_epoch=partition.committed_leader_epoch,
                         metadata=partition.metadata,
                         error_code=partition.error_code,
-                        incarnation=partition.incarnation,
                     )
                     for partition in topic.partitions
                 ],

@@ -1,8 +1,8 @@
 """OffsetCommit 2-8, OffsetFetch 1-8, OffsetDelete 0.
 
 OffsetCommit v2-4 carry a retention of their own, v6 leader epochs, v7 ``group.instance.id``, v8 KIP-253's incarnation
-in tag 10256. OffsetFetch v2 null topics for all and an error on top, v6 incarnations, v7 ``require_stable``, v8 many
-groups at once. An offset committed without an incarnation is of the one that the broker knows; one of an earlier
+in tag 10256. OffsetFetch v2 null topics for all and an error on top, v7 ``require_stable``, v8 many groups at once
+and incarnations. An offset committed without an incarnation is of the one that the broker knows; one of an earlier
 incarnation says nothing of the partition there is now and is neither stored nor told (hole 20).
 Commits within transactions are another API; an offset they hold open would count as pending here.
 """

@@ -160,10 +160,11 @@ def commit_as(running: Running, offset: int, member_id: str) -> Deferred[Any]:
 # ---------------------------------------------------------------- hole 20: incarnations
 
 
-@pytest.mark.parametrize("version", [6, 7, 8])
-async def test_hole_20_offset_fetch_tells_the_incarnation(
-    running: Running, version: int, autojump_clock: MockClock
+@pytest.mark.parametrize(("version", "incarnation"), [(6, -1), (7, -1), (8, 9)])
+async def test_hole_20_offset_fetch_tells_the_incarnation_to_who_can_skip_a_tag(
+    running: Running, version: int, incarnation: int, autojump_clock: MockClock
 ) -> None:
+    """librdkafka before 2.2 asks with version 7 and loses its way at a tag (librdkafka #4278)."""
     running.topics.incarnations[T0] = 9
     await running.loaded()
     commit(running, 5)
@@ -173,7 +174,7 @@ async def test_hole_20_offset_fetch_tells_the_incarnation(
     response = value(running.coordinator.offset_fetch(Context(api_version=version), request))
     topics = response.groups[0].topics if version >= 8 else response.topics
     (partition,) = topics[0].partitions
-    assert (partition.committed_offset, partition.incarnation) == (5, 9)
+    assert (partition.committed_offset, partition.incarnation) == (5, incarnation)
 
 
 async def test_hole_20_the_offsets_of_a_removed_partition_go_and_those_of_its_successor_stay(
