@@ -19,7 +19,8 @@ cached_hash = lru_cache(_CACHED_KEYS)(positive_hash)
 
 
 @lru_cache(_CACHED_KEYS)
-def _cached_place(key: bytes, initial: int, undeleted: int) -> int:
+def cached_place(key: bytes, initial: int, undeleted: int) -> int:
+    """``place`` of a key."""
     return place(cached_hash(key), initial, undeleted)
 
 
@@ -35,7 +36,7 @@ class StickyPartitioner:
     def for_key(self, topic: TopicInfo, key: bytes) -> int:
         """The partition of a key under the topic's layout."""
         initial, undeleted = topic.layout
-        return _cached_place(key, initial, undeleted)
+        return cached_place(key, initial, undeleted)
 
     def for_no_key(self, topic: TopicInfo) -> int:
         """The partition the topic's records without a key stick to at the moment."""

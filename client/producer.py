@@ -21,6 +21,7 @@ from client.errors import (
     PartitionMarkedError,
 )
 from client.lifecycle import Client
+from client.moved_keys import MovedKeys
 from client.partitioner import StickyPartitioner
 from client.producer_batch import ProducerBatch, RecordHandle, RecordMetadata
 from client.replacement import Placing
@@ -63,6 +64,7 @@ class Producer(Client[ProducerConfig]):
         self._memory_waiters = 0
         self._accumulator: Accumulator
         self._sender: Sender
+        self._moved_keys: MovedKeys
 
     async def _start(self, tasks: TaskGroup) -> None:
         config = self._config
@@ -86,20 +88,27 @@ class Producer(Client[ProducerConfig]):
         )
         self._sender = Sender(self._env, config, self._accumulator, self._metadata, self._connections, tasks, placing)
         self._sender.on_progress = self._on_progress
+        self._moved_keys = MovedKeys(self._env, config, self._accumulator, self._metadata, self._connections)
+        self._moved_keys.on_tombstones = self._sender.wake
         self._connections.on_lost = self._on_lost
         tasks.start_soon(self._metadata.run)
         tasks.start_soon(self._sender.run)
+        tasks.start_soon(self._moved_keys.run)
         self._metadata.request_update()
 
     async def _stop(self, clean: bool) -> None:
         try:
             if clean:
                 await self.flush()
+                with anyio.move_on_after(self._config.request_timeout_ms / 1000):
+                    await self._moved_keys.settled()
+                await self.flush()
         finally:  # a flush that is cancelled too: nobody waits for a handle without end
             self._accumulator.abort(KafkaError(ErrorCode.NETWORK_EXCEPTION, "the producer was closed"))
             self._on_progress()
 
     def _on_progress(self) -> None:
+        self._moved_keys.progress()
         progress, self._progress = self._progress, anyio.Event()
         progress.set()
 
@@ -174,6 +183,8 @@ class Producer(Client[ProducerConfig]):
             self._sender.wake()
             # A loop of sends gives way to the sender once per batch, not once per record.
             await anyio.lowlevel.checkpoint()
+        if placement.watches_keys and key is not None:
+            self._moved_keys.sent(placement, key, handle)
         return handle
 
     async def send_and_wait(

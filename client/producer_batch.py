@@ -180,6 +180,11 @@ class RecordHandle:
         batch, _ = self._locate()
         return batch.resolved
 
+    @property
+    def failed(self) -> bool:
+        """Whether awaiting would raise at once."""
+        return self._locate()[0].error is not None
+
     def _locate(self) -> tuple[ProducerBatch, int]:
         """The batch that holds the record now and the record's index in it."""
         batch, index = self._batch, self._index

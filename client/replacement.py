@@ -13,11 +13,12 @@ from typing import NamedTuple
 
 from client.cluster import TopicInfo
 from client.errors import ErrorCode, KafkaError, PartitionMarkedError
+from client.partitioner import cached_place
 from client.producer_batch import ProducerBatch
 from client.topic_placement import layout_of
 from protocol.batch_builder import BatchBuilder
 from protocol.compression import CompressionType
-from protocol.key_placement import ancestor_below
+from protocol.key_placement import MOVED_HEADER, ancestor_below
 from protocol.records import Record, RecordBatch
 from protocol.types import NO_PRODUCER_EPOCH, NO_PRODUCER_ID, NO_SEQUENCE, TopicPartition
 
@@ -99,7 +100,7 @@ class _Replacement:
 
     def add(self, batch: ProducerBatch) -> None:
         partition = batch.tp.partition
-        if self._losing is not None and partition not in self._losing:
+        if self._losing is not None and partition not in self._losing and batch.pinned is None:
             self._keep(batch)
             return
         records = RecordBatch(batch.encode()).records()
@@ -111,7 +112,7 @@ class _Replacement:
         for index, (record, target) in enumerate(zip(records, targets, strict=True)):
             if isinstance(target, KafkaError):
                 moved.append((_failed(batch, target), 0))
-                self.failed += 1
+                self.failed += not _is_moved_tombstone(record)
                 continue
             pinned = batch.pinned is not None and index in batch.pinned
             moved.append(self._append(batch, record, target, pinned))
@@ -123,6 +124,10 @@ class _Replacement:
         after, partition = self._after, batch.tp.partition
         pinned = batch.pinned is not None and index in batch.pinned
         stays = partition < after.layout[1]
+        if pinned and _is_moved_tombstone(record):
+            # Where the key lives again the tombstone would delete its newer values; what is merged is read once more.
+            back = record.key is not None and cached_place(record.key, *after.layout) == partition
+            return partition if stays and not back else KafkaError(ErrorCode.POLICY_VIOLATION, "not needed any more")
         if pinned:
             return partition if stays else PartitionMarkedError(batch.tp, after.layout[1])
         key = record.key
@@ -177,3 +182,7 @@ def _failed(source: ProducerBatch, error: KafkaError) -> ProducerBatch:
     batch = ProducerBatch(source.tp, BatchBuilder(), source.created_ms, source.layout)
     batch.resolve(error=error)
     return batch
+
+
+def _is_moved_tombstone(record: Record) -> bool:
+    return record.value is None and any(name == MOVED_HEADER for name, _ in record.headers)

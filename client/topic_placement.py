@@ -46,6 +46,7 @@ class TopicPlacement:
         "queues",
         "refusals",
         "retry_at_ms",
+        "watches_keys",
     )
 
     def __init__(self, info: TopicInfo) -> None:
@@ -60,6 +61,8 @@ class TopicPlacement:
         self.refusals = 0
         """Pauses taken since a broker first refused the layout in force and the metadata had no newer one."""
         self.retry_at_ms = 0.0
+        self.watches_keys = info.ordered_delivery
+        """Whether ``client.moved_keys`` wants to know of records with a key: if the topic is, or may be, compacted."""
         self._refused: set[ProducerBatch] = set()
         self._metadata_seen = 0
         self._confirm_after = 0

@@ -105,6 +105,8 @@ class FakeBroker:
         """What metadata says of a topic; one that is not here is a plain Kafka broker's."""
         self.enforced: dict[TopicPartition, tuple[int, int]] = {}
         """Undeleted partition count and layout version a partition takes tagged batches of."""
+        self.answers: dict[ApiKey, Callable[[Any], Any]] = {}
+        """Answers to further APIs, by request body."""
         self.requests: list[Request] = []
         self.max_batch_bytes = 1 << 30
         self.producer_ids = 0
@@ -187,7 +189,7 @@ class FakeBroker:
             case ApiKey.API_VERSIONS:
                 keys = [
                     ApiVersion(api_key=k, min_version=API[k].min_version, max_version=API[k].max_version)
-                    for k in SERVED
+                    for k in (*SERVED, *self.answers)
                 ]
                 return ApiVersionsResponse(api_keys=keys)
             case ApiKey.METADATA:
@@ -201,6 +203,9 @@ class FakeBroker:
                 return await self._fetch(body)
             case ApiKey.LIST_OFFSETS:
                 return self._list_offsets(body)
+        answer = self.answers.get(request.header.api_key)
+        if answer is not None:
+            return answer(body)
         raise AssertionError(f"not served: {request.header}")
 
     def _metadata(self, body: Any) -> MetadataResponse:

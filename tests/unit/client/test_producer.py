@@ -157,7 +157,7 @@ def test_full_buffer_blocks_and_then_gives_up(run: Run) -> None:
 
             async def fill() -> None:
                 async with Producer(
-                    bootstrap_servers=broker.address, buffer_memory=2000, max_block_ms=100, retry_backoff_ms=5
+                    bootstrap_servers=broker.address, buffer_memory=2000, max_block_ms=500, retry_backoff_ms=5
                 ) as producer:
                     for _ in range(3):
                         await producer.send("t", value=b"x" * 900)

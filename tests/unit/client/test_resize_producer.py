@@ -292,6 +292,8 @@ def test_with_acks_0_unsent_records_follow_new_metadata(run: Run) -> None:
                 await anyio.sleep(0.001)  # polls: metadata is refreshed in the background
             await producer.flush()
             await handle
+            while not by_key(broker):
+                await anyio.sleep(0.001)  # polls: with acks=0 nothing says that the broker has the record
         assert by_key(broker)[key] == [(3, b"1")]
 
     run(check)

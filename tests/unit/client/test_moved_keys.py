@@ -1,0 +1,166 @@
+"""Hole 24: keys of a compacted topic that moved leave a marked tombstone where they were, once they are elsewhere."""
+
+from __future__ import annotations
+
+from collections import deque
+from typing import Any
+
+import pytest
+
+from client import Producer
+from client.errors import ErrorCode
+from protocol.api_keys import ApiKey
+from protocol.generated.describe_configs import (
+    DescribeConfigsResourceResult,
+    DescribeConfigsResponse,
+    DescribeConfigsResult,
+)
+from protocol.generated.offset_for_leader_epoch import (
+    EpochEndOffset,
+    OffsetForLeaderEpochResponse,
+    OffsetForLeaderTopicResult,
+)
+from protocol.generated.partition_leader_epochs_for_partitions import (
+    PartitionLeaderEpochsForPartitionsResponse,
+    PartitionLeaderEpochsForPartitionsResponsePartition,
+    PartitionLeaderEpochsForPartitionsResponseTopic,
+)
+from protocol.key_placement import MOVED_HEADER, parent
+from protocol.records import RecordBatch
+from protocol.types import TopicPartition
+from tests.unit.client.conftest import Run
+from tests.unit.client.fake_broker import FakeBroker, Fault
+from tests.unit.client.test_resize_producer import FAST, by_key, key_in, ordered
+
+END_OF_EPOCH = 10
+
+
+def compacted_broker(policy: str = "compact") -> FakeBroker:
+    """Two partitions, to be split; records below offset 10 are of before."""
+
+    def configs(body: Any) -> DescribeConfigsResponse:
+        found = [DescribeConfigsResourceResult(name="cleanup.policy", value=policy)]
+        return DescribeConfigsResponse(
+            results=[DescribeConfigsResult(resource_type=2, resource_name="t", configs=found)]
+        )
+
+    def origins(body: Any) -> PartitionLeaderEpochsForPartitionsResponse:
+        [topic] = body.topics
+        answers = [
+            PartitionLeaderEpochsForPartitionsResponsePartition(
+                partition_index=p.partition_index,
+                incarnation=p.incarnation,
+                created_from=parent(p.partition_index, 2),
+                leader_epoch_after_creation=0,
+            )
+            for p in topic.partitions
+        ]
+        return PartitionLeaderEpochsForPartitionsResponse(
+            topics=[PartitionLeaderEpochsForPartitionsResponseTopic(name="t", partitions=answers)]
+        )
+
+    def ends(body: Any) -> OffsetForLeaderEpochResponse:
+        [topic] = body.topics
+        answers = [
+            EpochEndOffset(partition=p.partition, leader_epoch=0, end_offset=END_OF_EPOCH) for p in topic.partitions
+        ]
+        return OffsetForLeaderEpochResponse(topics=[OffsetForLeaderTopicResult(topic="t", partitions=answers)])
+
+    broker = ordered(2)
+    broker.answers = {
+        ApiKey.DESCRIBE_CONFIGS: configs,
+        ApiKey.PARTITION_LEADER_EPOCHS_FOR_PARTITIONS: origins,
+        ApiKey.OFFSET_FOR_LEADER_EPOCH: ends,
+    }
+    return broker
+
+
+def tombstones(broker: FakeBroker) -> list[tuple[int, bytes | None]]:
+    """(partition, key) of each marked tombstone."""
+    return [
+        (tp.partition, record.key)
+        for tp, log in sorted(broker.logs.items())
+        for data in log.batches
+        for record in RecordBatch(data)
+        if record.value is None and record.headers == [(MOVED_HEADER, b"")]
+    ]
+
+
+def test_a_key_that_moved_leaves_one_tombstone_at_the_ancestor(run: Run) -> None:
+    async def check() -> None:
+        broker = compacted_broker()
+        broker.resize("t", (2, 4, 1))
+        async with broker.running(), Producer(bootstrap_servers=broker.address, **FAST) as producer:
+            moved, stays = key_in(3, 2, 4), key_in(1, 2, 4)
+            for number in range(3):
+                await producer.send_and_wait("t", key=moved, value=b"%d" % number)
+                await producer.send_and_wait("t", key=stays, value=b"%d" % number)
+            await producer.send_and_wait("t", value=b"no key")
+        assert tombstones(broker) == [(1, moved)]
+
+    run(check)
+
+
+def test_records_that_were_placed_again_leave_one_too(run: Run) -> None:
+    async def check() -> None:
+        broker = compacted_broker()
+        async with broker.running(), Producer(bootstrap_servers=broker.address, **FAST) as producer:
+            await producer.partitions_for("t")
+            broker.resize("t", (2, 4, 1))
+            await producer.send_and_wait("t", key=key_in(2, 2, 4), value=b"1")
+        assert tombstones(broker) == [(0, key_in(2, 2, 4))]
+
+    run(check)
+
+
+@pytest.mark.parametrize("why", ["not compacted", "nothing older is left", "not acknowledged"])
+def test_no_tombstone_without_need(run: Run, why: str) -> None:
+    """The KIP's condition is inverted: one is needed while the ancestor's log starts below the recorded end."""
+
+    async def check() -> None:
+        broker = compacted_broker("delete" if why == "not compacted" else "compact,delete")
+        broker.resize("t", (2, 4, 1))
+        ancestor = broker.logs[TopicPartition("t", 1)]
+        if why == "nothing older is left":
+            ancestor.start_offset = ancestor.end_offset = END_OF_EPOCH
+        key = key_in(3, 2, 4)
+        async with broker.running(), Producer(bootstrap_servers=broker.address, **FAST) as producer:
+            if why == "not acknowledged":
+                broker.faults[TopicPartition("t", 3)] = deque([Fault(ErrorCode.INVALID_RECORD)])
+                handle = await producer.send("t", key=key, value=b"1")
+                while not handle.done():
+                    await producer.flush()
+            else:
+                await producer.send_and_wait("t", key=key, value=b"1")
+        assert tombstones(broker) == []
+        assert len(by_key(broker)) == (why != "not acknowledged")
+
+    run(check)
+
+
+def test_a_tombstone_is_dropped_when_its_key_lives_there_again(run: Run) -> None:
+    """4 -> 2: behind the key's newer values in its old home it would delete them."""
+
+    async def check() -> None:
+        broker = compacted_broker()
+        broker.resize("t", (2, 4, 1))
+        key = key_in(3, 2, 4)
+        async with (
+            broker.running(),
+            Producer(bootstrap_servers=broker.address, linger_ms=60_000, **FAST) as producer,
+        ):
+            producer._moved_keys._append = lambda *args: appended.append(args)  # type: ignore[method-assign]
+            appended: list[Any] = []
+            handle = await producer.send("t", key=key, value=b"1")
+            await producer.flush()
+            await handle
+            await producer._moved_keys.settled()
+            assert appended == [("t", 1, key)]
+            del producer._moved_keys._append  # type: ignore[method-assign]
+            producer._moved_keys._append(*appended[0])
+            broker.resize("t", (2, 2, 2))
+            await producer.send("t", key=key, value=b"2")
+        assert tombstones(broker) == []
+        assert by_key(broker)[key] == [(1, b"2"), (3, b"1")]
+
+    run(check)
