@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
+from collections.abc import Callable
 from pathlib import Path
 
 import trio
@@ -12,7 +13,9 @@ from rich.table import Table
 
 from anabranch.cli.errors import CommandError
 from anabranch.cli.options import JsonFile
-from anabranch.demo.run import DemoResult, run_demo
+from anabranch.demo.hand_over import Percentiles
+from anabranch.demo.run import PARTITIONS, STREAM_S, DemoResult, run_demo
+from anabranch.demo.verify import Verdict
 from anabranch.demo.view import LiveView
 from anabranch.local.cluster import run_local_cluster
 from anabranch.local.plan import LocalClusterConfig
@@ -25,26 +28,33 @@ def demo(
     *,
     json_: JsonFile = None,
     events: int | None = None,
+    seconds: float = STREAM_S,
     dir: Path = Path("anabranch-demo"),
 ) -> int:
-    """Stream real events through a local cluster and prove that every key kept its order.
+    """Split and merge a topic's partitions under load, and prove that every key kept its order.
 
-    Starts ZooKeeper, a controller and three brokers; four producers write, a group of three reads; then the exported
-    segment files are audited with Spark. Exit status 0 and PASS, or 1 and the first offending records.
+    Starts ZooKeeper, a controller and three brokers; producers stream real events into a topic of 4 partitions, which
+    is resized to 6, 9, 6 and 4, while a group of three consumers keeps a state for every key; one broker is killed
+    meanwhile. A control topic beside it gets the same without ordered delivery. Then the exported segment files are
+    audited with Spark. Exit status 0 and PASS, or 1 and the first offending records.
 
     Parameters
     ----------
     events
         Only the first so many events.
+    seconds
+        How long to stream them; the resizes fall into it.
     dir
         Where everything goes and stays: logs, the workers' files, the exported segments. What an earlier demo left
         there is replaced.
     """
     if events is not None and events < 1:
         raise CommandError(f"--events {events}: at least 1")
+    if seconds <= 0:
+        raise CommandError(f"--seconds {seconds:g}: more than 0")
     console = Console()
     prepare(dir)
-    result = trio.run(_run, dir, events, console)
+    result = trio.run(_run, dir, events, seconds, console)
     if json_ is not None:
         json_.write_text(json.dumps(result.to_json(), indent=2, default=str) + "\n")
     show(result, console)
@@ -63,32 +73,66 @@ def prepare(directory: Path) -> None:
     marker.touch()
 
 
-async def _run(directory: Path, events: int | None, console: Console) -> DemoResult:
+async def _run(directory: Path, events: int | None, seconds: float, console: Console) -> DemoResult:
     with LiveView(console) as view:
         config = LocalClusterConfig(str(directory / "cluster"), brokers=BROKERS)
         async with run_local_cluster(config, say=view.stage) as cluster:
-            return await run_demo(cluster.bootstrap, directory, events, view)
+            return await run_demo(cluster, directory, events, view, seconds)
 
 
 def show(result: DemoResult, console: Console) -> None:
-    """A short table, then PASS, or FAIL and the first offending records."""
+    """Short tables, then PASS, or FAIL and the first offending records."""
     verdict = result.verdict
-    table = Table(show_header=False, box=None, pad_edge=False)
-    rate = verdict.events / result.produce_s if result.produce_s else 0.0
-    table.add_row("events, keys", f"{verdict.events:,}, {verdict.keys:,}")
-    table.add_row("written in", f"{result.produce_s:.2f} s ({rate:,.0f}/s)")
-    table.add_row("all delivered after", f"{result.deliver_s:.2f} s")
-    table.add_row("lost, twice", f"{verdict.lost}, {verdict.duplicated}")
-    table.add_row("out of order per key", f"{verdict.out_of_order}")
-    table.add_row("altered, misplaced", f"{verdict.altered}, {verdict.misplaced}")
-    table.add_row("exported", f"{result.exported.segments} segment files, {result.exported.bytes:,} bytes")
+    facts = Table(show_header=False, box=None, pad_edge=False)
+    facts.add_row("events, keys", f"{verdict.events:,}, {verdict.keys:,}")
+    facts.add_row("written in, delivered after", f"{result.produce_s:.1f} s, {result.deliver_s:.1f} s")
+    facts.add_row("partitions", " -> ".join(map(str, [PARTITIONS, *(done.partitions for done in result.steps)])))
+    for done in result.steps:
+        if done.killed is not None:
+            facts.add_row("killed", f"broker {done.killed}, while {done.partitions_before} became {done.partitions}")
+    facts.add_row("moves of keys", f"{result.keys_moved:,}")
+    facts.add_row("hand-over to new partitions", hand_over_text(result.hand_over_growing))
+    facts.add_row("hand-over back", hand_over_text(result.hand_over_shrinking))
+    facts.add_row("hand-over, broker killed", hand_over_text(result.hand_over_killed))
+    facts.add_row("marked partitions gone", "no" if result.drained_s is None else f"after {result.drained_s:.1f} s")
+    facts.add_row("exported", f"{result.exported.segments} segment files, {result.exported.bytes:,} bytes")
+    console.print(facts, highlight=False)
+    console.print(verdicts(result), highlight=False)
+    spark = Table(show_header=False, box=None, pad_edge=False)
     for check in result.audit.get("checks", []):
         outcome = "ok" if check["passed"] else f"{check['violation_count']:,} violations"
-        table.add_row(f"Spark: {check['name']}", outcome)
-    console.print(table)
+        spark.add_row(f"Spark: {check['name']}", outcome)
+    console.print(spark, highlight=False)
     for line in verdict.examples:
         console.print(line, style="red", highlight=False)
     for check in result.audit.get("checks", []):
         for violation in check.get("violations", []):
             console.print(f"{check['name']}: {violation}", style="red", highlight=False)
     console.print("[bold green]PASS[/]" if result.passed else "[bold red]FAIL[/]")
+
+
+def hand_over_text(took: Percentiles) -> str:
+    """From the parent's last record saved to the child's first delivered."""
+    if took.p50_ms is None or took.p99_ms is None:
+        return "no key waited"
+    return f"p50 {took.p50_ms:.1f} ms, p99 {took.p99_ms:.1f} ms ({took.count:,} keys waited)"
+
+
+def verdicts(result: DemoResult) -> Table:
+    """Ours beside the control."""
+    table = Table(box=None, pad_edge=False, header_style="bold")
+    for title in ("", "ordered", "control: hash modulo count"):
+        table.add_column(title, justify="right" if title else "left")
+    rows: list[tuple[str, Callable[[Verdict], int]]] = [
+        ("lost", lambda v: v.lost),
+        ("out of order for their key", lambda v: v.out_of_order),
+        ("met a wrong state of their key", lambda v: v.wrong_states),
+        ("keys with a wrong state at the end", lambda v: v.wrong_at_the_end),
+        ("altered, or not where acknowledged", lambda v: v.altered + v.misplaced),
+        ("delivered again (no violation)", lambda v: v.delivered_again),
+    ]
+    for name, count in rows:
+        table.add_row(name, f"{count(result.verdict):,}", f"{count(result.control):,}")
+        if name.startswith("out of order"):
+            table.add_row("  of them while it grew", "", f"{result.control_out_of_order_growing:,}")
+    return table

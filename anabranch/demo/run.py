@@ -1,12 +1,14 @@
-"""The demo from start to verdict: cluster, topic, workers, live view, checks in memory, export, audit on disk."""
+"""The demo from start to verdict: two topics under one load, resized together; one keeps the order of every key.
+
+The control run beside ours has the same events from the same producers at the same time, the same consumers and the
+same resizes, but ``enable.ordered.delivery=false``: a key's partition is its hash modulo the count and nobody waits
+for anybody, as in Kafka. Kafka can only grow, so what went wrong before the first shrink is counted by itself.
+"""
 
 from __future__ import annotations
 
-import json
-import subprocess
-import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
@@ -16,138 +18,148 @@ import trio
 from anabranch import Admin, NewTopic
 from anabranch.cli.errors import CommandError
 from anabranch.demo.events import Event, load_events
-from anabranch.demo.verify import Acknowledged, Observed, Verdict, verify
+from anabranch.demo.hand_over import Flush, Percentiles, hand_overs, percentiles
+from anabranch.demo.processes import Worker
+from anabranch.demo.resizing import STEPS, Done, Resizer, drained_after
+from anabranch.demo.states import StateStore
+from anabranch.demo.verify import Acknowledged, Observed, Verdict, disordered, verify
 from anabranch.demo.view import LiveView
 from anabranch.exporting import ExportReport, export_topic
+from anabranch.local.cluster import LocalCluster
 
 TOPIC = "file-changes"
-GROUP = "file-changes-readers"
-PARTITIONS = 6
-PRODUCERS = 4
+CONTROL = "file-changes-control"
+PARTITIONS = 4
+PRODUCERS = 2
 CONSUMERS = 3
-# The events carry the time at which they happened, years ago: retention and rolling by time would act on that.
-TOPIC_CONFIGS = {"retention.ms": "-1", "segment.ms": str(2**63 - 1), "segment.bytes": str(256 * 1024)}
+STREAM_S = 36.0
+"""How long the events are streamed: the resizes fall into it."""
+TOPIC_CONFIGS = {
+    "segment.bytes": str(256 * 1024),
+    "min.insync.replicas": "2",
+    "message.timestamp.type": "LogAppendTime",
+}
 GROUP_READY_DEADLINE_S = 60.0
 STALL_DEADLINE_S = 60.0
+QUIET_S = 3.0
 WORKER_STOP_DEADLINE_S = 30.0
 
 
 @dataclass(slots=True)
+class Side:
+    """One of the two topics with its group of consumers."""
+
+    topic: str
+    directory: Path
+    consumers: list[Worker]
+
+    @property
+    def states(self) -> Path:
+        return states_of(self.directory, self.topic)
+
+
+@dataclass(slots=True)
 class DemoResult:
-    """What the run showed. ``audit`` is the audit's report as JSON values."""
+    """What the run showed. ``audit`` is the audit's report on our topic as JSON values.
+
+    Hand-overs are told apart: new partitions have to be assigned first, which takes a rebalance; merged ones go into
+    partitions that their owners keep; and where a broker was killed, its partitions wait for other leaders.
+    """
 
     verdict: Verdict
+    control: Verdict
+    control_out_of_order_growing: int
+    steps: list[Done]
+    keys_moved: int
+    hand_over_growing: Percentiles
+    hand_over_shrinking: Percentiles
+    hand_over_killed: Percentiles
     produce_s: float
     deliver_s: float
     exported: ExportReport
+    drained_s: float | None = None
     audit: dict[str, Any] = field(default_factory=dict)
 
     @property
     def passed(self) -> bool:
-        return self.verdict.passed and bool(self.audit.get("passed"))
+        return self.verdict.passed and bool(self.audit.get("passed")) and self.drained_s is not None
 
     def to_json(self) -> dict[str, Any]:
         return {
             "passed": self.passed,
             "topic": TOPIC,
-            "partitions": PARTITIONS,
+            "partitions": [PARTITIONS, *(done.partitions for done in self.steps)],
             "producers": PRODUCERS,
             "consumers": CONSUMERS,
             "produce_seconds": round(self.produce_s, 3),
             "deliver_seconds": round(self.deliver_s, 3),
+            "resizes": [asdict(done) for done in self.steps],
+            "keys_moved": self.keys_moved,
+            "hand_over_growing": asdict(self.hand_over_growing),
+            "hand_over_shrinking": asdict(self.hand_over_shrinking),
+            "hand_over_broker_killed": asdict(self.hand_over_killed),
+            "violations": self.verdict.violations,
             "delivered": asdict(self.verdict),
+            "control_violations": self.control.violations,
+            "control": asdict(self.control),
+            "control_out_of_order_growing": self.control_out_of_order_growing,
             "exported": asdict(self.exported),
+            "drained_seconds": self.drained_s,
             "audit": self.audit,
         }
 
 
-class Worker:
-    """A producer or consumer process and the last thing it reported."""
+def states_of(directory: Path, topic: str) -> Path:
+    """The database that a topic's consumers share."""
+    return directory / f"{topic}-states.sqlite"
 
-    def __init__(self, role: str, index: int, directory: Path, arguments: list[str]) -> None:
-        self.name = f"{role}r {index + 1}" if role == "produce" else f"{role.removesuffix('e')}er {index + 1}"
-        self.out = directory / f"{role}-{index}.tsv"
-        self.log = directory / f"{role}-{index}.log"
-        self.last: dict[str, Any] = {"count": 0}
-        self.assigned: list[int] | None = None
-        self._argv = [
-            sys.executable,
-            "-m",
-            "anabranch.demo.worker",
-            role,
-            "--out",
-            str(self.out),
-            "--index",
-            str(index),
-        ]
-        self._argv += arguments
-        self.process: trio.Process | None = None
 
-    async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
-        """Run to the end, keeping what it reports. Raises ``CommandError`` when it fails."""
-        with self.log.open("wb") as log:
-            self.process = await trio.lowlevel.open_process(
-                self._argv, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=log
-            )
-        task_status.started()
-        try:
-            assert self.process.stdout is not None
-            rest = b""
-            async for chunk in self.process.stdout:
-                *lines, rest = (rest + chunk).split(b"\n")
-                for line in lines:
-                    self.last = json.loads(line)
-                    self.assigned = self.last.get("assigned", self.assigned)
-            status = await self.process.wait()
-        finally:
-            if self.process.returncode is None:
-                self.process.kill()
-        if status != 0:
-            last_words = self.log.read_text(errors="replace").strip().splitlines()[-1:]
-            raise CommandError(f"{self.name} exited with status {status}: {' '.join(last_words)}")
-
-    async def finish(self) -> None:
-        """Ask it to stop: its stdin closes."""
-        assert self.process is not None and self.process.stdin is not None
-        await self.process.stdin.aclose()
+def make_side(bootstrap: str, directory: Path, topic: str, label: str) -> Side:
+    # One process creates the table before several use it at once.
+    states = states_of(directory, topic)
+    StateStore(states).close()
+    arguments = ["--bootstrap", bootstrap, "--topic", topic, "--group", f"{topic}-readers", "--states", str(states)]
+    consumers = [Worker("consume", f"{label} {i + 1}", i, directory / topic, arguments) for i in range(CONSUMERS)]
+    return Side(topic, directory, consumers)
 
 
 async def stream_events(
-    bootstrap: str, directory: Path, limit: int | None, view: LiveView
-) -> tuple[Verdict, float, float]:
-    """Create the topic, run the workers, judge what they report: the verdict and two durations in seconds."""
+    cluster: LocalCluster, directory: Path, limit: int | None, seconds: float, view: LiveView
+) -> tuple[list[Side], list[Worker], list[Done], float, float]:
+    """Create both topics, run the workers and the resizes: who did what, and two durations in seconds."""
+    bootstrap = cluster.bootstrap
     total = sum(1 for _ in load_events(limit))
-    async with Admin(bootstrap_servers=bootstrap) as admin:
-        await admin.create_topics(
-            [NewTopic(TOPIC, num_partitions=PARTITIONS, replication_factor=1, configs=TOPIC_CONFIGS)]
-        )
-    common = ["--bootstrap", bootstrap, "--topic", TOPIC]
-    share = [] if limit is None else ["--events", str(limit)]
-    producers = [
-        Worker("produce", i, directory, [*common, "--count", str(PRODUCERS), *share]) for i in range(PRODUCERS)
-    ]
-    consumers = [Worker("consume", i, directory, [*common, "--group", GROUP]) for i in range(CONSUMERS)]
-    view.add_bar("produced", total)
-    for worker in consumers:
-        view.add_bar(worker.name, total)
+    sides = [make_side(bootstrap, directory, TOPIC, "reader"), make_side(bootstrap, directory, CONTROL, "control")]
+    arguments = ["--bootstrap", bootstrap, "--count", str(PRODUCERS), "--rate", str(total / seconds)]
+    for side in sides:
+        arguments += ["--topic", side.topic]
+    if limit is not None:
+        arguments += ["--events", str(limit)]
+    producers = [Worker("produce", f"producer {i + 1}", i, directory, arguments) for i in range(PRODUCERS)]
+    view.add_bar("written", total * len(sides))
+    for side in sides:
+        for worker in side.consumers:
+            view.add_bar(worker.name, total)
     async with trio.open_nursery() as nursery:
-        view.stage(f"a group of {CONSUMERS} consumers joins")
-        for worker in consumers:
-            await nursery.start(worker.run)
-        await _group_is_complete(consumers)
-        view.stage(f"{PRODUCERS} producers stream {total:,} events into {PARTITIONS} partitions")
+        view.stage(f"two groups of {CONSUMERS} consumers join, one for each topic")
+        for side in sides:
+            for worker in side.consumers:
+                await nursery.start(worker.run)
+        for side in sides:
+            await _group_is_complete(side.consumers)
+        view.stage(f"{PRODUCERS} producers stream {total:,} events into both topics, {PARTITIONS} partitions each")
         started = trio.current_time()
         for worker in producers:
             await nursery.start(worker.run)
-        produced_at = await _all_delivered(producers, consumers, total, view)
+        resizer = Resizer(cluster, [TOPIC, CONTROL], view.stage)
+        nursery.start_soon(resizer.run, started, seconds)
+        produced_at = await _all_delivered(producers, sides, total, resizer, view)
         delivered_at = trio.current_time()
-        for worker in consumers:
-            await worker.finish()
+        for side in sides:
+            for worker in side.consumers:
+                await worker.finish()
         nursery.cancel_scope.deadline = trio.current_time() + WORKER_STOP_DEADLINE_S
-    view.stage("checking what was delivered")
-    acknowledged = [Acknowledged(*map(int, fields)) for fields in _rows(producers)]
-    verdict = verify(load_events(limit), acknowledged, _observations(consumers))
-    return verdict, produced_at - started, delivered_at - started
+    return sides, producers, resizer.done, produced_at - started, delivered_at - started
 
 
 async def _group_is_complete(consumers: list[Worker]) -> None:
@@ -161,8 +173,10 @@ async def _group_is_complete(consumers: list[Worker]) -> None:
     raise CommandError(f"the consumer group did not divide the partitions in {GROUP_READY_DEADLINE_S:g} s: {state}")
 
 
-async def _all_delivered(producers: list[Worker], consumers: list[Worker], total: int, view: LiveView) -> float:
-    """Wait until as many records were read as were written; returns when the last one was acknowledged.
+async def _all_delivered(
+    producers: list[Worker], sides: list[Side], total: int, resizer: Resizer, view: LiveView
+) -> float:
+    """Wait until every side read as many events as were written; returns when the last one was acknowledged.
 
     Gives up without an error when nothing moves for ``STALL_DEADLINE_S``: the verdict then names what is missing.
     """
@@ -170,46 +184,106 @@ async def _all_delivered(producers: list[Worker], consumers: list[Worker], total
     seen, moved_at = -1, trio.current_time()
     while True:
         produced = sum(worker.last["count"] for worker in producers)
-        consumed = [worker.last["count"] for worker in consumers]
-        view.update("produced", produced)
-        for worker, count in zip(consumers, consumed, strict=True):
-            partitions = ",".join(map(str, worker.assigned or []))
-            view.update(worker.name, count, note=f"partitions {partitions}")
+        consumed = [sum(worker.last["count"] for worker in side.consumers) for side in sides]
+        view.update("written", produced)
+        for side in sides:
+            for worker in side.consumers:
+                partitions = ",".join(map(str, worker.assigned or []))
+                view.update(worker.name, worker.last["count"], note=f"partitions {partitions}")
         now = trio.current_time()
         if produced + sum(consumed) != seen:
             seen, moved_at = produced + sum(consumed), now
-        if produced == total and not produced_at:
+        all_produced = produced == total * len(sides)
+        if all_produced and not produced_at:
             produced_at = now
-        if (produced == total and sum(consumed) >= total) or now - moved_at > STALL_DEADLINE_S:
+        # What two members processed is counted twice: then more than the sum says may be missing still.
+        complete = all(count == total for count in consumed)
+        quiet = all(count >= total for count in consumed) and now - moved_at > QUIET_S
+        if (all_produced and resizer.finished and (complete or quiet)) or now - moved_at > STALL_DEADLINE_S:
             return produced_at or now
         await trio.sleep(0.02)
 
 
-def _rows(workers: list[Worker]) -> Iterator[list[str]]:
-    for worker in workers:
-        with worker.out.open(encoding="utf-8") as lines:
-            for line in lines:
-                yield line.rstrip("\n").split("\t")
+def read_observations(side: Side) -> tuple[list[Observed], list[Flush]]:
+    """What a side's consumers wrote down."""
+    observed, flushes = [], []
+    for worker in side.consumers:
+        for kind, *fields in worker.rows():
+            if kind == "f":
+                begun, ended, partitions = fields
+                flushes.append(
+                    Flush(int(begun), int(ended), tuple(map(int, partitions.split(",") if partitions else [])))
+                )
+            else:
+                time_ns, partition, offset, sequence, unix_time, path, change, known, appended_ns = fields
+                event = Event(int(sequence), int(unix_time), path, change)
+                place = (int(time_ns), int(partition), int(offset))
+                observed.append(Observed(*place, event, int(known), int(appended_ns)))
+    return observed, flushes
 
 
-def _observations(consumers: list[Worker]) -> Iterator[Observed]:
-    for time_ns, partition, offset, sequence, unix_time, path, change in _rows(consumers):
-        event = Event(int(sequence), int(unix_time), path, change)
-        yield Observed(int(time_ns), int(partition), int(offset), event)
+def acknowledged(producers: list[Worker], topic: str) -> Iterator[Acknowledged]:
+    for worker in producers:
+        for of_topic, *fields in worker.rows():
+            if of_topic == topic:
+                yield Acknowledged(*map(int, fields))
 
 
-async def run_demo(bootstrap: str, directory: Path, limit: int | None, view: LiveView) -> DemoResult:
-    """The whole job against a running cluster. ``directory`` takes the workers' files and the export."""
-    verdict, produce_s, deliver_s = await stream_events(bootstrap, directory, limit, view)
+def judge(side: Side, producers: list[Worker], limit: int | None) -> tuple[Verdict, list[Observed], list[Flush]]:
+    observed, flushes = read_observations(side)
+    store = StateStore(side.states)
+    saved = store.all()
+    store.close()
+    return verify(load_events(limit), acknowledged(producers, side.topic), observed, saved), observed, flushes
+
+
+async def run_demo(
+    cluster: LocalCluster, directory: Path, limit: int | None, view: LiveView, seconds: float = STREAM_S
+) -> DemoResult:
+    """The whole story on a running cluster. ``directory`` takes the workers' files, the states and the export."""
+    async with Admin(bootstrap_servers=cluster.bootstrap) as admin:
+        brokers = len(cluster.brokers)
+        ordered = NewTopic(TOPIC, PARTITIONS, brokers, TOPIC_CONFIGS)
+        control = NewTopic(CONTROL, PARTITIONS, brokers, {**TOPIC_CONFIGS, "enable.ordered.delivery": "false"})
+        await admin.create_topics([ordered, control])
+    sides, producers, steps, produce_s, deliver_s = await stream_events(cluster, directory, limit, seconds, view)
+    view.stage("checking what was delivered")
+    verdict, observed, flushes = judge(sides[0], producers, limit)
+    control_verdict, control_observed, _ = judge(sides[1], producers, limit)
+    first_shrink_ns = next((done.began_ns for done in steps if done.shrinks), None)
+    moves = hand_overs(observed, flushes, [done.began_ns for done in steps])
+
+    def took(chosen: Callable[[Done], bool]) -> Percentiles:
+        return percentiles(move for move in moves if move.step >= 0 and chosen(steps[move.step]))
+
     view.stage("exporting the topic's segment files")
     export_directory = directory / "export"
-    async with Admin(bootstrap_servers=bootstrap) as admin:
+    async with Admin(bootstrap_servers=cluster.bootstrap) as admin:
         exported = await export_topic(admin, TOPIC, export_directory)
-    view.stage("Spark reads the exported files")
+        result = DemoResult(
+            verdict,
+            control_verdict,
+            sum(first_shrink_ns is None or late.time_ns < first_shrink_ns for late, _ in disordered(control_observed)),
+            steps,
+            keys_moved=len(moves),
+            hand_over_growing=took(lambda step: step.killed is None and not step.shrinks),
+            hand_over_shrinking=took(lambda step: step.killed is None and step.shrinks),
+            hand_over_killed=took(lambda step: step.killed is not None),
+            produce_s=produce_s,
+            deliver_s=deliver_s,
+            exported=exported,
+        )
+        view.stage("Spark reads the exported files, while the marked partitions are drained")
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(_audit_into, result, export_directory)
+            result.drained_s = await drained_after(admin, TOPIC, STEPS[-1].partitions)
+    return result
+
+
+async def _audit_into(result: DemoResult, directory: Path) -> None:
     started = time.monotonic()
-    report = await trio.to_thread.run_sync(_audit, str(export_directory))
-    report["seconds"] = round(time.monotonic() - started, 3)
-    return DemoResult(verdict, produce_s, deliver_s, exported, report)
+    result.audit = await trio.to_thread.run_sync(_audit, str(directory))
+    result.audit["seconds"] = round(time.monotonic() - started, 3)
 
 
 def _audit(directory: str) -> dict[str, Any]:

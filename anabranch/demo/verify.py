@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from anabranch.demo.events import Event
+from anabranch.demo.states import FileState, fold
 
 MAX_VIOLATIONS = 20
 
@@ -20,12 +21,18 @@ class Acknowledged(NamedTuple):
 
 
 class Observed(NamedTuple):
-    """A record a consumer processed, at ``time_ns`` of the machine's monotonic clock."""
+    """A record a consumer processed, at ``time_ns`` of the machine's monotonic clock.
+
+    ``changes_known``: how many changes its state of the file had before, ``states.SKIPPED`` when it was newer already.
+    ``appended_ns``: when the broker took it, on the same clock, to the millisecond.
+    """
 
     time_ns: int
     partition: int
     offset: int
     event: Event
+    changes_known: int
+    appended_ns: int
 
 
 @dataclass(slots=True)
@@ -35,58 +42,112 @@ class Verdict:
     events: int = 0
     keys: int = 0
     lost: int = 0
-    duplicated: int = 0
     out_of_order: int = 0
+    """Records that came after a newer one of their key."""
+    wrong_states: int = 0
+    """Records that met a state other than that of all changes before them: not flushed, or not loaded, in time."""
+    wrong_at_the_end: int = 0
+    """Keys whose last saved state is not that of all their changes."""
     altered: int = 0
     misplaced: int = 0
+    """Records read elsewhere than where they were acknowledged."""
+    delivered_again: int = 0
+    """No violation: delivery is at least once."""
     examples: list[str] = field(default_factory=list)
 
     @property
-    def passed(self) -> bool:
-        return self.events > 0 and not (
-            self.lost or self.duplicated or self.out_of_order or self.altered or self.misplaced
-        )
+    def violations(self) -> int:
+        broken = self.lost + self.out_of_order + self.wrong_states + self.wrong_at_the_end
+        return broken + self.altered + self.misplaced
 
-    def _note(self, text: str) -> None:
+    @property
+    def passed(self) -> bool:
+        return self.events > 0 and self.violations == 0
+
+    def note(self, text: str) -> None:
         if len(self.examples) < MAX_VIOLATIONS:
             self.examples.append(text)
 
 
-def verify(written: Iterable[Event], acknowledged: Iterable[Acknowledged], observed: Iterable[Observed]) -> Verdict:
-    """Every written event acknowledged and observed once, unchanged, where it was acknowledged, in order per key."""
-    by_sequence = {event.sequence: event for event in written}
-    verdict = Verdict(events=len(by_sequence), keys=len({event.path for event in by_sequence.values()}))
-    places = {record.sequence: (record.partition, record.offset) for record in acknowledged}
+def first_deliveries(observed: Iterable[Observed]) -> list[Observed]:
+    """Each event the first time it was processed, in the order of time."""
     seen: dict[int, Observed] = {}
-    last_of_key: dict[str, Observed] = {}
     for record in sorted(observed):
-        event = record.event
-        where = f"partition {record.partition} offset {record.offset}"
-        if event.sequence in seen:
-            verdict.duplicated += 1
-            first = seen[event.sequence]
-            verdict._note(
-                f"twice: event {event.sequence} at {where} and partition {first.partition} offset {first.offset}"
-            )
-            continue
-        seen[event.sequence] = record
-        if by_sequence.get(event.sequence) != event:
-            verdict.altered += 1
-            verdict._note(f"altered: {where} holds {event}, written was {by_sequence.get(event.sequence)}")
-        if places.get(event.sequence) != (record.partition, record.offset):
-            verdict.misplaced += 1
-            verdict._note(f"misplaced: event {event.sequence} at {where}, acknowledged at {places.get(event.sequence)}")
-        before = last_of_key.get(event.path)
-        if before is not None and before.event.sequence > event.sequence:
-            verdict.out_of_order += 1
-            verdict._note(
-                f"out of order: key {event.path!r}: event {event.sequence} ({where}) came after event "
-                f"{before.event.sequence} (partition {before.partition} offset {before.offset})"
-            )
-        last_of_key[event.path] = record
+        seen.setdefault(record.event.sequence, record)
+    return list(seen.values())
+
+
+def disordered(observed: Iterable[Observed]) -> list[tuple[Observed, Observed]]:
+    """Records that came after a newer one of their key, each with that one."""
+    found = []
+    newest_of_key: dict[str, Observed] = {}
+    for record in first_deliveries(observed):
+        newest = newest_of_key.get(record.event.path)
+        if newest is not None and newest.event.sequence > record.event.sequence:
+            found.append((record, newest))
+        else:
+            newest_of_key[record.event.path] = record
+    return found
+
+
+def verify(
+    written: Iterable[Event],
+    acknowledged: Iterable[Acknowledged],
+    observed: Iterable[Observed],
+    saved: Mapping[str, FileState],
+) -> Verdict:
+    """Every event delivered, unchanged, where it was acknowledged, in order per key, to the state of all before it."""
+    by_sequence = {event.sequence: event for event in written}
+    right = fold(by_sequence.values())
+    verdict = Verdict(events=len(by_sequence), keys=len(right))
+    places = {record.sequence: (record.partition, record.offset) for record in acknowledged}
+    everything = sorted(observed)
+    first = first_deliveries(everything)
+    verdict.delivered_again = len(everything) - len(first)
+    _check_records(verdict, by_sequence, places, first)
+    for late, newer in disordered(first):
+        verdict.out_of_order += 1
+        verdict.note(
+            f"out of order: key {late.event.path!r}: event {late.event.sequence} ({_place(late)}) came after event "
+            f"{newer.event.sequence} ({_place(newer)})"
+        )
+    delivered = {record.event.sequence for record in first}
     for sequence, event in by_sequence.items():
-        if sequence not in seen:
+        if sequence not in delivered:
             verdict.lost += 1
             state = f"acknowledged at {places[sequence]}" if sequence in places else "never acknowledged"
-            verdict._note(f"lost: event {sequence} of key {event.path!r}, {state}")
+            verdict.note(f"lost: event {sequence} of key {event.path!r}, {state}")
+    for path, last in right.items():
+        if saved.get(path) != last:
+            verdict.wrong_at_the_end += 1
+            verdict.note(f"wrong at the end: key {path!r} was saved as {saved.get(path)}, right is {last}")
     return verdict
+
+
+def _check_records(
+    verdict: Verdict, written: Mapping[int, Event], places: Mapping[int, tuple[int, int]], first: list[Observed]
+) -> None:
+    changes_before: dict[int, int] = {}
+    count_of_key: dict[str, int] = {}
+    for event in written.values():
+        changes_before[event.sequence] = count_of_key.get(event.path, 0)
+        count_of_key[event.path] = changes_before[event.sequence] + 1
+    for record in first:
+        event = record.event
+        where = _place(record)
+        if written.get(event.sequence) != event:
+            verdict.altered += 1
+            verdict.note(f"altered: {where} holds {event}, written was {written.get(event.sequence)}")
+        if places.get(event.sequence) != (record.partition, record.offset):
+            verdict.misplaced += 1
+            verdict.note(f"misplaced: event {event.sequence} at {where}, acknowledged at {places.get(event.sequence)}")
+        if record.changes_known != changes_before.get(event.sequence):
+            verdict.wrong_states += 1
+            verdict.note(
+                f"wrong state: key {event.path!r}: event {event.sequence} ({where}) met a state of "
+                f"{record.changes_known} changes, {changes_before.get(event.sequence)} came before it"
+            )
+
+
+def _place(record: Observed) -> str:
+    return f"partition {record.partition} offset {record.offset}"

@@ -11,15 +11,20 @@ import json
 import sys
 import time
 from collections import deque
-from typing import Any
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any, TextIO
 
 import anyio
 
-from anabranch import Consumer, Producer
-from anabranch.demo.events import Event, event_of, share_of
+from anabranch import Consumer, ConsumerRecord, Producer, TopicPartition
+from anabranch.demo.events import event_of, share_of
+from anabranch.demo.states import KeyStates, StateStore
 
 REPORT_EVERY_S = 0.1
-MAX_UNCONFIRMED = 2_000
+MAX_UNCONFIRMED = 4_000
+AHEAD_S = 0.01
+POLL_MS = 200
 
 
 class Reporter:
@@ -37,73 +42,125 @@ class Reporter:
 
 
 async def produce(arguments: argparse.Namespace) -> None:
-    """Send this producer's share of the events and record where each was acknowledged."""
+    """Send this producer's share of the events to every topic, at an even pace, and record where each was acknowledged.
+
+    The same producer writes all topics: they see the same events at the same time.
+    """
     report = Reporter()
     confirmed = 0
-    waiting: deque[tuple[Event, Any]] = deque()
+    waiting: deque[tuple[str, int, Any]] = deque()
     with open(arguments.out, "w", encoding="utf-8") as out:
 
         async def confirm_first() -> None:
-            event, handle = waiting.popleft()
+            nonlocal confirmed
+            topic, sequence, handle = waiting.popleft()
             metadata = await handle
-            out.write(f"{event.sequence}\t{metadata.partition}\t{metadata.offset}\n")
+            out.write(f"{topic}\t{sequence}\t{metadata.partition}\t{metadata.offset}\n")
+            confirmed += 1
+            report(count=confirmed)
 
         async with Producer(bootstrap_servers=arguments.bootstrap, linger_ms=5) as producer:
+            started = time.monotonic()
             for event in share_of(arguments.index, arguments.count, arguments.events):
-                timestamp_ms = event.unix_time * 1000
-                handle = await producer.send(
-                    arguments.topic, key=event.key, value=event.value, timestamp_ms=timestamp_ms
-                )
-                waiting.append((event, handle))
-                if len(waiting) > MAX_UNCONFIRMED:
+                early_s = started + event.sequence / arguments.rate - time.monotonic()
+                if early_s > AHEAD_S:
+                    await anyio.sleep(early_s)
+                for topic in arguments.topic:
+                    handle = await producer.send(topic, key=event.key, value=event.value)
+                    waiting.append((topic, event.sequence, handle))
+                while len(waiting) > MAX_UNCONFIRMED:
                     await confirm_first()
-                    confirmed += 1
-                    report(count=confirmed)
+                report(count=confirmed)
             while waiting:
                 await confirm_first()
-                confirmed += 1
-                report(count=confirmed)
     report(force=True, count=confirmed, done=True)
 
 
+class Recorder:
+    """Applies records to the states this consumer keeps, and writes down what it did and when."""
+
+    def __init__(self, states: KeyStates, out: TextIO, report: Reporter) -> None:
+        self._states = states
+        self._out = out
+        self._report = report
+        # Brokers stamp records by the wall clock; everything else here is told by the monotonic one.
+        self._wall_ahead_ns = time.time_ns() - time.monotonic_ns()
+        self._seen: set[int] = set()
+
+    @property
+    def count(self) -> int:
+        """Different events so far."""
+        return len(self._seen)
+
+    def process(self, record: ConsumerRecord) -> None:
+        event = event_of(record.key or b"", record.value or b"")
+        known = self._states.apply(record.partition, event)
+        appended_ns = record.timestamp * 1_000_000 - self._wall_ahead_ns
+        fields = (time.monotonic_ns(), record.partition, record.offset, event.sequence, event.unix_time, event.path)
+        self._out.write("r\t" + "\t".join(map(str, (*fields, event.change, known, appended_ns))) + "\n")
+        self._seen.add(event.sequence)
+
+    def save(self, partitions: Iterable[TopicPartition]) -> None:
+        """Keys of these partitions may go elsewhere: the flush callback."""
+        begun_ns = time.monotonic_ns()
+        numbers = [tp.partition for tp in partitions]
+        self._states.flush(numbers)
+        self._out.write(f"f\t{begun_ns}\t{time.monotonic_ns()}\t{','.join(map(str, numbers))}\n")
+
+    def load(self, partitions: Iterable[TopicPartition]) -> None:
+        """Keys of others may have come to these partitions: the load callback."""
+        self._states.reload(tp.partition for tp in partitions)
+
+    def assigned(self, partitions: Iterable[TopicPartition]) -> None:
+        chosen = list(partitions)
+        self.load(chosen)
+        self._report(force=True, count=self.count, assigned=sorted(tp.partition for tp in chosen))
+
+
+class OwnershipListener:
+    """Rebalances: what any Kafka consumer has."""
+
+    def __init__(self, recorder: Recorder) -> None:
+        self.on_partitions_revoked = recorder.save
+        self.on_partitions_assigned = recorder.assigned
+
+
+class KeyListener:
+    """Keys that move between partitions: what an ordered resize adds."""
+
+    def __init__(self, recorder: Recorder) -> None:
+        self.on_partition_key_maybe_revoked = recorder.save
+        self.on_partition_key_assigned = recorder.load
+
+
 async def consume(arguments: argparse.Namespace) -> None:
-    """Read as a member of the group until stdin closes, recording every record in the order it was processed."""
+    """Read as a member of the group until stdin closes, keeping a state per key."""
+    (topic,) = arguments.topic
     report = Reporter()
-    count = 0
-
-    def assigned(partitions: Any) -> None:
-        report(force=True, count=count, assigned=sorted(partition.partition for partition in partitions))
-
+    store = StateStore(Path(arguments.states))
+    states = KeyStates(store)
     async with anyio.create_task_group() as tasks:
         tasks.start_soon(_cancel_when_stdin_closes, tasks.cancel_scope)
         with open(arguments.out, "w", encoding="utf-8") as out:
+            recorder = Recorder(states, out, report)
             async with Consumer(
                 bootstrap_servers=arguments.bootstrap,
                 group_id=arguments.group,
                 auto_offset_reset="earliest",
-                client_id=f"consumer-{arguments.index}",
+                client_id=f"{arguments.group}-{arguments.index}",
             ) as consumer:
-                consumer.subscribe([arguments.topic], listener=_Listener(assigned))
+                consumer.subscribe(
+                    [topic], listener=OwnershipListener(recorder), partition_key_listener=KeyListener(recorder)
+                )
                 while True:
-                    batches = await consumer.getmany(timeout_ms=200)
+                    batches = await consumer.getmany(timeout_ms=POLL_MS)
                     for records in batches.values():
                         for record in records:
-                            event = event_of(record.key or b"", record.value or b"")
-                            place = f"{time.monotonic_ns()}\t{record.partition}\t{record.offset}"
-                            out.write(f"{place}\t{event.sequence}\t{event.unix_time}\t{event.path}\t{event.change}\n")
-                        count += len(records)
+                            recorder.process(record)
                     out.flush()
-                    report(count=count)
-
-
-class _Listener:
-    """Tells when partitions are assigned; offsets are committed by the consumer itself before it gives any up."""
-
-    def __init__(self, assigned: Any) -> None:
-        self.on_partitions_assigned = assigned
-
-    def on_partitions_revoked(self, partitions: Any) -> None:
-        return None
+                    report(count=recorder.count)
+    states.flush_all()
+    store.close()
 
 
 async def _cancel_when_stdin_closes(scope: anyio.CancelScope) -> None:
@@ -115,12 +172,14 @@ def main() -> None:
     parser = argparse.ArgumentParser(description="one producer or consumer of the demo")
     parser.add_argument("role", choices=["produce", "consume"])
     parser.add_argument("--bootstrap", required=True)
-    parser.add_argument("--topic", required=True)
+    parser.add_argument("--topic", required=True, action="append")
     parser.add_argument("--out", required=True)
     parser.add_argument("--index", type=int, required=True)
-    parser.add_argument("--count", type=int, default=1)
+    parser.add_argument("--count", type=int, default=1, help="how many producers share the events")
     parser.add_argument("--group", default="")
+    parser.add_argument("--states", default="", help="the database that the group's consumers share")
     parser.add_argument("--events", type=int, default=None)
+    parser.add_argument("--rate", type=float, default=1e9, help="events a second, of all producers together")
     arguments = parser.parse_args()
     anyio.run({"produce": produce, "consume": consume}[arguments.role], arguments)
 

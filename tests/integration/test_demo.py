@@ -13,21 +13,28 @@ from protocol.records import iter_batches
 
 pytestmark = pytest.mark.integration
 
-EVENTS = 4_000
+EVENTS = 8_000
+SECONDS = 20
 
 
-def anabranch(*arguments: str, timeout_s: float = 240) -> subprocess.CompletedProcess[str]:
+def anabranch(*arguments: str, timeout_s: float = 280) -> subprocess.CompletedProcess[str]:
     command = [sys.executable, "-m", "anabranch.cli.main", *arguments]
     return subprocess.run(command, capture_output=True, text=True, timeout=timeout_s)
 
 
 def test_the_demo_passes_and_an_edited_record_is_named(tmp_path: Path) -> None:
     directory, result_file = tmp_path / "demo", tmp_path / "result.json"
-    done = anabranch("demo", "--events", str(EVENTS), "--dir", str(directory), "--json", str(result_file))
+    sizes = ["--events", str(EVENTS), "--seconds", str(SECONDS)]
+    done = anabranch("demo", *sizes, "--dir", str(directory), "--json", str(result_file))
     assert done.returncode == 0, done.stdout + done.stderr
     assert "PASS" in done.stdout
     result = json.loads(result_file.read_text())
-    assert (result["passed"], result["delivered"]["events"], result["audit"]["records"]) == (True, EVENTS, EVENTS)
+    assert (result["passed"], result["violations"]) == (True, 0)
+    assert (result["delivered"]["events"], result["control"]["events"], result["audit"]["records"]) == (EVENTS,) * 3
+    assert result["partitions"] == [4, 6, 9, 6, 4]
+    assert [resize["killed"] is not None for resize in result["resizes"]] == [False, False, True, False]
+    assert result["keys_moved"] > 0
+    assert result["drained_seconds"] is not None
 
     segment = max((directory / "export").rglob("*.log"), key=lambda path: path.stat().st_size)
     data = bytearray(segment.read_bytes())
@@ -45,6 +52,11 @@ def test_the_demo_passes_and_an_edited_record_is_named(tmp_path: Path) -> None:
     assert offender["segment"].endswith(f"{segment.parent.name}/{segment.name}")
     assert offender["offset"] == record.offset
     assert segment.name in audited.stdout
+
+
+def test_a_stream_takes_time(tmp_path: Path) -> None:
+    done = anabranch("demo", "--seconds", "0", "--dir", str(tmp_path))
+    assert (done.returncode, done.stderr) == (1, "anabranch: --seconds 0: more than 0\n")
 
 
 def test_a_directory_with_something_else_is_left_alone(tmp_path: Path) -> None:

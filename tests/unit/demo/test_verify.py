@@ -1,32 +1,39 @@
-"""The demo's verdict: each way a log can go wrong is found and named."""
+"""The demo's verdict: each way a log, its delivery or the states kept of it can go wrong is found and named."""
 
 from __future__ import annotations
+
+from typing import Any
 
 import pytest
 
 from anabranch.demo.events import Event, event_of, load_events, share_of
-from anabranch.demo.verify import Acknowledged, Observed, Verdict, verify
+from anabranch.demo.states import SKIPPED, FileState, fold
+from anabranch.demo.verify import Acknowledged, Observed, Verdict, disordered, verify
 
 EVENTS = [Event(1, 100, "a", "A"), Event(2, 101, "b", "A"), Event(3, 102, "a", "M")]
 ACKS = [Acknowledged(1, 0, 0), Acknowledged(2, 1, 0), Acknowledged(3, 0, 1)]
-SEEN = [Observed(10, 0, 0, EVENTS[0]), Observed(11, 1, 0, EVENTS[1]), Observed(12, 0, 1, EVENTS[2])]
+SEEN = [
+    Observed(10, 0, 0, EVENTS[0], 0, 9),
+    Observed(11, 1, 0, EVENTS[1], 0, 10),
+    Observed(12, 0, 1, EVENTS[2], 1, 11),
+]
+SAVED = fold(EVENTS)
 
 
 def test_a_clean_run_passes() -> None:
-    verdict = verify(EVENTS, ACKS, SEEN)
+    verdict = verify(EVENTS, ACKS, SEEN, SAVED)
     assert verdict == Verdict(events=3, keys=2)
     assert verdict.passed
 
 
 def test_nothing_at_all_does_not_pass() -> None:
-    assert not verify([], [], []).passed
+    assert not verify([], [], [], {}).passed
 
 
 @pytest.mark.parametrize(
     ("observed", "field", "text"),
     [
         (SEEN[:2], "lost", "lost: event 3 of key 'a', acknowledged at (0, 1)"),
-        ([*SEEN, SEEN[1]._replace(time_ns=13, offset=5)], "duplicated", "twice: event 2"),
         ([SEEN[0]._replace(time_ns=13), *SEEN[1:]], "out_of_order", "out of order: key 'a': event 1"),
         (
             [*SEEN[:2], SEEN[2]._replace(event=EVENTS[2]._replace(change="D"))],
@@ -34,13 +41,44 @@ def test_nothing_at_all_does_not_pass() -> None:
             "altered: partition 0 offset 1",
         ),
         ([*SEEN[:2], SEEN[2]._replace(partition=1, offset=7)], "misplaced", "misplaced: event 3"),
+        ([*SEEN[:2], SEEN[2]._replace(changes_known=0)], "wrong_states", "wrong state: key 'a': event 3"),
+        ([*SEEN[:2], SEEN[2]._replace(changes_known=SKIPPED)], "wrong_states", "wrong state: key 'a': event 3"),
     ],
 )
-def test_each_fault_is_counted_and_named(observed: list[Observed], field: str, text: str) -> None:
-    verdict = verify(EVENTS, ACKS, observed)
-    assert getattr(verdict, field) == 1
+def test_each_fault_of_a_record_is_counted_and_named(observed: list[Observed], field: str, text: str) -> None:
+    verdict = verify(EVENTS, ACKS, observed, SAVED)
+    assert (getattr(verdict, field), verdict.violations) == (1, 1)
     assert not verdict.passed
     assert verdict.examples[0].startswith(text)
+
+
+@pytest.mark.parametrize("saved", [{**SAVED, "a": SAVED["a"]._replace(digest=1)}, {"b": SAVED["b"]}])
+def test_a_state_that_missed_something_is_wrong_at_the_end(saved: dict[str, FileState]) -> None:
+    verdict = verify(EVENTS, ACKS, SEEN, saved)
+    assert (verdict.wrong_at_the_end, verdict.violations) == (1, 1)
+    assert verdict.examples[0].startswith("wrong at the end: key 'a'")
+
+
+def test_what_is_delivered_again_to_a_state_that_has_it_is_no_violation() -> None:
+    again = SEEN[0]._replace(time_ns=13, changes_known=SKIPPED)
+    verdict = verify(EVENTS, ACKS, [*SEEN, again], SAVED)
+    assert (verdict.delivered_again, verdict.violations, verdict.passed) == (1, 0, True)
+
+
+def test_disorder_names_the_late_and_the_newer_record() -> None:
+    third, first = SEEN[2]._replace(time_ns=5), SEEN[0]
+    assert disordered([third, SEEN[1], first]) == [(first, third)]
+
+
+def test_the_checksum_of_a_state_tells_order() -> None:
+    def digest(*events: Event) -> Any:
+        state = FileState()
+        for event in events:
+            state = state.after(event)
+        return state.digest
+
+    assert digest(EVENTS[0], EVENTS[2]) != digest(EVENTS[2], EVENTS[0])
+    assert fold(EVENTS)["a"] == FileState(2, 3, digest(EVENTS[0], EVENTS[2]))
 
 
 def test_the_data_set_is_whole_and_a_record_carries_it() -> None:

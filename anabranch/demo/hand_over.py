@@ -1,0 +1,101 @@
+"""How long keys wait when they move: from the parent's last record saved to the child's first delivered. Pure."""
+
+from __future__ import annotations
+
+import bisect
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from anabranch.demo.verify import Observed, first_deliveries
+
+
+class Flush(NamedTuple):
+    """A flush callback that returned; times of the machine's monotonic clock."""
+
+    begun_ns: int
+    ended_ns: int
+    partitions: tuple[int, ...]
+
+
+class HandOver(NamedTuple):
+    """One key's move from one partition to another, in the resize number ``step``.
+
+    ``ready_ns``: the source's last record of this move was delivered, and a flush callback begun after it returned.
+    ``waited``: the first record from the target was there by then, so that ``took_ns`` is what the hand-over cost.
+    """
+
+    step: int
+    key: str
+    source: int
+    target: int
+    ready_ns: int
+    delivered_ns: int
+    waited: bool
+
+    @property
+    def took_ns(self) -> int:
+        return self.delivered_ns - self.ready_ns
+
+
+@dataclass(frozen=True, slots=True)
+class Percentiles:
+    """Of ``count`` hand-overs that had a record waiting; in milliseconds, None without any."""
+
+    count: int
+    p50_ms: float | None
+    p99_ms: float | None
+
+
+def hand_overs(observed: Iterable[Observed], flushes: Iterable[Flush], steps_ns: Sequence[int]) -> list[HandOver]:
+    """Every move of every key; ``steps_ns`` are the times at which resizes began.
+
+    Keys that go the same way in the same resize are handed over together: the source is ready with the last record of
+    any of them.
+    """
+    moved: dict[tuple[int, int, int], list[tuple[Observed, Observed]]] = {}
+    last_of_key: dict[str, Observed] = {}
+    for record in first_deliveries(observed):
+        before = last_of_key.get(record.event.path)
+        last_of_key[record.event.path] = record
+        if before is not None and before.partition != record.partition:
+            step = bisect.bisect_right(steps_ns, record.time_ns) - 1
+            moved.setdefault((step, before.partition, record.partition), []).append((before, record))
+    of_partition = _by_partition(flushes)
+    found = []
+    for (step, source, target), pairs in moved.items():
+        opened = min(record.time_ns for _, record in pairs)
+        last = max((before.time_ns for before, _ in pairs if before.time_ns < opened), default=opened)
+        flushed = _flushed_after(of_partition.get(source, []), last)
+        ready = flushed if flushed is not None and flushed <= opened else last
+        found += [
+            HandOver(step, record.event.path, source, target, ready, record.time_ns, record.appended_ns <= ready)
+            for _, record in pairs
+        ]
+    return found
+
+
+def _by_partition(flushes: Iterable[Flush]) -> dict[int, list[tuple[int, int]]]:
+    """(begun, ended) ascending."""
+    found: dict[int, list[tuple[int, int]]] = {}
+    for flush in sorted(flushes):
+        for partition in flush.partitions:
+            found.setdefault(partition, []).append((flush.begun_ns, flush.ended_ns))
+    return found
+
+
+def _flushed_after(flushes: Sequence[tuple[int, int]], time_ns: int) -> int | None:
+    """When the first flush begun at ``time_ns`` or later returned."""
+    index = bisect.bisect_left(flushes, (time_ns, 0))
+    return flushes[index][1] if index < len(flushes) else None
+
+
+def percentiles(moves: Iterable[HandOver]) -> Percentiles:
+    took = sorted(move.took_ns / 1e6 for move in moves if move.waited)
+    if not took:
+        return Percentiles(0, None, None)
+    return Percentiles(len(took), _at(took, 0.50), _at(took, 0.99))
+
+
+def _at(ascending: Sequence[float], share: float) -> float:
+    return round(ascending[min(len(ascending) - 1, int(share * len(ascending)))], 3)

@@ -1,0 +1,113 @@
+"""The demo's resizes: when, how far, and which broker dies meanwhile."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import trio
+
+from anabranch import Admin, ErrorCode, KafkaError
+from anabranch.cli.resize import DRAIN_KEY, wait_until_resized
+from anabranch.local.cluster import LocalCluster
+
+RESIZE_DEADLINE_MS = 60_000
+DRAIN_DEADLINE_S = 30.0
+RETRY_S = 0.2
+
+
+class Step(NamedTuple):
+    """A resize to ``partitions``, begun when the share ``at`` of the stream is over; ``kill``: a broker dies in it."""
+
+    at: float
+    partitions: int
+    kill: bool = False
+
+
+STEPS = (Step(0.12, 6), Step(0.32, 9), Step(0.52, 6, kill=True), Step(0.82, 4))
+
+
+@dataclass(frozen=True, slots=True)
+class Done:
+    """A resize that was carried out. ``began_ns``: of the machine's monotonic clock; ``killed``: the broker's id."""
+
+    partitions_before: int
+    partitions: int
+    began_ns: int
+    took_s: float
+    killed: int | None
+
+    @property
+    def shrinks(self) -> bool:
+        return self.partitions < self.partitions_before
+
+
+class Resizer:
+    """Resizes both topics by ``STEPS``, the next when the one before is done."""
+
+    def __init__(self, cluster: LocalCluster, topics: Sequence[str], say: Callable[[str], None]) -> None:
+        self._cluster = cluster
+        self._topics = topics
+        self._say = say
+        self._partitions = 0
+        self.done: list[Done] = []
+
+    @property
+    def finished(self) -> bool:
+        return len(self.done) == len(STEPS)
+
+    async def run(self, started: float, seconds: float) -> None:
+        """Take all steps. Raises ``CommandError`` when one is not carried out in time."""
+        async with Admin(bootstrap_servers=self._cluster.bootstrap) as admin:
+            for step in STEPS:
+                await trio.sleep_until(started + step.at * seconds)
+                await self._take(admin, step)
+
+    async def _take(self, admin: Admin, step: Step) -> None:
+        topic = (await admin.describe_topics(self._topics[:1]))[self._topics[0]]
+        began_ns = time.monotonic_ns()
+        before = topic.undeleted_partition_count
+        # The leader of a partition that is about to be sealed: nobody knows yet that it is dead when the resize begins,
+        # which cannot end before another leads that partition.
+        victim = topic.partitions[step.partitions].leader if step.kill else None
+        death = f", and broker {victim} is killed" if victim is not None else ""
+        self._say(f"{before} -> {step.partitions} partitions{death}")
+        if victim is not None:
+            self._kill(victim)
+        async with trio.open_nursery() as nursery:
+            for name in self._topics:
+                await _ask(admin, name, step.partitions)
+                nursery.start_soon(wait_until_resized, admin, name, step.partitions, RESIZE_DEADLINE_MS)
+        took_s = (time.monotonic_ns() - began_ns) / 1e9
+        self.done.append(Done(before, step.partitions, began_ns, round(took_s, 3), victim))
+        self._say(f"{before} -> {step.partitions} partitions took {took_s:.1f} s")
+
+    def _kill(self, broker: int) -> None:
+        (plan,) = [plan for plan in self._cluster.brokers if plan.node_id == broker]
+        self._cluster.kill(plan.name)
+
+
+async def _ask(admin: Admin, topic: str, partitions: int) -> None:
+    """Ask for a resize until the one before it is settled."""
+    deadline = trio.current_time() + RESIZE_DEADLINE_MS / 1000
+    while True:
+        try:
+            await admin.create_partitions({topic: partitions})
+            return
+        except KafkaError as error:
+            if error.code is not ErrorCode.POLICY_VIOLATION or trio.current_time() > deadline:
+                raise
+        await trio.sleep(RETRY_S)
+
+
+async def drained_after(admin: Admin, topic: str, partitions: int) -> float | None:
+    """Have the marked partitions deleted once the group has read them: seconds until none is left, None if never."""
+    started = trio.current_time()
+    await admin.incremental_alter_configs(topics={topic: {DRAIN_KEY: "true"}})
+    with trio.move_on_after(DRAIN_DEADLINE_S):
+        while len((await admin.describe_topics([topic]))[topic].partitions) > partitions:
+            await trio.sleep(RETRY_S)
+        return round(trio.current_time() - started, 3)
+    return None

@@ -1,0 +1,113 @@
+"""A state kept by hand for every key: what the demo's consumers hold in memory and share through a database.
+
+The state of a file is the number of its changes, the last of them, and a checksum over all of them in order, so that
+one change lost, repeated or out of order shows in it for ever. Whoever owns a partition keeps the states of its keys
+in memory; they are saved when their keys may go to another partition or member, and read again after they came.
+"""
+
+from __future__ import annotations
+
+import sqlite3
+import zlib
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import NamedTuple
+
+from anabranch.demo.events import Event
+
+BUSY_TIMEOUT_S = 30.0
+SKIPPED = -1
+
+
+class FileState(NamedTuple):
+    """``digest``: CRC-32 over the values of all changes, in the order they were applied."""
+
+    changes: int = 0
+    last_sequence: int = 0
+    digest: int = 0
+
+    def after(self, event: Event) -> FileState:
+        return FileState(self.changes + 1, event.sequence, zlib.crc32(event.value, self.digest))
+
+
+def fold(events: Iterable[Event]) -> dict[str, FileState]:
+    """The right states: every change applied in order."""
+    states: dict[str, FileState] = {}
+    for event in events:
+        states[event.path] = states.get(event.path, FileState()).after(event)
+    return states
+
+
+class StateStore:
+    """The shared database; several processes write it at once, each for keys of its own."""
+
+    def __init__(self, path: Path) -> None:
+        self._database = sqlite3.connect(path, timeout=BUSY_TIMEOUT_S, isolation_level=None)
+        self._database.execute("PRAGMA journal_mode=WAL")
+        self._database.execute("PRAGMA synchronous=NORMAL")
+        self._database.execute(
+            "CREATE TABLE IF NOT EXISTS states (path TEXT PRIMARY KEY, changes INT, last_sequence INT, digest INT)"
+        )
+
+    def close(self) -> None:
+        self._database.close()
+
+    def load(self, path: str) -> FileState:
+        row = self._database.execute(
+            "SELECT changes, last_sequence, digest FROM states WHERE path = ?", (path,)
+        ).fetchone()
+        return FileState(*row) if row is not None else FileState()
+
+    def save(self, states: Mapping[str, FileState]) -> None:
+        """All of them or none."""
+        if states:
+            self._database.execute("BEGIN IMMEDIATE")
+            rows = [(path, *state) for path, state in states.items()]
+            self._database.executemany("INSERT OR REPLACE INTO states VALUES (?, ?, ?, ?)", rows)
+            self._database.execute("COMMIT")
+
+    def all(self) -> dict[str, FileState]:
+        rows = self._database.execute("SELECT path, changes, last_sequence, digest FROM states")
+        return {path: FileState(*state) for path, *state in rows}
+
+
+class KeyStates:
+    """What one consumer holds, by partition and key."""
+
+    def __init__(self, store: StateStore) -> None:
+        self._store = store
+        self._held: dict[int, dict[str, FileState]] = {}
+        self._unsaved: dict[int, set[str]] = {}
+
+    def apply(self, partition: int, event: Event) -> int:
+        """Apply a change; returns how many were applied before, or ``SKIPPED`` for one that is not newer than those.
+
+        Delivery is at least once: what a consumer already applied before it lost its partition may come again.
+        """
+        held = self._held.setdefault(partition, {})
+        state = held.get(event.path)
+        if state is None:
+            state = held[event.path] = self._store.load(event.path)
+        if event.sequence <= state.last_sequence:
+            return SKIPPED
+        held[event.path] = state.after(event)
+        self._unsaved.setdefault(partition, set()).add(event.path)
+        return state.changes
+
+    def flush(self, partitions: Iterable[int]) -> None:
+        """Save what changed: keys of these partitions may go to others."""
+        changed: dict[str, FileState] = {}
+        for partition in partitions:
+            held = self._held.get(partition, {})
+            changed.update((path, held[path]) for path in self._unsaved.pop(partition, ()))
+        self._store.save(changed)
+
+    def reload(self, partitions: Iterable[int]) -> None:
+        """Read states again at the next use: keys of others may have come to these partitions."""
+        chosen = list(partitions)
+        self.flush(chosen)
+        for partition in chosen:
+            self._held.pop(partition, None)
+
+    def flush_all(self) -> None:
+        self.flush(list(self._unsaved))

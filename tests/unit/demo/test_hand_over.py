@@ -1,0 +1,53 @@
+"""Hand-over times: from the parent's last record with its flush returned to the child's first."""
+
+from __future__ import annotations
+
+from anabranch.demo.events import Event
+from anabranch.demo.hand_over import Flush, HandOver, hand_overs, percentiles
+from anabranch.demo.verify import Observed
+
+MS = 1_000_000
+
+
+def seen(at_ms: int, partition: int, sequence: int, key: str = "a", appended_ms: int = 0) -> Observed:
+    return Observed(at_ms * MS, partition, sequence, Event(sequence, 1, key, "M"), 0, appended_ms * MS)
+
+
+def test_a_key_is_ready_when_the_flush_after_its_last_record_has_returned() -> None:
+    observed = [seen(10, 1, 1), seen(30, 5, 2, appended_ms=15)]
+    flushes = [Flush(5 * MS, 8 * MS, (1,)), Flush(12 * MS, 18 * MS, (0, 1)), Flush(25 * MS, 26 * MS, (1,))]
+    (move,) = hand_overs(observed, flushes, [4 * MS])
+    assert move == HandOver(0, "a", 1, 5, 18 * MS, 30 * MS, True)
+    assert move.took_ns == 12 * MS
+
+
+def test_keys_that_go_the_same_way_wait_for_the_last_of_them() -> None:
+    observed = [seen(10, 1, 1, "a"), seen(20, 1, 2, "b"), seen(26, 5, 3, "a"), seen(27, 5, 4, "b")]
+    flushes = [Flush(11 * MS, 12 * MS, (1,)), Flush(21 * MS, 25 * MS, (1,))]
+    assert [move.took_ns // MS for move in hand_overs(observed, flushes, [5 * MS])] == [1, 2]
+
+
+def test_a_key_whose_next_record_came_later_did_not_wait() -> None:
+    observed = [seen(10, 1, 1), seen(30, 5, 2, appended_ms=29)]
+    (move,) = hand_overs(observed, [Flush(12 * MS, 18 * MS, (1,))], [0])
+    assert not move.waited
+    assert percentiles([move]).count == 0
+
+
+def test_each_move_belongs_to_the_resize_before_it() -> None:
+    observed = [seen(10, 1, 1), seen(20, 5, 2), seen(40, 1, 3), seen(50, 1, 4)]
+    moves = hand_overs(observed, [], [15 * MS, 30 * MS])
+    assert [(move.step, move.source, move.target) for move in moves] == [(0, 1, 5), (1, 5, 1)]
+
+
+def test_what_is_delivered_again_is_no_move() -> None:
+    observed = [seen(10, 1, 1), seen(20, 5, 2), seen(25, 1, 1), seen(26, 5, 2)]
+    assert len(hand_overs(observed, [], [0])) == 1
+
+
+def test_percentiles_are_of_what_waited() -> None:
+    moves = [HandOver(0, str(n), 1, 5, 0, n * MS, waited=True) for n in range(1, 101)]
+    moves += [HandOver(0, "later", 1, 5, 0, 10**12, waited=False)]
+    found = percentiles(moves)
+    assert (found.count, found.p50_ms, found.p99_ms) == (100, 51.0, 100.0)
+    assert percentiles([]).p50_ms is None
