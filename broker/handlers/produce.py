@@ -10,7 +10,8 @@ is refused).
 from __future__ import annotations
 
 from broker.replication.delayed_produce import AwaitedAppend, DelayedProduce
-from broker.replication.layout import ClientLayout, LayoutRefusal, produce_admission
+from broker.replication.layout import ClientLayout, LayoutRefusal, produce_admission, refusal_of_absent
+from broker.replication.partition import Partition
 from broker.request_context import Answer, CloseConnectionError, RequestContext
 from broker.topic_names import ADMIN_CLIENT_ID, INTERNAL_TOPICS
 from protocol.compression import CompressionType
@@ -62,7 +63,7 @@ def _append(
 ) -> PartitionProduceResponse:
     key = TopicPartition(topic.name, data.index)
     try:
-        partition = ctx.node.replicas.leader(key)
+        partition = _leader(ctx, key, layout)
         records = _usable_records(ctx, topic.name, data.records)
         admission = produce_admission(data.index, partition.layout, partition.delivery, layout)
         result = partition.append(records, all_in_sync=acks == ACKS_ALL, admission=admission)
@@ -82,6 +83,15 @@ def _append(
         if not awaited.is_done():
             waiting.append(awaited)
     return response
+
+
+def _leader(ctx: RequestContext, key: TopicPartition, layout: ClientLayout) -> Partition:
+    try:
+        return ctx.node.replicas.leader(key)
+    except KafkaError as error:
+        topic = ctx.node.metadata.topics.get(key.topic)
+        merged = None if topic is None else refusal_of_absent(key.partition, topic.layout, layout)
+        raise error if merged is None else merged from error
 
 
 def _usable_records(ctx: RequestContext, topic: str, records: object) -> memoryview:

@@ -86,6 +86,17 @@ def produce_admission(
     return _verify_keys(partition, layout)
 
 
+def refusal_of_absent(partition: int, topic: PartitionLayout, client: ClientLayout) -> LayoutRefusal | None:
+    """What a producer that names no layout is told of a partition that its broker has not, beyond the topic's count.
+
+    It was merged away. A retriable error would have a stock producer wait for a partition that does not come back:
+    until its delivery timeout, or for ever where it is idempotent.
+    """
+    if client.undeleted_partition_count >= 0 or topic.layout_version <= 0 or not topic.seals(partition):
+        return None
+    return _sealed(partition, topic)
+
+
 def check_fetch(partition: int, layout: PartitionLayout, rules: DeliveryRules, client: ClientLayout) -> None:
     """Raise 25310 unless a consumer of ``client``'s layout may read this partition now.
 
@@ -148,13 +159,17 @@ def _mismatch(partition: int, layout: PartitionLayout, client: ClientLayout) -> 
 
 def _refuse_sealed(partition: int, layout: PartitionLayout) -> Admission:
     def refuse(_batch: RecordBatch) -> None:
-        raise LayoutRefusal(
-            ErrorCode.POLICY_VIOLATION,
-            f"partition {partition} is marked for deletion, the topic has {layout.undeleted_partition_count} now: "
-            "refresh the producer's metadata (metadata.max.age.ms, topic.metadata.refresh.interval.ms) or restart it",
-        )
+        raise _sealed(partition, layout)
 
     return refuse
+
+
+def _sealed(partition: int, layout: PartitionLayout) -> LayoutRefusal:
+    return LayoutRefusal(
+        ErrorCode.POLICY_VIOLATION,
+        f"partition {partition} is marked for deletion or gone, the topic has {layout.undeleted_partition_count} now: "
+        "refresh the producer's metadata (metadata.max.age.ms, topic.metadata.refresh.interval.ms) or restart it",
+    )
 
 
 def _refuse_legacy(partition: int) -> Admission:
