@@ -3,8 +3,9 @@
 A topic that does not exist is created when both sides want that (``auto.create.topics.enable``, the request's flag) and
 is LEADER_NOT_AVAILABLE until it has leaders. A broker that was told nothing yet answers when it has been: librdkafka
 2.10 and later gives up every broker that an answer does not name. Topics and partitions are sorted; partitions marked
-for deletion are among them, for consumers to drain. From version 9 on KIP-253's tags tell the topic's layout, whether
-its delivery is ordered, and each partition's incarnation. Skipped: authorised operations (no security yet).
+for deletion are among them, for consumers to drain. From version 10 on KIP-253's tags tell the topic's layout, whether
+its delivery is ordered, and each partition's incarnation; not in version 9, which is what librdkafka 2.1 asks for: it
+cannot skip a tag (librdkafka #4278) and would find no leader. Skipped: authorised operations (no security yet).
 """
 
 from __future__ import annotations
@@ -28,6 +29,7 @@ from protocol.types import ZERO_UUID
 _NO_LEADER = -1
 _FIRST_NULL_VERSION = 1
 _FIRST_FLAG_VERSION = 4
+_FIRST_TAGS_VERSION = 10
 
 
 def handle(ctx: RequestContext, request: MetadataRequest) -> Answer:
@@ -99,7 +101,7 @@ def _known(ctx: RequestContext, name: str) -> MetadataResponseTopic:
         is_internal=name in INTERNAL_TOPICS,
         partitions=[_partition(ctx, index, partition) for index, partition in info.partitions.items()],
     )
-    if info.layout_version >= 0:
+    if info.layout_version >= 0 and ctx.api_version >= _FIRST_TAGS_VERSION:
         shown.undeleted_partition_count = info.undeleted_partition_count
         shown.initial_partition_count = info.initial_partition_count
         shown.layout_version = info.layout_version
@@ -122,7 +124,7 @@ def _partition(ctx: RequestContext, index: int, partition: PartitionInfo) -> Met
         replica_nodes=partition.replicas,
         isr_nodes=partition.isr,
         offline_replicas=[replica for replica in partition.replicas if replica not in metadata.brokers],
-        incarnation=partition.incarnation,
+        incarnation=partition.incarnation if ctx.api_version >= _FIRST_TAGS_VERSION else -1,
     )
 
 
