@@ -1,0 +1,73 @@
+"""The group's leader spreads marked partitions apart from the others (KIP-253, Proposed Changes 6)."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from client.assignors import (
+    Assignor,
+    CooperativeStickyAssignor,
+    MemberSubscription,
+    PartitionSpan,
+    RangeAssignor,
+    RoundRobinAssignor,
+    spread,
+)
+from protocol.types import TopicPartition
+
+ASSIGNORS: list[Assignor] = [RangeAssignor(), RoundRobinAssignor(), CooperativeStickyAssignor()]
+
+
+def member(*owned: int, topics: tuple[str, ...] = ("t",), generation: int = 1) -> MemberSubscription:
+    return MemberSubscription(frozenset(topics), tuple(TopicPartition("t", p) for p in owned), generation)
+
+
+@pytest.mark.parametrize("assignor", ASSIGNORS, ids=lambda a: a.name)
+def test_both_kinds_are_even(assignor: Assignor) -> None:
+    given_out = spread(assignor, {"t": PartitionSpan(8, 4)}, {"a": member(), "b": member()})
+    for tps in given_out.values():
+        assert sum(tp.partition < 4 for tp in tps) == 2
+        assert sum(tp.partition >= 4 for tp in tps) == 2
+
+
+def test_range_alone_would_give_one_member_nothing_but_marked_ones() -> None:
+    """What the rule is for: of 0 to 7, the second half marked, one member would get all the traffic."""
+    members = {"a": member(), "b": member()}
+    together = RangeAssignor().assign({"t": 8}, members)
+    assert [tp.partition for tp in together["b"]] == [4, 5, 6, 7]
+    apart = spread(RangeAssignor(), {"t": PartitionSpan(8, 4)}, members)
+    assert [tp.partition for tp in apart["b"]] == [2, 3, 6, 7]
+
+
+def test_sticky_members_keep_marked_partitions_too() -> None:
+    members = {"a": member(0, 1, 5), "b": member(2, 3, 4)}
+    given_out = spread(CooperativeStickyAssignor(), {"t": PartitionSpan(6, 4)}, members)
+    assert {m: sorted(tp.partition for tp in tps) for m, tps in given_out.items()} == {"a": [0, 1, 5], "b": [2, 3, 4]}
+
+
+def test_a_marked_partition_that_moves_is_given_up_first() -> None:
+    members = {"a": member(0, 1, 4, 5), "b": member(2, 3)}
+    given_out = spread(CooperativeStickyAssignor(), {"t": PartitionSpan(6, 4)}, members)
+    kept = {m: sorted(tp.partition for tp in tps) for m, tps in given_out.items()}
+    assert kept == {"a": [0, 1, 5], "b": [2, 3]}  # 4 goes to b in the next rebalance
+
+
+@given(
+    undeleted=st.integers(1, 9),
+    marked=st.integers(0, 9),
+    other=st.integers(1, 5),
+    subscriptions=st.lists(st.sampled_from([("t",), ("u",), ("t", "u")]), min_size=1, max_size=5),
+    which=st.sampled_from(range(3)),
+)
+def test_every_partition_goes_to_exactly_one_member_that_wants_it(
+    undeleted: int, marked: int, other: int, subscriptions: list[tuple[str, ...]], which: int
+) -> None:
+    members = {f"m{n}": member(topics=topics, generation=-1) for n, topics in enumerate(subscriptions)}
+    topics = {"t": PartitionSpan(undeleted + marked, undeleted), "u": PartitionSpan(other, other)}
+    wanted = {name for names in subscriptions for name in names}
+    given_out = spread(ASSIGNORS[which], topics, members)
+    found = [tp for tps in given_out.values() for tp in tps]
+    assert sorted(found) == [TopicPartition(name, p) for name in sorted(wanted) for p in range(topics[name].total)]
+    assert all(tp.topic in members[m].topics for m, tps in given_out.items() for tp in tps)

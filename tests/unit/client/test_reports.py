@@ -1,0 +1,79 @@
+"""When a position is reported: the KIP's three conditions, and what cannot free anybody."""
+
+from __future__ import annotations
+
+import pytest
+
+from client.ordered_delivery.reports import Progress, Reports
+from tests.layouts import tp
+
+T1 = tp(1)
+START = Progress(101, 50, 0, at_end=False, is_marked=False, current_leader_epoch=1)
+
+
+def asked(known: int = -1) -> Reports:
+    reports = Reports()
+    reports.on_asked({T1: known}, 0)
+    return reports
+
+
+def reported(progress: Progress = START) -> Reports:
+    reports = asked()
+    reports.said(T1, progress)
+    return reports
+
+
+def test_nothing_is_reported_that_nobody_waits_for() -> None:
+    assert not Reports().is_due(T1, START)
+    reports = asked()
+    reports.on_asked({}, 0)
+    assert not reports.is_due(T1, START)
+
+
+def test_the_first_position_of_a_generation_is_reported() -> None:
+    reports = asked()
+    assert reports.is_due(T1, START)
+    reports.said(T1, START)
+    assert not reports.is_due(T1, START)
+    reports.clear()
+    reports.on_asked({T1: 50}, 1)
+    assert reports.is_due(T1, START)
+
+
+@pytest.mark.parametrize(
+    ("now", "due"),
+    [
+        (START._replace(position=60), False),
+        (START._replace(position=60, at_end=True), True),
+        (START._replace(at_end=True), False),
+        (START._replace(position=60, leader_epoch=1), True),
+        (START._replace(position=60, at_end=True, current_leader_epoch=0), False),
+        (START._replace(position=60, at_end=True, current_leader_epoch=0, is_marked=True), True),
+        (START._replace(position=40), True),
+        (START._replace(incarnation=201), True),
+    ],
+)
+def test_later_ones_only_when_they_may_free_somebody(now: Progress, due: bool) -> None:
+    assert reported().is_due(T1, now) is due
+
+
+def test_a_partition_split_long_ago_costs_nothing_any_more() -> None:
+    """Caught up again and again, under the leader epoch that was reported already: nobody can wait for that."""
+    reports = reported(START._replace(leader_epoch=1, at_end=True))
+    for position in range(51, 60):
+        assert not reports.is_due(T1, START._replace(position=position, leader_epoch=1, at_end=True))
+    assert reports.is_due(T1, START._replace(position=61, leader_epoch=1, at_end=True, current_leader_epoch=2))
+
+
+def test_hole_19_a_coordinator_that_knows_nothing_is_told_again() -> None:
+    reports = reported()
+    reports.on_asked({T1: 50}, 1)
+    assert not reports.is_due(T1, START)
+    reports.on_asked({T1: -1}, 1)
+    assert reports.is_due(T1, START)
+
+
+def test_an_answer_from_before_the_report_does_not_make_it_be_said_twice() -> None:
+    reports = reported()
+    reports.on_asked({T1: -1}, 0)
+    assert not reports.is_due(T1, START)
