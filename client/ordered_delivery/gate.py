@@ -340,11 +340,12 @@ class DeliveryGate:
     def _deletion(self, topic: TopicInfo, p: int, held: _Held, ask: Questions) -> list[Barrier]:
         """What the partitions that are merged still hold back, and from which leader epoch on.
 
-        While a map is missing nothing changes: the partition goes on by what was decided before.
+        While a map is missing nothing changes: the partition goes on by what was decided before. A partition that is
+        marked itself still waits for what an earlier merge brought it.
         """
         undeleted = topic.undeleted_partition_count
         marked = marked_descendants(p, topic.initial_partition_count, undeleted, len(topic.partitions))
-        if not marked or p >= undeleted:  # marked itself: its descendants' keys go where its own go
+        if not marked:
             held.is_limited = False
             return []
         maps: dict[_Lifetime, PartitionMap] = {}

@@ -134,8 +134,6 @@ class World:
                 end = source.end_of(created[1])
                 if source.position < end and source.start < end:
                     return CLOSED
-        if p >= self.undeleted:
-            return part.leader_epoch
         marked = [q for q in range(self.undeleted, len(self.parts)) if p in parents(q, self.initial)]
         mine = [m[1] for q in marked if (m := self.parts[q].merged) is not None and m[0] == p]
         waits = any(max(self.parts[q].position, self.parts[q].start) < self.parts[q].sealed for q in marked)

@@ -288,6 +288,23 @@ def test_a_marked_descendant_that_another_survivor_gained_counts_as_well() -> No
     assert gate.cap(0) == 4
 
 
+def test_a_marked_partition_still_waits_for_what_an_earlier_merge_brought_it() -> None:
+    """4 -> 3 -> 1: keys of 3 went to 1, which is marked now; what 1 got of them waits for 3 as before."""
+    of_3 = PartitionMap(103, 1, 0, merged_into=1, epoch_before_deletion=1, sealed_offset=40)
+    gate = Gate(topic(1, 3, [2, 2, 2, 1], version=2), 1)
+    gate.map(1, PartitionMap(101, created_from=0, epoch_after_creation=0))
+    gate.end(0, 0, 2, 0)
+    gate.position(0, 0)
+    gate.map(3, of_3)
+    assert gate.cap(1) == 1
+    gate.metadata(topic(1, 1, [3, 3, 3, 1], version=3))
+    gate.map(1, PartitionMap(101, 0, 0, merged_into=0, epoch_before_deletion=2, sealed_offset=50))
+    gate.map(2, PartitionMap(102, 0, 0, merged_into=0, epoch_before_deletion=2, sealed_offset=0))
+    assert gate.cap(1) == 1
+    gate.position(3, 40)
+    assert gate.cap(1) == 3
+
+
 def test_an_ancestor_into_which_nothing_merges_is_not_held_back() -> None:
     """4 -> 3 of an initial count of 1: 3 merges into 1; 0, its grandparent, gains nothing and asks for no position."""
     gate = Gate(topic(1, 3, [3, 3, 2, 2], version=3), 0)
