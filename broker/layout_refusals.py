@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import structlog
 
-from broker.metrics import Metrics
+from broker.metrics import BrokerMetrics
 from protocol.errors import ErrorCode, KafkaError
 from protocol.types import TopicPartition
 from runtime.env import Clock
@@ -19,7 +19,7 @@ _TOPICS_KEPT = 1024
 class LayoutRefusals:
     """What was refused since the start."""
 
-    def __init__(self, clock: Clock, metrics: Metrics) -> None:
+    def __init__(self, clock: Clock, metrics: BrokerMetrics) -> None:
         self._clock = clock
         self._metrics = metrics
         self._next_line_at: dict[tuple[str, str, ErrorCode], float] = {}

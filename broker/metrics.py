@@ -1,46 +1,11 @@
-"""What a broker counts, and how Prometheus reads it. Pure: counting is adding to a number."""
+"""What a broker counts."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-
-from prometheus_client import CollectorRegistry, generate_latest
-from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
-from prometheus_client.registry import Collector
+from runtime.metrics import Counter, Metrics
 
 
-class Counter:
-    """A number for each combination of label values; it only grows."""
-
-    __slots__ = ("help", "label_names", "name", "values")
-
-    def __init__(self, name: str, help_text: str, *label_names: str) -> None:
-        self.name = name
-        self.help = help_text
-        self.label_names = label_names
-        self.values: dict[tuple[str, ...], int] = {}
-
-    def add(self, *labels: str, by: int = 1) -> None:
-        """One value for each of ``label_names``."""
-        assert len(labels) == len(self.label_names)
-        self.values[labels] = self.values.get(labels, 0) + by
-
-    def get(self, *labels: str) -> int:
-        return self.values.get(labels, 0)
-
-
-class Gauge:
-    """A number that is worked out when somebody asks."""
-
-    __slots__ = ("compute", "help", "name")
-
-    def __init__(self, name: str, help_text: str, compute: Callable[[], float]) -> None:
-        self.name = name
-        self.help = help_text
-        self.compute = compute
-
-
-class Metrics(Collector):
+class BrokerMetrics(Metrics):
     """One broker's numbers."""
 
     def __init__(self) -> None:
@@ -55,20 +20,4 @@ class Metrics(Collector):
             "Batches refused of producers that do not name the layout they placed them by",
             "topic",
         )
-        self.gauges: list[Gauge] = []
-
-    def collect(self) -> Iterator[Metric]:
-        """For a Prometheus registry."""
-        for counter in (self.layout_refusals, self.legacy_refusals):
-            family = CounterMetricFamily(counter.name, counter.help, labels=counter.label_names)
-            for labels, value in counter.values.items():
-                family.add_metric(labels, value)
-            yield family
-        for gauge in self.gauges:
-            yield GaugeMetricFamily(gauge.name, gauge.help, value=gauge.compute())
-
-    def render(self) -> bytes:
-        """All of them in Prometheus' text format."""
-        registry = CollectorRegistry(auto_describe=False)
-        registry.register(self)
-        return generate_latest(registry)
+        super().__init__(self.layout_refusals, self.legacy_refusals)

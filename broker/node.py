@@ -20,7 +20,7 @@ from broker.layout_refusals import LayoutRefusals
 from broker.log.log_manager import LogManager, LogManagerConfig
 from broker.log_dir_failure import LogDirFailures
 from broker.metadata_cache import MetadataCache
-from broker.metrics import Gauge, Metrics
+from broker.metrics import BrokerMetrics
 from broker.offsets_log import ReplicatedOffsetsLog
 from broker.producer_ids import ProducerIds
 from broker.registration import Registration
@@ -42,6 +42,7 @@ from protocol.generated.alter_partition import AlterPartitionRequest, AlterParti
 from protocol.generated.api_versions import ApiVersion
 from protocol.types import TopicPartition
 from runtime.env import Env, ZkError, ZkStore
+from runtime.metrics import Gauge
 
 R = TypeVar("R")
 logger = structlog.get_logger(__name__)
@@ -74,7 +75,7 @@ class Node:
         self.metadata_changed = trio.Event()
         self.state_change_lock = trio.Lock()
         """Held while a LeaderAndIsr or StopReplica is applied, reading configuration included."""
-        self.metrics = Metrics()
+        self.metrics = BrokerMetrics()
         self.layout_refusals = LayoutRefusals(env.clock, self.metrics)
         self.purgatory = Purgatory(env.clock)
         self.logs = LogManager(

@@ -14,13 +14,13 @@ import trio
 from broker.config import BrokerConfig, ListenerAddress
 from broker.dispatch import Dispatcher
 from broker.dynamic_config import DynamicConfig
-from broker.metrics_listener import MetricsListener
 from broker.node import Node
 from broker.registration import Registration
 from broker.server import Server
 from protocol.errors import ErrorCode, KafkaError
 from protocol.generated.controlled_shutdown import ControlledShutdownRequest
 from runtime.env import Env, NodeExistsError, NoNodeError, ZkConnectionError, ZkSessionExpiredError, ZkStore
+from runtime.metrics_listener import MetricsListener
 from zk_schemas import paths
 from zk_schemas.broker_registration import BrokerRegistration, Endpoint, VersionRange
 from zk_schemas.cluster_id import ClusterId

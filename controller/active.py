@@ -34,6 +34,7 @@ from controller.events import (
     TopicsChanged,
 )
 from controller.image import ClusterImage, LiveBroker
+from controller.metrics import ControllerMetrics
 from controller.request_batch import BrokerRequest, RequestBatch
 from controller.resize import draining, ends, expiry, plan, removal, steps
 from controller.resize.groups import BrokerLink
@@ -58,12 +59,13 @@ RELOAD_BACKOFF_S = 0.1
 class ActiveController:
     """One term of office: ``run`` ends by ``ControllerMovedError``, ``submit`` takes requests meanwhile."""
 
-    def __init__(self, env: Env, config: ControllerConfig, office: Office) -> None:
+    def __init__(self, env: Env, config: ControllerConfig, office: Office, metrics: ControllerMetrics) -> None:
         assert env.zk is not None
         self._env = env
         self._zk = env.zk
         self._config = config
         self._office = office
+        self._metrics = metrics
         self._events = EventQueue()
         client_id = f"controller-{config.controller_id}"
         self._senders = Senders(env.network, client_id, config.controller_socket_timeout_ms / 1000, self._answered)
@@ -276,7 +278,7 @@ class ActiveController:
         config = self._config
         image = ClusterImage(config.controller_id, self._office.controller_epoch)
         batch = RequestBatch(image, config.inter_broker_listener_name)
-        return Context(config, self._env.rng, image, self._store, batch, self._senders, self._events)
+        return Context(config, self._env.rng, image, self._store, batch, self._senders, self._events, self._metrics)
 
     def _flush(self) -> None:
         """Send what this drain collected."""

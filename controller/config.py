@@ -36,6 +36,7 @@ _SHARED_KEYS = (
     "leader.imbalance.per.broker.percentage",
     "socket.request.max.bytes",
     "connections.max.idle.ms",
+    "metrics.listener",
 )
 
 CONTROLLER_CONFIGS = ConfigDef(
@@ -126,6 +127,7 @@ class ControllerConfig:
     partition_drain_check_interval_ms: int = 1_000
     retention_warning_ms: int = 600_000
     retention_warning_interval_ms: int = 60_000
+    metrics_listener: str | None = None
 
     @classmethod
     def parse(cls, given: Mapping[str, object], where: str = "") -> ControllerConfig:
@@ -154,6 +156,7 @@ class ControllerConfig:
             partition_drain_check_interval_ms=values["partition.drain.check.interval.ms"],
             retention_warning_ms=values["retention.warning.ms"],
             retention_warning_interval_ms=values["retention.warning.interval.ms"],
+            metrics_listener=values["metrics.listener"],
         )
 
 

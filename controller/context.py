@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from controller.config import ControllerConfig
 from controller.events import EventQueue
 from controller.image import ClusterImage
+from controller.metrics import ControllerMetrics
 from controller.request_batch import RequestBatch
 from controller.senders import Senders
 from controller.store import GuardedStore
@@ -15,7 +16,7 @@ from controller.store import GuardedStore
 
 @dataclass(frozen=True, slots=True)
 class Context:
-    """Image, guarded store, the batch of this drain, the senders, the event queue."""
+    """Image, guarded store, the batch of this drain, the senders, the event queue, the counters."""
 
     config: ControllerConfig
     rng: random.Random
@@ -24,3 +25,4 @@ class Context:
     batch: RequestBatch
     senders: Senders
     events: EventQueue
+    metrics: ControllerMetrics

@@ -10,9 +10,14 @@ import trio
 from controller.active import ActiveController
 from controller.config import ControllerConfig
 from controller.election import ensure_paths, stand, wait_for_vacancy
+from controller.image import TopicImage
+from controller.metrics import ControllerMetrics
+from controller.resize import plan
 from controller.server import serve
 from controller.store import ControllerMovedError
 from runtime.env import Env, SessionState, ZkConnectionError, ZkSessionExpiredError, ZkStore
+from runtime.metrics import Gauge
+from runtime.metrics_listener import MetricsListener
 from zk_schemas.controller import ControllerZnode
 
 _log = logging.getLogger(__name__)
@@ -29,6 +34,10 @@ async def run(config: ControllerConfig, env: Env, *, on_ready: Ready | None = No
     process = _Process(config, env, listener.port)
     try:
         async with trio.open_nursery() as nursery:
+            if config.metrics_listener is not None:
+                scraped = MetricsListener(env.network, config.metrics_listener, process.metrics.render)
+                await scraped.listen()
+                nursery.start_soon(scraped.run)
             nursery.start_soon(serve, listener, lambda: process.active, config)
             if on_ready is not None:
                 on_ready(config.host, listener.port)
@@ -43,6 +52,25 @@ class _Process:
         self._env = env
         self._port = port
         self.active: ActiveController | None = None
+        self.metrics = ControllerMetrics()
+        self.metrics.gauges += [
+            Gauge(
+                "anabranch_active_controller", "1 while this controller is in office", lambda: self.active is not None
+            ),
+            Gauge(
+                "anabranch_marked_partitions",
+                "Partitions marked for deletion that are not removed yet, as the controller in office sees them",
+                lambda: sum(len(plan.marked(topic)) for topic in self._topics()),
+            ),
+            Gauge(
+                "anabranch_unfinished_resizes",
+                "Topics whose last resize not every leader has acknowledged, as the controller in office sees them",
+                lambda: sum(not plan.is_settled(topic) for topic in self._topics()),
+            ),
+        ]
+
+    def _topics(self) -> list[TopicImage]:
+        return list(self.active.image.topics.values()) if self.active is not None else []
 
     async def stand_for_ever(self, zk: ZkStore) -> None:
         while True:
@@ -62,7 +90,7 @@ class _Process:
         if office is None:
             return
         _log.info("controller %s is active with epoch %s", config.controller_id, office.controller_epoch)
-        self.active = ActiveController(self._env, config, office)
+        self.active = ActiveController(self._env, config, office, self.metrics)
         try:
             await self.active.run()
         finally:

@@ -10,7 +10,8 @@ from controller.context import Context
 from controller.events import ResizesDue, TopicChanged, TopicsChanged
 from controller.image import PartitionImage, TopicImage
 from controller.partitions import first_elections, write_states
-from controller.resize import checks, plan, steps
+from controller.resize import checks, plan
+from controller.resize.step_log import log_step
 from controller.states import PartitionStatus
 from controller.store import ControllerMovedError, ImageStaleError
 from controller.topic_id import new_topic_id
@@ -116,7 +117,7 @@ async def _take_edit(context: Context, topic: TopicImage, edited: TopicZnode, ve
     for index in sorted(begun.partitions.keys() - topic.partitions.keys()):
         topic.partitions[index] = PartitionImage(PartitionStatus.NONEXISTENT.enter(PartitionStatus.NEW))
     if count != known.undeleted_partition_count:
-        steps.log_step(topic, "asked for", [])
+        log_step(context, topic, "asked for", [])
         context.batch.metadata(TopicPartition(topic.name, index) for index in sorted(topic.partitions))
         context.events.put(ResizesDue())
 

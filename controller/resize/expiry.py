@@ -63,6 +63,7 @@ async def look(context: Context, link: BrokerLink, now_ms: int) -> list[Expiring
     except (OSError, KafkaError, UnknownGroupsError) as error:
         _log.info("what is about to expire is looked for again: %s", error)
     for entry in found:
+        context.metrics.retention_warnings.add(entry.tp.topic, entry.group)
         _log.warning(
             "retention is about to pass a barrier: topic=%s partition=%s group=%s has not read offsets %s to %s",
             *(entry.tp.topic, entry.tp.partition, entry.group, entry.position, entry.before),

@@ -17,6 +17,7 @@ from controller.image import TopicImage
 from controller.partitions import StateChange, write_states
 from controller.resize import plan
 from controller.resize.ends import ending_of
+from controller.resize.step_log import log_step
 from controller.topic_id import new_topic_id
 from protocol.errors import ErrorCode
 from protocol.generated.stop_replica import StopReplicaRequest
@@ -41,9 +42,9 @@ async def advance(context: Context, topic: TopicImage) -> None:
         if not state.being_removed:
             change = plan.removed(state, context.image.controller_epoch)
             begun.append(StateChange(TopicPartition(topic.name, index), change))
-    if begun:
-        _log.info("resize: topic=%s step=removal begins partitions=%s", topic.name, [c.tp.partition for c in begun])
     await write_states(context, begun)
+    if begun:
+        log_step(context, topic, "removal begins", [change.tp.partition for change in begun])
     for index in run:
         _stop(context, topic, index)
     if all(_is_stopped(topic, index) for index in run):
@@ -130,5 +131,5 @@ async def _forget(context: Context, topic: TopicImage, run: list[int]) -> None:
         del topic.partitions[index]
     for index in sorted(topic.partitions):
         context.batch.leader_and_isr(TopicPartition(topic.name, index))
-    _log.info("resize: topic=%s step=removal ends partitions=%s assigned=%s", topic.name, run, len(left.partitions))
+    log_step(context, topic, "removal ends", run)
     context.events.put(ResizesDue())

@@ -13,6 +13,7 @@ from controller.events import ResizesDue
 from controller.image import TopicImage
 from controller.partitions import StateChange, write_together
 from controller.resize import ends, plan, removal
+from controller.resize.step_log import log_step
 from protocol.types import TopicPartition
 from runtime.env import SetOp
 from zk_schemas import paths
@@ -51,22 +52,7 @@ async def write_topic(context: Context, topic: TopicImage, znode: TopicZnode, st
     topic.version = (await context.store.write([SetOp(paths.topic(topic.name), znode.encode(), topic.version)]))[0]
     topic.znode = znode
     context.batch.metadata(TopicPartition(topic.name, index) for index in sorted(topic.partitions))
-    log_step(topic, step, [])
-
-
-def log_step(topic: TopicImage, step: str, partitions: Sequence[int]) -> None:
-    """One line for each step, with what tells the resize: topic, counts and version."""
-    znode = topic.znode
-    _log.info(
-        "resize: topic=%s step=%s initial=%s undeleted=%s assigned=%s layout_version=%s partitions=%s",
-        topic.name,
-        step,
-        znode.initial_partition_count,
-        znode.undeleted_partition_count,
-        len(znode.partitions),
-        znode.layout_version,
-        _shown(partitions),
-    )
+    log_step(context, topic, step, [])
 
 
 async def _advance(context: Context, topic: TopicImage) -> None:
@@ -123,11 +109,4 @@ async def _write(context: Context, topic: TopicImage, step: str, changes: Sequen
         for change in changes
     ]
     await write_together(context, groups)
-    log_step(topic, step, [change.partition for change in changes])
-
-
-def _shown(partitions: Sequence[int]) -> str:
-    """``4-6`` for a run, the numbers otherwise."""
-    if len(partitions) > 2 and list(partitions) == list(range(partitions[0], partitions[-1] + 1)):
-        return f"{partitions[0]}-{partitions[-1]}"
-    return ",".join(map(str, partitions))
+    log_step(context, topic, step, [change.partition for change in changes])

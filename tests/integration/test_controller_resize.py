@@ -370,6 +370,25 @@ async def test_retention_that_is_about_to_pass_a_barrier_is_warned_of(
     assert "partition=2" not in caplog.text
 
 
+async def test_steps_and_warnings_are_counted_for_prometheus(nursery: trio.Nursery, autojump_clock: object) -> None:
+    world = World(nursery)
+    await world.start_controller(metrics_listener="controller1000:9100")
+    for broker_id in BROKERS:
+        await world.start_broker(broker_id)
+    await world.until(lambda: len((world.brokers[1].sent(UpdateMetadataRequest) or [_NONE])[-1].live_brokers) == 3)
+    await world.request(creation(4, *BROKERS))
+    await resized(world, 6)
+    stream = await world.fabric.node("scraper").connect("controller1000", 9100)
+    await stream.send([b"GET /metrics HTTP/1.0\r\n\r\n"])
+    received, buffer = b"", memoryview(bytearray(65536))
+    while count := await stream.receive_into(buffer):
+        received += bytes(buffer[:count])
+    text = received.decode()
+    assert 'anabranch_resize_steps_total{step="grow: losers",topic="t"} 1.0' in text
+    assert "anabranch_active_controller 1.0" in text
+    assert "anabranch_unfinished_resizes 0.0" in text
+
+
 # ---------------------------------------------------------------- refusals
 
 

@@ -10,10 +10,11 @@ import trio
 from structlog.testing import capture_logs
 
 from broker.layout_refusals import LOG_EVERY_S, LayoutRefusals
-from broker.metrics import Gauge, Metrics
-from broker.metrics_listener import MetricsListener
+from broker.metrics import BrokerMetrics
 from protocol.errors import ErrorCode, KafkaError
 from protocol.types import TopicPartition
+from runtime.metrics import Gauge
+from runtime.metrics_listener import MetricsListener
 from runtime.real_trio import RealNetwork
 from tests.log_world import ManualClock
 
@@ -23,7 +24,7 @@ LEGACY = KafkaError(ErrorCode.POLICY_VIOLATION, "names none")
 
 
 def test_refusals_are_counted_by_topic() -> None:
-    metrics = Metrics()
+    metrics = BrokerMetrics()
     refusals = LayoutRefusals(ManualClock(), metrics)
     for key, error in [(T0, MISMATCH), (T0, MISMATCH), (U0, MISMATCH), (U0, LEGACY)]:
         refusals.note("Produce", key, error)
@@ -33,7 +34,7 @@ def test_refusals_are_counted_by_topic() -> None:
 
 def test_a_topics_refusals_give_one_line_in_a_while() -> None:
     clock = ManualClock()
-    refusals = LayoutRefusals(clock, Metrics())
+    refusals = LayoutRefusals(clock, BrokerMetrics())
     with capture_logs() as lines:
         for key, error in [(T0, MISMATCH), (T0, MISMATCH), (U0, MISMATCH), (T0, LEGACY), (T0, LEGACY)]:
             refusals.note("Produce", key, error)
@@ -48,7 +49,7 @@ def test_a_topics_refusals_give_one_line_in_a_while() -> None:
 
 
 @asynccontextmanager
-async def listening(metrics: Metrics) -> AsyncIterator[MetricsListener]:
+async def listening(metrics: BrokerMetrics) -> AsyncIterator[MetricsListener]:
     listener = MetricsListener(RealNetwork(), "127.0.0.1:0", metrics.render)
     await listener.listen()
     async with trio.open_nursery() as nursery:
@@ -67,7 +68,7 @@ async def ask(listener: MetricsListener, request: bytes) -> str:
 
 @pytest.mark.trio
 async def test_prometheus_reads_them_over_http() -> None:
-    metrics = Metrics()
+    metrics = BrokerMetrics()
     metrics.layout_refusals.add("Fetch", 'a"b')
     metrics.gauges.append(Gauge("anabranch_sealed_partitions", "Sealed", lambda: 3))
     async with listening(metrics) as listener:
@@ -90,6 +91,6 @@ async def test_prometheus_reads_them_over_http() -> None:
     ],
 )
 async def test_anything_else_is_refused(request_bytes: bytes, status: str) -> None:
-    async with listening(Metrics()) as listener:
+    async with listening(BrokerMetrics()) as listener:
         assert (await ask(listener, request_bytes)).startswith(f"HTTP/1.0 {status} ")
         assert "200 OK" in await ask(listener, b"GET /metrics HTTP/1.1\r\n\r\n")

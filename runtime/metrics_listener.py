@@ -1,4 +1,4 @@
-"""``metrics.listener``: the broker's counters over HTTP, for Prometheus. One path, one method, no keep-alive."""
+"""``metrics.listener``: a process's counters over HTTP, for Prometheus. One path, one method, no keep-alive."""
 
 from __future__ import annotations
 

@@ -1,0 +1,21 @@
+"""What a controller counts. Only the one in office has something to tell; the gauges of the others are zero."""
+
+from __future__ import annotations
+
+from runtime.metrics import Counter, Metrics
+
+
+class ControllerMetrics(Metrics):
+    """One controller's numbers."""
+
+    def __init__(self) -> None:
+        self.resize_steps = Counter(
+            "anabranch_resize_steps", "Steps of splits and merges that were written (KIP-253)", "topic", "step"
+        )
+        self.retention_warnings = Counter(
+            "anabranch_retention_warnings",
+            "Partitions of resized topics of which retention was about to remove what a group had not read",
+            "topic",
+            "group",
+        )
+        super().__init__(self.resize_steps, self.retention_warnings)

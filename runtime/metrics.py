@@ -1,0 +1,64 @@
+"""What a process counts, and Prometheus' text of it. Pure: counting is adding to a number."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+
+from prometheus_client import CollectorRegistry, generate_latest
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
+from prometheus_client.registry import Collector
+
+
+class Counter:
+    """A number for each combination of label values; it only grows."""
+
+    __slots__ = ("help", "label_names", "name", "values")
+
+    def __init__(self, name: str, help_text: str, *label_names: str) -> None:
+        self.name = name
+        self.help = help_text
+        self.label_names = label_names
+        self.values: dict[tuple[str, ...], int] = {}
+
+    def add(self, *labels: str, by: int = 1) -> None:
+        """One value for each of ``label_names``."""
+        assert len(labels) == len(self.label_names)
+        self.values[labels] = self.values.get(labels, 0) + by
+
+    def get(self, *labels: str) -> int:
+        return self.values.get(labels, 0)
+
+
+class Gauge:
+    """A number that is worked out when somebody asks."""
+
+    __slots__ = ("compute", "help", "name")
+
+    def __init__(self, name: str, help_text: str, compute: Callable[[], float]) -> None:
+        self.name = name
+        self.help = help_text
+        self.compute = compute
+
+
+class Metrics(Collector):
+    """One process's numbers."""
+
+    def __init__(self, *counters: Counter) -> None:
+        self.counters = counters
+        self.gauges: list[Gauge] = []
+
+    def collect(self) -> Iterator[Metric]:
+        """For a Prometheus registry."""
+        for counter in self.counters:
+            family = CounterMetricFamily(counter.name, counter.help, labels=counter.label_names)
+            for labels, value in counter.values.items():
+                family.add_metric(labels, value)
+            yield family
+        for gauge in self.gauges:
+            yield GaugeMetricFamily(gauge.name, gauge.help, value=gauge.compute())
+
+    def render(self) -> bytes:
+        """All of them in Prometheus' text format."""
+        registry = CollectorRegistry(auto_describe=False)
+        registry.register(self)
+        return generate_latest(registry)
