@@ -76,6 +76,8 @@ class Fetcher:
                 state.refused_layout = None
                 state.layout_refusals = 0
                 state.retry_at = 0.0
+            if state.is_held_back and state.buffer[0].leader_epoch > self._metadata.cluster.leader_epoch(state.tp):
+                self._metadata.request_update()  # from a broker that lags: the batch waits for newer ones
         self.wake()
 
     def wake(self) -> None:
@@ -184,6 +186,8 @@ class Fetcher:
         for topic in response.responses:
             for data in topic.partitions:
                 tp = TopicPartition(topic.topic, data.partition_index)
+                if data.error_code:
+                    session.partitions.pop(tp, None)  # to be named again, or the broker may wait for it to change
                 state = self._subscription.partitions.get(tp)
                 asked = plan.get(tp)
                 if state is None or asked is None or state.version != versions[tp]:

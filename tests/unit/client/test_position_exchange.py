@@ -1,0 +1,300 @@
+"""A member's polls for positions against a coordinator by script: what is parked, what is said, what goes wrong."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Any
+
+import anyio
+import pytest
+
+from client.config import ConsumerConfig
+from client.connections import GROUP, POSITIONS
+from client.errors import ErrorCode, KafkaError, error_for
+from client.ordered_delivery.positions_task import Position, PositionAnswer, PositionExchange
+from protocol.generated.consumer_group_position import (
+    ConsumerGroupPositionResponse,
+    ConsumerGroupPositionResponsePartition,
+    ConsumerGroupPositionResponseTopic,
+)
+from tests.layouts import tp
+from tests.unit.client.conftest import Run
+
+
+class Coordinator:
+    """Parks the polls on their own connection until ``release``; ``errors`` are answered first."""
+
+    group_id = "g"
+
+    def __init__(self) -> None:
+        self.seen: list[tuple[str, Any]] = []
+        self.errors: list[ErrorCode] = []
+        self.positions: dict[int, int] = {}
+        self.to_report: dict[int, int] = {}
+        self.is_parked = False
+        self.released = anyio.Event()
+        self.answers_parked = True
+        self.settled_generation = 3
+        self.member_id = "m"
+        self.refused: list[tuple[ErrorCode, int]] = []
+
+    def on_position_error(self, error: KafkaError, generation_id: int) -> None:
+        self.refused.append((error.code, generation_id))
+        if error.code is ErrorCode.REBALANCE_IN_PROGRESS:
+            self.settled_generation = -1
+
+    async def pause(self, attempt: int) -> None:
+        await anyio.lowlevel.checkpoint()
+
+    async def request(self, body: Any, *, purpose: str, timeout_ms: float) -> ConsumerGroupPositionResponse:
+        self.seen.append((purpose, body))
+        if self.errors:
+            error = self.errors.pop(0)
+            if error is ErrorCode.UNSUPPORTED_VERSION:
+                raise error_for(error)
+            return ConsumerGroupPositionResponse(error_code=error)
+        answer = self.answer(body)
+        if purpose == GROUP and self.answers_parked:
+            self.release()
+        if purpose == POSITIONS:
+            assert body.max_wait_ms > 0
+            self.is_parked = True
+            await self.released.wait()
+        else:
+            assert body.max_wait_ms == 0
+            await anyio.lowlevel.checkpoint()
+        return answer
+
+    def answer(self, body: Any) -> ConsumerGroupPositionResponse:
+        wanted = {p.partition_index: p for t in body.topics for p in t.partitions if p.need_position}
+        partitions = [
+            ConsumerGroupPositionResponsePartition(
+                partition_index=p,
+                incarnation=100 + p,
+                need_position=p in self.to_report,
+                position=self.positions.get(p, self.to_report.get(p, -1)),
+            )
+            for p in sorted({*wanted, *self.to_report})
+        ]
+        return ConsumerGroupPositionResponse(
+            topics=[ConsumerGroupPositionResponseTopic(name="t", partitions=partitions)] if partitions else []
+        )
+
+    def release(self) -> None:
+        released, self.released, self.is_parked = self.released, anyio.Event(), False
+        released.set()
+
+    def bodies(self, purpose: str) -> list[Any]:
+        return [body for sent, body in self.seen if sent == purpose]
+
+
+class Fixture:
+    def __init__(self, coordinator: Coordinator) -> None:
+        self.coordinator = coordinator
+        self.answers: list[PositionAnswer] = []
+        self.generations = 0
+        scripted: Any = coordinator
+        config = ConsumerConfig.parse({"group_id": "g", "retry_backoff_ms": 5})
+        self.exchange = PositionExchange(config, scripted, scripted, self.began, self.answers.append)
+
+    def began(self) -> None:
+        self.generations += 1
+
+
+@asynccontextmanager
+async def exchanging(coordinator: Coordinator) -> AsyncIterator[Fixture]:
+    fixture = Fixture(coordinator)
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(fixture.exchange.run_news)
+        tasks.start_soon(fixture.exchange.run_parked)
+        yield fixture
+        tasks.cancel_scope.cancel()
+
+
+async def until(condition: Any) -> None:
+    while not condition():
+        await anyio.sleep(0.001)  # polls: until the exchange's tasks have done their part
+
+
+def wants(body: Any) -> dict[int, int]:
+    return {p.partition_index: p.incarnation for t in body.topics for p in t.partitions if p.need_position}
+
+
+def reports(body: Any) -> dict[int, int]:
+    return {p.partition_index: p.position for t in body.topics for p in t.partitions if p.position >= 0}
+
+
+def test_nothing_is_polled_before_the_assignment_is_taken(run: Run) -> None:
+    """The first poll of a generation says that the member gave up what it owned before."""
+
+    async def check() -> None:
+        coordinator = Coordinator()
+        async with exchanging(coordinator) as fixture:
+            fixture.exchange.want({tp(1): 101})
+            await anyio.wait_all_tasks_blocked()
+            assert not coordinator.seen
+            fixture.exchange.settle()
+            await until(lambda: coordinator.is_parked)
+            purposes = [purpose for purpose, _ in coordinator.seen]
+            assert purposes == [GROUP, POSITIONS] and fixture.generations == 1
+            assert [wants(body) for _, body in coordinator.seen] == [{1: 101}, {1: 101}]
+            assert {(b.generation_id, b.member_id) for _, b in coordinator.seen} == {(3, "m")}
+
+    run(check)
+
+
+def test_a_member_that_waits_for_nobody_polls_as_well(run: Run) -> None:
+    async def check() -> None:
+        coordinator = Coordinator()
+        async with exchanging(coordinator) as fixture:
+            fixture.exchange.settle()
+            await until(lambda: coordinator.is_parked)
+            assert not coordinator.seen[-1][1].topics
+
+    run(check)
+
+
+def test_a_report_goes_at_once_past_the_parked_poll_and_only_once(run: Run) -> None:
+    async def check() -> None:
+        coordinator = Coordinator()
+        async with exchanging(coordinator) as fixture:
+            fixture.exchange.settle()
+            await until(lambda: coordinator.is_parked)
+            fixture.exchange.report({tp(0): Position(100, 7)}, 1)
+            await until(lambda: any(reports(body) for body in coordinator.bodies(GROUP)))
+            await until(lambda: coordinator.is_parked)
+            await anyio.wait_all_tasks_blocked()
+            said = [reports(body) for _, body in coordinator.seen if reports(body)]
+            assert said[0] == {0: 7}
+            before = len(coordinator.seen)
+            fixture.exchange.want({tp(1): 101})
+            await until(lambda: len(coordinator.seen) > before)
+            assert not any(reports(body) for _, body in coordinator.seen[before:])
+
+    run(check)
+
+
+def test_a_parked_poll_that_is_answered_brings_the_position(run: Run) -> None:
+    async def check() -> None:
+        coordinator = Coordinator()
+        async with exchanging(coordinator) as fixture:
+            fixture.exchange.want({tp(1): 101})
+            fixture.exchange.settle()
+            await until(lambda: coordinator.is_parked)
+            coordinator.positions[1] = 100
+            coordinator.to_report[0] = -1
+            coordinator.release()  # answers what was asked when it was parked
+            await until(lambda: coordinator.is_parked)
+            coordinator.release()
+            await until(lambda: fixture.answers[-1].to_report)
+            assert fixture.answers[-1].wanted[tp(1)] == Position(101, 100)
+            assert fixture.answers[-1].to_report == {tp(0): -1}
+
+    run(check)
+
+
+def test_an_answer_older_than_one_taken_is_dropped(run: Run) -> None:
+    """Two connections: the parked poll's answer, from before, must not bring the older position back."""
+
+    async def check() -> None:
+        coordinator = Coordinator()
+        coordinator.positions[1] = 40
+        async with exchanging(coordinator) as fixture:
+            fixture.exchange.want({tp(1): 101})
+            fixture.exchange.settle()
+            await until(lambda: coordinator.is_parked)
+            coordinator.positions[1] = 100
+            fixture.exchange.report({tp(0): Position(100, 7)}, 1)
+            await until(lambda: fixture.answers[-1].wanted[tp(1)].position == 100)
+            await anyio.wait_all_tasks_blocked()
+            assert [a.wanted[tp(1)].position for a in fixture.answers] == sorted(
+                a.wanted[tp(1)].position for a in fixture.answers
+            )
+
+    run(check)
+
+
+def test_news_are_said_again_while_an_older_poll_stays_parked(run: Run) -> None:
+    """It was parked behind the news, with older wishes: the coordinator would go by those."""
+
+    async def check() -> None:
+        coordinator = Coordinator()
+        async with exchanging(coordinator) as fixture:
+            fixture.exchange.settle()
+            await until(lambda: coordinator.is_parked)
+            coordinator.answers_parked = False
+            before = len(coordinator.bodies(GROUP))
+            fixture.exchange.want({tp(1): 101})
+            await until(lambda: len(coordinator.bodies(GROUP)) >= before + 2)
+            coordinator.answers_parked = True
+            await until(lambda: wants(coordinator.bodies(POSITIONS)[-1]) == {1: 101})
+
+    run(check)
+
+
+@pytest.mark.parametrize(
+    "error", [ErrorCode.REBALANCE_IN_PROGRESS, ErrorCode.COORDINATOR_LOAD_IN_PROGRESS, ErrorCode.NOT_COORDINATOR]
+)
+def test_errors_are_a_heartbeats_errors(run: Run, error: ErrorCode) -> None:
+    async def check() -> None:
+        coordinator = Coordinator()
+        coordinator.errors = [error]
+        async with exchanging(coordinator) as fixture:
+            fixture.exchange.settle()
+            await until(lambda: coordinator.refused)
+            assert coordinator.refused == [(error, 3)]
+            if error is ErrorCode.REBALANCE_IN_PROGRESS:
+                await anyio.wait_all_tasks_blocked()
+                assert len(coordinator.seen) == 1
+                coordinator.settled_generation = 4
+                fixture.exchange.settle()
+            await until(lambda: coordinator.is_parked)
+            assert fixture.generations == (2 if error is ErrorCode.REBALANCE_IN_PROGRESS else 1)
+
+    run(check)
+
+
+def test_a_parked_poll_that_fails_is_followed_by_one_that_asks_for_everything(run: Run) -> None:
+    async def check() -> None:
+        coordinator = Coordinator()
+        async with exchanging(coordinator) as fixture:
+            fixture.exchange.settle()
+            await until(lambda: coordinator.is_parked)
+            coordinator.errors = [ErrorCode.COORDINATOR_NOT_AVAILABLE]
+            coordinator.release()
+            await until(lambda: coordinator.refused)
+            await until(lambda: coordinator.is_parked)
+            assert [purpose for purpose, _ in coordinator.seen][-2:] == [GROUP, POSITIONS]
+
+    run(check)
+
+
+def test_a_broker_without_the_api_is_asked_once_per_generation(run: Run) -> None:
+    async def check() -> None:
+        coordinator = Coordinator()
+        coordinator.errors = [ErrorCode.UNSUPPORTED_VERSION]
+        async with exchanging(coordinator) as fixture:
+            fixture.exchange.settle()
+            await until(lambda: coordinator.seen)
+            await anyio.wait_all_tasks_blocked()
+            assert len(coordinator.seen) == 1 and not coordinator.refused
+
+    run(check)
+
+
+def test_an_answer_of_a_generation_that_is_over_is_not_taken(run: Run) -> None:
+    async def check() -> None:
+        coordinator = Coordinator()
+        coordinator.positions[1] = 100
+        async with exchanging(coordinator) as fixture:
+            fixture.exchange.want({tp(1): 101})
+            fixture.exchange.settle()
+            await until(lambda: coordinator.is_parked)
+            taken = len(fixture.answers)
+            coordinator.settled_generation = 4
+            coordinator.release()
+            await anyio.wait_all_tasks_blocked()
+            assert len(fixture.answers) == taken
+
+    run(check)
