@@ -178,7 +178,8 @@ async def _settle(context: Context, topic: TopicImage) -> bool:
     changes: dict[str, object] = {"absent": frozenset()}
     if znode.topic_id == NO_ID:
         changes["topic_id"] = new_topic_id(context.rng)
-    if not znode.initial_partition_count <= znode.undeleted_partition_count <= len(znode.partitions):
+    fits = znode.initial_partition_count <= znode.undeleted_partition_count <= len(znode.partitions)
+    if not fits or plan.is_raised(topic):
         if not plan.is_repairable(topic):
             _log.error("znode %s: %s; the topic is left as it is", paths.topic(topic.name), _counts(znode))
             return False

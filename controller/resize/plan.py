@@ -254,6 +254,14 @@ def is_repairable(topic: TopicImage) -> bool:
     return topic.znode.initial_partition_count <= stored <= len(topic.znode.partitions)
 
 
+def is_raised(topic: TopicImage) -> bool:
+    """Whether the count is above every stored layout: an edit by hand, for a grow counts what is stored already.
+
+    Left so, its new partitions would be led without an ancestor, and marked ones would take records again.
+    """
+    return not topic.unreadable and topic.znode.undeleted_partition_count > stored_count(topic)
+
+
 def added_while_marked(topic: TopicImage) -> list[int]:
     """Partitions that an edit by hand added behind ones that are marked for deletion, ascending."""
     going = marked(topic)

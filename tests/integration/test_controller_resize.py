@@ -589,6 +589,29 @@ async def test_a_controller_that_reads_counts_that_cannot_be_restores_them(
     await resized(world, 7)
 
 
+@pytest.mark.parametrize("before", [(), (5,), (6, 4)], ids=["never-resized", "grown", "shrunk"])
+async def test_a_count_that_was_raised_while_no_controller_looked(
+    world: World, autojump_clock: object, before: tuple[int, ...], caplog: pytest.LogCaptureFixture
+) -> None:
+    """What it adds is split off in order; what is marked stays so, for it is sealed and its map is written."""
+    for count in before:
+        await resized(world, count)
+        hold_records(world, range(4, count), 40)
+    known = await world.topic(TOPIC)
+    world.kill_controller(1000)
+    world.zk.end_session(world.sessions[1000].session_id)
+    partitions = {str(index): known.partitions.get(index, list(BROKERS)) for index in range(6)}
+    await edit(world, partitions=partitions, undeleted_partition_count=6)
+    await world.start_controller(1001)
+    await world.until(lambda: "the edit is undone" in caplog.text)
+    if len(known.partitions) == 6:
+        await world.until(lambda: _undeleted(world, 4))
+        assert (await world.state(TOPIC, 5)).layout == Layout(4, 2)
+    else:
+        await world.until(lambda: finished(world, 6))
+        assert (await world.state(TOPIC, 5)).leader_epoch_after_creation == {1: len(before)}
+
+
 async def _undeleted(world: World, count: int) -> bool:
     return (await world.topic(TOPIC)).undeleted_partition_count == count
 
