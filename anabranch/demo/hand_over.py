@@ -18,11 +18,18 @@ class Flush(NamedTuple):
     partitions: tuple[int, ...]
 
 
-class HandOver(NamedTuple):
-    """One key's move from one partition to another, in the resize number ``step``.
+class Resize(NamedTuple):
+    """When it began, and which partitions' keys go where: (source, target)."""
 
-    ``ready_ns``: the source's last record of this move was delivered, and a flush callback begun after it returned.
-    ``waited``: the first record from the target was there by then, so that ``took_ns`` is what the hand-over cost.
+    began_ns: int
+    moves: frozenset[tuple[int, int]]
+
+
+class HandOver(NamedTuple):
+    """One key's move from one partition to another by the resize number ``step``, -1 where several made it.
+
+    ``ready_ns``: the source's last record of this move was delivered and a flush callback begun after it returned, and
+    the key's first record was in the target. ``waited``: that was before the first of them all was delivered.
     """
 
     step: int
@@ -40,17 +47,17 @@ class HandOver(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Percentiles:
-    """Of ``count`` hand-overs that had a record waiting; in milliseconds, None without any."""
+    """Of the ``count`` hand-overs that waited, in milliseconds; None without any."""
 
     count: int
     p50_ms: float | None
     p99_ms: float | None
 
 
-def hand_overs(observed: Iterable[Observed], flushes: Iterable[Flush], steps_ns: Sequence[int]) -> list[HandOver]:
-    """Every move of every key; ``steps_ns`` are the times at which resizes began.
+def hand_overs(observed: Iterable[Observed], flushes: Iterable[Flush], resizes: Sequence[Resize]) -> list[HandOver]:
+    """Every move of every key.
 
-    Keys that go the same way in the same resize are handed over together: the source is ready with the last record of
+    Keys that go the same way by the same resize are handed over together: the source is ready with the last record of
     any of them.
     """
     moved: dict[tuple[int, int, int], list[tuple[Observed, Observed]]] = {}
@@ -59,20 +66,27 @@ def hand_overs(observed: Iterable[Observed], flushes: Iterable[Flush], steps_ns:
         before = last_of_key.get(record.event.path)
         last_of_key[record.event.path] = record
         if before is not None and before.partition != record.partition:
-            step = bisect.bisect_right(steps_ns, record.time_ns) - 1
-            moved.setdefault((step, before.partition, record.partition), []).append((before, record))
+            way = (before.partition, record.partition)
+            moved.setdefault((_resize_of(resizes, way, record.time_ns), *way), []).append((before, record))
     of_partition = _by_partition(flushes)
     found = []
     for (step, source, target), pairs in moved.items():
         opened = min(record.time_ns for _, record in pairs)
         last = max((before.time_ns for before, _ in pairs if before.time_ns < opened), default=opened)
         flushed = _flushed_after(of_partition.get(source, []), last)
-        ready = flushed if flushed is not None and flushed <= opened else last
-        found += [
-            HandOver(step, record.event.path, source, target, ready, record.time_ns, record.appended_ns <= ready)
-            for _, record in pairs
-        ]
+        saved = flushed if flushed is not None and flushed <= opened else last
+        for _, record in pairs:
+            ready, waited = max(saved, record.appended_ns), record.appended_ns <= opened
+            found.append(HandOver(step, record.event.path, source, target, ready, record.time_ns, waited))
     return found
+
+
+def _resize_of(resizes: Sequence[Resize], way: tuple[int, int], time_ns: int) -> int:
+    """The last resize before ``time_ns`` that moves keys this way."""
+    for number in range(len(resizes) - 1, -1, -1):
+        if resizes[number].began_ns <= time_ns and way in resizes[number].moves:
+            return number
+    return -1
 
 
 def _by_partition(flushes: Iterable[Flush]) -> dict[int, list[tuple[int, int]]]:

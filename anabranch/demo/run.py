@@ -17,8 +17,9 @@ import trio
 
 from anabranch import Admin, NewTopic
 from anabranch.cli.errors import CommandError
+from anabranch.cli.resize_plan import moves
 from anabranch.demo.events import Event, load_events
-from anabranch.demo.hand_over import Flush, Percentiles, hand_overs, percentiles
+from anabranch.demo.hand_over import Flush, Percentiles, Resize, hand_overs, percentiles
 from anabranch.demo.processes import Worker
 from anabranch.demo.resizing import STEPS, Done, Resizer, drained_after
 from anabranch.demo.states import StateStore
@@ -148,9 +149,11 @@ async def stream_events(
         for side in sides:
             await _group_is_complete(side.consumers)
         view.stage(f"{PRODUCERS} producers stream {total:,} events into both topics, {PARTITIONS} partitions each")
-        started = trio.current_time()
         for worker in producers:
             await nursery.start(worker.run)
+        while not any(worker.last["count"] for worker in producers):
+            await trio.sleep(0.02)
+        started = trio.current_time()
         resizer = Resizer(cluster, [TOPIC, CONTROL], view.stage)
         nursery.start_soon(resizer.run, started, seconds)
         produced_at = await _all_delivered(producers, sides, total, resizer, view)
@@ -251,10 +254,10 @@ async def run_demo(
     verdict, observed, flushes = judge(sides[0], producers, limit)
     control_verdict, control_observed, _ = judge(sides[1], producers, limit)
     first_shrink_ns = next((done.began_ns for done in steps if done.shrinks), None)
-    moves = hand_overs(observed, flushes, [done.began_ns for done in steps])
+    moved = hand_overs(observed, flushes, [_resize(done) for done in steps])
 
     def took(chosen: Callable[[Done], bool]) -> Percentiles:
-        return percentiles(move for move in moves if move.step >= 0 and chosen(steps[move.step]))
+        return percentiles(move for move in moved if move.step >= 0 and chosen(steps[move.step]))
 
     view.stage("exporting the topic's segment files")
     export_directory = directory / "export"
@@ -265,7 +268,7 @@ async def run_demo(
             control_verdict,
             sum(first_shrink_ns is None or late.time_ns < first_shrink_ns for late, _ in disordered(control_observed)),
             steps,
-            keys_moved=len(moves),
+            keys_moved=len(moved),
             hand_over_growing=took(lambda step: step.killed is None and not step.shrinks),
             hand_over_shrinking=took(lambda step: step.killed is None and step.shrinks),
             hand_over_killed=took(lambda step: step.killed is not None),
@@ -278,6 +281,11 @@ async def run_demo(
             nursery.start_soon(_audit_into, result, export_directory)
             result.drained_s = await drained_after(admin, TOPIC, STEPS[-1].partitions)
     return result
+
+
+def _resize(done: Done) -> Resize:
+    planned = moves(PARTITIONS, done.partitions_before, done.partitions)
+    return Resize(done.began_ns, frozenset((move.source, move.target) for move in planned))
 
 
 async def _audit_into(result: DemoResult, directory: Path) -> None:
