@@ -72,6 +72,11 @@ class MetadataCache:
         info = self.topics.get(topic)
         return info is not None and partition in info.partitions
 
+    def merged_away(self, topic: str, partition: int) -> bool:
+        """Whether the topic was resized and has not so many partitions now."""
+        info = self.topics.get(topic)
+        return info is not None and info.layout_version > 0 and partition not in info.partitions and partition >= 0
+
     def incarnation(self, topic: str, partition: int) -> int:
         """That of the partition as it is now, -1 when it is not known or does not exist."""
         info = self.topics.get(topic)

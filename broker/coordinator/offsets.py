@@ -23,7 +23,7 @@ from broker.coordinator.durable import (
 from broker.coordinator.group import Group
 from broker.coordinator.group_state import GroupState
 from broker.coordinator.join import UNKNOWN_MEMBER_ID, check_member
-from broker.coordinator.offsets_log import IncarnationOf
+from broker.coordinator.offsets_log import IncarnationOf, Topics
 from broker.coordinator.outcome import Now, Outcome, Then, Token, is_committed
 from broker.coordinator.positions import on_committed
 from broker.coordinator.responses import offset_append_error
@@ -61,10 +61,12 @@ NO_RETENTION = -1
 # ---------------------------------------------------------------- commit
 
 
-def commit_offsets(
-    turn: Turn, token: Token, request: OffsetCommitRequest, exists: Exists, incarnation_of: IncarnationOf
-) -> None:
-    """Write the offsets and answer once they are committed; each partition has an error of its own."""
+def commit_offsets(turn: Turn, token: Token, request: OffsetCommitRequest, topics: Topics) -> None:
+    """Write the offsets and answer once they are committed; each partition has an error of its own.
+
+    A stock consumer goes on committing what it read of a partition that was merged away until it rebalances, and
+    aiokafka does not rebalance before the commit has succeeded. Such an offset means nothing: it is answered, not kept.
+    """
     group, error = _committing_group(turn, request)
     if error is not ErrorCode.NONE or group is None:
         turn.out.reply(token, refuse_commit(request, error))
@@ -76,9 +78,9 @@ def commit_offsets(
         results = []
         for partition in topic.partitions:
             tp = TopicPartition(topic.name, partition.partition_index)
-            known = _newest_incarnation(turn.shard, group, tp, incarnation_of)
-            error = _check_partition(turn, topic.name, partition, exists, known)
-            if error is ErrorCode.NONE:
+            known = _newest_incarnation(turn.shard, group, tp, topics.incarnation)
+            error = _check_partition(turn, topic.name, partition, topics, known)
+            if error is ErrorCode.NONE and topics.contains(*tp):
                 committed = _committed(turn, request, partition, known)
                 accepted.append(OffsetRecord(group.group_id, tp, committed))
                 partitions.append(tp)
@@ -141,9 +143,13 @@ def _newest_incarnation(shard: Shard, group: Group, tp: TopicPartition, incarnat
 
 
 def _check_partition(
-    turn: Turn, topic: str, partition: OffsetCommitRequestPartition, exists: Exists, known_incarnation: int
+    turn: Turn, topic: str, partition: OffsetCommitRequestPartition, topics: Topics, known_incarnation: int
 ) -> ErrorCode:
-    if not exists(topic, partition.partition_index) or NO_INCARNATION < partition.incarnation < known_incarnation:
+    index = partition.partition_index
+    if not topics.contains(topic, index):
+        ignored = partition.incarnation == NO_INCARNATION and topics.merged_away(topic, index)
+        return ErrorCode.NONE if ignored else ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+    if NO_INCARNATION < partition.incarnation < known_incarnation:
         return ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
     if len(partition.committed_metadata or "") > turn.config.offset_metadata_max_bytes:
         return ErrorCode.OFFSET_METADATA_TOO_LARGE

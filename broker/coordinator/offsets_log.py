@@ -65,6 +65,10 @@ class Topics(Protocol):
         """Whether the partition exists: commits to, and deletions of offsets of, any other are refused."""
         ...
 
+    def merged_away(self, topic: str, partition: int) -> bool:
+        """Whether the topic was resized and has not so many partitions now."""
+        ...
+
     def incarnation(self, topic: str, partition: int) -> int:
         """Which creation of the partition exists, higher for a later one; -1 when it is not known or does not exist."""
         ...

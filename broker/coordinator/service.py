@@ -214,7 +214,7 @@ class GroupCoordinator:
             token.fill(offsets.refuse_commit(request, found))
             return token
         turn = found.turn()
-        offsets.commit_offsets(turn, token, request, self._topics.contains, self._topics.incarnation)
+        offsets.commit_offsets(turn, token, request, self._topics)
         found.carry_out(turn, request.group_id)
         return token
 

@@ -32,6 +32,14 @@ def test_the_removal_of_a_partition_that_was_never_heard_of_is_told() -> None:
     assert update(MetadataCache(), LEADER_DURING_DELETE, 7) == {T0: 7}
 
 
+def test_a_partition_is_merged_away_only_where_the_topic_was_resized() -> None:
+    cache = MetadataCache()
+    update(cache, 1, 7)
+    assert not cache.merged_away("t", 1) and not cache.merged_away("u", 0)
+    cache.topics["t"].layout_version = 2
+    assert cache.merged_away("t", 1) and not cache.merged_away("t", 0)
+
+
 def test_hole_20_a_late_removal_does_not_take_the_newborn() -> None:
     cache = MetadataCache()
     update(cache, 1, 9)

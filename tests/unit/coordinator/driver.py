@@ -42,6 +42,7 @@ from protocol.generated.offset_fetch import OffsetFetchRequestTopics
 from protocol.generated.sync_group import SyncGroupRequest, SyncGroupRequestAssignment
 from protocol.primitives import encode_versioned
 from protocol.types import TopicPartition
+from tests.unit.coordinator.fakes import EveryTopic
 
 WALL_START_MS = 1_600_000_000_000
 GROUP = "g"
@@ -80,6 +81,7 @@ class Driver:
     in_flight: deque[Write] = field(default_factory=deque)
     log: list[CoordinatorRecord] = field(default_factory=list)
     missing_topics: frozenset[str] = frozenset()
+    merged: frozenset[tuple[str, int]] = frozenset()
     incarnations: dict[tuple[str, int], int] = field(default_factory=dict)
     ids: int = 0
     tokens: int = 0
@@ -288,7 +290,7 @@ class Driver:
             topics=[OffsetCommitRequestTopic(name=name, partitions=parts) for name, parts in topics.items()],
         )
         turn = self.turn()
-        offsets.commit_offsets(turn, token, request, self.exists, self.incarnation_of)
+        offsets.commit_offsets(turn, token, request, self.topics)
         self.perform(turn.out)
         return token
 
@@ -327,6 +329,14 @@ class Driver:
         position_poll.poll_positions(turn, token, request, self.incarnation_of)
         self.perform(turn.out)
         return token
+
+    @property
+    def topics(self) -> EveryTopic:
+        """What the broker's metadata says."""
+        topics = EveryTopic()
+        topics.missing, topics.merged = set(self.missing_topics), set(self.merged)
+        topics.incarnations = self.incarnations
+        return topics
 
     def incarnation_of(self, topic: str, partition: int) -> int:
         return self.incarnations.get((topic, partition), -1)

@@ -100,15 +100,19 @@ class MemoryLog:
 
 
 class EveryTopic:
-    """Every partition exists, but those of ``missing`` topics."""
+    """Every partition exists, but those of ``missing`` topics and the ``merged`` ones."""
 
     def __init__(self, offsets_partitions: int | None = 1) -> None:
         self.missing: set[str] = set()
+        self.merged: set[tuple[str, int]] = set()
         self.incarnations: dict[tuple[str, int], int] = {}
         self.offsets_partitions = offsets_partitions
 
     def contains(self, topic: str, partition: int) -> bool:
-        return topic not in self.missing
+        return topic not in self.missing and not self.merged_away(topic, partition)
+
+    def merged_away(self, topic: str, partition: int) -> bool:
+        return (topic, partition) in self.merged
 
     def incarnation(self, topic: str, partition: int) -> int:
         return self.incarnations.get((topic, partition), -1)

@@ -56,6 +56,18 @@ def test_hole_20_a_member_of_an_earlier_incarnation_cannot_commit_over_a_later_o
     assert found(driver) == [(5, NOW)]
 
 
+def test_hole_29_a_stock_consumer_is_not_kept_by_its_commits_to_a_partition_that_was_merged_away() -> None:
+    """aiokafka commits before it rejoins, for as long as it is told UNKNOWN_TOPIC_OR_PARTITION."""
+    driver = Driver(merged=frozenset([("t", 1)]))
+    stock = driver.commit({T0: 5, ("t", 1): 7})
+    assert [part.error_code for part in driver.replies[stock].topics[0].partitions] == [ErrorCode.NONE] * 2
+    assert found(driver) == [(5, -1)]
+    only = driver.commit({("t", 1): 7})
+    assert driver.commit_error(only) == ErrorCode.NONE
+    ours = driver.commit({("t", 1): 7}, incarnation=OLD)
+    assert driver.commit_error(ours) == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+
+
 @pytest.mark.parametrize("settled", [True, False])
 def test_hole_20_nor_while_the_broker_has_not_heard_of_the_later_one(settled: bool) -> None:
     driver = knows(OLD, auto_commit=settled)
