@@ -86,6 +86,7 @@ async def on_offsets_answered(context: Context, event: BrokerAnswered) -> None:
             if (
                 partition is None
                 or state is None
+                or tp.topic in context.image.deletions
                 or (state.leader, state.leader_epoch) != (event.broker.id, epochs[tp])
             ):
                 continue

@@ -20,15 +20,19 @@ from protocol.generated.incremental_alter_configs import (
     AlterConfigsResource,
     IncrementalAlterConfigsRequest,
 )
+from protocol.generated.leader_and_isr import LeaderAndIsrRequest
 from protocol.generated.list_offsets import ListOffsetsRequest
+from protocol.generated.stop_replica import StopReplicaRequest
 from protocol.generated.update_metadata import UpdateMetadataRequest
-from tests.controller_world import Log, World
+from tests.controller_world import FakeBroker, Log, World
 from tests.resize_world import TOPIC, Rules, alter, creation, edit, finished
 from zk_schemas import paths
 from zk_schemas.partition_state import Layout
 
 pytestmark = pytest.mark.trio
 BROKERS = (1, 2, 3)
+CONSUMER = -1
+"""Who asks for the high watermark."""
 
 
 @pytest.fixture
@@ -299,6 +303,36 @@ async def test_a_replica_whose_broker_is_away_holds_the_removal(world: World, au
 
 async def _is_going(world: World) -> bool:
     return (await world.state(TOPIC, 4)).being_removed
+
+
+async def test_a_seal_that_is_told_while_the_topic_is_being_deleted_is_not_written(
+    world: World, autojump_clock: object
+) -> None:
+    """A partition that was written came online again, and the controller failed when the topic was gone."""
+    await resized(world, 6)
+    hold_records(world, range(4, 6), 40)
+    leader = world.brokers[(await world.state(TOPIC, 5)).leader]
+
+    def hold_answer(broker: FakeBroker, request: object) -> None:
+        if broker is leader and isinstance(request, ListOffsetsRequest) and request.replica_id == CONSUMER:
+            broker.answering = trio.Event()
+
+    world.received = hold_answer
+    await world.request(alter(4, timeout_ms=100))
+    await world.until(lambda: not leader.answering.is_set())
+    world.received = lambda _broker, _request: None
+    await world.request(DeleteTopicsRequest(topics=[DeleteTopicState(name=TOPIC)], timeout_ms=100))
+    others = [broker for broker in world.brokers.values() if broker is not leader]
+    await world.until(lambda: all(broker.sent(StopReplicaRequest) for broker in others))
+    leader.answering.set()
+    await world.until(lambda: _is_gone(world))
+    for broker in world.brokers.values():
+        told = [type(r) for r in broker.requests if isinstance(r, LeaderAndIsrRequest | StopReplicaRequest)]
+        assert LeaderAndIsrRequest not in told[told.index(StopReplicaRequest) :]
+
+
+async def _is_gone(world: World) -> bool:
+    return await world.store.exists(paths.topic(TOPIC)) is None
 
 
 # ---------------------------------------------------------------- draining
