@@ -16,6 +16,7 @@ from tests.history.events import (
     OffsetFetched,
     Polled,
     Positioned,
+    Removed,
     Revoked,
 )
 from tests.history.index import History, Violation
@@ -166,6 +167,7 @@ def commits(history: History) -> Iterator[Violation]:
         ],
         key=lambda event: event.asked_ms,
     )
+    gone = {event.tp: event.at_ms for event in history.of(Removed)}
     last: dict[GroupPartition, Committed] = {}
     unknown: dict[GroupPartition, list[Committed]] = {}
     done = 0
@@ -185,6 +187,8 @@ def commits(history: History) -> Iterator[Violation]:
         if isinstance(event, Committed):
             if event.generation == before.generation:
                 yield Violation("commits", f"{event.tp} in {event.group}", "a commit goes back", (before, event))
+        elif event.at_ms >= gone.get(event.tp, event.at_ms + 1):
+            continue  # with a partition what was committed of it goes
         elif event.offset not in {other.offset for other in unknown.get((event.group, event.tp), [])}:
             yield Violation("commits", f"{event.tp} in {event.group}", "a commit is forgotten", (before, event))
 

@@ -10,8 +10,9 @@ import trio
 
 from broker.log.batch_reader import BatchReader
 from client.consumer import Consumer
-from client.coordinator_link import OffsetAndMetadata
+from client.coordinator_link import CoordinatorLink, OffsetAndMetadata
 from client.errors import CommitFailedError, KafkaError
+from protocol.generated.consumer_group_position import ConsumerGroupPositionRequest, ConsumerGroupPositionResponse
 from protocol.records import RecordBatch
 from protocol.types import TopicPartition
 from runtime.sim_storage import SimDisk, SimStorage
@@ -21,6 +22,8 @@ from tests.history.events import (
     Event,
     OffsetFetched,
     Outcome,
+    PositionReported,
+    PositionTold,
     Replica,
     StoredBatch,
     encode_event,
@@ -93,8 +96,33 @@ class Recorder:
                 self.add(OffsetFetched(now_ms(), group, tp, offset, asked_ms, incarnation=incarnation))
             return found
 
+        self._spy_on_positions(link, member)
         link.commit_offsets = commit_offsets  # type: ignore[method-assign]
         link.fetch_offsets = fetch_offsets  # type: ignore[method-assign]
+
+    def _spy_on_positions(self, link: CoordinatorLink, member: str) -> None:
+        ask, group = link.request, link.group_id
+
+        async def request(body: Any, **options: Any) -> Any:
+            if not isinstance(body, ConsumerGroupPositionRequest):
+                return await ask(body, **options)
+            for tp, incarnation, position in _positions(body):
+                self.add(PositionReported(now_ms(), group, member, body.generation_id, tp, position, incarnation))
+            answer = await ask(body, **options)
+            for tp, incarnation, position in _positions(answer):
+                self.add(PositionTold(now_ms(), group, member, tp, position, incarnation))
+            return answer
+
+        link.request = request  # type: ignore[method-assign]
+
+
+def _positions(
+    body: ConsumerGroupPositionRequest | ConsumerGroupPositionResponse,
+) -> Iterator[tuple[TopicPartition, int, int]]:
+    for topic in body.topics:
+        for found in topic.partitions:
+            if found.position >= 0:
+                yield TopicPartition(topic.name, found.partition_index), found.incarnation, found.position
 
 
 def _outcome(text: str) -> Outcome:

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import suppress
 
+from protocol.compression import CorruptRecordError
 from protocol.types import TopicPartition
 from runtime.sim_zk_tree import Change
 from runtime.sim_zk_tree import Event as ZkEvent
-from tests.history.events import ARCHIVE, Drained, Event, Sealed
-from tests.sim.recording import Recorder, log_end, now_ms, replica_events
+from tests.history.events import ARCHIVE, Drained, Event, Replica, Sealed
+from tests.sim.recording import Recorder, now_ms, replica_events
 from tests.sim_cluster import SimCluster
 from tests.topic_lives import TopicLives
 from zk_schemas import paths
@@ -47,6 +49,10 @@ class TopicWatch:
     def tps(self) -> list[TopicPartition]:
         return self._lives.tps()
 
+    def state(self, number: int) -> PartitionState | None:
+        life = self._lives.present.get(number)
+        return None if life is None else life.state
+
     def incarnation(self, tp: TopicPartition) -> int:
         return self._lives.present[tp.partition].incarnation
 
@@ -70,12 +76,13 @@ class TopicWatch:
                 self._archive(event, state)
 
     def _archive(self, seal: Sealed, state: PartitionState) -> None:
-        longest = max(
-            (self._cluster.disks[f"broker{broker}"] for broker in sorted(state.isr)),
-            key=lambda disk: log_end(disk, seal.tp),
-        )
         life = seal.tp, seal.incarnation
-        self._archives[life] = list(replica_events(longest, ARCHIVE, *life, seal.sealed_offset))
+        logs: list[list[Event]] = []
+        for broker in sorted(state.isr):
+            with suppress(CorruptRecordError):  # a machine that just went down; it is repaired when it starts
+                disk = self._cluster.disks[f"broker{broker}"]
+                logs.append(list(replica_events(disk, ARCHIVE, *life, seal.sealed_offset)))
+        self._archives[life] = max(logs, key=_end)
         self._ends[life] = seal.sealed_offset
 
     def archived_values(self) -> set[str]:
@@ -94,3 +101,9 @@ class TopicWatch:
         """See ``TopicLives``."""
         znode = self.znode()
         return "there is no topic" if znode is None else self._lives.unfinished(znode)
+
+
+def _end(log: list[Event]) -> int:
+    (replica, *_) = log
+    assert isinstance(replica, Replica)
+    return replica.log_end_offset
