@@ -126,7 +126,7 @@ class ReplicaManager:
         log = self._logs.get(key)
         if log is not None and 0 <= state.incarnation < log.incarnation:
             return ErrorCode.STALE_CONTROLLER_EPOCH
-        if state.incarnation >= 0 and (state.incarnation, state.leader_epoch) < self._deleted.get(key, _NO_REPLICA):
+        if state.incarnation >= 0 and (state.incarnation, state.leader_epoch) <= self._deleted.get(key, _NO_REPLICA):
             # An order from before the deletion would revive the replica, empty and with a layout of long ago.
             return ErrorCode.STALE_CONTROLLER_EPOCH
         is_same = partition is not None and state.incarnation in (-1, partition.log.incarnation)
