@@ -71,6 +71,9 @@ class OrderedDelivery:
             )
         self._partitions: Mapping[TopicPartition, PartitionState] = {}
         self._version = -1
+        """What of the gate has been carried over to the partitions."""
+        self._told_version = -1
+        """Up to where the user was told what there was to tell."""
         self._wants: dict[TopicPartition, int] = {}
         self._unassigned: dict[TopicPartition, int] = {}
         """Partitions waited for that are not assigned here, outside of a group's rebalances; by incarnation."""
@@ -116,21 +119,30 @@ class OrderedDelivery:
     async def poll(self) -> None:
         """Bring callbacks, reports and what may be delivered up to date."""
         self._bring_up_to_date()
+        if self._gate.version != self._told_version:
+            await self._tell()
+        due = self._due()
+        if due:
+            await self._report(due)
+            self._bring_up_to_date()
+        if self._unassigned:
+            self._check_policy()
+
+    async def _tell(self) -> None:
+        """Run the callbacks that the gate waits for; one that is cancelled runs again in the next round."""
+        version = self._gate.version
         revoked = self._gate.keys_revoked()
         if revoked:
             await self.listener.maybe_revoked(revoked)
             self._gate.revoked(revoked)
-        due = self._due()
-        if due:
-            await self._report(due)
         assigned = self._gate.keys_assigned()
         if assigned:
             await self.listener.assigned(assigned)
             self._gate.announced(assigned)
-        if revoked or due or assigned:
+        if revoked or assigned:
             self._bring_up_to_date()
-        if self._unassigned:
-            self._check_policy()
+        else:
+            self._told_version = version
 
     def _bring_up_to_date(self) -> None:
         partitions = self._subscription.partitions

@@ -213,6 +213,41 @@ def test_a_child_follows_its_parent_with_flush_and_load_between(run: Run) -> Non
     run(check)
 
 
+def test_hole_25_under_read_committed_the_last_stable_offset_is_the_end(run: Run) -> None:
+    """A transaction is open from 8 on: nothing behind it is processed, so the child waits for its end."""
+
+    async def check() -> None:
+        story, broker = Story(), Resized()
+        stable = 8
+
+        def hold(body: Any, response: FetchResponse) -> None:
+            for topic in response.responses:
+                for p in topic.partitions:
+                    if p.partition_index == 0:
+                        p.last_stable_offset = stable
+                        kept = [b for b in broker.logs[PARENT].batches if RecordBatch(b).last_offset < stable]
+                        p.records = b"".join(kept) if p.records else b""
+                    else:
+                        p.last_stable_offset = p.high_watermark
+
+        broker.fetch_hook = hold
+        async with (
+            broker.running(),
+            Consumer(
+                bootstrap_servers=broker.address, isolation_level="read_committed", fetch_max_wait_ms=10, **FAST
+            ) as consumer,
+        ):
+            consumer.assign([CHILD, PARENT], partition_key_listener=story)
+            await story.read_until(consumer, lambda: len(story.records(0)) == 8)
+            await story.read_until(consumer, lambda: consumer.explain_blocked()[0].waits_for[0].position == 8)
+            assert not story.records(1)
+            stable = 10
+            await story.read_until(consumer, lambda: len(story.records(1)) == 5)
+            assert story.records(0) == list(range(10))
+
+    run(check)
+
+
 def test_getone_waits_for_the_parent_as_well(run: Run) -> None:
     async def check() -> None:
         async with Resized().running() as broker, Consumer(bootstrap_servers=broker.address, **FAST) as consumer:
