@@ -177,7 +177,6 @@ class ReplicaManager:
         if partition is None:
             min_insync_replicas = self._settings.min_insync_replicas(key.topic)
             partition = Partition(key, self._local_id, log, min_insync_replicas, self._services)
-            partition.delivery = self._settings.delivery_rules(key.topic)
             self._partitions[key] = partition
         return partition
 
@@ -195,7 +194,11 @@ class ReplicaManager:
             self._listener.on_not_leader(partition.key, state.leader_epoch)
 
     def _set_layout(self, partition: Partition, state: LeaderAndIsrPartitionState) -> None:
-        """The layout comes with the leader epoch, and before anybody is told of that."""
+        """The layout comes with the leader epoch, and before anybody is told of that.
+
+        So do the rules for it, which were read for this order: the notice of an alteration may come later.
+        """
+        partition.delivery = self._settings.delivery_rules(partition.key.topic)
         layout = _layout(state)
         if layout != partition.layout:
             logger.info("replica.layout", partition=str(partition.key), leader_epoch=state.leader_epoch, layout=layout)

@@ -393,6 +393,19 @@ async def test_without_ordered_delivery_nothing_is_checked(tmp_path: Path, monke
             assert await broker.codes(layout, 1) == {1: ErrorCode.NONE}
 
 
+async def test_a_layout_is_checked_by_the_configuration_there_is_when_it_comes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Ordered delivery is on again, and the topic grows before the broker has heard of the first."""
+    zk = FakeZk()
+    async with broker_of(tmp_path, monkeypatch, zk) as broker:
+        await broker.configure(zk, enable_ordered_delivery="false")
+        session = zk.session()
+        await session.set(ConfigZnode.topic_path("t"), ConfigZnode({"enable.ordered.delivery": "true"}).encode())
+        await broker.has(GROWN, 1, epoch=1)
+        assert (await broker.produce(1, FIRST)).error_code == ErrorCode.INVALID_PARTITION_METADATA
+
+
 # ---------------------------------------------------------------- Fetch
 
 
