@@ -1,0 +1,160 @@
+"""Stock clients before, during and after splits and merges: what each sees is defined, nothing is lost, nothing hangs.
+
+A stock producer places a key by ``hash % partitions``. That is where ordered resize has it while the count is the
+initial one times a power of two; at other counts it is right for some keys only.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import anyio
+import pytest
+
+from anabranch import Admin
+from anabranch.testing.cluster import Cluster
+from anabranch.testing.processes import wait_for
+from protocol.errors import ErrorCode
+from protocol.key_placement import place, positive_hash
+from protocol.types import TopicPartition
+from tests.interop.clients import LIBRARIES, Item
+from tests.interop.stock_clients import PRODUCERS, STRANDED, GroupReader, KeyedLoad, all_stock_clients
+from tests.resizes import create_resizable, is_settled, resize
+from tests.topics import create_topic
+
+pytestmark = pytest.mark.interop
+
+INITIAL = 4
+DEADLINE_S = 60.0
+KEYS = [b"key-%d" % number for number in range(8)]
+
+
+def expected_errors(name: str, mode: str, count: int) -> dict[bytes, int]:
+    """What a producer gets for each key once it knows that a topic, resized before, has ``count`` partitions."""
+    if mode == "reject":
+        return dict.fromkeys(KEYS, ErrorCode.POLICY_VIOLATION)
+    if mode == "accept":
+        return dict.fromkeys(KEYS, ErrorCode.NONE)
+    right = {key: place(positive_hash(key), INITIAL, count) for key in KEYS}
+    chosen = {key: PRODUCERS[name].key_hash(key) % count for key in KEYS}
+    return {key: ErrorCode.NONE if chosen[key] == right[key] else ErrorCode.POLICY_VIOLATION for key in KEYS}
+
+
+def wait_for_round(load: KeyedLoad, expected: dict[bytes, int], what: str) -> None:
+    """Until a round that began after this call ends so."""
+    begun = len(load.rounds) + 1
+
+    def found() -> bool:
+        load.check()
+        rounds = load.rounds[begun:]
+        return any({key: outcome.error for key, outcome in round.items()} == expected for round in rounds)
+
+    try:
+        wait_for(found, DEADLINE_S, f"{load.name}: {what}")
+    except TimeoutError as late:
+        raise AssertionError(f"{late}; after {len(load.rounds)} rounds: {load.rounds[-1]}, not {expected}") from late
+
+
+def check_nothing_is_lost(loads: Sequence[KeyedLoad], readers: Sequence[GroupReader]) -> None:
+    """Each group saw every acknowledged record where it was acknowledged and nowhere else, and no refused one."""
+    for load in loads:
+        for reader in readers:
+
+            def all_read(load: KeyedLoad = load, reader: GroupReader = reader) -> bool:
+                reader.check()
+                return load.acknowledged.keys() <= reader.seen.keys()
+
+            try:
+                wait_for(all_read, DEADLINE_S, f"{type(reader).__name__} reads what {load.name} wrote")
+            except TimeoutError as late:
+                unread = [load.acknowledged[value] for value in load.acknowledged if value not in reader.seen]
+                raise AssertionError(f"{late}; {len(unread)} unread: {sorted(unread)[:5]}") from late
+            for value, outcome in load.acknowledged.items():
+                assert reader.seen[value] == {(outcome.partition, outcome.offset)}, value
+            assert not load.refused.keys() & reader.seen.keys()
+
+
+@pytest.mark.parametrize(
+    ("mode", "counts"),
+    [("verify", [6, 9, 6, 4]), ("verify", [8, 4]), ("accept", [6, 4]), ("reject", [6, 4])],
+    ids=["verified", "verified where the count doubles", "accepted", "rejected"],
+)
+def test_stock_clients_go_on_through_resizes(
+    cluster: Cluster, fresh_name: Callable[[str], str], mode: str, counts: list[int]
+) -> None:
+    """Running librdkafka producers get past the removal of partitions too: the topic id changes with it."""
+    bootstrap, topic = cluster.bootstrap, fresh_name("resized")
+    create_resizable(bootstrap, topic, INITIAL, {"ordered.delivery.legacy.producers": mode})
+    with all_stock_clients(bootstrap, topic, KEYS) as (loads, readers):
+        for load in loads:
+            wait_for_round(load, dict.fromkeys(KEYS, ErrorCode.NONE), "everything is taken before the first resize")
+        for count in counts:
+            resize(bootstrap, topic, count)
+            for load in loads:
+                wait_for_round(load, expected_errors(load.name, mode, count), f"it goes on with {count} partitions")
+            assert is_settled(bootstrap, topic, count)
+        for load in loads:
+            load.__exit__(None, None, None)
+        check_nothing_is_lost(loads, readers)
+
+
+@pytest.mark.parametrize("name", PRODUCERS)
+def test_a_record_for_a_marked_partition_fails_at_once(
+    cluster: Cluster, fresh_name: Callable[[str], str], name: str
+) -> None:
+    """Not after a delivery timeout of minutes: the error is none that a stock client retries."""
+    bootstrap, topic = cluster.bootstrap, fresh_name("marked")
+    create_topic(bootstrap, topic, INITIAL)
+    resize(bootstrap, topic, INITIAL + 1)
+    producer = PRODUCERS[name].open(bootstrap, topic)
+    key = next(key for key in KEYS if place(positive_hash(key), INITIAL, INITIAL + 1) == INITIAL)
+    assert producer.send(Item(key, b"before"), INITIAL).error == ErrorCode.NONE
+    resize(bootstrap, topic, INITIAL, settle=False)
+    wait_for(lambda: producer.send(Item(key, b"after"), INITIAL).error, DEADLINE_S, "the partition is sealed")
+    assert producer.send(Item(key, b"after"), INITIAL).error == ErrorCode.POLICY_VIOLATION
+    library = "confluent-kafka" if name.startswith("librdkafka") else name
+    drained = LIBRARIES[library].consume(bootstrap, topic, INITIAL + 1, 1)
+    assert drained[INITIAL][0].value == b"before"
+    delete_records(bootstrap, topic, INITIAL)
+    wait_for(lambda: is_settled(bootstrap, topic, INITIAL), DEADLINE_S, "the empty partition is removed")
+    assert producer.send(Item(key, b"gone"), INITIAL).error in (
+        ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
+        ErrorCode.POLICY_VIOLATION,
+    )
+    producer.close()
+
+
+@pytest.mark.parametrize("name", STRANDED)
+def test_an_idempotent_producer_that_a_refusal_strands_says_so_and_a_new_one_goes_on(
+    cluster: Cluster, fresh_name: Callable[[str], str], name: str
+) -> None:
+    """No refusal that is final gets past these two, whatever its error: they fail each record at once, in no doubt."""
+    bootstrap, topic = cluster.bootstrap, fresh_name("stranded")
+    create_resizable(bootstrap, topic, INITIAL)
+    keys = [b"key-%d" % number for number in range(200)]
+    right, moved = (
+        next(key for key in keys if place(positive_hash(key), INITIAL, 2 * INITIAL) == home)
+        for home in (1, 1 + INITIAL)
+    )
+    producer = STRANDED[name].open(bootstrap, topic)
+    assert producer.send(Item(right, b"before")).error == ErrorCode.NONE
+    resize(bootstrap, topic, 2 * INITIAL)
+    refused = producer.send(Item(moved, b"misplaced"), 1)
+    assert refused.error == ErrorCode.POLICY_VIOLATION
+    after = producer.send(Item(right, b"well placed"), 1)
+    assert after.error in (ErrorCode.POLICY_VIOLATION, ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER)
+    producer.close()
+    again = STRANDED[name].open(bootstrap, topic)
+    assert again.send(Item(right, b"well placed"), 1).offset == 1
+    assert again.send(Item(moved, b"well placed")) == (1 + INITIAL, 0, ErrorCode.NONE)
+    again.close()
+
+
+def delete_records(bootstrap: str, topic: str, partition: int) -> None:
+    """Everything up to the high watermark."""
+
+    async def run() -> None:
+        async with Admin(bootstrap_servers=bootstrap) as admin:
+            await admin.delete_records({TopicPartition(topic, partition): -1})
+
+    anyio.run(run)
