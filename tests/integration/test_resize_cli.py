@@ -9,9 +9,10 @@ from collections.abc import Iterator
 from typing import Any
 
 import anyio
+import anyio.to_thread
 import pytest
 
-from anabranch import Admin, NewTopic, Producer, TopicPartition
+from anabranch import Admin, Consumer, NewTopic, Producer, TopicPartition
 from anabranch.testing.processes import ProcessCluster, wait_for
 
 pytestmark = pytest.mark.integration
@@ -37,17 +38,18 @@ def described(cluster: ProcessCluster, topic: str) -> dict[str, Any]:
     return found
 
 
+async def fill(cluster: ProcessCluster, topic: str, keys: int) -> set[int]:
+    """Write ``keys`` records of as many keys: the partitions they went to."""
+    async with Producer(bootstrap_servers=cluster.bootstrap) as producer:
+        handles = [await producer.send(topic, key=b"key-%d" % n, value=b"%d" % n) for n in range(keys)]
+        return {(await handle).partition for handle in handles}
+
+
 def create_and_fill(cluster: ProcessCluster, topic: str, keys: int) -> None:
     async def work() -> None:
         async with Admin(bootstrap_servers=cluster.bootstrap) as admin:
             await admin.create_topics([NewTopic(topic, num_partitions=4, replication_factor=2)])
-        await fill()
-
-    async def fill() -> None:
-        async with Producer(bootstrap_servers=cluster.bootstrap) as producer:
-            handles = [await producer.send(topic, key=b"key-%d" % n, value=b"%d" % n) for n in range(keys)]
-            for handle in handles:
-                await handle
+        await fill(cluster, topic, keys)
 
     anyio.run(work)
 
@@ -82,9 +84,7 @@ def test_records_of_marked_partitions_are_left_until_every_group_has_read_them(c
     assert anabranch(cluster, "topics", "alter", "drained", "--partitions", "6", "--wait").returncode == 0
 
     async def write_and_commit() -> None:
-        async with Producer(bootstrap_servers=cluster.bootstrap) as producer:
-            handles = [await producer.send("drained", key=b"k%d" % n, value=b"") for n in range(100)]
-            assert {(await handle).partition for handle in handles} == set(range(6))
+        assert await fill(cluster, "drained", 100) == set(range(6))
         async with Admin(bootstrap_servers=cluster.bootstrap) as admin:
             await admin.alter_group_offsets("g", {TopicPartition("drained", p): 1 for p in range(6)})
 
@@ -118,3 +118,58 @@ def test_records_of_marked_partitions_are_left_until_every_group_has_read_them(c
     wait_for(lambda: len(described(cluster, "drained")["partitions"]) == 4, DEADLINE_S, "drained partitions are gone")
     # A topic that has nothing marked can grow again.
     assert anabranch(cluster, "topics", "alter", "drained", "--partitions", "5", "--wait").returncode == 0
+
+
+def test_groups_describe_names_the_member_whose_flush_everybody_waits_for(cluster: ProcessCluster) -> None:
+    """Partition 4 of a topic that was split waits as long as the owner of 0 saves what it keeps for its keys."""
+    create_and_fill(cluster, "waited", 100)
+
+    async def waits() -> list[dict[str, Any]]:
+        done = await anyio.to_thread.run_sync(lambda: anabranch(cluster, "groups", "describe", "savers", "--json"))
+        assert done.returncode == 0, done.stderr
+        found: list[dict[str, Any]] = json.loads(done.stdout)[0]["waits"]
+        return found
+
+    async def story() -> None:
+        seen: list[tuple[int, bytes]] = []
+        flushing, may_return, read_before, delivered = anyio.Event(), anyio.Event(), anyio.Event(), anyio.Event()
+
+        class Listener:
+            async def on_partition_key_maybe_revoked(self, partitions: list[TopicPartition]) -> None:
+                if TopicPartition("waited", 0) in partitions and resized.is_set():
+                    flushing.set()
+                    await may_return.wait()
+
+        async def consume() -> None:
+            async with Consumer(
+                bootstrap_servers=cluster.bootstrap, group_id="savers", client_id="saver", auto_offset_reset="earliest"
+            ) as consumer:
+                consumer.subscribe(["waited"], partition_key_listener=Listener())
+                async for record in consumer:
+                    seen.append((record.partition, record.key or b""))
+                    if len(seen) == 100:
+                        read_before.set()
+                    if record.partition == 4:
+                        delivered.set()
+
+        resized = anyio.Event()
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(consume)
+            with anyio.fail_after(DEADLINE_S):
+                await read_before.wait()
+                resized.set()
+                async with Admin(bootstrap_servers=cluster.bootstrap) as admin:
+                    await admin.create_partitions({"waited": 5})
+                assert 4 in await fill(cluster, "waited", 100)
+                await flushing.wait()
+                blocked = [row for row in await waits() if row["partition"] == 4]
+                assert [(row["waits_for"], row["because"], row["blocked"]) for row in blocked] == [(0, "split", True)]
+                assert blocked[0]["client_id"] == "saver"
+                assert blocked[0]["until"] is not None and (blocked[0]["position"] or 0) < blocked[0]["until"]
+                assert all(partition != 4 for partition, _ in seen)
+                may_return.set()
+                await delivered.wait()
+                assert await waits() == []
+            tasks.cancel_scope.cancel()
+
+    anyio.run(story)
