@@ -110,7 +110,11 @@ class MetadataCache:
         return None if broker is None else broker.endpoints.get(listener)
 
     def update(self, request: UpdateMetadataRequest) -> dict[TopicPartition, int]:
-        """Take over an UpdateMetadata request. Returns the partitions that left the cluster, by their incarnation."""
+        """Take over an UpdateMetadata request. Returns the partitions that left the cluster, by their incarnation.
+
+        A topic's new id comes with all of its partitions, for some were removed or it was created anew: what it does
+        not name is gone, which a broker that was not registered at the time was never told.
+        """
         self.brokers = {
             broker.id: BrokerInfo(
                 broker.id,
@@ -129,6 +133,9 @@ class MetadataCache:
         topic = self.topics.get(name)
         if topic is not None and topic.topic_id != state.topic_id and ZERO_UUID not in (topic.topic_id, state.topic_id):
             self._names.pop(topic.topic_id, None)
+            named = {partition.partition_index for partition in state.partition_states}
+            for index in [index for index in topic.partitions if index not in named]:
+                removed[TopicPartition(name, index)] = topic.partitions.pop(index).incarnation
         if topic is None:
             topic = TopicInfo()
         if state.topic_id != ZERO_UUID:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import uuid
+
 from broker.metadata_cache import LEADER_DURING_DELETE, MetadataCache
 from protocol.generated.update_metadata import (
     UpdateMetadataPartitionState,
@@ -45,3 +47,19 @@ def test_hole_20_a_late_removal_does_not_take_the_newborn() -> None:
     update(cache, 1, 9)
     assert update(cache, LEADER_DURING_DELETE, 7) == {T0: 7}
     assert cache.incarnation("t", 0) == 9
+
+
+def test_what_a_new_topic_id_does_not_name_is_gone() -> None:
+    """The broker had lost its registration while partition 1 was removed: nobody told it so."""
+    cache = MetadataCache()
+
+    def told(topic_id: int, *partitions: int) -> dict[TopicPartition, int]:
+        states = [UpdateMetadataPartitionState(partition_index=p, leader=1, incarnation=10 + p) for p in partitions]
+        state = UpdateMetadataTopicState(topic_name="t", topic_id=uuid.UUID(int=topic_id), partition_states=states)
+        return cache.update(UpdateMetadataRequest(topic_states=[state]))
+
+    told(1, 0, 1)
+    assert told(1, 0) == {}, "an update of some partitions"
+    assert cache.contains("t", 1)
+    assert told(2, 0) == {TopicPartition("t", 1): 11}
+    assert not cache.contains("t", 1)
