@@ -90,13 +90,19 @@ class Resizer:
 
 
 async def _ask(admin: Admin, topic: str, partitions: int) -> None:
-    """Ask for a resize until the one before it is settled."""
+    """Ask for a resize until the one before it is settled.
+
+    The client asks again when an answer is lost: then the controller says that the topic has that count already.
+    """
     deadline = trio.current_time() + RESIZE_DEADLINE_MS / 1000
     while True:
         try:
             await admin.create_partitions({topic: partitions})
             return
         except KafkaError as error:
+            described = (await admin.describe_topics([topic]))[topic]
+            if described.undeleted_partition_count == partitions:
+                return
             if error.code is not ErrorCode.POLICY_VIOLATION or trio.current_time() > deadline:
                 raise
         await trio.sleep(RETRY_S)

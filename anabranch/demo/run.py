@@ -191,8 +191,7 @@ async def _all_delivered(
         view.update("written", produced)
         for side in sides:
             for worker in side.consumers:
-                partitions = ",".join(map(str, worker.assigned or []))
-                view.update(worker.name, worker.last["count"], note=f"partitions {partitions}")
+                view.update(worker.name, worker.last["count"], note=_note(worker))
         now = trio.current_time()
         if produced + sum(consumed) != seen:
             seen, moved_at = produced + sum(consumed), now
@@ -205,6 +204,13 @@ async def _all_delivered(
         if (all_produced and resizer.finished and (complete or quiet)) or now - moved_at > STALL_DEADLINE_S:
             return produced_at or now
         await trio.sleep(0.02)
+
+
+def _note(worker: Worker) -> str:
+    """Which partitions a consumer has, and which of them wait for others."""
+    note = f"partitions {','.join(map(str, worker.assigned or []))}"
+    blocked = worker.last.get("blocked")
+    return f"{note}; {','.join(map(str, blocked))} waiting" if blocked else note
 
 
 def read_observations(side: Side) -> tuple[list[Observed], list[Flush]]:

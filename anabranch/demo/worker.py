@@ -158,7 +158,8 @@ async def consume(arguments: argparse.Namespace) -> None:
                         for record in records:
                             recorder.process(record)
                     out.flush()
-                    report(count=recorder.count)
+                    blocked = sorted({blocked.partition.partition for blocked in consumer.explain_blocked()})
+                    report(count=recorder.count, blocked=blocked)
     states.flush_all()
     store.close()
 
