@@ -1,0 +1,236 @@
+"""Short plays on a simulated cluster, each a counterexample that the model of ordered resize gives for a missing rule.
+
+A play has a producer that does what it is told, by any layout, and a group that reads all in the end; the history
+checker is the judge.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from contextlib import suppress
+from functools import partial
+
+import trio
+
+from client.admin import Admin, NewTopic
+from client.errors import KafkaError
+from protocol.batch_builder import build_batch
+from protocol.errors import ErrorCode
+from protocol.generated.produce import PartitionProduceData, ProduceRequest, TopicProduceData
+from protocol.key_placement import place, positive_hash
+from protocol.types import TopicPartition
+from runtime.channel import Channel
+from runtime.sim_scheduler import run_deterministic
+from tests.history.checks import check_history
+from tests.history.events import Acked, Drained, NotWritten, Sent
+from tests.sim.faults import BROKERS, CONTROLLERS, wait_until_whole
+from tests.sim.members import GROUP, Group, GroupLoad
+from tests.sim.recording import Recorder, log_end, now_ms, replica_events, stored_values
+from tests.sim.topic_watch import TopicWatch
+from tests.sim_cluster import BROKER_PORT, SimCluster
+from zk_schemas.partition_state import Layout
+
+TOPIC = "t"
+LIMIT_S = 60.0
+PRODUCER_ID = 9000
+_PRODUCE_VERSION = 9
+_ANSWER_LIMIT_S = 2.0
+_BROKER_KEYS = {
+    "min_insync_replicas": 1,
+    "offsets_topic_num_partitions": 1,
+    "offsets_topic_replication_factor": 3,
+    "group_initial_rebalance_delay_ms": 100,
+    "replica_lag_time_max_ms": 60_000,
+}
+
+
+class Scene:
+    """What a play works with. Everything is up, and the topic is there, when it begins."""
+
+    def __init__(self, cluster: SimCluster) -> None:
+        self.cluster = cluster
+        self.recorder = Recorder(cluster)
+        self.watch = TopicWatch(cluster, self.recorder, TOPIC)
+        self._sequences: dict[TopicPartition, int] = {}
+        self._count = 0
+
+    async def start(self, partitions: int) -> None:
+        for controller in CONTROLLERS:
+            await self.cluster.start_controller(controller)
+        for broker in BROKERS:
+            await self.cluster.start_broker(broker, **_BROKER_KEYS)
+        async with self._admin() as admin:
+            await admin.create_topics([NewTopic(TOPIC, partitions, 3, {"delete.records.when.drained": "true"})])
+        await self.until(lambda: len(self.watch.tps()) == partitions)
+
+    def _admin(self) -> Admin:
+        return Admin(
+            bootstrap_servers=self.cluster.bootstrap_servers,
+            env=self.cluster.client_env("admin"),
+            request_timeout_ms=3000,
+            default_api_timeout_ms=5000,
+        )
+
+    async def until(self, condition: Callable[[], bool], limit_s: float = LIMIT_S) -> bool:
+        """Wait for something; whether it came."""
+        with trio.move_on_after(limit_s):
+            while not condition():
+                await trio.sleep(0.05)  # polls: virtual time
+            return True
+        return False
+
+    # ------------------------------------------------------------ the topic
+
+    async def ask_for(self, count: int) -> None:
+        """Have the topic grow or shrink, without waiting for what comes of it."""
+        async with self._admin() as admin:
+            with suppress(KafkaError):
+                await admin.create_partitions({TOPIC: count}, timeout_ms=0)
+
+    async def resize(self, count: int) -> None:
+        """The same, and wait until it is carried out but for the draining."""
+        await self.ask_for(count)
+        layout = self.layout
+        assert layout.undeleted_partition_count == count, f"{count} is asked for, it is {layout}"
+        assert await self.until(lambda: all(self.has_layout(p) for p in range(count))), self.watch.unfinished()
+
+    @property
+    def layout(self) -> Layout:
+        znode = self.watch.znode()
+        assert znode is not None
+        return Layout(znode.undeleted_partition_count, znode.layout_version)
+
+    def has_layout(self, partition: int) -> bool:
+        """Whether a partition is led by the topic's layout, as far as ZooKeeper says."""
+        state = self.watch.state(partition)
+        return state is not None and state.leader >= 0 and state.layout == self.layout
+
+    def leader(self, partition: int) -> str:
+        state = self.watch.state(partition)
+        assert state is not None and state.leader >= 0
+        return f"broker{state.leader}"
+
+    def cut_from_controllers(self, machine: str) -> None:
+        """It goes on serving, and hears nothing of what is decided."""
+        for controller in CONTROLLERS:
+            self.cluster.fabric.cut(f"controller{controller}", machine)
+
+    # ------------------------------------------------------------ records
+
+    def key(self, partition: int, undeleted: int, *, of: int = -1, before: int = -1) -> str:
+        """A key that lives in ``partition`` of ``undeleted``, and in ``of`` while there were ``before``."""
+        initial = self.initial
+
+        def fits(key: str) -> bool:
+            hashed = positive_hash(key.encode())
+            was = before < 0 or place(hashed, initial, before) == of
+            return was and place(hashed, initial, undeleted) == partition
+
+        return next(key for number in range(10_000) if fits(key := f"key-{number}"))
+
+    @property
+    def initial(self) -> int:
+        znode = self.watch.znode()
+        assert znode is not None
+        return znode.initial_partition_count
+
+    async def produce(
+        self, key: str, layout: Layout, *, acks: int = -1, broker: str = "", limit_s: float = 10.0
+    ) -> tuple[str, int]:
+        """Write the key's next record where ``layout`` puts it; the last error's name, "" for none, and the offset.
+
+        What may pass is tried again until ``limit_s``; what is refused for its layout is not.
+        """
+        tp = TopicPartition(TOPIC, place(positive_hash(key.encode()), self.initial, layout[0]))
+        self._count += 1
+        value = f"play:{self._count}"
+        self.recorder.add(Sent(now_ms(), "play", TOPIC, key, value))
+        sequence = self._sequences.get(tp, 0)
+        error, offset = "nothing was answered", -1
+        with trio.move_on_after(limit_s):
+            while True:
+                error, offset = await self.ask(tp, layout, key, value, sequence, acks, broker)
+                if error in ("", ErrorCode.INVALID_PARTITION_METADATA.name):
+                    break
+                await trio.sleep(0.1)  # polls: virtual time
+        if error == "":
+            self._sequences[tp] = sequence + 1
+            if acks == -1:
+                self.recorder.add(Acked(now_ms(), "play", tp, offset, value))
+        else:
+            self.recorder.add(NotWritten(now_ms(), "play", value, "unknown", error))
+        return error, offset
+
+    async def ask(
+        self, tp: TopicPartition, layout: Layout, key: str, value: str, sequence: int, acks: int = -1, broker: str = ""
+    ) -> tuple[str, int]:
+        """One Produce request; the error's name, "" for none, and the offset."""
+        state = self.watch.state(tp.partition)
+        if state is None or (state.leader < 0 and not broker):
+            return "no leader", -1
+        records = [(key.encode(), value.encode(), [], self.cluster.clock.now_ms())]
+        batch = build_batch(records, producer_id=PRODUCER_ID, producer_epoch=0, base_sequence=sequence)
+        data = TopicProduceData(
+            name=TOPIC,
+            partition_data=[PartitionProduceData(index=tp.partition, records=batch)],
+            undeleted_partition_count=layout.undeleted_partition_count,
+            layout_version=layout.layout_version,
+        )
+        request = ProduceRequest(transactional_id=None, acks=acks, timeout_ms=1500, topic_data=[data])
+        node, server = self.cluster.fabric.node("play"), broker or f"broker{state.leader}"
+        try:
+            async with Channel.open(node, server, BROKER_PORT, "play", timeout_s=1.0) as channel:
+                answer = await channel.request(request, version=_PRODUCE_VERSION, timeout_s=_ANSWER_LIMIT_S)
+        except (OSError, KafkaError) as failure:
+            return f"{failure}", -1
+        (found,) = answer.responses[0].partition_responses
+        return ("" if found.error_code == ErrorCode.NONE else ErrorCode(found.error_code).name), found.base_offset
+
+    # ------------------------------------------------------------ the end
+
+    async def finish(self) -> None:
+        """Mend everything, have a group read all, and tell what is on the disks."""
+        self.cluster.fabric.heal_all()
+        assert await wait_until_whole(self.cluster, LIMIT_S)
+        group = Group(self.cluster, self.recorder, TOPIC, GroupLoad(ordered=True))
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(group.read)
+            await self.until(lambda: not self.watch.unfinished(), 2 * LIMIT_S)
+            await self.until(lambda: group.delivered.keys() >= self._stored(), 2 * LIMIT_S)
+            group.stop.set()
+        for tp in self.watch.tps():
+            incarnation = self.watch.incarnation(tp)
+            end = max(log_end(self.cluster.disks[f"broker{broker}"], tp) for broker in BROKERS)
+            self.recorder.add(Drained(now_ms(), GROUP, tp, end, incarnation))
+            for broker in BROKERS:
+                for event in replica_events(self.cluster.disks[f"broker{broker}"], broker, tp, incarnation, end):
+                    self.recorder.add(event)
+        for event in self.watch.archives(GROUP):
+            self.recorder.add(event)
+
+    def _stored(self) -> set[str]:
+        disks = [self.cluster.disks[f"broker{broker}"] for broker in BROKERS]
+        found = self.watch.archived_values()
+        return found.union(*(stored_values(disk, tp) for disk in disks for tp in self.watch.tps()))
+
+
+Play = Callable[[Scene], Awaitable[None]]
+
+
+def stage(play: Play, partitions: int, seed: int = 0) -> list[str]:
+    """Run a play; the checks that found something, each once."""
+    return run_deterministic(seed, partial(_stage, play, partitions, seed))
+
+
+async def _stage(play: Play, partitions: int, seed: int) -> list[str]:
+    async with trio.open_nursery() as nursery:
+        cluster = SimCluster(nursery, seed)
+        try:
+            scene = Scene(cluster)
+            await scene.start(partitions)
+            await play(scene)
+            await scene.finish()
+        finally:
+            with trio.CancelScope(shield=True):
+                await cluster.end()
+        return list(dict.fromkeys(violation.check for violation in check_history(scene.recorder.events)))

@@ -1,0 +1,109 @@
+"""The counterexamples of the model, played on the code that runs: a rule holds, or a check says what broke without it.
+
+What a group's members decide (the gate) is broken in ``test_resize_mutations.py``.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import trio
+
+from broker.log.producer_state import ProducerState
+from controller.resize import ends, plan
+from tests.sim.scenes import Scene, stage
+from zk_schemas.partition_state import Layout
+
+Patch = pytest.MonkeyPatch
+LITTLE_S = 3.0
+
+
+async def grow_while_a_loser_hears_nothing(scene: Scene) -> None:
+    """A producer writes to the child, then its metadata goes back, and it writes to the parent that was not told."""
+    key, old, new = scene.key(1, 2), Layout(1, 0), Layout(2, 1)
+    await scene.produce(key, old)
+    scene.cut_from_controllers(scene.leader(0))
+    await scene.ask_for(2)
+    await scene.until(lambda: scene.has_layout(1), LITTLE_S)
+    await scene.produce(key, new, limit_s=LITTLE_S)
+    await scene.produce(key, old, limit_s=LITTLE_S)
+
+
+async def shrink_while_a_loser_hears_nothing(scene: Scene) -> None:
+    await scene.resize(2)
+    key, old, new = scene.key(1, 2), Layout(2, 1), Layout(1, 2)
+    await scene.produce(key, old)
+    scene.cut_from_controllers(scene.leader(1))
+    await scene.ask_for(1)
+    await scene.until(lambda: scene.has_layout(0), LITTLE_S)
+    await scene.produce(key, new, limit_s=LITTLE_S)
+    await scene.produce(key, old, limit_s=LITTLE_S)
+
+
+async def shrink_while_a_record_is_not_committed(scene: Scene) -> None:
+    """The marked partition's leader has a record that its followers have not: its high watermark is not its end."""
+    await scene.resize(2)
+    key, leader = scene.key(1, 2), scene.leader(1)
+    await scene.produce(key, scene.layout)
+    followers = [f"broker{broker}" for broker in (1, 2, 3) if f"broker{broker}" != leader]
+    for follower in followers:
+        scene.cluster.fabric.cut(follower, leader)
+    await trio.sleep(LITTLE_S)  # pause: until no fetch is under way any more; virtual time
+    await scene.produce(key, scene.layout, acks=1)
+    await scene.ask_for(1)
+    await trio.sleep(LITTLE_S)  # pause: time for a seal that comes too early; virtual time
+
+
+async def retry_what_was_written_before_the_resize(scene: Scene) -> None:
+    """The answer was lost: the producer asks again by the layout it knew, and places the record anew if refused."""
+    key, old = scene.key(1, 2), Layout(1, 0)
+    await scene.produce(key, old)
+    await scene.resize(2)
+    value, parent, child = "play:1", scene.watch.tps()[0], scene.watch.tps()[1]
+    error, _ = await scene.ask(parent, old, key, value, 0)
+    if error:
+        await scene.ask(child, scene.layout, key, value, 0)
+
+
+def gainers_first_in_a_grow(patch: Patch) -> None:
+    patch.setattr(plan, "gainers_may_be_led", lambda _topic, _gainers: True)
+
+
+def gainers_first_in_a_shrink(patch: Patch) -> None:
+    patch.setattr(plan, "all_sealed", lambda _topic: True)
+
+
+def sealed_at_the_high_watermark(patch: Patch) -> None:
+    original = ends._next_question
+
+    def next_question(ending: Any, sealed_offset: int, settled: bool) -> Any:
+        ending.end_offset = max(ending.end_offset, 0)
+        return original(ending, sealed_offset, settled)
+
+    patch.setattr(ends, "_next_question", next_question)
+
+
+def layout_before_duplicates(patch: Patch) -> None:
+    patch.setattr(ProducerState, "find_duplicate", lambda _self, _batch: None)
+
+
+PLAYS = [
+    (grow_while_a_loser_hears_nothing, 1, gainers_first_in_a_grow, "promise"),
+    (shrink_while_a_loser_hears_nothing, 1, gainers_first_in_a_shrink, "promise"),
+    (shrink_while_a_record_is_not_committed, 1, sealed_at_the_high_watermark, "seals"),
+    (retry_what_was_written_before_the_resize, 1, layout_before_duplicates, "duplicates"),
+]
+
+
+@pytest.mark.parametrize(("play", "partitions"), [(play, count) for play, count, _, _ in PLAYS])
+def test_the_rules_hold(play: Any, partitions: int) -> None:
+    assert stage(play, partitions) == []
+
+
+@pytest.mark.parametrize(("play", "partitions", "switch_off", "found_by"), PLAYS)
+def test_without_its_rule_a_play_ends_badly(
+    play: Any, partitions: int, switch_off: Any, found_by: str, monkeypatch: Patch
+) -> None:
+    switch_off(monkeypatch)
+    assert found_by in stage(play, partitions)
