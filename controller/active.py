@@ -168,7 +168,7 @@ class ActiveController:
         while True:
             await trio.sleep(self._config.partition_drain_check_interval_ms / 1000)
             if any(plan.marked(topic) for topic in self.image.topics.values()):
-                await draining.drain(self._context, link)
+                await draining.drain(lambda: self._context, link)
                 self._events.put(DrainsDue())
 
     async def _warn_of_retention(self) -> None:

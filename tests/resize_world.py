@@ -5,17 +5,27 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Sequence
 
+import trio
+
+from protocol.errors import ErrorCode
 from protocol.generated.create_partitions import CreatePartitionsRequest, CreatePartitionsTopic
 from protocol.generated.create_topics import CreatableReplicaAssignment, CreatableTopic, CreateTopicsRequest
+from protocol.generated.incremental_alter_configs import (
+    AlterableConfig,
+    AlterConfigsResource,
+    IncrementalAlterConfigsRequest,
+)
 from protocol.generated.leader_and_isr import LeaderAndIsrRequest
 from protocol.generated.stop_replica import StopReplicaRequest
+from protocol.generated.update_metadata import UpdateMetadataRequest
 from runtime.env import DeleteOp, ZkOp
-from tests.controller_world import World
+from tests.controller_world import Log, World
 from zk_schemas import paths
 from zk_schemas.partition_state import PartitionState
 from zk_schemas.topic import TopicZnode
 
 TOPIC = "t"
+BROKERS = (1, 2, 3)
 
 
 def creation(partitions: int, *replicas: int) -> CreateTopicsRequest:
@@ -29,6 +39,38 @@ def creation(partitions: int, *replicas: int) -> CreateTopicsRequest:
 def alter(count: int, *, validate_only: bool = False, timeout_ms: int = 30_000) -> CreatePartitionsRequest:
     topics = [CreatePartitionsTopic(name=TOPIC, count=count, assignments=None)]
     return CreatePartitionsRequest(topics=topics, timeout_ms=timeout_ms, validate_only=validate_only)
+
+
+async def started(nursery: trio.Nursery, **keys: object) -> World:
+    """A controller, its configuration in ``keys``, three brokers, and a topic of four partitions on them."""
+    world = World(nursery)
+    await world.start_controller(1000, **keys)
+    for broker_id in BROKERS:
+        await world.start_broker(broker_id)
+    await world.until(lambda: any(len(r.live_brokers) == 3 for r in world.brokers[1].sent(UpdateMetadataRequest)))
+    await world.request(creation(4, *BROKERS))
+    return world
+
+
+async def resized(world: World, count: int) -> None:
+    result = (await world.request(alter(count))).results[0]
+    assert result.error_code == ErrorCode.NONE, result.error_message
+
+
+async def configure(world: World, **config: str) -> int:
+    """The error code. Names of keys with underscores for dots."""
+    configs = [
+        AlterableConfig(name=name.replace("_", "."), config_operation=0, value=value) for name, value in config.items()
+    ]
+    resource = AlterConfigsResource(resource_type=2, resource_name=TOPIC, configs=configs)
+    response = await world.request(IncrementalAlterConfigsRequest(resources=[resource], validate_only=False))
+    return int(response.responses[0].error_code)
+
+
+def hold_records(world: World, partitions: range, end: int, start: int = 0, watermark: int | None = None) -> None:
+    for broker in world.brokers.values():
+        for index in partitions:
+            broker.logs[TOPIC, index] = Log(end, end if watermark is None else watermark, start)
 
 
 class Rules:

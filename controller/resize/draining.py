@@ -8,7 +8,7 @@ the groups, a coordinator that is loading or away, puts the deletion off to the 
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from controller.context import Context
@@ -58,20 +58,24 @@ def read_by_all(groups: Sequence[Group], leftover: Leftover) -> bool:
     return bool(reading) and min(committed) >= leftover.sealed_offset
 
 
-async def drain(context: Context, link: BrokerLink) -> None:
-    """One round: have what every group has read deleted. Raises ``ControllerMovedError``."""
-    image, left = context.image, []
-    for name in sorted(image.topics):
-        of_topic = leftovers(image.topics[name]) if name not in image.deletions else []
-        if of_topic and (await topic_values(context, name))[DRAIN_KEY]:
-            left += of_topic
+async def drain(current: Callable[[], Context], link: BrokerLink) -> None:
+    """One round: have what every group has read deleted. Raises ``ControllerMovedError``.
+
+    Asking takes time, and ``current`` knows what was decided meanwhile: of what was left over something may be gone,
+    and another partition of its name there.
+    """
+    left = await _left(current())
     if not left:
         return
     try:
-        groups = await read_groups(link, image)
+        groups = await read_groups(link, lambda: current().image)
         for leftover in left:
-            leader = image.brokers.get(leftover.leader)
-            if leader is None or not read_by_all(groups, leftover):
+            if not read_by_all(groups, leftover):
+                continue
+            await current().store.confirm_office()
+            image = current().image
+            topic, leader = image.topics.get(leftover.tp.topic), image.brokers.get(leftover.leader)
+            if topic is None or leader is None or topic.name in image.deletions or leftover not in leftovers(topic):
                 continue
             answer = (await link.ask(leader, (_deletion(leftover), None)))[0]
             error = answer.topics[0].partitions[0].error_code
@@ -79,6 +83,15 @@ async def drain(context: Context, link: BrokerLink) -> None:
             _log.info("resize: topic=%s step=drained partitions=%s end=%s error=%s", *leftover.tp, end, error)
     except (OSError, KafkaError, UnknownGroupsError) as error:
         _log.info("drained partitions are looked for again: %s", error)
+
+
+async def _left(context: Context) -> list[Leftover]:
+    image, left = context.image, []
+    for name in sorted(image.topics):
+        of_topic = leftovers(image.topics[name]) if name not in image.deletions else []
+        if of_topic and (await topic_values(context, name))[DRAIN_KEY]:
+            left += of_topic
+    return left
 
 
 def _deletion(leftover: Leftover) -> DeleteRecordsRequest:

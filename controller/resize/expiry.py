@@ -56,7 +56,7 @@ async def look(context: Context, link: BrokerLink, now_ms: int) -> list[Expiring
     if not kept_after:
         return []
     try:
-        groups = await read_groups(link, image)
+        groups = await read_groups(link, lambda: context.image)
         for topic in topics:
             if topic.name in kept_after and readers(groups, topic.name):
                 found += await _look_at(context, link, topic, groups, kept_after[topic.name])

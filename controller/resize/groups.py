@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import AsyncIterator, Iterable, Sequence
+from collections.abc import AsyncIterator, Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -71,16 +71,34 @@ class BrokerLink:
             yield channel
 
 
-async def read_groups(link: BrokerLink, image: ClusterImage) -> list[Group]:
-    """Every group of the cluster. Raises ``OSError``, ``KafkaError``, and ``UnknownGroupsError`` when a coordinator is
-    loading or has no leader, or a member's subscription cannot be read.
+async def read_groups(link: BrokerLink, current: Callable[[], ClusterImage]) -> list[Group]:
+    """Every group of the cluster, whose image ``current`` gives. Raises ``OSError``, ``KafkaError``, and
+    ``UnknownGroupsError`` when a coordinator is loading or away, or moved meanwhile, so that perhaps neither broker
+    told of its groups, or when a member's subscription cannot be read.
     """
+    image = current()
     if OFFSETS_TOPIC not in image.topics:
         return []
-    if not image.online(OFFSETS_TOPIC):
-        raise UnknownGroupsError(f"partitions of {OFFSETS_TOPIC} have no leader")
+    coordinators = _coordinators(image)
     brokers = [image.brokers[id] for id in sorted(image.brokers)]
-    return [group for broker in brokers for group in await _groups_of(link, broker)]
+    groups = [group for broker in brokers for group in await _groups_of(link, broker)]
+    if _coordinators(current()) != coordinators:
+        raise UnknownGroupsError("some groups have another coordinator now")
+    return groups
+
+
+def _coordinators(image: ClusterImage) -> dict[int, tuple[int, int]]:
+    """Leader and leader epoch of each partition of the offsets topic; every leader knows that it leads."""
+    topic = image.topics.get(OFFSETS_TOPIC)
+    if topic is None:
+        return {}
+    found = {}
+    for index in sorted(topic.znode.partitions):
+        state = topic.state(index)
+        if state is None or not topic.told(index):
+            raise UnknownGroupsError(f"{OFFSETS_TOPIC}-{index} has no leader that knows of it")
+        found[index] = (state.leader, state.leader_epoch)
+    return found
 
 
 async def _groups_of(link: BrokerLink, broker: LiveBroker) -> list[Group]:

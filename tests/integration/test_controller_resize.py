@@ -15,47 +15,28 @@ from protocol.generated.create_partitions import (
     CreatePartitionsTopic,
 )
 from protocol.generated.delete_topics import DeleteTopicsRequest, DeleteTopicState
-from protocol.generated.incremental_alter_configs import (
-    AlterableConfig,
-    AlterConfigsResource,
-    IncrementalAlterConfigsRequest,
-)
 from protocol.generated.leader_and_isr import LeaderAndIsrRequest
 from protocol.generated.list_offsets import ListOffsetsRequest
 from protocol.generated.stop_replica import StopReplicaRequest
 from protocol.generated.update_metadata import UpdateMetadataRequest
-from tests.controller_world import FakeBroker, Log, World
-from tests.resize_world import TOPIC, Rules, alter, creation, edit, finished
+from tests.controller_world import FakeBroker, World
+from tests.resize_world import BROKERS, TOPIC, Rules, alter, configure, edit, finished, hold_records, resized, started
 from zk_schemas import paths
 from zk_schemas.partition_state import Layout
 
 pytestmark = pytest.mark.trio
-BROKERS = (1, 2, 3)
 CONSUMER = -1
 """Who asks for the high watermark."""
 
 
 @pytest.fixture
 async def world(nursery: trio.Nursery) -> AsyncIterator[World]:
-    """A controller, three brokers, and a topic of four partitions on them; every write is watched."""
-    world = World(nursery)
-    await world.start_controller()
-    for broker_id in BROKERS:
-        await world.start_broker(broker_id)
-    await world.until(lambda: len((world.brokers[1].sent(UpdateMetadataRequest) or [_NONE])[-1].live_brokers) == 3)
-    await world.request(creation(4, *BROKERS))
+    """``started``; every write is watched."""
+    world = await started(nursery)
     rules = Rules(world)
     rules.watch(1000)
     yield world
     assert rules.broken == []
-
-
-_NONE = UpdateMetadataRequest()
-
-
-async def resized(world: World, count: int) -> None:
-    result = (await world.request(alter(count))).results[0]
-    assert result.error_code == ErrorCode.NONE, result.error_message
 
 
 async def refused(world: World, count: int) -> tuple[ErrorCode, str]:
@@ -65,22 +46,6 @@ async def refused(world: World, count: int) -> tuple[ErrorCode, str]:
     assert [await _znodes(world)] == before
     assert results[0] == results[1]
     return ErrorCode(results[0].error_code), results[0].error_message or ""
-
-
-async def configure(world: World, **config: str) -> int:
-    """The error code. Names of keys with underscores for dots."""
-    configs = [
-        AlterableConfig(name=name.replace("_", "."), config_operation=0, value=value) for name, value in config.items()
-    ]
-    resource = AlterConfigsResource(resource_type=2, resource_name=TOPIC, configs=configs)
-    response = await world.request(IncrementalAlterConfigsRequest(resources=[resource], validate_only=False))
-    return int(response.responses[0].error_code)
-
-
-def hold_records(world: World, partitions: range, end: int, start: int = 0, watermark: int | None = None) -> None:
-    for broker in world.brokers.values():
-        for index in partitions:
-            broker.logs[TOPIC, index] = Log(end, end if watermark is None else watermark, start)
 
 
 async def _znodes(world: World) -> list[Any]:
@@ -335,94 +300,6 @@ async def _is_gone(world: World) -> bool:
     return await world.store.exists(paths.topic(TOPIC)) is None
 
 
-# ---------------------------------------------------------------- draining
-
-
-async def marked_and_committed(world: World, *committed: tuple[str, int]) -> None:
-    """4 and 5 are sealed at 40; of each group named, what it has committed of 5, and all of 4."""
-    await world.store.create(paths.topic("__consumer_offsets"), b'{"version":3,"partitions":{"0":[1]}}')
-    assert await configure(world, delete_records_when_drained="true") == ErrorCode.NONE
-    await resized(world, 6)
-    hold_records(world, range(4, 6), 40)
-    await resized(world, 4)
-    incarnation = (await world.store.get(paths.partition_state(TOPIC, 5))).czxid
-    for name, offset in committed:
-        world.brokers[2].groups[name] = {(TOPIC, 4): (40, -1), (TOPIC, 5): (offset, incarnation)}
-
-
-async def test_drained_once_every_group_has_read_it(world: World, autojump_clock: object) -> None:
-    await marked_and_committed(world, ("fast", 40), ("slow", 39))
-    await trio.sleep(10)  # virtual time: several looks
-    assert world.brokers[1].logs[TOPIC, 5].start_offset == 0
-    assert world.brokers[1].logs[TOPIC, 4].start_offset == 40
-    world.brokers[2].groups["slow"][TOPIC, 5] = (40, -1)
-    world.brokers[2].groups["elsewhere"] = {("other", 0): (1, -1)}
-    await world.until(lambda: finished(world, 4))
-
-
-async def test_nothing_is_deleted_while_nobody_reads_the_topic(world: World, autojump_clock: object) -> None:
-    await marked_and_committed(world)
-    await trio.sleep(10)  # virtual time: several looks
-    assert world.brokers[1].logs[TOPIC, 5].start_offset == 0
-
-
-async def test_an_offset_of_an_earlier_incarnation_has_not_read_it(world: World, autojump_clock: object) -> None:
-    await marked_and_committed(world, ("g", 40))
-    world.brokers[2].groups["g"][TOPIC, 5] = (40, 1)
-    await trio.sleep(10)  # virtual time: several looks
-    assert world.brokers[1].logs[TOPIC, 5].start_offset == 0
-
-
-async def test_nothing_is_deleted_while_a_coordinator_is_away(world: World, autojump_clock: object) -> None:
-    """Its groups cannot be asked, so nobody knows what they have read."""
-    await world.store.create(paths.topic("__consumer_offsets"), b'{"version":3,"partitions":{"0":[3]}}')
-    await world.until(lambda: ("__consumer_offsets", 0) in world.brokers[3].led())
-    assert await configure(world, delete_records_when_drained="true") == ErrorCode.NONE
-    await resized(world, 6)
-    hold_records(world, range(4, 6), 40)
-    await resized(world, 4)
-    world.brokers[2].groups["g"] = {(TOPIC, p): (40, -1) for p in (4, 5)}
-    world.brokers[3].leave()
-    await trio.sleep(10)  # virtual time: several looks
-    assert world.brokers[1].logs[TOPIC, 5].start_offset == 0
-    await world.brokers[3].register()
-    await world.until(lambda: finished(world, 4))
-
-
-async def test_retention_that_is_about_to_pass_a_barrier_is_warned_of(
-    world: World, autojump_clock: object, caplog: pytest.LogCaptureFixture
-) -> None:
-    """Hole 22: the owner hears of it before it happens, once a minute, until the group has read on."""
-    await world.store.create(paths.topic("__consumer_offsets"), b'{"version":3,"partitions":{"0":[1]}}')
-    await resized(world, 6)
-    for broker in world.brokers.values():
-        broker.logs[TOPIC, 1] = Log(100, 100, 10, offset_of_time=60)
-        broker.logs[TOPIC, 2] = Log(100, 100, 10, offset_of_time=60)
-    world.brokers[2].groups["g"] = {(TOPIC, 1): (30, -1), (TOPIC, 2): (60, -1)}
-    await world.until(lambda: "about to pass a barrier" in caplog.text, within_s=180)
-    assert "partition=1 group=g has not read offsets 30 to 60" in caplog.text
-    assert "partition=2" not in caplog.text
-
-
-async def test_steps_and_warnings_are_counted_for_prometheus(nursery: trio.Nursery, autojump_clock: object) -> None:
-    world = World(nursery)
-    await world.start_controller(metrics_listener="controller1000:9100")
-    for broker_id in BROKERS:
-        await world.start_broker(broker_id)
-    await world.until(lambda: len((world.brokers[1].sent(UpdateMetadataRequest) or [_NONE])[-1].live_brokers) == 3)
-    await world.request(creation(4, *BROKERS))
-    await resized(world, 6)
-    stream = await world.fabric.node("scraper").connect("controller1000", 9100)
-    await stream.send([b"GET /metrics HTTP/1.0\r\n\r\n"])
-    received, buffer = b"", memoryview(bytearray(65536))
-    while count := await stream.receive_into(buffer):
-        received += bytes(buffer[:count])
-    text = received.decode()
-    assert 'anabranch_resize_steps_total{step="grow: losers",topic="t"} 1.0' in text
-    assert "anabranch_active_controller 1.0" in text
-    assert "anabranch_unfinished_resizes 0.0" in text
-
-
 # ---------------------------------------------------------------- refusals
 
 
@@ -589,12 +466,7 @@ async def _is_topic(world: World, expected: object) -> bool:
 
 async def test_an_edit_that_no_controller_saw(nursery: trio.Nursery, autojump_clock: object) -> None:
     """A count unlike the stored layouts of its version gets a version of its own (hole 10)."""
-    world = World(nursery)
-    await world.start_controller()
-    for broker_id in BROKERS:
-        await world.start_broker(broker_id)
-    await world.until(lambda: len((world.brokers[1].sent(UpdateMetadataRequest) or [_NONE])[-1].live_brokers) == 3)
-    await world.request(creation(4, *BROKERS))
+    world = await started(nursery)
     await resized(world, 6)
     world.kill_controller(1000)
     world.zk.end_session(world.sessions[1000].session_id)
@@ -607,12 +479,7 @@ async def test_an_edit_that_no_controller_saw(nursery: trio.Nursery, autojump_cl
 async def test_a_controller_that_reads_counts_that_cannot_be_restores_them(
     nursery: trio.Nursery, autojump_clock: object, caplog: pytest.LogCaptureFixture
 ) -> None:
-    world = World(nursery)
-    await world.start_controller()
-    for broker_id in BROKERS:
-        await world.start_broker(broker_id)
-    await world.until(lambda: len((world.brokers[1].sent(UpdateMetadataRequest) or [_NONE])[-1].live_brokers) == 3)
-    await world.request(creation(4, *BROKERS))
+    world = await started(nursery)
     await resized(world, 6)
     world.kill_controller(1000)
     world.zk.end_session(world.sessions[1000].session_id)

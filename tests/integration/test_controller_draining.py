@@ -1,0 +1,158 @@
+"""What the controller does about the records of partitions marked for deletion: who has read them, what expires."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+
+import pytest
+import trio
+
+from protocol.errors import ErrorCode
+from protocol.generated.delete_topics import DeleteTopicsRequest, DeleteTopicState
+from protocol.generated.list_groups import ListGroupsRequest
+from tests.controller_world import FakeBroker, Log, World
+from tests.resize_world import BROKERS, TOPIC, Rules, configure, creation, finished, hold_records, resized, started
+from zk_schemas import paths
+
+pytestmark = pytest.mark.trio
+
+
+@pytest.fixture
+async def world(nursery: trio.Nursery) -> AsyncIterator[World]:
+    """``started``; every write is watched."""
+    world = await started(nursery)
+    rules = Rules(world)
+    rules.watch(1000)
+    yield world
+    assert rules.broken == []
+
+
+async def marked_and_committed(world: World, *committed: tuple[str, int]) -> None:
+    """4 and 5 are sealed at 40; of each group named, what it has committed of 5, and all of 4."""
+    if await world.store.exists(paths.topic("__consumer_offsets")) is None:
+        await world.store.create(paths.topic("__consumer_offsets"), b'{"version":3,"partitions":{"0":[1]}}')
+    assert await configure(world, delete_records_when_drained="true") == ErrorCode.NONE
+    await resized(world, 6)
+    hold_records(world, range(4, 6), 40)
+    await resized(world, 4)
+    incarnation = (await world.store.get(paths.partition_state(TOPIC, 5))).czxid
+    for name, offset in committed:
+        world.brokers[2].groups[name] = {(TOPIC, 4): (40, -1), (TOPIC, 5): (offset, incarnation)}
+
+
+async def test_drained_once_every_group_has_read_it(world: World, autojump_clock: object) -> None:
+    await marked_and_committed(world, ("fast", 40), ("slow", 39))
+    await trio.sleep(10)  # virtual time: several looks
+    assert world.brokers[1].logs[TOPIC, 5].start_offset == 0
+    assert world.brokers[1].logs[TOPIC, 4].start_offset == 40
+    world.brokers[2].groups["slow"][TOPIC, 5] = (40, -1)
+    world.brokers[2].groups["elsewhere"] = {("other", 0): (1, -1)}
+    await world.until(lambda: finished(world, 4))
+
+
+async def test_nothing_is_deleted_while_nobody_reads_the_topic(world: World, autojump_clock: object) -> None:
+    await marked_and_committed(world)
+    await trio.sleep(10)  # virtual time: several looks
+    assert world.brokers[1].logs[TOPIC, 5].start_offset == 0
+
+
+async def test_an_offset_of_an_earlier_incarnation_has_not_read_it(world: World, autojump_clock: object) -> None:
+    await marked_and_committed(world, ("g", 40))
+    world.brokers[2].groups["g"][TOPIC, 5] = (40, 1)
+    await trio.sleep(10)  # virtual time: several looks
+    assert world.brokers[1].logs[TOPIC, 5].start_offset == 0
+
+
+async def test_nothing_is_deleted_while_a_coordinator_is_away(world: World, autojump_clock: object) -> None:
+    """Its groups cannot be asked, so nobody knows what they have read."""
+    await world.store.create(paths.topic("__consumer_offsets"), b'{"version":3,"partitions":{"0":[3]}}')
+    await world.until(lambda: ("__consumer_offsets", 0) in world.brokers[3].led())
+    assert await configure(world, delete_records_when_drained="true") == ErrorCode.NONE
+    await resized(world, 6)
+    hold_records(world, range(4, 6), 40)
+    await resized(world, 4)
+    world.brokers[2].groups["g"] = {(TOPIC, p): (40, -1) for p in (4, 5)}
+    world.brokers[3].leave()
+    await trio.sleep(10)  # virtual time: several looks
+    assert world.brokers[1].logs[TOPIC, 5].start_offset == 0
+    await world.brokers[3].register()
+    await world.until(lambda: finished(world, 4))
+
+
+async def test_nothing_is_deleted_while_a_group_moves_to_another_coordinator(
+    world: World, autojump_clock: object
+) -> None:
+    """Broker 1 is asked before the group comes, broker 2 when it has gone; both answer without an error."""
+    await world.store.create(paths.topic("__consumer_offsets"), b'{"version":3,"partitions":{"0":[2,1]}}')
+    await marked_and_committed(world, ("slow", 39))
+    groups = {broker.id: broker.groups for broker in world.brokers.values()}
+    incarnation = groups[2]["slow"][TOPIC, 5][1]
+    groups[1]["fast"] = {(TOPIC, 5): (40, incarnation)}
+
+    def fail_over(broker: FakeBroker, request: object) -> None:
+        if broker.id == 2 and isinstance(request, ListGroupsRequest):
+            broker.leave()
+            broker.answering = trio.Event()
+        elif "slow" in groups[2] and broker.led().get(("__consumer_offsets", 0), (2, 0))[0] == 1:
+            groups[1]["slow"] = groups[2].pop("slow")
+            world.brokers[2].answering.set()
+
+    world.received = fail_over
+    await trio.sleep(10)  # virtual time: several looks
+    assert "slow" in groups[1]
+    assert world.brokers[1].logs[TOPIC, 5].start_offset == 0
+
+
+async def test_a_partition_created_anew_is_not_drained_for_the_one_before_it(
+    nursery: trio.Nursery, autojump_clock: object
+) -> None:
+    """The topic was deleted and created again while the groups were asked."""
+    world = await started(nursery)
+    await marked_and_committed(world, ("g", 40))
+    asked, hold = trio.Event(), trio.Event()
+
+    def hold_groups(broker: FakeBroker, request: object) -> None:
+        if broker.id == 3 and isinstance(request, ListGroupsRequest) and not asked.is_set():
+            asked.set()
+            broker.answering = hold
+
+    world.received = hold_groups
+    await asked.wait()
+    await trio.sleep(0.1)  # virtual time: the held request waits for its own event
+    world.brokers[3].answering = trio.Event()
+    world.brokers[3].answering.set()
+    await world.request(DeleteTopicsRequest(topics=[DeleteTopicState(name=TOPIC)], timeout_ms=5000))
+    await world.request(creation(6, *BROKERS))
+    hold_records(world, range(4, 6), 50)
+    hold.set()
+    await trio.sleep(10)  # virtual time: several looks
+    assert world.brokers[1].logs[TOPIC, 5].start_offset == 0
+
+
+async def test_retention_that_is_about_to_pass_a_barrier_is_warned_of(
+    world: World, autojump_clock: object, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Hole 22: the owner hears of it before it happens, once a minute, until the group has read on."""
+    await world.store.create(paths.topic("__consumer_offsets"), b'{"version":3,"partitions":{"0":[1]}}')
+    await resized(world, 6)
+    for broker in world.brokers.values():
+        broker.logs[TOPIC, 1] = Log(100, 100, 10, offset_of_time=60)
+        broker.logs[TOPIC, 2] = Log(100, 100, 10, offset_of_time=60)
+    world.brokers[2].groups["g"] = {(TOPIC, 1): (30, -1), (TOPIC, 2): (60, -1)}
+    await world.until(lambda: "about to pass a barrier" in caplog.text, within_s=180)
+    assert "partition=1 group=g has not read offsets 30 to 60" in caplog.text
+    assert "partition=2" not in caplog.text
+
+
+async def test_steps_and_warnings_are_counted_for_prometheus(nursery: trio.Nursery, autojump_clock: object) -> None:
+    world = await started(nursery, metrics_listener="controller1000:9100")
+    await resized(world, 6)
+    stream = await world.fabric.node("scraper").connect("controller1000", 9100)
+    await stream.send([b"GET /metrics HTTP/1.0\r\n\r\n"])
+    received, buffer = b"", memoryview(bytearray(65536))
+    while count := await stream.receive_into(buffer):
+        received += bytes(buffer[:count])
+    text = received.decode()
+    assert 'anabranch_resize_steps_total{step="grow: losers",topic="t"} 1.0' in text
+    assert "anabranch_active_controller 1.0" in text
+    assert "anabranch_unfinished_resizes 0.0" in text
