@@ -44,7 +44,8 @@ class TopicLives:
         tp, events = TopicPartition(self.topic, number), list[Event]()
         life = self.present.get(number)
         if life is not None and (state is None or life.incarnation != incarnation):
-            events.append(Removed(now_ms, tp, life.incarnation))
+            if life.state is None or not life.state.being_removed:
+                events.append(Removed(now_ms, tp, life.incarnation))
             self.gone.append(self.present.pop(number))
             life = None
         if state is None:
@@ -53,6 +54,8 @@ class TopicLives:
             life = self.present[number] = Life(tp, incarnation)
             events.append(Created(now_ms, tp, incarnation))
         before, life.state = life.state, state
+        if state.being_removed and (before is None or not before.being_removed):
+            events.append(Removed(now_ms, tp, incarnation))
         if state.isr and (before is None or not before.isr or before.leader_epoch != state.leader_epoch):
             layout = state.layout or Layout(znode.undeleted_partition_count, 0)
             self.layouts[layout] = None

@@ -269,7 +269,10 @@ class Created(_Event, tag="created"):
 
 
 class Removed(_Event, tag="removed"):
-    """A partition is gone, and what its replicas held with it; an ``ARCHIVE`` replica says what that was."""
+    """A partition is gone, or will be for certain, with all that was held or committed of it.
+
+    An ``ARCHIVE`` replica says what that was.
+    """
 
     tp: TopicPartition
     incarnation: int
