@@ -54,6 +54,7 @@ class _Held:
         "epoch_before_gains",
         "evaluated_epoch",
         "gains",
+        "gone",
         "incarnation",
         "is_announced",
         "is_limited",
@@ -78,6 +79,8 @@ class _Held:
         """The lowest leader epoch recorded by the partitions that merge into it."""
         self.gains: set[_Lifetime] = set()
         """Partitions that merge into it, of which the user was not told yet."""
+        self.gone: set[_Lifetime] = set()
+        """Those of the gains that were removed meanwhile: nothing is left of them to wait for."""
         self.announced_gains: set[_Lifetime] = set()
         self.passed: set[_Lifetime] = set()
         """Marked descendants that were processed."""
@@ -235,8 +238,11 @@ class DeliveryGate:
             if self._opened(tp, held):
                 held.is_announced = True
             if gained:
-                held.announced_gains |= held.gains
-                held.gains = set()
+                told_of = held.gone if held.is_limited else held.gains
+                held.announced_gains |= told_of
+                held.gains = held.gains - told_of
+                held.gone = set()
+                self._dirty[tp.topic] = None
 
     def keys_revoked(self) -> list[TopicPartition]:
         """Partitions that are blocked again: what they gained may be taken back by a partition that was rewound."""
@@ -254,7 +260,8 @@ class DeliveryGate:
         return held.is_open and not held.is_announced and self._is_split_off(tp)
 
     def _gained(self, tp: TopicPartition, held: _Held) -> bool:
-        return bool(held.gains) and not held.is_limited and (held.is_open or not self._is_split_off(tp))
+        told_of = held.gone if held.is_limited else held.gains
+        return bool(told_of) and (held.is_open or not self._is_split_off(tp))
 
     def _is_split_off(self, tp: TopicPartition) -> bool:
         topic = self._topics.get(tp.topic)
@@ -364,19 +371,21 @@ class DeliveryGate:
             held.is_limited = False
             return []
         held.passed &= maps.keys()
+        before = set(held.passed)
         # Every marked descendant counts, also one that was merged into another survivor.
         found = [b for q, _ in maps if (b := self._deletion_barrier(topic, q, held, ask)) is not None]
-        lowest = min(gained.values())
-        if held.gains - gained.keys():
-            lowest = min(lowest, held.epoch_before_gains)
-        held.epoch_before_gains = lowest
-        held.is_limited = bool(found)
         held.announced_gains &= gained.keys()
-        if found and held.announced_gains:
+        if before - held.passed and held.announced_gains:
             held.was_announced = True
             held.announced_gains = set()
-        held.gains |= gained.keys() - held.announced_gains
-        return found
+        # A merge that was passed stays passed when another one follows.
+        pending = gained.keys() - held.announced_gains
+        lowest = min((gained[key] for key in pending), default=NO_LIMIT)
+        held.gone = held.gains - gained.keys()
+        held.epoch_before_gains = min(lowest, held.epoch_before_gains) if held.gone else lowest
+        held.gains = held.gone | pending
+        held.is_limited = bool(found and pending)
+        return found if pending else []
 
     def _deletion_barrier(self, topic: TopicInfo, q: int, held: _Held, ask: Questions) -> Barrier | None:
         """What the merge of ``q``, of which the map is known, still waits for."""

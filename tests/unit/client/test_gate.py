@@ -403,6 +403,32 @@ def test_a_partition_blocked_again_during_the_callback_stays_closed() -> None:
     assert gate.cap(5) == CLOSED and not gate.gate.keys_revoked()
 
 
+def test_a_merge_that_was_passed_stays_passed_when_another_follows() -> None:
+    gate = Gate(topic(1, 2, [3, 2, 2], version=2), 0)
+    gate.map(2, PartitionMap(102, 0, 0, merged_into=0, epoch_before_deletion=2, sealed_offset=20))
+    gate.position(2, 20)
+    assert gate.cap(0) == 3
+    gate.metadata(topic(1, 1, [4, 3, 2], version=3))
+    gate.map(1, PartitionMap(101, 0, 0, merged_into=0, epoch_before_deletion=3, sealed_offset=10))
+    assert gate.cap(0) == 3 and gate.told == [("assigned", 0)]
+    gate.position(1, 10)
+    assert gate.cap(0) == 4 and gate.told == [("assigned", 0), ("assigned", 0)]
+
+
+def test_a_merged_partition_that_was_removed_before_the_user_was_told_waits_only_for_that() -> None:
+    gate = Gate(topic(1, 3, [3, 2, 2, 2], version=2), 1)
+    gate.gate.assign([tp(0)], gate.topics)
+    gate.gate.evaluate()
+    gate.metadata(topic(1, 1, [4, 3, 3, 2, 2], version=3))
+    for p, epoch in ((1, 3), (2, 3), (4, 2)):
+        gate.gate.on_map(tp(p), PartitionMap(100 + p, 0, 0, 0, epoch, 10))
+    gate.map(3, PartitionMap(103, 1, 0, 1, 1, 10))
+    assert gate.cap(0) == 2
+    gate.metadata(topic(1, 1, [4, 3, 3, 2], version=3))
+    gate.run()
+    assert gate.cap(0) == 3 and gate.told == [("assigned", 0)]
+
+
 def test_removal_of_the_marked_partitions_frees_and_tells() -> None:
     gate = merged()
     gate.metadata(topic(4, 4, [2, 2, 2, 2], version=2))
