@@ -86,8 +86,9 @@ async def on_topic_changed(context: Context, name: str) -> None:
     if known is None:
         await load_topics(context, [name])
     elif found.version != known.version:
-        znode = _decode(name, found)
+        znode = _decode(name, found, "the edit is undone")
         if znode is None:
+            known.version = await _write_topic(context, name, known.znode, found.version)
             return
         await _take_edit(context, known, znode, found.version)
     if name in context.image.topics:
@@ -127,7 +128,7 @@ async def _load_topic(context: Context, name: str) -> None:
     found = await context.store.get(paths.topic(name), context.events.watch(mark))
     if found is None:
         return
-    znode = _decode(name, found)
+    znode = _decode(name, found, "the topic is left as it is")
     if znode is None:
         context.image.malformed.add(name)
         return
@@ -155,13 +156,13 @@ async def _load_topic(context: Context, name: str) -> None:
         context.image.malformed.add(name)
 
 
-def _decode(name: str, found: Znode) -> TopicZnode | None:
-    """The topic, or None with the reason logged when it is malformed."""
+def _decode(name: str, found: Znode, otherwise: str) -> TopicZnode | None:
+    """The topic, or None when it is malformed, with the reason logged and what is done."""
     path = paths.topic(name)
     try:
         return TopicZnode.decode(path, found.data)
     except MalformedZnodeError as error:
-        _log.error("%s; the topic is left as it is", error)
+        _log.error("%s; %s", error, otherwise)
         return None
 
 

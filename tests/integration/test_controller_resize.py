@@ -446,6 +446,7 @@ async def test_an_edit_by_a_tool_that_does_not_know_our_fields(world: World, aut
         {"partitions": {str(index): [1, 2, 3] for index in range(5)}},
         {"partitions": {str(index): [1, 2, 3] for index in range(7)}, "undeleted_partition_count": 5},
         {"partitions": {**{str(index): [1, 2, 3] for index in range(6)}, "6": [1]}},
+        {"partitions": {"0": "one"}},
     ],
     ids=lambda changes: "-".join(changes),
 )
