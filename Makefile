@@ -8,7 +8,7 @@ FIRST ?= 0
 MINUTES ?= 10
 SEED ?=
 
-.PHONY: demo up test check sim soak compose-test bench gen clean
+.PHONY: demo up test check sim soak model compose-test bench gen clean
 
 demo: $(VENV)/.user ## the main job on the embedded default
 	$(BIN)/anabranch demo $(ARGS)
@@ -18,7 +18,7 @@ up: $(VENV)/.user ## a local cluster in the foreground
 
 test: check ## everything: lint, types, unit, property, contract, integration, interop, containers
 	PYTHON=$(BIN)/python tests/setup-system
-	$(BIN)/python -m pytest tests/history tests/contract tests/sim tests/integration tests/interop tests/soak $(ARGS)
+	$(BIN)/python -m pytest tests/history tests/contract tests/model tests/sim tests/integration tests/interop tests/soak $(ARGS)
 	$(MAKE) compose-test
 
 check: $(VENV)/.dev ## under a minute: ruff, import-linter, mypy, tidy, unit, property, golden
@@ -33,6 +33,9 @@ sim: $(VENV)/.dev ## the simulated worlds, SEEDS of them from seed FIRST on
 
 soak: $(VENV)/.dev ## MINUTES of faults on real processes, by a schedule from SEED; ARGS=--kills: kill -9 alone
 	$(BIN)/python -m tests.soak --minutes $(MINUTES) $(if $(SEED),--seed $(SEED)) $(ARGS)
+
+model: $(VENV)/.dev ## the TLA+ models of docs/model, every configuration; ARGS=NAME: one; needs Java
+	nice $(BIN)/python docs/model/run.py $(ARGS)
 
 # The same tests as elsewhere, against brokers in containers and a real ZooKeeper in one.
 IN_CONTAINERS := tests/integration/test_client_cluster.py tests/integration/test_testing_plugin.py \

