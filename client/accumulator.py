@@ -151,7 +151,8 @@ class Accumulator:
             return False, head.retry_at_ms - now_ms
         if head.attempts or head.base_sequence != NO_SEQUENCE:
             return True, 0.0
-        if len(queue.outstanding) >= self._max_outstanding:
+        limit = self._max_outstanding if queue.is_established or not self.idempotent else 1
+        if len(queue.outstanding) >= limit:
             return False, float("inf")
         lingered = now_ms - head.created_ms
         if head.full or len(queue.waiting) > 1 or self.flushing or memory_short or lingered >= self.linger_ms:
@@ -181,6 +182,7 @@ class Accumulator:
     def complete(self, batch: ProducerBatch, result: BatchResult) -> None:
         """The broker has the batch."""
         queue = self.queues[batch.tp]
+        queue.establish(batch)
         queue.forget(batch)
         batch.in_flight = False
         self._release(batch)

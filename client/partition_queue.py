@@ -15,6 +15,7 @@ class PartitionQueue:
 
     __slots__ = (
         "bump_needed",
+        "is_established",
         "next_sequence",
         "outstanding",
         "producer_epoch",
@@ -34,6 +35,10 @@ class PartitionQueue:
         self.next_sequence = 0
         self.bump_needed = False
         """A batch failed for good or was refused: once no fate is unknown, a new epoch starts."""
+        self.is_established = False
+        """The broker has acknowledged a batch under the present id and epoch. One that has not takes any sequence for
+        the first, also that of a batch behind others which it has just refused: until then batches go one by one.
+        """
 
     @property
     def may_adopt(self) -> bool:
@@ -69,6 +74,7 @@ class PartitionQueue:
         self.producer_id, self.producer_epoch = producer_id, producer_epoch
         self.next_sequence = 0
         self.bump_needed = False
+        self.is_established = False
         for batch in self.outstanding:
             batch.refused = batch.lost = False
             batch.set_producer_state(producer_id, producer_epoch, self.next_sequence)
@@ -88,6 +94,11 @@ class PartitionQueue:
             self.outstanding.remove(batch)
         if batch in self.waiting:
             self.waiting.remove(batch)
+
+    def establish(self, batch: ProducerBatch) -> None:
+        """The broker has acknowledged ``batch``."""
+        if (batch.producer_id, batch.producer_epoch) == (self.producer_id, self.producer_epoch):
+            self.is_established = True
 
     def refuse(self, batch: ProducerBatch, now_ms: float) -> bool:
         """A broker refused the layout of ``batch``: as ``TopicPlacement.refuse``; the batch waits again."""
@@ -109,6 +120,7 @@ class PartitionQueue:
         assert self.may_adopt
         if self.outstanding and self.outstanding[0].base_sequence != NO_SEQUENCE:
             self.next_sequence = self.outstanding[0].base_sequence
+        self.is_established = False  # the partition may be another one of its number by now
         batches = list(self.waiting)
         self.waiting.clear()
         self.outstanding.clear()

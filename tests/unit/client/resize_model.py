@@ -58,7 +58,7 @@ class ModelPartition:
         if refused:
             return ErrorCode.INVALID_PARTITION_METADATA
         if pid >= 0:
-            last_epoch, expected = self.producers.get(pid, (epoch, 0))
+            last_epoch, expected = self.producers.get(pid, (epoch, sequence))  # one it does not know begins anywhere
             if epoch < last_epoch:
                 return ErrorCode.INVALID_PRODUCER_EPOCH
             if sequence != (expected if epoch == last_epoch else 0):

@@ -111,6 +111,10 @@ def test_the_sequence_goes_back_to_the_last_acknowledged() -> None:
 def test_a_refusal_behind_a_batch_whose_fate_is_unknown_takes_a_new_epoch() -> None:
     world = World(random.Random(1))
     queue = world.accumulator.queue("t", 0)
+    world.send(key_in(0, 4))
+    world.pump()
+    world.arrive(0)
+    world.answer(0)
     for _ in range(2):
         world.send(key_in(0, 4))
         queue.waiting[-1].full = True

@@ -166,12 +166,34 @@ def metadata_that_goes_backwards(world: World) -> None:
     assert world.topic.layout.layout_version == 1
 
 
+def refused_before_the_broker_knows_the_producer(world: World) -> None:
+    """A broker takes any sequence for a producer's first: also that of a batch behind one it has just refused."""
+    key = key_in(0, 4)
+    world.finish_resize(4)
+    world.resize(3)
+    world.step_resize()
+    world.publish()  # the producer hears of the merge before partition 0 does
+    world.read_metadata()
+    queue = world.accumulator.queue("t", 0)
+    for _ in range(2):
+        world.send(key)
+        queue.waiting[-1].full = True
+    world.pump()
+    world.pump()
+    world.arrive(0)
+    world.finish_resize(3)
+    world.arrive(0)
+    for _ in range(2):
+        world.answer(0)
+
+
 SCRIPTS = [
     lost_answer_before_a_grow,
     lost_answer_before_a_removal,
     lost_answer_before_a_partition_is_created_again,
     refused_by_a_broker_that_is_behind,
     metadata_that_goes_backwards,
+    refused_before_the_broker_knows_the_producer,
 ]
 
 
@@ -257,6 +279,10 @@ def _trust_the_metadata_of_before_the_refusal(monkeypatch: pytest.MonkeyPatch) -
     monkeypatch.setattr(TopicPlacement, "confirmed", True)
 
 
+def _send_many_before_the_first_is_acknowledged(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(PartitionQueue, "is_established", property(lambda _: True, lambda _, established: None))
+
+
 @pytest.mark.parametrize(
     ("rule_off", "script"),
     [
@@ -265,6 +291,7 @@ def _trust_the_metadata_of_before_the_refusal(monkeypatch: pytest.MonkeyPatch) -
         (_place_again_what_may_be_in_a_partition_that_is_gone, lost_answer_before_a_removal),
         (_trust_the_metadata_of_before_the_refusal, lost_answer_before_a_partition_is_created_again),
         (_believe_a_refusal_by_a_broker_that_may_be_behind, refused_by_a_broker_that_is_behind),
+        (_send_many_before_the_first_is_acknowledged, refused_before_the_broker_knows_the_producer),
     ],
 )
 def test_each_rule_is_needed(
