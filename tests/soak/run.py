@@ -15,7 +15,7 @@ from anabranch import Admin, NewTopic
 from client.errors import KafkaError
 from protocol.errors import KafkaError as StoredError
 from tests.history.checks import check_history
-from tests.history.events import Drained, read_history
+from tests.history.events import Drained, OrderedGroup, read_history
 from tests.history.index import Violation
 from tests.soak import disks
 from tests.soak.cluster import LOG_DIR_FAILED_STATUS, WATCHDOG_STATUS, SoakCluster, run_cluster
@@ -159,6 +159,7 @@ def _start_readers(
     for number in range(STOCK_MEMBERS):
         member = StockMember(f"stock-{number}", STOCK_GROUP, cluster.bootstrap, recorder, progress[STOCK_GROUP])
         nursery.start_soon(trio.to_thread.run_sync, member.run, TOPIC, stop)
+    recorder.record(OrderedGroup(recorder.now_ms(), OWN_GROUP))
     for number in range(2):
         own = OwnMember(f"own-{number}", OWN_GROUP, cluster.bootstrap, recorder, progress[OWN_GROUP])
         nursery.start_soon(own.run, TOPIC, stop)

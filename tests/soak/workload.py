@@ -17,7 +17,18 @@ from confluent_kafka import TopicPartition as StockPartition
 from anabranch import Consumer, Producer
 from client.errors import KafkaError
 from protocol.types import TopicPartition
-from tests.history.events import UNKNOWN, Acked, Assigned, Committed, NotWritten, Polled, Revoked, Sent
+from tests.history.events import (
+    UNKNOWN,
+    Acked,
+    Assigned,
+    Committed,
+    KeysFlushed,
+    KeysLoaded,
+    NotWritten,
+    Polled,
+    Revoked,
+    Sent,
+)
 from tests.soak.recorder import Recorder
 
 KEYS = 20
@@ -363,6 +374,14 @@ class OwnMember:
     def on_partitions_lost(self, partitions: list[TopicPartition]) -> None:
         self._gone(partitions, lost=True)
 
+    def on_partition_key_maybe_revoked(self, partitions: list[TopicPartition]) -> None:
+        now_ms = self._recorder.now_ms()
+        self._recorder.record(KeysFlushed(now_ms, self._group, self._name, self._generation(), list(partitions)))
+
+    def on_partition_key_assigned(self, partitions: list[TopicPartition]) -> None:
+        now_ms = self._recorder.now_ms()
+        self._recorder.record(KeysLoaded(now_ms, self._group, self._name, self._generation(), list(partitions)))
+
     def _gone(self, partitions: list[TopicPartition], *, lost: bool) -> None:
         for tp in partitions:
             self._positions.pop(tp, None)
@@ -399,7 +418,7 @@ class OwnMember:
 
     async def run(self, topic: str, stop: Stop) -> None:
         async with self._consumer as consumer:
-            consumer.subscribe([topic], listener=self)
+            consumer.subscribe([topic], listener=self, partition_key_listener=self)
             committed_at = trio.current_time()
             while not stop.is_set():
                 try:
@@ -416,6 +435,7 @@ class OwnMember:
 
     def _received(self, tp: TopicPartition, offset: int, value: Any) -> None:
         now_ms = self._recorder.now_ms()
-        self._recorder.record(Polled(now_ms, self._group, self._name, tp, offset, value_id(value)))
+        generation = self._generation()
+        self._recorder.record(Polled(now_ms, self._group, self._name, tp, offset, value_id(value), generation))
         self._positions[tp] = offset + 1
         self._progress.read(tp, offset)
