@@ -12,7 +12,7 @@ from controller.store import MAX_BYTES, MAX_OPERATIONS, operation_bytes
 from controller.topic_config import topic_values
 from protocol.errors import ErrorCode, KafkaError
 from protocol.key_placement import ancestor_below
-from runtime.env import CreateOp
+from runtime.env import CreateOp, SetOp
 from zk_schemas import paths
 from zk_schemas.partition_state import NO_LEADER, Layout, PartitionState
 from zk_schemas.topic import TopicZnode
@@ -36,6 +36,13 @@ async def check(context: Context, topic: TopicImage, count: int) -> None:
     else:
         if not plan.is_settled(topic):
             raise _not_now(f"Another resize of {topic.name} is unfinished: {unfinished(topic)}.")
+        smallest = smallest_count(topic, count)
+        if smallest > count:
+            raise KafkaError(
+                ErrorCode.INVALID_PARTITIONS,
+                f"{topic.name} cannot have {count} partitions after one resize: the smallest count that fits is"
+                f" {smallest}.",
+            )
         _check_drainable(topic.name, await topic_values(context, topic.name))
 
 
@@ -113,6 +120,45 @@ def largest_count(topic: TopicImage, count: int) -> int:
         if max(group_bytes[ancestor], topic_bytes) > MAX_BYTES:
             return index
     return min(count, MAX_PARTITIONS)
+
+
+def smallest_count(topic: TopicImage, count: int) -> int:
+    """The smallest count from ``count`` up for which each survivor's bump, with the maps of what merges into it, fits
+    into one multi. Every counted partition has a state.
+    """
+    initial, undeleted = topic.znode.initial_partition_count, topic.znode.undeleted_partition_count
+    sizes = {index: _merged_bytes(topic, index) for index in range(count, undeleted)}
+
+    def fits(lowest: int) -> bool:
+        group_bytes: dict[int, int] = {}
+        for index in range(lowest, undeleted):
+            survivor = ancestor_below(index, initial, lowest)
+            group_bytes[survivor] = group_bytes.get(survivor, _merged_bytes(topic, survivor)) + sizes[index]
+        return max(group_bytes.values(), default=0) <= MAX_BYTES
+
+    if fits(count):
+        return count
+    low, high = count + 1, undeleted
+    while low < high:
+        middle = (low + high) // 2
+        if fits(middle):
+            high = middle
+        else:
+            low = middle + 1
+    return low
+
+
+def _merged_bytes(topic: TopicImage, index: int) -> int:
+    """What the state of a partition that is merged takes of a multi, at most."""
+    state = topic.state(index)
+    assert state is not None
+    written = state.replace(
+        leader_epoch=2**31 - 1,
+        layout=Layout(MAX_PARTITIONS, 2**31 - 1),
+        leader_epoch_before_deletion={MAX_PARTITIONS: 2**31 - 1},
+        sealed_offset=2**63 - 1,
+    )
+    return operation_bytes(SetOp(paths.partition_state(topic.name, index), written.encode(), -1))
 
 
 def _check_drainable(name: str, config: Mapping[str, object]) -> None:
