@@ -34,6 +34,7 @@ async def plan_resize(admin: Admin, name: str, count: int, changes: Mapping[str,
     before = topic.undeleted_partition_count if topic.undeleted_partition_count > 0 else len(topic.partitions)
     initial = topic.initial_partition_count if topic.initial_partition_count > 0 else before
     refused = await _refusal(admin, name, count)
+    only_drain = refused is not None and count < before and changes.get(DRAIN_KEY) == "true" and DRAIN_KEY in refused
     planned = moves(initial, before, count) if topic.ordered_delivery and count >= initial else []
     share = sum((move.share for move in planned), Fraction(0))
     if not topic.ordered_delivery and count > 0:
@@ -48,10 +49,11 @@ async def plan_resize(admin: Admin, name: str, count: int, changes: Mapping[str,
         "ordered_delivery": topic.ordered_delivery,
         "moved_share": float(share),
         "moves": [_move_row(move, leaders) for move in planned],
-        "refused": refused,
+        # The controller judges by the config as it is; that it can be emptied is the last thing it asks of a shrink.
+        "refused": None if only_drain else refused,
         "notes": [
             *_order_notes(topic),
-            *(await _drain_notes(admin, topic, planned, changes, refused) if count < before else []),
+            *(await _drain_notes(admin, topic, planned, changes) if count < before else []),
             *(_replica_notes(before, count) if count > before else []),
         ],
     }
@@ -88,11 +90,7 @@ def _replica_notes(before: int, count: int) -> list[str]:
 
 
 async def _drain_notes(
-    admin: Admin,
-    topic: TopicDescription,
-    planned: list[Move],
-    changes: Mapping[str, str | None],
-    refused: str | None,
+    admin: Admin, topic: TopicDescription, planned: list[Move], changes: Mapping[str, str | None]
 ) -> list[str]:
     """When the partitions that are merged away will be gone."""
     keys = [DRAIN_KEY, "cleanup.policy", "retention.ms"]
@@ -111,8 +109,6 @@ async def _drain_notes(
                 if p in ends
             ]
             notes.append(f"group {group} has {sum(left)} records of them to read")
-        if refused is not None and changes.get(DRAIN_KEY) == "true" and entries[DRAIN_KEY].value != "true":
-            notes.append(f"the controller judged without {DRAIN_KEY}=true, which this command would set first")
     elif "delete" in (values.get("cleanup.policy") or ""):
         days = int(values.get("retention.ms") or -1) / 86_400_000
         when = f"when their last record has expired (retention.ms={values.get('retention.ms')}, {days:g} days)"

@@ -78,6 +78,19 @@ def test_a_dry_run_that_would_be_refused_says_why_and_fails(run: Run) -> None:
     assert [(move["from"], move["into"]) for move in plan["moves"]] == [(0, 4), (1, 5), (2, 6), (3, 7)]
 
 
+def test_what_the_command_would_set_first_does_not_stand_in_the_way(run: Run) -> None:
+    said = "t: t is compacted, so partitions would never get empty; set delete.records.when.drained=true"
+    state = {"undeleted": 6, "total": 6, "version": 1, "configs": {"cleanup.policy": "compact"}}
+    admin = FakeAdmin(**state, refusal=KafkaError(ErrorCode.POLICY_VIOLATION, said))
+    status, out, _ = run(admin, "topics", "alter", "t", "--partitions", "4", "--dry-run")
+    assert status == 1 and f"refused: POLICY_VIOLATION: {said}" in out
+    arguments = ["--partitions", "4", "--dry-run", "--delete-records-when-drained"]
+    status, out, _ = run(admin, "topics", "alter", "t", *arguments)
+    assert status == 0 and "nothing stands in the way" in out
+    unfinished = FakeAdmin(**state, refusal=KafkaError(ErrorCode.POLICY_VIOLATION, "t: Another resize is unfinished"))
+    assert run(unfinished, "topics", "alter", "t", *arguments)[0] == 1
+
+
 def test_a_question_that_fails_is_no_refusal(run: Run) -> None:
     admin = FakeAdmin(refusal=KafkaError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, "t"))
     status, out, err = run(admin, "topics", "alter", "t", "--partitions", "6", "--dry-run")
