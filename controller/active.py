@@ -51,7 +51,9 @@ FIRST_LEADER_CHECK_S = 5
 REFUSED_RETRY_S = 1.0
 """Pause before a broker is told again what it refused."""
 RESIZE_RETRY_S = 0.01
-"""Pause before a leader is asked again where its log ends, or how far its high watermark is."""
+"""Pause before a leader is asked again where its log ends, or how far its high watermark is; it doubles each time."""
+MAX_RESIZE_RETRY_S = 0.5
+"""The longest such pause. After as long without a question the next one begins with the shortest again."""
 RELOAD_BACKOFF_S = 0.1
 """Pause before the cluster is read again after somebody else wrote a znode that was to be written."""
 
@@ -157,10 +159,16 @@ class ActiveController:
                 self._events.put(RefusalsDue())
 
     async def _remind_of_resizes(self) -> None:
+        pause_s = RESIZE_RETRY_S
         while True:
-            await self._events.wait_soon()
-            await trio.sleep(RESIZE_RETRY_S)
+            with trio.move_on_after(MAX_RESIZE_RETRY_S) as waiting:
+                await self._events.wait_soon()
+            if waiting.cancelled_caught:
+                pause_s = RESIZE_RETRY_S
+                await self._events.wait_soon()
+            await trio.sleep(pause_s)
             self._events.put(QuestionsDue())
+            pause_s = min(pause_s * 2, MAX_RESIZE_RETRY_S)
 
     async def _drain(self) -> None:
         """Look after partitions marked for deletion, which get empty without anybody telling."""

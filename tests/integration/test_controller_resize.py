@@ -161,6 +161,18 @@ async def test_sealed_only_once_the_watermark_has_reached_the_end(world: World, 
     await world.until(lambda: _layout(world, 0, Layout(4, 2)))
 
 
+async def test_a_watermark_that_lags_for_long_is_asked_for_less_often(world: World, autojump_clock: object) -> None:
+    """A follower that died holds it until its session is over; the controller has more to do meanwhile."""
+    await resized(world, 6)
+    hold_records(world, range(4, 6), 40, watermark=30)
+    await world.request(alter(4, timeout_ms=100))
+    await trio.sleep(30)  # virtual time
+    leader = world.brokers[(await world.state(TOPIC, 5)).leader]
+    assert len(leader.sent(ListOffsetsRequest)) < 200
+    hold_records(world, range(4, 6), 40)
+    await world.until(lambda: _sealed(world, 5, 40), within_s=2)
+
+
 async def _sealed(world: World, partition: int, offset: int) -> bool:
     return (await world.state(TOPIC, partition)).sealed_offset == offset
 
