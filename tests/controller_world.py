@@ -14,6 +14,12 @@ from controller.process import run
 from protocol.errors import ErrorCode
 from protocol.framing import ServerConnection, encode_response
 from protocol.generated.alter_partition import AlterPartitionRequest, PartitionData, TopicData
+from protocol.generated.consumer_group_position import (
+    ConsumerGroupPositionRequest,
+    ConsumerGroupPositionResponse,
+    ConsumerGroupPositionResponsePartition,
+    ConsumerGroupPositionResponseTopic,
+)
 from protocol.generated.delete_records import (
     DeleteRecordsPartitionResult,
     DeleteRecordsRequest,
@@ -72,6 +78,8 @@ class FakeBroker:
         """What the logs of partitions it leads are said to hold; empty ones are not named."""
         self.groups: dict[str, dict[tuple[str, int], tuple[int, int]]] = {}
         """What groups that it coordinates have committed: ``{(topic, partition): (offset, incarnation)}``."""
+        self.positions: dict[str, dict[tuple[str, int], int]] = {}
+        """How far groups say they are in what their members wait for: ``{(topic, partition): position}``."""
         self.features = {ORDERED_RESIZE: VersionRange(1, 1)}
         self.answering = trio.Event()
         self.answering.set()
@@ -165,8 +173,12 @@ class FakeBroker:
         if isinstance(request, OffsetFetchRequest):
             return OffsetFetchResponse(groups=[self._committed(group.group_id) for group in request.groups])
         if isinstance(request, DescribeGroupsRequest):
-            groups = [DescribedGroup(group_id=name, members=[]) for name in request.groups]
+            groups = [DescribedGroup(group_id=name, group_state="Stable", members=[]) for name in request.groups]
             return DescribeGroupsResponse(groups=groups)
+        if isinstance(request, ConsumerGroupPositionRequest):
+            return ConsumerGroupPositionResponse()
+        if isinstance(request, ConsumerGroupPositionRequest):
+            return self._positions(request)
         if isinstance(request, DeleteRecordsRequest):
             return self._deleted(request)
         assert isinstance(request, StopReplicaRequest)
@@ -193,6 +205,23 @@ class FakeBroker:
             for (topic, index), (offset, czxid) in self.groups[name].items()
         ]
         return OffsetFetchResponseGroup(group_id=name, topics=topics)
+
+    def _positions(self, request: ConsumerGroupPositionRequest) -> ConsumerGroupPositionResponse:
+        """Of a group that is not in ``positions`` nobody waits for anything."""
+        topics = []
+        for topic in request.topics:
+            found = []
+            for asked in topic.partitions:
+                position = self.positions.get(request.group_id, {}).get((topic.name, asked.partition_index))
+                found.append(
+                    ConsumerGroupPositionResponsePartition(
+                        partition_index=asked.partition_index,
+                        need_position=position is not None,
+                        position=-1 if position is None else position,
+                    )
+                )
+            topics.append(ConsumerGroupPositionResponseTopic(name=topic.name, partitions=found))
+        return ConsumerGroupPositionResponse(topics=topics)
 
     def _deleted(self, request: DeleteRecordsRequest) -> DeleteRecordsResponse:
         """The log of every broker begins later: they stand for one another's replicas."""

@@ -12,10 +12,10 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from controller.context import Context
-from controller.image import OffsetQuestion, TopicImage
+from controller.image import ClusterImage, OffsetQuestion, TopicImage
 from controller.resize import plan
 from controller.resize.checks import DRAIN_KEY
-from controller.resize.groups import BrokerLink, Group, UnknownGroupsError, read_groups, readers
+from controller.resize.groups import BrokerLink, Group, UnknownGroupsError, has_processed, read_groups, readers
 from controller.topic_config import topic_values
 from protocol.errors import KafkaError
 from protocol.generated.delete_records import DeleteRecordsPartition, DeleteRecordsRequest, DeleteRecordsTopic
@@ -51,11 +51,14 @@ def leftovers(topic: TopicImage) -> list[Leftover]:
     return found
 
 
-def read_by_all(groups: Sequence[Group], leftover: Leftover) -> bool:
+async def read_by_all(link: BrokerLink, image: ClusterImage, groups: Sequence[Group], leftover: Leftover) -> bool:
     """Whether some group reads the topic, and each that does is done with the partition."""
     reading = readers(groups, leftover.tp.topic)
-    committed = [group.committed(leftover.tp, leftover.incarnation) for group in reading]
-    return bool(reading) and min(committed) >= leftover.sealed_offset
+    for group in reading:
+        done = await has_processed(link, image, group, leftover.tp, leftover.incarnation, leftover.sealed_offset)
+        if not done:
+            return False
+    return bool(reading)
 
 
 async def drain(current: Callable[[], Context], link: BrokerLink) -> None:
@@ -70,7 +73,7 @@ async def drain(current: Callable[[], Context], link: BrokerLink) -> None:
     try:
         groups = await read_groups(link, lambda: current().image)
         for leftover in left:
-            if not read_by_all(groups, leftover):
+            if not await read_by_all(link, current().image, groups, leftover):
                 continue
             await current().store.confirm_office()
             image = current().image

@@ -11,6 +11,11 @@ from controller.config import ControllerConfig
 from controller.image import ClusterImage, LiveBroker
 from controller.request_batch import inter_broker_endpoint
 from protocol.errors import ErrorCode
+from protocol.generated.consumer_group_position import (
+    ConsumerGroupPositionRequest,
+    ConsumerGroupPositionRequestPartition,
+    ConsumerGroupPositionRequestTopic,
+)
 from protocol.generated.consumer_protocol import ConsumerProtocolSubscription
 from protocol.generated.describe_groups import DescribeGroupsRequest
 from protocol.generated.list_groups import ListGroupsRequest
@@ -22,7 +27,13 @@ from runtime.env import Network
 
 OFFSETS_TOPIC = "__consumer_offsets"
 _CONSUMER_PROTOCOL = "consumer"
+_SETTLED_STATES = ("Stable", "Empty", "Dead")
 _OFFSET_FETCH_OF_GROUPS = 8
+_NO_GENERATION = -1
+"""With no member id: anybody's question, which changes nothing."""
+_ANYBODY = -1
+"""The generation of who is no member."""
+_REBALANCING = ("PreparingRebalance", "CompletingRebalance")
 
 
 class UnknownGroupsError(Exception):
@@ -34,8 +45,14 @@ class Group:
     """What is known of a group: ``offsets`` is ``{partition: (committed offset, incarnation or -1)}``."""
 
     name: str
+    coordinator: int = -1
+    is_settled: bool = True
+    """No rebalance is under way."""
     offsets: dict[TopicPartition, tuple[int, int]] = field(default_factory=dict)
     subscribed: set[str] = field(default_factory=set)
+    waited_for: dict[TopicPartition, int] = field(default_factory=dict)
+    """Partitions on which its members wait, and how far its owner says to be; -1: it has not said."""
+    is_rebalancing: bool = False
 
     def reads(self, topic: str) -> bool:
         return topic in self.subscribed or any(tp.topic == topic for tp in self.offsets)
@@ -44,6 +61,15 @@ class Group:
         """-1: nothing. An offset of an earlier incarnation says nothing."""
         offset, committed_with = self.offsets.get(tp, (-1, -1))
         return offset if committed_with in (-1, incarnation) else -1
+
+    def processed(self, tp: TopicPartition, incarnation: int) -> int:
+        """As ``committed``, but where members wait for its owner no further than the owner says.
+
+        A commit by time runs ahead of the callback that saves what was done, and whoever waits goes on once the records
+        are gone. Nobody says anything during a rebalance.
+        """
+        committed = -1 if self.is_rebalancing else self.committed(tp, incarnation)
+        return min(committed, self.waited_for.get(tp, committed))
 
 
 class BrokerLink:
@@ -107,19 +133,65 @@ async def _groups_of(link: BrokerLink, broker: LiveBroker) -> list[Group]:
     names = sorted(entry.group_id for entry in listed.groups)
     if not names:
         return []
-    groups = {name: Group(name) for name in names}
+    groups = {name: Group(name, broker.id) for name in names}
     fetch = OffsetFetchRequest(groups=[OffsetFetchRequestGroup(group_id=name, topics=None) for name in names])
-    fetched, described = await link.ask(
-        broker, (fetch, _OFFSET_FETCH_OF_GROUPS), (DescribeGroupsRequest(groups=names), None)
+    positions = [ConsumerGroupPositionRequest(group_id=name, generation_id=_ANYBODY) for name in names]
+    fetched, described, *told = await link.ask(
+        broker,
+        (fetch, _OFFSET_FETCH_OF_GROUPS),
+        (DescribeGroupsRequest(groups=names), None),
+        *((request, None) for request in positions),
     )
     for answered in fetched.groups:
         _check(answered.error_code, f"offsets of {answered.group_id}", broker)
         groups[answered.group_id].offsets = _offsets(answered)
     for group in described.groups:
         _check(group.error_code, f"members of {group.group_id}", broker)
+        groups[group.group_id].is_settled = group.group_state in _SETTLED_STATES
+        groups[group.group_id].is_rebalancing = group.group_state in _REBALANCING
         if group.protocol_type == _CONSUMER_PROTOCOL:
             groups[group.group_id].subscribed = _subscribed(group.members)
+    for name, answered in zip(names, told, strict=True):
+        _check(answered.error_code, f"positions of {name}", broker)
+        groups[name].waited_for = _waited_for(answered)
     return [groups[name] for name in names]
+
+
+def _waited_for(answered: Any) -> dict[TopicPartition, int]:
+    return {
+        TopicPartition(topic.name, found.partition_index): found.position
+        for topic in answered.topics
+        for found in topic.partitions
+        if found.need_position
+    }
+
+
+async def has_processed(
+    link: BrokerLink, image: ClusterImage, group: Group, tp: TopicPartition, incarnation: int, end_offset: int
+) -> bool:
+    """Whether the group has done with a partition all that it does: committed, and had its flush callback return.
+
+    A commit may run ahead of the callback. Members that keep order say themselves how far they are; a group in which
+    nobody waits for the partition, or may do so yet, is one whose members do not, and its commits are all there is.
+    Raises as ``BrokerLink.ask`` and ``read_groups``.
+    """
+    if group.committed(tp, incarnation) < end_offset or not group.is_settled:
+        return False
+    broker = image.brokers.get(group.coordinator)
+    if broker is None:
+        raise UnknownGroupsError(f"the coordinator of {group.name} is away")
+    asked = ConsumerGroupPositionRequestPartition(partition_index=tp.partition, incarnation=incarnation)
+    request = ConsumerGroupPositionRequest(
+        group_id=group.name,
+        generation_id=_NO_GENERATION,
+        member_id="",
+        max_wait_ms=0,
+        topics=[ConsumerGroupPositionRequestTopic(name=tp.topic, partitions=[asked])],
+    )
+    answer = (await link.ask(broker, (request, None)))[0]
+    _check(answer.error_code, f"positions of {group.name}", broker)
+    found = answer.topics[0].partitions[0]
+    return bool(found.position >= end_offset or (found.position < 0 and not found.need_position))
 
 
 def _check(error_code: int, what: str, broker: LiveBroker) -> None:
