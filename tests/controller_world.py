@@ -176,8 +176,6 @@ class FakeBroker:
             groups = [DescribedGroup(group_id=name, group_state="Stable", members=[]) for name in request.groups]
             return DescribeGroupsResponse(groups=groups)
         if isinstance(request, ConsumerGroupPositionRequest):
-            return ConsumerGroupPositionResponse()
-        if isinstance(request, ConsumerGroupPositionRequest):
             return self._positions(request)
         if isinstance(request, DeleteRecordsRequest):
             return self._deleted(request)

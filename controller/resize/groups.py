@@ -31,9 +31,6 @@ _SETTLED_STATES = ("Stable", "Empty", "Dead")
 _OFFSET_FETCH_OF_GROUPS = 8
 _NO_GENERATION = -1
 """With no member id: anybody's question, which changes nothing."""
-_ANYBODY = -1
-"""The generation of who is no member."""
-_REBALANCING = ("PreparingRebalance", "CompletingRebalance")
 
 
 class UnknownGroupsError(Exception):
@@ -50,9 +47,6 @@ class Group:
     """No rebalance is under way."""
     offsets: dict[TopicPartition, tuple[int, int]] = field(default_factory=dict)
     subscribed: set[str] = field(default_factory=set)
-    waited_for: dict[TopicPartition, int] = field(default_factory=dict)
-    """Partitions on which its members wait, and how far its owner says to be; -1: it has not said."""
-    is_rebalancing: bool = False
 
     def reads(self, topic: str) -> bool:
         return topic in self.subscribed or any(tp.topic == topic for tp in self.offsets)
@@ -61,15 +55,6 @@ class Group:
         """-1: nothing. An offset of an earlier incarnation says nothing."""
         offset, committed_with = self.offsets.get(tp, (-1, -1))
         return offset if committed_with in (-1, incarnation) else -1
-
-    def processed(self, tp: TopicPartition, incarnation: int) -> int:
-        """As ``committed``, but where members wait for its owner no further than the owner says.
-
-        A commit by time runs ahead of the callback that saves what was done, and whoever waits goes on once the records
-        are gone. Nobody says anything during a rebalance.
-        """
-        committed = -1 if self.is_rebalancing else self.committed(tp, incarnation)
-        return min(committed, self.waited_for.get(tp, committed))
 
 
 class BrokerLink:
@@ -135,12 +120,8 @@ async def _groups_of(link: BrokerLink, broker: LiveBroker) -> list[Group]:
         return []
     groups = {name: Group(name, broker.id) for name in names}
     fetch = OffsetFetchRequest(groups=[OffsetFetchRequestGroup(group_id=name, topics=None) for name in names])
-    positions = [ConsumerGroupPositionRequest(group_id=name, generation_id=_ANYBODY) for name in names]
-    fetched, described, *told = await link.ask(
-        broker,
-        (fetch, _OFFSET_FETCH_OF_GROUPS),
-        (DescribeGroupsRequest(groups=names), None),
-        *((request, None) for request in positions),
+    fetched, described = await link.ask(
+        broker, (fetch, _OFFSET_FETCH_OF_GROUPS), (DescribeGroupsRequest(groups=names), None)
     )
     for answered in fetched.groups:
         _check(answered.error_code, f"offsets of {answered.group_id}", broker)
@@ -148,22 +129,9 @@ async def _groups_of(link: BrokerLink, broker: LiveBroker) -> list[Group]:
     for group in described.groups:
         _check(group.error_code, f"members of {group.group_id}", broker)
         groups[group.group_id].is_settled = group.group_state in _SETTLED_STATES
-        groups[group.group_id].is_rebalancing = group.group_state in _REBALANCING
         if group.protocol_type == _CONSUMER_PROTOCOL:
             groups[group.group_id].subscribed = _subscribed(group.members)
-    for name, answered in zip(names, told, strict=True):
-        _check(answered.error_code, f"positions of {name}", broker)
-        groups[name].waited_for = _waited_for(answered)
     return [groups[name] for name in names]
-
-
-def _waited_for(answered: Any) -> dict[TopicPartition, int]:
-    return {
-        TopicPartition(topic.name, found.partition_index): found.position
-        for topic in answered.topics
-        for found in topic.partitions
-        if found.need_position
-    }
 
 
 async def has_processed(

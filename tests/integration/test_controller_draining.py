@@ -50,6 +50,16 @@ async def test_drained_once_every_group_has_read_it(world: World, autojump_clock
     await world.until(lambda: finished(world, 4))
 
 
+async def test_a_commit_does_not_count_before_the_flush_callback_returned(world: World, autojump_clock: object) -> None:
+    """A periodic commit runs ahead of the callback; whoever waits for the position would be let go by the deletion."""
+    await marked_and_committed(world, ("g", 40))
+    world.brokers[2].positions["g"] = {(TOPIC, 5): -1}
+    await trio.sleep(10)  # virtual time: several looks
+    assert world.brokers[1].logs[TOPIC, 5].start_offset == 0
+    world.brokers[2].positions["g"] = {(TOPIC, 5): 40}
+    await world.until(lambda: finished(world, 4))
+
+
 async def test_nothing_is_deleted_while_nobody_reads_the_topic(world: World, autojump_clock: object) -> None:
     await marked_and_committed(world)
     await trio.sleep(10)  # virtual time: several looks
