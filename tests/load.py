@@ -77,7 +77,8 @@ class Load:
 
         Nothing failed, except with one of the errors ``refused``.
         """
-        assert Counter(error.str() for error in self.failed if error.code() not in refused) == {}
+        unexpected = Counter(error.str() for error in self.failed if error.code() not in refused)
+        assert not unexpected, unexpected
         seen = LIBRARIES["confluent-kafka"].consume(bootstrap, self._topic, partitions, len(self.acknowledged))
         expected: dict[int, list[bytes]] = {}
         for partition, value in self.acknowledged:

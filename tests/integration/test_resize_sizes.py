@@ -1,0 +1,56 @@
+"""A thousand partitions split into two thousand in one alter, and back: what is kept in ZooKeeper stays small."""
+
+from __future__ import annotations
+
+import pytest
+import trio
+
+from protocol.generated.delete_topics import DeleteTopicsRequest, DeleteTopicState
+from tests.controller_world import World
+from tests.resize_world import BROKERS, TOPIC, creation, hold_records, resized, started
+from zk_schemas import paths
+
+pytestmark = [pytest.mark.trio, pytest.mark.integration]
+
+PARTITION_BYTES = 1_024
+TOPIC_BYTES = 65_536
+
+
+async def test_znodes_of_two_thousand_partitions(nursery: trio.Nursery, autojump_clock: object) -> None:
+    world = await started(nursery)
+    await world.request(DeleteTopicsRequest(topics=[DeleteTopicState(name=TOPIC)], timeout_ms=30_000))
+    await world.until(lambda: is_gone(world))
+    await world.request(creation(1_000, *BROKERS))
+    await resized(world, 2_000)
+    await world.until(lambda: has_count(world, 2_000), within_s=600)
+    assert await largest(world) < PARTITION_BYTES
+    assert len((await world.store.get(paths.topic(TOPIC))).data) < TOPIC_BYTES
+    hold_records(world, range(1_000, 2_000), 2**62)
+    await resized(world, 1_000)
+    await world.until(lambda: is_sealed(world, range(1_000, 2_000)), within_s=600)
+    assert await largest(world) < PARTITION_BYTES
+    hold_records(world, range(1_000, 2_000), 2**62, 2**62)
+    await world.until(lambda: has_count(world, 1_000), within_s=600)
+    assert len((await world.topic(TOPIC)).last_leader_epochs) == 1_000
+    assert len((await world.store.get(paths.topic(TOPIC))).data) < TOPIC_BYTES
+
+
+async def is_gone(world: World) -> bool:
+    return await world.store.exists(paths.topic(TOPIC)) is None
+
+
+async def largest(world: World) -> int:
+    """Bytes of the largest partition state."""
+    count = len((await world.topic(TOPIC)).partitions)
+    return max([len((await world.store.get(paths.partition_state(TOPIC, index))).data) for index in range(count)])
+
+
+async def has_count(world: World, count: int) -> bool:
+    topic = await world.topic(TOPIC)
+    if len(topic.partitions) != count or topic.undeleted_partition_count != count:
+        return False
+    return (await world.state(TOPIC, count - 1)).leader >= 0
+
+
+async def is_sealed(world: World, partitions: range) -> bool:
+    return all([(await world.state(TOPIC, index)).sealed_offset >= 0 for index in partitions])
