@@ -156,8 +156,7 @@ class ReplicaManager:
         if state.zk_version > partition.partition_epoch:
             partition.replicas = tuple(state.replicas)
             partition.isr_committed(state.isr, state.zk_version)
-        if topic_id not in (ZERO_UUID, partition.log.topic_id):
-            partition.log.set_topic_id(topic_id)
+        _set_topic_id(partition.log, topic_id)
         return ErrorCode.NONE
 
     def _with_log(self, key: TopicPartition, topic_id: uuid.UUID, state: LeaderAndIsrPartitionState) -> Partition:
@@ -171,8 +170,8 @@ class ReplicaManager:
         if log is None:
             config = self._settings.log_config(key.topic)
             log = self._logs.create(key, topic_id, state.incarnation, config)
-        elif topic_id not in (ZERO_UUID, log.topic_id):
-            log.set_topic_id(topic_id)
+        else:
+            _set_topic_id(log, topic_id)
         partition = self._partitions.get(key)
         if partition is None:
             min_insync_replicas = self._settings.min_insync_replicas(key.topic)
@@ -297,6 +296,16 @@ class ReplicaManager:
 
 def _layout(state: LeaderAndIsrPartitionState) -> PartitionLayout:
     return PartitionLayout(state.initial_partition_count, state.undeleted_partition_count, state.layout_version)
+
+
+def _set_topic_id(log: PartitionLog, topic_id: uuid.UUID) -> None:
+    """A disk that does not take the new id is no reason to refuse a role: whose log it is the incarnation tells."""
+    if topic_id in (ZERO_UUID, log.topic_id):
+        return
+    try:
+        log.set_topic_id(topic_id)
+    except KafkaError as error:
+        logger.warning("replica.topic_id_not_written", partition=str(log.partition), error=str(error))
 
 
 def _same_incarnation(log: PartitionLog, topic_id: uuid.UUID, incarnation: int) -> bool:

@@ -16,12 +16,12 @@ import trio
 import trio.testing
 
 from broker.log.layout_history import LayoutEntry
-from broker.log.partition_log import AppendOrigin
+from broker.log.partition_log import AppendOrigin, PartitionLog
 from broker.log.slices import TimeSlice
 from broker.node import Node
 from protocol.batch_builder import build_batch, build_control_batch
 from protocol.batch_layout import CONTROL_COMMIT
-from protocol.errors import ErrorCode
+from protocol.errors import ErrorCode, KafkaError
 from protocol.generated.delete_records import DeleteRecordsPartition, DeleteRecordsRequest, DeleteRecordsTopic
 from protocol.generated.fetch import FetchPartition, FetchRequest, FetchResponse, FetchTopic
 from protocol.generated.leader_and_isr import LeaderAndIsrPartitionState
@@ -262,6 +262,22 @@ async def test_hole_20_a_late_order_does_not_touch_the_newborn(broker: Broker) -
     assert await broker.lead(broker.state(5, 9, (6, 3), incarnation=400)) == {ErrorCode.STALE_CONTROLLER_EPOCH}
     assert await broker.stop(5, leader_epoch=9, incarnation=400) == 0
     assert (await broker.produce(5, GROWN)).base_offset == 1
+
+
+async def test_a_topic_id_that_cannot_be_written_keeps_no_partition_from_its_role(
+    broker: Broker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A removal gives every partition a new id; one full disk kept all the rest of the request from being applied."""
+
+    def refuse(log: PartitionLog, topic_id: uuid.UUID) -> None:
+        raise KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, "the disk is full")
+
+    monkeypatch.setattr(PartitionLog, "set_topic_id", refuse)
+    states = [broker.state(0, 0, FIRST), broker.state(1, 0, FIRST), broker.state(2, 1, GROWN)]
+    response = await broker.harness.leader_and_isr("t", uuid.UUID(int=8), states)
+    assert response.error_code == ErrorCode.NONE
+    assert [error.error_code for error in response.topics[0].partition_errors] == [ErrorCode.NONE] * 3
+    assert (await broker.produce(2, GROWN)).error_code == ErrorCode.NONE
 
 
 async def test_a_late_order_does_not_revive_a_removed_partition(broker: Broker) -> None:
