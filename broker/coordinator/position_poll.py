@@ -116,6 +116,7 @@ def _hear(group: Group, member_id: str) -> bool:
     if member_id in positions.pollers:
         return False
     positions.pollers[member_id] = Poller()
+    positions.has_polled = True
     if positions.unheard is None:
         positions.unheard = {member.member_id: member.session_timeout_ms for member in group.members.values()}
     was_waited_for = positions.unheard.pop(member_id, None) is not None
@@ -151,7 +152,7 @@ def _positions(
 ) -> ConsumerGroupPositionResponse:
     """The positions of the partitions named, or of all that are waited for or were reported.
 
-    ``need_position`` says that a member waits for the partition.
+    ``need_position`` says that a member waits for the partition, or may do so once it has polled in this generation.
     """
     group = turn.shard.groups.get(request.group_id) or Group(request.group_id)
     positions = group.positions
@@ -166,7 +167,7 @@ def _positions(
             ConsumerGroupPositionResponsePartition(
                 partition_index=tp.partition,
                 incarnation=incarnation,
-                need_position=tp in positions.waiting,
+                need_position=tp in positions.waiting or (bool(group.members) and positions.may_be_asked_for),
                 position=position_of(turn.shard, group, tp, incarnation),
             ),
         )

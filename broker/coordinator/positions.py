@@ -78,6 +78,8 @@ class GroupPositions:
     waited_since_ms: int | None = None
     """When the first member wanted a position: from then on the unheard are waited for."""
     ownership: _Ownership | None = None
+    has_polled: bool = False
+    """A member polled in this generation or an earlier one, as far as this coordinator remembers."""
 
     def clear(self) -> None:
         """The generation is over."""
@@ -94,6 +96,11 @@ class GroupPositions:
         if self.waited_since_ms is None or not self.unheard:
             return None
         return self.waited_since_ms + min(self.unheard.values())
+
+    @property
+    def may_be_asked_for(self) -> bool:
+        """Whether a member that will poll has not polled yet in this generation: nobody knows what it will wait for."""
+        return self.has_polled and (self.unheard is None or bool(self.unheard))
 
     def deadlines(self) -> Iterable[int]:
         """When polls are to be answered whatever happened, and when the unheard are not waited for any more."""
