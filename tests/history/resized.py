@@ -103,7 +103,7 @@ class _World:
     sequences: dict[tuple[str, int], int] = field(default_factory=dict)
     places: dict[tuple[str, str], list[tuple[_Partition, int]]] = field(default_factory=dict)
     """Producer and key -> where its records are, in the order of their sending."""
-    stored: dict[str, str] = field(default_factory=dict)
+    stored: dict[str, tuple[int, str]] = field(default_factory=dict)
     states: dict[str, KeyStates] = field(default_factory=dict)
     generation: int = 0
     count: int = 0
@@ -300,7 +300,7 @@ class _World:
                 self.states[owner].load([tp])
                 self.add(KeysLoaded(self.tick(), GROUP, owner, self.generation, [tp]))
                 partition.loaded_at = len(self.events)
-        state = self.states[owner].apply(tp, f"{producer} {key}", value)
+        state = self.states[owner].apply(tp, f"{producer} {key}", value, self.generation)
         self.add(
             Polled(self.tick(), GROUP, owner, tp, partition.position, value, self.generation, partition.epoch, state)
         )

@@ -119,15 +119,19 @@ def test_two_lives_of_a_partition_are_two_partitions() -> None:
 
 
 def test_a_state_is_what_was_stored_when_it_was_loaded() -> None:
-    shared: dict[str, str] = {}
+    shared: dict[str, tuple[int, str]] = {}
     one, two = KeyStates(shared), KeyStates(shared)
     one.load([PARENT])
-    assert one.apply(PARENT, "k", "a") == ""
+    assert one.apply(PARENT, "k", "a", 1) == ""
     two.load([CHILD])
     one.flush([PARENT])
-    assert two.apply(CHILD, "k", "b") == "", "loaded too early"
+    assert two.apply(CHILD, "k", "b", 1) == "", "loaded too early"
     two.load([CHILD])
-    assert two.apply(CHILD, "k", "c") == "b", "its own changes stay"
+    assert two.apply(CHILD, "k", "c", 2) == "b", "its own changes stay"
+    two.flush([CHILD])
+    one.apply(PARENT, "k", "late", 1)
+    one.flush([PARENT])
+    assert shared == {"k": (2, "c")}, "given up in generation 2"
     two.drop([CHILD])
     with pytest.raises(NotLoadedError):
-        two.apply(CHILD, "k", "d")
+        two.apply(CHILD, "k", "d", 2)

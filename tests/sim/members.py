@@ -46,7 +46,7 @@ class Group:
     request_timeout_ms: int = 30_000
     delivered: dict[str, None] = field(default_factory=dict)
     """The records that any member was delivered."""
-    states: dict[str, str] = field(default_factory=dict)
+    states: dict[str, tuple[int, str]] = field(default_factory=dict)
     """What stateful members flushed."""
     stop: trio.Event = field(default_factory=trio.Event)
 
@@ -113,12 +113,11 @@ class Group:
 
     def _take(self, consumer: Consumer, member: str, states: KeyStates, tp: TopicPartition, record: Any) -> None:
         value = (record.value or b"").decode()
-        state = None
+        state, generation = None, generation_of(consumer)
         if self.load.stateful:
             producer = value.partition(":")[0]
-            state = states.apply(tp, f"{producer} {(record.key or b'').decode()}", value)
-        generation, epoch = generation_of(consumer), -1
-        self.recorder.add(Polled(now_ms(), GROUP, member, tp, record.offset, value, generation, epoch, state))
+            state = states.apply(tp, f"{producer} {(record.key or b'').decode()}", value, generation)
+        self.recorder.add(Polled(now_ms(), GROUP, member, tp, record.offset, value, generation, state=state))
         self.delivered[value] = None
 
     async def _commit(self, consumer: Consumer, listener: _Listener) -> None:
