@@ -50,8 +50,7 @@ def unfinished(topic: TopicImage) -> str:
     """What a resize waits for, in words."""
     going = plan.marked(topic)
     unsealed = [index for index in going if (state := topic.state(index)) is not None and state.sealed_offset < 0]
-    offline = [index for index in sorted(topic.partitions) if _is_offline(topic, index)]
-    if offline:
+    if offline := _offline(topic):
         return f"partitions {_list(offline)} have no leader"
     if new := plan.new_partitions(topic) or plan.waiting(topic):
         return f"partitions {_list(new)} are being created"
@@ -87,6 +86,10 @@ def _check_grow(topic: TopicImage, count: int) -> None:
         )
     if not plan.is_settled(topic):
         raise _not_now(f"Another resize of {topic.name} is unfinished: {unfinished(topic)}.")
+    if offline := _offline(topic):
+        raise _not_now(
+            f"Partitions {_list(offline)} have no leader; what is added would wait for them and take no records."
+        )
     largest = largest_count(topic, count)
     if largest < count:
         raise KafkaError(
@@ -227,9 +230,10 @@ def begun(known: TopicZnode, edited: TopicZnode) -> TopicZnode:
     return edited.replace(undeleted_partition_count=counts[0], layout_version=counts[1], absent=frozenset())
 
 
-def _is_offline(topic: TopicImage, index: int) -> bool:
-    state = topic.state(index)
-    return state is not None and state.leader == NO_LEADER and not state.never_led
+def _offline(topic: TopicImage) -> list[int]:
+    """Partitions that have lost their leader."""
+    states = ((index, topic.state(index)) for index in sorted(topic.partitions))
+    return [index for index, state in states if state is not None and state.leader == NO_LEADER and not state.never_led]
 
 
 def _not_now(message: str) -> KafkaError:

@@ -368,6 +368,24 @@ async def test_a_shrink_that_would_never_drain_is_refused_with_the_way_out(
     await resized(world, 4)
 
 
+async def test_no_grow_while_a_partition_has_no_leader(world: World, autojump_clock: object) -> None:
+    """None of the new ones would be led, nor take the keys that healthy partitions give up, until it is back."""
+    leader = (await world.state(TOPIC, 3)).leader
+    assert await world.alter_isr(TOPIC, 3, [leader]) == ErrorCode.NONE
+    world.brokers[leader].leave()
+    await world.until(lambda: _leader(world, 3, -1))
+    code, message = await refused(world, 6)
+    assert code is ErrorCode.POLICY_VIOLATION
+    assert "Partitions 3 have no leader" in message
+    await world.brokers[leader].register()
+    await world.until(lambda: _leader(world, 3, leader))
+    await resized(world, 6)
+
+
+async def _leader(world: World, partition: int, leader: int) -> bool:
+    return (await world.state(TOPIC, partition)).leader == leader
+
+
 async def test_a_live_broker_that_does_not_know_resizing_refuses_it(world: World, autojump_clock: object) -> None:
     world.brokers[2].leave()
     world.brokers[2].features = {}
