@@ -18,7 +18,8 @@ up: $(VENV)/.user ## a local cluster in the foreground
 
 test: check ## everything: lint, types, unit, property, contract, integration, interop, containers
 	PYTHON=$(BIN)/python tests/setup-system
-	$(BIN)/python -m pytest tests/history tests/contract tests/model tests/sim tests/integration tests/interop tests/soak $(ARGS)
+	$(BIN)/python -m pytest -n 2 --dist loadfile tests/history tests/contract tests/model tests/sim tests/integration tests/interop $(ARGS)
+	$(BIN)/python -m pytest tests/soak $(ARGS)
 	$(MAKE) compose-test
 
 check: $(VENV)/.dev ## under a minute: ruff, import-linter, mypy, tidy, unit, property, golden
