@@ -187,8 +187,10 @@ async def _settle(context: Context, topic: TopicImage) -> bool:
         _log.error("znode %s: %s; the edit is undone", paths.topic(topic.name), _counts(znode))
         changes["undeleted_partition_count"] = plan.stored_count(topic)
     topic.znode = znode.replace(**changes)
-    if extra := plan.added_while_marked(topic):
-        _log.error("znode %s: it cannot grow while partitions are marked; the edit is undone", paths.topic(topic.name))
+    is_internal = topic.name in checks.INTERNAL_TOPICS
+    if extra := plan.not_begun(topic) if is_internal else plan.added_while_marked(topic):
+        why = "it is internal and" if is_internal else "partitions are marked, so it"
+        _log.error("znode %s: %s cannot grow; the edit is undone", paths.topic(topic.name), why)
         left = {index: replicas for index, replicas in znode.partitions.items() if index < extra[0]}
         topic.znode = topic.znode.replace(partitions=left)
         for index in extra:

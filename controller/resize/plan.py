@@ -262,6 +262,11 @@ def is_raised(topic: TopicImage) -> bool:
     return not topic.unreadable and topic.znode.undeleted_partition_count > stored_count(topic)
 
 
+def not_begun(topic: TopicImage) -> list[int]:
+    """Partitions that were assigned beyond the count and are not recorded yet, ascending."""
+    return [index for index in new_partitions(topic) if topic.state(index) is None]
+
+
 def added_while_marked(topic: TopicImage) -> list[int]:
     """Partitions that an edit by hand added behind ones that are marked for deletion, ascending."""
     going = marked(topic)

@@ -544,6 +544,22 @@ async def test_a_count_that_was_raised_while_no_controller_looked(
         assert (await world.state(TOPIC, 5)).leader_epoch_after_creation == {1: len(before)}
 
 
+async def test_an_internal_topic_does_not_grow_by_an_edit_that_no_controller_saw(
+    world: World, autojump_clock: object
+) -> None:
+    """Another count of partitions would give every group another coordinator, without its offsets."""
+    path = paths.topic("__consumer_offsets")
+    await world.store.create(path, b'{"version":3,"partitions":{"0":[1]}}')
+    await world.until(lambda: ("__consumer_offsets", 0) in world.brokers[1].led())
+    known = await world.topic("__consumer_offsets")
+    world.kill_controller(1000)
+    world.zk.end_session(world.sessions[1000].session_id)
+    await world.store.set(path, known.replace(partitions={0: [1], 1: [2]}).encode())
+    await world.start_controller(1001)
+    await trio.sleep(5)  # virtual time
+    assert await world.topic("__consumer_offsets") == known
+
+
 async def _undeleted(world: World, count: int) -> bool:
     return (await world.topic(TOPIC)).undeleted_partition_count == count
 
