@@ -103,5 +103,5 @@ def test_another_outcome_than_expected_fails_the_run(
     found = run.Result("pass", 2, 1, 1, 0.1, "")
     monkeypatch.setattr(run, "check", lambda *arguments: found)
     assert run.main(["ok_grow"]) == 0
-    assert run.main(["off_losers_first_grow"]) == 1
+    assert run.main(["off_creation_barrier"]) == 1
     assert "pass, expected Promise" in capsys.readouterr().out
