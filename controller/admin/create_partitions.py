@@ -16,6 +16,7 @@ from controller.assignment import assign_replicas
 from controller.context import Context
 from controller.image import TopicImage
 from controller.resize import checks, plan
+from controller.topics import on_topic_changed
 from protocol.errors import ErrorCode, KafkaError
 from protocol.generated.create_partitions import (
     CreatePartitionsRequest,
@@ -47,6 +48,7 @@ async def create_partitions(context: Context, request: CreatePartitionsRequest, 
             continue
         if not request.validate_only:
             await context.store.write([SetOp(paths.topic(name), asked.encode(), topic.version)])
+            await on_topic_changed(context, name)  # now: what it was judged by may be otherwise when the watch tells
             waits.append(Wait(_resized(name, wanted.count), result))
     return Outcome(CreatePartitionsResponse(results=results), waits, request.timeout_ms)
 

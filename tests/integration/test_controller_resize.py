@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from typing import Any
 
 import pytest
 import trio
 
 from protocol.errors import ErrorCode
+from protocol.generated.controlled_shutdown import ControlledShutdownRequest
 from protocol.generated.create_partitions import (
     CreatePartitionsAssignment,
     CreatePartitionsRequest,
@@ -19,6 +20,7 @@ from protocol.generated.leader_and_isr import LeaderAndIsrRequest
 from protocol.generated.list_offsets import ListOffsetsRequest
 from protocol.generated.stop_replica import StopReplicaRequest
 from protocol.generated.update_metadata import UpdateMetadataRequest
+from runtime.env import ZkOp
 from tests.controller_world import FakeBroker, World
 from tests.resize_world import BROKERS, TOPIC, Rules, alter, configure, edit, finished, hold_records, resized, started
 from zk_schemas import paths
@@ -431,6 +433,23 @@ async def test_two_at_once(world: World, autojump_clock: object, nursery: trio.N
     late = [answer for answer in answers.values() if answer.error_code != ErrorCode.NONE]
     assert all("unfinished" in answer.error_message for answer in late)
     await world.until(lambda: finished(world, max(done)))
+
+
+async def test_what_was_accepted_is_not_undone_when_leaders_move_at_once(world: World, autojump_clock: object) -> None:
+    """Judged a second time, as an edit, it would be refused: leaders have not answered their new epochs then."""
+    await resized(world, 6)
+    session = world.sessions[1000]
+    multi = session.multi
+
+    async def slow(ops: Sequence[ZkOp]) -> list[int]:
+        session.multi = multi  # type: ignore[method-assign]
+        world.nursery.start_soon(world.request, ControlledShutdownRequest(broker_id=1, broker_epoch=-1))
+        await trio.sleep(1)  # virtual time: the request waits in the queue
+        return await multi(ops)
+
+    session.multi = slow  # type: ignore[method-assign]
+    await resized(world, 5)
+    assert (await world.topic(TOPIC)).undeleted_partition_count == 5
 
 
 async def test_ordered_delivery_is_settled_by_the_first_resize(world: World, autojump_clock: object) -> None:
