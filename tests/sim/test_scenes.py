@@ -12,11 +12,17 @@ import trio
 
 from broker.log.producer_state import ProducerState
 from controller.resize import ends, plan
+from tests.sim.resize_mutations import (
+    a_blocked_parent_frees_its_child,
+    a_marked_partition_waits_for_nobody,
+    only_what_names_the_survivor,
+)
 from tests.sim.scenes import Scene, stage
 from zk_schemas.partition_state import Layout
 
 Patch = pytest.MonkeyPatch
 LITTLE_S = 3.0
+LONG = 60
 
 
 async def grow_while_a_loser_hears_nothing(scene: Scene) -> None:
@@ -66,6 +72,39 @@ async def retry_what_was_written_before_the_resize(scene: Scene) -> None:
         await scene.ask(child, scene.layout, key, value, 0)
 
 
+async def split_a_partition_that_is_still_empty(scene: Scene) -> None:
+    """0 -> 1 -> 3: the child's parent has nothing and is blocked itself, while there is much to read in the first."""
+    key, other = scene.key(3, 4, of=1, before=2), scene.key(0, 4)
+    for _ in range(LONG):
+        await scene.produce(other, Layout(1, 0))
+    await scene.produce(key, Layout(1, 0))
+    await scene.resize(2)
+    await scene.resize(4)
+    await scene.produce(key, scene.layout)
+
+
+async def merge_twice(scene: Scene) -> None:
+    """3 -> 1 -> 0, with much to read in 3 and nothing in 1: what names 0 is read at once, and not all that counts."""
+    await scene.resize(4)
+    key = scene.key(3, 4)
+    for _ in range(LONG):
+        await scene.produce(key, scene.layout)
+    await scene.resize(2)
+    await scene.resize(1)
+    await scene.produce(key, scene.layout)
+
+
+async def merge_twice_with_records_between(scene: Scene) -> None:
+    """3 -> 1 -> 0: 1 is a survivor first and marked then, and still waits for 3."""
+    await scene.resize(4)
+    key = scene.key(3, 4)
+    for _ in range(LONG):
+        await scene.produce(key, scene.layout)
+    await scene.resize(2)
+    await scene.produce(key, scene.layout)
+    await scene.resize(1)
+
+
 def gainers_first_in_a_grow(patch: Patch) -> None:
     patch.setattr(plan, "gainers_may_be_led", lambda _topic, _gainers: True)
 
@@ -93,6 +132,9 @@ PLAYS = [
     (shrink_while_a_loser_hears_nothing, 1, gainers_first_in_a_shrink, "promise"),
     (shrink_while_a_record_is_not_committed, 1, sealed_at_the_high_watermark, "seals"),
     (retry_what_was_written_before_the_resize, 1, layout_before_duplicates, "duplicates"),
+    (merge_twice, 1, only_what_names_the_survivor, "promise"),
+    (merge_twice_with_records_between, 1, a_marked_partition_waits_for_nobody, "promise"),
+    (split_a_partition_that_is_still_empty, 1, a_blocked_parent_frees_its_child, "promise"),
 ]
 
 

@@ -1,0 +1,167 @@
+"""Rules of ordered resize switched off, one at a time (or with the rule that covers it), in the code that runs."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+import pytest
+
+from broker.handlers.fetch_read import FetchRead
+from broker.log.producer_state import ProducerState
+from broker.replication import layout
+from broker.replication.partition import Partition
+from client.listener import PartitionKeyListener
+from client.ordered_delivery import gate
+from client.ordered_delivery.barriers import CLOSED, NO_LIMIT
+from client.ordered_delivery.delivery import OrderedDelivery
+from client.ordered_delivery.gate import DeliveryGate
+from client.sender import Sender
+from client.topic_placement import layout_of
+from tests.sim.mutations import Mutation
+
+Patch = pytest.MonkeyPatch
+ORDER = ("promise",)
+
+
+# ---------------------------------------------------------------- consumers
+
+
+def no_creation_barrier(patch: Patch) -> None:
+    patch.setattr(DeliveryGate, "_creation", lambda *_: [])
+
+
+def no_deletion_barrier(patch: Patch) -> None:
+    patch.setattr(gate, "marked_descendants", lambda *_: ())
+
+
+def a_blocked_parent_frees_its_child(patch: Patch) -> None:
+    """A parent's own parents do not count, and a partition that is blocked tells its position."""
+    patch.setattr(DeliveryGate, "has_position", lambda *_: True)
+    patch.setattr(gate, "chain", lambda p, initial: (p,) if p >= initial else ())
+
+
+def only_what_names_the_survivor(patch: Patch) -> None:
+    original, descendants = DeliveryGate._deletion, gate.marked_descendants
+
+    def deletion(self: Any, topic: Any, p: int, held: Any, ask: Any) -> list[Any]:
+        def named(partition: int, *counts: int) -> tuple[int, ...]:
+            maps = {q: self._map(topic, q) for q in descendants(partition, *counts)}
+            return tuple(q for q, known in maps.items() if known is None or known.merged_into == p)
+
+        patch.setattr(gate, "marked_descendants", named)
+        return original(self, topic, p, held, ask)
+
+    patch.setattr(DeliveryGate, "_deletion", deletion)
+
+
+def a_marked_partition_waits_for_nobody(patch: Patch) -> None:
+    """Also not for what an earlier merge brought it."""
+    original = gate.marked_descendants
+
+    def marked_descendants(partition: int, initial: int, undeleted: int, total: int) -> tuple[int, ...]:
+        return original(partition, initial, undeleted, total) if partition < undeleted else ()
+
+    patch.setattr(gate, "marked_descendants", marked_descendants)
+
+
+def batches_of_any_epoch(patch: Patch) -> None:
+    """Batches newer than the layout that the gate decided by are delivered."""
+    original = DeliveryGate._evaluate
+
+    def evaluate(self: Any, topic: Any, p: int, held: Any, ask: Any) -> None:
+        original(self, topic, p, held, ask)
+        if held.evaluated_epoch != CLOSED:
+            held.evaluated_epoch = NO_LIMIT
+
+    patch.setattr(DeliveryGate, "_evaluate", evaluate)
+
+
+def parked_fetches_are_answered(patch: Patch) -> None:
+    """A fetch that waited while the layout changed is not looked at again; the batch's epoch would cover it."""
+    batches_of_any_epoch(patch)
+    patch.setattr(FetchRead, "_check_layouts_again", lambda _self: None)
+
+
+def positions_before_the_commit(patch: Patch) -> None:
+    original = OrderedDelivery._report
+
+    async def report(self: Any, due: Any) -> None:
+        self._config = dataclasses.replace(self._config, ordered_delivery_commit_before_report=False)
+        await original(self, due)
+
+    patch.setattr(OrderedDelivery, "_report", report)
+
+
+def positions_without_a_flush(patch: Patch) -> None:
+    async def nothing(_self: Any, _partitions: Any) -> None:
+        return None
+
+    patch.setattr(PartitionKeyListener, "maybe_revoked", nothing)
+
+
+# ---------------------------------------------------------------- producers
+
+
+def a_retry_names_the_newest_layout(patch: Patch) -> None:
+    original = Sender._post
+
+    def post(self: Any, node_id: int, connection: Any, batches: list[Any]) -> None:
+        for batch in batches:
+            topic = self._accumulator.topics[batch.tp.topic]
+            batch.layout = layout_of(topic.next or topic.info)
+        original(self, node_id, connection, batches)
+
+    patch.setattr(Sender, "_post", post)
+
+
+# ---------------------------------------------------------------- brokers and controllers
+
+
+def counts_without_versions(patch: Patch) -> None:
+    def is_same(own: Any, client: Any) -> bool:
+        return bool(client.undeleted_partition_count == own.undeleted_partition_count)
+
+    patch.setattr(layout, "_is_same", is_same)
+
+
+def layouts_are_not_compared(patch: Patch) -> None:
+    patch.setattr(layout, "_is_same", lambda _own, _client: True)
+
+
+def marked_partitions_take_records(patch: Patch) -> None:
+    patch.setattr(layout, "_refuse_mismatch", lambda *_: None)
+
+
+def one_layout_for_a_topic_on_a_broker(patch: Patch) -> None:
+    newest: dict[tuple[int, str], Any] = {}
+
+    def get(self: Any) -> Any:
+        return newest.get((id(self._services), self.key.topic), layout.PartitionLayout())
+
+    def put(self: Any, new: Any) -> None:
+        if new.layout_version >= get(self).layout_version:
+            newest[id(self._services), self.key.topic] = new
+
+    patch.setattr(Partition, "layout", property(get, put))
+
+
+def layout_before_duplicates(patch: Patch) -> None:
+    patch.setattr(ProducerState, "find_duplicate", lambda _self, _batch: None)
+
+
+RESIZE_MUTATIONS = (
+    Mutation("no creation barrier", no_creation_barrier, ORDER, first_seed=1),
+    Mutation("no deletion barrier", no_deletion_barrier, ORDER, first_seed=3),
+    Mutation("parked fetches are not looked at again", parked_fetches_are_answered, ORDER, first_seed=14, seeds=40),
+    Mutation("positions before the commit", positions_before_the_commit, ("positions",)),
+    Mutation("positions without a flush", positions_without_a_flush, ("positions", "promise")),
+    Mutation("a retry names the newest layout", a_retry_names_the_newest_layout, ("routing",), first_seed=1),
+    Mutation("versions are not compared", counts_without_versions, ("layouts",)),
+    Mutation("layouts are not compared", layouts_are_not_compared, ("routing", "layouts")),
+    Mutation("marked partitions take records", marked_partitions_take_records, ("seals",), first_seed=1),
+    Mutation(
+        "one layout for a topic on a broker", one_layout_for_a_topic_on_a_broker, ("promise", "layouts"), first_seed=1
+    ),
+    Mutation("layout before duplicates", layout_before_duplicates, ("duplicates",), first_seed=1),
+)

@@ -1,0 +1,15 @@
+"""The simulation notices when a rule of ordered resize is broken: each is switched off, and a check must report it."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.sim.mutations import Mutation
+from tests.sim.resize_mutations import RESIZE_MUTATIONS
+from tests.sim.test_mutations import missed
+from tests.sim.world import Plan
+
+
+@pytest.mark.parametrize("mutation", RESIZE_MUTATIONS, ids=lambda mutation: mutation.name)
+def test_a_rule_that_is_switched_off_is_missed(mutation: Mutation, monkeypatch: pytest.MonkeyPatch) -> None:
+    missed(mutation, monkeypatch, Plan.resizing)
