@@ -89,8 +89,9 @@ def _leader(ctx: RequestContext, key: TopicPartition, layout: ClientLayout) -> P
     try:
         return ctx.node.replicas.leader(key)
     except KafkaError as error:
-        topic = ctx.node.metadata.topics.get(key.topic)
-        merged = None if topic is None else refusal_of_absent(key.partition, topic.layout, layout)
+        # Another broker may lead a marked one, and have the batch already: the answer is its to give.
+        gone = ctx.node.metadata.merged_away(*key)
+        merged = refusal_of_absent(key.partition, ctx.node.metadata.topics[key.topic].layout, layout) if gone else None
         raise error if merged is None else merged from error
 
 

@@ -389,6 +389,12 @@ async def test_hole_29_a_stock_producer_does_not_wait_for_a_partition_that_was_m
     assert (await broker.produce(5, GROWN)).error_code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
 
 
+async def test_hole_29_a_marked_partition_that_another_broker_leads_is_asked_there(broker: Broker) -> None:
+    """It may have the batch: a retry whose answer was lost is told success, not that it was refused."""
+    await broker.harness.update_metadata("t", TOPIC_ID, 6, layout=(4, 4, 2), incarnation=100)
+    assert (await broker.produce(5, UNTAGGED)).error_code == ErrorCode.NOT_LEADER_OR_FOLLOWER
+
+
 async def test_hole_29_the_brokers_default_holds_for_a_topic_that_does_not_say(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
