@@ -168,7 +168,7 @@ async def test_a_watermark_that_lags_for_long_is_asked_for_less_often(world: Wor
     await resized(world, 6)
     hold_records(world, range(4, 6), 40, watermark=30)
     await world.request(alter(4, timeout_ms=100))
-    await trio.sleep(30)  # virtual time
+    await trio.sleep(30)  # virtual time: longer than a session
     leader = world.brokers[(await world.state(TOPIC, 5)).leader]
     assert len(leader.sent(ListOffsetsRequest)) < 200
     hold_records(world, range(4, 6), 40)
@@ -575,7 +575,7 @@ async def test_an_internal_topic_does_not_grow_by_an_edit_that_no_controller_saw
     world.zk.end_session(world.sessions[1000].session_id)
     await world.store.set(path, known.replace(partitions={0: [1], 1: [2]}).encode())
     await world.start_controller(1001)
-    await trio.sleep(5)  # virtual time
+    await trio.sleep(5)  # virtual time: longer than anything waits
     assert await world.topic("__consumer_offsets") == known
 
 
