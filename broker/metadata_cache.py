@@ -45,6 +45,8 @@ class TopicInfo:
     initial_partition_count: int = -1
     undeleted_partition_count: int = -1
     layout_version: int = -1
+    removed: set[int] = field(default_factory=set)
+    """Numbers of partitions that were there and were merged away."""
 
     def remove(self, index: int, incarnation: int) -> int:
         """Drop a partition, unless it was created anew since; returns the incarnation that is gone, -1 if unknown."""
@@ -52,6 +54,7 @@ class TopicInfo:
         if known is not None and 0 <= incarnation < known.incarnation:
             return incarnation
         self.partitions.pop(index, None)
+        self.removed.add(index)
         return incarnation if known is None else known.incarnation
 
     @property
@@ -73,9 +76,9 @@ class MetadataCache:
         return info is not None and partition in info.partitions
 
     def merged_away(self, topic: str, partition: int) -> bool:
-        """Whether the topic was resized and has not so many partitions now."""
+        """Whether the partition was removed since this broker started. One that it has not heard of may be new."""
         info = self.topics.get(topic)
-        return info is not None and info.layout_version > 0 and partition not in info.partitions and partition >= 0
+        return info is not None and partition in info.removed
 
     def incarnation(self, topic: str, partition: int) -> int:
         """That of the partition as it is now, -1 when it is not known or does not exist."""
@@ -135,7 +138,7 @@ class MetadataCache:
             self._names.pop(topic.topic_id, None)
             named = {partition.partition_index for partition in state.partition_states}
             for index in [index for index in topic.partitions if index not in named]:
-                removed[TopicPartition(name, index)] = topic.partitions.pop(index).incarnation
+                removed[TopicPartition(name, index)] = topic.remove(index, topic.partitions[index].incarnation)
         if topic is None:
             topic = TopicInfo()
         if state.topic_id != ZERO_UUID:
@@ -149,6 +152,7 @@ class MetadataCache:
             if partition.leader == LEADER_DURING_DELETE:
                 removed[TopicPartition(name, index)] = topic.remove(index, partition.incarnation)
             else:
+                topic.removed.discard(index)
                 topic.partitions[index] = PartitionInfo(
                     partition.leader,
                     partition.leader_epoch,

@@ -384,7 +384,8 @@ async def test_hole_29_a_stock_producer_does_not_wait_for_a_partition_that_was_m
     """An error that it retries would have it wait until its delivery timeout; aiokafka's idempotent one, for ever."""
     await broker.harness.update_metadata("t", TOPIC_ID, 4, layout=(4, 4, 0), incarnation=100)
     assert (await broker.produce(5, UNTAGGED)).error_code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
-    await broker.harness.update_metadata("t", TOPIC_ID, 4, layout=(4, 4, 2), incarnation=100)
+    await broker.harness.update_metadata("t", TOPIC_ID, 6, layout=(4, 6, 1), incarnation=100)
+    await broker.harness.update_metadata("t", uuid.uuid4(), 4, layout=(4, 4, 2), incarnation=100)
     assert (await broker.produce(5, UNTAGGED)).error_code == ErrorCode.POLICY_VIOLATION
     assert (await broker.produce(5, GROWN)).error_code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
 

@@ -34,12 +34,22 @@ def test_the_removal_of_a_partition_that_was_never_heard_of_is_told() -> None:
     assert update(MetadataCache(), LEADER_DURING_DELETE, 7) == {T0: 7}
 
 
-def test_a_partition_is_merged_away_only_where_the_topic_was_resized() -> None:
+def test_a_partition_counts_as_merged_away_while_it_is_gone() -> None:
+    """One that was never heard of may be too new for this broker: its clients ask again (hole 28)."""
     cache = MetadataCache()
-    update(cache, 1, 7)
+
+    def told(partition: int, leader: int, incarnation: int) -> None:
+        states = [UpdateMetadataPartitionState(partition_index=partition, leader=leader, incarnation=incarnation)]
+        topics = [UpdateMetadataTopicState(topic_name="t", layout_version=2, partition_states=states)]
+        cache.update(UpdateMetadataRequest(topic_states=topics))
+
+    told(0, 1, 7)
     assert not cache.merged_away("t", 1) and not cache.merged_away("u", 0)
-    cache.topics["t"].layout_version = 2
+    told(1, 1, 8)
+    told(1, LEADER_DURING_DELETE, 8)
     assert cache.merged_away("t", 1) and not cache.merged_away("t", 0)
+    told(1, 1, 9)
+    assert not cache.merged_away("t", 1)
 
 
 def test_hole_20_a_late_removal_does_not_take_the_newborn() -> None:
