@@ -431,8 +431,11 @@ View(p, m, y) ==
    open |-> \A q \in {p} \cup (IF Rule("whole_chain") THEN Ancestors(p) ELSE {}) : Born(q, m, y)]
 Znodes == {part} \cup {[part EXCEPT ![x[1]] = x[2]] : x \in maps}
 
+\* A partition that no key ever lives in has nothing to read.
+Homes == {Place(k, count) : k \in Keys, count \in Initial..Ids}
+
 Look(p) == \E m \in seen, y \in Znodes :
-  /\ CanLook(p, m, y)
+  /\ p \in Homes /\ CanLook(p, m, y)
   /\ LET fresh == m.incarnation[p] # reader[p].incarnation
          offset == IF Rule("commit_incarnation") THEN 0 ELSE reader[p].done IN
      /\ fresh => m.incarnation[p] > reader[p].incarnation
@@ -525,10 +528,12 @@ AllDelivered == \A a \in accepted : WasDelivered(a)
 AtRest ==
   /\ \A p \in Parts : reader[p].at = reader[p].done
   /\ ~ENABLED Controller
-  /\ \A p \in Parts : /\ reader[p].incarnation = Newest.incarnation[p] \/ p >= Newest.total
+  /\ \A p \in Homes : /\ reader[p].incarnation = Newest.incarnation[p] \/ p >= Newest.total
                       /\ ~(CanLook(p, Newest, part) /\ MayDeliver(p, View(p, Newest, part)))
   /\ \A k \in Keys : ~ENABLED Send(k) /\ ~ENABLED Retry(k)
-NoHang == AtRest => PlanDone /\ AllSent /\ AllDelivered
+AllRead == \A p \in Parts : part[p].stage = "led" => reader[p].at = Len(host[p].log)
+\* What an unclean election lost cannot be delivered.
+NoHang == AtRest => PlanDone /\ AllSent /\ AllRead /\ (Faults.unclean = 0 => AllDelivered)
 
 Arrives == <>[](PlanDone /\ AllSent /\ AllDelivered)
 =============================================================================
