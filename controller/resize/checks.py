@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 
 from controller.context import Context
 from controller.image import TopicImage
@@ -32,7 +32,7 @@ async def check(context: Context, topic: TopicImage, count: int) -> None:
     if unborn := plan.unborn(topic):
         raise _not_now(f"Partitions {_list(unborn)} have not had a leader yet; the resize can begin when they have.")
     if count > topic.znode.undeleted_partition_count:
-        _check_grow(topic, count)
+        _check_grow(topic, count, context.image.brokers)
     else:
         if not plan.is_settled(topic):
             raise _not_now(f"Another resize of {topic.name} is unfinished: {unfinished(topic)}.")
@@ -77,8 +77,15 @@ def _check_count(topic: TopicImage, count: int) -> None:
         )
 
 
-def _check_grow(topic: TopicImage, count: int) -> None:
+def _check_grow(topic: TopicImage, count: int, live: Collection[int]) -> None:
     going = plan.marked(topic)
+    ending = [index for index in going if (state := topic.state(index)) is not None and state.being_removed]
+    away = sorted({replica for index in ending for replica in topic.replicas(index) if replica not in live})
+    if away:
+        raise _not_now(
+            f"{topic.name} cannot grow before partitions {_list(ending)} are removed, which waits for brokers"
+            f" {_list(away)}: start them, or register their ids again, on an empty disk if theirs is lost."
+        )
     if going:
         raise _not_now(
             f"{topic.name} cannot grow while partitions {_list(going)} are marked for deletion; they go once their"

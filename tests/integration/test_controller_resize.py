@@ -276,6 +276,9 @@ async def test_a_replica_whose_broker_is_away_holds_the_removal(world: World, au
     await world.until(lambda: _is_going(world))
     await trio.sleep(5)  # virtual time: longer than anything waits
     assert len((await world.topic(TOPIC)).partitions) == 5
+    code, message = await refused(world, 6)
+    assert code is ErrorCode.POLICY_VIOLATION
+    assert "waits for brokers 3" in message
     await world.brokers[3].register()
     await world.until(lambda: finished(world, 4))
 
