@@ -11,6 +11,7 @@ import statistics
 import subprocess
 import sys
 import tempfile
+from collections.abc import Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
@@ -24,7 +25,15 @@ from bench.memory import watch_memory
 from bench.targets import Target, anabranch_target, kafka_target
 
 FAIL_OVER = "fail-over"
+RESIZES = frozenset({"resize-hand-over", "resize-throughput", "resize-thousand"})
+"""Only Anabranch can: ``records`` of these is the number of resizes."""
 MEMORY = "memory"
+
+
+CREATE_DEADLINE_S = 120
+ORDERED_KEY = "enable.ordered.delivery"
+DRAINED = {"delete.records.when.drained": "true"}
+STAMPED = {**DRAINED, "message.timestamp.type": "LogAppendTime"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,6 +47,8 @@ class Workload:
     fetch_of: str | None = None
     replicas: int = 1
     partitions: int = 6
+    ours: Mapping[str, str] | None = None
+    """The topic's configuration, for what only Anabranch can do; None: the same is asked of Kafka."""
 
 
 WORKLOADS = [
@@ -58,22 +69,30 @@ WORKLOADS = [
     Workload("3 replicas: one record at a time", "confluent-latency", 1_000, 1024, replicas=3),
     Workload("3 replicas: memory", MEMORY, 400_000, 1024, replicas=3, partitions=12),
     Workload("3 replicas: leader killed", FAIL_OVER, 0, 0, replicas=3, partitions=1),
+    Workload("produce 100 B by key, ordered", "anabranch-produce-keyed", 200_000, 100, ours={}),
+    Workload("produce 100 B by key, unordered", "anabranch-produce-keyed", 200_000, 100, ours={ORDERED_KEY: "false"}),
+    Workload("resize: hand-over", "resize-hand-over", 8, 0, replicas=3, partitions=4, ours=STAMPED),
+    Workload("resize: throughput", "resize-throughput", 2, 100, replicas=3, partitions=4, ours=DRAINED),
+    Workload("resize: 1,000 to 2,000", "resize-thousand", 1, 0, replicas=3, partitions=1_000, ours={}),
 ]
 
 
-def create_topic(target: Target, topic: str, partitions: int) -> None:
+def create_topic(target: Target, topic: str, workload: Workload) -> None:
     """Through librdkafka's admin client, the same for both."""
     from confluent_kafka.admin import AdminClient, NewTopic
 
     admin = AdminClient({"bootstrap.servers": target.bootstrap})
-    for future in admin.create_topics([NewTopic(topic, partitions, target.replicas)]).values():
-        future.result(30)
+    new = NewTopic(topic, workload.partitions, target.replicas, config=dict(workload.ours or {}))
+    for future in admin.create_topics([new], operation_timeout=CREATE_DEADLINE_S).values():
+        future.result(CREATE_DEADLINE_S)
 
 
 def run_load(target: Target, workload: Workload, topic: str, scale: float, site: Path | None) -> dict[str, float]:
     """One run of one workload: what the client measured and what the brokers spent on it."""
     if workload.kind == FAIL_OVER:
         return fail_over(target, topic)
+    if workload.kind in RESIZES:
+        return run_client(target, workload, workload.kind, topic, workload.records, site)
     records = max(1000, int(workload.records * scale))
     if workload.kind == MEMORY:
         sample = watch_memory(
@@ -115,10 +134,12 @@ def run_rounds(targets: list[Target], workloads: list[Workload], rounds: int, sc
         topics: dict[tuple[str, str], str] = {}
         for index, workload in enumerate(workloads):
             for target in targets:
+                if workload.ours is not None and target is not targets[0]:
+                    continue
                 topic = topics.get((target.name, workload.fetch_of or ""))
                 if topic is None:
                     topic = f"bench-{number}-{index}"
-                    create_topic(target, topic, workload.partitions)
+                    create_topic(target, topic, workload)
                 topics[target.name, workload.name] = topic
                 sample = run_load(target, workload, topic, scale, site)
                 target.samples.setdefault(workload.name, []).append(sample)
@@ -130,6 +151,8 @@ def run_rounds(targets: list[Target], workloads: list[Workload], rounds: int, sc
 def in_brief(sample: dict[str, float]) -> str:
     if "fail_over_s" in sample:
         return f"{sample['fail_over_s']:11.2f} s"
+    if "records_per_s" not in sample and "rss_end_mb" not in sample:
+        return ", ".join(f"{name} {value:,.2f}" for name, value in sample.items())
     if "rss_end_mb" in sample:
         return " ".join(f"{sample[f'rss_{when}_mb']:,.0f} MB at the {when}" for when in ("start", "middle", "end"))
     return f"{sample['records_per_s']:>11,.0f} records/s {sample['cpu_s_per_gb']:6.2f} CPU s/GB"
@@ -161,6 +184,10 @@ def print_table(targets: list[Target], workloads: list[Workload]) -> None:
         ("p50 ms", "p50_ms"),
         ("p99 ms", "p99_ms"),
         ("from kill -9 of the leader to the next acknowledgement, s", "fail_over_s"),
+        ("hand-over p50, ms", "hand_over_p50_ms"),
+        ("hand-over p99, ms", "hand_over_p99_ms"),
+        ("the slowest second of a resize against the seconds before, %", "least_window_percent"),
+        ("from 1,000 to 2,000 partitions, s", "doubling_s"),
         ("RSS of all brokers at the start, MB", "rss_start_mb"),
         ("RSS of all brokers half-way, MB", "rss_middle_mb"),
         ("RSS of all brokers at the end, MB", "rss_end_mb"),
@@ -170,9 +197,10 @@ def print_table(targets: list[Target], workloads: list[Workload]) -> None:
         if measured:
             print(f"\n{title}: median (range)")
         for workload in measured:
-            cells = [f"{target.name} {spread(target.samples[workload.name], key):<36}" for target in targets]
+            cells = [f"{target.name} {spread(target.samples.get(workload.name, []), key):<36}" for target in targets]
             print(f"  {workload.name:<38} {' '.join(cells)} {ratio(targets, workload, key)}")
     print_client_ratios(targets[0], workloads)
+    print_cost_of_order(targets[0], workloads)
     for target in targets:
         start_mb, most_mb = target.start_rss / 1e6, target.load_rss / 1e6
         print(
@@ -194,11 +222,21 @@ def print_client_ratios(target: Target, workloads: list[Workload]) -> None:
                 print(f"{what}: our client over {other}'s rate {ours / theirs:.2f}")
 
 
+def print_cost_of_order(target: Target, workloads: list[Workload]) -> None:
+    """The rate of our producer with ordered delivery over that without."""
+    ways = [f"produce 100 B by key, {way}" for way in ("ordered", "unordered")]
+    if {workload.name for workload in workloads} >= set(ways):
+        ordered, unordered = (
+            statistics.median(sample["records_per_s"] for sample in target.samples[way]) for way in ways
+        )
+        print(f"produce 100 B by key: ordered over unordered rate {ordered / unordered:.3f}")
+
+
 def ratio(targets: list[Target], workload: Workload, key: str) -> str:
     """Ours over Kafka's, of the medians."""
     medians = []
     for target in targets:
-        numbers = [sample[key] for sample in target.samples[workload.name] if key in sample]
+        numbers = [sample[key] for sample in target.samples.get(workload.name, []) if key in sample]
         if not numbers:
             return ""
         medians.append(statistics.median(numbers))

@@ -1,0 +1,175 @@
+"""What a resize costs, by our own client: one process with producer, consumers and the alter that moves their keys.
+
+``resize-hand-over``: keys that move between two members of a group, from the last record saved at the one to the first
+delivered by the other. ``resize-throughput``: acknowledged records in each second around a split and a merge.
+``resize-thousand``: one alter that doubles a topic. ``--records`` is the number of resizes.
+"""
+
+from __future__ import annotations
+
+import argparse
+import time
+from collections import Counter, deque
+from collections.abc import Iterable
+from typing import Any
+
+import anyio
+
+from anabranch import Admin, Consumer, Producer, TopicPartition
+from anabranch.cli.resize_plan import moves
+from anabranch.demo.events import Event, event_of
+from anabranch.demo.hand_over import Flush, Resize, hand_overs, percentiles
+from anabranch.demo.verify import Observed
+
+KEYS = 64
+KEYS_EVERY_S = 0.02
+SETTLE_DEADLINE_S = 300.0
+POLL_MS = 100
+STEADY_S = 5.0
+"""How long throughput is measured before a resize, and from its start on."""
+UNCONFIRMED = 2_000
+
+
+class Recorder:
+    """What one member saw and when its callbacks ran."""
+
+    def __init__(self) -> None:
+        self.observed: list[Observed] = []
+        self.flushes: list[Flush] = []
+        # Brokers stamp records by the wall clock; everything else here is told by the monotonic one.
+        self._wall_ahead_ns = time.time_ns() - time.monotonic_ns()
+
+    def take(self, record: Any) -> None:
+        appended_ns = record.timestamp * 1_000_000 - self._wall_ahead_ns
+        event = event_of(record.key, record.value)
+        self.observed.append(Observed(time.monotonic_ns(), record.partition, record.offset, event, 0, appended_ns))
+
+    def on_partition_key_maybe_revoked(self, partitions: Iterable[TopicPartition]) -> None:
+        now_ns = time.monotonic_ns()
+        self.flushes.append(Flush(now_ns, now_ns, tuple(tp.partition for tp in partitions)))
+
+    def on_partition_key_assigned(self, partitions: Iterable[TopicPartition]) -> None:
+        """Nothing to load: only the time until it may be is measured."""
+
+
+async def resize(admin: Admin, topic: str, count: int) -> None:
+    """Returns when there are so many partitions and each has a leader."""
+    await admin.create_partitions({topic: count})
+    with anyio.fail_after(SETTLE_DEADLINE_S):
+        while not await is_settled(admin, topic, count):
+            await anyio.sleep(0.05)
+
+
+async def is_settled(admin: Admin, topic: str, count: int) -> bool:
+    found = (await admin.describe_topics([topic]))[topic]
+    led = all(partition.leader >= 0 for partition in found.partitions)
+    return led and len(found.partitions) == found.undeleted_partition_count == count
+
+
+async def consume(arguments: argparse.Namespace, recorder: Recorder) -> None:
+    async with Consumer(
+        bootstrap_servers=arguments.bootstrap, group_id=f"{arguments.topic}-group", auto_offset_reset="earliest"
+    ) as consumer:
+        consumer.subscribe([arguments.topic], partition_key_listener=recorder)
+        while True:
+            for records in (await consumer.getmany(timeout_ms=POLL_MS)).values():
+                for record in records:
+                    recorder.take(record)
+
+
+async def produce_steadily(producer: Producer, topic: str) -> None:
+    """One record of each key, then a pause, for ever."""
+    sequence = 0
+    while True:
+        for number in range(KEYS):
+            sequence += 1
+            event = Event(sequence, 0, f"key-{number}", "c")
+            await producer.send(topic, key=event.key, value=event.value)
+        await anyio.sleep(KEYS_EVERY_S)
+
+
+async def measure_hand_over(arguments: argparse.Namespace) -> dict[str, float]:
+    recorders, initial = [Recorder(), Recorder()], arguments.partitions
+    steps: list[Resize] = []
+    async with (
+        Admin(bootstrap_servers=arguments.bootstrap) as admin,
+        Producer(bootstrap_servers=arguments.bootstrap, acks="all", linger_ms=0) as producer,
+        anyio.create_task_group() as tasks,
+    ):
+        for recorder in recorders:
+            tasks.start_soon(consume, arguments, recorder)
+        tasks.start_soon(produce_steadily, producer, arguments.topic)
+        with anyio.fail_after(SETTLE_DEADLINE_S):
+            while not all(recorder.observed for recorder in recorders):
+                await anyio.sleep(0.05)
+        before = initial
+        for number in range(arguments.records):
+            await anyio.sleep(1)
+            count = initial if number % 2 else 2 * initial
+            ways = moves(initial, before, count)
+            steps.append(Resize(time.monotonic_ns(), frozenset((move.source, move.target) for move in ways)))
+            await resize(admin, arguments.topic, count)
+            before = count
+        await anyio.sleep(2)
+        tasks.cancel_scope.cancel()
+    observed = [record for recorder in recorders for record in recorder.observed]
+    flushes = [flush for recorder in recorders for flush in recorder.flushes]
+    found = percentiles(hand_overs(observed, flushes, steps))
+    if found.p50_ms is None or found.p99_ms is None:
+        raise SystemExit(f"no key was handed over in {len(steps)} resizes")
+    return {"hand_overs": found.count, "hand_over_p50_ms": found.p50_ms, "hand_over_p99_ms": found.p99_ms}
+
+
+async def measure_throughput(arguments: argparse.Namespace) -> dict[str, float]:
+    """Acknowledged records by the second; every window from a resize on against the mean of those before it."""
+    initial, shares, rates = arguments.partitions, [], []
+    acknowledged: Counter[int] = Counter()
+
+    async def produce(producer: Producer) -> None:
+        payload = bytes(arguments.size)
+        waiting: deque[Any] = deque()
+        number = 0
+        while True:
+            number += 1
+            waiting.append(await producer.send(arguments.topic, key=b"%d" % (number % 997), value=payload))
+            if len(waiting) >= UNCONFIRMED:
+                await waiting.popleft()
+                acknowledged[int(time.monotonic())] += 1
+
+    async with (
+        Admin(bootstrap_servers=arguments.bootstrap) as admin,
+        Producer(bootstrap_servers=arguments.bootstrap, acks="all") as producer,
+        anyio.create_task_group() as tasks,
+    ):
+        tasks.start_soon(produce, producer)
+        await anyio.sleep(2)
+        for number in range(arguments.records):
+            await anyio.sleep(STEADY_S)
+            began = int(time.monotonic()) + 1
+            await anyio.sleep(began - time.monotonic())
+            await admin.create_partitions({arguments.topic: initial if number % 2 else 2 * initial})
+            await anyio.sleep(STEADY_S)
+            before = [acknowledged[second] for second in range(began - int(STEADY_S) + 1, began)]
+            during = [acknowledged[second] for second in range(began, began + int(STEADY_S) - 1)]
+            rates.append(sum(before) / len(before))
+            shares.append(min(during) / rates[-1])
+        tasks.cancel_scope.cancel()
+    return {"records_before_per_s": sum(rates) / len(rates), "least_window_percent": 100 * min(shares)}
+
+
+async def measure_doubling(arguments: argparse.Namespace) -> dict[str, float]:
+    """One alter of an idle topic, until every partition has a leader."""
+    async with Admin(bootstrap_servers=arguments.bootstrap, request_timeout_ms=120_000) as admin:
+        with anyio.fail_after(SETTLE_DEADLINE_S):
+            while not await is_settled(admin, arguments.topic, arguments.partitions):
+                await anyio.sleep(0.05)
+        started = time.perf_counter()
+        await resize(admin, arguments.topic, 2 * arguments.partitions)
+        return {"doubling_s": time.perf_counter() - started}
+
+
+LOADS = {
+    "resize-hand-over": measure_hand_over,
+    "resize-throughput": measure_throughput,
+    "resize-thousand": measure_doubling,
+}
