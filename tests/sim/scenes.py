@@ -47,10 +47,13 @@ _BROKER_KEYS = {
 class Scene:
     """What a play works with. Everything is up, and the topic is there, when it begins."""
 
-    def __init__(self, cluster: SimCluster) -> None:
+    def __init__(self, cluster: SimCluster, nursery: trio.Nursery) -> None:
         self.cluster = cluster
+        self._nursery = nursery
         self.recorder = Recorder(cluster)
         self.watch = TopicWatch(cluster, self.recorder, TOPIC)
+        self._group = Group(cluster, self.recorder, TOPIC, GroupLoad(ordered=True))
+        self._reads = False
         self._sequences: dict[TopicPartition, int] = {}
         self._count = 0
 
@@ -186,18 +189,27 @@ class Scene:
         (found,) = answer.responses[0].partition_responses
         return ("" if found.error_code == ErrorCode.NONE else ErrorCode(found.error_code).name), found.base_offset
 
+    # ------------------------------------------------------------ the group
+
+    def read(self) -> None:
+        """Have the group begin, if it has not."""
+        if not self._reads:
+            self._reads = True
+            self._nursery.start_soon(self._group.read)
+
+    def stop(self) -> None:
+        """Have the group end."""
+        self._group.stop.set()
+
     # ------------------------------------------------------------ the end
 
     async def finish(self) -> None:
         """Mend everything, have a group read all, and tell what is on the disks."""
         self.cluster.fabric.heal_all()
         assert await wait_until_whole(self.cluster, LIMIT_S)
-        group = Group(self.cluster, self.recorder, TOPIC, GroupLoad(ordered=True))
-        async with trio.open_nursery() as nursery:
-            nursery.start_soon(group.read)
-            await self.until(lambda: not self.watch.unfinished(), 2 * LIMIT_S)
-            await self.until(lambda: group.delivered.keys() >= self._stored(), 2 * LIMIT_S)
-            group.stop.set()
+        self.read()
+        await self.until(lambda: not self.watch.unfinished(), 2 * LIMIT_S)
+        await self.until(lambda: self._group.delivered.keys() >= self._stored(), 2 * LIMIT_S)
         for tp in self.watch.tps():
             incarnation = self.watch.incarnation(tp)
             end = max(log_end(self.cluster.disks[f"broker{broker}"], tp) for broker in BROKERS)
@@ -225,12 +237,13 @@ def stage(play: Play, partitions: int, seed: int = 0) -> list[str]:
 async def _stage(play: Play, partitions: int, seed: int) -> list[str]:
     async with trio.open_nursery() as nursery:
         cluster = SimCluster(nursery, seed)
+        scene = Scene(cluster, nursery)
         try:
-            scene = Scene(cluster)
             await scene.start(partitions)
             await play(scene)
             await scene.finish()
         finally:
             with trio.CancelScope(shield=True):
+                scene.stop()
                 await cluster.end()
         return list(dict.fromkeys(violation.check for violation in check_history(scene.recorder.events)))
