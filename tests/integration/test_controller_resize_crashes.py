@@ -22,7 +22,7 @@ pytestmark = pytest.mark.trio
 BROKERS = (1, 2, 3)
 OPERATIONS = {"grow": (4, 6), "shrink": (6, 4), "merge-two-into-one": (5, 1)}
 """From how many partitions to how many. What is to shrink was split first; it drains at once."""
-MAX_WRITES, MAX_REQUESTS = 25, 60
+MOST_POINTS = 60
 
 
 @pytest.fixture(autouse=True)
@@ -104,60 +104,44 @@ def disturb_at_request(world: World, number: int, disturb: Callable[[], None]) -
     return done
 
 
-@pytest.mark.parametrize("operation", OPERATIONS)
-async def test_the_successor_finishes_after_any_write(
-    nursery: trio.Nursery, autojump_clock: object, operation: str
-) -> None:
-    for number in range(1, MAX_WRITES):
-        async with trio.open_nursery() as own:
-            world, rules = await start(own, operation)
-            died = disturb_at_write(rules, number, lambda world=world: kill_active(world))  # type: ignore[misc]
-            await resize(world, own, operation)
-            nothing_broken(world, rules)
-            own.cancel_scope.cancel()
-        if not died.is_set():
-            assert number > 8
-            return
-    raise AssertionError(f"{operation} takes more than {MAX_WRITES} writes")
+Arm = Callable[[World, Rules, int, trio.Nursery], trio.Event]
+"""Prepares a disturbance at the n-th point of a resize; the event is set when it has happened."""
+
+
+def kill_at_write(world: World, rules: Rules, number: int, _nursery: trio.Nursery) -> trio.Event:
+    return disturb_at_write(rules, number, lambda: kill_active(world))
+
+
+def kill_at_request(world: World, _rules: Rules, number: int, _nursery: trio.Nursery) -> trio.Event:
+    return disturb_at_request(world, number, lambda: kill_active(world))
+
+
+def bounce_at_write(world: World, rules: Rules, number: int, nursery: trio.Nursery) -> trio.Event:
+    async def bounce() -> None:
+        world.brokers[1].leave()
+        await world.until(lambda: len(world.brokers[2].sent(UpdateMetadataRequest)[-1].live_brokers) == 2)
+        await world.brokers[1].register()
+
+    return disturb_at_write(rules, number, lambda: nursery.start_soon(bounce))
 
 
 @pytest.mark.parametrize("operation", OPERATIONS)
-async def test_the_successor_finishes_after_any_request(
-    nursery: trio.Nursery, autojump_clock: object, operation: str
+@pytest.mark.parametrize("arm", [kill_at_write, kill_at_request, bounce_at_write])
+async def test_a_resize_ends_as_asked_whatever_point_it_is_disturbed_at(
+    autojump_clock: object, operation: str, arm: Arm
 ) -> None:
-    for number in range(1, MAX_REQUESTS):
-        async with trio.open_nursery() as own:
-            world, rules = await start(own, operation)
-            died = disturb_at_request(world, number, lambda world=world: kill_active(world))  # type: ignore[misc]
-            await resize(world, own, operation)
+    """Every point in turn, until the resize ends before the disturbance comes."""
+    for number in range(1, MOST_POINTS):
+        async with trio.open_nursery() as nursery:
+            world, rules = await start(nursery, operation)
+            happened = arm(world, rules, number, nursery)
+            await resize(world, nursery, operation)
             nothing_broken(world, rules)
-            own.cancel_scope.cancel()
-        if not died.is_set():
-            assert number > 8
-            return
-    raise AssertionError(f"{operation} takes more than {MAX_REQUESTS} requests")
-
-
-@pytest.mark.parametrize("operation", OPERATIONS)
-async def test_an_election_between_any_two_writes_does_not_pass_for_a_step(
-    nursery: trio.Nursery, autojump_clock: object, operation: str
-) -> None:
-    for number in range(1, MAX_WRITES):
-        async with trio.open_nursery() as own:
-            world, rules = await start(own, operation)
-
-            async def bounce(world: World = world) -> None:
-                world.brokers[1].leave()
-                await world.until(lambda: len(world.brokers[2].sent(UpdateMetadataRequest)[-1].live_brokers) == 2)
-                await world.brokers[1].register()
-
-            happened = disturb_at_write(rules, number, lambda own=own, bounce=bounce: own.start_soon(bounce))  # type: ignore[misc]
-            await resize(world, own, operation)
-            nothing_broken(world, rules)
-            own.cancel_scope.cancel()
+            nursery.cancel_scope.cancel()
         if not happened.is_set():
+            assert number > 8
             return
-    raise AssertionError(f"{operation} takes more than {MAX_WRITES} writes")
+    raise AssertionError(f"{operation} has more than {MOST_POINTS} points")
 
 
 async def test_a_vanished_leader_has_not_acknowledged(nursery: trio.Nursery, autojump_clock: object) -> None:
