@@ -32,7 +32,7 @@ class Mutation:
     found_by: tuple[str, ...]
     faults: tuple[str, ...] = ()
     first_seed: int = 0
-    seeds: int = 12
+    seeds: int = 30
 
 
 LOST = ("lost_acknowledged", "replicas_identical", "watermarks", "inconsistent_offsets")
@@ -88,6 +88,6 @@ MUTATIONS = (
     Mutation("the watermark is the leader's own end", watermark_is_the_leaders_own_end, LOST, first_seed=2),
     Mutation("log.flush=ack is answered before the disk", answer_before_the_disk, LOST, ("power",)),
     Mutation("repeated batches are appended", repeated_batches_are_appended, TWICE, first_seed=2),
-    Mutation("consumers read above the watermark", consumers_read_above_the_watermark, (*LOST, "polls"), first_seed=1),
+    Mutation("consumers read above the watermark", consumers_read_above_the_watermark, (*LOST, "polls"), first_seed=16),
     Mutation("a coordinator loads nothing", a_coordinator_loads_nothing, ("commits", "polls"), first_seed=1),
 )
