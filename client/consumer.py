@@ -12,6 +12,7 @@ import anyio.lowlevel
 from anyio.abc import TaskGroup
 
 from client.assignors import resolve_assignors
+from client.client_metrics import CONSUMER_GROUP, Metrics
 from client.config import ConsumerConfig
 from client.coordinator import GroupCoordinator
 from client.coordinator_link import CoordinatorLink, OffsetAndMetadata
@@ -248,6 +249,8 @@ class Consumer(Client[ConsumerConfig]):
             self._positions.start()
             found = self._subscription.collect(limit, partitions, self._deserializers)
             if found:
+                if self._ordered.hand_overs.undelivered:
+                    self._ordered.note_delivered(found)
                 self._fetcher.wake()
                 return found
             left = deadline - self._env.clock.monotonic()
@@ -300,6 +303,12 @@ class Consumer(Client[ConsumerConfig]):
         """The assigned partitions that are held back so that keys keep their order, and what each waits for."""
         self._ensure_open()
         return self._ordered.explain_blocked()
+
+    def metrics(self) -> Metrics:
+        """What resizes cost this consumer: numbers by group and name; docs/operations.md says what each is."""
+        self._ensure_open()
+        refused = {"layout-refusals-total": float(self._fetcher.layout_refusals)}
+        return {CONSUMER_GROUP: {**self._ordered.metrics(), **refused}}
 
     # ------------------------------------------------------------ positions
 

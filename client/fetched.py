@@ -138,6 +138,11 @@ class Records(Sequence[ConsumerRecord]):
         self._length = sum(stop - start for _, start, stop in spans)
         self._items: list[ConsumerRecord] | None = None
 
+    @property
+    def first_batch(self) -> RecordBatch:
+        """The batch that the first record comes from."""
+        return self._spans[0][0].batch
+
     def __len__(self) -> int:
         return self._length
 

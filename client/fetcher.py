@@ -68,6 +68,8 @@ class Fetcher:
         self._tasks = tasks
         self._on_data = on_data
         self._wakes: dict[int, Signal] = {}
+        self.layout_refusals = 0
+        """Partitions of answers refused with INVALID_PARTITION_METADATA since the start."""
         metadata.on_update(self._on_metadata)
 
     def _on_metadata(self) -> None:
@@ -320,6 +322,7 @@ class Fetcher:
     def _take_layout_refusal(self, state: PartitionState) -> None:
         """The broker knows another layout, newer or older than ours: ask about it, slower each time (hole 28)."""
         config = self._config
+        self.layout_refusals += 1
         state.layout_refusals += 1
         state.refused_layout = self._layout(state.tp.topic)
         pause_ms = backoff_ms(

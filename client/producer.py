@@ -10,6 +10,7 @@ import anyio.lowlevel
 from anyio.abc import TaskGroup
 
 from client.accumulator import Accumulator, check_record_size
+from client.client_metrics import Metrics
 from client.cluster import TopicInfo
 from client.config import ProducerConfig
 from client.errors import (
@@ -275,6 +276,11 @@ class Producer(Client[ProducerConfig]):
                 await _settled(batch)
         finally:
             accumulator.flushing -= 1
+
+    def metrics(self) -> Metrics:
+        """What resizes cost this producer: numbers by group and name; docs/operations.md says what each is."""
+        self._ensure_open()
+        return self._sender.metrics.values()
 
     async def partitions_for(self, topic: str) -> list[int]:
         """Ids of the topic's partitions, ascending."""

@@ -9,6 +9,7 @@ import anyio
 from anyio.abc import TaskGroup
 
 from client.accumulator import Accumulator
+from client.client_metrics import ProducerMetrics
 from client.cluster import Node
 from client.config import ProducerConfig
 from client.connection import Connection, Pending
@@ -66,6 +67,7 @@ class Sender:
         self._producer_id: int = NO_PRODUCER_ID
         self._producer_epoch: int = NO_PRODUCER_EPOCH
         self._initialising = False
+        self.metrics = ProducerMetrics()
         self.memory_short = False
         """Someone waits for room in the buffer: no batch lingers."""
         self.on_progress: Callable[[], None] = lambda: None
@@ -102,8 +104,12 @@ class Sender:
         if accumulator.expire(now_ms):
             self.on_progress()
         for topic in accumulator.topics.values():
-            if topic.next is not None:
-                self._place_again(topic)
+            if topic.held:
+                self.metrics.holding(topic.name, now_ms / 1000)
+                if topic.next is not None:
+                    self._place_again(topic, now_ms)
+            elif self.metrics.any_held:
+                self.metrics.let_go(topic.name)
         wait_ms = accumulator.oldest_deadline_ms() - now_ms
         ready: dict[int, list[PartitionQueue]] = {}
         for queue in accumulator.queues.values():
@@ -142,14 +148,16 @@ class Sender:
             return False
         return True
 
-    def _place_again(self, topic: TopicPlacement) -> None:
+    def _place_again(self, topic: TopicPlacement, now_ms: float) -> None:
         """Go on to the next layout if nothing sent under the old one is open any more."""
         assert topic.next is not None
         unknown = self._accumulator.give_up_gone(topic)
         if unknown:
+            self.metrics.unknown_outcomes += unknown
             _log.warning("resize of %s: nobody can say whether %d records were written", topic.name, unknown)
         replaced = self._accumulator.replace(topic, self._placing)
         if replaced is not None:
+            self.metrics.replaced(topic.name, replaced, now_ms / 1000)
             _log.info(
                 "resize of %s: layout_version=%d undeleted_partition_count=%d batches=%d taken_apart=%d "
                 "records_moved=%d records_failed=%d",
@@ -314,6 +322,7 @@ class Sender:
 
     def _layout_refused(self, batch: ProducerBatch, now_ms: float) -> None:
         config = self._config
+        self.metrics.layout_refusals += 1
 
         def pause_ms(attempt: int) -> float:
             return backoff_ms(attempt, config.layout_backoff_ms, config.layout_backoff_max_ms, self._env.rng.random())

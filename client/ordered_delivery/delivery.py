@@ -7,7 +7,7 @@ processed is committed and reported, in this order: flush callback, commit, repo
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 
 import anyio
 from anyio.abc import TaskGroup
@@ -18,11 +18,13 @@ from client.connections import Connections
 from client.coordinator import GroupCoordinator
 from client.coordinator_link import CoordinatorLink
 from client.errors import ClientClosedError, KafkaError, UnassignedParentError
+from client.fetched import Records
 from client.listener import PartitionKeyListener
 from client.metadata import Metadata
 from client.ordered_delivery.barriers import Missing
 from client.ordered_delivery.explain import BlockedPartition, explain
 from client.ordered_delivery.gate import DeliveryGate
+from client.ordered_delivery.hand_overs import HandOvers
 from client.ordered_delivery.positions_task import (
     Position,
     PositionAnswer,
@@ -54,6 +56,7 @@ class OrderedDelivery:
         coordinator: GroupCoordinator | None,
         on_change: Callable[[], None],
     ) -> None:
+        self._clock = env.clock
         self._config = config
         self._subscription = subscription
         self._metadata = metadata
@@ -62,6 +65,7 @@ class OrderedDelivery:
         self._on_change = on_change
         self.listener = PartitionKeyListener()
         self._gate = DeliveryGate()
+        self.hand_overs = HandOvers(self._owner_of)
         self._reports = Reports()
         self._queries = ThresholdQueries(env, config, self._gate, metadata, connections, on_change)
         self._exchange: PositionExchange | None = None
@@ -98,13 +102,21 @@ class OrderedDelivery:
 
     def _on_generation(self) -> None:
         self._reports.clear()
+        self.hand_overs.new_generation()
         self._gate.forget_positions()
 
     def _on_answer(self, answer: PositionAnswer) -> None:
+        self.hand_overs.acknowledged(answer.said_before, self._clock.monotonic())
         for tp, position in answer.wanted.items():
-            self._gate.on_position(tp, position.incarnation, position.position)
+            self._on_position(tp, position)
         self._reports.on_asked(answer.to_report, answer.said_before)
         self._on_change()
+
+    def _on_position(self, tp: TopicPartition, position: Position) -> None:
+        """How far the group is, from the coordinator. Of a partition read here it only repeats what was reported."""
+        if tp not in self._partitions and position.position != self._gate.position(tp):
+            self.hand_overs.processed(tp, self._clock.monotonic())
+        self._gate.on_position(tp, position.incarnation, position.position)
 
     # ------------------------------------------------------------ the user's task
 
@@ -125,6 +137,8 @@ class OrderedDelivery:
         if due:
             await self._report(due)
             self._bring_up_to_date()
+        if self.hand_overs.passed:
+            self._note_released()
         if self._unassigned:
             self._check_policy()
 
@@ -133,16 +147,42 @@ class OrderedDelivery:
         version = self._gate.version
         revoked = self._gate.keys_revoked()
         if revoked:
-            await self.listener.maybe_revoked(revoked)
+            await self._flush(revoked)
             self._gate.revoked(revoked)
         assigned = self._gate.keys_assigned()
         if assigned:
+            began = self._clock.monotonic()
             await self.listener.assigned(assigned)
+            self.hand_overs.loaded(began, self._clock.monotonic())
             self._gate.announced(assigned)
         if revoked or assigned:
             self._bring_up_to_date()
         else:
             self._told_version = version
+
+    async def _flush(self, partitions: Sequence[TopicPartition]) -> float:
+        """Have the user write down what is kept for keys of these; returns when that was done."""
+        began = self._clock.monotonic()
+        await self.listener.maybe_revoked(partitions)
+        flushed = self._clock.monotonic()
+        self.hand_overs.flushed(began, flushed)
+        return flushed
+
+    def _note_released(self) -> None:
+        """What nothing holds back any more, and what the user was told of, counts as released."""
+        untold = set(self._gate.keys_assigned())
+        now, now_ms = self._clock.monotonic(), self._clock.now_ms()
+        for tp in [tp for tp in self.hand_overs.passed if tp not in untold]:
+            state = self._partitions[tp]
+            is_read = not state.buffer and 0 <= state.high_watermark <= state.position
+            self.hand_overs.released(tp, now, now_ms, is_read=is_read)
+
+    def note_delivered(self, found: Mapping[TopicPartition, Records]) -> None:
+        """What was released and is now handed to the user has been handed over."""
+        now = self._clock.monotonic()
+        for tp in [tp for tp in self.hand_overs.undelivered if tp in found]:
+            batch = found[tp].first_batch
+            self.hand_overs.delivered(tp, batch.partition_leader_epoch, batch.base_timestamp, now)
 
     def _bring_up_to_date(self) -> None:
         partitions = self._subscription.partitions
@@ -157,6 +197,7 @@ class OrderedDelivery:
         if self._gate.version == self._version:
             return
         self._version = self._gate.version
+        self.hand_overs.evaluated(self._gate.blocked(), partitions, self._clock.monotonic())
         for tp, state in partitions.items():
             state.max_leader_epoch = self._gate.cap(tp)
         questions = self._gate.questions()
@@ -228,7 +269,7 @@ class OrderedDelivery:
 
     async def _report(self, due: dict[TopicPartition, Progress]) -> None:
         """Have the user flush, commit, tell. What fails is tried again with the next round."""
-        await self.listener.maybe_revoked(list(due))
+        flushed = await self._flush(list(due))
         if self._coordinator is not None and self._config.ordered_delivery_commit_before_report:
             consumed = self._coordinator.consumed()
             try:
@@ -237,10 +278,12 @@ class OrderedDelivery:
                 return
         for tp, progress in due.items():
             self._reports.said(tp, progress)
+            self.hand_overs.processed(tp, flushed)
         if self._is_managed:
             assert self._exchange is not None
             positions = {tp: Position(progress.incarnation, progress.position) for tp, progress in due.items()}
             self._exchange.report(positions, self._reports.number)
+            self.hand_overs.reported(self._reports.number, flushed)
         else:
             for tp, progress in due.items():
                 self._gate.on_position(tp, progress.incarnation, progress.position)
@@ -269,7 +312,7 @@ class OrderedDelivery:
                 known = {tp: position for tp, position in answer.wanted.items() if position.position >= 0}
                 self._unknown_to_group = wants.keys() - known.keys()
                 for tp, position in known.items():
-                    self._gate.on_position(tp, position.incarnation, position.position)
+                    self._on_position(tp, position)
                 self._on_change()
             await anyio.sleep(self._config.retry_backoff_max_ms / 1000)
 
@@ -296,6 +339,11 @@ class OrderedDelivery:
         """The partitions held back and what each waits for."""
         self._bring_up_to_date()
         return explain(self._gate.blocked(), self._owner_of)
+
+    def metrics(self) -> dict[str, float]:
+        """What resizes cost, by name."""
+        self._bring_up_to_date()
+        return self.hand_overs.values()
 
     def _owner_of(self, tp: TopicPartition) -> str | None:
         return self._coordinator.owner_of(tp) if self._coordinator is not None else None

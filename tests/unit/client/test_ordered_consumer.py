@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable
 from typing import Any
 
@@ -49,6 +50,8 @@ from tests.unit.client.conftest import Run
 from tests.unit.client.fake_broker import FakeBroker
 
 PARENT, CHILD = TopicPartition("t", 0), TopicPartition("t", 1)
+NO_SECOND_TRY = {"retry_backoff_ms": 600_000, "retry_backoff_max_ms": 600_000}
+"""Whatever waits for this pause waits longer than a test."""
 FAST = {"retry_backoff_ms": 5, "auto_offset_reset": "earliest"}
 
 
@@ -275,6 +278,80 @@ def test_explain_blocked_says_what_is_waited_for_and_how_far_it_is(run: Run) -> 
             assert str(blocked) == (
                 f"t-1 is blocked, waiting for the split that made partition 1: t-0 at {wait.position} of 10"
             )
+
+    run(check)
+
+
+def test_metrics_tell_how_long_the_hand_over_took(run: Run, caplog: pytest.LogCaptureFixture) -> None:
+    async def check() -> None:
+        async with Resized().running() as broker, Consumer(bootstrap_servers=broker.address, **FAST) as consumer:
+            consumer.assign([CHILD, PARENT], partition_key_listener=Story())
+            story = Story()
+            await story.read_until(consumer, lambda: len(story.records(0)) == 10, max_records=2)
+            (names,) = consumer.metrics().values()
+            assert (names["blocked-partitions"], names["blocked-total"], names["hand-over-total"]) == (1, 1, 0)
+            await story.read_until(consumer, lambda: len(story.records(1)) == 5, max_records=2)
+            (names,) = consumer.metrics().values()
+        assert (names["blocked-partitions"], names["blocked-total"], names["hand-over-total"]) == (0, 1, 1)
+        assert 0 < names["hand-over-time-max-ms"] <= names["blocked-time-max-ms"]
+        assert names["partition-key-maybe-revoked-total"] >= 1
+        assert names["partition-key-assigned-total"] == 1
+
+    with caplog.at_level(logging.INFO, "client.ordered_delivery.hand_overs"):
+        run(check)
+    said, released = caplog.messages
+    assert said.startswith('blocked: partition=t-1 max_leader_epoch=-2 waits_for="the split that made partition 1: t-0')
+    assert released.startswith("released: partition=t-1 after_ms=") and released.endswith(" waited_for=t-0")
+
+
+def test_a_fetch_refused_for_its_layout_is_counted(run: Run) -> None:
+    async def check() -> None:
+        broker = Resized()
+        refused = 0
+
+        def refuse(body: Any, response: FetchResponse) -> None:
+            nonlocal refused
+            for topic in response.responses:
+                for p in topic.partitions:
+                    if refused < 3:
+                        refused += 1
+                        p.error_code, p.records = ErrorCode.INVALID_PARTITION_METADATA, b""
+
+        broker.fetch_hook = refuse
+        async with broker.running(), Consumer(bootstrap_servers=broker.address, **FAST) as consumer:
+            consumer.assign([PARENT])
+            assert (await consumer.getone()).offset == 0
+            (names,) = consumer.metrics().values()
+            assert names["layout-refusals-total"] == 3
+
+    run(check)
+
+
+def test_metadata_found_too_old_by_a_question_is_not_waited_for_twice(run: Run) -> None:
+    """The questions have pauses of their own: that after the last refresh would be a second one on top."""
+
+    async def check() -> None:
+        broker, epoch = Resized(), 1
+
+        def set_epochs(response: MetadataResponse) -> None:
+            response.topics[0].partitions[0].leader_epoch = epoch
+
+        def refuse(body: Any) -> OffsetForLeaderEpochResponse:
+            nonlocal epoch
+            answer = broker.ends(body)
+            for asked, given in zip(body.topics[0].partitions, answer.topics[0].partitions, strict=True):
+                if asked.current_leader_epoch < 2:
+                    epoch, given.error_code = 2, ErrorCode.FENCED_LEADER_EPOCH
+            return answer
+
+        broker.metadata_hook = set_epochs
+        broker.answers[ApiKey.OFFSET_FOR_LEADER_EPOCH] = refuse
+        async with (
+            broker.running(),
+            Consumer(bootstrap_servers=broker.address, auto_offset_reset="earliest", **NO_SECOND_TRY) as consumer,
+        ):
+            consumer.assign([CHILD, PARENT])
+            assert [(await consumer.getone()).partition for _ in range(15)] == [0] * 10 + [1] * 5
 
     run(check)
 

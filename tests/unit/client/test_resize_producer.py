@@ -83,6 +83,10 @@ def test_a_resize_under_load_loses_doubles_and_reorders_nothing(run: Run, caplog
                 elif number == 600:
                     broker.resize("t", (2, 3, 2))
             places = [(await handle).topic_partition for handle in handles]
+            (metrics,) = producer.metrics().values()
+        assert metrics["layout-changes-total"] == metrics["hold-total"] >= 1
+        assert metrics["records-moved-total"] > 0 and metrics["batches-taken-apart-total"] > 0
+        assert metrics["held-topics"] == 0 and 0 < metrics["hold-time-p50-ms"] <= metrics["hold-time-max-ms"]
         found = by_key(broker)
         assert sum(map(len, found.values())) == 900
         for key, records in found.items():
@@ -183,8 +187,16 @@ def test_a_topic_waits_for_newer_metadata_while_others_go_on(run: Run) -> None:
             while len([name for name, _, _ in layouts_sent(broker) if name == "t"]) < 3:
                 await producer.send_and_wait("other", value=b"x")
             assert not held.done()
+            (metrics,) = producer.metrics().values()
+            assert metrics["held-topics"] == 1 and metrics["layout-refusals-total"] >= 2
             broker.announce("t", (2, 4, 1))
             assert (await held).partition == 3
+            (metrics,) = producer.metrics().values()
+            assert (metrics["held-topics"], metrics["layout-changes-total"], metrics["records-moved-total"]) == (
+                0,
+                1,
+                1,
+            )
 
     run(check)
 

@@ -1,0 +1,187 @@
+"""What a consumer counts and logs of partitions that wait, and a producer of resizes: bookkeeping alone."""
+
+from __future__ import annotations
+
+import logging
+import math
+
+import pytest
+
+from client.client_metrics import PRODUCER_GROUP, Durations, ProducerMetrics
+from client.ordered_delivery.barriers import CLOSED, Barrier, BarrierKind, Blocked, Missing
+from client.ordered_delivery.hand_overs import HandOvers
+from client.replacement import Replaced
+from protocol.types import TopicPartition
+
+PARENT, CHILD = TopicPartition("t", 1), TopicPartition("t", 5)
+
+
+def blocked(missing: Missing = Missing.POSITION, position: int = 80, up_to: int = CLOSED) -> Blocked:
+    on = CHILD if missing is Missing.MAP else PARENT
+    return Blocked(CHILD, up_to, (Barrier(BarrierKind.CREATION, 5, on, missing, position, 100),))
+
+
+def release(hand_overs: HandOvers, now: float, now_ms: int = 1000, *, is_read: bool = False) -> None:
+    """Nothing holds the child back any more."""
+    hand_overs.evaluated([], {CHILD: None}, now)
+    assert list(hand_overs.passed) == [CHILD]
+    hand_overs.released(CHILD, now, now_ms, is_read=is_read)
+
+
+def book() -> HandOvers:
+    return HandOvers({PARENT: "member-7"}.get)
+
+
+def times(hand_overs: HandOvers, name: str) -> tuple[float, float]:
+    """How many, and the longest in ms."""
+    values = hand_overs.values()
+    return values[f"{name}-total"], values[f"{name}-time-max-ms"]
+
+
+@pytest.mark.parametrize(("share", "expected"), [(0.0, 1), (0.5, 2), (0.51, 3), (0.75, 3), (0.99, 4), (1.0, 4)])
+def test_a_percentile_is_the_smallest_that_enough_do_not_exceed(share: float, expected: float) -> None:
+    durations = Durations()
+    for seconds in (0.004, 0.001, 0.003, 0.002):
+        durations.add(seconds)
+    assert durations.percentile_ms(share) == expected
+
+
+def test_percentiles_are_of_the_latest_while_the_count_and_the_longest_are_of_all() -> None:
+    durations = Durations()
+    assert math.isnan(durations.percentile_ms(0.5)) and math.isnan(durations.max_ms)
+    durations.add(9.0)
+    for _ in range(1024):
+        durations.add(0.001)
+    named = durations.named("x")
+    assert named == {"x-total": 1025, "x-time-p50-ms": 1.0, "x-time-p99-ms": 1.0, "x-time-max-ms": 9000.0}
+
+
+def test_a_hand_over_begins_when_the_parent_is_processed_and_ends_with_the_first_delivery() -> None:
+    hand_overs = book()
+    hand_overs.evaluated([blocked()], {CHILD: None}, 10.0)
+    assert hand_overs.values()["blocked-partitions"] == 1
+    hand_overs.processed(PARENT, 12.0)
+    release(hand_overs, 12.25)
+    assert hand_overs.values()["blocked-partitions"] == 0
+    hand_overs.delivered(CHILD, 0, 900, 12.5)
+    assert times(hand_overs, "blocked") == (1, 2250.0)
+    assert times(hand_overs, "hand-over") == (1, 500.0)
+
+
+def test_a_hand_over_does_not_begin_before_the_partition_is_blocked() -> None:
+    """A member that takes a partition over whose parent was processed long ago waits from then on only."""
+    hand_overs = book()
+    other = Blocked(TopicPartition("t", 6), CLOSED, blocked().barriers)
+    hand_overs.evaluated([other], {CHILD: None, other.tp: None}, 1.0)
+    hand_overs.processed(PARENT, 2.0)
+    hand_overs.evaluated([other, blocked()], {CHILD: None, other.tp: None}, 10.0)
+    hand_overs.evaluated([other], {CHILD: None, other.tp: None}, 10.125)
+    hand_overs.released(CHILD, 10.125, 1000, is_read=False)
+    hand_overs.delivered(CHILD, 0, 900, 10.25)
+    assert times(hand_overs, "hand-over") == (1, 250.0)
+
+
+@pytest.mark.parametrize(
+    ("up_to", "leader_epoch", "timestamp_ms"),
+    [(CLOSED, 0, 1001), (3, 3, 900)],
+    ids=["written after the release", "there for the taking before"],
+)
+def test_records_that_did_not_wait_make_no_hand_over(up_to: int, leader_epoch: int, timestamp_ms: int) -> None:
+    hand_overs = book()
+    hand_overs.evaluated([blocked(up_to=up_to)], {CHILD: None}, 10.0)
+    release(hand_overs, 12.0)
+    hand_overs.delivered(CHILD, leader_epoch, timestamp_ms, 13.0)
+    assert hand_overs.values()["hand-over-total"] == 0
+    assert not hand_overs.undelivered
+
+
+def test_a_partition_without_records_makes_no_hand_over() -> None:
+    hand_overs = book()
+    hand_overs.evaluated([blocked()], {CHILD: None}, 10.0)
+    release(hand_overs, 12.0, is_read=True)
+    assert not hand_overs.undelivered
+    assert hand_overs.values()["blocked-time-max-ms"] == 2000.0
+
+
+def test_a_partition_given_up_while_it_was_blocked_was_never_released() -> None:
+    hand_overs = book()
+    hand_overs.evaluated([blocked()], {CHILD: None}, 10.0)
+    hand_overs.evaluated([], {}, 11.0)
+    values = hand_overs.values()
+    assert (values["blocked-partitions"], values["blocked-total"]) == (0, 1)
+    assert math.isnan(values["blocked-time-max-ms"]) and not hand_overs.passed
+    hand_overs.evaluated([blocked()], {CHILD: None}, 20.0)
+    release(hand_overs, 21.0)
+    hand_overs.evaluated([], {}, 22.0)
+    assert not hand_overs.undelivered  # given up between the release and the first record
+
+
+def test_a_partition_blocked_again_before_it_was_released_goes_on_waiting() -> None:
+    hand_overs = book()
+    hand_overs.evaluated([blocked()], {CHILD: None}, 10.0)
+    hand_overs.evaluated([], {CHILD: None}, 11.0)
+    hand_overs.evaluated([blocked()], {CHILD: None}, 12.0)
+    assert not hand_overs.passed
+    release(hand_overs, 13.0)
+    assert times(hand_overs, "blocked") == (1, 3000.0)
+
+
+def test_a_report_lasts_until_the_coordinator_has_it() -> None:
+    hand_overs = book()
+    hand_overs.flushed(0.5, 1.0)
+    hand_overs.reported(1, 1.0)
+    hand_overs.reported(2, 2.0)
+    hand_overs.acknowledged(1, 3.0)
+    assert times(hand_overs, "position-report") == (1, 2000.0)
+    hand_overs.new_generation()
+    hand_overs.acknowledged(2, 4.0)
+    assert hand_overs.values()["position-report-total"] == 1
+    hand_overs.loaded(5.0, 5.25)
+    assert times(hand_overs, "partition-key-maybe-revoked") == (1, 500.0)
+    assert times(hand_overs, "partition-key-assigned") == (1, 250.0)
+
+
+def test_one_line_says_by_whom_and_one_after_how_long(caplog: pytest.LogCaptureFixture) -> None:
+    hand_overs = book()
+    with caplog.at_level(logging.INFO, "client.ordered_delivery.hand_overs"):
+        hand_overs.evaluated([blocked(Missing.MAP)], {CHILD: None}, 10.0)
+        assert not caplog.messages  # nobody knows yet
+        for position in (80, 90):
+            hand_overs.evaluated([blocked(position=position)], {CHILD: None}, 10.01)
+        release(hand_overs, 10.0125)
+    assert caplog.messages == [
+        "blocked: partition=t-5 max_leader_epoch=-2 "
+        'waits_for="the split that made partition 5: t-1 at 80 of 100, read by member-7"',
+        "released: partition=t-5 after_ms=12.5 waited_for=t-1",
+    ]
+
+
+def test_what_blocks_is_said_after_a_while_even_if_nobody_knows_by_whom(caplog: pytest.LogCaptureFixture) -> None:
+    hand_overs = book()
+    waits = tuple(
+        Barrier(BarrierKind.DELETION, q, TopicPartition("t", q), Missing.SEALED_OFFSET) for q in range(10, 17)
+    )
+    one = Blocked(CHILD, 4, waits)
+    with caplog.at_level(logging.INFO, "client.ordered_delivery.hand_overs"):
+        hand_overs.evaluated([one], {CHILD: None}, 10.0)
+        hand_overs.evaluated([one], {CHILD: None}, 10.5)
+        assert not caplog.messages
+        hand_overs.evaluated([one], {CHILD: None}, 11.0)
+    (line,) = caplog.messages
+    assert line.startswith('blocked: partition=t-5 max_leader_epoch=4 waits_for="the merge of partition 10: where')
+    assert line.endswith('; 2 more"')
+
+
+def test_a_producer_counts_its_holds_and_what_was_placed_again() -> None:
+    metrics = ProducerMetrics()
+    metrics.holding("given up", 1.0)
+    metrics.let_go("given up")
+    metrics.holding("t", 2.0)
+    metrics.holding("t", 3.0)
+    assert metrics.values()[PRODUCER_GROUP]["held-topics"] == 1
+    metrics.replaced("t", Replaced({}, [], moved=3, failed=1), 2.5)
+    metrics.replaced("u", Replaced({}, [], moved=4, failed=0), 2.5)
+    assert not metrics.any_held
+    found = metrics.values()[PRODUCER_GROUP]
+    assert (found["records-moved-total"], found["records-failed-total"], found["layout-changes-total"]) == (7, 1, 2)
+    assert (found["hold-total"], found["hold-time-max-ms"], found["hold-time-p50-ms"]) == (2, 500.0, 0.0)
