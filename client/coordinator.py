@@ -16,6 +16,7 @@ from anyio.abc import TaskGroup
 
 from client.assignors import Assignor, PartitionSpan, spread
 from client.config import ConsumerConfig
+from client.connections import GENERAL, GROUP
 from client.coordinator_link import CoordinatorLink, OffsetAndMetadata
 from client.errors import ClientClosedError, CommitFailedError, ErrorCode, KafkaError, error_for
 from client.group_member import GroupMember, MemberState, Reaction, react
@@ -425,14 +426,16 @@ class GroupCoordinator:
         A static member stays in the group until its session ends (KIP-345).
         """
         member_id = self.member.member_id
+        purpose = GROUP
         if self._join_scope is not None:
             self._join_scope.cancel()
+            purpose = GENERAL  # on the other connection the coordinator may hold back the JoinGroup, and all behind it
         self.member.forget()
         if member_id and self._config.group_instance_id is None:
             identity = MemberIdentity(member_id=member_id, group_instance_id=None)
             request = LeaveGroupRequest(group_id=self.link.group_id, members=[identity])
             with contextlib.suppress(KafkaError):  # then the session timeout says it
-                await self.link.request(request)
+                await self.link.request(request, purpose=purpose)
 
     # ------------------------------------------------------------ commits
 

@@ -1,4 +1,8 @@
-"""What Producer, Consumer and Admin share: tasks that live as long as ``async with``, connections, metadata."""
+"""What Producer, Consumer and Admin share: tasks that live as long as ``async with``, connections, metadata.
+
+The tasks outlive a cancellation of the block, until ``_stop`` is done: a member that is cancelled still tells its group
+that it leaves, over connections that are still there.
+"""
 
 from __future__ import annotations
 
@@ -6,7 +10,7 @@ from types import TracebackType
 from typing import Generic, Self, TypeVar
 
 import anyio
-from anyio.abc import TaskGroup
+from anyio.abc import TaskGroup, TaskStatus
 
 from client.config import ClientConfig
 from client.connections import Connections, ConnectionSettings
@@ -28,6 +32,7 @@ class Client(Generic[Config]):
         self._env = env
         self._config = config
         self._tasks: TaskGroup | None = None
+        self._block: TaskGroup
         self._closed = False
         self._connections: Connections
         self._metadata: Metadata
@@ -67,9 +72,13 @@ class Client(Generic[Config]):
     async def __aenter__(self) -> Self:
         if self._tasks is not None:
             raise ClientClosedError(f"this {type(self).__name__} was entered before")
-        tasks = anyio.create_task_group()
-        await tasks.__aenter__()
-        self._tasks = tasks
+        self._block = anyio.create_task_group()
+        await self._block.__aenter__()
+        try:
+            tasks = self._tasks = await self._block.start(_host_tasks)
+        except BaseException:
+            await self._block.__aexit__(None, None, None)
+            raise
         config = self._config
         settings = ConnectionSettings(
             client_id=config.client_id,
@@ -96,7 +105,7 @@ class Client(Generic[Config]):
         finally:
             self._tasks.cancel_scope.cancel()
             # The exception of the block is raised by Python itself: the group must not wrap it.
-            await self._tasks.__aexit__(None, None, None)
+            await self._block.__aexit__(None, None, None)
 
     async def close(self) -> None:
         """Finish and disconnect before the ``async with`` block ends; a second call does nothing."""
@@ -110,3 +119,11 @@ class Client(Generic[Config]):
         finally:
             self._closed = True
             self._connections.close()
+
+
+async def _host_tasks(*, task_status: TaskStatus[TaskGroup]) -> None:
+    """Have a task group that only its own scope cancels."""
+    with anyio.CancelScope(shield=True):
+        async with anyio.create_task_group() as tasks:
+            task_status.started(tasks)
+            await anyio.sleep_forever()

@@ -176,6 +176,47 @@ def test_commits_are_where_the_next_member_begins(cluster: Cluster, fresh_name: 
     run(check)
 
 
+def test_a_member_that_is_cancelled_leaves_its_group(cluster: Cluster, fresh_name: Names, run: Run) -> None:
+    """Also while it joins: the broker answers nothing else on that connection until the join is over."""
+    topic, group = fresh_name("client-cancel"), fresh_name("client-cancel")
+    has_joined = anyio.Event()
+
+    async def busy() -> None:
+        async with Consumer(bootstrap_servers=cluster.bootstrap, group_id=group) as consumer:
+            consumer.subscribe([topic])
+            while not consumer.assignment():
+                await consumer.getmany(timeout_ms=100)
+            has_joined.set()
+            await anyio.sleep_forever()  # the others join as long as it does not poll
+
+    async def joining() -> None:
+        async with Consumer(bootstrap_servers=cluster.bootstrap, group_id=group) as consumer:
+            consumer.subscribe([topic])
+            while True:
+                await consumer.getmany(timeout_ms=100)
+
+    async def members(admin: Admin, count: int) -> None:
+        with anyio.fail_after(20):  # a session would last 45 s
+            while len((await admin.describe_groups([group]))[group].members) != count:
+                await anyio.sleep(0.05)  # polls: the condition of the loop
+
+    async def check() -> None:
+        await create(cluster.bootstrap, topic)
+        async with Admin(bootstrap_servers=cluster.bootstrap) as admin, anyio.create_task_group() as outer:
+            outer.start_soon(busy)
+            await has_joined.wait()
+            async with anyio.create_task_group() as inner:
+                inner.start_soon(joining)
+                await members(admin, 2)
+                inner.cancel_scope.cancel()
+            await members(admin, 1)
+            outer.cancel_scope.cancel()
+        async with Admin(bootstrap_servers=cluster.bootstrap) as admin:
+            await members(admin, 0)
+
+    run(check)
+
+
 def test_what_the_admin_client_changes_is_seen(cluster: Cluster, fresh_name: Names, run: Run) -> None:
     topic = fresh_name("client-admin")
 
