@@ -140,7 +140,6 @@ async def consume(arguments: argparse.Namespace) -> None:
     store = StateStore(Path(arguments.states))
     states = KeyStates(store)
     async with anyio.create_task_group() as tasks:
-        tasks.start_soon(_cancel_when_stdin_closes, tasks.cancel_scope)
         with open(arguments.out, "w", encoding="utf-8") as out:
             recorder = Recorder(states, out, report)
             async with Consumer(
@@ -152,16 +151,22 @@ async def consume(arguments: argparse.Namespace) -> None:
                 consumer.subscribe(
                     [topic], listener=OwnershipListener(recorder), partition_key_listener=KeyListener(recorder)
                 )
-                while True:
-                    batches = await consumer.getmany(timeout_ms=POLL_MS)
-                    for records in batches.values():
-                        for record in records:
-                            recorder.process(record)
-                    out.flush()
-                    blocked = sorted({blocked.partition.partition for blocked in consumer.explain_blocked()})
-                    report(count=recorder.count, blocked=blocked)
+                with anyio.CancelScope() as reading:
+                    tasks.start_soon(_cancel_when_stdin_closes, reading)
+                    await _read(consumer, recorder, out, report)
     states.flush_all()
     store.close()
+
+
+async def _read(consumer: Consumer, recorder: Recorder, out: TextIO, report: Reporter) -> None:
+    while True:
+        batches = await consumer.getmany(timeout_ms=POLL_MS)
+        for records in batches.values():
+            for record in records:
+                recorder.process(record)
+        out.flush()
+        blocked = sorted({blocked.partition.partition for blocked in consumer.explain_blocked()})
+        report(count=recorder.count, blocked=blocked)
 
 
 async def _cancel_when_stdin_closes(scope: anyio.CancelScope) -> None:
