@@ -12,6 +12,7 @@ from client.connections import GROUP, Connections, backoff_ms
 from client.errors import ErrorCode, KafkaError, KafkaTimeoutError, error_for
 from client.group_member import Reaction, react
 from client.metadata import Metadata
+from client.signal import Signal
 from protocol.errors import ClientAction
 from protocol.generated.find_coordinator import FindCoordinatorRequest, FindCoordinatorResponse
 from protocol.generated.offset_commit import (
@@ -101,10 +102,13 @@ class CoordinatorLink:
                 self.moved()
             raise
 
-    async def pause(self, attempt: int) -> None:
-        """The backoff before try number ``attempt`` + 1."""
+    async def pause(self, attempt: int, until: Signal | None = None) -> None:
+        """The backoff before try number ``attempt`` + 1; ``until`` ends it early."""
         pause = backoff_ms(attempt, self._retry_backoff_ms, self._retry_backoff_max_ms, self._env.rng.random())
-        await anyio.sleep(pause / 1000)
+        if until is None:
+            await anyio.sleep(pause / 1000)
+        else:
+            await until.wait(pause / 1000)
 
     async def fetch_offsets(
         self, partitions: Iterable[TopicPartition] | None, timeout_ms: float, *, require_stable: bool = False

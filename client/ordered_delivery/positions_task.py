@@ -133,6 +133,8 @@ class PositionExchange:
         self._taken = 0
         self._parked_number = 0
         """The poll that is parked or on its way there, 0 for none."""
+        self._began = Signal()
+        """Another generation: what was refused in the one before says nothing of it."""
         self._news = Signal()
         self._park = Signal()
         self._unparked = Signal()
@@ -147,6 +149,7 @@ class PositionExchange:
         self._generation = generation
         self._unsaid = {}
         self._on_generation()
+        self._began.set()
         if generation >= 0:
             self._news.set()
 
@@ -183,8 +186,10 @@ class PositionExchange:
                 if error.code is ErrorCode.UNSUPPORTED_VERSION:
                     return  # a broker that knows nothing of resizes: there is nothing to wait for either
                 self._membership.on_position_error(error, generation)
-                await self._link.pause(attempt)
-                continue
+                await self._pause(generation, attempt)
+                if generation == self._generation:
+                    continue
+                return  # the next generation's news are set
             self._park.set()
             if not 0 < self._parked_number < number:
                 return
@@ -202,11 +207,21 @@ class PositionExchange:
                     await self._poll(generation, POSITIONS, max_wait_ms)
                 except KafkaError as error:
                     self._membership.on_position_error(error, generation)
-                    await self._link.pause(1)
-                    self._news.set()  # asks for everything at once, then parks again
+                    await self._pause(generation, 1)
+                    if generation == self._generation:
+                        self._news.set()  # asks for everything at once, then parks again
                     break
                 except ClientClosedError:
                     return
+
+    async def _pause(self, generation: int, attempt: int) -> None:
+        """The pause after a refusal, at most as long as the generation that was refused.
+
+        A rebalance refuses every poll: who then slept on would keep the next generation's positions to itself.
+        """
+        if generation == self._generation:
+            self._began.clear()
+            await self._link.pause(attempt, self._began)
 
     def _current_generation(self) -> int:
         generation = self._membership.settled_generation

@@ -47,6 +47,7 @@ class ThresholdQueries:
 
     A question that is new is asked at once. One without an answer that helps is asked again after a pause, and while
     anything is blocked, what may change without anybody being told is asked again every ``heartbeat_interval_ms``.
+    Metadata that turns out to be too old is hurried: the pauses here are the only ones.
     """
 
     def __init__(
@@ -130,7 +131,7 @@ class ThresholdQueries:
         try:
             await ask(what)
         except KafkaError:
-            self._metadata.request_update()
+            self._metadata.hurry_update()
         except ClientClosedError:
             return
 
@@ -139,7 +140,7 @@ class ThresholdQueries:
         for tp in tps:
             leader = self._metadata.leader(tp)
             if leader is None:
-                self._metadata.request_update()
+                self._metadata.hurry_update()
             else:
                 found.setdefault(leader, []).append(tp)
         return found
@@ -162,7 +163,7 @@ class ThresholdQueries:
             for p in topic.partitions:
                 if p.error_code:
                     if p.error_code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
-                        self._metadata.request_update()  # it may have been removed
+                        self._metadata.hurry_update()  # it may have been removed
                     continue
                 self._gate.on_map(
                     TopicPartition(topic.name, p.partition_index),
@@ -192,7 +193,7 @@ class ThresholdQueries:
             for p in topic.partitions:
                 tp = TopicPartition(topic.topic, p.partition)
                 if p.error_code:
-                    self._metadata.request_update()
+                    self._metadata.hurry_update()
                 elif tp in epochs:
                     self._gate.on_end_offset(tp, epochs[tp], leader_epochs[tp], p.end_offset)
 
@@ -216,7 +217,7 @@ class ThresholdQueries:
                 tp = TopicPartition(topic.name, p.partition_index)
                 info = infos.get(tp)
                 if p.error_code or info is None:
-                    self._metadata.request_update()
+                    self._metadata.hurry_update()
                 else:
                     self._gate.on_log_start(tp, info.incarnation, p.offset)
 

@@ -13,6 +13,7 @@ from client.config import ConsumerConfig
 from client.connections import GROUP, POSITIONS
 from client.errors import ErrorCode, KafkaError, error_for
 from client.ordered_delivery.positions_task import Position, PositionAnswer, PositionExchange
+from client.signal import Signal
 from protocol.generated.consumer_group_position import (
     ConsumerGroupPositionResponse,
     ConsumerGroupPositionResponsePartition,
@@ -38,14 +39,17 @@ class Coordinator:
         self.settled_generation = 3
         self.member_id = "m"
         self.refused: list[tuple[ErrorCode, int]] = []
+        self.pauses = 0
+        self.has_long_pauses = False
 
     def on_position_error(self, error: KafkaError, generation_id: int) -> None:
         self.refused.append((error.code, generation_id))
         if error.code is ErrorCode.REBALANCE_IN_PROGRESS:
             self.settled_generation = -1
 
-    async def pause(self, attempt: int) -> None:
-        await anyio.lowlevel.checkpoint()
+    async def pause(self, attempt: int, until: Signal) -> None:
+        self.pauses += 1
+        await (until.wait() if self.has_long_pauses else anyio.lowlevel.checkpoint())
 
     async def request(self, body: Any, *, purpose: str, timeout_ms: float) -> ConsumerGroupPositionResponse:
         self.seen.append((purpose, body))
@@ -266,6 +270,33 @@ def test_a_parked_poll_that_fails_is_followed_by_one_that_asks_for_everything(ru
             await until(lambda: coordinator.refused)
             await until(lambda: coordinator.is_parked)
             assert [purpose for purpose, _ in coordinator.seen][-2:] == [GROUP, POSITIONS]
+
+    run(check)
+
+
+@pytest.mark.parametrize("is_parked", [True, False])
+def test_a_pause_after_a_refusal_ends_with_the_generation(run: Run, is_parked: bool) -> None:
+    """A rebalance refuses the polls with 27: the next generation's must not wait for the end of that backoff."""
+
+    async def check() -> None:
+        coordinator = Coordinator()
+        coordinator.has_long_pauses = True
+        if not is_parked:
+            coordinator.errors = [ErrorCode.REBALANCE_IN_PROGRESS]
+        async with exchanging(coordinator) as fixture:
+            fixture.exchange.settle()
+            if is_parked:
+                await until(lambda: coordinator.is_parked)
+                coordinator.errors = [ErrorCode.REBALANCE_IN_PROGRESS]
+                coordinator.release()
+            await until(lambda: coordinator.pauses)
+            before = len(coordinator.seen)
+            await anyio.wait_all_tasks_blocked()
+            assert len(coordinator.seen) == before
+            coordinator.settled_generation = 4
+            fixture.exchange.settle()
+            await until(lambda: coordinator.is_parked)
+            assert [(p, b.generation_id) for p, b in coordinator.seen[before:]] == [(GROUP, 4), (POSITIONS, 4)]
 
     run(check)
 
