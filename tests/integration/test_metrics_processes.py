@@ -1,0 +1,162 @@
+"""What an operator sees of a resize in the numbers of running processes: brokers, the controller, clients."""
+
+from __future__ import annotations
+
+import re
+import sys
+import urllib.request
+from collections.abc import Iterator, Sequence
+
+import anyio
+import confluent_kafka
+import pytest
+from prometheus_client.parser import text_string_to_metric_families
+
+from anabranch import Admin, Consumer, NewTopic, Producer, TopicPartition
+from anabranch.testing.processes import ProcessCluster, wait_for
+from protocol.errors import ErrorCode
+from protocol.key_placement import place, positive_hash
+
+pytestmark = pytest.mark.integration
+
+DEADLINE_S = 60.0
+KEYS = [b"key-%d" % number for number in range(32)]
+NEVER_MS = 600_000
+
+
+@pytest.fixture(scope="module")
+def cluster() -> Iterator[ProcessCluster]:
+    with pytest.MonkeyPatch.context() as environment:
+        environment.setenv("ANABRANCH_METRICS_LISTENER", "127.0.0.1:0")
+        environment.setenv("ANABRANCH_RETENTION_WARNING_INTERVAL_MS", "200")
+        with ProcessCluster(brokers=2) as running:
+            yield running
+
+
+def scraped(cluster: ProcessCluster, *processes: str) -> dict[tuple[str, tuple[str, ...]], float]:
+    """Value by name and label values, summed over processes; each one's port is in its log."""
+    found: dict[tuple[str, tuple[str, ...]], float] = {}
+    for process in processes:
+        log = (cluster.directory / "data" / "logs" / f"{process}.log").read_text()
+        (port,) = re.findall(r"metrics\.listening.*\bport=(\d+)", log)
+        with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=DEADLINE_S) as answer:
+            for family in text_string_to_metric_families(answer.read().decode()):
+                for sample in family.samples:
+                    key = (sample.name, tuple(sample.labels[name] for name in sorted(sample.labels)))
+                    found[key] = found.get(key, 0) + sample.value
+    return found
+
+
+def of_brokers(cluster: ProcessCluster) -> dict[tuple[str, tuple[str, ...]], float]:
+    return scraped(cluster, *(f"broker-{broker_id}" for broker_id in cluster.broker_ids))
+
+
+def of_controller(cluster: ProcessCluster) -> dict[tuple[str, tuple[str, ...]], float]:
+    return scraped(cluster, "controller-1000")
+
+
+async def send(producer: Producer, topic: str) -> None:
+    for handle in [await producer.send(topic, key=key, value=b"v") for key in KEYS]:
+        await handle
+
+
+async def read(consumer: Consumer, count: int) -> None:
+    """Until ``count`` records came."""
+    with anyio.fail_after(DEADLINE_S):
+        while count > 0:
+            count -= sum(map(len, (await consumer.getmany(timeout_ms=200)).values()))
+
+
+async def resize(cluster: ProcessCluster, topic: str, count: int) -> None:
+    """Return when the leaders have the new layout."""
+    command = [sys.executable, "-m", "anabranch.cli.main", "topics", "alter", topic, f"--partitions={count}", "--wait"]
+    await anyio.run_process([*command, "-b", cluster.bootstrap])
+
+
+def test_hand_overs_and_refused_layouts_are_counted_on_both_sides(cluster: ProcessCluster) -> None:
+    """Neither client hears of the resize by itself, so both are refused once, and the brokers count as they do."""
+    topic = "t"
+
+    async def work() -> tuple[dict[str, float], dict[str, float]]:
+        async with (
+            Admin(bootstrap_servers=cluster.bootstrap) as admin,
+            Producer(bootstrap_servers=cluster.bootstrap, metadata_max_age_ms=NEVER_MS) as producer,
+            Consumer(
+                bootstrap_servers=cluster.bootstrap,
+                group_id="readers",
+                auto_offset_reset="earliest",
+                metadata_max_age_ms=NEVER_MS,
+            ) as consumer,
+        ):
+            await admin.create_topics([NewTopic(topic, 2, 2)])
+            consumer.subscribe([topic])
+            await send(producer, topic)
+            await read(consumer, len(KEYS))
+            await resize(cluster, topic, 4)
+            await send(producer, topic)
+            await read(consumer, len(KEYS))
+            await resize(cluster, topic, 2)
+            await send(producer, topic)
+            await read(consumer, len(KEYS))
+            (produced,) = producer.metrics().values()
+            (consumed,) = consumer.metrics().values()
+            return produced, consumed
+
+    produced, consumed = anyio.run(work)
+    assert (produced["layout-changes-total"], produced["hold-total"], produced["held-topics"]) == (2, 2, 0)
+    assert produced["layout-refusals-total"] >= 2
+    assert 0 < produced["records-moved-total"] <= 2 * len(KEYS)
+    # 2 and 3 after the split; 0 and 1 after the merge.
+    assert consumed["blocked-total"] >= 4 and consumed["blocked-partitions"] == 0
+    assert consumed["hand-over-total"] >= 4
+    assert 0 < consumed["hand-over-time-p50-ms"] <= consumed["hand-over-time-max-ms"]
+    assert consumed["position-report-total"] >= 4
+    brokers = of_brokers(cluster)
+    assert brokers["anabranch_layout_refusals_total", ("Produce", topic)] == produced["layout-refusals-total"]
+    assert brokers["anabranch_layout_refusals_total", ("Fetch", topic)] >= consumed["layout-refusals-total"]
+    controller = of_controller(cluster)
+    assert (controller["anabranch_active_controller", ()], controller["anabranch_unfinished_resizes", ()]) == (1, 0)
+    assert controller["anabranch_resize_steps_total", ("asked for", topic)] == 2
+
+
+def refused_by(cluster: ProcessCluster, topic: str, key: bytes, partitions: Sequence[int]) -> list[int]:
+    """The errors a librdkafka producer gets for a record of ``key`` in each of ``partitions``."""
+    errors: list[int] = []
+    producer = confluent_kafka.Producer({"bootstrap.servers": cluster.bootstrap})
+
+    def delivered(error: confluent_kafka.KafkaError | None, _: confluent_kafka.Message) -> None:
+        errors.append(error.code() if error else 0)
+
+    for partition in partitions:
+        producer.produce(topic, key=key, value=b"v", partition=partition, on_delivery=delivered)
+        assert producer.flush(DEADLINE_S) == 0
+    return errors
+
+
+def test_stock_producers_sealed_partitions_and_retention_are_counted(cluster: ProcessCluster) -> None:
+    """All that is in the topic is about to expire, by a retention of the time for which is warned."""
+    topic = "watched"
+    key = next(key for key in KEYS if place(positive_hash(key), 2, 4) == 3)
+
+    async def fill() -> None:
+        async with (
+            Admin(bootstrap_servers=cluster.bootstrap) as admin,
+            Producer(bootstrap_servers=cluster.bootstrap) as producer,
+        ):
+            await admin.create_topics([NewTopic(topic, 2, 2, {"retention.ms": "600000"})])
+            await send(producer, topic)
+            await admin.alter_group_offsets("slow", {TopicPartition(topic, 0): 1})
+        await resize(cluster, topic, 4)
+
+    anyio.run(fill)
+    assert refused_by(cluster, topic, key, [1, 3]) == [ErrorCode.POLICY_VIOLATION, ErrorCode.NONE]
+    assert of_brokers(cluster)["anabranch_legacy_produce_refusals_total", (topic,)] == 1
+    wait_for(
+        lambda: of_controller(cluster).get(("anabranch_retention_warnings_total", ("slow", topic)), 0) > 0,
+        DEADLINE_S,
+        "the controller warns of what slow has not read",
+    )
+    anyio.run(resize, cluster, topic, 2)
+    # Partition 2 is empty and may be gone already; 3 holds a record.
+    assert of_brokers(cluster)["anabranch_sealed_partitions", ()] >= 1
+    assert of_controller(cluster)["anabranch_marked_partitions", ()] >= 1
