@@ -10,10 +10,11 @@ from controller.context import Context
 from controller.events import ResizesDue, TopicChanged, TopicsChanged
 from controller.image import PartitionImage, TopicImage
 from controller.partitions import first_elections, write_states
-from controller.resize import checks, plan
+from controller.resize import checks, unseen
 from controller.resize.step_log import log_step
 from controller.states import PartitionStatus
 from controller.store import ControllerMovedError, ImageStaleError
+from controller.topic_config import topic_values
 from controller.topic_id import new_topic_id
 from protocol.errors import KafkaError
 from protocol.types import TopicPartition
@@ -111,6 +112,9 @@ async def _take_edit(context: Context, topic: TopicImage, edited: TopicZnode, ve
         topic.version = await _write_topic(context, topic.name, known, version)
         return
     begun = checks.begun(known, edited)
+    if count != known.undeleted_partition_count and begun.ordered_delivery is None:
+        config = await topic_values(context, topic.name)
+        begun = begun.replace(ordered_delivery=bool(config[unseen.ORDERED_KEY]))
     topic.version = version
     if begun != edited:
         topic.version = await _write_topic(context, topic.name, begun, version)
@@ -167,47 +171,24 @@ def _decode(name: str, found: Znode, otherwise: str) -> TopicZnode | None:
 
 
 async def _settle(context: Context, topic: TopicImage) -> bool:
-    """Write what a topic znode lacks; False, with the reason logged, when its counts make no sense.
-
-    Without counts of its own, and without stored layouts, a topic was never resized: the counts are the assignment's.
+    """Write what a topic znode lacks, and what it was before an edit that the rules refuse; False, with the reason
+    logged, when its counts make no sense.
     """
-    znode = topic.znode
-    resized = any(state.layout is not None for state in topic.states())
-    if resized and znode.absent & {"initial_partition_count", "undeleted_partition_count"}:
-        _log.error("znode %s: the partition counts are gone; the topic is left as it is", paths.topic(topic.name))
+    config = await topic_values(context, topic.name) if unseen.needs_config(topic) else {}
+    found, judged = topic.znode, unseen.judge(topic, config)
+    end = "the topic is left as it is" if judged.znode is None else "the edit is undone"
+    for why in judged.undone:
+        _log.error("znode %s: %s; %s", paths.topic(topic.name), why, end)
+    if judged.znode is None:
         return False
-    changes: dict[str, object] = {"absent": frozenset()}
-    if znode.topic_id == NO_ID:
-        changes["topic_id"] = new_topic_id(context.rng)
-    fits = znode.initial_partition_count <= znode.undeleted_partition_count <= len(znode.partitions)
-    if not fits or plan.is_raised(topic):
-        if not plan.is_repairable(topic):
-            _log.error("znode %s: %s; the topic is left as it is", paths.topic(topic.name), _counts(znode))
-            return False
-        _log.error("znode %s: %s; the edit is undone", paths.topic(topic.name), _counts(znode))
-        changes["undeleted_partition_count"] = plan.stored_count(topic)
-    topic.znode = znode.replace(**changes)
-    is_internal = topic.name in checks.INTERNAL_TOPICS
-    if extra := plan.not_begun(topic) if is_internal else plan.added_while_marked(topic):
-        why = "it is internal and" if is_internal else "partitions are marked, so it"
-        _log.error("znode %s: %s cannot grow; the edit is undone", paths.topic(topic.name), why)
-        left = {index: replicas for index, replicas in znode.partitions.items() if index < extra[0]}
-        topic.znode = topic.znode.replace(partitions=left)
-        for index in extra:
-            del topic.partitions[index]
-    corrected = plan.corrected_layout(topic)
-    if corrected is not None:
-        topic.znode = topic.znode.replace(**corrected._asdict())
-    if znode.absent or topic.znode != znode:
+    topic.znode = judged.znode.replace(absent=frozenset())
+    if found.topic_id == NO_ID:
+        topic.znode = topic.znode.replace(topic_id=new_topic_id(context.rng))
+    for index in topic.partitions.keys() - topic.znode.partitions.keys():
+        del topic.partitions[index]
+    if found.absent or topic.znode != found:
         topic.version = await _write_topic(context, topic.name, topic.znode, topic.version)
     return True
-
-
-def _counts(znode: TopicZnode) -> str:
-    return (
-        f"initial_partition_count {znode.initial_partition_count}, undeleted_partition_count"
-        f" {znode.undeleted_partition_count} and {len(znode.partitions)} partitions do not fit"
-    )
 
 
 async def _write_topic(context: Context, name: str, znode: TopicZnode, version: int) -> int:

@@ -21,6 +21,8 @@ class TopicZnode:
     Partitions from ``undeleted_partition_count`` on are marked for deletion or not yet led. ``last_leader_epochs``
     holds the last leader epoch of each removed partition. ``absent`` names what of id, counts and layout
     version was not there and stands here as a default (a topic written by another tool): the controller then writes it.
+    ``ordered_delivery`` is what ``enable.ordered.delivery`` said when the first resize began, which is settled by that;
+    None before.
 
     Field relations that a hand edit may break (initial <= undeleted <= partitions) are the controller's to judge.
     """
@@ -33,6 +35,7 @@ class TopicZnode:
     last_leader_epochs: dict[int, int] = field(default_factory=dict)
     adding_replicas: dict[int, list[int]] = field(default_factory=dict)
     removing_replicas: dict[int, list[int]] = field(default_factory=dict)
+    ordered_delivery: bool | None = None
     version: int = 3
     absent: frozenset[str] = field(default=frozenset(), compare=False)
     extra: dict[str, Any] = field(default_factory=dict)
@@ -66,6 +69,7 @@ class TopicZnode:
             last_leader_epochs=reader.epochs("last_leader_epochs"),
             adding_replicas=reader.replicas("adding_replicas", {}),
             removing_replicas=reader.replicas("removing_replicas", {}),
+            ordered_delivery=reader.optional_flag("ordered_delivery"),
             version=version,
             absent=absent,
             extra=reader.rest(),
@@ -82,6 +86,8 @@ class TopicZnode:
         fields["undeleted_partition_count"] = self.undeleted_partition_count
         fields["layout_version"] = self.layout_version
         fields["last_leader_epochs"] = self.last_leader_epochs
+        if self.ordered_delivery is not None:
+            fields["ordered_delivery"] = self.ordered_delivery
         return encode_fields(fields, self.extra)
 
     def replace(self, **changes: Any) -> TopicZnode:

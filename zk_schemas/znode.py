@@ -84,6 +84,12 @@ class ZnodeReader:
     def optional_text(self, field: str) -> str | None:
         return self.text(field, None)
 
+    def optional_flag(self, field: str) -> bool | None:
+        value = self._take(field, None)
+        if value is not None and not isinstance(value, bool):
+            self.fail(field, f"true or false was expected, not {describe(value)}")
+        return value
+
     def topic_id(self, field: str) -> uuid.UUID:
         """A topic id in Kafka's base64url form; ``NO_ID`` when absent."""
         if not self.has(field):

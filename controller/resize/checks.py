@@ -28,22 +28,15 @@ async def check(context: Context, topic: TopicImage, count: int) -> None:
     _check_count(topic, count)
     lacking = brokers_without_resize(context)
     if lacking:
-        raise _not_now(f"Brokers {_list(lacking)} do not know ordered resize; upgrade or stop them first.")
+        raise _not_now(f"Brokers {listed(lacking)} do not know ordered resize; upgrade or stop them first.")
     if unborn := plan.unborn(topic):
-        raise _not_now(f"Partitions {_list(unborn)} have not had a leader yet; the resize can begin when they have.")
+        raise _not_now(f"Partitions {listed(unborn)} have not had a leader yet; the resize can begin when they have.")
     if count > topic.znode.undeleted_partition_count:
         _check_grow(topic, count, context.image.brokers)
     else:
         if not plan.is_settled(topic):
             raise _not_now(f"Another resize of {topic.name} is unfinished: {unfinished(topic)}.")
-        smallest = smallest_count(topic, count)
-        if smallest > count:
-            raise KafkaError(
-                ErrorCode.INVALID_PARTITIONS,
-                f"{topic.name} cannot have {count} partitions after one resize: the smallest count that fits is"
-                f" {smallest}.",
-            )
-        _check_drainable(topic.name, await topic_values(context, topic.name))
+        check_shrink(topic, count, await topic_values(context, topic.name))
 
 
 def unfinished(topic: TopicImage) -> str:
@@ -51,11 +44,11 @@ def unfinished(topic: TopicImage) -> str:
     going = plan.marked(topic)
     unsealed = [index for index in going if (state := topic.state(index)) is not None and state.sealed_offset < 0]
     if offline := _offline(topic):
-        return f"partitions {_list(offline)} have no leader"
+        return f"partitions {listed(offline)} have no leader"
     if new := plan.new_partitions(topic) or plan.waiting(topic):
-        return f"partitions {_list(new)} are being created"
+        return f"partitions {listed(new)} are being created"
     if unsealed:
-        return f"partitions {_list(unsealed)} are being sealed"
+        return f"partitions {listed(unsealed)} are being sealed"
     return "not every leader has acknowledged the layout"
 
 
@@ -83,19 +76,19 @@ def _check_grow(topic: TopicImage, count: int, live: Collection[int]) -> None:
     away = sorted({replica for index in ending for replica in topic.replicas(index) if replica not in live})
     if away:
         raise _not_now(
-            f"{topic.name} cannot grow before partitions {_list(ending)} are removed, which waits for brokers"
-            f" {_list(away)}: start them, or register their ids again, on an empty disk if theirs is lost."
+            f"{topic.name} cannot grow before partitions {listed(ending)} are removed, which waits for brokers"
+            f" {listed(away)}: start them, or register their ids again, on an empty disk if theirs is lost."
         )
     if going:
         raise _not_now(
-            f"{topic.name} cannot grow while partitions {_list(going)} are marked for deletion; they go once their"
+            f"{topic.name} cannot grow while partitions {listed(going)} are marked for deletion; they go once their"
             f" records have expired, or with {DRAIN_KEY}=true once every group has read them."
         )
     if not plan.is_settled(topic):
         raise _not_now(f"Another resize of {topic.name} is unfinished: {unfinished(topic)}.")
     if offline := _offline(topic):
         raise _not_now(
-            f"Partitions {_list(offline)} have no leader; what is added would wait for them and take no records."
+            f"Partitions {listed(offline)} have no leader; what is added would wait for them and take no records."
         )
     largest = largest_count(topic, count)
     if largest < count:
@@ -103,6 +96,18 @@ def _check_grow(topic: TopicImage, count: int, live: Collection[int]) -> None:
             ErrorCode.INVALID_PARTITIONS,
             f"{topic.name} cannot have {count} partitions after one resize: the largest count that fits is {largest}.",
         )
+
+
+def check_shrink(topic: TopicImage, count: int, config: Mapping[str, object]) -> None:
+    """What no moment changes of a shrink. Every counted partition has a state. Raises ``KafkaError``."""
+    smallest = smallest_count(topic, count)
+    if smallest > count:
+        raise KafkaError(
+            ErrorCode.INVALID_PARTITIONS,
+            f"{topic.name} cannot have {count} partitions after one resize: the smallest count that fits is"
+            f" {smallest}.",
+        )
+    _check_drainable(topic.name, config)
 
 
 def largest_count(topic: TopicImage, count: int) -> int:
@@ -200,13 +205,12 @@ def edit_refusal(known: TopicZnode, edited: TopicZnode) -> str | None:
     moved = [index for index, replicas in known.partitions.items() if edited.partitions[index] != replicas]
     if moved:
         return f"the replicas of partition {moved[0]} cannot be changed"
-    factor = min(len(replicas) for replicas in known.partitions.values())
-    added = edited.partitions.keys() - known.partitions.keys()
-    uneven = [index for index in sorted(added) if len(edited.partitions[index]) != factor]
-    if uneven:
-        return f"partition {uneven[0]} must have {factor} replicas, as the others have"
+    if odd := uneven(known.partitions, edited.partitions):
+        return odd
     if (edited.adding_replicas, edited.removing_replicas) != (known.adding_replicas, known.removing_replicas):
         return "a reassignment is asked for by AlterPartitionReassignments only"
+    if edited.ordered_delivery not in (None, known.ordered_delivery):
+        return "ordered_delivery cannot be changed"
     if edited.topic_id != known.topic_id:
         return "the topic id cannot be changed"
     if edited.layout_version not in (known.layout_version, known.layout_version + 1):
@@ -217,6 +221,13 @@ def edit_refusal(known: TopicZnode, edited: TopicZnode) -> str | None:
     if not grows and edited.undeleted_partition_count > known.undeleted_partition_count:
         return "undeleted_partition_count cannot be raised: partitions are added to the assignment"
     return None
+
+
+def uneven(known: Mapping[int, list[int]], edited: Mapping[int, list[int]]) -> str | None:
+    """Why what an edit added to the assignment cannot be; None: it can."""
+    factor = min(len(replicas) for replicas in known.values())
+    odd = [index for index in sorted(edited) if index not in known and len(edited[index]) != factor]
+    return f"partition {odd[0]} must have {factor} replicas, as the others have" if odd else None
 
 
 def edited_count(known: TopicZnode, edited: TopicZnode) -> int:
@@ -234,7 +245,12 @@ def begun(known: TopicZnode, edited: TopicZnode) -> TopicZnode:
         counts = (edited.undeleted_partition_count, known.layout_version + 1)
     else:
         counts = (known.undeleted_partition_count, known.layout_version)
-    return edited.replace(undeleted_partition_count=counts[0], layout_version=counts[1], absent=frozenset())
+    return edited.replace(
+        undeleted_partition_count=counts[0],
+        layout_version=counts[1],
+        ordered_delivery=known.ordered_delivery,
+        absent=frozenset(),
+    )
 
 
 def _offline(topic: TopicImage) -> list[int]:
@@ -247,6 +263,7 @@ def _not_now(message: str) -> KafkaError:
     return KafkaError(ErrorCode.POLICY_VIOLATION, message)
 
 
-def _list(partitions: Sequence[int]) -> str:
+def listed(partitions: Sequence[int]) -> str:
+    """The first ten, and how many more."""
     shown = ", ".join(map(str, partitions[:10]))
     return f"{shown} and {len(partitions) - 10} more" if len(partitions) > 10 else shown

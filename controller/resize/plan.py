@@ -63,6 +63,11 @@ def is_resizing(topic: TopicImage) -> bool:
     return topic.znode.layout_version > 0 and not is_settled(topic)
 
 
+def was_resized(topic: TopicImage) -> bool:
+    """Whether the topic was resized ever, the resize that is under way included."""
+    return topic.znode.layout_version > 0 or is_resizing(topic)
+
+
 def is_settled(topic: TopicImage) -> bool:
     """Whether the last resize is finished but for the draining: every survivor has the layout and has answered."""
     if not topic.znode.layout_version and not new_partitions(topic):
@@ -223,73 +228,8 @@ def removed(state: PartitionState, controller_epoch: int) -> PartitionState:
     return state.replace(leader=DURING_DELETE, controller_epoch=controller_epoch)
 
 
-# ---------------------------------------------------------------- what is stored
-
-
-def corrected_layout(topic: TopicImage) -> Layout | None:
-    """A layout with a version of its own, when the topic's count is unlike the stored layouts of its version.
-
-    That is what an edit by hand leaves, which has no version. None: count and version agree.
-    """
-    znode, recorded = topic.znode, new_partitions(topic)
-    states = [state for index, state in sorted(_existing(topic).items()) if index not in recorded]
-    stored = [state.layout for state in states if state.layout is not None and not state.never_led]
-    if not stored:
-        return None
-    growing = any(topic.state(index) is not None for index in recorded)
-    newest = max(layout.layout_version for layout in stored)
-    unlike = any(
-        layout.layout_version == znode.layout_version
-        and layout.undeleted_partition_count != znode.undeleted_partition_count
-        for layout in stored
-    )
-    if unlike or newest > znode.layout_version + (1 if growing else 0):
-        return Layout(znode.undeleted_partition_count, max(newest, znode.layout_version) + 1)
-    return None
-
-
-def is_repairable(topic: TopicImage) -> bool:
-    """Whether the count before an edit by hand is known, from stored layouts, and fits the rest of the znode."""
-    stored = stored_count(topic)
-    return topic.znode.initial_partition_count <= stored <= len(topic.znode.partitions)
-
-
-def is_raised(topic: TopicImage) -> bool:
-    """Whether the count is above every stored layout: an edit by hand, for a grow counts what is stored already.
-
-    Left so, its new partitions would be led without an ancestor, and marked ones would take records again.
-    """
-    return not topic.unreadable and topic.znode.undeleted_partition_count > stored_count(topic)
-
-
-def not_begun(topic: TopicImage) -> list[int]:
-    """Partitions that were assigned beyond the count and are not recorded yet, ascending."""
-    return [index for index in new_partitions(topic) if topic.state(index) is None]
-
-
-def added_while_marked(topic: TopicImage) -> list[int]:
-    """Partitions that an edit by hand added behind ones that are marked for deletion, ascending."""
-    going = marked(topic)
-    if not going:
-        return []
-    return [index for index in sorted(topic.znode.partitions) if index > going[-1] and topic.state(index) is None]
-
-
-def stored_count(topic: TopicImage) -> int:
-    """The undeleted count of the newest layout that a partition stores; the initial count where none does."""
-    stored = [state.layout for state in _existing(topic).values() if state.layout is not None and not state.never_led]
-    if not stored:
-        return topic.znode.initial_partition_count
-    return max(stored, key=lambda layout: layout.layout_version).undeleted_partition_count
-
-
 def _bumped(state: PartitionState, layout: Layout, controller_epoch: int) -> PartitionState:
     return state.replace(leader_epoch=state.leader_epoch + 1, layout=layout, controller_epoch=controller_epoch)
-
-
-def _existing(topic: TopicImage) -> dict[int, PartitionState]:
-    states = ((index, partition.state) for index, partition in topic.partitions.items())
-    return {index: state for index, state in states if state is not None}
 
 
 def _never_led(topic: TopicImage, index: int) -> bool:

@@ -85,6 +85,13 @@ def test_kafkas_own_topic_znode_gets_the_default_layout() -> None:
     assert not TopicZnode.decode("/brokers/topics/t", topic.encode()).absent
 
 
+@pytest.mark.parametrize("ordered", [True, False, None])
+def test_ordered_delivery_is_written_once_it_is_settled(ordered: bool | None) -> None:
+    topic = TopicZnode.new(TOPIC_ID, {0: [1]}).replace(ordered_delivery=ordered)
+    assert TopicZnode.decode("/t", topic.encode()).ordered_delivery is ordered
+    assert ("ordered_delivery" in json.loads(topic.encode())) is (ordered is not None)
+
+
 def test_a_topic_znode_without_id_is_incomplete_and_stays_without() -> None:
     topic = TopicZnode.decode("/t", b'{"version":1,"partitions":{"0":[1]}}')
     assert topic.topic_id == NO_ID
@@ -128,6 +135,7 @@ BAD: list[tuple[Any, bytes, str]] = [
     (TopicZnode, b'{"partitions":{}}', "partitions"),
     (TopicZnode, b'{"partitions":{"0":[1],"2":[1]}}', "partitions"),
     (TopicZnode, b'{"partitions":{"zero":[1]}}', "partitions"),
+    (TopicZnode, b'{"partitions":{"0":[1]},"ordered_delivery":1}', "ordered_delivery"),
     (TopicZnode, b'{"partitions":{"0":[]}}', "partitions.0"),
     (TopicZnode, b'{"partitions":{"0":[1,1]}}', "partitions.0"),
     (TopicZnode, b'{"partitions":{"0":["1"]}}', "partitions.0"),
