@@ -45,6 +45,8 @@ class TopicInfo:
     initial_partition_count: int = -1
     undeleted_partition_count: int = -1
     layout_version: int = -1
+    ordered_delivery: bool | None = None
+    """Whether keys keep their order, settled by the first resize; None before: the configuration says."""
     removed: set[int] = field(default_factory=set)
     """Numbers of partitions that were there and were merged away."""
 
@@ -147,6 +149,7 @@ class MetadataCache:
             topic.initial_partition_count = state.initial_partition_count
             topic.undeleted_partition_count = state.undeleted_partition_count
             topic.layout_version = state.layout_version
+            topic.ordered_delivery = None if state.ordered_delivery < 0 else state.ordered_delivery == 1
         for partition in state.partition_states:
             index = partition.partition_index
             if partition.leader == LEADER_DURING_DELETE:

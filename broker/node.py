@@ -220,8 +220,14 @@ class Node:
     def _led(self) -> list[Partition]:
         return [partition for partition in self.replicas.all() if partition.is_leader]
 
+    def is_ordered(self, topic: str) -> bool:
+        """Whether the topic's keys keep their order across resizes: by its configuration until the first of them."""
+        info = self.metadata.topics.get(topic)
+        settled = None if info is None else info.ordered_delivery
+        return self.dynamic.delivery_rules(topic).ordered if settled is None else settled
+
     def _keeps_tombstones(self, key: TopicPartition) -> bool:
-        if not self.dynamic.delivery_rules(key.topic).ordered:
+        if not self.is_ordered(key.topic):
             return False
         partition, info = self.replicas.hosted(key), self.metadata.topics.get(key.topic)
         own = None if partition is None else partition.layout

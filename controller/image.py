@@ -128,6 +128,8 @@ class ClusterImage:
     """Partitions of which a broker refused what it was told, for a reason that may pass."""
     deletions: dict[str, dict[tuple[int, int], ReplicaStatus]] = field(default_factory=dict)
     """Topics being deleted: ``{(partition, broker): status}``."""
+    config_changes_seen: str | None = None
+    """The last notification of an altered config that was read; None: the topics are being read just now."""
     malformed: set[str] = field(default_factory=set)
     """Topics that cannot be read: what their partitions are is not known."""
 

@@ -189,6 +189,7 @@ class RequestBatch:
                     partition_states=states,
                     undeleted_partition_count=topic.znode.undeleted_partition_count,
                     initial_partition_count=topic.znode.initial_partition_count,
+                    ordered_delivery=_ordered_delivery(topic),
                     layout_version=topic.znode.layout_version,
                 )
             )
@@ -312,6 +313,13 @@ def _leader_and_isr_state(
         is_new=is_new,
         undeleted_partition_count=layout.undeleted_partition_count,
         initial_partition_count=topic.znode.initial_partition_count,
+        ordered_delivery=_ordered_delivery(topic),
         incarnation=partition.incarnation,
         layout_version=layout.layout_version,
     )
+
+
+def _ordered_delivery(topic: TopicImage) -> int:
+    """1 or 0 once it is settled, -1 before."""
+    settled = topic.znode.ordered_delivery
+    return -1 if settled is None else int(settled)

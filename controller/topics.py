@@ -6,6 +6,7 @@ import logging
 
 import trio
 
+from controller.configs import keep_ordered_delivery
 from controller.context import Context
 from controller.events import ResizesDue, TopicChanged, TopicsChanged
 from controller.image import PartitionImage, TopicImage
@@ -184,6 +185,8 @@ async def _settle(context: Context, topic: TopicImage) -> bool:
     topic.znode = judged.znode.replace(absent=frozenset())
     if found.topic_id == NO_ID:
         topic.znode = topic.znode.replace(topic_id=new_topic_id(context.rng))
+    if config and topic.znode.ordered_delivery != config[unseen.ORDERED_KEY]:
+        await keep_ordered_delivery(context, topic.name, topic.znode.ordered_delivery)
     for index in topic.partitions.keys() - topic.znode.partitions.keys():
         del topic.partitions[index]
     if found.absent or topic.znode != found:

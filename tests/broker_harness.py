@@ -101,12 +101,13 @@ class OneBroker:
         leader: int = BROKER_ID,
         leader_epoch: int = 0,
         layout: tuple[int, int, int] = (-1, -1, -1),
+        ordered_delivery: int = -1,
         incarnation: int = -1,
     ) -> Any:
         """Describe a topic to the broker; ``leader`` -2 takes it away.
 
         ``layout``: initial and undeleted partition count, layout version. ``incarnation``: of partition 0, the others'
-        follow on.
+        follow on. ``ordered_delivery`` -1: not settled, the configuration says.
         """
         states = [
             UpdateMetadataPartitionState(
@@ -128,6 +129,7 @@ class OneBroker:
             initial_partition_count=initial,
             undeleted_partition_count=undeleted,
             layout_version=version,
+            ordered_delivery=ordered_delivery,
         )
         endpoint = UpdateMetadataEndpoint(host=self.host, port=self.port, listener="PLAINTEXT")
         return await self.request(

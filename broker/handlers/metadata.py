@@ -105,7 +105,7 @@ def _known(ctx: RequestContext, name: str) -> MetadataResponseTopic:
         shown.undeleted_partition_count = info.undeleted_partition_count
         shown.initial_partition_count = info.initial_partition_count
         shown.layout_version = info.layout_version
-        shown.ordered_delivery = int(ctx.node.dynamic.delivery_rules(name).ordered)
+        shown.ordered_delivery = int(ctx.node.is_ordered(name))
     return shown
 
 

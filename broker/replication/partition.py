@@ -77,6 +77,7 @@ class Partition:
         "local_id",
         "log",
         "min_insync_replicas",
+        "ordered_delivery",
         "partition_epoch",
         "pending_isr",
         "progress",
@@ -115,6 +116,8 @@ class Partition:
         self.replicas: Sequence[int] = ()
         self.layout = PartitionLayout()
         """Changed with the leader epoch only (KIP-253)."""
+        self.ordered_delivery: bool | None = None
+        """Whether keys keep their order, as the first resize settled it; None before: the configuration says."""
         self.delivery = DeliveryRules()
         self.progress: dict[int, ReplicaProgress] = {}
         """The other replicas, as far as this leader knows them; empty at a follower."""

@@ -197,7 +197,8 @@ class ReplicaManager:
 
         So do the rules for it, which were read for this order: the notice of an alteration may come later.
         """
-        partition.delivery = self._settings.delivery_rules(partition.key.topic)
+        partition.ordered_delivery = None if state.ordered_delivery < 0 else state.ordered_delivery == 1
+        self._set_rules(partition)
         layout = _layout(state)
         if layout != partition.layout:
             logger.info("replica.layout", partition=str(partition.key), leader_epoch=state.leader_epoch, layout=layout)
@@ -291,7 +292,12 @@ class ReplicaManager:
             for key, partition in self._partitions.items():
                 if key.topic == topic:
                     partition.min_insync_replicas = self._settings.min_insync_replicas(topic)
-                    partition.delivery = self._settings.delivery_rules(topic)
+                    self._set_rules(partition)
+
+    def _set_rules(self, partition: Partition) -> None:
+        """The configuration, but for what the first resize has settled: an edit by hand does not change that."""
+        rules, settled = self._settings.delivery_rules(partition.key.topic), partition.ordered_delivery
+        partition.delivery = rules if settled is None else rules._replace(ordered=settled)
 
 
 def _layout(state: LeaderAndIsrPartitionState) -> PartitionLayout:

@@ -15,8 +15,9 @@ from typing import Any
 
 from controller.admin.create_topics import checked_config
 from controller.admin.outcome import Outcome
+from controller.configs import with_ordered_delivery
 from controller.context import Context
-from controller.resize import plan
+from controller.resize.unseen import ORDERED_KEY
 from protocol.errors import ErrorCode, KafkaError
 from protocol.generated.alter_configs import (
     AlterConfigsRequest,
@@ -39,7 +40,6 @@ from zk_schemas.znode import MalformedZnodeError
 CHANGES_KEPT = 1000
 """Notifications that stay for brokers to read; a broker that starts reads all configs anyway."""
 _PURGE_EVERY = 100
-_ORDERED_DELIVERY = "enable.ordered.delivery"
 
 
 class ResourceType(enum.IntEnum):
@@ -137,7 +137,7 @@ async def _change(context: Context, all_resources: list[Any], resource: Any, cha
         found = await _find(context, resource.resource_type, resource.resource_name)
         config = _checked(found, change(found))
         if found.is_topic:
-            _check_ordered_delivery(context, resource.resource_name, found.znode.config, config)
+            _check_ordered_delivery(context, resource.resource_name, config)
         if not validate_only:
             await _write(context, found, config)
     except KafkaError as error:
@@ -195,13 +195,12 @@ def _checked(resource: _Resource, config: Mapping[str, str | None]) -> dict[str,
     return {name: value for name, value in config.items() if value is not None}
 
 
-def _check_ordered_delivery(context: Context, name: str, old: Mapping[str, str], new: Mapping[str, str]) -> None:
+def _check_ordered_delivery(context: Context, name: str, config: dict[str, str]) -> None:
     """Whether keys keep their order is settled by the first resize: both kinds of placement agree until then."""
-    key = TOPIC_CONFIGS[_ORDERED_DELIVERY]
-    before, after = (key.parse(config.get(key.name, key.default)) for config in (old, new))
     topic = context.image.topics.get(name)
-    if before != after and topic is not None and (topic.znode.layout_version or plan.is_resizing(topic)):
-        raise KafkaError(ErrorCode.INVALID_CONFIG, f"{key.name} cannot be changed any more: {name} was resized.")
+    settled = topic.znode.ordered_delivery if topic is not None else None
+    if with_ordered_delivery(ConfigZnode(config), settled) is not None:
+        raise KafkaError(ErrorCode.INVALID_CONFIG, f"{ORDERED_KEY} cannot be changed any more: {name} was resized.")
 
 
 async def _write(context: Context, resource: _Resource, config: dict[str, str]) -> None:

@@ -21,6 +21,7 @@ from protocol.primitives import (
 )
 from protocol.types import Part, ZERO_UUID
 
+_pack_b = Struct(">b").pack
 _pack_h = Struct(">h").pack
 _pack_i = Struct(">i").pack
 _pack_iB = Struct(">iB").pack
@@ -30,6 +31,7 @@ _pack_iiqb = Struct(">iiqb").pack
 _pack_q = Struct(">q").pack
 _pack_t = Struct(">?").pack
 _pack_u = Struct(">16s").pack
+_unpack_b = Struct(">b").unpack_from
 _unpack_hB = Struct(">hB").unpack_from
 _unpack_i = Struct(">i").unpack_from
 _unpack_iB = Struct(">iB").unpack_from
@@ -54,6 +56,7 @@ class LeaderAndIsrPartitionState(Base):
         "is_new",
         "undeleted_partition_count",
         "initial_partition_count",
+        "ordered_delivery",
         "incarnation",
         "layout_version",
     )
@@ -74,6 +77,7 @@ class LeaderAndIsrPartitionState(Base):
         is_new: bool = False,
         undeleted_partition_count: int = -1,
         initial_partition_count: int = -1,
+        ordered_delivery: int = -1,
         incarnation: int = -1,
         layout_version: int = -1,
     ) -> None:
@@ -89,6 +93,7 @@ class LeaderAndIsrPartitionState(Base):
         self.is_new = is_new
         self.undeleted_partition_count = undeleted_partition_count
         self.initial_partition_count = initial_partition_count
+        self.ordered_delivery = ordered_delivery
         self.incarnation = incarnation
         self.layout_version = layout_version
 
@@ -179,6 +184,12 @@ def _decode_tag_topic_states_partition_states_initial_partition_count(data: memo
     pos += 4
     return initial_partition_count, pos
 
+def _decode_tag_topic_states_partition_states_ordered_delivery(data: memoryview) -> tuple[int, int]:
+    pos = 0
+    ordered_delivery, = _unpack_b(data, pos)
+    pos += 1
+    return ordered_delivery, pos
+
 def _decode_tag_topic_states_partition_states_incarnation(data: memoryview) -> tuple[int, int]:
     pos = 0
     incarnation, = _unpack_q(data, pos)
@@ -196,6 +207,9 @@ def _encode_tag_topic_states_partition_states_undeleted_partition_count(value: i
 
 def _encode_tag_topic_states_partition_states_initial_partition_count(value: int, out: bytearray) -> None:
     out += _pack_i(value)
+
+def _encode_tag_topic_states_partition_states_ordered_delivery(value: int, out: bytearray) -> None:
+    out += _pack_b(value)
 
 def _encode_tag_topic_states_partition_states_incarnation(value: int, out: bytearray) -> None:
     out += _pack_q(value)
@@ -277,6 +291,7 @@ def _decode_leader_and_isr_request_v5(data: memoryview) -> tuple[LeaderAndIsrReq
             pos += 2
             topic_states_partition_states_undeleted_partition_count: int = -1
             topic_states_partition_states_initial_partition_count: int = -1
+            topic_states_partition_states_ordered_delivery: int = -1
             topic_states_partition_states_incarnation: int = -1
             topic_states_partition_states_layout_version: int = -1
             if n:
@@ -287,6 +302,9 @@ def _decode_leader_and_isr_request_v5(data: memoryview) -> tuple[LeaderAndIsrReq
                 value = tags.get(10254)
                 if value is not None:
                     topic_states_partition_states_initial_partition_count = whole(_decode_tag_topic_states_partition_states_initial_partition_count(value), value, "topic_states[].partition_states[].initial_partition_count")
+                value = tags.get(10255)
+                if value is not None:
+                    topic_states_partition_states_ordered_delivery = whole(_decode_tag_topic_states_partition_states_ordered_delivery(value), value, "topic_states[].partition_states[].ordered_delivery")
                 value = tags.get(10256)
                 if value is not None:
                     topic_states_partition_states_incarnation = whole(_decode_tag_topic_states_partition_states_incarnation(value), value, "topic_states[].partition_states[].incarnation")
@@ -306,6 +324,7 @@ def _decode_leader_and_isr_request_v5(data: memoryview) -> tuple[LeaderAndIsrReq
                 is_new=topic_states_partition_states_is_new,
                 undeleted_partition_count=topic_states_partition_states_undeleted_partition_count,
                 initial_partition_count=topic_states_partition_states_initial_partition_count,
+                ordered_delivery=topic_states_partition_states_ordered_delivery,
                 incarnation=topic_states_partition_states_incarnation,
                 layout_version=topic_states_partition_states_layout_version,
             ))
@@ -411,7 +430,7 @@ def _encode_leader_and_isr_request_v5(message: LeaderAndIsrRequest, out: bytearr
                 write_uvarint(out, n)
             out += pack(f">{len(topic_states_partition_states_item.removing_replicas)}i", *topic_states_partition_states_item.removing_replicas)
             out += _pack_t(topic_states_partition_states_item.is_new)
-            tag_count = (1 if topic_states_partition_states_item.undeleted_partition_count != -1 else 0) + (1 if topic_states_partition_states_item.initial_partition_count != -1 else 0) + (1 if topic_states_partition_states_item.incarnation != -1 else 0) + (1 if topic_states_partition_states_item.layout_version != -1 else 0)
+            tag_count = (1 if topic_states_partition_states_item.undeleted_partition_count != -1 else 0) + (1 if topic_states_partition_states_item.initial_partition_count != -1 else 0) + (1 if topic_states_partition_states_item.ordered_delivery != -1 else 0) + (1 if topic_states_partition_states_item.incarnation != -1 else 0) + (1 if topic_states_partition_states_item.layout_version != -1 else 0)
             out.append(tag_count)
             if tag_count:
                 if topic_states_partition_states_item.undeleted_partition_count != -1:
@@ -424,6 +443,12 @@ def _encode_leader_and_isr_request_v5(message: LeaderAndIsrRequest, out: bytearr
                     tagged = bytearray()
                     _encode_tag_topic_states_partition_states_initial_partition_count(topic_states_partition_states_item.initial_partition_count, tagged)
                     write_uvarint(out, 10254)
+                    write_uvarint(out, len(tagged))
+                    out += tagged
+                if topic_states_partition_states_item.ordered_delivery != -1:
+                    tagged = bytearray()
+                    _encode_tag_topic_states_partition_states_ordered_delivery(topic_states_partition_states_item.ordered_delivery, tagged)
+                    write_uvarint(out, 10255)
                     write_uvarint(out, len(tagged))
                     out += tagged
                 if topic_states_partition_states_item.incarnation != -1:

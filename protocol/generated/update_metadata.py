@@ -21,12 +21,14 @@ from protocol.primitives import (
 )
 from protocol.types import Part, ZERO_UUID
 
+_pack_b = Struct(">b").pack
 _pack_hB = Struct(">hB").pack
 _pack_i = Struct(">i").pack
 _pack_iiii = Struct(">iiii").pack
 _pack_iiq = Struct(">iiq").pack
 _pack_q = Struct(">q").pack
 _pack_u = Struct(">16s").pack
+_unpack_b = Struct(">b").unpack_from
 _unpack_hB = Struct(">hB").unpack_from
 _unpack_i = Struct(">i").unpack_from
 _unpack_iB = Struct(">iB").unpack_from
@@ -80,6 +82,7 @@ class UpdateMetadataTopicState(Base):
         "partition_states",
         "undeleted_partition_count",
         "initial_partition_count",
+        "ordered_delivery",
         "layout_version",
     )
     __slots__ = FIELDS
@@ -92,6 +95,7 @@ class UpdateMetadataTopicState(Base):
         partition_states: list[UpdateMetadataPartitionState] = EMPTY,
         undeleted_partition_count: int = -1,
         initial_partition_count: int = -1,
+        ordered_delivery: int = -1,
         layout_version: int = -1,
     ) -> None:
         self.topic_name = topic_name
@@ -99,6 +103,7 @@ class UpdateMetadataTopicState(Base):
         self.partition_states = [] if partition_states is EMPTY else partition_states
         self.undeleted_partition_count = undeleted_partition_count
         self.initial_partition_count = initial_partition_count
+        self.ordered_delivery = ordered_delivery
         self.layout_version = layout_version
 
 
@@ -163,6 +168,12 @@ def _decode_tag_topic_states_initial_partition_count(data: memoryview) -> tuple[
     pos += 4
     return initial_partition_count, pos
 
+def _decode_tag_topic_states_ordered_delivery(data: memoryview) -> tuple[int, int]:
+    pos = 0
+    ordered_delivery, = _unpack_b(data, pos)
+    pos += 1
+    return ordered_delivery, pos
+
 def _decode_tag_topic_states_layout_version(data: memoryview) -> tuple[int, int]:
     pos = 0
     layout_version, = _unpack_i(data, pos)
@@ -177,6 +188,9 @@ def _encode_tag_topic_states_undeleted_partition_count(value: int, out: bytearra
 
 def _encode_tag_topic_states_initial_partition_count(value: int, out: bytearray) -> None:
     out += _pack_i(value)
+
+def _encode_tag_topic_states_ordered_delivery(value: int, out: bytearray) -> None:
+    out += _pack_b(value)
 
 def _encode_tag_topic_states_layout_version(value: int, out: bytearray) -> None:
     out += _pack_i(value)
@@ -265,6 +279,7 @@ def _decode_update_metadata_request_v7(data: memoryview) -> tuple[UpdateMetadata
         pos += 1
         topic_states_undeleted_partition_count: int = -1
         topic_states_initial_partition_count: int = -1
+        topic_states_ordered_delivery: int = -1
         topic_states_layout_version: int = -1
         if n:
             tags, pos = read_tags(data, pos, n)
@@ -274,6 +289,9 @@ def _decode_update_metadata_request_v7(data: memoryview) -> tuple[UpdateMetadata
             value = tags.get(10254)
             if value is not None:
                 topic_states_initial_partition_count = whole(_decode_tag_topic_states_initial_partition_count(value), value, "topic_states[].initial_partition_count")
+            value = tags.get(10255)
+            if value is not None:
+                topic_states_ordered_delivery = whole(_decode_tag_topic_states_ordered_delivery(value), value, "topic_states[].ordered_delivery")
             value = tags.get(10257)
             if value is not None:
                 topic_states_layout_version = whole(_decode_tag_topic_states_layout_version(value), value, "topic_states[].layout_version")
@@ -283,6 +301,7 @@ def _decode_update_metadata_request_v7(data: memoryview) -> tuple[UpdateMetadata
             partition_states=topic_states_partition_states,
             undeleted_partition_count=topic_states_undeleted_partition_count,
             initial_partition_count=topic_states_initial_partition_count,
+            ordered_delivery=topic_states_ordered_delivery,
             layout_version=topic_states_layout_version,
         ))
     n = data[pos]
@@ -422,7 +441,7 @@ def _encode_update_metadata_request_v7(message: UpdateMetadataRequest, out: byte
                     write_uvarint(out, 10256)
                     write_uvarint(out, len(tagged))
                     out += tagged
-        tag_count = (1 if topic_states_item.undeleted_partition_count != -1 else 0) + (1 if topic_states_item.initial_partition_count != -1 else 0) + (1 if topic_states_item.layout_version != -1 else 0)
+        tag_count = (1 if topic_states_item.undeleted_partition_count != -1 else 0) + (1 if topic_states_item.initial_partition_count != -1 else 0) + (1 if topic_states_item.ordered_delivery != -1 else 0) + (1 if topic_states_item.layout_version != -1 else 0)
         out.append(tag_count)
         if tag_count:
             if topic_states_item.undeleted_partition_count != -1:
@@ -435,6 +454,12 @@ def _encode_update_metadata_request_v7(message: UpdateMetadataRequest, out: byte
                 tagged = bytearray()
                 _encode_tag_topic_states_initial_partition_count(topic_states_item.initial_partition_count, tagged)
                 write_uvarint(out, 10254)
+                write_uvarint(out, len(tagged))
+                out += tagged
+            if topic_states_item.ordered_delivery != -1:
+                tagged = bytearray()
+                _encode_tag_topic_states_ordered_delivery(topic_states_item.ordered_delivery, tagged)
+                write_uvarint(out, 10255)
                 write_uvarint(out, len(tagged))
                 out += tagged
             if topic_states_item.layout_version != -1:

@@ -2,7 +2,7 @@
 
 Only version 5 is implemented: grouped by topic, with topic ids; requests and responses are flexible. Type 1 is a
 full list, 0 not known, 2 an incremental one. KIP-253 tags stand on the partition, for two partitions of one topic
-differ while a resize runs.
+differ while a resize runs. Whether keys keep their order is -1 before the first resize: the configuration says.
 """
 
 from protocol.schema import field, message
@@ -41,6 +41,7 @@ REQUEST = message(
                         field("is_new", "bool", "5+", ignorable=True),
                         field("undeleted_partition_count", "int32", "5+", default=-1, ignorable=True, tag=10253),
                         field("initial_partition_count", "int32", "5+", default=-1, ignorable=True, tag=10254),
+                        field("ordered_delivery", "int8", "5+", default=-1, ignorable=True, tag=10255),
                         field("incarnation", "int64", "5+", default=-1, ignorable=True, tag=10256),
                         field("layout_version", "int32", "5+", default=-1, ignorable=True, tag=10257),
                     ],

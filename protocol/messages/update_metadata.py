@@ -1,7 +1,8 @@
 """UpdateMetadata (6): the controller tells a broker about brokers, topics and leaders.
 
 Only version 7 is implemented: grouped by topic, with topic ids, flexible. KIP-253 tags carry the topic's partition
-counts and layout version and each partition's incarnation.
+counts, its layout version, whether the order of its keys is settled (-1: its configuration says), and each partition's
+incarnation.
 """
 
 from protocol.schema import field, message
@@ -40,6 +41,7 @@ REQUEST = message(
                 ),
                 field("undeleted_partition_count", "int32", "7+", default=-1, ignorable=True, tag=10253),
                 field("initial_partition_count", "int32", "7+", default=-1, ignorable=True, tag=10254),
+                field("ordered_delivery", "int8", "7+", default=-1, ignorable=True, tag=10255),
                 field("layout_version", "int32", "7+", default=-1, ignorable=True, tag=10257),
             ],
         ),

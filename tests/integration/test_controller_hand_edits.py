@@ -7,8 +7,12 @@ from collections.abc import AsyncIterator
 import pytest
 import trio
 
+from protocol.generated.leader_and_isr import LeaderAndIsrRequest
+from protocol.generated.update_metadata import UpdateMetadataRequest
 from tests.controller_world import World
 from tests.resize_world import TOPIC, Rules, configure, edit, finished, resized, started
+from zk_schemas import paths
+from zk_schemas.config import ConfigChange, ConfigZnode
 
 pytestmark = pytest.mark.trio
 
@@ -67,3 +71,52 @@ async def test_an_edit_that_the_rules_refuse(
     assert await finished(world, 6)
     await configure(world, delete_records_when_drained="true")
     await resized(world, 7)
+
+
+# ---------------------------------------------------------------- enable.ordered.delivery
+
+
+async def edit_config(world: World, **config: str) -> None:
+    """Write the config's znode, and the notification that brokers wait for."""
+    path, names = paths.topic_config(TOPIC), {name.replace("_", "."): value for name, value in config.items()}
+    await world.store.set(path, ConfigZnode(names).encode())
+    change = ConfigChange(f"topics/{TOPIC}").encode()
+    await world.store.create(paths.CONFIG_CHANGE_PREFIX, change, sequence=True, make_parents=True)
+
+
+async def ordered(world: World) -> str | None:
+    path = paths.topic_config(TOPIC)
+    return ConfigZnode.decode(path, (await world.store.get(path)).data).config.get("enable.ordered.delivery")
+
+
+def told(world: World) -> set[int]:
+    """What brokers were told last of the topic's order, by either request."""
+    orders = [topic for r in world.brokers[1].sent(LeaderAndIsrRequest) for topic in r.topic_states]
+    updates = [topic for r in world.brokers[1].sent(UpdateMetadataRequest) for topic in r.topic_states]
+    return {orders[-1].partition_states[-1].ordered_delivery, updates[-1].ordered_delivery}
+
+
+@pytest.mark.parametrize("is_seen", [True, False], ids=["live", "unseen"])
+@pytest.mark.parametrize("settled", ["true", "false"])
+async def test_ordered_delivery_of_a_resized_topic_is_restored(
+    nursery: trio.Nursery, autojump_clock: object, settled: str, is_seen: bool
+) -> None:
+    world = await started(nursery)
+    await configure(world, enable_ordered_delivery=settled)
+    assert told(world) == {-1}
+    await resized(world, 6)
+    assert told(world) == {int(settled == "true")}
+    if not is_seen:
+        world.kill_controller(1000)
+        world.zk.end_session(world.sessions[1000].session_id)
+    await edit_config(world, enable_ordered_delivery="true" if settled == "false" else "false", retention_ms="7")
+    if not is_seen:
+        await world.start_controller(1001)
+
+    async def is_restored() -> bool:
+        return await ordered(world) == settled
+
+    await world.until(is_restored)
+    await resized(world, 8)
+    assert told(world) == {int(settled == "true")}
+    assert (await world.topic(TOPIC)).ordered_delivery is (settled == "true")

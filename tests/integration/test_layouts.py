@@ -416,6 +416,36 @@ async def test_without_ordered_delivery_nothing_is_checked(tmp_path: Path, monke
             assert await broker.codes(layout, 1) == {1: ErrorCode.NONE}
 
 
+@pytest.mark.parametrize("settled", [True, False])
+async def test_what_the_first_resize_settled_is_not_edited_away(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, settled: bool
+) -> None:
+    """Neither before the layout comes, nor after; a client is told what its broker does."""
+    zk = FakeZk()
+    async with broker_of(tmp_path, monkeypatch, zk) as broker:
+
+        async def checks() -> bool:
+            codes = await broker.codes(FIRST, 1)
+            return {(await broker.produce(1, FIRST)).error_code, *codes.values()} != {ErrorCode.NONE}
+
+        async def told() -> bool:
+            request = MetadataRequest(topics=[MetadataRequestTopic(name="t")], allow_auto_topic_creation=False)
+            return bool((await broker.harness.request(request)).topics[0].ordered_delivery)
+
+        grown = broker.state(1, 1, GROWN)
+        grown.ordered_delivery = int(settled)
+        layout = (4, *GROWN)
+        await broker.harness.update_metadata("t", TOPIC_ID, 6, layout=layout, ordered_delivery=int(settled))
+        assert await broker.lead(grown) == {0}
+        assert (await checks(), await told()) == (settled, settled)
+        await broker.configure(zk, enable_ordered_delivery=str(not settled).lower())
+        assert (await checks(), await told()) == (settled, settled)
+        grown.leader_epoch += 1
+        assert await broker.lead(grown) == {0}
+        assert (await checks(), await told()) == (settled, settled)
+        assert broker.node.logs.cleaner.keeps_tombstones(TopicPartition("t", 5)) is settled
+
+
 async def test_a_layout_is_checked_by_the_configuration_there_is_when_it_comes(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
