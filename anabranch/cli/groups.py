@@ -64,6 +64,7 @@ def describe(*groups: str, bootstrap_server: Bootstrap = DEFAULT_BOOTSTRAP, json
                 "client_id",
                 "blocked",
             ]
+            print("who waits for whom across the resize:")
             print_table(columns, [[row[column] for column in columns] for row in group["waits"]])
     return 0
 

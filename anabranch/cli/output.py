@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import json
+import sys
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-from rich.console import Console
-from rich.table import Table
+_BOLD, _PLAIN = "\033[1m", "\033[0m"
 
 
 def print_json(value: Any) -> None:
@@ -16,18 +16,23 @@ def print_json(value: Any) -> None:
 
 
 def cell(value: Any) -> Any:
-    """A value as a table shows it: lists with commas."""
+    """A value as a table shows it: lists with commas, nothing as a dash."""
+    if value is None:
+        return "-"
     return ",".join(map(str, value)) if isinstance(value, list) else value
 
 
-def print_table(columns: Sequence[str], rows: Iterable[Sequence[Any]], *, title: str | None = None) -> None:
-    """A plain table; numbers to the right. Wide content is never cut when stdout is no terminal."""
-    console = Console(soft_wrap=not Console().is_terminal)
-    table = Table(title=title, box=None, pad_edge=False, header_style="bold")
+def print_table(columns: Sequence[str], rows: Iterable[Sequence[Any]]) -> None:
+    """A plain table; columns of numbers to the right. Nothing is ever cut: a terminal wraps what is too wide for it."""
     body = [list(row) for row in rows]
-    for index, column in enumerate(columns):
-        numeric = bool(body) and all(isinstance(row[index], int | float) for row in body)
-        table.add_column(column, justify="right" if numeric else "left", no_wrap=True)
-    for row in body:
-        table.add_row(*["-" if cell is None else str(cell) for cell in row])
-    console.print(table, width=None if console.is_terminal else 10_000)
+    numeric = [bool(body) and all(_is_number(row[index]) for row in body) for index in range(len(columns))]
+    lines = [list(columns), *([str(cell(value)) for value in row] for row in body)]
+    widths = [max(len(line[index]) for line in lines) for index in range(len(columns))]
+    for number, line in enumerate(lines):
+        padded = zip(line, widths, numeric, strict=True)
+        text = "  ".join(item.rjust(width) if right else item.ljust(width) for item, width, right in padded).rstrip()
+        print(f"{_BOLD}{text}{_PLAIN}" if number == 0 and sys.stdout.isatty() else text)
+
+
+def _is_number(value: Any) -> bool:
+    return value is None or (isinstance(value, int | float) and not isinstance(value, bool))

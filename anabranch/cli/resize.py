@@ -34,10 +34,12 @@ async def plan_resize(admin: Admin, name: str, count: int, changes: Mapping[str,
     before = topic.undeleted_partition_count if topic.undeleted_partition_count > 0 else len(topic.partitions)
     initial = topic.initial_partition_count if topic.initial_partition_count > 0 else before
     refused = await _refusal(admin, name, count)
+    # INVALID_PARTITIONS is of a count that the topic can never have; any other refusal may pass.
+    is_possible = not (refused or "").startswith(ErrorCode.INVALID_PARTITIONS.name)
     only_drain = refused is not None and count < before and changes.get(DRAIN_KEY) == "true" and DRAIN_KEY in refused
-    planned = moves(initial, before, count) if topic.ordered_delivery and count >= initial else []
+    planned = moves(initial, before, count) if topic.ordered_delivery and is_possible else []
     share = sum((move.share for move in planned), Fraction(0))
-    if not topic.ordered_delivery and count > 0:
+    if not topic.ordered_delivery and is_possible:
         share = unordered_share(before, count)
     leaders = {p.partition: p.leader for p in topic.partitions}
     return {
@@ -51,11 +53,7 @@ async def plan_resize(admin: Admin, name: str, count: int, changes: Mapping[str,
         "moves": [_move_row(move, leaders) for move in planned],
         # The controller judges by the config as it is; that it can be emptied is the last thing it asks of a shrink.
         "refused": None if only_drain else refused,
-        "notes": [
-            *_order_notes(topic),
-            *(await _drain_notes(admin, topic, planned, changes) if count < before else []),
-            *(_replica_notes(before, count) if count > before else []),
-        ],
+        "notes": await _notes(admin, topic, before, count, changes) if is_possible else [],
     }
 
 
@@ -79,6 +77,16 @@ def _move_row(move: Move, leaders: Mapping[int, int]) -> dict[str, Any]:
     }
 
 
+async def _notes(
+    admin: Admin, topic: TopicDescription, before: int, count: int, changes: Mapping[str, str | None]
+) -> list[str]:
+    """What else to know of a change that can be made, now or later."""
+    notes = _order_notes(topic)
+    if count < before:
+        return notes + await _drain_notes(admin, topic, range(count, before), changes)
+    return notes + _replica_notes(before, count)
+
+
 def _order_notes(topic: TopicDescription) -> list[str]:
     if topic.ordered_delivery:
         return []
@@ -90,24 +98,20 @@ def _replica_notes(before: int, count: int) -> list[str]:
 
 
 async def _drain_notes(
-    admin: Admin, topic: TopicDescription, planned: list[Move], changes: Mapping[str, str | None]
+    admin: Admin, topic: TopicDescription, sources: range, changes: Mapping[str, str | None]
 ) -> list[str]:
     """When the partitions that are merged away will be gone."""
     keys = [DRAIN_KEY, "cleanup.policy", "retention.ms"]
     entries = (await admin.describe_configs(topics=[topic.name], keys=keys))[topic.name]
     values = {**{name: entry.value for name, entry in entries.items()}, **changes}
     notes = []
-    going = _numbers(move.source for move in planned)
+    going = _numbers(sources)
     if values.get(DRAIN_KEY) == "true":
         notes.append(f"partitions {going} go once every group has read them ({DRAIN_KEY}=true)")
         committed = await committed_offsets(admin, topic.name)
         ends = await offsets(admin, topic)
         for group, of_topic in sorted(committed.items()):
-            left = [
-                remaining(ends[p][1], ends[p][0], of_topic.get(p)) or 0
-                for p in (move.source for move in planned)
-                if p in ends
-            ]
+            left = [remaining(ends[p][1], ends[p][0], of_topic.get(p)) or 0 for p in sources if p in ends]
             notes.append(f"group {group} has {sum(left)} records of them to read")
     elif "delete" in (values.get("cleanup.policy") or ""):
         days = int(values.get("retention.ms") or -1) / 86_400_000
@@ -127,8 +131,9 @@ def _numbers(partitions: Any) -> str:
 def print_plan(plan: Mapping[str, Any]) -> None:
     """A dry run for people."""
     before, after = plan["partitions"], plan["partitions_after"]
-    share = percent(Fraction(plan["moved_share"]))
-    print(f"{plan['topic']}: {before} -> {after} partitions, about {share} of the keys move")
+    share = Fraction(plan["moved_share"])
+    moving = f", about {percent(share)} of the keys move" if share else ""
+    print(f"{plan['topic']}: {before} -> {after} partitions{moving}")
     if plan["moves"]:
         columns = ["split" if after > before else "merge", "into", "keys", "leader", "into_leader"]
         print_table(
@@ -143,17 +148,15 @@ def print_plan(plan: Mapping[str, Any]) -> None:
     print(f"refused: {plan['refused']}" if plan["refused"] else "nothing stands in the way")
 
 
-async def wait_until_resized(admin: Admin, name: str, count: int, timeout_ms: int) -> list[str]:
-    """Return when a grow or shrink to ``count`` is done, with what to say of it. Raises ``CommandError`` at the end."""
+async def wait_until_resized(admin: Admin, name: str, count: int, timeout_ms: int) -> list[int]:
+    """Return when a grow or shrink to ``count`` is done: what is left to drain. Raises ``CommandError`` at the end."""
     missing = "the controller has not begun"
     with anyio.move_on_after(timeout_ms / 1000):
         while True:
             topic = (await admin.describe_topics([name]))[name]
             missing = await _missing(admin, topic, count)
             if not missing:
-                marked = marked_partitions(topic)
-                lines = [f"{name} has {count} partitions"]
-                return lines + ([f"partitions {_numbers(marked)} are sealed and drain"] if marked else [])
+                return marked_partitions(topic)
             await anyio.sleep(CHECK_EVERY_S)
     raise CommandError(f"{name} is not resized after {timeout_ms} ms: {missing}; it goes on, topics describe shows how")
 

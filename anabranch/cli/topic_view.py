@@ -6,10 +6,11 @@ from collections.abc import Mapping
 from typing import Any
 
 from anabranch import Admin, ConfigEntry, TopicDescription, TopicPartition
-from anabranch.cli.output import cell, print_table
+from anabranch.cli.output import print_table
 from anabranch.cli.resize_plan import split_tree
 from client.admin_types import ConfigSource, PartitionEpochs
 from client.cluster import PartitionInfo
+from zk_schemas.znode import format_id
 
 EPOCHS_WITHIN_MS = 3_000
 """How long brokers are asked where partitions come from and go: of one just removed none can tell."""
@@ -88,7 +89,7 @@ def topic_row(
 ) -> dict[str, Any]:
     return {
         "name": topic.name,
-        "topic_id": str(topic.topic_id),
+        "topic_id": format_id(topic.topic_id),
         "internal": topic.internal,
         "initial_partition_count": topic.initial_partition_count,
         "undeleted_partition_count": topic.undeleted_partition_count,
@@ -166,7 +167,7 @@ def print_topic(topic: Mapping[str, Any]) -> None:
     rows = topic["partitions"]
     print(f"{topic['name']}  id {topic['topic_id']}  {len(rows)} partitions  configs: {configs}")
     columns = ["partition", "leader", "leader_epoch", "replicas", "isr", "log_start_offset", "high_watermark"]
-    print_table(columns, [[cell(row[column]) for column in columns] for row in rows])
+    print_table(columns, [[row[column] for column in columns] for row in rows])
     if topic["layout_version"] > 0:
         for line in layout_lines(topic):
             print(line)

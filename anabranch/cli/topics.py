@@ -19,9 +19,10 @@ from anabranch import (
 from anabranch.cli.admin import parse_configs, with_admin
 from anabranch.cli.errors import CommandError
 from anabranch.cli.options import DEFAULT_BOOTSTRAP, Bootstrap, JsonFlag
-from anabranch.cli.output import cell, print_json, print_table
+from anabranch.cli.output import print_json, print_table
 from anabranch.cli.resize import DRAIN_KEY, plan_resize, print_plan, wait_until_resized
 from anabranch.cli.topic_view import describe_topics, print_topic
+from zk_schemas.znode import format_id
 
 app = App(name="topics", help="Create, list, describe, alter, move, delete topics.")
 
@@ -86,7 +87,7 @@ def list_(
     """
     topics = with_admin(bootstrap_server, lambda admin: admin.list_topics(include_internal=not exclude_internal))
     if json_:
-        print_json([{"name": t.name, "topic_id": str(t.topic_id), "internal": t.internal} for t in topics])
+        print_json([{"name": t.name, "topic_id": format_id(t.topic_id), "internal": t.internal} for t in topics])
     else:
         for topic in topics:
             print(topic.name)
@@ -148,9 +149,9 @@ def alter(
     dry_run
         Change nothing; print which partitions would be split or merged, and what stands in the way.
     wait
-        Return when the partitions have been split or merged.
+        Return when the partitions have been split, or merged into others and sealed; without it, when that has begun.
     timeout_ms
-        How long to wait with --wait.
+        How long to wait with --wait. Whatever is not done then goes on.
     """
     changes: dict[str, str | None] = {**parse_configs(config), **dict.fromkeys(delete_config or [])}
     if delete_records_when_drained:
@@ -162,18 +163,37 @@ def alter(
     if dry_run:
         return _dry_run(bootstrap_server, topic, partitions, changes, as_json=json_)
 
-    async def work(admin: Admin) -> list[str]:
+    async def work(admin: Admin) -> list[int] | None:
         if changes:
             await admin.incremental_alter_configs(topics={topic: changes})
         if partitions is None:
-            return [f"altered {topic}"]
-        await admin.create_partitions({topic: partitions})
-        if not wait:
-            return [f"altered {topic}"]
-        return [f"altered {topic}", *await wait_until_resized(admin, topic, partitions, timeout_ms)]
+            return None
+        try:
+            await admin.create_partitions({topic: partitions})
+        except KafkaError as error:
+            done = f" ({', '.join(changes)} changed all the same)" if changes else ""
+            raise CommandError(f"{error.code.name}: {error.message}{done}") from error
+        return await wait_until_resized(admin, topic, partitions, timeout_ms) if wait else None
 
-    for line in with_admin(bootstrap_server, work):
-        print(line)
+    marked = with_admin(bootstrap_server, work)
+    if json_:
+        print_json(
+            {
+                "topic": topic,
+                "configs": changes,
+                "partitions": partitions,
+                "is_resized": marked is not None,
+                "draining": marked,
+            }
+        )
+    elif partitions is not None and not wait:
+        print(f"{topic} is on its way to {partitions} partitions: topics describe shows how far it is")
+    else:
+        print(f"altered {topic}")
+        if marked is not None:
+            print(f"{topic} has {partitions} partitions")
+        if marked:
+            print(f"partitions {', '.join(map(str, marked))} are sealed and drain")
     return 0
 
 
@@ -317,7 +337,7 @@ def _print_reassignments(moving: Mapping[TopicPartition, PartitionReassignment],
     if as_json:
         print_json(rows)
     elif rows:
-        print_table(list(rows[0]), [[cell(value) for value in row.values()] for row in rows])
+        print_table(list(rows[0]), [list(row.values()) for row in rows])
     else:
         print("nothing is being moved")
 

@@ -98,6 +98,28 @@ def test_a_question_that_fails_is_no_refusal(run: Run) -> None:
     assert "UNKNOWN_TOPIC_OR_PARTITION" in err
 
 
+def test_a_dry_run_of_a_count_that_can_never_be_plans_nothing(run: Run) -> None:
+    """Not even one of a hundred million partitions."""
+    for count in (3, 100_000_000):
+        admin = FakeAdmin(undeleted=6, total=6, version=1, refusal=KafkaError(ErrorCode.INVALID_PARTITIONS, "t: never"))
+        status, out, _ = run(admin, "topics", "alter", "t", "--partitions", str(count), "--dry-run")
+        assert (status, out) == (1, f"t: 6 -> {count} partitions\nrefused: INVALID_PARTITIONS: t: never\n")
+
+
+def test_a_refused_resize_says_which_configs_were_changed_before(run: Run) -> None:
+    admin = FakeAdmin(refusal=KafkaError(ErrorCode.POLICY_VIOLATION, "t: not now"))
+    arguments = ["topics", "alter", "t", "--partitions", "6", "--config", "segment.bytes=1000"]
+    status, _, err = run(admin, *arguments)
+    assert (status, err) == (1, "anabranch: POLICY_VIOLATION: t: not now (segment.bytes changed all the same)\n")
+    assert admin.calls[0][0] == "configs"
+
+
+def test_a_dry_run_of_a_shrink_without_order_names_the_partitions_that_go(run: Run) -> None:
+    admin = FakeAdmin(undeleted=6, total=6, ordered=False, ends={4: (0, 10), 5: (2, 12)})
+    _, out, _ = run(admin, "topics", "alter", "t", "--partitions", "4", "--dry-run")
+    assert "partitions 4, 5 go when their last record has expired" in out
+
+
 def test_a_dry_run_without_order_says_so(run: Run) -> None:
     _, out, _ = run(FakeAdmin(ordered=False), "topics", "alter", "t", "--partitions", "6", "--dry-run")
     assert "about 66.7 % of the keys move" in out
@@ -108,7 +130,7 @@ def test_the_drain_key_is_set_before_the_resize(run: Run) -> None:
     admin = FakeAdmin(undeleted=6, total=6, version=1)
     arguments = ["--partitions", "4", "--delete-records-when-drained", "--config", "segment.bytes=1000"]
     status, out, _ = run(admin, "topics", "alter", "t", *arguments)
-    assert (status, out) == (0, "altered t\n")
+    assert (status, out) == (0, "t is on its way to 4 partitions: topics describe shows how far it is\n")
     assert admin.calls == [
         ("configs", {"t": {"segment.bytes": "1000", "delete.records.when.drained": "true"}}, False),
         ("partitions", {"t": 4}, False),
@@ -132,6 +154,15 @@ def test_waiting_ends_when_the_marked_are_sealed(run: Run) -> None:
     admin = FakeAdmin(undeleted=6, total=6, version=1, on_create_partitions=finish)
     status, out, _ = run(admin, "topics", "alter", "t", "--partitions", "4", "--wait")
     assert (status, out) == (0, "altered t\nt has 4 partitions\npartitions 4, 5 are sealed and drain\n")
+    admin = FakeAdmin(undeleted=6, total=6, version=1, on_create_partitions=finish)
+    _, out, _ = run(admin, "topics", "alter", "t", "--partitions", "4", "--wait", "--json")
+    assert json.loads(out) == {
+        "topic": "t",
+        "configs": {},
+        "partitions": 4,
+        "is_resized": True,
+        "draining": [4, 5],
+    }
 
 
 @pytest.mark.parametrize(
@@ -215,6 +246,16 @@ def test_groups_describe_says_who_waits_for_whom(run: Run) -> None:
     (wait,) = json.loads(out)[0]["waits"]
     assert (wait["partition"], wait["waits_for"], wait["because"]) == (1, 5, "merge")
     assert (wait["position"], wait["until"], wait["member"], wait["blocked"]) == (25, 40, "m-1", True)
+
+
+def test_no_table_is_cut_however_narrow_the_terminal(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "20")
+    admin = FakeAdmin(**SHRUNK, groups={"a-group-with-a-name-of-some-length": {0: 90}})
+    _, out, _ = run(admin, "groups", "list")
+    lines = out.splitlines()
+    assert lines[0].split() == ["group", "protocol_type", "state"]
+    assert lines[1].startswith("a-group-with-a-name-of-some-length  ")
+    assert len({line.index(word) for line, word in zip(lines, ["protocol_type", "consumer"], strict=True)}) == 1
 
 
 def test_groups_describe_without_a_resize_has_nobody_wait(run: Run) -> None:
