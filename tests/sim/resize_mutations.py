@@ -3,19 +3,25 @@
 from __future__ import annotations
 
 import dataclasses
+from collections import deque
 from typing import Any
 
 import pytest
 
+from broker.coordinator import offsets
+from broker.coordinator.service import GroupCoordinator
 from broker.log.producer_state import ProducerState
 from broker.replication import layout
 from broker.replication.partition import Partition
+from client.accumulator import Accumulator
 from client.listener import PartitionKeyListener
 from client.ordered_delivery import gate
+from client.ordered_delivery.barriers import NO_LIMIT
 from client.ordered_delivery.delivery import OrderedDelivery
 from client.ordered_delivery.gate import DeliveryGate
+from client.replacement import replace_records
 from client.sender import Sender
-from client.topic_placement import layout_of
+from client.topic_placement import TopicPlacement, layout_of
 from tests.sim.mutations import Mutation
 
 Patch = pytest.MonkeyPatch
@@ -80,7 +86,80 @@ def positions_without_a_flush(patch: Patch) -> None:
     patch.setattr(PartitionKeyListener, "maybe_revoked", nothing)
 
 
+def batches_of_any_epoch_are_delivered(patch: Patch) -> None:
+    """A partition that neither a split nor a merge is known to hold back is delivered without a limit."""
+    original = DeliveryGate.cap
+
+    def cap(self: Any, tp: Any) -> int:
+        held, limit = self._held.get(tp), original(self, tp)
+        return NO_LIMIT if held is not None and limit == held.evaluated_epoch else limit
+
+    patch.setattr(DeliveryGate, "cap", cap)
+
+
+def offsets_of_any_incarnation_count(patch: Patch) -> None:
+    """Nobody removes those of a partition that is gone either, nor compares the leader epoch that they name."""
+    fetched = offsets._fetched
+
+    def without_incarnation(index: int, committed: Any) -> Any:
+        if committed is not None:
+            committed = dataclasses.replace(committed, incarnation=-1, leader_epoch=-1)
+        return fetched(index, committed)
+
+    patch.setattr(GroupCoordinator, "on_partitions_deleted", lambda *_: None)
+    patch.setattr(GroupCoordinator, "_remove_deleted", lambda *_: None)
+    patch.setattr(offsets, "_is_current", lambda *_: True)
+    patch.setattr(offsets, "_fetched", without_incarnation)
+
+
 # ---------------------------------------------------------------- producers
+
+
+def nothing_waits_for_what_is_not_answered(patch: Patch) -> None:
+    """Records are placed by a new layout while older ones of their keys are open at the old; refused, these follow."""
+    refuse = TopicPlacement.refuse
+    placed_before: dict[str, Any] = {}
+
+    def replace(acc: Any, topic: Any, placing: Any) -> Any:
+        after = topic.next
+        if after is None:
+            return None
+        drained: list[list[Any]] = []
+        for queue in topic.queues:
+            never_sent = [batch for batch in queue.waiting if batch not in queue.outstanding]
+            if queue.may_adopt:
+                drained.append(queue.drain())
+            else:
+                drained.append(never_sent)
+                queue.waiting = deque(batch for batch in queue.waiting if batch in queue.outstanding)
+        if after is not topic.info:
+            placed_before[topic.name] = topic.info
+        replaced = replace_records(placed_before[topic.name], after, drained, placing)
+        topic.advance()
+        for partition, batches in replaced.batches.items():
+            acc.queue(topic.name, partition).waiting.extend(batches)
+        for batch, moved in replaced.sources:
+            batch.resolve(moved=moved)
+        return replaced
+
+    def refused(self: Any, batch: Any, now_ms: float) -> bool:
+        if self.next is None and batch.layout != self.layout:
+            self.next = self.info
+        return refuse(self, batch, now_ms)
+
+    patch.setattr(Accumulator, "replace", replace)
+    patch.setattr(TopicPlacement, "refuse", refused)
+
+
+def a_batch_of_a_partition_that_is_gone_is_placed_again(patch: Patch) -> None:
+    def give_up_gone(_self: Any, topic: Any) -> int:
+        for queue in topic.queues:
+            for batch in queue.outstanding:
+                if not batch.in_flight and topic.is_gone(queue.tp.partition, batch.incarnation):
+                    batch.refused = True
+        return 0
+
+    patch.setattr(Accumulator, "give_up_gone", give_up_gone)
 
 
 def a_retry_names_the_newest_layout(patch: Patch) -> None:

@@ -7,7 +7,6 @@ checker is the judge.
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
-from contextlib import suppress
 from functools import partial
 
 import trio
@@ -29,6 +28,7 @@ from tests.sim.recording import Recorder, log_end, now_ms, replica_events, store
 from tests.sim.topic_watch import TopicWatch
 from tests.sim_cluster import BROKER_PORT, SimCluster
 from zk_schemas.partition_state import Layout
+from zk_schemas.topic import TopicZnode
 
 TOPIC = "t"
 LIMIT_S = 60.0
@@ -56,14 +56,17 @@ class Scene:
         self._reads = False
         self._sequences: dict[TopicPartition, int] = {}
         self._count = 0
+        self._wanted = 0
+        """The partitions last asked for with success; 0: it makes no difference."""
 
-    async def start(self, partitions: int) -> None:
+    async def start(self, partitions: int, replication_factor: int = 3) -> None:
         for controller in CONTROLLERS:
             await self.cluster.start_controller(controller)
         for broker in BROKERS:
             await self.cluster.start_broker(broker, **_BROKER_KEYS)
         async with self._admin() as admin:
-            await admin.create_topics([NewTopic(TOPIC, partitions, 3, {"delete.records.when.drained": "true"})])
+            configs = {"delete.records.when.drained": "true"}
+            await admin.create_topics([NewTopic(TOPIC, partitions, replication_factor, configs)])
         await self.until(lambda: len(self.watch.tps()) == partitions)
 
     def _admin(self) -> Admin:
@@ -84,24 +87,46 @@ class Scene:
 
     # ------------------------------------------------------------ the topic
 
-    async def ask_for(self, count: int) -> None:
-        """Have the topic grow or shrink, without waiting for what comes of it."""
+    async def ask_for(self, count: int) -> str:
+        """Have the topic grow or shrink, without waiting for what comes of it; why it was refused, "" if it was not."""
+        self._wanted = 0
         async with self._admin() as admin:
-            with suppress(KafkaError):
+            try:
                 await admin.create_partitions({TOPIC: count}, timeout_ms=0)
+            except KafkaError as error:
+                return str(error)
+        return ""
+
+    async def ask_a_new_controller_for(self, count: int) -> None:
+        """The same once it has heard of every leader."""
+        while "not every leader has acknowledged" in await self.ask_for(count):
+            await trio.sleep(0.5)  # polls: virtual time
+        self._wanted = count
+
+    async def configure(self, **configs: str) -> None:
+        """Set keys of the topic."""
+        async with self._admin() as admin:
+            await admin.incremental_alter_configs(
+                topics={TOPIC: {key.replace("_", "."): value for key, value in configs.items()}}
+            )
 
     async def resize(self, count: int) -> None:
         """The same, and wait until it is carried out but for the draining."""
         await self.ask_for(count)
         layout = self.layout
         assert layout.undeleted_partition_count == count, f"{count} is asked for, it is {layout}"
+        self._wanted = count
         assert await self.until(lambda: all(self.has_layout(p) for p in range(count))), self.watch.unfinished()
 
     @property
-    def layout(self) -> Layout:
+    def znode(self) -> TopicZnode:
         znode = self.watch.znode()
         assert znode is not None
-        return Layout(znode.undeleted_partition_count, znode.layout_version)
+        return znode
+
+    @property
+    def layout(self) -> Layout:
+        return Layout(self.znode.undeleted_partition_count, self.znode.layout_version)
 
     def has_layout(self, partition: int) -> bool:
         """Whether a partition is led by the topic's layout, as far as ZooKeeper says."""
@@ -109,9 +134,22 @@ class Scene:
         return state is not None and state.leader >= 0 and state.layout == self.layout
 
     def leader(self, partition: int) -> str:
+        found = self.leader_or_none(partition)
+        assert found
+        return found
+
+    def leader_or_none(self, partition: int) -> str:
+        """ "" while there is none."""
         state = self.watch.state(partition)
-        assert state is not None and state.leader >= 0
-        return f"broker{state.leader}"
+        return f"broker{state.leader}" if state is not None and state.leader >= 0 else ""
+
+    def in_sync(self, partition: int) -> list[str]:
+        state = self.watch.state(partition)
+        return [] if state is None else [f"broker{broker}" for broker in sorted(state.isr)]
+
+    async def restart(self, broker: str) -> None:
+        """Have a broker that was killed come back."""
+        await self.cluster.start_broker(int(broker.removeprefix("broker")), **_BROKER_KEYS)
 
     def cut_from_controllers(self, machine: str) -> None:
         """It goes on serving, and hears nothing of what is decided."""
@@ -133,16 +171,22 @@ class Scene:
 
     @property
     def initial(self) -> int:
-        znode = self.watch.znode()
-        assert znode is not None
-        return znode.initial_partition_count
+        return self.znode.initial_partition_count
 
     async def produce(
-        self, key: str, layout: Layout, *, acks: int = -1, broker: str = "", limit_s: float = 10.0
+        self,
+        key: str,
+        layout: Layout,
+        *,
+        acks: int = -1,
+        broker: str = "",
+        limit_s: float = 10.0,
+        insist: bool = False,
     ) -> tuple[str, int]:
         """Write the key's next record where ``layout`` puts it; the last error's name, "" for none, and the offset.
 
-        What may pass is tried again until ``limit_s``; what is refused for its layout is not.
+        What may pass is tried again until ``limit_s``; what is refused for its layout is not, unless asked to
+        ``insist``: then it is there as soon as the leader takes it.
         """
         tp = TopicPartition(TOPIC, place(positive_hash(key.encode()), self.initial, layout[0]))
         self._count += 1
@@ -153,9 +197,9 @@ class Scene:
         with trio.move_on_after(limit_s):
             while True:
                 error, offset = await self.ask(tp, layout, key, value, sequence, acks, broker)
-                if error in ("", ErrorCode.INVALID_PARTITION_METADATA.name):
+                if error == "" or (error == ErrorCode.INVALID_PARTITION_METADATA.name and not insist):
                     break
-                await trio.sleep(0.1)  # polls: virtual time
+                await trio.sleep(0.001 if insist else 0.1)  # polls: virtual time
         if error == "":
             self._sequences[tp] = sequence + 1
             if acks == -1:
@@ -197,6 +241,10 @@ class Scene:
             self._reads = True
             self._nursery.start_soon(self._group.read)
 
+    def is_delivered(self, value: str) -> bool:
+        """Whether any member has polled this record."""
+        return value in self._group.delivered
+
     def stop(self) -> None:
         """Have the group end."""
         self._group.stop.set()
@@ -206,7 +254,7 @@ class Scene:
     async def finish(self) -> None:
         """Mend everything, have a group read all, and tell what is on the disks."""
         self.cluster.fabric.heal_all()
-        assert await wait_until_whole(self.cluster, LIMIT_S)
+        await wait_until_whole(self.cluster, LIMIT_S)
         self.read()
         await self.until(lambda: not self.watch.unfinished(), 2 * LIMIT_S)
         await self.until(lambda: self._group.delivered.keys() >= self._stored(), 2 * LIMIT_S)
@@ -214,11 +262,15 @@ class Scene:
             incarnation = self.watch.incarnation(tp)
             end = max(log_end(self.cluster.disks[f"broker{broker}"], tp) for broker in BROKERS)
             self.recorder.add(Drained(now_ms(), GROUP, tp, end, incarnation))
-            for broker in BROKERS:
+            for broker in self.znode.partitions.get(tp.partition, BROKERS):
                 for event in replica_events(self.cluster.disks[f"broker{broker}"], broker, tp, incarnation, end):
                     self.recorder.add(event)
         for event in self.watch.archives(GROUP):
             self.recorder.add(event)
+
+    def is_unfinished(self) -> bool:
+        """Whether a resize was never carried out."""
+        return bool(self.watch.unfinished()) or self._wanted not in (0, self.layout.undeleted_partition_count)
 
     def _stored(self) -> set[str]:
         disks = [self.cluster.disks[f"broker{broker}"] for broker in BROKERS]
@@ -229,21 +281,22 @@ class Scene:
 Play = Callable[[Scene], Awaitable[None]]
 
 
-def stage(play: Play, partitions: int, seed: int = 0) -> list[str]:
-    """Run a play; the checks that found something, each once."""
-    return run_deterministic(seed, partial(_stage, play, partitions, seed))
+def stage(play: Play, partitions: int, seed: int = 0, *, replication_factor: int = 3) -> list[str]:
+    """Run a play; the checks that found something, each once, and ``unfinished`` if a resize is never carried out."""
+    return run_deterministic(seed, partial(_stage, play, partitions, seed, replication_factor))
 
 
-async def _stage(play: Play, partitions: int, seed: int) -> list[str]:
+async def _stage(play: Play, partitions: int, seed: int, replication_factor: int) -> list[str]:
     async with trio.open_nursery() as nursery:
         cluster = SimCluster(nursery, seed)
         scene = Scene(cluster, nursery)
         try:
-            await scene.start(partitions)
+            await scene.start(partitions, replication_factor)
             await play(scene)
             await scene.finish()
         finally:
             with trio.CancelScope(shield=True):
                 scene.stop()
                 await cluster.end()
-        return list(dict.fromkeys(violation.check for violation in check_history(scene.recorder.events)))
+        found = dict.fromkeys(violation.check for violation in check_history(scene.recorder.events))
+        return [*found, *(["unfinished"] if scene.is_unfinished() else [])]
