@@ -71,11 +71,12 @@ class Resource(NamedTuple):
 
 
 def code_error(code: int, what: str | None = None, message: str | None = None) -> KafkaError | None:
-    """The error for a code, its message led by what it is about; None for no error."""
+    """The error for a code, its message led by what it is about if it does not begin so; None for no error."""
     if not code:
         return None
     detail = message or ErrorCode.of(code).message
-    return error_for(code, f"{what}: {detail}" if what else detail)
+    says_what = what is None or detail.startswith(f"{what} ")
+    return error_for(code, detail if says_what else f"{what}: {detail}")
 
 
 def first_error(results: Iterable[Any]) -> KafkaError | None:

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from client import Admin
+from client.admin_codec import code_error
 from client.admin_types import GroupPosition, PartitionEpochs
 from protocol.api_keys import API, ApiKey
 from protocol.errors import ErrorCode, KafkaError
@@ -155,3 +156,12 @@ def test_a_lower_count_and_a_dry_run_are_asked_for_as_they_are(run: Run) -> None
     run(ask)
     (body,) = broker.seen(ApiKey.CREATE_PARTITIONS)
     assert (body.topics[0].count, body.validate_only) == (4, True)
+
+
+@pytest.mark.parametrize(
+    ("message", "shown"),
+    [("t cannot grow", "t cannot grow"), ("topics cannot grow", "t: topics cannot grow"), (None, "t: the request")],
+)
+def test_an_error_names_the_topic_once(message: str | None, shown: str) -> None:
+    error = code_error(ErrorCode.POLICY_VIOLATION, "t", message)
+    assert error is not None and error.message.startswith(shown)
