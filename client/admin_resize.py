@@ -66,7 +66,7 @@ def group_positions_request(group_id: str, partitions: Iterable[TopicPartition])
     topics: dict[str, ConsumerGroupPositionRequestTopic] = {}
     for tp in partitions:
         topic = topics.setdefault(tp.topic, ConsumerGroupPositionRequestTopic(name=tp.topic))
-        topic.partitions.append(ConsumerGroupPositionRequestPartition(partition_index=tp.partition, need_position=True))
+        topic.partitions.append(ConsumerGroupPositionRequestPartition(partition_index=tp.partition))
     return ConsumerGroupPositionRequest(
         group_id=group_id, generation_id=-1, member_id="", max_wait_ms=0, topics=list(topics.values())
     )

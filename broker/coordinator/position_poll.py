@@ -3,7 +3,8 @@
 A long poll, fenced as a heartbeat is, which it also counts as when it arrives. Unlike a heartbeat it is refused until
 the generation is stable: before, nobody owns anything. A member's first poll of a generation says that it has given up
 what it owned before and does not own any more. A question without a member id and a generation (-1) is anybody's: it is
-answered at once and changes nothing.
+answered at once with what is known. With ``need_position`` the owners that poll are asked for the rest from then on:
+the controller, which removes what a group is done with, must not be the first to know that a partition is sealed.
 """
 
 from __future__ import annotations
@@ -89,12 +90,9 @@ def _poll(
         if is_report and positions.report(tp, meant, position):
             moved.append(tp)
     new = positions.want(member_id, poller, wants)
-    if wants and positions.waited_since_ms is None:
-        positions.waited_since_ms = turn.now.monotonic_ms
     poller.token = token
     poller.deadline_ms = group.wake_by(turn.now.monotonic_ms + max(request.max_wait_ms, 0))
-    if positions.unheard_deadline_ms is not None:
-        group.wake_by(positions.unheard_deadline_ms)
+    _wait_for_the_unheard(turn, group, is_wanted=bool(wants))
     if is_repeated or request.max_wait_ms <= 0:
         answer(turn, group, member_id)
     affected: dict[str, None] = {member_id: None}
@@ -157,7 +155,9 @@ def _positions(
     group = turn.shard.groups.get(request.group_id) or Group(request.group_id)
     positions = group.positions
     if request.topics:
-        named = {tp: meant for tp, meant, _, _ in _partitions(request, incarnation_of)}
+        partitions = _partitions(request, incarnation_of)
+        named = {tp: meant for tp, meant, _, _ in partitions}
+        _ask_owners(turn, group, {tp: meant for tp, meant, wanted, _ in partitions if wanted})
     else:
         named = {tp: report.incarnation for tp, report in positions.reports.items()}
         named.update({tp: positions.newest_wanted(tp) for tp in positions.waiting})
@@ -173,3 +173,26 @@ def _positions(
         )
         for tp, incarnation in named.items()
     )
+
+
+def _ask_owners(turn: Turn, group: Group, wanted: dict[TopicPartition, int]) -> None:
+    """Have the members that poll say how far they are in what they own of this, until their generation ends."""
+    positions = group.positions
+    if group.state is not GroupState.STABLE or positions.unheard is None:
+        return  # nobody polls
+    owners = {tp: owner_of(turn.shard, group, tp) for tp in wanted}
+    reported = {tp: meant for tp, meant in wanted.items() if owners[tp] in positions.pollers}
+    if reported:
+        anybody = positions.pollers.setdefault(UNKNOWN_MEMBER_ID, Poller())
+        positions.want(UNKNOWN_MEMBER_ID, anybody, {**anybody.wants, **reported})
+        answer_if_news(turn, group, dict.fromkeys(owner for tp in reported if (owner := owners[tp]) is not None))
+    _wait_for_the_unheard(turn, group, is_wanted=bool(wanted))
+
+
+def _wait_for_the_unheard(turn: Turn, group: Group, *, is_wanted: bool) -> None:
+    """The members that have not polled are waited for from the first time that somebody wants to know something."""
+    positions = group.positions
+    if is_wanted and positions.waited_since_ms is None:
+        positions.waited_since_ms = turn.now.monotonic_ms
+    if positions.unheard_deadline_ms is not None:
+        group.wake_by(positions.unheard_deadline_ms)

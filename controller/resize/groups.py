@@ -30,7 +30,7 @@ _CONSUMER_PROTOCOL = "consumer"
 _SETTLED_STATES = ("Stable", "Empty", "Dead")
 _OFFSET_FETCH_OF_GROUPS = 8
 _NO_GENERATION = -1
-"""With no member id: anybody's question, which changes nothing."""
+"""With no member id: anybody's question."""
 
 
 class UnknownGroupsError(Exception):
@@ -139,8 +139,9 @@ async def has_processed(
 ) -> bool:
     """Whether the group has done with a partition all that it does: committed, and had its flush callback return.
 
-    A commit may run ahead of the callback. Members that keep order say themselves how far they are; a group in which
-    nobody waits for the partition, or may do so yet, is one whose members do not, and its commits are all there is.
+    A commit may run ahead of the callback. Members that keep order say themselves how far they are once somebody wants
+    to know, as this does: no member may have heard yet that the partition is marked. A group in which nobody waits for
+    the partition, or may do so yet, is one whose members do not keep order, and its commits are all there is.
     Raises as ``BrokerLink.ask`` and ``read_groups``.
     """
     if group.committed(tp, incarnation) < end_offset or not group.is_settled:
@@ -148,7 +149,9 @@ async def has_processed(
     broker = image.brokers.get(group.coordinator)
     if broker is None:
         raise UnknownGroupsError(f"the coordinator of {group.name} is away")
-    asked = ConsumerGroupPositionRequestPartition(partition_index=tp.partition, incarnation=incarnation)
+    asked = ConsumerGroupPositionRequestPartition(
+        partition_index=tp.partition, incarnation=incarnation, need_position=True
+    )
     request = ConsumerGroupPositionRequest(
         group_id=group.name,
         generation_id=_NO_GENERATION,

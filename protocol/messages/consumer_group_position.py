@@ -6,8 +6,9 @@ reports that of the member that sends it; in a response ``need_position`` says "
 group's (-1: not known). Errors are Heartbeat's: 14, 15, 16, 22, 25, 27, 82.
 
 Each request replaces what the member wants to be told, each answer names all of it and all that is to be reported. With
-an empty member id and generation -1 it is a question that anybody may ask: answered at once, nothing is kept, and
-``need_position`` says that some member waits; without topics it is about all that is waited for or was reported.
+an empty member id and generation -1 it is a question that anybody may ask: answered at once. Its ``need_position`` has
+the owner, if it polls, asked to report until the generation ends; in the answer it says that somebody waits. Without
+topics it is about all that is waited for or was reported.
 """
 
 from protocol.schema import Field, field, message

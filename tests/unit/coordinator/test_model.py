@@ -18,6 +18,7 @@ from hypothesis.stateful import Bundle, RuleBasedStateMachine, consumes, initial
 from broker.coordinator.config import GroupConfig
 from broker.coordinator.durable import GroupRecord
 from broker.coordinator.group_state import GroupState
+from broker.coordinator.join import UNKNOWN_MEMBER_ID
 from broker.coordinator.membership import release_groups
 from broker.coordinator.positions import owner_of
 from protocol.errors import ErrorCode
@@ -266,7 +267,7 @@ class GroupMachine(RuleBasedStateMachine):
         if group.state is not GroupState.STABLE:
             assert not positions.pollers and not positions.reports and not positions.waiting
             return
-        assert set(positions.pollers) <= set(group.members)
+        assert set(positions.pollers) <= {*group.members, UNKNOWN_MEMBER_ID}  # the last: nobody of the group
         assert not set(positions.pollers) & set(positions.unheard or ())
         wanted = {(tp, m) for m, poller in positions.pollers.items() for tp in poller.wants}
         assert wanted == {(tp, m) for tp, waiting in positions.waiting.items() for m in waiting}

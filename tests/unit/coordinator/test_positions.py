@@ -368,7 +368,35 @@ def test_anybody_may_ask_and_changes_nothing() -> None:
     assert driver.told(owners) == {PARENT: (10, True)}
     owners = driver.poll(owner, 1)
     assert driver.told(driver.poll("", -1)) == {PARENT: (10, True), OTHER: (4, True)}
-    assert driver.told(driver.poll("", -1, CHILD, PARENT)) == {CHILD: (-1, False), PARENT: (10, True)}
+    nothing_wanted = {CHILD: -1, PARENT: -1}
+    assert driver.told(driver.poll("", -1, reports=nothing_wanted)) == {CHILD: (-1, False), PARENT: (10, True)}
     assert driver.told(owners) is None
     assert driver.told(driver.poll("", -1, PARENT, group="unheard of")) == {PARENT: (-1, False)}
     assert driver.shard.groups.keys() == {GROUP}
+
+
+def test_an_owner_that_polls_is_asked_for_what_anybody_wants_to_know() -> None:
+    """No member waits for a partition whose mark none of them has heard of; its commits still prove nothing."""
+    driver = Driver()
+    owner, other = two_members(driver)
+    driver.commit({PARENT: 100}, owner, 1)
+    driver.poll(other, 1)
+    owners = driver.poll(owner, 1)
+    assert driver.told(driver.poll("", -1, PARENT)) == {PARENT: (-1, True)}
+    assert driver.told(owners) == {PARENT: (-1, True)}
+    owners = driver.poll(owner, 1, reports={PARENT: 100})
+    assert driver.told(driver.poll("", -1, PARENT)) == {PARENT: (100, True)}
+    assert driver.told(owners) is None
+    driver.join(client="c")
+    assert driver.shard.groups[GROUP].positions.waiting == {}
+
+
+def test_what_no_polling_member_owns_is_asked_of_nobody() -> None:
+    driver = Driver()
+    owner, other = two_members(driver)
+    driver.commit({PARENT: 100}, owner, 1)
+    assert driver.told(driver.poll("", -1, PARENT)) == {PARENT: (-1, False)}
+    driver.poll(other, 1)
+    assert driver.told(driver.poll("", -1, PARENT)) == {PARENT: (-1, True)}
+    driver.advance(SESSION_MS)  # the owner keeps no order: its commits are all there is
+    assert driver.told(driver.poll("", -1, PARENT)) == {PARENT: (100, False)}
