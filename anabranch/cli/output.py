@@ -25,7 +25,7 @@ def cell(value: Any) -> Any:
 def print_table(columns: Sequence[str], rows: Iterable[Sequence[Any]]) -> None:
     """A plain table; columns of numbers to the right. Nothing is ever cut: a terminal wraps what is too wide for it."""
     body = [list(row) for row in rows]
-    numeric = [bool(body) and all(_is_number(row[index]) for row in body) for index in range(len(columns))]
+    numeric = [_are_numbers([row[index] for row in body]) for index in range(len(columns))]
     lines = [list(columns), *([str(cell(value)) for value in row] for row in body)]
     widths = [max(len(line[index]) for line in lines) for index in range(len(columns))]
     for number, line in enumerate(lines):
@@ -34,5 +34,7 @@ def print_table(columns: Sequence[str], rows: Iterable[Sequence[Any]]) -> None:
         print(f"{_BOLD}{text}{_PLAIN}" if number == 0 and sys.stdout.isatty() else text)
 
 
-def _is_number(value: Any) -> bool:
-    return value is None or (isinstance(value, int | float) and not isinstance(value, bool))
+def _are_numbers(values: list[Any]) -> bool:
+    """Whether there are numbers and nothing else but gaps."""
+    given = [value for value in values if value is not None]
+    return bool(given) and all(isinstance(value, int | float) and not isinstance(value, bool) for value in given)
