@@ -3,7 +3,9 @@
 OffsetCommit v2-4 carry a retention of their own, v6 leader epochs, v7 ``group.instance.id``, v8 KIP-253's incarnation
 in tag 10256. OffsetFetch v2 null topics for all and an error on top, v7 ``require_stable``, v8 many groups at once
 and incarnations. An offset committed without an incarnation is of the one that the broker knows; one of an earlier
-incarnation says nothing of the partition there is now and is neither stored nor told (hole 20).
+incarnation says nothing of the partition there is now and is neither stored nor told (hole 20). One of an incarnation
+that nobody has heard of waits: the client is told to try again, until this broker's metadata has caught up. Stored, a
+forged one would have every later commit refused as one of an earlier incarnation.
 Commits within transactions are another API; an offset they hold open would count as pending here.
 """
 
@@ -136,7 +138,7 @@ def _committing_group(turn: Turn, request: OffsetCommitRequest) -> tuple[Group |
 
 
 def _newest_incarnation(shard: Shard, group: Group, tp: TopicPartition, incarnation_of: IncarnationOf) -> int:
-    """The latest there is: the broker's metadata may lag behind a commit for it."""
+    """The latest there is: the broker's metadata may lag behind what the coordinator before it has stored."""
     committed = shard.durable.offsets_of(group.group_id).get(tp)
     stored = NO_INCARNATION if committed is None else committed.incarnation
     return max(incarnation_of(tp.topic, tp.partition), stored, *group.pending_commits.get(tp, ()))
@@ -151,6 +153,8 @@ def _check_partition(
         return ErrorCode.NONE if ignored else ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
     if NO_INCARNATION < partition.incarnation < known_incarnation:
         return ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+    if NO_INCARNATION < known_incarnation < partition.incarnation:
+        return ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
     if len(partition.committed_metadata or "") > turn.config.offset_metadata_max_bytes:
         return ErrorCode.OFFSET_METADATA_TOO_LARGE
     return ErrorCode.NONE

@@ -70,14 +70,45 @@ def test_hole_29_a_stock_consumer_is_not_kept_by_its_commits_to_a_partition_that
 
 @pytest.mark.parametrize("settled", [True, False])
 def test_hole_20_nor_while_the_broker_has_not_heard_of_the_later_one(settled: bool) -> None:
-    driver = knows(OLD, auto_commit=settled)
-    driver.commit({T0: 5}, incarnation=NOW)
+    """Its predecessor as the group's coordinator had; what is stored stands for it, on its way to the log too."""
+    driver = lagging(auto_commit=settled)
+    ours = driver.commit({T0: 5}, incarnation=NOW)
     late = driver.commit({T0: 900}, incarnation=OLD)
     untagged = driver.commit({T0: 6})
     driver.settle_all()
+    assert driver.commit_error(ours) == ErrorCode.NONE
     assert driver.commit_error(late) == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
     assert driver.commit_error(untagged) == ErrorCode.NONE
     assert found(driver) == [(6, NOW)]
+
+
+def lagging(**options: bool) -> Driver:
+    """A broker that took a group over with an offset of an incarnation that it has not heard of yet."""
+    before = knows(NOW)
+    before.commit({T0: 5})
+    driver = before.restarted()
+    driver.incarnations = {T0: OLD}
+    driver.auto_commit = options.get("auto_commit", True)
+    return driver
+
+
+def test_an_incarnation_that_nobody_knows_of_is_stored_once_the_broker_has_heard_of_it() -> None:
+    """Forged, it would have every commit after it refused; and metadata may lag, so the client tries again."""
+    driver = knows(OLD)
+    driver.commit({T0: 3}, incarnation=OLD)
+    early = driver.commit({T0: 5, ("t", 1): 7}, incarnation=NOW)
+    codes = [part.error_code for part in driver.replies[early].topics[0].partitions]
+    assert codes == [ErrorCode.COORDINATOR_LOAD_IN_PROGRESS, ErrorCode.NONE], "the other partition's is unknown"
+    assert driver.fetched_one(T0) == 3
+    still = driver.commit({T0: 4}, incarnation=OLD)
+    assert driver.commit_error(still) == ErrorCode.NONE
+    driver.incarnations[T0] = NOW
+    again = driver.commit({T0: 5}, incarnation=NOW)
+    assert driver.commit_error(again) == ErrorCode.NONE
+    assert driver.fetched_one(T0) == 5
+    forged = driver.commit({T0: 9}, incarnation=2**63 - 1)
+    assert driver.commit_error(forged) == ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
+    assert driver.commit_error(driver.commit({T0: 6}, incarnation=NOW)) == ErrorCode.NONE
 
 
 def found_after_restart(driver: Driver) -> list[tuple[int, int]]:
@@ -102,8 +133,7 @@ def test_hole_20_an_offset_of_an_earlier_incarnation_is_not_told() -> None:
 
 def test_an_offset_of_a_later_incarnation_is_told_by_a_broker_that_lags() -> None:
     """-1 would send a consumer back to the start, or past records it never saw."""
-    driver = knows(OLD)
-    driver.commit({T0: 5}, incarnation=NOW)
+    driver = lagging()
     assert driver.fetched_one(T0) == 5
 
 
