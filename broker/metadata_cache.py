@@ -78,7 +78,7 @@ class MetadataCache:
         return info is not None and partition in info.partitions
 
     def merged_away(self, topic: str, partition: int) -> bool:
-        """Whether the partition was removed since this broker started. One that it has not heard of may be new."""
+        """Whether the partition was removed, as far as it is known. One that was never heard of may be new."""
         info = self.topics.get(topic)
         return info is not None and partition in info.removed
 
@@ -153,7 +153,9 @@ class MetadataCache:
         for partition in state.partition_states:
             index = partition.partition_index
             if partition.leader == LEADER_DURING_DELETE:
-                removed[TopicPartition(name, index)] = topic.remove(index, partition.incarnation)
+                incarnation = topic.remove(index, partition.incarnation)
+                if incarnation >= 0:  # else it was gone long before: it may be created anew, with offsets, by now
+                    removed[TopicPartition(name, index)] = incarnation
             else:
                 topic.removed.discard(index)
                 topic.partitions[index] = PartitionInfo(

@@ -182,6 +182,8 @@ class RequestBatch:
             ]
             if not states:
                 continue
+            if batch.full_leader_and_isr:
+                states += _merged_away(topic)
             topics.append(
                 UpdateMetadataTopicState(
                     topic_name=name,
@@ -317,6 +319,15 @@ def _leader_and_isr_state(
         incarnation=partition.incarnation,
         layout_version=layout.layout_version,
     )
+
+
+def _merged_away(topic: TopicImage) -> list[UpdateMetadataPartitionState]:
+    """The partitions that are gone, for a broker that may not have been there: it cannot tell them from new ones."""
+    return [
+        UpdateMetadataPartitionState(partition_index=index, leader=DURING_DELETE, leader_epoch=epoch)
+        for index, epoch in topic.znode.last_leader_epochs.items()
+        if index not in topic.znode.partitions
+    ]
 
 
 def _ordered_delivery(topic: TopicImage) -> int:

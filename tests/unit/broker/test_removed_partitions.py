@@ -52,6 +52,19 @@ def test_a_partition_counts_as_merged_away_while_it_is_gone() -> None:
     assert not cache.merged_away("t", 1)
 
 
+def test_a_broker_that_was_not_there_learns_what_was_merged_away() -> None:
+    """No offsets are given up for that: those there are may be of a partition that was created anew."""
+    cache = MetadataCache()
+    states = [
+        UpdateMetadataPartitionState(partition_index=0, leader=1, incarnation=7),
+        UpdateMetadataPartitionState(partition_index=1, leader=LEADER_DURING_DELETE),
+    ]
+    topics = [UpdateMetadataTopicState(topic_name="t", layout_version=2, partition_states=states)]
+    assert cache.update(UpdateMetadataRequest(topic_states=topics)) == {}
+    assert cache.merged_away("t", 1)
+    assert not cache.merged_away("t", 0) and not cache.merged_away("t", 2)
+
+
 def test_hole_20_a_late_removal_does_not_take_the_newborn() -> None:
     cache = MetadataCache()
     update(cache, 1, 9)

@@ -15,9 +15,10 @@ from zk_schemas.topic import TopicZnode
 TP = TopicPartition("t", 0)
 
 
-def batch() -> RequestBatch:
+def batch(**changes: object) -> RequestBatch:
+    """Of a controller with one broker and one topic, ``changes`` made to its znode."""
     broker = LiveBroker(1, 5, BrokerRegistration([Endpoint("PLAINTEXT", "a", 9092)]))
-    topic = TopicImage("t", TopicZnode.new(uuid.UUID(int=1), {0: [1]}), 0, 1)
+    topic = TopicImage("t", TopicZnode.new(uuid.UUID(int=1), {0: [1]}).replace(**changes), 0, 1)
     topic.partitions[0] = PartitionImage(PartitionStatus.ONLINE, PartitionState(1, 1, 4, [1]), 3, 2)
     return RequestBatch(ClusterImage(1000, 1, brokers={1: broker}, topics={"t": topic}), None)
 
@@ -35,6 +36,20 @@ def test_a_replica_dropped_and_added_again_is_not_stopped() -> None:
     requests.stop_replica(1, TP, delete=True)
     requests.leader_and_isr(TP)
     assert not any(request.topic_states for request in requests.build()[1] if "Stop" in type(request).__name__)
+
+
+def test_only_a_broker_that_comes_is_told_what_was_merged_away() -> None:
+    """The others saw it go. One that was not there takes a partition that it does not know for a new one."""
+    requests = batch(last_leader_epochs={0: 3, 1: 5})
+
+    def told() -> list[tuple[int, int, int]]:
+        states = requests.build()[1][-1].topic_states[0].partition_states
+        return [(state.partition_index, state.leader, state.leader_epoch) for state in states]
+
+    requests.metadata([TP])
+    assert told() == [(0, 1, 4)]
+    requests.everything_to(1)
+    assert told() == [(0, 1, 4), (1, -2, 5)]
 
 
 def test_a_replica_added_and_dropped_again_is_stopped_only() -> None:
