@@ -41,6 +41,8 @@ from protocol.types import TopicPartition
 
 _Lifetime = tuple[int, int]
 """A partition's number and incarnation."""
+_UNSEEN = -1
+"""In a ``_Lifetime``: some partition that merged and was removed before any metadata named it as marked."""
 _MapVersion = tuple[int, int, int]
 """Layout version, leader epoch of the partition and of its survivor: a map read under others is asked for again."""
 
@@ -53,6 +55,7 @@ class _Held:
         "barriers",
         "epoch_before_gains",
         "evaluated_epoch",
+        "evaluated_layout",
         "gains",
         "gone",
         "incarnation",
@@ -73,6 +76,8 @@ class _Held:
         """The user was told of keys that are blocked again, and is to be told that."""
         self.evaluated_epoch = CLOSED
         """The partition's leader epoch in the metadata last decided by."""
+        self.evaluated_layout = (-1, -1)
+        """The undeleted partition count and the layout version in it."""
         self.is_limited = False
         """A marked descendant is not processed yet."""
         self.epoch_before_gains = NO_LIMIT
@@ -80,7 +85,7 @@ class _Held:
         self.gains: set[_Lifetime] = set()
         """Partitions that merge into it, of which the user was not told yet."""
         self.gone: set[_Lifetime] = set()
-        """Those of the gains that were removed meanwhile: nothing is left of them to wait for."""
+        """Those of the gains that were removed: nothing is left of them to wait for."""
         self.announced_gains: set[_Lifetime] = set()
         self.passed: set[_Lifetime] = set()
         """Marked descendants that were processed."""
@@ -302,7 +307,28 @@ class DeliveryGate:
         merged = self._deletion(topic, tp.partition, held, ask)
         held.barriers = (*created, *merged)
         if not any(barrier.missing is Missing.MAP for barrier in merged):
+            if held.evaluated_epoch != CLOSED and self._may_have_missed_a_merge(topic, tp.partition, held):
+                held.epoch_before_gains = min(
+                    held.evaluated_epoch, held.epoch_before_gains if held.gains or held.is_limited else NO_LIMIT
+                )
+                unseen = (_UNSEEN, topic.layout_version)
+                held.gains.add(unseen)
+                held.gone.add(unseen)
             held.evaluated_epoch = info.leader_epoch
+            held.evaluated_layout = (topic.undeleted_partition_count, topic.layout_version)
+
+    @staticmethod
+    def _may_have_missed_a_merge(topic: TopicInfo, p: int, held: _Held) -> bool:
+        """Whether keys may have come to ``p`` from partitions that were never seen marked, and are gone.
+
+        The group has processed them, or nothing would have been removed; the user is to be told of their keys all the
+        same, before the first batch since.
+        """
+        undeleted, layout_version = held.evaluated_layout
+        if topic.layout_version > layout_version + 1:
+            return True  # split and merged again, for all that is known
+        merged = marked_descendants(p, topic.initial_partition_count, topic.undeleted_partition_count, undeleted)
+        return any(q not in topic.partitions for q in merged)
 
     def _creation(self, topic: TopicInfo, p: int, held: _Held, ask: Questions) -> list[Barrier]:
         found = []

@@ -305,6 +305,55 @@ def test_a_marked_partition_still_waits_for_what_an_earlier_merge_brought_it() -
     assert gate.cap(1) == 3
 
 
+@pytest.mark.parametrize(
+    ("seen", "now"),
+    [
+        (grown(), topic(4, 4, [2] * 4, version=2)),
+        (topic(4, 4, [0] * 4, version=0), topic(4, 4, [2] * 4, version=2)),
+        (topic(4, 4, [0] * 4, version=0), topic(4, 6, [3, 3, 3, 3, 2, 2], version=3)),
+    ],
+    ids=["merged and removed", "split, merged and removed", "split again since"],
+)
+def test_the_user_is_told_of_keys_that_came_by_a_merge_nobody_saw(seen: TopicInfo, now: TopicInfo) -> None:
+    """What is removed was processed and flushed by the group; the next owner of its keys still has to load them."""
+    gate = DeliveryGate()
+    gate.assign([tp(1)], {"t": seen})
+    gate.evaluate()
+    before = gate.cap(tp(1))
+    gate.on_metadata({"t": now})
+    gate.evaluate()
+    assert gate.cap(tp(1)) == before and gate.keys_assigned() == [tp(1)]
+    gate.announced([tp(1)])
+    gate.evaluate()
+    assert gate.cap(tp(1)) == now.partitions[1].leader_epoch and not gate.keys_assigned()
+    gate.recheck()
+    gate.evaluate()
+    assert not gate.keys_assigned()
+
+
+def test_a_merge_nobody_saw_is_told_of_beside_one_that_is_waited_for() -> None:
+    """6 -> 9 -> 6 -> 5, of which 9 was not seen: what came and went meanwhile does not wait for 5."""
+    gate = DeliveryGate()
+    gate.assign([tp(1)], {"t": grown()})
+    gate.evaluate()
+    gate.on_metadata({"t": topic(4, 5, [3, 3, 3, 3, 2, 2], version=4)})
+    gate.on_map(tp(5), PartitionMap(105, 1, 0, merged_into=1, epoch_before_deletion=2, sealed_offset=40))
+    gate.evaluate()
+    assert gate.cap(tp(1)) == 1 and gate.keys_assigned() == [tp(1)]
+    gate.announced([tp(1)])
+    gate.evaluate()
+    assert gate.cap(tp(1)) == 2 and not gate.keys_assigned()
+    gate.on_position(tp(5), 105, 40)
+    gate.evaluate()
+    assert gate.keys_assigned() == [tp(1)]
+
+
+def test_a_grow_takes_no_callback_of_a_partition_that_gains_nothing() -> None:
+    gate = Gate(grown(), 1)
+    gate.metadata(topic(4, 9, [2] * 6 + [0] * 3, version=2))
+    assert gate.cap(1) == 2 and not gate.told
+
+
 def test_an_ancestor_into_which_nothing_merges_is_not_held_back() -> None:
     """4 -> 3 of an initial count of 1: 3 merges into 1; 0, its grandparent, gains nothing and asks for no position."""
     gate = Gate(topic(1, 3, [3, 3, 2, 2], version=3), 0)
