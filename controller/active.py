@@ -38,12 +38,14 @@ from controller.metrics import ControllerMetrics
 from controller.request_batch import BrokerRequest, RequestBatch
 from controller.resize import draining, ends, expiry, plan, removal, steps
 from controller.resize.groups import BrokerLink
+from controller.resize.waits import Wait, changed
 from controller.senders import Senders
 from controller.store import ControllerMovedError, GuardedStore, ImageStaleError
 from protocol.errors import ErrorCode
 from protocol.generated.leader_and_isr import LeaderAndIsrRequest
 from protocol.generated.list_offsets import ListOffsetsRequest
 from protocol.generated.stop_replica import StopReplicaRequest
+from protocol.types import TopicPartition
 from runtime.env import Env, SessionState
 
 _log = logging.getLogger(__name__)
@@ -173,10 +175,14 @@ class ActiveController:
     async def _drain(self) -> None:
         """Look after partitions marked for deletion, which get empty without anybody telling."""
         link = BrokerLink(self._env.network, self._config)
+        waits: dict[TopicPartition, Wait] = {}
         while True:
             await trio.sleep(self._config.partition_drain_check_interval_ms / 1000)
             if any(plan.marked(topic) for topic in self.image.topics.values()):
-                await draining.drain(lambda: self._context, link)
+                found = await draining.drain(lambda: self._context, link)
+                for line in changed(waits, found):
+                    _log.info(line)
+                waits = draining.still_marked(self.image, waits | found)
                 self._events.put(DrainsDue())
 
     async def _warn_of_retention(self) -> None:

@@ -78,6 +78,8 @@ class FakeBroker:
         """What the logs of partitions it leads are said to hold; empty ones are not named."""
         self.groups: dict[str, dict[tuple[str, int], tuple[int, int]]] = {}
         """What groups that it coordinates have committed: ``{(topic, partition): (offset, incarnation)}``."""
+        self.states: dict[str, str] = {}
+        """What groups are doing; a group that is not named is stable."""
         self.positions: dict[str, dict[tuple[str, int], int]] = {}
         """How far groups say they are in what their members wait for: ``{(topic, partition): position}``."""
         self.features = {ORDERED_RESIZE: VersionRange(1, 1)}
@@ -173,7 +175,8 @@ class FakeBroker:
         if isinstance(request, OffsetFetchRequest):
             return OffsetFetchResponse(groups=[self._committed(group.group_id) for group in request.groups])
         if isinstance(request, DescribeGroupsRequest):
-            groups = [DescribedGroup(group_id=name, group_state="Stable", members=[]) for name in request.groups]
+            states = [(name, self.states.get(name, "Stable")) for name in request.groups]
+            groups = [DescribedGroup(group_id=name, group_state=state, members=[]) for name, state in states]
             return DescribeGroupsResponse(groups=groups)
         if isinstance(request, ConsumerGroupPositionRequest):
             return self._positions(request)

@@ -8,16 +8,17 @@ the groups, a coordinator that is loading or away, puts the deletion off to the 
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 
 from controller.context import Context
 from controller.image import ClusterImage, OffsetQuestion, TopicImage
 from controller.resize import plan
-from controller.resize.checks import DRAIN_KEY
-from controller.resize.groups import BrokerLink, Group, UnknownGroupsError, has_processed, read_groups, readers
+from controller.resize.checks import DRAIN_KEY, listed, unfinished
+from controller.resize.groups import BrokerLink, Group, UnknownGroupsError, read_groups, readers, unprocessed
+from controller.resize.waits import Wait
 from controller.topic_config import topic_values
-from protocol.errors import KafkaError
+from protocol.errors import ErrorCode, KafkaError
 from protocol.generated.delete_records import DeleteRecordsPartition, DeleteRecordsRequest, DeleteRecordsTopic
 from protocol.types import TopicPartition
 
@@ -51,50 +52,97 @@ def leftovers(topic: TopicImage) -> list[Leftover]:
     return found
 
 
-async def read_by_all(link: BrokerLink, image: ClusterImage, groups: Sequence[Group], leftover: Leftover) -> bool:
-    """Whether some group reads the topic, and each that does is done with the partition."""
+def standing(topic: TopicImage, live: Collection[int]) -> dict[int, Wait]:
+    """What marked partitions wait for that no group can help: the merge itself, or brokers that hold replicas."""
+    found = {}
+    is_merged = plan.all_sealed(topic) and plan.survivors_told(topic)
+    for index in plan.marked(topic):
+        state = topic.state(index)
+        if state is not None and state.being_removed:
+            away = sorted(replica for replica in topic.replicas(index) if replica not in live)
+            if away:
+                found[index] = Wait(f"brokers {listed(away)} to delete their replicas")
+        elif not is_merged:
+            found[index] = Wait(f"the merge: {unfinished(topic)}")
+        elif state is not None and state.leader < 0:
+            found[index] = Wait("a leader")
+    return found
+
+
+def still_marked(image: ClusterImage, waits: dict[TopicPartition, Wait]) -> dict[TopicPartition, Wait]:
+    """What is known of partitions that are still marked for deletion."""
+    marked = {TopicPartition(name, index) for name, topic in image.topics.items() for index in plan.marked(topic)}
+    return {tp: wait for tp, wait in waits.items() if tp in marked}
+
+
+async def read_by_all(
+    link: BrokerLink, image: ClusterImage, groups: Sequence[Group], leftover: Leftover
+) -> Wait | None:
+    """None: some group reads the topic, and each that does is done with the partition."""
     reading = readers(groups, leftover.tp.topic)
     for group in reading:
-        done = await has_processed(link, image, group, leftover.tp, leftover.incarnation, leftover.sealed_offset)
-        if not done:
-            return False
-    return bool(reading)
+        wait = await unprocessed(link, image, group, leftover.tp, leftover.incarnation, leftover.sealed_offset)
+        if wait is not None:
+            return wait
+    return None if reading else Wait("a group that reads the topic")
 
 
-async def drain(current: Callable[[], Context], link: BrokerLink) -> None:
-    """One round: have what every group has read deleted. Raises ``ControllerMovedError``.
+async def drain(current: Callable[[], Context], link: BrokerLink) -> dict[TopicPartition, Wait]:
+    """One round: have what every group has read deleted; what the other partitions wait for. Raises
+    ``ControllerMovedError``.
 
     Asking takes time, and ``current`` knows what was decided meanwhile: of what was left over something may be gone,
-    and another partition of its name there.
+    moved or created anew, and if this controller was replaced while it asked, all of it may be.
     """
-    left = await _left(current())
+    waits, left = await _left(current())
     if not left:
-        return
+        return waits
     try:
         groups = await read_groups(link, lambda: current().image)
         for leftover in left:
-            if not await read_by_all(link, current().image, groups, leftover):
-                continue
-            await current().store.confirm_office()
-            image = current().image
-            topic, leader = image.topics.get(leftover.tp.topic), image.brokers.get(leftover.leader)
-            if topic is None or leader is None or topic.name in image.deletions or leftover not in leftovers(topic):
-                continue
-            answer = (await link.ask(leader, (_deletion(leftover), None)))[0]
-            error = answer.topics[0].partitions[0].error_code
-            end = leftover.sealed_offset
-            _log.info("resize: topic=%s step=drained partitions=%s end=%s error=%s", *leftover.tp, end, error)
+            wait = await read_by_all(link, current().image, groups, leftover)
+            if wait is None:
+                wait = await _delete(current, link, leftover)
+            if wait is not None:
+                waits[leftover.tp] = wait
     except (OSError, KafkaError, UnknownGroupsError) as error:
-        _log.info("drained partitions are looked for again: %s", error)
+        for leftover in left:
+            waits.setdefault(leftover.tp, Wait(f"what the groups have read: {error}"))
+    return waits
 
 
-async def _left(context: Context) -> list[Leftover]:
-    image, left = context.image, []
+async def _delete(current: Callable[[], Context], link: BrokerLink, leftover: Leftover) -> Wait | None:
+    """Have the records deleted, if all is still as it was. Raises ``ControllerMovedError``, ``OSError``,
+    ``KafkaError``.
+    """
+    await current().store.confirm_office()
+    image = current().image
+    topic, leader = image.topics.get(leftover.tp.topic), image.brokers.get(leftover.leader)
+    if topic is None or leader is None or topic.name in image.deletions or leftover not in leftovers(topic):
+        return None
+    answer = (await link.ask(leader, (_deletion(leftover), None)))[0]
+    error = answer.topics[0].partitions[0].error_code
+    if error != ErrorCode.NONE:
+        return Wait(f"broker {leader.id} to delete its records: error {error}")
+    _log.info("resize: topic=%s step=drained partitions=%s end=%s", *leftover.tp, leftover.sealed_offset)
+    return None
+
+
+async def _left(context: Context) -> tuple[dict[TopicPartition, Wait], list[Leftover]]:
+    """What is not to be drained, by what it waits for, and what is."""
+    image, waits, left = context.image, dict[TopicPartition, Wait](), list[Leftover]()
     for name in sorted(image.topics):
-        of_topic = leftovers(image.topics[name]) if name not in image.deletions else []
+        topic = image.topics[name]
+        if name in image.deletions or topic.unreadable or not plan.marked(topic):
+            continue
+        for index, wait in standing(topic, image.brokers).items():
+            waits[TopicPartition(name, index)] = wait
+        of_topic = leftovers(topic)
         if of_topic and (await topic_values(context, name))[DRAIN_KEY]:
             left += of_topic
-    return left
+        else:
+            waits.update({leftover.tp: Wait("their records to expire") for leftover in of_topic})
+    return waits, left
 
 
 def _deletion(leftover: Leftover) -> DeleteRecordsRequest:

@@ -10,6 +10,7 @@ from typing import Any
 from controller.config import ControllerConfig
 from controller.image import ClusterImage, LiveBroker
 from controller.request_batch import inter_broker_endpoint
+from controller.resize.waits import Wait
 from protocol.errors import ErrorCode
 from protocol.generated.consumer_group_position import (
     ConsumerGroupPositionRequest,
@@ -134,18 +135,21 @@ async def _groups_of(link: BrokerLink, broker: LiveBroker) -> list[Group]:
     return [groups[name] for name in names]
 
 
-async def has_processed(
+async def unprocessed(
     link: BrokerLink, image: ClusterImage, group: Group, tp: TopicPartition, incarnation: int, end_offset: int
-) -> bool:
-    """Whether the group has done with a partition all that it does: committed, and had its flush callback return.
+) -> Wait | None:
+    """What the group has still to do with a partition, None when it has committed and its flush callback returned.
 
     A commit may run ahead of the callback. Members that keep order say themselves how far they are once somebody wants
     to know, as this does: no member may have heard yet that the partition is marked. A group in which nobody waits for
     the partition, or may do so yet, is one whose members do not keep order, and its commits are all there is.
     Raises as ``BrokerLink.ask`` and ``read_groups``.
     """
-    if group.committed(tp, incarnation) < end_offset or not group.is_settled:
-        return False
+    committed = group.committed(tp, incarnation)
+    if committed < end_offset:
+        return Wait("its commits", group.name, committed, end_offset)
+    if not group.is_settled:
+        return Wait("the end of its rebalance", group.name, committed, end_offset)
     broker = image.brokers.get(group.coordinator)
     if broker is None:
         raise UnknownGroupsError(f"the coordinator of {group.name} is away")
@@ -162,7 +166,9 @@ async def has_processed(
     answer = (await link.ask(broker, (request, None)))[0]
     _check(answer.error_code, f"positions of {group.name}", broker)
     found = answer.topics[0].partitions[0]
-    return bool(found.position >= end_offset or (found.position < 0 and not found.need_position))
+    if found.position >= end_offset or (found.position < 0 and not found.need_position):
+        return None
+    return Wait("its flush callback", group.name, found.position, end_offset)
 
 
 def _check(error_code: int, what: str, broker: LiveBroker) -> None:

@@ -23,11 +23,11 @@ def log_step(context: Context, topic: TopicImage, step: str, partitions: Sequenc
         znode.undeleted_partition_count,
         len(znode.partitions),
         znode.layout_version,
-        _shown(partitions),
+        shown(partitions),
     )
 
 
-def _shown(partitions: Sequence[int]) -> str:
+def shown(partitions: Sequence[int]) -> str:
     """``4-6`` for a run, the numbers otherwise."""
     if len(partitions) > 2 and list(partitions) == list(range(partitions[0], partitions[-1] + 1)):
         return f"{partitions[0]}-{partitions[-1]}"

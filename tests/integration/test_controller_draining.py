@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import AsyncIterator
 
 import pytest
@@ -48,6 +49,46 @@ async def test_drained_once_every_group_has_read_it(world: World, autojump_clock
     world.brokers[2].groups["slow"][TOPIC, 5] = (40, -1)
     world.brokers[2].groups["elsewhere"] = {("other", 0): (1, -1)}
     await world.until(lambda: finished(world, 4))
+
+
+def said(caplog: pytest.LogCaptureFixture) -> list[str]:
+    """What partitions waited for, in the order it was said."""
+    return [record.message.partition("step=waits ")[2] for record in caplog.records if "step=waits" in record.message]
+
+
+async def test_what_holds_a_partition_is_said_once(
+    nursery: trio.Nursery, autojump_clock: object, caplog: pytest.LogCaptureFixture
+) -> None:
+    """For as long as it does, however often the controller looks."""
+    caplog.set_level(logging.INFO)
+    world = await started(nursery)
+    await marked_and_committed(world, ("g", 7))
+    group, lines = world.brokers[2].groups["g"], said(caplog)
+
+    async def says(line: str) -> None:
+        await world.until(lambda: said(caplog)[-1:] == [line])
+        lines.append(line)
+        await trio.sleep(10)  # virtual time: several looks
+        assert said(caplog) == lines
+
+    await says("partitions=5 group=g read=7 sealed=40 for=its commits")
+    group[TOPIC, 5] = (30, -1)
+    world.brokers[2].groups.clear()
+    await says("partitions=5 for=a group that reads the topic")
+    world.brokers[2].groups["g"] = group
+    world.brokers[2].positions["g"] = {(TOPIC, 5): 8}
+    await says("partitions=5 group=g read=30 sealed=40 for=its commits")
+    group[TOPIC, 5] = (40, -1)
+    await says("partitions=5 group=g read=8 sealed=40 for=its flush callback")
+    world.brokers[2].states["g"] = "PreparingRebalance"
+    await says("partitions=5 group=g read=40 sealed=40 for=the end of its rebalance")
+    await configure(world, delete_records_when_drained="false")
+    await says("partitions=5 for=their records to expire")
+    await configure(world, delete_records_when_drained="true")
+    world.brokers[3].leave()
+    world.brokers[2].states.clear()
+    world.brokers[2].positions.clear()
+    await says("partitions=4,5 for=brokers 3 to delete their replicas")
 
 
 async def test_a_commit_does_not_count_before_the_flush_callback_returned(world: World, autojump_clock: object) -> None:

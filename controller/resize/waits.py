@@ -1,0 +1,37 @@
+"""What partitions marked for deletion still wait for, said in the log whenever it changes and never again while not."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import NamedTuple
+
+from controller.resize.step_log import shown
+from protocol.types import TopicPartition
+
+
+class Wait(NamedTuple):
+    """Why a partition is not empty or not removed yet: ``group`` is the one it waits for, ``read`` how far that is."""
+
+    why: str
+    group: str = ""
+    read: int = -1
+    sealed_offset: int = -1
+
+
+def changed(before: Mapping[TopicPartition, Wait], now: Mapping[TopicPartition, Wait]) -> list[str]:
+    """A line for each thing that partitions of a topic have begun to wait for. That a group reads on is no change."""
+    begun: dict[tuple[str, str, str], list[TopicPartition]] = {}
+    for tp in sorted(now):
+        was, wait = before.get(tp), now[tp]
+        if was is None or (was.why, was.group) != (wait.why, wait.group):
+            begun.setdefault((tp.topic, wait.why, wait.group), []).append(tp)
+    return [_line(why, group, tps, now) for (_, why, group), tps in begun.items()]
+
+
+def _line(why: str, group: str, tps: list[TopicPartition], now: Mapping[TopicPartition, Wait]) -> str:
+    line = f"resize: topic={tps[0].topic} step=waits partitions={shown([tp.partition for tp in tps])}"
+    if group:
+        read = ",".join(str(now[tp].read) for tp in tps)
+        sealed = ",".join(str(now[tp].sealed_offset) for tp in tps)
+        line += f" group={group} read={read} sealed={sealed}"
+    return f"{line} for={why}"

@@ -1,0 +1,50 @@
+"""What is said about partitions that are not drained: once for each thing that begins to hold them."""
+
+from __future__ import annotations
+
+import pytest
+
+from controller.resize.waits import Wait, changed
+from protocol.types import TopicPartition
+
+T4, T5, U1 = TopicPartition("t", 4), TopicPartition("t", 5), TopicPartition("u", 1)
+COMMIT = Wait("its commits", "g", 3, 40)
+NOBODY = Wait("a group that reads the topic")
+
+
+@pytest.mark.parametrize(
+    ("before", "now", "lines"),
+    [
+        ({}, {}, []),
+        ({}, {T5: COMMIT}, ["resize: topic=t step=waits partitions=5 group=g read=3 sealed=40 for=its commits"]),
+        ({T5: COMMIT}, {T5: COMMIT}, []),
+        ({T5: COMMIT}, {T5: COMMIT._replace(read=30)}, []),
+        ({T5: COMMIT}, {}, []),
+        (
+            {T5: COMMIT},
+            {T5: COMMIT._replace(group="h")},
+            ["resize: topic=t step=waits partitions=5 group=h read=3 sealed=40 for=its commits"],
+        ),
+        (
+            {T5: COMMIT},
+            {T5: COMMIT._replace(why="its flush callback", read=-1)},
+            ["resize: topic=t step=waits partitions=5 group=g read=-1 sealed=40 for=its flush callback"],
+        ),
+        (
+            {T5: COMMIT},
+            {T4: COMMIT._replace(read=7), T5: COMMIT},
+            ["resize: topic=t step=waits partitions=4 group=g read=7 sealed=40 for=its commits"],
+        ),
+        (
+            {},
+            {U1: NOBODY, T5: COMMIT, T4: COMMIT._replace(read=7, sealed_offset=9)},
+            [
+                "resize: topic=t step=waits partitions=4,5 group=g read=7,3 sealed=9,40 for=its commits",
+                "resize: topic=u step=waits partitions=1 for=a group that reads the topic",
+            ],
+        ),
+    ],
+    ids=["nothing", "first", "same", "reads-on", "done", "another-group", "another-reason", "one-more", "together"],
+)
+def test_what_is_said(before: dict[TopicPartition, Wait], now: dict[TopicPartition, Wait], lines: list[str]) -> None:
+    assert changed(before, now) == lines
