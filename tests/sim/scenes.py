@@ -27,7 +27,7 @@ from tests.sim.members import GROUP, Group, GroupLoad
 from tests.sim.recording import Recorder, log_end, now_ms, replica_events, stored_values
 from tests.sim.topic_watch import TopicWatch
 from tests.sim_cluster import BROKER_PORT, SimCluster
-from zk_schemas.partition_state import Layout
+from zk_schemas.partition_state import Layout, PartitionState
 from zk_schemas.topic import TopicZnode
 
 TOPIC = "t"
@@ -77,11 +77,11 @@ class Scene:
             default_api_timeout_ms=5000,
         )
 
-    async def until(self, condition: Callable[[], bool], limit_s: float = LIMIT_S) -> bool:
+    async def until(self, condition: Callable[[], bool], limit_s: float = LIMIT_S, interval_s: float = 0.05) -> bool:
         """Wait for something; whether it came."""
         with trio.move_on_after(limit_s):
             while not condition():
-                await trio.sleep(0.05)  # polls: virtual time
+                await trio.sleep(interval_s)  # polls: virtual time
             return True
         return False
 
@@ -117,6 +117,11 @@ class Scene:
         assert layout.undeleted_partition_count == count, f"{count} is asked for, it is {layout}"
         self._wanted = count
         assert await self.until(lambda: all(self.has_layout(p) for p in range(count))), self.watch.unfinished()
+
+    def state(self, partition: int) -> PartitionState:
+        state = self.watch.state(partition)
+        assert state is not None
+        return state
 
     @property
     def znode(self) -> TopicZnode:
@@ -173,6 +178,13 @@ class Scene:
     def initial(self) -> int:
         return self.znode.initial_partition_count
 
+    def sends(self, key: str) -> str:
+        """The key's next record, which is on its way for as long as nobody writes it."""
+        self._count += 1
+        value = f"play:{self._count}"
+        self.recorder.add(Sent(now_ms(), "play", TOPIC, key, value))
+        return value
+
     async def produce(
         self,
         key: str,
@@ -182,16 +194,15 @@ class Scene:
         broker: str = "",
         limit_s: float = 10.0,
         insist: bool = False,
+        value: str = "",
     ) -> tuple[str, int]:
         """Write the key's next record where ``layout`` puts it; the last error's name, "" for none, and the offset.
 
         What may pass is tried again until ``limit_s``; what is refused for its layout is not, unless asked to
-        ``insist``: then it is there as soon as the leader takes it.
+        ``insist``: then it is there as soon as the leader takes it. ``value``: one that ``sends`` gave before.
         """
         tp = TopicPartition(TOPIC, place(positive_hash(key.encode()), self.initial, layout[0]))
-        self._count += 1
-        value = f"play:{self._count}"
-        self.recorder.add(Sent(now_ms(), "play", TOPIC, key, value))
+        value = value or self.sends(key)
         sequence = self._sequences.get(tp, 0)
         error, offset = "nothing was answered", -1
         with trio.move_on_after(limit_s):
@@ -256,8 +267,8 @@ class Scene:
         self.cluster.fabric.heal_all()
         await wait_until_whole(self.cluster, LIMIT_S)
         self.read()
-        await self.until(lambda: not self.watch.unfinished(), 2 * LIMIT_S)
-        await self.until(lambda: self._group.delivered.keys() >= self._stored(), 2 * LIMIT_S)
+        await self.until(lambda: not self.watch.unfinished(), LIMIT_S)
+        await self.until(lambda: self._group.delivered.keys() >= self._stored(), LIMIT_S, 0.5)
         for tp in self.watch.tps():
             incarnation = self.watch.incarnation(tp)
             end = max(log_end(self.cluster.disks[f"broker{broker}"], tp) for broker in BROKERS)

@@ -1,0 +1,297 @@
+"""Plays for the rules of ordered resize that are needed only when something goes wrong: what happens, no judgement.
+
+A leader that hears nothing, a lost answer, a controller that dies between two writes, an unclean election, a group that
+comes late. ``test_resize_scenes.py`` says which rule each is for.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable
+from typing import Any
+
+import trio
+
+from client import Producer
+from client.errors import KafkaError
+from tests.history.events import Acked, NotWritten, Sent
+from tests.sim.faults import BROKERS, CONTROLLERS
+from tests.sim.recording import now_ms
+from tests.sim.scenes import TOPIC, Scene
+from zk_schemas.partition_state import Layout
+
+LITTLE_S = 3.0
+LONG = 60
+
+# ---------------------------------------------------------------- one resize, and a group that comes when it is over
+
+
+async def split_with_much_to_read(scene: Scene) -> None:
+    """0 has a lot for the group to read, its child one record, which is the newest of its key."""
+    key = scene.key(1, 2)
+    for _ in range(LONG):
+        await scene.produce(key, Layout(1, 0))
+    await scene.resize(2)
+    await scene.produce(key, scene.layout)
+
+
+async def merge_with_much_to_read(scene: Scene) -> None:
+    """The other way round: the survivor has one record of the key, behind all that is marked."""
+    await scene.resize(2)
+    key = scene.key(1, 2)
+    for _ in range(LONG):
+        await scene.produce(key, scene.layout)
+    await scene.resize(1)
+    await scene.produce(key, scene.layout)
+
+
+async def write_by_the_layout_of_before(scene: Scene) -> None:
+    """A producer that has not heard of the split."""
+    key = scene.key(1, 2)
+    await scene.resize(2)
+    await scene.produce(key, Layout(1, 0))
+
+
+async def write_to_a_marked_partition(scene: Scene) -> None:
+    """A producer that has not heard of the merge writes to a partition that is sealed (hole 6)."""
+    await scene.resize(2)
+    key = scene.key(1, 2)
+    await scene.produce(key, scene.layout)
+    await scene.resize(1)
+    await scene.produce(key, Layout(2, 1))
+
+
+async def write_late_by_a_count_that_came_back(scene: Scene) -> None:
+    """1 -> 2 -> 1: a record sent by the first layout arrives behind one of the third (hole 10)."""
+    key, first = scene.key(1, 2), Layout(1, 0)
+    late = scene.sends(key)
+    await scene.resize(2)
+    await scene.resize(1)
+    await scene.produce(key, Layout(1, 2))
+    await scene.produce(key, first, value=late)
+
+
+async def merge_two_while_one_hears_nothing(scene: Scene) -> None:
+    """1 is not sealed yet when the broker that leads 0 seals 3: that is no reason for 0 to take 1's keys (hole 4)."""
+    await scene.resize(4)
+    key, old, new, gone = scene.key(1, 4), Layout(4, 1), Layout(1, 2), scene.leader(1)
+    assert scene.leader(3) == scene.leader(0) != gone
+    await scene.produce(key, old)
+    scene.cut_from_controllers(gone)
+    await scene.ask_for(1)
+    await scene.until(lambda: scene.state(3).layout == new)
+    await trio.sleep(LITTLE_S)  # pause: time to hear of it; virtual time
+    await scene.produce(key, new, limit_s=LITTLE_S)
+    await scene.produce(key, old, limit_s=LITTLE_S)
+
+
+# ---------------------------------------------------------------- resizes, and what controllers and leaders go through
+
+
+async def grow_by_several_at_once(scene: Scene) -> None:
+    """1 -> 4: 3 has 1 for a parent once both are there, but its keys come from 0 (hole 1)."""
+    key = scene.key(3, 4)
+    await scene.produce(key, Layout(1, 0))
+    await scene.ask_for(4)
+    await scene.produce(key, Layout(4, 1), limit_s=LITTLE_S)
+
+
+async def grow_while_controller_and_leader_die(scene: Scene) -> None:
+    """Both end once the new partition is recorded: the election raises the loser's epoch as a bump does (hole 2)."""
+    key, old, new, leader = scene.key(1, 2), Layout(1, 0), Layout(2, 1), scene.leader(0)
+    await scene.produce(key, old)
+    controller = await scene.cluster.active_controller()
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(scene.ask_for, 2)
+        while scene.watch.state(1) is None:
+            await trio.sleep(0.0001)  # polls: virtual time
+        await scene.cluster.kill(controller)
+        await scene.cluster.kill(leader)
+    await scene.cluster.start_controller(int(controller.removeprefix("controller")))
+    for broker in BROKERS:  # what the new leader answers takes long enough to write to it meanwhile
+        for to in CONTROLLERS:
+            scene.cluster.fabric.slow_down(f"broker{broker}", f"controller{to}", LITTLE_S)
+    assert await scene.until(lambda: scene.leader_or_none(0) not in ("", leader))
+    for _ in range(LONG):
+        await scene.produce(key, old, limit_s=LITTLE_S)
+    assert await scene.until(lambda: scene.has_layout(1))
+    await scene.produce(key, new)
+    await scene.restart(leader)
+
+
+async def elect_a_survivor_while_a_marked_partition_hears_nothing(scene: Scene) -> None:
+    """An election in the middle of a merge: the survivor's new leader must not know of the merge yet (hole 3)."""
+    await scene.resize(2)
+    key, old, new = scene.key(1, 2), Layout(2, 1), Layout(1, 2)
+    survivor, gone = scene.leader(0), scene.leader(1)
+    assert survivor != gone
+    await scene.produce(key, old)
+    scene.cut_from_controllers(gone)
+    await scene.ask_for(1)
+    await scene.cluster.kill(survivor)
+    assert await scene.until(lambda: scene.leader_or_none(0) not in ("", survivor))
+    await scene.produce(key, new, limit_s=LITTLE_S)
+    await scene.produce(key, old, limit_s=LITTLE_S, broker=gone)
+    await scene.restart(survivor)
+
+
+async def merge_twice_into_one(scene: Scene) -> None:
+    """2 -> 0, then 1 -> 0: what 0 got from 2 waits for 2, also once 0 has a higher epoch."""
+    await scene.resize(3)
+    key = scene.key(2, 3)
+    for _ in range(LONG):
+        await scene.produce(key, scene.layout)
+    await scene.resize(2)
+    await scene.produce(key, scene.layout)
+    await scene.resize(1)
+
+
+async def grow_while_a_loser_is_given_up(scene: Scene) -> None:
+    """The only replica's broker lost its session, does not know it, and goes on taking records (hole 8)."""
+    key, old, new = scene.key(1, 2), Layout(1, 0), Layout(2, 1)
+    given_up = scene.leader(0)
+    await scene.produce(key, old)
+    scene.cut_from_controllers(given_up)
+    await scene.ask_for(2)
+    await scene.until(lambda: scene.layout == new)
+    scene.cluster.running[given_up].session.freeze()
+    await scene.until(lambda: scene.leader_or_none(0) == "")
+    await scene.until(lambda: scene.has_layout(1), LITTLE_S)
+    await scene.produce(key, new, limit_s=LITTLE_S)
+    await scene.produce(key, old, limit_s=LITTLE_S, broker=given_up)
+    scene.cluster.running[given_up].session.thaw()
+
+
+async def merge_while_a_fetch_is_parked(scene: Scene) -> None:
+    """The survivor takes its first record of the merge while a fetch of before it waits there (hole 16)."""
+    await scene.resize(2)
+    key, other, gone = scene.key(1, 2), scene.key(0, 2), scene.leader(1)
+    assert gone != scene.leader(0)
+    scene.read()
+    await scene.produce(other, scene.layout)
+    assert await scene.until(lambda: scene.is_delivered("play:1"))
+    for member in ("one", "two"):
+        scene.cluster.fabric.cut(gone, member)
+    await scene.produce(key, scene.layout)
+    await scene.ask_for(1)
+    await scene.produce(key, Layout(1, 2), insist=True)
+    await trio.sleep(LITTLE_S)  # pause: time to deliver what is to wait; virtual time
+
+
+# ---------------------------------------------------------------- seals and removals
+
+
+async def lose_records_below_the_seal(scene: Scene) -> None:
+    """The last replica in sync is lost after the seal, and one that lags becomes leader (hole 15)."""
+    await scene.configure(unclean_leader_election_enable="true")
+    await scene.resize(2)
+    key, leader = scene.key(1, 2), scene.leader(1)
+    await scene.produce(key, scene.layout)
+    others = [f"broker{broker}" for broker in BROKERS if f"broker{broker}" != leader]
+    for broker in others:
+        await scene.cluster.kill(broker)
+    assert await scene.until(lambda: scene.in_sync(1) == [leader])
+    for _ in range(3):
+        await scene.produce(key, Layout(2, 1), acks=1)
+    await scene.resize(1)
+    await scene.cluster.crash(leader)
+    for broker in others:
+        await scene.restart(broker)
+    assert await scene.until(lambda: scene.leader_or_none(1) in others)
+    await scene.restart(leader)
+    await scene.produce(key, scene.layout)
+
+
+async def die_while_a_partition_is_removed(scene: Scene) -> None:
+    """The controller ends right after the write that takes a partition out of the assignment (hole 11)."""
+    await scene.resize(2)
+    key = scene.key(1, 2)
+    await scene.produce(key, scene.layout)
+    await scene.ask_for(1)
+    scene.read()
+    assert await scene.until(lambda: len(scene.znode.partitions) == 1)
+    controller = await scene.cluster.active_controller()
+    await scene.cluster.kill(controller)
+    assert await scene.until(lambda: controller not in scene.cluster.running)
+    await scene.cluster.start_controller(int(controller.removeprefix("controller")))
+    await scene.ask_a_new_controller_for(2)
+    await scene.produce(key, Layout(2, 3), limit_s=LITTLE_S)
+
+
+# ---------------------------------------------------------------- batches of which nothing is known
+
+
+async def send(scene: Scene, producer: Producer, key: str, value: str) -> Any:
+    """Have a producer of ours send; the handle. What comes of it is recorded by ``outcome``."""
+    scene.recorder.add(Sent(now_ms(), "left", TOPIC, key, value))
+    return await producer.send(TOPIC, key=key.encode(), value=value.encode())
+
+
+async def outcome(scene: Scene, handle: Awaitable[Any], value: str) -> None:
+    try:
+        metadata = await handle
+    except KafkaError as error:
+        scene.recorder.add(NotWritten(now_ms(), "left", value, "unknown", str(error)))
+    else:
+        scene.recorder.add(Acked(now_ms(), "left", metadata.topic_partition, metadata.offset, value))
+
+
+async def remove_a_partition_with_a_batch_unresolved(scene: Scene) -> None:
+    """The batch was written, its answer lost, and the partition is gone before it is asked for again (hole 14)."""
+    await scene.resize(2)
+    key, leader = scene.key(1, 2), scene.leader(1)
+    async with Producer(
+        bootstrap_servers=scene.cluster.bootstrap_servers,
+        env=scene.cluster.client_env("left"),
+        request_timeout_ms=1000,
+    ) as producer:
+        await outcome(scene, await send(scene, producer, key, "left:1"), "left:1")
+        scene.cluster.fabric.cut(leader, "left")
+        handle = await send(scene, producer, key, "left:2")
+        scene.read()
+        assert await scene.until(lambda: scene.is_delivered("left:2"))
+        await scene.resize(1)
+        assert await scene.until(lambda: not scene.watch.unfinished())
+        scene.cluster.fabric.heal(leader, "left")
+        await outcome(scene, handle, "left:2")
+
+
+async def split_a_partition_with_a_batch_unresolved(scene: Scene) -> None:
+    """The next record of its key has a new partition, where nothing is in its way but the rule."""
+    key, leader = scene.key(1, 2), scene.leader(0)
+    async with Producer(
+        bootstrap_servers=scene.cluster.bootstrap_servers,
+        env=scene.cluster.client_env("left"),
+        request_timeout_ms=1000,
+        metadata_max_age_ms=500,
+    ) as producer:
+        await outcome(scene, await send(scene, producer, key, "left:1"), "left:1")
+        scene.cluster.fabric.cut("left", leader)
+        second = await send(scene, producer, key, "left:2")
+        await scene.resize(2)
+        assert scene.leader(1) != leader
+        await trio.sleep(LITTLE_S)  # pause: time to hear of the split; virtual time
+        third = await send(scene, producer, key, "left:3")
+        await trio.sleep(LITTLE_S)  # pause: time to write what is to wait; virtual time
+        scene.cluster.fabric.heal("left", leader)
+        await outcome(scene, second, "left:2")
+        await outcome(scene, third, "left:3")
+
+
+# ---------------------------------------------------------------- a partition created again
+
+
+async def create_a_partition_again(scene: Scene) -> None:
+    """What the group committed for the partition before says nothing of the one there is now (hole 20)."""
+    await scene.resize(2)
+    key = scene.key(1, 2)
+    for _ in range(5):
+        await scene.produce(key, scene.layout)
+    scene.read()
+    await scene.resize(1)
+    assert await scene.until(lambda: not scene.watch.unfinished())
+    for broker in BROKERS:  # the group comes when there is something at the offset it had
+        for member in ("one", "two"):
+            scene.cluster.fabric.cut(member, f"broker{broker}")
+    await scene.resize(2)
+    for _ in range(20):
+        await scene.produce(key, scene.layout)
