@@ -11,13 +11,13 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from audit.manifest import MANIFEST_NAME, Manifest, ManifestError, PartitionEntry, SegmentEntry, decode_layouts
+from protocol.topic_names import INTERNAL_TOPICS
 
 _PARTITION_DIRECTORY = re.compile(r"(?P<topic>[A-Za-z0-9._-]+)-(?P<partition>\d+)")
 _SEGMENT_FILE = re.compile(r"(?P<base>\d{20})\.log")
 _LAYOUTS = "partition-count-checkpoint"
 _LOG_STARTS = "log-start-offset-checkpoint"
 _CLEANED = "cleaner-offset-checkpoint"
-_COMPACTED_INTERNAL_TOPICS = frozenset({"__consumer_offsets", "__transaction_state"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,7 +65,7 @@ def _infer(root: Path, names: list[str]) -> list[TopicFiles]:
 
 
 def _infer_manifest(topic: str, partitions: list[PartitionEntry], cleaned: dict[str, int]) -> Manifest:
-    compacted = topic in _COMPACTED_INTERNAL_TOPICS or any(f"{topic}-{p.partition}" in cleaned for p in partitions)
+    compacted = topic in INTERNAL_TOPICS or any(f"{topic}-{p.partition}" in cleaned for p in partitions)
     latest = max((layout for p in partitions for layout in p.layouts), key=lambda x: x.layout_version, default=None)
     return Manifest(
         topic=topic,

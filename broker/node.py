@@ -36,10 +36,10 @@ from broker.replication.replica_manager import ReplicaManager
 from broker.replication.services import SharedServices
 from broker.replication.throttle import ReplicationQuota
 from broker.topic_creation import TopicCreator
-from broker.topic_names import OFFSETS_TOPIC
 from protocol.errors import ErrorCode, KafkaError
 from protocol.generated.alter_partition import AlterPartitionRequest, AlterPartitionResponse
 from protocol.generated.api_versions import ApiVersion
+from protocol.topic_names import OFFSETS_TOPIC
 from protocol.types import TopicPartition
 from runtime.env import Env, ZkError, ZkStore
 from runtime.metrics import Gauge

@@ -18,12 +18,12 @@ from broker.replication.delayed_produce import AwaitedAppend
 from broker.replication.partition import Partition
 from broker.replication.purgatory import DelayedOperation, Purgatory
 from broker.replication.replica_manager import ReplicaManager
-from broker.topic_names import OFFSETS_TOPIC
 from protocol.batch_builder import BatchBuilder
 from protocol.compression import CompressionType
 from protocol.errors import KafkaError, error_for
 from protocol.generated.produce import PartitionProduceResponse
 from protocol.records import RecordBatch, iter_batches
+from protocol.topic_names import OFFSETS_TOPIC
 from protocol.types import TopicPartition
 from runtime.env import Clock
 

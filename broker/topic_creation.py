@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING
 import structlog
 import trio
 
-from broker.topic_names import OFFSETS_TOPIC
 from protocol.errors import ErrorCode, KafkaError
 from protocol.generated.create_topics import (
     CreatableTopic,
@@ -15,6 +14,7 @@ from protocol.generated.create_topics import (
     CreateTopicsRequest,
     CreateTopicsResponse,
 )
+from protocol.topic_names import OFFSETS_TOPIC
 
 if TYPE_CHECKING:
     from broker.node import Node

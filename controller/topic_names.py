@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable
 
-MAX_LENGTH = 249
-_LEGAL = re.compile(r"[a-zA-Z0-9._-]+")
+from protocol.topic_names import MAX_NAME_LENGTH, is_legal
 
 
 def name_problem(name: str) -> str | None:
@@ -15,9 +13,9 @@ def name_problem(name: str) -> str | None:
         return "Topic name is illegal, it can't be empty"
     if name in (".", ".."):
         return f"Topic name cannot be '{name}'"
-    if len(name) > MAX_LENGTH:
-        return f"Topic name is illegal, it can't be longer than {MAX_LENGTH} characters, topic name: {name}"
-    if not _LEGAL.fullmatch(name):
+    if len(name) > MAX_NAME_LENGTH:
+        return f"Topic name is illegal, it can't be longer than {MAX_NAME_LENGTH} characters, topic name: {name}"
+    if not is_legal(name):
         return (
             f"Topic name '{name}' is illegal, it contains a character other than ASCII alphanumerics, '.', '_' and '-'"
         )

@@ -8,8 +8,6 @@ from typing import Protocol, TypeAlias
 from broker.deferred import Deferred
 from protocol.errors import KafkaError
 
-OFFSETS_TOPIC = "__consumer_offsets"
-
 KeyValue: TypeAlias = tuple[bytes, bytes | None]
 """A record of the offsets topic: key and value; a None value is a tombstone."""
 

@@ -20,7 +20,7 @@ from broker.coordinator.deletions import Deletion, RecentDeletions
 from broker.coordinator.group import Group
 from broker.coordinator.leadership import Leadership
 from broker.coordinator.loaded import LoadedPartition
-from broker.coordinator.offsets_log import OFFSETS_TOPIC, OffsetsLog, RequestContext, Topics
+from broker.coordinator.offsets_log import OffsetsLog, RequestContext, Topics
 from broker.coordinator.placement import partition_for
 from broker.coordinator.responses import join_error, sync_error
 from broker.coordinator.shard import Turn
@@ -43,6 +43,7 @@ from protocol.generated.offset_fetch import (
     OffsetFetchResponseGroup,
 )
 from protocol.generated.sync_group import SyncGroupRequest, SyncGroupResponse
+from protocol.topic_names import OFFSETS_TOPIC
 from protocol.types import TopicPartition
 from runtime.env import Clock
 

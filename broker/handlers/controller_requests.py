@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from broker.log.slices import TimeSlice
 from broker.request_context import Answer, RequestContext
-from broker.topic_names import OFFSETS_TOPIC
 from protocol.errors import ErrorCode
 from protocol.generated.leader_and_isr import (
     LeaderAndIsrPartitionError,
@@ -19,6 +18,7 @@ from protocol.generated.leader_and_isr import (
 )
 from protocol.generated.stop_replica import StopReplicaPartitionError, StopReplicaRequest, StopReplicaResponse
 from protocol.generated.update_metadata import UpdateMetadataRequest, UpdateMetadataResponse
+from protocol.topic_names import OFFSETS_TOPIC
 from protocol.types import TopicPartition
 
 _FULL = 2

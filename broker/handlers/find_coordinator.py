@@ -7,9 +7,9 @@ partition has a leader: COORDINATOR_NOT_AVAILABLE. Skipped: transaction coordina
 from __future__ import annotations
 
 from broker.request_context import Answer, RequestContext
-from broker.topic_names import OFFSETS_TOPIC
 from protocol.errors import ErrorCode
 from protocol.generated.find_coordinator import Coordinator, FindCoordinatorRequest, FindCoordinatorResponse
+from protocol.topic_names import OFFSETS_TOPIC
 from protocol.types import TopicPartition
 
 _GROUP = 0

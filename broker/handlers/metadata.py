@@ -14,7 +14,6 @@ import math
 
 from broker.metadata_cache import PartitionInfo
 from broker.request_context import Answer, RequestContext
-from broker.topic_names import INTERNAL_TOPICS, is_legal
 from protocol.errors import ErrorCode
 from protocol.generated.metadata import (
     MetadataRequest,
@@ -24,6 +23,7 @@ from protocol.generated.metadata import (
     MetadataResponsePartition,
     MetadataResponseTopic,
 )
+from protocol.topic_names import INTERNAL_TOPICS, is_legal
 from protocol.types import ZERO_UUID
 
 _NO_LEADER = -1

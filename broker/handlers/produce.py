@@ -13,7 +13,6 @@ from broker.replication.delayed_produce import AwaitedAppend, DelayedProduce
 from broker.replication.layout import ClientLayout, LayoutRefusal, produce_admission, refusal_of_absent
 from broker.replication.partition import Partition
 from broker.request_context import Answer, CloseConnectionError, RequestContext
-from broker.topic_names import ADMIN_CLIENT_ID, INTERNAL_TOPICS
 from protocol.compression import CompressionType
 from protocol.errors import ErrorCode, KafkaError
 from protocol.generated.produce import (
@@ -24,9 +23,12 @@ from protocol.generated.produce import (
     TopicProduceData,
     TopicProduceResponse,
 )
+from protocol.topic_names import INTERNAL_TOPICS
 from protocol.types import TopicPartition
 
 ACKS_ALL = -1
+_ADMIN_CLIENT_ID = "__admin_client"
+"""The client id that may produce to internal topics all the same (Kafka's ``AdminUtils``)."""
 _FIRST_BATCH_V2_VERSION = 3
 _FIRST_ZSTD_VERSION = 7
 _ATTRIBUTES_AT = 22
@@ -105,7 +107,7 @@ def _usable_records(ctx: RequestContext, topic: str, records: object) -> memoryv
         raise KafkaError(ErrorCode.CORRUPT_MESSAGE, "a partition without a record batch")
     if ctx.api_version < _FIRST_ZSTD_VERSION and records[_ATTRIBUTES_AT] & _CODEC_MASK == CompressionType.ZSTD:
         raise KafkaError(ErrorCode.UNSUPPORTED_COMPRESSION_TYPE, "zstd needs Produce version 7")
-    if topic in INTERNAL_TOPICS and ctx.client_id != ADMIN_CLIENT_ID:
+    if topic in INTERNAL_TOPICS and ctx.client_id != _ADMIN_CLIENT_ID:
         raise KafkaError(ErrorCode.INVALID_TOPIC_EXCEPTION, f"{topic} is an internal topic")
     return records
 

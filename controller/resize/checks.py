@@ -12,12 +12,12 @@ from controller.store import MAX_BYTES, MAX_OPERATIONS, operation_bytes
 from controller.topic_config import topic_values
 from protocol.errors import ErrorCode, KafkaError
 from protocol.key_placement import ancestor_below
+from protocol.topic_names import INTERNAL_TOPICS
 from runtime.env import CreateOp, SetOp
 from zk_schemas import paths
 from zk_schemas.partition_state import NO_LEADER, Layout, PartitionState
 from zk_schemas.topic import TopicZnode
 
-INTERNAL_TOPICS = frozenset({"__consumer_offsets", "__transaction_state"})
 MAX_PARTITIONS = 1 << 16
 """No assignment of more fits into a topic's znode."""
 DRAIN_KEY = "delete.records.when.drained"

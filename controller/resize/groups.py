@@ -22,11 +22,11 @@ from protocol.generated.describe_groups import DescribeGroupsRequest
 from protocol.generated.list_groups import ListGroupsRequest
 from protocol.generated.offset_fetch import OffsetFetchRequest, OffsetFetchRequestGroup
 from protocol.primitives import decode_tolerantly
+from protocol.topic_names import OFFSETS_TOPIC
 from protocol.types import TopicPartition
 from runtime.channel import Channel
 from runtime.env import Network
 
-OFFSETS_TOPIC = "__consumer_offsets"
 _CONSUMER_PROTOCOL = "consumer"
 _SETTLED_STATES = ("Stable", "Empty", "Dead")
 _OFFSET_FETCH_OF_GROUPS = 8

@@ -16,6 +16,7 @@ from typing import Any, TypeAlias
 from controller.image import TopicImage
 from controller.resize import checks, plan
 from protocol.errors import KafkaError
+from protocol.topic_names import INTERNAL_TOPICS
 from zk_schemas.partition_state import Layout, PartitionState
 from zk_schemas.topic import TopicZnode
 
@@ -184,7 +185,7 @@ def _added(topic: TopicImage, _config: Config) -> Undone | None:
     if not added:
         return None
     known = {index: replicas for index, replicas in znode.partitions.items() if index < added[0]}
-    if topic.name in checks.INTERNAL_TOPICS:
+    if topic.name in INTERNAL_TOPICS:
         why = "it is internal and cannot grow"
     elif going or topic.unreadable:
         why = "partitions are marked, so it cannot grow" if going else "some states cannot be read, so it cannot grow"

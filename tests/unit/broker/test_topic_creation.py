@@ -10,9 +10,9 @@ import trio
 import trio.testing
 
 from broker.topic_creation import TopicCreator
-from broker.topic_names import OFFSETS_TOPIC
 from protocol.errors import ErrorCode
 from protocol.generated.create_topics import CreatableTopicResult, CreateTopicsRequest, CreateTopicsResponse
+from protocol.topic_names import OFFSETS_TOPIC
 from zk_schemas.config_keys import BROKER_CONFIGS
 
 pytestmark = pytest.mark.trio

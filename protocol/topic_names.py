@@ -6,9 +6,7 @@ import re
 
 OFFSETS_TOPIC = "__consumer_offsets"
 INTERNAL_TOPICS = frozenset({OFFSETS_TOPIC, "__transaction_state"})
-"""Written by brokers; a client's produce is refused."""
-ADMIN_CLIENT_ID = "__admin_client"
-"""The client id that may produce to internal topics all the same (Kafka's ``AdminUtils``)."""
+"""Written by brokers; a client's produce is refused, and they are never resized."""
 MAX_NAME_LENGTH = 249
 
 _LEGAL = re.compile(r"[a-zA-Z0-9._-]+")
