@@ -8,16 +8,15 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Collection
-from typing import cast
 
 from controller.context import Context
 from controller.events import BrokerAnswered, DeletionsChanged, TopicChanged
 from controller.image import TopicImage
 from controller.states import PartitionStatus, ReplicaStatus
+from controller.stop_replica import deletions
 from controller.store import chunks
 from controller.topics import on_topics_changed
 from protocol.errors import ErrorCode
-from protocol.generated.stop_replica import StopReplicaRequest
 from protocol.types import TopicPartition
 from runtime.env import DeleteOp, ZkOp
 from zk_schemas import paths
@@ -64,24 +63,18 @@ def on_broker_joined(context: Context, broker: int) -> None:
 
 async def on_stop_replica_answered(context: Context, event: BrokerAnswered) -> None:
     """A broker answered a StopReplica; a topic whose replicas are all deleted loses its znodes."""
-    request = cast(StopReplicaRequest, event.request)
-    errors = {(e.topic_name, e.partition_index): e.error_code for e in event.response.partition_errors}
-    touched = []
-    for topic in request.topic_states:
-        replicas = context.image.deletions.get(topic.topic_name)
-        if replicas is None:
+    touched: dict[str, None] = {}
+    for tp, broker, _, error in deletions(event):
+        replicas = context.image.deletions.get(tp.topic)
+        key = (tp.partition, broker)
+        if replicas is None or replicas.get(key) is not ReplicaStatus.DELETION_STARTED:
             continue
-        touched.append(topic.topic_name)
-        for partition in topic.partition_states:
-            key = (partition.partition_index, event.broker.id)
-            error = event.response.error_code or errors.get((topic.topic_name, partition.partition_index), 0)
-            if not partition.delete_partition or replicas.get(key) is not ReplicaStatus.DELETION_STARTED:
-                continue
-            if error == ErrorCode.NONE:
-                replicas[key] = replicas[key].enter(ReplicaStatus.DELETION_SUCCESSFUL)
-            else:
-                replicas[key] = replicas[key].enter(ReplicaStatus.DELETION_INELIGIBLE)
-                _log.error("broker %s did not delete %s-%s: error %s", key[1], topic.topic_name, key[0], error)
+        touched[tp.topic] = None
+        if error == ErrorCode.NONE:
+            replicas[key] = replicas[key].enter(ReplicaStatus.DELETION_SUCCESSFUL)
+        else:
+            replicas[key] = replicas[key].enter(ReplicaStatus.DELETION_INELIGIBLE)
+            _log.error("broker %s did not delete %s: error %s", broker, tp, error)
     for name in touched:
         await _finish_when_deleted(context, name)
 

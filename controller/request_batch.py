@@ -9,6 +9,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import TypeAlias
 
+from controller import list_offsets
 from controller.image import ClusterImage, LiveBroker, OffsetQuestion, PartitionImage, TopicImage
 from protocol.generated.leader_and_isr import (
     LeaderAndIsrLiveLeader,
@@ -16,7 +17,7 @@ from protocol.generated.leader_and_isr import (
     LeaderAndIsrRequest,
     LeaderAndIsrTopicState,
 )
-from protocol.generated.list_offsets import ListOffsetsPartition, ListOffsetsRequest, ListOffsetsTopic
+from protocol.generated.list_offsets import ListOffsetsRequest
 from protocol.generated.stop_replica import StopReplicaPartitionState, StopReplicaRequest, StopReplicaTopicState
 from protocol.generated.update_metadata import (
     UpdateMetadataBroker,
@@ -34,8 +35,6 @@ BrokerRequest: TypeAlias = LeaderAndIsrRequest | UpdateMetadataRequest | StopRep
 EPOCH_DURING_DELETE = -2
 """The leader epoch in a StopReplica that deletes a topic: overrides every epoch (KIP-570)."""
 _INCREMENTAL, _FULL = 1, 2
-_LATEST, _EARLIEST = -1, -2
-_CONSUMER = -1
 _SECURITY_PROTOCOLS = {"PLAINTEXT": 0, "SSL": 1, "SASL_PLAINTEXT": 2, "SASL_SSL": 3}
 
 
@@ -243,23 +242,13 @@ class RequestBatch:
 
     def _offsets_request(self, question: OffsetQuestion, tps: Iterable[TopicPartition]) -> ListOffsetsRequest:
         """The end of the log is shown to replicas only, so it is asked for under the controller's id."""
-        timestamp = _EARLIEST if question is OffsetQuestion.START else _LATEST
-        topics = [
-            ListOffsetsTopic(
-                name=name,
-                partitions=[
-                    ListOffsetsPartition(
-                        partition_index=index,
-                        current_leader_epoch=partition.state.leader_epoch if partition.state is not None else -1,
-                        timestamp=timestamp,
-                    )
-                    for index, _, partition in partitions
-                ],
-            )
+        asked = {
+            name: [(index, partition.state.leader_epoch) for index, _, partition in partitions if partition.state]
             for name, partitions in self._known(tps).items()
-        ]
-        replica_id = self._image.controller_id if question is OffsetQuestion.END else _CONSUMER
-        return ListOffsetsRequest(replica_id=replica_id, topics=topics)
+        }
+        timestamp = list_offsets.EARLIEST if question is OffsetQuestion.START else list_offsets.LATEST
+        replica_id = self._image.controller_id if question is OffsetQuestion.END else list_offsets.CONSUMER
+        return list_offsets.request(asked, timestamp, replica_id)
 
     def _metadata_broker(self, broker: LiveBroker) -> UpdateMetadataBroker:
         protocols = broker.registration.security_protocols

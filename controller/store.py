@@ -6,7 +6,7 @@ before anything else is done.
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 from typing import TypeVar
 
 import trio
@@ -33,6 +33,7 @@ MAX_OPERATIONS = 256
 MAX_BYTES = 512 * 1024
 """Limits of one multi; ZooKeeper refuses a request of 1 MiB."""
 _OPERATION_OVERHEAD_BYTES = 64
+_CONCURRENT_READS = 64
 
 T = TypeVar("T")
 
@@ -78,6 +79,25 @@ def operation_bytes(op: ZkOp) -> int:
     """What an operation counts towards ``MAX_BYTES``."""
     data = op.data if isinstance(op, CreateOp | SetOp) else b""
     return len(op.path) + len(data) + _OPERATION_OVERHEAD_BYTES
+
+
+async def read_each(names: Iterable[str], read: Callable[[str], Awaitable[None]]) -> None:
+    """Call ``read`` for all names, a number of them at a time. Raises the first error."""
+    limit = trio.CapacityLimiter(_CONCURRENT_READS)
+    failures: list[Exception] = []
+
+    async def one(name: str) -> None:
+        try:
+            async with limit:
+                await read(name)
+        except Exception as error:
+            failures.append(error)
+
+    async with trio.open_nursery() as nursery:
+        for name in names:
+            nursery.start_soon(one, name)
+    if failures:
+        raise failures[0]
 
 
 class GuardedStore:

@@ -6,9 +6,8 @@ import logging
 from collections.abc import Iterable
 from typing import Any
 
-import trio
-
 from controller.context import Context
+from controller.store import read_each
 from zk_schemas import paths
 from zk_schemas.config import ConfigZnode
 from zk_schemas.config_def import ConfigError
@@ -17,7 +16,6 @@ from zk_schemas.znode import MalformedZnodeError
 
 _log = logging.getLogger(__name__)
 UNCLEAN = "unclean.leader.election.enable"
-_CONCURRENT_READS = 64
 
 
 async def unclean_election_allowed(context: Context, topics: Iterable[str]) -> set[str]:
@@ -31,21 +29,11 @@ async def unclean_election_allowed(context: Context, topics: Iterable[str]) -> s
     if default is None:
         default = context.config.unclean_leader_election_enable
     found: dict[str, bool | None] = {}
-    failures: list[Exception] = []
-    limit = trio.CapacityLimiter(_CONCURRENT_READS)
 
     async def read(name: str) -> None:
-        try:
-            async with limit:
-                found[name] = await _read_flag(context, paths.topic_config(name))
-        except Exception as error:
-            failures.append(error)
+        found[name] = await _read_flag(context, paths.topic_config(name))
 
-    async with trio.open_nursery() as nursery:
-        for name in names:
-            nursery.start_soon(read, name)
-    if failures:
-        raise failures[0]
+    await read_each(names, read)
     return {name for name in names if (default if found[name] is None else found[name])}
 
 

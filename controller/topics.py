@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
+import functools
 import logging
-
-import trio
 
 from controller.configs import keep_ordered_delivery
 from controller.context import Context
@@ -14,7 +13,7 @@ from controller.partitions import first_elections, write_states
 from controller.resize import checks, unseen
 from controller.resize.step_log import log_step
 from controller.states import PartitionStatus
-from controller.store import ControllerMovedError, ImageStaleError
+from controller.store import read_each
 from controller.topic_config import topic_values
 from controller.topic_id import new_topic_id
 from protocol.errors import KafkaError
@@ -26,7 +25,6 @@ from zk_schemas.topic import TopicZnode
 from zk_schemas.znode import NO_ID, MalformedZnodeError
 
 _log = logging.getLogger(__name__)
-_CONCURRENT_READS = 64
 
 
 async def on_topics_changed(context: Context) -> None:
@@ -50,21 +48,7 @@ def _forget(context: Context, name: str) -> None:
 
 async def load_topics(context: Context, names: list[str]) -> None:
     """Read topics with all their partition states into the image; a malformed znode is logged and left out."""
-    limit = trio.CapacityLimiter(_CONCURRENT_READS)
-    failures: list[Exception] = []
-
-    async def load(name: str) -> None:
-        try:
-            async with limit:
-                await _load_topic(context, name)
-        except (ControllerMovedError, ImageStaleError) as error:
-            failures.append(error)
-
-    async with trio.open_nursery() as nursery:
-        for name in names:
-            nursery.start_soon(load, name)
-    if failures:
-        raise failures[0]
+    await read_each(names, functools.partial(_load_topic, context))
 
 
 async def on_topic_changed(context: Context, name: str) -> None:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import logging
 from typing import cast
 
+from controller import list_offsets
 from controller.context import Context
 from controller.events import BrokerAnswered, ResizesDue
 from controller.image import Ending, OffsetQuestion, PartitionImage, TopicImage
@@ -114,7 +115,7 @@ def _question(request: ListOffsetsRequest) -> OffsetQuestion:
     if request.replica_id >= 0:
         return OffsetQuestion.END
     timestamps = [asked.timestamp for topic in request.topics for asked in topic.partitions]
-    return OffsetQuestion.WATERMARK if timestamps[:1] == [-1] else OffsetQuestion.START
+    return OffsetQuestion.WATERMARK if timestamps[:1] == [list_offsets.LATEST] else OffsetQuestion.START
 
 
 def _next_question(ending: Ending, sealed_offset: int, settled: bool) -> OffsetQuestion | None:

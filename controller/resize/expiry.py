@@ -10,16 +10,15 @@ import logging
 from collections.abc import Sequence
 from typing import NamedTuple
 
+from controller import list_offsets
 from controller.context import Context
 from controller.image import TopicImage
 from controller.resize.groups import BrokerLink, Group, UnknownGroupsError, read_groups, readers
 from controller.topic_config import topic_values
 from protocol.errors import ErrorCode, KafkaError
-from protocol.generated.list_offsets import ListOffsetsPartition, ListOffsetsRequest, ListOffsetsTopic
 from protocol.types import TopicPartition
 
 _log = logging.getLogger(__name__)
-_EARLIEST, _LATEST, _CONSUMER = -2, -1, -1
 
 
 class Expiring(NamedTuple):
@@ -81,7 +80,9 @@ async def _look_at(
             by_leader.setdefault(state.leader, []).append(index)
     found = []
     for leader, indexes in sorted(by_leader.items()):
-        requests = [(_question(topic, indexes, when), None) for when in (_EARLIEST, kept_after_ms, _LATEST)]
+        asked = {topic.name: [(index, list_offsets.ANY_LEADER_EPOCH) for index in indexes]}
+        times = (list_offsets.EARLIEST, kept_after_ms, list_offsets.LATEST)
+        requests = [(list_offsets.request(asked, when), None) for when in times]
         starts, kept, ends = map(_offsets, await link.ask(context.image.brokers[leader], *requests))
         for index in indexes:
             if index in starts and index in kept and index in ends:
@@ -89,11 +90,6 @@ async def _look_at(
                 tp, partition = TopicPartition(topic.name, index), topic.partitions[index]
                 found += expiring(groups, tp, partition.incarnation, starts[index], kept_from)
     return found
-
-
-def _question(topic: TopicImage, indexes: Sequence[int], timestamp: int) -> ListOffsetsRequest:
-    asked = [ListOffsetsPartition(partition_index=index, timestamp=timestamp) for index in indexes]
-    return ListOffsetsRequest(replica_id=_CONSUMER, topics=[ListOffsetsTopic(name=topic.name, partitions=asked)])
 
 
 def _offsets(answer: object) -> dict[int, int]:

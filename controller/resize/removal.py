@@ -9,7 +9,6 @@ clients would not lower their count (holes 11, 13 and 20).
 from __future__ import annotations
 
 import logging
-from typing import cast
 
 from controller.context import Context
 from controller.events import BrokerAnswered, ResizesDue
@@ -18,9 +17,9 @@ from controller.partitions import StateChange, write_states
 from controller.resize import plan
 from controller.resize.ends import ending_of
 from controller.resize.step_log import log_step
+from controller.stop_replica import deletions
 from controller.topic_id import new_topic_id
 from protocol.errors import ErrorCode
-from protocol.generated.stop_replica import StopReplicaRequest
 from protocol.types import TopicPartition
 from runtime.env import DeleteOp, SetOp, ZkOp
 from zk_schemas import paths
@@ -53,24 +52,16 @@ async def advance(context: Context, topic: TopicImage) -> None:
 
 def on_stop_replica_answered(context: Context, event: BrokerAnswered) -> None:
     """Take in which replicas are deleted."""
-    request = cast(StopReplicaRequest, event.request)
-    errors = {(e.topic_name, e.partition_index): e.error_code for e in event.response.partition_errors}
-    for named in request.topic_states:
-        topic = context.image.topics.get(named.topic_name)
-        for stopped in named.partition_states:
-            state = topic.state(stopped.partition_index) if topic is not None else None
-            if topic is None or state is None or not state.being_removed or not stopped.delete_partition:
-                continue
-            partition = topic.partitions[stopped.partition_index]
-            if stopped.incarnation != partition.incarnation:
-                continue
-            error = event.response.error_code or errors.get((named.topic_name, stopped.partition_index), 0)
-            if error == ErrorCode.NONE:
-                ending_of(partition).stopped.add(event.broker.id)
-                context.events.put(ResizesDue())
-            else:
-                tp = TopicPartition(named.topic_name, stopped.partition_index)
-                _log.error("broker %s did not delete %s: error %s; it is asked again", event.broker.id, tp, error)
+    for tp, broker, incarnation, error in deletions(event):
+        partition = context.image.partition(tp)
+        state = partition.state if partition is not None else None
+        if partition is None or state is None or not state.being_removed or incarnation != partition.incarnation:
+            continue
+        if error == ErrorCode.NONE:
+            ending_of(partition).stopped.add(broker)
+            context.events.put(ResizesDue())
+        else:
+            _log.error("broker %s did not delete %s: error %s; it is asked again", broker, tp, error)
 
 
 def _run(topic: TopicImage) -> list[int]:

@@ -1,0 +1,35 @@
+"""What a broker answered to a StopReplica that was to delete replicas."""
+
+from __future__ import annotations
+
+from typing import NamedTuple, cast
+
+from controller.events import BrokerAnswered
+from protocol.generated.stop_replica import StopReplicaRequest
+from protocol.types import TopicPartition
+
+
+class Deletion(NamedTuple):
+    """A replica that ``broker`` was told to delete; ``error`` 0: it is gone."""
+
+    tp: TopicPartition
+    broker: int
+    incarnation: int
+    error: int
+
+
+def deletions(event: BrokerAnswered) -> list[Deletion]:
+    """Each replica that was to be deleted, in the order it was asked for."""
+    request = cast(StopReplicaRequest, event.request)
+    errors = {(e.topic_name, e.partition_index): e.error_code for e in event.response.partition_errors}
+    return [
+        Deletion(
+            tp := TopicPartition(topic.topic_name, asked.partition_index),
+            event.broker.id,
+            asked.incarnation,
+            event.response.error_code or errors.get(tp, 0),
+        )
+        for topic in request.topic_states
+        for asked in topic.partition_states
+        if asked.delete_partition
+    ]
