@@ -107,7 +107,7 @@ class Sender:
             if topic.held:
                 self.metrics.holding(topic.name, now_ms / 1000)
                 if topic.next is not None:
-                    self._place_again(topic, now_ms)
+                    self._place_again(topic)
             elif self.metrics.any_held:
                 self.metrics.let_go(topic.name)
         wait_ms = accumulator.oldest_deadline_ms() - now_ms
@@ -148,7 +148,7 @@ class Sender:
             return False
         return True
 
-    def _place_again(self, topic: TopicPlacement, now_ms: float) -> None:
+    def _place_again(self, topic: TopicPlacement) -> None:
         """Go on to the next layout if nothing sent under the old one is open any more."""
         assert topic.next is not None
         unknown = self._accumulator.give_up_gone(topic)
@@ -157,7 +157,7 @@ class Sender:
             _log.warning("resize of %s: nobody can say whether %d records were written", topic.name, unknown)
         replaced = self._accumulator.replace(topic, self._placing)
         if replaced is not None:
-            self.metrics.replaced(topic.name, replaced, now_ms / 1000)
+            self.metrics.replaced(topic.name, replaced, self._now_ms() / 1000)
             _log.info(
                 "resize of %s: layout_version=%d undeleted_partition_count=%d batches=%d taken_apart=%d "
                 "records_moved=%d records_failed=%d",
