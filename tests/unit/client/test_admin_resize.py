@@ -138,8 +138,8 @@ def test_a_group_is_asked_for_its_positions_as_no_member_of_it(run: Run) -> None
     body = broker.seen(POSITION)[-1]
     assert (body.group_id, body.generation_id, body.member_id, body.group_instance_id) == ("g", -1, "", None)
     assert [(p.partition_index, p.need_position, p.position) for p in body.topics[0].partitions] == [
-        (4, True, -1),
-        (5, True, -1),
+        (4, False, -1),
+        (5, False, -1),
     ]
 
 
