@@ -62,13 +62,20 @@ class OffsetQueries:
         self._connections = connections
         self._retry_backoff_ms = retry_backoff_ms
         self._retry_backoff_max_ms = retry_backoff_max_ms
+        self.unanswered: KafkaError | None = None
+        """Why a partition had no answer the last time anything was asked."""
 
     async def list_offsets(
-        self, timestamps: Mapping[TopicPartition, int], timeout_ms: float, *, read_committed: bool = False
+        self,
+        timestamps: Mapping[TopicPartition, int],
+        timeout_ms: float,
+        *,
+        read_committed: bool = False,
+        once: bool = False,
     ) -> dict[TopicPartition, OffsetAndTimestamp]:
         """The first offset at or after each timestamp (ms); -1 asks for the end, -2 the start, -3 the newest record.
 
-        A partition with nothing that young is missing from the result.
+        A partition with nothing that young is missing from the result; with ``once`` also one without an answer now.
         """
 
         def build(tps: Iterable[TopicPartition]) -> Message:
@@ -95,13 +102,16 @@ class OffsetQueries:
                 for p in topic.partitions
             }
 
-        found = await self._ask_leaders(timestamps, build, read, timeout_ms, "ListOffsets")
+        found = await self._ask_leaders(timestamps, build, read, timeout_ms, "ListOffsets", once)
         return {tp: answer for tp, answer in found.items() if answer.offset >= 0}
 
     async def epoch_ends(
-        self, epochs: Mapping[TopicPartition, int], timeout_ms: float
+        self, epochs: Mapping[TopicPartition, int], timeout_ms: float, *, once: bool = False
     ) -> dict[TopicPartition, EpochEnd]:
-        """The largest epoch at most the given one that the leader knows, and where it ended."""
+        """The largest epoch at most the given one that the leader knows, and where it ended.
+
+        With ``once`` a partition without an answer now is missing from the result.
+        """
 
         def build(tps: Iterable[TopicPartition]) -> Message:
             topics: dict[str, OffsetForLeaderTopic] = {}
@@ -122,7 +132,7 @@ class OffsetQueries:
                 for p in topic.partitions
             }
 
-        return await self._ask_leaders(epochs, build, read, timeout_ms, "OffsetForLeaderEpoch")
+        return await self._ask_leaders(epochs, build, read, timeout_ms, "OffsetForLeaderEpoch", once)
 
     async def _ask_leaders(
         self,
@@ -131,8 +141,12 @@ class OffsetQueries:
         read: Callable[[Any], dict[TopicPartition, tuple[int, T]]],
         timeout_ms: float,
         what: str,
+        once: bool,
     ) -> dict[TopicPartition, T]:
-        """Ask each partition's leader until all have answered; the last error is raised after ``timeout_ms``."""
+        """Ask each partition's leader until all have answered; the last error is raised after ``timeout_ms``.
+
+        With ``once`` there is one try, and ``unanswered`` is the last error of those left.
+        """
         deadline = self._env.clock.monotonic() + timeout_ms / 1000
         open_questions = set(partitions)
         found: dict[TopicPartition, T] = {}
@@ -165,6 +179,9 @@ class OffsetQueries:
                         last = error_for(code, f"{tp}: {ErrorCode.of(code).message}")
                     else:
                         raise error_for(code, f"{tp}: {ErrorCode.of(code).message}")
+            self.unanswered = last if open_questions else None
+            if once:
+                break
             if open_questions:
                 await self._pause(deadline, attempt, f"{what} of {sorted(open_questions)[0]}", last, timeout_ms)
         return found

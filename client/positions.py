@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Container, Iterable, Mapping
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping
 
 import anyio
 from anyio.abc import TaskGroup
 
 from client.cluster import TopicInfo
 from client.config import ConsumerConfig
+from client.connections import backoff_ms
 from client.coordinator_link import CoordinatorLink
 from client.errors import ClientClosedError, KafkaError, NoOffsetForPartitionError
 from client.fetcher import RESET_TIMESTAMPS, truncate
@@ -43,33 +44,61 @@ class PositionResolver:
         self._tasks = tasks
         self._on_change = on_change
         self._running = False
+        self._attempt = 0
+        """Rounds in a row that left a partition without an answer."""
+        self._left: dict[TopicPartition, tuple[int, int]] = {}
+        """Leader and leader epoch of the partitions that wait for the pause after a round to end."""
+        self._again = Signal()
         self.settled = Signal()
-        """Set at the end of each round."""
+        """Set when a round has asked, and at its end."""
         self.failure: KafkaError | None = None
-        """Why the last round failed, None after one that did not."""
+        """Why the last round failed or left a partition waiting; None after one that did neither."""
         self._first_seen: dict[str, TopicInfo] = {}
 
     def on_metadata(self, topics: Mapping[str, TopicInfo]) -> None:
-        """Remember how each topic was when this client first saw it: what comes later is new to it."""
+        """Remember how each topic was when this client first saw it: what comes later is new to it.
+
+        A new leader is asked at once for the partitions that wait.
+        """
+        self._wake_for_new_leaders()
         for name, topic in topics.items():
             if name not in self._first_seen and topic.layout_version >= 0 and topic.partitions:
                 self._first_seen[name] = topic
 
     def start(self) -> None:
-        """Begin a round if a partition waits and none is under way."""
-        if not self._running and any(
-            state.state is not FetchState.FETCHING and state.error is None
-            for state in self._subscription.partitions.values()
-        ):
-            self._running = True
-            self._tasks.start_soon(self._round)
+        """Begin a round if a partition waits and none is under way; one that is new ends the pause after a round."""
+        if not self._running:
+            if any(self._waiting()):
+                self._running = True
+                self._again.clear()
+                self._tasks.start_soon(self._round)
+        elif self._left and any(tp not in self._left for tp in self._waiting()):
+            self._again.set()
+
+    def _waiting(self) -> Iterator[TopicPartition]:
+        for state in self._subscription.partitions.values():
+            if state.state is not FetchState.FETCHING and state.error is None:
+                yield state.tp
+
+    def _wake_for_new_leaders(self) -> None:
+        if any(self._leader(tp) != known for tp, known in self._left.items()):
+            self._again.set()
+
+    def _leader(self, tp: TopicPartition) -> tuple[int, int]:
+        return self._metadata.cluster.leader(tp), self._metadata.cluster.leader_epoch(tp)
 
     async def _round(self) -> None:
+        """One try for each: a partition without a leader, or that was removed, holds up no other."""
+        self.failure = None
+        asked = {tp: self._leader(tp) for tp in self._waiting()}
         try:
             await self._from_committed(self._subscription.in_state(FetchState.INITIALIZING))
             await self._from_reset(self._subscription.in_state(FetchState.AWAIT_RESET))
             await self._validate(self._subscription.in_state(FetchState.AWAIT_VALIDATION))
-            self.failure = None
+            if self.failure is None:
+                self._attempt = 0
+            else:
+                await self._pause(asked)
         except KafkaError as error:
             self.failure = error
             if not error.code.retriable:
@@ -83,6 +112,24 @@ class PositionResolver:
             self._running = False
             self.settled.set()
             self._on_change()
+
+    async def _pause(self, asked: Mapping[TopicPartition, tuple[int, int]]) -> None:
+        """Let those go on that have a position now; ask for the others again later, or as soon as the leader changes.
+
+        ``asked`` is whom the round meant to ask.
+        """
+        config = self._config
+        self._attempt += 1
+        self._metadata.request_update()
+        self._left = {tp: asked.get(tp, self._leader(tp)) for tp in self._waiting()}
+        self._wake_for_new_leaders()
+        self.settled.set()
+        self._on_change()
+        pause_ms = backoff_ms(
+            self._attempt, config.retry_backoff_ms, config.retry_backoff_max_ms, self._env.rng.random()
+        )
+        await self._again.wait(pause_ms / 1000)
+        self._left = {}
 
     async def _from_committed(self, states: list[PartitionState]) -> None:
         if not states:
@@ -155,7 +202,9 @@ class PositionResolver:
             {state.tp: state.reset_timestamp for state in states},
             self._config.default_api_timeout_ms,
             read_committed=self._config.isolation_level == "read_committed",
+            once=True,
         )
+        self.failure = self.failure or self._queries.unanswered
         for state in states:
             answer = found.get(state.tp)
             if answer is not None and state.version == versions[state.tp] and state.state is FetchState.AWAIT_RESET:
@@ -167,8 +216,9 @@ class PositionResolver:
             return
         versions = {state.tp: state.version for state in states}
         ends = await self._queries.epoch_ends(
-            {state.tp: state.last_fetched_epoch for state in states}, self._config.default_api_timeout_ms
+            {state.tp: state.last_fetched_epoch for state in states}, self._config.default_api_timeout_ms, once=True
         )
+        self.failure = self.failure or self._queries.unanswered
         for state in states:
             end = ends.get(state.tp)
             if end is None or state.version != versions[state.tp] or state.state is not FetchState.AWAIT_VALIDATION:

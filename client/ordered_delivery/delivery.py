@@ -137,6 +137,8 @@ class OrderedDelivery:
         if due:
             await self._report(due)
             self._bring_up_to_date()
+            if self._gate.version != self._told_version:
+                await self._tell()  # assigned by hand, what was reported is known here at once
         if self.hand_overs.passed:
             self._note_released()
         if self._unassigned:
