@@ -261,6 +261,28 @@ def test_getone_waits_for_the_parent_as_well(run: Run) -> None:
     run(check)
 
 
+def test_a_hand_over_between_partitions_assigned_by_hand_waits_for_no_other_round(run: Run) -> None:
+    """What was reported is known at once; nobody sends a message that would wake ``getmany``."""
+
+    async def check() -> None:
+        never_ms = 600_000
+        async with (
+            Resized().running() as broker,
+            Consumer(
+                bootstrap_servers=broker.address,
+                session_timeout_ms=never_ms + 1,
+                heartbeat_interval_ms=never_ms,
+                **FAST,
+            ) as consumer,
+        ):
+            consumer.assign([CHILD, PARENT])
+            read = 0
+            while read < 15:
+                read += sum(map(len, (await consumer.getmany(timeout_ms=never_ms)).values()))
+
+    run(check)
+
+
 def test_explain_blocked_says_what_is_waited_for_and_how_far_it_is(run: Run) -> None:
     async def check() -> None:
         async with Resized().running() as broker, Consumer(bootstrap_servers=broker.address, **FAST) as consumer:
