@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import pytest
@@ -18,10 +18,8 @@ from broker.replication import layout
 from broker.replication.partition import Partition
 from client.accumulator import Accumulator
 from client.listener import PartitionKeyListener
-from client.ordered_delivery import gate
 from client.ordered_delivery.barriers import NO_LIMIT
 from client.ordered_delivery.delivery import OrderedDelivery
-from client.ordered_delivery.gate import DeliveryGate
 from client.replacement import replace_records
 from client.sender import Sender
 from client.topic_placement import TopicPlacement, layout_of
@@ -30,6 +28,7 @@ from controller.resize import ends, plan, removal
 from controller.store import GuardedStore
 from protocol.key_placement import parent
 from runtime.env import DeleteOp
+from tests.gate_mutations import no_creation_barrier
 from tests.sim.mutations import Mutation
 
 Patch = pytest.MonkeyPatch
@@ -37,44 +36,6 @@ ORDER = ("promise",)
 
 
 # ---------------------------------------------------------------- consumers
-
-
-def no_creation_barrier(patch: Patch) -> None:
-    patch.setattr(DeliveryGate, "_creation", lambda *_: [])
-
-
-def no_deletion_barrier(patch: Patch) -> None:
-    patch.setattr(gate, "marked_descendants", lambda *_: ())
-
-
-def a_blocked_parent_frees_its_child(patch: Patch) -> None:
-    """A parent's own parents do not count, and a partition that is blocked tells its position."""
-    patch.setattr(DeliveryGate, "has_position", lambda *_: True)
-    patch.setattr(gate, "chain", lambda p, initial: (p,) if p >= initial else ())
-
-
-def only_what_names_the_survivor(patch: Patch) -> None:
-    original, descendants = DeliveryGate._deletion, gate.marked_descendants
-
-    def deletion(self: Any, topic: Any, p: int, held: Any, ask: Any) -> list[Any]:
-        def named(partition: int, *counts: int) -> tuple[int, ...]:
-            maps = {q: self._map(topic, q) for q in descendants(partition, *counts)}
-            return tuple(q for q, known in maps.items() if known is None or known.merged_into == p)
-
-        patch.setattr(gate, "marked_descendants", named)
-        return original(self, topic, p, held, ask)
-
-    patch.setattr(DeliveryGate, "_deletion", deletion)
-
-
-def a_marked_partition_waits_for_nobody(patch: Patch) -> None:
-    """Also not for what an earlier merge brought it."""
-    original = gate.marked_descendants
-
-    def marked_descendants(partition: int, initial: int, undeleted: int, total: int) -> tuple[int, ...]:
-        return original(partition, initial, undeleted, total) if partition < undeleted else ()
-
-    patch.setattr(gate, "marked_descendants", marked_descendants)
 
 
 def positions_before_the_commit(patch: Patch) -> None:
@@ -92,31 +53,6 @@ def positions_without_a_flush(patch: Patch) -> None:
         return None
 
     patch.setattr(PartitionKeyListener, "maybe_revoked", nothing)
-
-
-def batches_of_any_epoch_are_delivered(patch: Patch) -> None:
-    """A partition that neither a split nor a merge is known to hold back is delivered without a limit."""
-    _lift_caps(patch, lambda _gate, _tp: True)
-
-
-def batches_of_epochs_to_come_are_delivered(patch: Patch) -> None:
-    """The same, but only of a partition that was decided about by all that its metadata says."""
-
-    def is_decided(gate: Any, tp: Any) -> bool:
-        info = gate._info(tp)
-        return info is not None and bool(info.leader_epoch == gate._held[tp].evaluated_epoch)
-
-    _lift_caps(patch, is_decided)
-
-
-def _lift_caps(patch: Patch, where: Callable[[Any, Any], bool]) -> None:
-    original = DeliveryGate.cap
-
-    def cap(self: Any, tp: Any) -> int:
-        held, limit = self._held.get(tp), original(self, tp)
-        return NO_LIMIT if held is not None and limit == held.evaluated_epoch and where(self, tp) else limit
-
-    patch.setattr(DeliveryGate, "cap", cap)
 
 
 def offsets_of_any_incarnation_count(patch: Patch) -> None:
@@ -368,8 +304,6 @@ def a_higher_epoch_counts_as_bumped(patch: Patch) -> None:
 RESIZE_MUTATIONS = (
     Mutation("no creation barrier", no_creation_barrier, ORDER, first_seed=1),
     Mutation("positions before the commit", positions_before_the_commit, ("positions",)),
-    Mutation("a retry names the newest layout", a_retry_names_the_newest_layout, ("routing",), first_seed=1),
-    Mutation("layout before duplicates", layout_before_duplicates, ("duplicates",), first_seed=1),
 )
 """Those that random lives notice within seconds. The others have plays: ``test_scenes.py``, ``test_resize_scenes.py``.
 """

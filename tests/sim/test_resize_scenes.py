@@ -6,6 +6,7 @@ from collections.abc import Callable
 
 import pytest
 
+from tests import gate_mutations as gate
 from tests.sim import resize_mutations as off
 from tests.sim import resize_plays as plays
 from tests.sim.scenes import Play, stage
@@ -16,7 +17,7 @@ SwitchOff = Callable[[Patch], None]
 PARKED = (
     off.a_parked_fetch_keeps_its_layout,
     off.a_parked_fetch_keeps_its_leader_epoch,
-    off.batches_of_epochs_to_come_are_delivered,
+    gate.batches_of_epochs_to_come_are_delivered,
 )
 """Each of these covers the others."""
 
@@ -27,9 +28,9 @@ def a_parked_fetch_brings_what_is_to_come(patch: Patch) -> None:
 
 
 RULES: tuple[tuple[Play, SwitchOff, str], ...] = (
-    (plays.split_with_much_to_read, off.no_creation_barrier, "promise"),
+    (plays.split_with_much_to_read, gate.no_creation_barrier, "promise"),
     (plays.split_with_much_to_read, off.positions_without_a_flush, "promise"),
-    (plays.merge_with_much_to_read, off.no_deletion_barrier, "promise"),
+    (plays.merge_with_much_to_read, gate.no_deletion_barrier, "promise"),
     (plays.write_by_the_layout_of_before, off.layouts_are_not_compared, "routing"),
     (plays.write_to_a_marked_partition, off.marked_partitions_take_records, "lost_acknowledged"),
     (plays.write_late_by_a_count_that_came_back, off.counts_without_versions, "key_order"),
@@ -44,7 +45,7 @@ RULES: tuple[tuple[Play, SwitchOff, str], ...] = (
     (plays.merge_twice_into_one, off.a_merge_raises_the_maps_of_the_one_before, "promise"),
     (plays.grow_while_a_loser_is_given_up, off.who_is_gone_has_answered, "promise"),
     (plays.merge_while_a_fetch_is_parked, a_parked_fetch_brings_what_is_to_come, "promise"),
-    (plays.merge_while_a_fetch_is_parked, off.batches_of_any_epoch_are_delivered, "promise"),
+    (plays.merge_while_a_fetch_is_parked, gate.batches_of_any_epoch_are_delivered, "promise"),
     (plays.lose_records_below_the_seal, off.a_seal_is_never_lowered, "unseen"),
     (plays.die_while_a_partition_is_removed, off.a_removal_is_two_writes, "unfinished"),
     (
@@ -57,6 +58,7 @@ RULES: tuple[tuple[Play, SwitchOff, str], ...] = (
         off.nothing_waits_for_what_is_not_answered,
         "key_order",
     ),
+    (plays.split_a_partition_with_a_batch_unresolved, off.a_retry_names_the_newest_layout, "routing"),
     (plays.create_a_partition_again, off.offsets_of_any_incarnation_count, "unseen"),
 )
 

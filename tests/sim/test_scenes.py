@@ -12,7 +12,7 @@ import trio
 
 from broker.log.producer_state import ProducerState
 from controller.resize import ends, plan
-from tests.sim.resize_mutations import (
+from tests.gate_mutations import (
     a_blocked_parent_frees_its_child,
     a_marked_partition_waits_for_nobody,
     only_what_names_the_survivor,
