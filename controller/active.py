@@ -30,6 +30,7 @@ from controller.events import (
     ReassignmentsDue,
     RefusalsDue,
     ResizesDue,
+    StateChanged,
     TopicChanged,
     TopicsChanged,
 )
@@ -213,6 +214,8 @@ class ActiveController:
             await topics.on_topics_changed(context)
         elif isinstance(event, TopicChanged):
             await topics.on_topic_changed(context, event.name)
+        elif isinstance(event, StateChanged):
+            raise ImageStaleError(f"{event.path} changed, which could not be read")
         elif isinstance(event, DeletionsChanged):
             await deletion.on_deletions_changed(context)
         elif isinstance(event, ConfigsChanged):

@@ -34,6 +34,13 @@ class TopicChanged:
 
 
 @dataclass(frozen=True, slots=True)
+class StateChanged:
+    """A partition's state that could not be read changed: somebody may have repaired it."""
+
+    path: str
+
+
+@dataclass(frozen=True, slots=True)
 class DeletionsChanged:
     """``/admin/delete_topics`` changed."""
 
@@ -102,6 +109,7 @@ Mark: TypeAlias = (
     BrokersChanged
     | TopicsChanged
     | TopicChanged
+    | StateChanged
     | DeletionsChanged
     | ConfigsChanged
     | LogDirsFailed

@@ -76,7 +76,7 @@ class TopicImage:
     czxid: int
     partitions: dict[int, PartitionImage] = field(default_factory=dict)
     unreadable: set[int] = field(default_factory=set)
-    """Partitions whose state znode is malformed: left alone until the topic is read again."""
+    """Partitions whose state znode is malformed, or was taken away: left alone until the topic is read again."""
     flush: int = 0
 
     def replicas(self, partition: int) -> list[int]:

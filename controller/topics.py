@@ -7,13 +7,13 @@ import logging
 
 from controller.configs import keep_ordered_delivery
 from controller.context import Context
-from controller.events import ResizesDue, TopicChanged, TopicsChanged
+from controller.events import ResizesDue, StateChanged, TopicChanged, TopicsChanged
 from controller.image import PartitionImage, TopicImage
 from controller.partitions import first_elections, write_states
 from controller.resize import checks, unseen
 from controller.resize.step_log import log_step
 from controller.states import PartitionStatus
-from controller.store import read_each
+from controller.store import ImageStaleError, read_each
 from controller.topic_config import topic_values
 from controller.topic_id import new_topic_id
 from protocol.errors import KafkaError
@@ -47,8 +47,14 @@ def _forget(context: Context, name: str) -> None:
 
 
 async def load_topics(context: Context, names: list[str]) -> None:
-    """Read topics with all their partition states into the image; a malformed znode is logged and left out."""
+    """Read topics with all their partition states into the image; a malformed znode is logged and left out.
+
+    Raises ``ImageStaleError`` when one can be read again: there is more to be done about it than about a new one.
+    """
+    unread = [name for name in names if name in context.image.malformed]
     await read_each(names, functools.partial(_load_topic, context))
+    if repaired := [name for name in unread if name in context.image.topics]:
+        raise ImageStaleError(f"{paths.topic(repaired[0])} could not be read, and now can")
 
 
 async def on_topic_changed(context: Context, name: str) -> None:
@@ -74,7 +80,7 @@ async def on_topic_changed(context: Context, name: str) -> None:
     elif found.version != known.version:
         znode = _decode(name, found, "the edit is undone")
         if znode is None:
-            known.version = await _write_topic(context, name, known.znode, found.version)
+            await _undo(context, known, found.version)
             return
         await _take_edit(context, known, znode, found.version)
     if name in context.image.topics:
@@ -94,7 +100,7 @@ async def _take_edit(context: Context, topic: TopicImage, edited: TopicZnode, ve
             refusal = error.message
     if refusal is not None:
         _log.error("znode %s: %s; the edit is undone", paths.topic(topic.name), refusal)
-        topic.version = await _write_topic(context, topic.name, known, version)
+        await _undo(context, topic, version)
         return
     begun = checks.begun(known, edited)
     if count != known.undeleted_partition_count and begun.ordered_delivery is None:
@@ -124,25 +130,34 @@ async def _load_topic(context: Context, name: str) -> None:
     context.image.malformed.discard(name)
     topic = TopicImage(name, znode, found.version, found.czxid)
     for index in znode.partitions:
-        path = paths.partition_state(name, index)
-        state_znode = await context.store.get(path)
-        if state_znode is None:
-            topic.partitions[index] = PartitionImage(PartitionStatus.NONEXISTENT.enter(PartitionStatus.NEW))
-            continue
-        try:
-            state = PartitionState.decode(path, state_znode.data)
-        except MalformedZnodeError as error:
-            _log.error("%s; the partition is left as it is", error)
-            topic.unreadable.add(index)
-            continue
-        status = PartitionStatus.ONLINE if state.leader >= 0 else PartitionStatus.OFFLINE
-        topic.partitions[index] = PartitionImage(
-            status, state, state_znode.version, state_znode.czxid, state_znode.mzxid
-        )
+        await _load_partition(context, topic, index)
+    for index in unseen.lost_states(topic):
+        _log.error("znode %s is gone; the partition is left as it is", paths.partition_state(name, index))
+        del topic.partitions[index]
+        topic.unreadable.add(index)
     if await _settle(context, topic):
         context.image.topics[name] = topic
     else:
         context.image.malformed.add(name)
+
+
+async def _load_partition(context: Context, topic: TopicImage, index: int) -> None:
+    path = paths.partition_state(topic.name, index)
+    found = await context.store.get(path)
+    if found is None:
+        topic.partitions[index] = PartitionImage(PartitionStatus.NONEXISTENT.enter(PartitionStatus.NEW))
+        return
+    try:
+        state = PartitionState.decode(path, found.data)
+    except MalformedZnodeError as error:
+        _log.error("%s; the partition is left as it is", error)
+        topic.unreadable.add(index)
+        watched = await context.store.get(path, context.events.watch(StateChanged(path)))
+        if watched is None or watched.version != found.version:
+            context.events.put(StateChanged(path))
+        return
+    status = PartitionStatus.ONLINE if state.leader >= 0 else PartitionStatus.OFFLINE
+    topic.partitions[index] = PartitionImage(status, state, found.version, found.czxid, found.mzxid)
 
 
 def _decode(name: str, found: Znode, otherwise: str) -> TopicZnode | None:
@@ -176,6 +191,14 @@ async def _settle(context: Context, topic: TopicImage) -> bool:
     if found.absent or topic.znode != found:
         topic.version = await _write_topic(context, topic.name, topic.znode, topic.version)
     return True
+
+
+async def _undo(context: Context, topic: TopicImage, version: int) -> None:
+    """Write what the znode was. When another edit came, its watch tells of it, and that is undone."""
+    try:
+        topic.version = await _write_topic(context, topic.name, topic.znode, version)
+    except ImageStaleError as error:
+        _log.info("%s; it is read again", error)
 
 
 async def _write_topic(context: Context, name: str, znode: TopicZnode, version: int) -> int:

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 from zk_schemas import paths
-from zk_schemas.znode import ZnodeReader, encode_fields
+from zk_schemas.znode import MAX_EPOCH, ZnodeReader, encode_fields
 
 NO_LEADER = -1
 DURING_DELETE = -2
@@ -51,12 +51,13 @@ class PartitionState:
         layout = None
         if reader.has("layout"):
             nested = reader.object("layout")
-            layout = Layout(nested.integer("undeleted_partition_count", low=1), nested.integer("layout_version"))
+            count = nested.integer("undeleted_partition_count", low=1)
+            layout = Layout(count, nested.integer("layout_version", high=MAX_EPOCH))
         return cls(
             version=reader.integer("version", 1, low=1),
             controller_epoch=reader.integer("controller_epoch", low=-1),
             leader=reader.integer("leader", low=DURING_DELETE),
-            leader_epoch=reader.integer("leader_epoch", low=-1),
+            leader_epoch=reader.integer("leader_epoch", low=-1, high=MAX_EPOCH),
             isr=reader.integers("isr"),
             layout=layout,
             leader_epoch_after_creation=reader.epochs("leaderEpochAfterCreation"),

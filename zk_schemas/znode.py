@@ -14,7 +14,10 @@ NO_ID = uuid.UUID(int=0)
 """Kafka's "no topic id"."""
 _MISSING: Any = object()
 _INT32_MAX = 2**31 - 1
+_MAX_DIGITS = 10
 _INT64_MAX = 2**63 - 1
+MAX_EPOCH = 2**30
+"""No cluster lives to see a leader epoch or layout version of more; what is above can soon not be raised any more."""
 
 
 class MalformedZnodeError(ValueError):
@@ -122,7 +125,7 @@ class ZnodeReader:
     def epochs(self, field: str) -> dict[int, int]:
         """``{partition: leader epoch}``; empty when absent."""
         value = self._number_keyed(field, {})
-        return {key: self._checked_integer(f"{field}.{key}", item, -1, _INT32_MAX) for key, item in value.items()}
+        return {key: self._checked_integer(f"{field}.{key}", item, -1, MAX_EPOCH) for key, item in value.items()}
 
     def replicas(self, field: str, default: dict[str, Any] = _MISSING) -> dict[int, list[int]]:
         """``{partition: [broker ids]}``."""
@@ -176,7 +179,7 @@ class ZnodeReader:
             self.fail(field, f"an object was expected, not {describe(value)}")
         keyed = {}
         for key, item in value.items():
-            if not (key.isascii() and key.isdigit()):
+            if not (key.isascii() and key.isdigit() and len(key) <= _MAX_DIGITS and int(key) <= _INT32_MAX):
                 self.fail(field, f"a partition number was expected, not {key!r}")
             keyed[int(key)] = item
         return dict(sorted(keyed.items()))

@@ -68,6 +68,8 @@ def _resized(name: str, count: int) -> Callable[[Context], bool]:
 
 def _existing(context: Context, name: str) -> TopicImage:
     topic = context.image.topics.get(name)
+    if name in context.image.malformed:
+        raise KafkaError(ErrorCode.INVALID_TOPIC_EXCEPTION, f"The znode of topic '{name}' cannot be read.")
     if topic is None:
         raise KafkaError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"The topic '{name}' does not exist.")
     if name in context.image.deletions:

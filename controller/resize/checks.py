@@ -29,6 +29,8 @@ async def check(context: Context, topic: TopicImage, count: int) -> None:
     lacking = brokers_without_resize(context)
     if lacking:
         raise _not_now(f"Brokers {listed(lacking)} do not know ordered resize; upgrade or stop them first.")
+    if topic.unreadable:
+        raise _not_now(f"The states of partitions {listed(sorted(topic.unreadable))} cannot be read: see the log.")
     if unborn := plan.unborn(topic):
         raise _not_now(f"Partitions {listed(unborn)} have not had a leader yet; the resize can begin when they have.")
     if count > topic.znode.undeleted_partition_count:

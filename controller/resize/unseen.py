@@ -56,6 +56,8 @@ def judge(topic: TopicImage, config: Config) -> Judgement:
         return Judgement(None, [_counts(znode)])
     if stored_layout(topic).undeleted_partition_count > len(znode.partitions):
         return Judgement(None, [f"it has {len(znode.partitions)} partitions, fewer than its layout counts"])
+    if (version := _ambiguous_version(topic)) is not None:
+        return Judgement(None, [f"its partitions store layouts of version {version} with different counts"])
     corrected = corrected_layout(topic)
     if corrected is not None:
         topic = _with(topic, **corrected._asdict())
@@ -89,6 +91,28 @@ def initial_count(topic: TopicImage) -> int:
     if led and "initial_partition_count" in znode.absent:
         return led
     return max(led, min(znode.initial_partition_count, znode.undeleted_partition_count))
+
+
+def lost_states(topic: TopicImage) -> list[int]:
+    """Partitions of a resized topic that had a state, which somebody has taken away.
+
+    A state made anew would be another incarnation, before which brokers delete what they have of the partition.
+    """
+    states = _states(topic)
+    if not any(state.layout is not None for state in states.values()):
+        return []
+    led = [index for index, state in states.items() if not state.never_led]
+    counted = max(stored_layout(topic).undeleted_partition_count, max(led, default=-1) + 1)
+    return [index for index in sorted(topic.partitions) if index < counted and index not in states]
+
+
+def _ambiguous_version(topic: TopicImage) -> int | None:
+    """A layout version with two counts, as no controller writes."""
+    counts: dict[int, int] = {}
+    for state in topic.states():
+        if state.layout is not None and counts.setdefault(state.layout[1], state.layout[0]) != state.layout[0]:
+            return state.layout.layout_version
+    return None
 
 
 def growing_to(topic: TopicImage) -> tuple[int, Layout] | None:

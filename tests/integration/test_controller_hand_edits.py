@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
+import json
+import random
 from collections.abc import AsyncIterator
 
 import pytest
 import trio
 
+from protocol.errors import ErrorCode
+from protocol.generated.create_topics import CreatableTopic, CreateTopicsRequest
 from protocol.generated.leader_and_isr import LeaderAndIsrRequest
 from protocol.generated.update_metadata import UpdateMetadataRequest
 from tests.controller_world import World
-from tests.resize_world import TOPIC, Rules, configure, edit, finished, resized, started
+from tests.resize_world import TOPIC, Rules, alter, configure, edit, finished, hold_records, resized, started
 from zk_schemas import paths
 from zk_schemas.config import ConfigChange, ConfigZnode
+from zk_schemas.topic import TopicZnode
 
 pytestmark = pytest.mark.trio
 
@@ -28,9 +33,9 @@ async def world(nursery: trio.Nursery) -> AsyncIterator[World]:
     assert rules.broken == []
 
 
-async def restored(world: World, before: object) -> None:
+async def restored(world: World, before: TopicZnode) -> None:
     async def is_topic() -> bool:
-        return await world.topic(TOPIC) == before
+        return (await world.store.get(paths.topic(TOPIC))).data == before.encode()
 
     await world.until(is_topic)
 
@@ -71,6 +76,114 @@ async def test_an_edit_that_the_rules_refuse(
     assert await finished(world, 6)
     await configure(world, delete_records_when_drained="true")
     await resized(world, 7)
+
+
+async def test_of_two_edits_in_a_row_both_are_undone(
+    nursery: trio.Nursery, autojump_clock: object, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The second comes while the first is undone; it must not pass for one that no controller saw."""
+    world = await started(nursery)
+    await resized(world, 6)
+    before = await world.topic(TOPIC)
+    await edit(world, initial_partition_count=2)
+    await world.store.set(paths.topic(TOPIC), b"{")
+    await restored(world, before)
+    assert "left as it is" not in caplog.text
+
+
+# ---------------------------------------------------------------- states
+
+
+async def test_a_state_that_cannot_be_read_holds_resizes_until_it_is_repaired(
+    world: World, autojump_clock: object
+) -> None:
+    """Another incarnation of the partition, its log deleted, is what a state made anew would be."""
+    path = paths.partition_state(TOPIC, 2)
+    intact = (await world.store.get(path)).data
+    world.kill_controller(1000)
+    world.zk.end_session(world.sessions[1000].session_id)
+    await world.store.set(path, b'{"leader":1}')
+    await world.start_controller(1001)
+    result = (await world.request(alter(8))).results[0]
+    assert result.error_code == ErrorCode.POLICY_VIOLATION
+    assert result.error_message == "The states of partitions 2 cannot be read: see the log."
+    await world.store.set(path, b'{"leader":2}')
+    await world.store.set(path, intact)
+    await world.until(lambda: _accepts(world, 8))
+    await world.until(lambda: finished(world, 8))
+
+
+async def _accepts(world: World, count: int) -> bool:
+    return bool((await world.request(alter(count))).results[0].error_code == ErrorCode.NONE)
+
+
+async def test_a_state_that_was_taken_away_is_not_made_anew(world: World, autojump_clock: object) -> None:
+    world.kill_controller(1000)
+    world.zk.end_session(world.sessions[1000].session_id)
+    await world.store.delete(paths.partition_state(TOPIC, 2))
+    await world.start_controller(1001)
+    result = (await world.request(alter(8))).results[0]
+    assert result.error_message == "The states of partitions 2 cannot be read: see the log."
+    assert await world.store.exists(paths.partition_state(TOPIC, 2)) is None
+
+
+async def test_a_topic_that_cannot_be_read_is_not_called_unknown(world: World, autojump_clock: object) -> None:
+    world.kill_controller(1000)
+    world.zk.end_session(world.sessions[1000].session_id)
+    intact = (await world.store.get(paths.topic(TOPIC))).data
+    await world.store.set(paths.topic(TOPIC), b"{}")
+    await world.start_controller(1001)
+    await world.until(world.active)
+    result = (await world.request(alter(8))).results[0]
+    assert result.error_code == ErrorCode.INVALID_TOPIC_EXCEPTION
+    await world.store.set(paths.topic(TOPIC), intact)
+    await world.until(lambda: _accepts(world, 8))
+    await world.until(lambda: finished(world, 8))
+
+
+# ---------------------------------------------------------------- anything
+
+
+VALUES: list[object] = [
+    *(-2, -1, 0, 3, 5, 99, 70_000, 2**30, 2**31 - 1, 2**31, 2**63 - 1, 1.5, None, True, "x"),
+    *([], [9], [1, 1], [3, 2, 1], {}, {"0": 0}, {"1": -1}, {"99": 3}, {"0": 2**31 - 1}, {"a": 1}, {"9" * 5000: 1}),
+    *({"undeleted_partition_count": count, "layout_version": version} for count in (5, 99) for version in (1, 2**31)),
+]
+
+
+@pytest.mark.parametrize("seed", range(16))
+async def test_whatever_is_edited_other_topics_go_on(nursery: trio.Nursery, autojump_clock: object, seed: int) -> None:
+    """Also that what was edited is not written over and over."""
+    rng = random.Random(seed)
+    world = await started(nursery)
+    other = CreatableTopic(name="u", num_partitions=2, replication_factor=3)
+    await world.request(CreateTopicsRequest(topics=[other], timeout_ms=5000))
+    for count in rng.choice([(), (6,), (6, 5), (8, 6, 4)]):
+        hold_records(world, range(count, 8), 40)
+        await resized(world, count)
+    known = await world.topic(TOPIC)
+    is_seen = rng.random() < 0.5
+    if not is_seen:
+        world.kill_controller(1000)
+        world.zk.end_session(world.sessions[1000].session_id)
+    for path in rng.choices([paths.topic(TOPIC), *(paths.partition_state(TOPIC, p) for p in known.partitions)], k=2):
+        data = (await world.store.get(path)).data
+        fields = json.loads(data) if data.startswith(b'{"') else {"x": 1}
+        fields[rng.choice([*fields, "layout", "leaderEpochAfterCreation", "partitions"])] = rng.choice(VALUES)
+        await world.store.set(path, rng.choice([json.dumps(fields).encode()] * 9 + [b"{"]))
+    if not is_seen:
+        await world.start_controller(1001)
+    await world.request(alter(rng.choice([4, 5, 6, 7, 9]), timeout_ms=5000))
+    world.brokers[2].leave()
+    await trio.sleep(20)  # virtual time: longer than anything waits
+    await world.brokers[2].register()
+    request = alter(4)
+    request.topics[0].name = "u"
+    result = (await world.request(request)).results[0]
+    assert result.error_code == ErrorCode.NONE, result.error_message
+    version = (await world.store.get(paths.topic(TOPIC))).version
+    await trio.sleep(20)  # virtual time: longer than anything waits
+    assert (await world.store.get(paths.topic(TOPIC))).version <= version + 1
 
 
 # ---------------------------------------------------------------- enable.ordered.delivery

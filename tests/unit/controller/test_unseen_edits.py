@@ -12,7 +12,7 @@ from controller.image import PartitionImage, TopicImage
 from controller.resize import plan, unseen
 from controller.states import PartitionStatus
 from zk_schemas.config_keys import TOPIC_CONFIGS, topic_defaults
-from zk_schemas.partition_state import PartitionState
+from zk_schemas.partition_state import Layout, PartitionState
 from zk_schemas.topic import LAYOUT_FIELDS, TopicZnode
 
 DEFAULTS = topic_defaults({}) | TOPIC_CONFIGS.parse_given({})
@@ -302,6 +302,35 @@ def test_ordered_delivery_is_settled_once(ordered: bool) -> None:
     assert kept() is ordered
     topic = after(*GROWN)
     assert kept() is True
+
+
+def test_two_layouts_of_one_version_are_left_alone() -> None:
+    """Nothing says which of them clients were told."""
+    topic = after(*GROWN)
+    state = topic.state(2)
+    assert state is not None
+    topic.partitions[2].state = state.replace(layout=Layout(5, 1))
+    assert judged(topic).znode is None
+
+
+@pytest.mark.parametrize("counts", HISTORIES, ids=str)
+def test_a_state_that_was_taken_away_is_missed_and_no_other(counts: tuple[int, ...]) -> None:
+    """It would be made anew as another incarnation, and the brokers delete what they have of the one before."""
+    topic = created(counts[0])
+    for _ in history(topic, *counts[1:]):
+        missing = [index for index in topic.znode.partitions if topic.state(index) is None]
+        everything = dict(topic.partitions)
+        for index in topic.znode.partitions:
+            topic.partitions.setdefault(index, PartitionImage(PartitionStatus.NEW))
+        assert unseen.lost_states(topic) == []
+        stored = [state.layout for state in topic.states() if state.layout is not None and not state.never_led]
+        led = sum(state is not None and not state.never_led for state in map(topic.state, topic.znode.partitions))
+        for index in range(led - 1) if len(stored) > 1 else ():
+            before = topic.partitions[index]
+            topic.partitions[index] = PartitionImage(PartitionStatus.NEW)
+            assert unseen.lost_states(topic) == [index], missing
+            topic.partitions[index] = before
+        topic.partitions = everything
 
 
 def test_a_topic_with_an_unreadable_state_does_not_lose_partitions() -> None:
