@@ -115,6 +115,11 @@ class FetchTarget:
         if self.delayed is not None:
             self._purgatory.changed(self.delayed)
 
+    def answer_held(self) -> None:
+        """Answer the fetch that waits, if there is one, with what it has: who asked for it has more to ask."""
+        if self.delayed is not None and not self.delayed.completed:
+            self.delayed.expire()
+
     def close(self) -> None:
         """Stop watching."""
         for partition in self._watched.values():
@@ -163,6 +168,7 @@ class FetchSessionCache:
     def remove(self, session_id: int) -> None:
         session = self._sessions.pop(session_id, None)
         if session is not None:
+            session.answer_held()
             session.close()
 
     def create(self, size: int, *, is_follower: bool = False) -> FetchSession | None:

@@ -7,7 +7,7 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import anyio
@@ -27,7 +27,7 @@ _SOFTWARE_VERSION = "0.1.0"
 class Pending:
     """A posted request. ``response`` or ``error`` is set exactly once."""
 
-    __slots__ = ("_connection", "_event", "api_key", "correlation_id", "error", "response", "version")
+    __slots__ = ("_connection", "_event", "api_key", "correlation_id", "error", "on_settled", "response", "version")
 
     def __init__(self, connection: Connection, api_key: int, version: int, correlation_id: int) -> None:
         self._connection = connection
@@ -37,24 +37,36 @@ class Pending:
         self.correlation_id = correlation_id
         self.response: Any = None
         self.error: KafkaError | None = None
+        self.on_settled: Callable[[], None] | None = None
+        """For who waits for other things too, instead of ``wait``."""
+
+    @property
+    def settled(self) -> bool:
+        return self.response is not None or self.error is not None
 
     def settle(self, response: Any = None, error: KafkaError | None = None) -> None:
         """Set the outcome; the first stands."""
-        if self.response is not None or self.error is not None:
+        if self.settled:
             return
         self.response, self.error = response, error
         if self._event is not None:
             self._event.set()
+        if self.on_settled is not None:
+            self.on_settled()
 
     async def wait(self, timeout_s: float) -> Any:
         """The response. KafkaTimeoutError after ``timeout_s``, and the connection is closed: answers have an order."""
-        if self.response is None and self.error is None:
+        if not self.settled:
             self._event = anyio.Event()
             with anyio.move_on_after(timeout_s):
                 await self._event.wait()
-        if self.response is None and self.error is None:
+        return self.result(timeout_s)
+
+    def result(self, waited_s: float) -> Any:
+        """As ``wait``, by one who has waited already."""
+        if not self.settled:
             name = ApiKey(self.api_key).name
-            self.error = KafkaTimeoutError(f"{name} was not answered by {self._connection.peer} in {timeout_s:.3f} s")
+            self.error = KafkaTimeoutError(f"{name} was not answered by {self._connection.peer} in {waited_s:.3f} s")
             self._connection.close(f"{name} was not answered in time")
         if self.error is not None:
             raise self.error

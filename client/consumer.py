@@ -251,7 +251,7 @@ class Consumer(Client[ConsumerConfig]):
             if found:
                 if self._ordered.hand_overs.undelivered:
                     self._ordered.note_delivered(found)
-                self._fetcher.wake()
+                self._fetcher.made_room()
                 return found
             left = deadline - self._env.clock.monotonic()
             if left <= 0:

@@ -38,19 +38,35 @@ class SessionRequest:
     epoch: int
     send: dict[TopicPartition, FetchPosition]
     forget: list[TopicPartition]
+    number: int
+    """Which session of the client's it belongs to: an answer may come after another one was begun."""
+    is_urgent: bool = False
+    """The broker should not hold it: nothing can be added to it while it does."""
 
 
 class FetchSession:
-    """One broker's session. Ask ``next_request``, then report with ``on_response`` or ``reset``."""
+    """One broker's session. Each ``next_request`` is followed, in order, by ``on_response``, or all by ``reset``.
 
-    __slots__ = ("_layouts", "epoch", "partitions", "session_id")
+    A second request may leave before the first is answered, once the session is there.
+    """
+
+    __slots__ = ("_layouts", "_number", "_was_refused", "epoch", "partitions", "session_id")
 
     def __init__(self) -> None:
         self.session_id = 0
         self.epoch = INITIAL_EPOCH
+        """Of the next request."""
         self.partitions: dict[TopicPartition, FetchPosition] = {}
         """What the broker fetches after the request last built."""
         self._layouts: dict[str, Layout] = {}
+        self._number = 0
+        self._was_refused = False
+        """The broker kept no session the last time, or lost it: it is not asked for one in a hurry."""
+
+    @property
+    def takes_more(self) -> bool:
+        """Whether another request may leave before the last one is answered."""
+        return self.epoch != INITIAL_EPOCH
 
     def next_request(
         self, wanted: Mapping[TopicPartition, FetchPosition], layouts: Mapping[str, Layout] | None = None
@@ -65,27 +81,36 @@ class FetchSession:
             self.epoch = INITIAL_EPOCH
         self._layouts = {**(self._layouts if self.epoch != INITIAL_EPOCH else {}), **layouts}
         if self.epoch == INITIAL_EPOCH:
+            self._number += 1
             self.partitions = dict(wanted)
-            return SessionRequest(self.session_id, INITIAL_EPOCH, dict(wanted), [])
+            return SessionRequest(
+                self.session_id, INITIAL_EPOCH, dict(wanted), [], self._number, is_urgent=not self._was_refused
+            )
         send = {tp: position for tp, position in wanted.items() if self.partitions.get(tp) != position}
         forget = [tp for tp in self.partitions if tp not in wanted]
         self.partitions = dict(wanted)
-        return SessionRequest(self.session_id, self.epoch, send, forget)
+        request = SessionRequest(self.session_id, self.epoch, send, forget, self._number)
+        self.epoch = 1 if self.epoch == _INT_MAX else self.epoch + 1
+        return request
 
-    def on_response(self, error: ErrorCode, session_id: int) -> bool:
+    def on_response(self, request: SessionRequest, error: ErrorCode, session_id: int) -> bool:
         """Take note of an answer; False when it says that the session is over and the fetch must be sent again."""
+        if request.number != self._number:
+            return error is ErrorCode.NONE  # of a session that was given up since
         if error is not ErrorCode.NONE:
             self.reset()
+            self._was_refused = True
             return False
+        self._was_refused = session_id == 0
         if session_id == 0:
             self.session_id, self.epoch = 0, INITIAL_EPOCH  # the broker keeps no session: full fetches
-        elif self.epoch == INITIAL_EPOCH:
+        elif request.epoch == INITIAL_EPOCH:
             self.session_id, self.epoch = session_id, 1
-        else:
-            self.epoch = 1 if self.epoch == _INT_MAX else self.epoch + 1
         return True
 
     def reset(self) -> None:
         """Begin anew with a full fetch: the connection broke or the broker lost the session."""
+        self._number += 1
         self.session_id, self.epoch = 0, INITIAL_EPOCH
         self.partitions = {}
+        self._was_refused = False

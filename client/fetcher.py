@@ -1,14 +1,21 @@
-"""Keeps the buffers of the assigned partitions full: one task and one fetch session per broker."""
+"""Keeps the buffers of the assigned partitions full: one task and one fetch session per broker.
+
+A broker with nothing to send holds a fetch for ``fetch_max_wait_ms``. What becomes fetchable there meanwhile does not
+wait for that: a second request of the session follows, and a broker that reads it answers the one it holds (one of
+Apache Kafka's reads it only then).
+"""
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable, Mapping
+from typing import NamedTuple
 
 import anyio
 from anyio.abc import TaskGroup
 
-from client.cluster import Node
 from client.config import ConsumerConfig
+from client.connection import Connection, Pending
 from client.connections import FETCH, Connections, backoff_ms
 from client.errors import ClientClosedError, ErrorCode, KafkaError, LogTruncationError, OffsetOutOfRangeError, error_for
 from client.fetch_session import FetchPosition, FetchSession, Layout, SessionRequest
@@ -37,6 +44,7 @@ from runtime.env import Env
 
 RESET_TIMESTAMPS = {"earliest": EARLIEST_TIMESTAMP, "latest": LATEST_TIMESTAMP}
 
+_NEVER = float("inf")
 _BACK_OFF = frozenset(
     {
         ErrorCode.UNKNOWN_LEADER_EPOCH,
@@ -45,6 +53,40 @@ _BACK_OFF = frozenset(
         ErrorCode.REQUEST_TIMED_OUT,
     }
 )
+
+
+class _Plan(NamedTuple):
+    """What to fetch from a broker, and what was left out."""
+
+    positions: dict[TopicPartition, FetchPosition]
+    full: bool
+    """A partition whose buffer is full, and may be read any moment."""
+    held_back: bool
+    """One whose buffer is full and must wait for another partition."""
+    retry_at: float
+    """When the first backoff of one ends."""
+
+
+class _Asked(NamedTuple):
+    """A fetch on its way."""
+
+    pending: Pending
+    part: SessionRequest
+    plan: _Plan
+    versions: dict[TopicPartition, int]
+    timeout_s: float
+    deadline: float
+
+
+class _Broker:
+    """What the task of one broker is told."""
+
+    __slots__ = ("has_more", "wake")
+
+    def __init__(self) -> None:
+        self.wake = Signal()
+        self.has_more = True
+        """A partition may be fetchable that was not, or from elsewhere."""
 
 
 class Fetcher:
@@ -67,7 +109,7 @@ class Fetcher:
         self._connections = connections
         self._tasks = tasks
         self._on_data = on_data
-        self._wakes: dict[int, Signal] = {}
+        self._brokers: dict[int, _Broker] = {}
         self.layout_refusals = 0
         """Partitions of answers refused with INVALID_PARTITION_METADATA since the start."""
         metadata.on_update(self._on_metadata)
@@ -83,35 +125,39 @@ class Fetcher:
         self.wake()
 
     def wake(self) -> None:
-        """Partitions may have become fetchable: assigned, positioned, resumed, or their buffer was read."""
+        """Partitions may have become fetchable: assigned, positioned, resumed."""
         for tp in self._subscription.partitions:
             leader = self._metadata.cluster.leader(tp)
-            if leader >= 0 and leader not in self._wakes:
+            if leader >= 0 and leader not in self._brokers:
                 self._start(leader)
-        for signal in self._wakes.values():
-            signal.set()
+        for broker in self._brokers.values():
+            broker.has_more = True
+            broker.wake.set()
 
-    def _start(self, node_id: int) -> Signal:
-        signal = self._wakes[node_id] = Signal()
-        self._tasks.start_soon(self._run, node_id, signal)
-        return signal
+    def made_room(self) -> None:
+        """Buffers were read."""
+        for broker in self._brokers.values():
+            broker.wake.set()
 
-    async def _run(self, node_id: int, wake: Signal) -> None:
+    def _start(self, node_id: int) -> None:
+        broker = self._brokers[node_id] = _Broker()
+        self._tasks.start_soon(self._run, node_id, broker)
+
+    async def _run(self, node_id: int, broker: _Broker) -> None:
         """Fetch from one broker for ever."""
         session = FetchSession()
+        asked: deque[_Asked] = deque()
         failures = 0
         while True:
-            plan, full, retry_s = self._plan(node_id)
-            node = self._metadata.node(node_id)
-            if node is None or not plan:
-                await wake.wait(retry_s)
-                continue
-            # With a full buffer about, the broker must not hold the request: space may be made any moment.
-            wait_ms = 0 if full else self._config.fetch_max_wait_ms
             try:
-                empty = await self._fetch(node, session, plan, wait_ms)
+                if not asked and not await self._ask_first(node_id, broker, session, asked):
+                    continue
+                await self._answered(node_id, broker, session, asked)
+                first = asked.popleft()
+                empty = self._take_answer(node_id, session, first)
                 failures = 0
             except KafkaError:
+                asked.clear()
                 session.reset()
                 self._metadata.request_update()
                 failures += 1
@@ -125,31 +171,70 @@ class Fetcher:
                 continue
             except ClientClosedError:
                 return
-            if empty and full:
-                await wake.wait(self._config.fetch_max_wait_ms / 1000)
+            if empty and first.plan.full and not asked:
+                await broker.wake.wait(self._config.fetch_max_wait_ms / 1000)
+
+    async def _ask_first(self, node_id: int, broker: _Broker, session: FetchSession, asked: deque[_Asked]) -> bool:
+        """Send a fetch with nothing before it; False, after a wait, when there is nothing to fetch."""
+        node = self._metadata.node(node_id)
+        connection = None if node is None else self._connections.existing(node, FETCH)
+        plan = self._plan(node_id)
+        if node is None or not plan.positions:
+            await broker.wake.wait(plan.retry_at - self._env.clock.monotonic() if plan.retry_at < _NEVER else None)
+            return False
+        if connection is None:
+            connection = await self._connections.get(node, FETCH)
+            plan = self._plan(node_id)
+            if not plan.positions:
+                return False
+        broker.has_more = False
+        asked.append(self._post(connection, broker, session, plan))
+        return True
+
+    async def _answered(self, node_id: int, broker: _Broker, session: FetchSession, asked: deque[_Asked]) -> None:
+        """Wait for the answer to the first of ``asked``, and have a second one follow for what it leaves out."""
+        first, clock = asked[0], self._env.clock
+        plan = first.plan
+        while not first.pending.settled:
+            now = clock.monotonic()
+            if now >= first.deadline:
+                return
+            may_ask = len(asked) == 1 and session.takes_more
+            if may_ask and (broker.has_more or plan.held_back or now >= plan.retry_at):
+                broker.has_more = False
+                plan = self._plan(node_id)
+                self._ask_more(node_id, broker, session, plan, asked)
+            await broker.wake.wait(min(first.deadline, plan.retry_at if may_ask else _NEVER) - now)
+
+    def _ask_more(
+        self, node_id: int, broker: _Broker, session: FetchSession, plan: _Plan, asked: deque[_Asked]
+    ) -> None:
+        node = self._metadata.node(node_id)
+        connection = None if node is None else self._connections.existing(node, FETCH)
+        if connection is not None and any(session.partitions.get(tp) != at for tp, at in plan.positions.items()):
+            asked.append(self._post(connection, broker, session, plan))
 
     # ------------------------------------------------------------ asking
 
-    def _plan(self, node_id: int) -> tuple[dict[TopicPartition, FetchPosition], bool, float | None]:
-        """What to fetch from a broker; whether a full buffer leaves some out; seconds until a backoff ends."""
+    def _plan(self, node_id: int) -> _Plan:
         config = self._config
         now = self._env.clock.monotonic()
         states = self._subscription.partitions
         room = config.fetch_max_bytes - sum(state.buffered_bytes for state in states.values())
         plan: dict[TopicPartition, FetchPosition] = {}
-        full = False
-        retry_s: float | None = None
+        full = held_back = False
+        retry_at = _NEVER
         for tp, state in states.items():
             if state.state is not FetchState.FETCHING or state.paused or state.error is not None:
                 continue
             if self._source(state, now) != node_id:
                 continue
             if state.retry_at > now:
-                retry_s = min(retry_s or state.retry_at - now, state.retry_at - now)
+                retry_at = min(retry_at, state.retry_at)
                 continue
             if state.buffer and (state.buffered_bytes >= config.max_partition_fetch_bytes or room <= 0):
-                # Of what must wait for another partition nothing is read any moment.
                 full = full or not state.is_held_back
+                held_back = held_back or state.is_held_back
                 continue
             # A leader that does not know the epoch of the position is no leader any more: its log may end below.
             plan[tp] = FetchPosition(
@@ -158,7 +243,7 @@ class Fetcher:
                 state.last_fetched_epoch,
                 config.max_partition_fetch_bytes,
             )
-        return plan, full, retry_s
+        return _Plan(plan, full, held_back, retry_at)
 
     def _source(self, state: PartitionState, now: float) -> int:
         """The broker to fetch a partition from: the leader, or the replica it pointed this client's rack to."""
@@ -168,21 +253,25 @@ class Fetcher:
             state.read_replica = -1
         return self._metadata.cluster.leader(state.tp)
 
-    async def _fetch(
-        self, node: Node, session: FetchSession, plan: dict[TopicPartition, FetchPosition], wait_ms: int
-    ) -> bool:
-        """One request and its answer; True when it brought nothing."""
-        versions = {tp: self._subscription.partitions[tp].version for tp in plan}
+    def _post(self, connection: Connection, broker: _Broker, session: FetchSession, plan: _Plan) -> _Asked:
+        """Send one request."""
+        tps = plan.positions
         layouts = {
-            name: layout
-            for name in dict.fromkeys(tp.topic for tp in plan)
-            if (layout := self._layout(name)) is not None
+            name: layout for name in dict.fromkeys(tp.topic for tp in tps) if (layout := self._layout(name)) is not None
         }
-        request = self._request(session.next_request(plan, layouts), layouts, wait_ms)
-        response: FetchResponse = await self._connections.request(
-            node, request, purpose=FETCH, timeout_ms=self._config.request_timeout_ms + wait_ms
-        )
-        if not session.on_response(ErrorCode.of(response.error_code), response.session_id):
+        part = session.next_request(tps, layouts)
+        # With a full buffer about, the broker must not hold the request: space may be made any moment.
+        wait_ms = 0 if plan.full or part.is_urgent else self._config.fetch_max_wait_ms
+        pending = connection.post(self._request(part, layouts, wait_ms))
+        pending.on_settled = broker.wake.set
+        versions = {tp: self._subscription.partitions[tp].version for tp in tps}
+        timeout_s = (self._config.request_timeout_ms + wait_ms) / 1000
+        return _Asked(pending, part, plan, versions, timeout_s, self._env.clock.monotonic() + timeout_s)
+
+    def _take_answer(self, node_id: int, session: FetchSession, asked: _Asked) -> bool:
+        """Take an answer, or raise the error that came instead; True when it brought nothing."""
+        response: FetchResponse = asked.pending.result(asked.timeout_s)
+        if not session.on_response(asked.part, ErrorCode.of(response.error_code), response.session_id):
             return False
         brought = False
         for topic in response.responses:
@@ -191,11 +280,11 @@ class Fetcher:
                 if data.error_code:
                     session.partitions.pop(tp, None)  # to be named again, or the broker may wait for it to change
                 state = self._subscription.partitions.get(tp)
-                asked = plan.get(tp)
-                if state is None or asked is None or state.version != versions[tp]:
+                position = asked.plan.positions.get(tp)
+                if state is None or position is None or state.version != asked.versions[tp]:
                     continue
-                if state.fetch_offset == asked.offset and state.state is FetchState.FETCHING:
-                    brought = self._take(node, state, asked, data) or brought
+                if state.fetch_offset == position.offset and state.state is FetchState.FETCHING:
+                    brought = self._take(node_id, state, position, data) or brought
         if brought:
             self._on_data()
         return not brought
@@ -244,11 +333,11 @@ class Fetcher:
 
     # ------------------------------------------------------------ taking answers
 
-    def _take(self, node: Node, state: PartitionState, asked: FetchPosition, data: PartitionData) -> bool:
+    def _take(self, node_id: int, state: PartitionState, asked: FetchPosition, data: PartitionData) -> bool:
         """Take one partition's answer; True when the user has something to come back for."""
         error = ErrorCode.of(data.error_code)
         if error is not ErrorCode.NONE:
-            return self._take_error(node, state, asked, error)
+            return self._take_error(node_id, state, asked, error)
         state.layout_refusals = 0
         diverging = data.diverging_epoch
         if diverging is not None and diverging.epoch >= 0 and diverging.end_offset < asked.offset:
@@ -293,12 +382,12 @@ class Fetcher:
             added = True
         return added
 
-    def _take_error(self, node: Node, state: PartitionState, asked: FetchPosition, error: ErrorCode) -> bool:
+    def _take_error(self, node_id: int, state: PartitionState, asked: FetchPosition, error: ErrorCode) -> bool:
         config = self._config
-        if state.read_replica == node.id:
+        if state.read_replica == node_id:
             state.read_replica = -1  # a follower that cannot serve: the leader knows best
         if error is ErrorCode.OFFSET_OUT_OF_RANGE:
-            if self._metadata.cluster.leader(state.tp) != node.id:
+            if self._metadata.cluster.leader(state.tp) != node_id:
                 return False
             timestamp = RESET_TIMESTAMPS.get(config.auto_offset_reset)
             if timestamp is None:

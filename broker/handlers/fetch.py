@@ -68,6 +68,8 @@ def _target(ctx: RequestContext, request: FetchRequest) -> FetchTarget | ErrorCo
 
 
 def _continue(ctx: RequestContext, session: FetchSession, request: FetchRequest) -> FetchSession:
+    """Have the session read what the request adds. One of its fetches that still waits is answered by what it was."""
+    session.answer_held()
     session.next_epoch()
     ctx.node.fetch_sessions.touch(session)
     session.forget(

@@ -34,10 +34,7 @@ class DelayedFetch(DelayedOperation):
 
     @classmethod
     def park(cls, purgatory: Purgatory, deadline: float, read: Read, min_bytes: int) -> Deferred[FetchResponse]:
-        """Wait for the read's partitions to change. A fetch of the same session that still waits is answered."""
-        previous = read.target.delayed
-        if previous is not None and not previous.completed:
-            previous.expire()
+        """Wait for the read's partitions to change."""
         operation = cls(deadline, read, min_bytes)
         read.target.delayed = operation
         purgatory.park(operation)

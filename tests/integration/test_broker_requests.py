@@ -132,6 +132,33 @@ async def test_an_incremental_fetch_answers_only_what_has_news(tmp_path: Path) -
         assert (await broker.request(quiet)).error_code == ErrorCode.FETCH_SESSION_ID_NOT_FOUND
 
 
+@pytest.mark.parametrize("begins", [False, True])
+async def test_a_held_fetch_is_answered_when_its_session_asks_for_more(tmp_path: Path, begins: bool) -> None:
+    """On the same connection, whose answers have an order: else what was added waits for the first one's deadline.
+
+    Also when the second request is answered at once, and when it gives the session up for another one.
+    """
+    async with one_broker(tmp_path) as broker, trio.open_nursery() as nursery:
+        await broker.create_topic("t", 2)
+        await produce(broker, batch(), 1)
+        answers: dict[int, Any] = {}
+        first = await broker.request(fetch(session_epoch=0))
+        held = FetchRequest(max_wait_ms=3_600_000, min_bytes=1, session_id=first.session_id, session_epoch=1)
+        epoch = 0 if begins else 2
+        more = fetch(partition=1, max_wait_ms=3_600_000, session_id=first.session_id, session_epoch=epoch)
+
+        async def ask(number: int, request: FetchRequest) -> None:
+            answers[number] = await broker.request(request)
+
+        nursery.start_soon(ask, 1, held)
+        await trio.testing.wait_all_tasks_blocked(0.05)
+        assert not answers
+        with trio.fail_after(30):
+            await ask(2, more)
+    assert not answers[1].responses and answers[1].error_code == 0
+    assert [len(found.records) > 0 for found in answers[2].responses[0].partitions] == [True]
+
+
 async def test_fetch_errors_are_typed(tmp_path: Path) -> None:
     async with one_broker(tmp_path) as broker:
         await broker.create_topic("t", leader_epoch=3)

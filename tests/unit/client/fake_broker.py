@@ -160,28 +160,49 @@ class FakeBroker:
                 listener.close()
 
     async def _serve(self, stream: Stream) -> None:
+        """Answer in order. While a fetch is held the connection is read on, and the next fetch ends that."""
         connection = ServerConnection()
-        try:
-            while True:
-                await stream.wait_readable()
-                count = await stream.receive_into(connection.buffer())
-                if count == 0:
-                    return
-                connection.received(count)
-                while (request := connection.next_request()) is not None:
-                    self.requests.append(request)
-                    response = await self._answer(request)
-                    if response is DROP:
-                        return
-                    if response is not None:
-                        header = request.header
-                        await stream.send(
-                            encode_response(header.api_key, header.api_version, header.correlation_id, response)
-                        )
-        except (OSError, anyio.ClosedResourceError):
-            return
-        finally:
+        before = anyio.Event()
+        before.set()
+        async with anyio.create_task_group() as tasks:
+            with contextlib.suppress(OSError, anyio.ClosedResourceError):
+                is_open = True
+                while is_open and await self._receive(stream, connection):
+                    while is_open and (request := connection.next_request()) is not None:
+                        self.requests.append(request)
+                        done = anyio.Event()
+                        if request.header.api_key == ApiKey.FETCH:
+                            self._release()
+                            tasks.start_soon(self._respond, stream, request, before, done)
+                        else:
+                            is_open = await self._respond(stream, request, before, done)
+                        before = done
+            tasks.cancel_scope.cancel()
             stream.close()
+
+    async def _receive(self, stream: Stream, connection: ServerConnection) -> bool:
+        await stream.wait_readable()
+        count = await stream.receive_into(connection.buffer())
+        connection.received(count)
+        return count > 0
+
+    async def _respond(self, stream: Stream, request: Request, before: anyio.Event, done: anyio.Event) -> bool:
+        """False when the connection is to be closed."""
+        header = request.header
+        try:
+            response = await self._answer(request)
+            await before.wait()
+            if response is not None and response is not DROP:
+                await stream.send(encode_response(header.api_key, header.api_version, header.correlation_id, response))
+        except (OSError, anyio.ClosedResourceError):
+            return False
+        finally:
+            done.set()
+        return response is not DROP
+
+    def _release(self) -> None:
+        self._appended.set()
+        self._appended = anyio.Event()
 
     async def _answer(self, request: Request) -> Any:
         body = request.body
@@ -258,8 +279,7 @@ class FakeBroker:
                 answer.partition_responses.append(
                     PartitionProduceResponse(index=data.index, error_code=code, base_offset=base)
                 )
-        self._appended.set()
-        self._appended = anyio.Event()
+        self._release()
         if drop:
             return DROP
         return ProduceResponse(responses=answers) if body.acks else None

@@ -150,6 +150,36 @@ def test_sessions_send_only_what_changed(run: Run) -> None:
     run(check)
 
 
+def test_what_becomes_fetchable_does_not_wait_for_a_held_fetch(run: Run) -> None:
+    """The broker holds a fetch of an idle partition, for longer than the test: another one's records come at once."""
+
+    async def check() -> None:
+        broker = filled(3, partitions=2)
+        broker.logs[T0].start_offset = broker.logs[T0].end_offset
+
+        def session(body: Any, response: FetchResponse) -> None:
+            response.session_id = 7
+
+        broker.fetch_hook = session
+        async with (
+            broker.running(),
+            Consumer(bootstrap_servers=broker.address, fetch_max_wait_ms=600_000) as consumer,
+        ):
+            consumer.assign([T0, T1])
+            consumer.pause(T1)
+            while len(broker.seen(ApiKey.FETCH)) < 2:
+                await consumer.getmany(timeout_ms=20)
+            consumer.seek(T1, 0)
+            consumer.resume(T1)
+            assert (await consumer.getone()).partition == 1
+        asked = [
+            (f.session_epoch, [p.partition for t in f.topics for p in t.partitions]) for f in broker.seen(ApiKey.FETCH)
+        ]
+        assert asked[:3] == [(0, [0]), (1, []), (2, [1])]
+
+    run(check)
+
+
 def test_a_lost_session_starts_again_with_a_full_fetch(run: Run) -> None:
     async def check() -> None:
         broker = filled(10)

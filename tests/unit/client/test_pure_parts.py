@@ -64,10 +64,10 @@ def test_fetch_session_sends_added_moved_and_dropped() -> None:
     session = FetchSession()
     first = session.next_request({T0: position(0), T1: position(0)})
     assert (first.session_id, first.epoch, set(first.send)) == (0, 0, {T0, T1})
-    assert session.on_response(ErrorCode.NONE, 9)
+    assert session.on_response(first, ErrorCode.NONE, 9)
     second = session.next_request({T0: position(5), T1: position(0)})
     assert (second.session_id, second.epoch, second.send, second.forget) == (9, 1, {T0: position(5)}, [])
-    assert session.on_response(ErrorCode.NONE, 9)
+    assert session.on_response(second, ErrorCode.NONE, 9)
     third = session.next_request({T1: position(0)})
     assert (third.epoch, third.send, third.forget) == (2, {}, [T0])
 
@@ -75,19 +75,52 @@ def test_fetch_session_sends_added_moved_and_dropped() -> None:
 @pytest.mark.parametrize("error", [ErrorCode.FETCH_SESSION_ID_NOT_FOUND, ErrorCode.INVALID_FETCH_SESSION_EPOCH])
 def test_fetch_session_starts_again_after_an_error(error: ErrorCode) -> None:
     session = FetchSession()
-    session.next_request({T0: position(0)})
-    session.on_response(ErrorCode.NONE, 9)
-    session.next_request({T0: position(3)})
-    assert not session.on_response(error, 9)
+    session.on_response(session.next_request({T0: position(0)}), ErrorCode.NONE, 9)
+    assert not session.on_response(session.next_request({T0: position(3)}), error, 9)
     again = session.next_request({T0: position(3)})
     assert (again.session_id, again.epoch, again.send) == (0, 0, {T0: position(3)})
 
 
 def test_a_broker_without_sessions_gets_full_fetches() -> None:
     session = FetchSession()
-    session.next_request({T0: position(0)})
-    session.on_response(ErrorCode.NONE, 0)
+    session.on_response(session.next_request({T0: position(0)}), ErrorCode.NONE, 0)
     assert session.next_request({T0: position(1)}).epoch == 0
+
+
+def test_a_fetch_session_is_begun_at_once_but_not_again_and_again() -> None:
+    """The first request is not to be held; where that gets no session, or one that is lost, there is no hurry."""
+    session = FetchSession()
+    first = session.next_request({T0: position(0)})
+    assert first.is_urgent and not session.takes_more
+    session.on_response(first, ErrorCode.NONE, 9)
+    assert session.takes_more and not session.next_request({T0: position(0)}).is_urgent
+    session.on_response(session.next_request({T0: position(0)}), ErrorCode.FETCH_SESSION_ID_NOT_FOUND, 0)
+    again = session.next_request({T0: position(0)})
+    assert not again.is_urgent
+    session.on_response(again, ErrorCode.NONE, 0)
+    assert not session.next_request({T0: position(0)}).is_urgent and not session.takes_more
+
+
+def test_a_second_fetch_may_leave_before_the_first_is_answered() -> None:
+    session = FetchSession()
+    session.on_response(session.next_request({T0: position(0)}), ErrorCode.NONE, 9)
+    first = session.next_request({T0: position(0)})
+    second = session.next_request({T0: position(0), T1: position(4)})
+    assert [(r.session_id, r.epoch, r.send) for r in (first, second)] == [(9, 1, {}), (9, 2, {T1: position(4)})]
+    assert session.on_response(first, ErrorCode.NONE, 9) and session.on_response(second, ErrorCode.NONE, 9)
+    assert session.next_request({T1: position(4)}).epoch == 3
+
+
+def test_an_answer_of_an_earlier_fetch_session_leaves_the_next_alone() -> None:
+    session = FetchSession()
+    session.on_response(session.next_request({T0: position(0)}, {"t": (1, 0)}), ErrorCode.NONE, 9)
+    old = session.next_request({T0: position(0)}, {"t": (1, 0)})
+    new = session.next_request({T0: position(0)}, {"t": (2, 1)})
+    assert (new.session_id, new.epoch) == (9, 0)
+    assert session.on_response(old, ErrorCode.NONE, 9)
+    assert session.on_response(new, ErrorCode.NONE, 10)
+    assert session.next_request({T0: position(0)}, {"t": (2, 1)}).session_id == 10
+    assert not session.on_response(old, ErrorCode.FETCH_SESSION_ID_NOT_FOUND, 0) and session.session_id == 10
 
 
 def batch(first: int, count: int) -> RecordBatch:
