@@ -228,6 +228,7 @@ class GroupCoordinator:
         finally:
             self._join_scope = None
             self._joining = False
+            self._on_metadata()  # what came since the partitions were spread was left for now
             self._on_change()
 
     async def _try_to_join(self) -> None:
@@ -384,6 +385,8 @@ class GroupCoordinator:
                 await self.leave()
                 continue
             await self._heartbeat()
+            if any(span.undeleted < span.total for span in (self._led_counts or {}).values()):
+                self._metadata.request_update()  # only that tells that marked partitions given out are gone
 
     async def _heartbeat(self) -> None:
         member = self.member

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
+import uuid
 from collections.abc import Awaitable, Callable
-from types import SimpleNamespace
 from typing import Any
 
 import anyio
 
 from client.assignors import resolve_assignors
-from client.cluster import Cluster
+from client.cluster import Cluster, PartitionInfo, TopicInfo
 from client.config import ConsumerConfig
 from client.coordinator import GroupCoordinator
 from client.group_member import MemberState
@@ -18,7 +18,8 @@ from client.listener import RebalanceListener
 from client.signal import Signal
 from client.subscription import Subscription
 from protocol.errors import ErrorCode
-from protocol.generated.join_group import JoinGroupRequest, JoinGroupResponse
+from protocol.generated.heartbeat import HeartbeatRequest, HeartbeatResponse
+from protocol.generated.join_group import JoinGroupRequest, JoinGroupResponse, JoinGroupResponseMember
 from protocol.generated.leave_group import LeaveGroupRequest, LeaveGroupResponse
 from protocol.generated.sync_group import SyncGroupRequest, SyncGroupResponse
 from protocol.types import TopicPartition
@@ -78,6 +79,31 @@ class ScriptedLink:
         """The script has one coordinator."""
 
 
+class ScriptedMetadata:
+    """A cluster as the test describes it; ``asked`` counts requests for a newer description."""
+
+    def __init__(self) -> None:
+        self.cluster = Cluster()
+        self.asked = 0
+        self._listeners: list[Callable[[], None]] = []
+
+    def on_update(self, listener: Callable[[], None]) -> None:
+        self._listeners.append(listener)
+
+    def update(self) -> None:
+        for listener in self._listeners:
+            listener()
+
+    def want_only(self, topics: Any) -> None:
+        """The test describes what it wants."""
+
+    def ensure(self, topic: str) -> None:
+        """So it does."""
+
+    def request_update(self) -> None:
+        self.asked += 1
+
+
 class Fixture:
     """A coordinator on a scripted link, and the signal its changes set."""
 
@@ -87,11 +113,8 @@ class Fixture:
         self.changed = Signal()
         self.subscription = Subscription()
         self.subscription.subscribe(["t"])
-        metadata: Any = SimpleNamespace(
-            on_update=lambda listener: None,
-            want_only=lambda topics: None,
-            cluster=Cluster(),
-        )
+        self.metadata = ScriptedMetadata()
+        metadata: Any = self.metadata
         assignors = resolve_assignors(config.partition_assignment_strategy)
         any_link: Any = link
         self.coordinator = GroupCoordinator(
@@ -199,5 +222,76 @@ def test_a_commit_in_the_background_never_comes_after_a_later_one(run: Run) -> N
             tried_again.set()
             await anyio.wait_all_tasks_blocked()
             assert link.committed == [{T0: 25}]
+
+    run(check)
+
+
+class LeaderLink(ScriptedLink):
+    """Makes the member its group's leader; ``on_sync`` is called while the assignment is on its way."""
+
+    def __init__(self) -> None:
+        super().__init__([T0], [T0])
+        self.on_sync: Callable[[], None] = lambda: None
+        self.heartbeats = 0
+
+    async def request(self, body: Any, **others: Any) -> Any:
+        if isinstance(body, HeartbeatRequest):
+            self.heartbeats += 1
+            return HeartbeatResponse()
+        if isinstance(body, SyncGroupRequest):
+            self.on_sync()
+        return await super().request(body, **others)
+
+    async def _join(self, body: JoinGroupRequest) -> JoinGroupResponse:
+        joined = await super()._join(body)
+        if body.member_id:
+            joined.leader = body.member_id
+            joined.members = [
+                JoinGroupResponseMember(member_id=body.member_id, metadata=body.protocols[0].metadata),
+            ]
+        return joined
+
+
+def described(total: int, undeleted: int) -> Cluster:
+    partitions = {p: PartitionInfo(p, 1, 0) for p in range(total)}
+    topic = TopicInfo("t", uuid.UUID(int=1), partitions, undeleted_partition_count=undeleted)
+    return Cluster(topics={"t": topic})
+
+
+def test_partitions_that_come_while_the_leader_joins_are_given_out_by_another_join(run: Run) -> None:
+    """Metadata is heard of once: what came between spreading the partitions and the end of the join counts."""
+
+    async def check() -> None:
+        link = LeaderLink()
+        async with anyio.create_task_group() as tasks:
+            fixture = Fixture(tasks, link)
+            fixture.metadata.cluster = described(1, 1)
+
+            def grow() -> None:
+                fixture.metadata.cluster = described(2, 2)
+                fixture.metadata.update()
+
+            link.on_sync = grow
+            await fixture.poll_until(lambda: link.generation_id == 2)
+            tasks.cancel_scope.cancel()
+
+    run(check)
+
+
+def test_a_leader_that_gave_out_marked_partitions_looks_whether_they_are_gone(run: Run) -> None:
+    """Nobody tells it: it need not be the one that reads them."""
+
+    async def check() -> None:
+        for total in (1, 2):
+            link = LeaderLink()
+            async with anyio.create_task_group() as tasks:
+                fixture = Fixture(tasks, link, heartbeat_interval_ms=5)
+                fixture.metadata.cluster = described(total, 1)
+                await fixture.poll_until(lambda fixture=fixture: fixture.held == {T0})
+                tasks.start_soon(fixture.coordinator.run_heartbeats)
+                while link.heartbeats < 3:
+                    await anyio.sleep(0.001)  # polls: until heartbeats were sent
+                assert bool(fixture.metadata.asked) == (total > 1)
+                tasks.cancel_scope.cancel()
 
     run(check)
