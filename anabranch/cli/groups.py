@@ -9,7 +9,7 @@ from typing import Annotated, Any, NamedTuple
 
 from cyclopts import App, Parameter
 
-from anabranch import Admin, TopicPartition
+from anabranch import Admin, TopicDescription, TopicPartition
 from anabranch.cli.admin import with_admin
 from anabranch.cli.errors import CommandError
 from anabranch.cli.options import DEFAULT_BOOTSTRAP, Bootstrap, JsonFlag
@@ -77,18 +77,21 @@ async def _describe(admin: Admin, group_ids: list[str]) -> list[dict[str, Any]]:
             raise CommandError(f"group {group_id} does not exist; anabranch groups list shows those that do")
         owners = {tp: member for member in group.members for tp in member.partitions}
         partitions = sorted({*committed, *owners})
-        ends = await admin.list_offsets(dict.fromkeys(partitions, "latest")) if partitions else {}
+        existing = {topic.name for topic in await admin.list_topics()}
+        topics = await admin.describe_topics(sorted({tp.topic for tp in partitions} & existing))
+        ends = await _ends(admin, partitions, topics)
         rows = []
         for tp in partitions:
             offset = committed[tp].offset if tp in committed else None
+            end = ends.get(tp)
             member = owners.get(tp)
             rows.append(
                 {
                     "topic": tp.topic,
                     "partition": tp.partition,
                     "committed_offset": offset,
-                    "high_watermark": ends[tp].offset,
-                    "lag": None if offset is None else max(0, ends[tp].offset - offset),
+                    "high_watermark": end,
+                    "lag": None if offset is None or end is None else max(0, end - offset),
                     "member": member.member_id if member else None,
                     "client_id": member.client_id if member else None,
                     "host": member.host if member else None,
@@ -103,22 +106,30 @@ async def _describe(admin: Admin, group_ids: list[str]) -> list[dict[str, Any]]:
                 "members": len(group.members),
                 "partitions": rows,
                 "waits": [
-                    row
-                    for topic in sorted({tp.topic for tp in partitions})
-                    for row in await _waits(admin, group_id, topic, owners)
+                    row for _, topic in sorted(topics.items()) for row in await _waits(admin, group_id, topic, owners)
                 ],
             }
         )
     return described
 
 
+async def _ends(
+    admin: Admin, partitions: list[TopicPartition], topics: Mapping[str, TopicDescription]
+) -> dict[TopicPartition, int]:
+    """High watermarks, without those of partitions that have no leader or were removed: nobody can tell them."""
+    led = {TopicPartition(t.name, info.partition) for t in topics.values() for info in t.partitions if info.leader >= 0}
+    asked = [tp for tp in partitions if tp in led]
+    found = await admin.list_offsets(dict.fromkeys(asked, "latest")) if asked else {}
+    return {tp: answer.offset for tp, answer in found.items()}
+
+
 async def _waits(
-    admin: Admin, group_id: str, name: str, owners: Mapping[TopicPartition, MemberDescription]
+    admin: Admin, group_id: str, topic: TopicDescription, owners: Mapping[TopicPartition, MemberDescription]
 ) -> list[dict[str, Any]]:
     """Who waits for whom in one topic; nothing in one that was never resized."""
-    topic = (await admin.describe_topics([name]))[name]
     if not is_resized(topic):
         return []
+    name = topic.name
     tps = [TopicPartition(name, info.partition) for info in topic.partitions]
     positions = await admin.group_positions(group_id, tps)
     state = GroupOnTopic(

@@ -18,6 +18,7 @@ from client.admin_types import (
     MemberDescription,
     PartitionEpochs,
     TopicDescription,
+    TopicListing,
 )
 from client.cluster import Node, PartitionInfo
 from client.coordinator_link import OffsetAndMetadata
@@ -57,6 +58,9 @@ class FakeAdmin:
 
     async def __aexit__(self, *exception: object) -> None:
         return None
+
+    async def list_topics(self) -> list[TopicListing]:
+        return [TopicListing("t", TOPIC_ID, False)]
 
     async def describe_topics(self, names: Iterable[str]) -> dict[str, TopicDescription]:
         partitions = tuple(

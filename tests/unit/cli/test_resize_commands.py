@@ -258,6 +258,14 @@ def test_no_table_is_cut_however_narrow_the_terminal(run: Run, monkeypatch: pyte
     assert len({line.index(word) for line, word in zip(lines, ["protocol_type", "consumer"], strict=True)}) == 1
 
 
+def test_groups_describe_shows_partitions_that_nobody_leads_or_that_are_gone(run: Run) -> None:
+    """A group has them assigned for a while after they were removed; nobody can tell where they end."""
+    admin = FakeAdmin(groups={"g": {1: 2, 3: 5, 4: 7}}, ends={1: (0, 10)}, without_leader=frozenset({3}))
+    _, out, _ = run(admin, "groups", "describe", "g", "--json")
+    rows = {row["partition"]: (row["high_watermark"], row["lag"]) for row in json.loads(out)[0]["partitions"]}
+    assert rows == {1: (10, 8), 3: (None, None), 4: (None, None)}
+
+
 def test_groups_describe_without_a_resize_has_nobody_wait(run: Run) -> None:
     _, out, _ = run(FakeAdmin(groups={"g": {0: 1}}), "groups", "describe", "g", "--json")
     assert json.loads(out)[0]["waits"] == []
