@@ -83,12 +83,15 @@ class Rules:
         self.after_write: Callable[[int], None] = lambda _number: None
         self._states: dict[int, PartitionState] = {}
         self._topic: TopicZnode | None = None
+        self._versions: dict[int, dict[int, int]] = {}
+        """The layout version of each leader epoch that a partition had."""
 
     def watch(self, controller_id: int) -> None:
         session = self.world.sessions[controller_id]
         multi = session.multi
 
         async def checked(ops: Sequence[ZkOp]) -> list[int]:
+            await self._note_epochs()
             versions = await multi(ops)
             await self._compare(ops)
             self.writes += 1
@@ -96,6 +99,14 @@ class Rules:
             return versions
 
         session.multi = checked  # type: ignore[method-assign]
+
+    async def _note_epochs(self) -> None:
+        if await self.world.store.exists(paths.topic(TOPIC)) is None:
+            return
+        for index in (await self.world.topic(TOPIC)).partitions:
+            if await self.world.store.exists(paths.partition_state(TOPIC, index)) is not None:
+                state = await self.world.state(TOPIC, index)
+                self._versions.setdefault(index, {})[state.leader_epoch] = _version(state)
 
     async def _compare(self, ops: Sequence[ZkOp]) -> None:
         if await self.world.store.exists(paths.topic(TOPIC)) is None:
@@ -134,6 +145,8 @@ class Rules:
             for ancestor, epoch in now.leader_epoch_after_creation.items():
                 if epoch < 0:
                     self._break(f"{index} is led before the epoch of {ancestor} is known")
+                elif epoch != self._last_epoch_before(ancestor, _version(now)):
+                    self._break(f"the map of {index} does not name the last epoch of {ancestor} under the old layout")
                 if not self._acknowledged(ancestor, states[ancestor]):
                     self._break(f"{index} is led before {ancestor} has acknowledged")
         marked = [p for p in states if p >= topic.undeleted_partition_count and not states[p].never_led]
@@ -143,6 +156,10 @@ class Rules:
                     self._break(f"{index} has the new layout before {p} is sealed")
                 if states[p].leader_epoch_before_deletion.get(index, -1) >= now.leader_epoch:
                     self._break(f"the map of {p} names an epoch of {index} under the new layout")
+                if _version(states[p]) == _version(now):
+                    recorded = states[p].leader_epoch_before_deletion.get(index, before.leader_epoch)
+                    if recorded != before.leader_epoch:
+                        self._break(f"the map of {p} does not name the last epoch of {index} under the old layout")
         if now.sealed_offset != before.sealed_offset and not self._acknowledged(index, now):
             self._break(f"{index} is sealed before its leader has acknowledged")
 
@@ -160,6 +177,10 @@ class Rules:
                 self._break(f"{index} was removed before broker {replica} deleted it")
         if not any(isinstance(op, DeleteOp) for op in ops):
             self._break(f"{index} vanished")
+
+    def _last_epoch_before(self, index: int, version: int) -> int:
+        """A partition's last leader epoch under a layout older than this one."""
+        return max(epoch for epoch, of in self._versions[index].items() if of < version)
 
     def _acknowledged(self, index: int, state: PartitionState) -> bool:
         """Whether the leader has answered a LeaderAndIsr with the stored epoch and layout."""
@@ -187,6 +208,10 @@ class Rules:
 
     def _break(self, what: str) -> None:
         self.broken.append(f"write {self.writes + 1}: {what}")
+
+
+def _version(state: PartitionState) -> int:
+    return 0 if state.layout is None else state.layout.layout_version
 
 
 def layouts_told(world: World) -> dict[tuple[int, int], set[tuple[int, int]]]:

@@ -116,17 +116,29 @@ def kill_at_request(world: World, _rules: Rules, number: int, _nursery: trio.Nur
     return disturb_at_request(world, number, lambda: kill_active(world))
 
 
-def bounce_at_write(world: World, rules: Rules, number: int, nursery: trio.Nursery) -> trio.Event:
-    async def bounce() -> None:
-        world.brokers[1].leave()
-        await world.until(lambda: len(world.brokers[2].sent(UpdateMetadataRequest)[-1].live_brokers) == 2)
-        await world.brokers[1].register()
+async def bounce(world: World) -> None:
+    """The broker that leads everything goes, which others see, and comes again."""
+    world.brokers[1].leave()
+    await world.until(lambda: len(world.brokers[2].sent(UpdateMetadataRequest)[-1].live_brokers) == 2)
+    await world.brokers[1].register()
 
-    return disturb_at_write(rules, number, lambda: nursery.start_soon(bounce))
+
+def bounce_at_write(world: World, rules: Rules, number: int, nursery: trio.Nursery) -> trio.Event:
+    return disturb_at_write(rules, number, lambda: nursery.start_soon(bounce, world))
+
+
+def kill_both_at_write(world: World, rules: Rules, number: int, nursery: trio.Nursery) -> trio.Event:
+    """Holes 2 and 3: the next controller elects leaders before it goes on, and their epochs are not those of bumps."""
+
+    def both() -> None:
+        kill_active(world)
+        nursery.start_soon(bounce, world)
+
+    return disturb_at_write(rules, number, both)
 
 
 @pytest.mark.parametrize("operation", OPERATIONS)
-@pytest.mark.parametrize("arm", [kill_at_write, kill_at_request, bounce_at_write])
+@pytest.mark.parametrize("arm", [kill_at_write, kill_at_request, bounce_at_write, kill_both_at_write])
 async def test_a_resize_ends_as_asked_whatever_point_it_is_disturbed_at(
     autojump_clock: object, operation: str, arm: Arm
 ) -> None:
