@@ -13,7 +13,9 @@ from cyclopts import App
 from anabranch.cli.main import build_app
 from anabranch.config_reference import TARGET, render
 from broker.dispatch import HANDLERS
+from client.client_metrics import ProducerMetrics
 from client.config import AdminConfig, ConsumerConfig, ProducerConfig
+from client.ordered_delivery.hand_overs import HandOvers
 from controller.config import CONTROLLER_CONFIGS
 from protocol.api_keys import API
 from zk_schemas.config_keys import BROKER_CONFIGS, TOPIC_CONFIGS
@@ -100,3 +102,18 @@ def test_every_advertised_api_is_listed_with_its_versions() -> None:
     rows = re.findall(r"^\| (\w+) \| (\d+) \| (\d+)(?:-(\d+))? \|$", CLIENTS.read_text(), re.MULTILINE)
     listed = {int(key): (name, int(low), int(high or low)) for name, key, low, high in rows}
     assert listed == {int(key): (API[key].name, API[key].min_version, API[key].max_version) for key in HANDLERS}
+
+
+def test_every_number_is_explained() -> None:
+    """Those of brokers and controllers by name; those of clients by name, or by the name of the time they are about."""
+    text = OPERATIONS.read_text()
+    metric = re.compile(r"(?:Counter|Gauge)\(\s*\"(anabranch_\w+)\"")
+    sources = [path for package in ("broker", "controller") for path in (ROOT / package).rglob("*.py")]
+    served = {name for path in sources for name in metric.findall(path.read_text())}
+    assert len(served) >= 9
+    assert sorted(name for name in served if f"`{name}" not in text) == []
+    (of_producer,) = ProducerMetrics().values().values()
+    named = {*of_producer, *HandOvers(lambda tp: None).values()}
+    times = {name.removesuffix("-time-p50-ms") for name in named if name.endswith("-time-p50-ms")}
+    of_times = {f"{time}-{what}" for time in times for what in ("total", "time-p50-ms", "time-p99-ms", "time-max-ms")}
+    assert sorted(name for name in (named - of_times) | times if f"`{name}`" not in text) == []
