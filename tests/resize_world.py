@@ -101,9 +101,9 @@ class Rules:
         session.multi = checked  # type: ignore[method-assign]
 
     async def _note_epochs(self) -> None:
-        if await self.world.store.exists(paths.topic(TOPIC)) is None:
-            return
-        for index in (await self.world.topic(TOPIC)).partitions:
+        known = paths.partitions(TOPIC)
+        names = await self.world.store.children(known) if await self.world.store.exists(known) is not None else ()
+        for index in map(int, names):
             if await self.world.store.exists(paths.partition_state(TOPIC, index)) is not None:
                 state = await self.world.state(TOPIC, index)
                 self._versions.setdefault(index, {})[state.leader_epoch] = _version(state)
