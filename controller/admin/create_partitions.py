@@ -49,18 +49,23 @@ async def create_partitions(context: Context, request: CreatePartitionsRequest, 
         if not request.validate_only:
             await context.store.write([SetOp(paths.topic(name), asked.encode(), topic.version)])
             await on_topic_changed(context, name)  # now: what it was judged by may be otherwise when the watch tells
-            waits.append(Wait(_resized(name, wanted.count), result))
+            waits.append(Wait(_resized(topic, wanted.count, result), result))
     return Outcome(CreatePartitionsResponse(results=results), waits, request.timeout_ms)
 
 
-def _resized(name: str, count: int) -> Callable[[Context], bool]:
+def _resized(asked: TopicImage, count: int, result: CreatePartitionsTopicResult) -> Callable[[Context], bool]:
+    """Holds once every leader has the layout; or never will, for the topic is being deleted, which the result says."""
+
     def condition(context: Context) -> bool:
-        topic = context.image.topics.get(name)
+        topic = context.image.topics.get(asked.name)
+        if topic is None:
+            return False  # also while the cluster is read again
+        if topic.czxid != asked.czxid or asked.name in context.image.deletions:
+            result.error_code = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+            result.error_message = f"The topic '{asked.name}' was deleted before it was resized."
+            return True
         return (
-            topic is not None
-            and topic.znode.undeleted_partition_count == count
-            and plan.is_settled(topic)
-            and is_ready(name, context)
+            topic.znode.undeleted_partition_count == count and plan.is_settled(topic) and is_ready(asked.name, context)
         )
 
     return condition

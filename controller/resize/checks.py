@@ -36,8 +36,7 @@ async def check(context: Context, topic: TopicImage, count: int) -> None:
     if count > topic.znode.undeleted_partition_count:
         _check_grow(topic, count, context.image.brokers)
     else:
-        if not plan.is_settled(topic):
-            raise _not_now(f"Another resize of {topic.name} is unfinished: {unfinished(topic)}.")
+        _check_settled(topic)
         check_shrink(topic, count, await topic_values(context, topic.name))
 
 
@@ -72,6 +71,15 @@ def _check_count(topic: TopicImage, count: int) -> None:
         )
 
 
+def _check_settled(topic: TopicImage) -> None:
+    """Without a leader, one that stays holds what is added, and has not acknowledged the layout it has."""
+    offline = [index for index in _offline(topic) if index < topic.znode.undeleted_partition_count]
+    if offline and not plan.new_partitions(topic) and plan.is_written(topic):
+        raise _not_now(f"Partitions {listed(offline)} have no leader; a resize would wait for them.")
+    if not plan.is_settled(topic):
+        raise _not_now(f"Another resize of {topic.name} is unfinished: {unfinished(topic)}.")
+
+
 def _check_grow(topic: TopicImage, count: int, live: Collection[int]) -> None:
     going = plan.marked(topic)
     ending = [index for index in going if (state := topic.state(index)) is not None and state.being_removed]
@@ -86,12 +94,7 @@ def _check_grow(topic: TopicImage, count: int, live: Collection[int]) -> None:
             f"{topic.name} cannot grow while partitions {listed(going)} are marked for deletion; they go once their"
             f" records have expired, or with {DRAIN_KEY}=true once every group has read them."
         )
-    if not plan.is_settled(topic):
-        raise _not_now(f"Another resize of {topic.name} is unfinished: {unfinished(topic)}.")
-    if offline := _offline(topic):
-        raise _not_now(
-            f"Partitions {listed(offline)} have no leader; what is added would wait for them and take no records."
-        )
+    _check_settled(topic)
     largest = largest_count(topic, count)
     if largest < count:
         raise KafkaError(

@@ -80,6 +80,12 @@ def is_settled(topic: TopicImage) -> bool:
     )
 
 
+def is_written(topic: TopicImage) -> bool:
+    """Whether every undeleted partition has the topic's layout, and it is known of the others where they end."""
+    layout = Layout(topic.znode.undeleted_partition_count, topic.znode.layout_version)
+    return all(topic.layout(index) == layout for index in range(layout[0])) and all_sealed(topic)
+
+
 def survivors_told(topic: TopicImage) -> bool:
     """Whether each undeleted partition has the topic's layout and its leader has answered so."""
     layout = Layout(topic.znode.undeleted_partition_count, topic.znode.layout_version)

@@ -190,7 +190,7 @@ def _shrink(topic: TopicImage, config: Config) -> Undone | None:
     if not going or begun or growing_to(topic) is not None:
         return None
     before = _with(topic, **stored._asdict())
-    if not _is_at(before, stored):
+    if not plan.is_written(before):
         return "another resize is unfinished", stored._asdict()
     try:
         checks.check_shrink(before, count, config)
@@ -240,12 +240,6 @@ def _replicas(topic: TopicImage, _config: Config) -> Undone | None:
 Rule: TypeAlias = Callable[[TopicImage, Config], Undone | None]
 _RULES: tuple[Rule, ...] = (_initial, _version, _undeleted, _shrink, _added, _replicas)
 """In this order: each is asked of what the ones before it left."""
-
-
-def _is_at(topic: TopicImage, layout: Layout) -> bool:
-    """Whether every partition that it counts has the layout, and all others are sealed."""
-    counted = range(layout.undeleted_partition_count)
-    return all(topic.layout(index) == layout for index in counted) and plan.all_sealed(topic)
 
 
 def _states(topic: TopicImage) -> dict[int, PartitionState]:

@@ -313,6 +313,25 @@ async def test_a_seal_that_is_told_while_the_topic_is_being_deleted_is_not_writt
         assert LeaderAndIsrRequest not in told[told.index(StopReplicaRequest) :]
 
 
+async def test_whoever_asked_is_told_at_once_that_the_topic_was_deleted(
+    world: World, autojump_clock: object, nursery: trio.Nursery
+) -> None:
+    world.brokers[1].answering = trio.Event()
+    answers: list[Any] = []
+
+    async def ask() -> None:
+        answers.append((await world.request(alter(6, timeout_ms=10**6))).results[0])
+
+    nursery.start_soon(ask)
+    await world.until(lambda: world.brokers[2].led()[TOPIC, 0] == (1, 1))
+    await world.request(DeleteTopicsRequest(topics=[DeleteTopicState(name=TOPIC)], timeout_ms=100))
+    await world.until(lambda: answers, within_s=5)
+    assert answers[0].error_code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+    assert "was deleted before" in answers[0].error_message
+    world.brokers[1].answering.set()
+    await world.until(lambda: _is_gone(world))
+
+
 async def _is_gone(world: World) -> bool:
     return await world.store.exists(paths.topic(TOPIC)) is None
 
@@ -373,18 +392,28 @@ async def test_a_shrink_that_would_never_drain_is_refused_with_the_way_out(
     await resized(world, 4)
 
 
-async def test_no_grow_while_a_partition_has_no_leader(world: World, autojump_clock: object) -> None:
+@pytest.mark.parametrize(("count", "again"), [(4, 6), (6, 5)], ids=["grow", "shrink"])
+async def test_no_resize_while_a_partition_has_no_leader(
+    world: World, autojump_clock: object, count: int, again: int
+) -> None:
     """None of the new ones would be led, nor take the keys that healthy partitions give up, until it is back."""
+    if count > 4:
+        await resized(world, count)
     leader = (await world.state(TOPIC, 3)).leader
     assert await world.alter_isr(TOPIC, 3, [leader]) == ErrorCode.NONE
     world.brokers[leader].leave()
     await world.until(lambda: _leader(world, 3, -1))
-    code, message = await refused(world, 6)
+    code, message = await refused(world, again)
     assert code is ErrorCode.POLICY_VIOLATION
-    assert "Partitions 3 have no leader" in message
+    assert message.startswith("Partitions 3 have no leader")
     await world.brokers[leader].register()
     await world.until(lambda: _leader(world, 3, leader))
-    await resized(world, 6)
+    await world.until(lambda: is_accepted(world, again))
+    await world.until(lambda: finished(world, again))
+
+
+async def is_accepted(world: World, count: int) -> bool:
+    return bool((await world.request(alter(count))).results[0].error_code == ErrorCode.NONE)
 
 
 async def _leader(world: World, partition: int, leader: int) -> bool:
