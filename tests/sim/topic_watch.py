@@ -77,12 +77,14 @@ class TopicWatch:
 
     def _archive(self, seal: Sealed, state: PartitionState) -> None:
         life = seal.tp, seal.incarnation
-        logs: list[list[Event]] = []
+        logs: dict[int, list[Event]] = {}
         for broker in sorted(state.isr):
             with suppress(CorruptRecordError):  # a machine that just went down; it is repaired when it starts
                 disk = self._cluster.disks[f"broker{broker}"]
-                logs.append(list(replica_events(disk, ARCHIVE, *life, seal.sealed_offset)))
-        self._archives[life] = max(logs, key=_end)
+                logs[broker] = list(replica_events(disk, ARCHIVE, *life, seal.sealed_offset))
+        # A follower may still have what it took as a leader and nobody else has. The leader may just have lost its end.
+        whole = [log for broker, log in logs.items() if broker == state.leader and _end(log) >= seal.sealed_offset]
+        self._archives[life] = max(whole or logs.values(), key=_end)
         self._ends[life] = seal.sealed_offset
 
     def archived_values(self) -> set[str]:
