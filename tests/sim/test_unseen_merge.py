@@ -1,0 +1,251 @@
+"""Partitions that merge and are removed before the group's members hear of it, as ``docs/model/Removal.tla`` has them.
+
+Nobody waits for a partition that no member knows to be marked, and an offset may be committed before the flush callback
+has run: the owner is asked before the partition is removed. Whoever reads the survivor sees the partition unmarked, or
+never, and then gone: its user loads states all the same, before the first record of the new layout.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from functools import partial
+from typing import Any
+
+import pytest
+import trio
+
+from broker.coordinator import position_poll
+from client import Consumer
+from client.assignors.model import Assignment, Members, PartitionCounts
+from client.assignors.range import RangeAssignor
+from client.ordered_delivery.gate import DeliveryGate
+from protocol.types import TopicPartition
+from runtime.sim_scheduler import run_deterministic
+from tests.history.checks import check_history
+from tests.history.events import Assigned, KeysFlushed, KeysLoaded, OrderedGroup, Polled, Revoked
+from tests.sim.members import GROUP, generation_of
+from tests.sim.recording import now_ms
+from tests.sim.scenes import TOPIC, Scene
+from tests.sim_cluster import SimCluster
+
+Patch = pytest.MonkeyPatch
+SURVIVOR, MARKED = TopicPartition(TOPIC, 0), TopicPartition(TOPIC, 1)
+LONG_S = 120.0
+
+
+class KeepingRange(RangeAssignor):
+    """By ranges, and members keep what they have: who hears nothing would not find its position in it again."""
+
+    name = "keeping range"
+    cooperative = True
+
+    def assign(self, partition_counts: PartitionCounts, members: Members) -> Assignment:
+        owned = {tp: member_id for member_id in members for tp in members[member_id].owned}
+        found = super().assign(partition_counts, members)
+        return {m: [tp for tp in tps if owned.get(tp, m) == m] for m, tps in found.items()}
+
+
+class Reader:
+    """A member that commits offsets by itself, also of what it has not flushed. While ``hears`` is not set, whatever
+    broker it asks for metadata does not answer.
+    """
+
+    def __init__(self, scene: UnseenMerge, name: str) -> None:
+        self._scene = scene
+        self._name = name
+        self._consumer: Consumer | None = None
+        self.hears = trio.Event()
+        self.hears.set()
+
+    @property
+    def assignment(self) -> set[TopicPartition]:
+        return set() if self._consumer is None else self._consumer.assignment()
+
+    @property
+    def layout_version(self) -> int:
+        """Of its metadata."""
+        assert self._consumer is not None
+        return self._consumer._metadata.cluster.topics[TOPIC].layout_version
+
+    def hears_nothing(self) -> None:
+        if self.hears.is_set():
+            self.hears = trio.Event()
+
+    async def run(self) -> None:
+        scene, name = self._scene, self._name
+        async with Consumer(
+            bootstrap_servers=scene.cluster.bootstrap_servers,
+            env=scene.cluster.client_env(name),
+            client_id=name,  # ranges go by member ids, which begin with it
+            group_id=GROUP,
+            partition_assignment_strategy=[KeepingRange()],
+            auto_offset_reset="earliest",
+            auto_commit_interval_ms=200,
+            metadata_max_age_ms=2000,
+            session_timeout_ms=8000,
+            heartbeat_interval_ms=500,
+        ) as consumer:
+            self._consumer = consumer
+            scene.recorder.spy_on(consumer, name)
+            refresh = consumer._metadata.refresh
+
+            async def refresh_when_heard() -> None:
+                await self.hears.wait()
+                await refresh()
+
+            consumer._metadata.refresh = refresh_when_heard  # type: ignore[method-assign]
+            consumer.subscribe([TOPIC], listener=self, partition_key_listener=self)
+            while True:
+                for tp, records in (await consumer.getmany(timeout_ms=50)).items():
+                    for record in records:
+                        value = (record.value or b"").decode()
+                        polled = Polled(now_ms(), GROUP, name, tp, record.offset, value, generation_of(consumer))
+                        scene.recorder.add(polled)
+                        scene.delivered[value] = None
+
+    def _told(self, kind: Any, tps: list[TopicPartition], **more: Any) -> None:
+        assert self._consumer is not None
+        self._scene.recorder.add(kind(now_ms(), GROUP, self._name, generation_of(self._consumer), list(tps), **more))
+
+    def on_partitions_assigned(self, tps: list[TopicPartition]) -> None:
+        self._told(Assigned, tps)
+
+    def on_partitions_revoked(self, tps: list[TopicPartition]) -> None:
+        self._told(Revoked, tps)
+
+    def on_partitions_lost(self, tps: list[TopicPartition]) -> None:
+        self._told(Revoked, tps, lost=True)
+
+    def on_partition_key_maybe_revoked(self, tps: list[TopicPartition]) -> None:
+        self._told(KeysFlushed, tps)
+
+    def on_partition_key_assigned(self, tps: list[TopicPartition]) -> None:
+        self._told(KeysLoaded, tps)
+
+
+class UnseenMerge(Scene):
+    """Two readers. ``leader`` leads the group and gets the child of the two partitions; the ``other`` has no say in
+    when members join again, and gets the survivor.
+    """
+
+    def __init__(self, cluster: SimCluster, nursery: trio.Nursery) -> None:
+        super().__init__(cluster, nursery)
+        self._tasks = nursery
+        self.leader = Reader(self, "b")
+        self.other = Reader(self, "a")
+        self.delivered = self._group.delivered
+
+    async def begin(self) -> None:
+        """Have both read."""
+        self._reads = True
+        self.recorder.add(OrderedGroup(now_ms(), GROUP))
+        self._tasks.start_soon(self.leader.run)
+        assert await self.until(lambda: self.leader.assignment == set(self.watch.tps()))
+        self._tasks.start_soon(self.other.run)
+        assert await self.until(lambda: self.owned == (self.share(0), self.share(1))), self.owned
+
+    def share(self, turn: int) -> set[TopicPartition]:
+        """What the range assignor gives to the first and to the second member."""
+        return set(self.watch.tps()[turn : turn + 1])
+
+    @property
+    def owned(self) -> tuple[set[TopicPartition], set[TopicPartition]]:
+        return self.other.assignment, self.leader.assignment
+
+    async def deliver(self, key: str) -> None:
+        """Write a record and have it read."""
+        value = self.sends(key)
+        await self.produce(key, self.layout, value=value)
+        assert await self.until(lambda: value in self.delivered), self.owned
+
+    async def merge_unseen(self) -> None:
+        """2 -> 1, and the child is gone before anybody hears of it; the survivor's owner hears first."""
+        self.leader.hears_nothing()
+        self.other.hears_nothing()
+        await self.resize(1)
+        assert await self.until(lambda: self.watch.tps() == [SURVIVOR], LONG_S), self.watch.unfinished()
+        assert self.leader.layout_version < self.layout.layout_version, "the leader was not to hear of it"
+        assert MARKED in self.leader.assignment
+        self.other.hears.set()
+
+
+async def merge(scene: UnseenMerge) -> None:
+    """The readers know of the two partitions, and of nothing since."""
+    await scene.resize(2)
+    await scene.begin()
+    key = scene.key(1, 2)
+    await scene.deliver(key)
+    await scene.merge_unseen()
+    await scene.deliver(key)
+    scene.leader.hears.set()
+
+
+async def split_and_merge(scene: UnseenMerge) -> None:
+    """The survivor's owner knows of one partition; it does not hear that there are two, nor that there is one again."""
+    await scene.begin()
+    scene.other.hears_nothing()
+    await scene.resize(2)
+    assert await scene.until(lambda: scene.owned == ({SURVIVOR}, {MARKED}))
+    key = scene.key(1, 2)
+    await scene.deliver(key)
+    await scene.merge_unseen()
+    await scene.deliver(key)
+    scene.leader.hears.set()
+
+
+PlayOfMerge = Callable[[UnseenMerge], Awaitable[None]]
+
+
+def violations(play: PlayOfMerge) -> list[str]:
+    """What the history checks find in a play, in words."""
+    return run_deterministic(1, partial(_violations, play))
+
+
+async def _violations(play: PlayOfMerge) -> list[str]:
+    async with trio.open_nursery() as nursery:
+        cluster = SimCluster(nursery, 1)
+        scene = UnseenMerge(cluster, nursery)
+        try:
+            await scene.start(1, replication_factor=1)
+            await play(scene)
+            await scene.finish()
+        finally:
+            with trio.CancelScope(shield=True):
+                await cluster.end()
+            nursery.cancel_scope.cancel()
+    assert not scene.is_unfinished()
+    return [str(violation) for violation in check_history(scene.recorder.events)]
+
+
+def nobody_is_asked(patch: Patch) -> None:
+    patch.setattr(position_poll, "_ask_owners", lambda *_: None)
+
+
+def what_was_not_seen_did_not_happen(patch: Patch) -> None:
+    patch.setattr(DeliveryGate, "_may_have_missed_a_merge", lambda *_: False)
+
+
+PLAYS = (merge, split_and_merge)
+
+
+@pytest.mark.parametrize("play", PLAYS)
+def test_a_merge_that_nobody_saw_keeps_the_promise(play: PlayOfMerge) -> None:
+    assert violations(play) == []
+
+
+@pytest.mark.parametrize("play", PLAYS)
+def test_unless_the_owner_is_asked_a_partition_is_removed_before_its_flush(
+    play: PlayOfMerge, monkeypatch: Patch
+) -> None:
+    nobody_is_asked(monkeypatch)
+    (found,) = violations(play)
+    assert "b did not flush what it did with" in found
+
+
+@pytest.mark.parametrize("play", PLAYS)
+def test_unless_it_is_told_of_what_it_missed_the_survivors_owner_does_not_load(
+    play: PlayOfMerge, monkeypatch: Patch
+) -> None:
+    what_was_not_seen_did_not_happen(monkeypatch)
+    (found,) = violations(play)
+    assert "a loaded before b had flushed what it did with" in found
