@@ -280,6 +280,14 @@ async def test_a_topic_id_that_cannot_be_written_keeps_no_partition_from_its_rol
     assert (await broker.produce(2, GROWN)).error_code == ErrorCode.NONE
 
 
+async def test_a_late_order_takes_no_layout_back(broker: Broker) -> None:
+    """Of an earlier leader epoch: records that the old layout puts here would be behind what has moved on."""
+    await broker.has(GROWN, 1, epoch=1)
+    assert await broker.lead(broker.state(1, 0, FIRST)) == {ErrorCode.STALE_CONTROLLER_EPOCH}
+    assert (await broker.produce(1, FIRST)).error_code == ErrorCode.INVALID_PARTITION_METADATA
+    assert (await broker.produce(1, GROWN)).error_code == ErrorCode.NONE
+
+
 async def test_a_late_order_does_not_revive_a_removed_partition(broker: Broker) -> None:
     """What a producer with metadata of long ago wrote there would be acknowledged, and lost."""
     await broker.has(GROWN, 5, epoch=1)
