@@ -69,6 +69,7 @@ Try in another terminal:
   anabranch topics create events --partitions 6 --bootstrap-server {bootstrap}
   seq 10 | anabranch produce events --bootstrap-server {bootstrap}
   anabranch consume events --from-beginning --max-messages 10 --bootstrap-server {bootstrap}
+  anabranch topics alter events --partitions 8 --wait --bootstrap-server {bootstrap}
 Any Kafka client works with the same bootstrap servers. Ctrl-C stops everything.
 """
 
