@@ -167,7 +167,7 @@ def _positions(
             ConsumerGroupPositionResponsePartition(
                 partition_index=tp.partition,
                 incarnation=incarnation,
-                need_position=tp in positions.waiting or (bool(group.members) and positions.may_be_asked_for),
+                need_position=tp in positions.waiting or _may_be_wanted(group),
                 position=position_of(turn.shard, group, tp, incarnation),
             ),
         )
@@ -175,18 +175,28 @@ def _positions(
     )
 
 
+def _may_be_wanted(group: Group) -> bool:
+    """Whether a member may wait for a partition as soon as it polls."""
+    return bool(group.members) and (group.state is not GroupState.STABLE or group.positions.may_be_asked_for)
+
+
 def _ask_owners(turn: Turn, group: Group, wanted: dict[TopicPartition, int]) -> None:
-    """Have the members that poll say how far they are in what they own of this, until their generation ends."""
+    """Have the members that poll say how far they are in what they own of this, until their generation ends.
+
+    That nobody has polled yet proves nothing: the generation, or this coordinator, may be new.
+    """
     positions = group.positions
-    if group.state is not GroupState.STABLE or positions.unheard is None:
-        return  # nobody polls
+    if group.state is not GroupState.STABLE or not wanted:
+        return
+    if positions.unheard is None:
+        positions.unheard = {member.member_id: member.session_timeout_ms for member in group.members.values()}
     owners = {tp: owner_of(turn.shard, group, tp) for tp in wanted}
     reported = {tp: meant for tp, meant in wanted.items() if owners[tp] in positions.pollers}
     if reported:
         anybody = positions.pollers.setdefault(UNKNOWN_MEMBER_ID, Poller())
         positions.want(UNKNOWN_MEMBER_ID, anybody, {**anybody.wants, **reported})
         answer_if_news(turn, group, dict.fromkeys(owner for tp in reported if (owner := owners[tp]) is not None))
-    _wait_for_the_unheard(turn, group, is_wanted=bool(wanted))
+    _wait_for_the_unheard(turn, group, is_wanted=True)
 
 
 def _wait_for_the_unheard(turn: Turn, group: Group, *, is_wanted: bool) -> None:

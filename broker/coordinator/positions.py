@@ -74,7 +74,7 @@ class GroupPositions:
     waiting: dict[TopicPartition, dict[str, None]] = field(default_factory=dict)
     """The members that want a partition's position."""
     unheard: dict[str, int] | None = None
-    """Members that have not polled and how long each is waited for, ms; None until the first one polls."""
+    """Members that have not polled and how long each is waited for, ms; None until one polls, or somebody asks."""
     waited_since_ms: int | None = None
     """When the first member wanted a position: from then on the unheard are waited for."""
     ownership: _Ownership | None = None
@@ -100,7 +100,7 @@ class GroupPositions:
     @property
     def may_be_asked_for(self) -> bool:
         """Whether a member that will poll has not polled yet in this generation: nobody knows what it will wait for."""
-        return self.has_polled and (self.unheard is None or bool(self.unheard))
+        return self.has_polled if self.unheard is None else bool(self.unheard)
 
     def deadlines(self) -> Iterable[int]:
         """When polls are to be answered whatever happened, and when the unheard are not waited for any more."""

@@ -395,8 +395,46 @@ def test_what_no_polling_member_owns_is_asked_of_nobody() -> None:
     driver = Driver()
     owner, other = two_members(driver)
     driver.commit({PARENT: 100}, owner, 1)
-    assert driver.told(driver.poll("", -1, PARENT)) == {PARENT: (-1, False)}
+    assert driver.told(driver.poll("", -1, reports={PARENT: -1})) == {PARENT: (-1, False)}
     driver.poll(other, 1)
     assert driver.told(driver.poll("", -1, PARENT)) == {PARENT: (-1, True)}
     driver.advance(SESSION_MS)  # the owner keeps no order: its commits are all there is
     assert driver.told(driver.poll("", -1, PARENT)) == {PARENT: (100, False)}
+
+
+def test_that_nobody_has_polled_yet_does_not_say_that_nobody_will() -> None:
+    """A commit proves nothing at a coordinator that took over a moment ago, nor in a generation that began then."""
+    driver = Driver()
+    owner, other = two_members(driver)
+    driver.poll(owner, 1)
+    driver.poll(other, 1)
+    driver.commit({PARENT: 100}, owner, 1)
+    successor = driver.restarted()
+    assert successor.told(successor.poll("", -1, PARENT)) == {PARENT: (-1, True)}
+    successor.poll(other, 1)
+    assert successor.told(successor.poll("", -1, PARENT)) == {PARENT: (-1, True)}
+    owners = successor.poll(owner, 1)
+    assert successor.told(successor.poll("", -1, PARENT)) == {PARENT: (-1, True)}
+    assert successor.told(owners) == {PARENT: (-1, True)}
+    successor.poll(owner, 1, reports={PARENT: 100})
+    assert successor.told(successor.poll("", -1, PARENT)) == {PARENT: (100, True)}
+
+
+def test_a_group_of_which_nobody_ever_polls_is_waited_for_as_long_as_its_sessions_last() -> None:
+    driver = Driver()
+    owner, other = two_members(driver)
+    driver.commit({PARENT: 100}, owner, 1)
+    assert driver.told(driver.poll("", -1, PARENT)) == {PARENT: (-1, True)}
+    for _ in range(2):
+        driver.advance(SESSION_MS // 2)
+        for member in (owner, other):
+            driver.heartbeat(member, 1)
+    assert driver.told(driver.poll("", -1, PARENT)) == {PARENT: (100, False)}
+
+
+def test_while_members_join_nobody_knows_what_they_will_wait_for() -> None:
+    driver = Driver()
+    owner, _ = two_members(driver)
+    driver.commit({PARENT: 100}, owner, 1)
+    driver.join(client="c")
+    assert driver.told(driver.poll("", -1, PARENT)) == {PARENT: (-1, True)}
