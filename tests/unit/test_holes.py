@@ -1,0 +1,32 @@
+"""The holes of KIP-253 that ordered resize closes are numbered; each has a test that names it."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+ROOT = Path(__file__).parents[2]
+NAMED = re.compile(r"[Hh]oles? (\d+(?:(?:, | and )\d+)*)|test_hole_(\d+)_")
+ROW = re.compile(r"^\| (\d+) \|", re.MULTILINE)
+THIS = Path(__file__)
+
+
+def listed() -> set[int]:
+    """The numbers in the table of the documentation."""
+    text = (ROOT / "docs" / "ordered-resize.md").read_text()
+    return {int(number) for number in ROW.findall(text.partition("## Holes of the KIP")[2])}
+
+
+def named(*folders: str) -> set[int]:
+    """The numbers that Python files name, docstrings and names of tests included."""
+    texts = (path.read_text() for folder in folders for path in (ROOT / folder).rglob("*.py") if path != THIS)
+    return {int(n) for text in texts for match in NAMED.finditer(text) for n in re.findall(r"\d+", match.group())}
+
+
+def test_each_hole_has_a_test_that_names_it() -> None:
+    assert listed() == set(range(1, 30))
+    assert named("tests") == listed()
+
+
+def test_the_code_speaks_of_no_other_hole() -> None:
+    assert named("broker", "client", "controller", "protocol", "zk_schemas") <= listed()
