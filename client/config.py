@@ -135,7 +135,8 @@ class ClientConfig:
     request_timeout_ms: int = _int(30_000, 1)
     metadata_max_age_ms: int = _int(300_000)
     layout_backoff_ms: int = _int(5, 1)
-    """The first pause after a broker refused the layout of a topic and the metadata has no newer one."""
+    """The first pause after a broker refused the layout of a topic, or the leader epoch of a fetch, and the metadata
+    has no newer one."""
     layout_backoff_max_ms: int = _int(100, 1)
     retry_backoff_ms: int = _int(100)
     retry_backoff_max_ms: int = _int(1_000)

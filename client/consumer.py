@@ -101,7 +101,15 @@ class Consumer(Client[ConsumerConfig]):
             )
             tasks.start_soon(self._coordinator.run_heartbeats)
         self._positions = PositionResolver(
-            self._env, config, self._subscription, self._queries, metadata, self._link, tasks, self._on_positions
+            self._env,
+            config,
+            self._subscription,
+            self._queries,
+            metadata,
+            self._link,
+            tasks,
+            self._fetcher.tells_divergence,
+            self._on_positions,
         )
         self._ordered = OrderedDelivery(
             self._env, config, self._subscription, metadata, self._connections, self._coordinator, self._on_positions

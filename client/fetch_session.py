@@ -56,8 +56,8 @@ class FetchSession:
         self.session_id = 0
         self.epoch = INITIAL_EPOCH
         """Of the next request."""
-        self.partitions: dict[TopicPartition, FetchPosition] = {}
-        """What the broker fetches after the request last built."""
+        self.partitions: dict[TopicPartition, FetchPosition | None] = {}
+        """What the broker fetches after the request last built; None: to be named again, or to be forgotten."""
         self._layouts: dict[str, Layout] = {}
         self._number = 0
         self._was_refused = False
@@ -107,6 +107,14 @@ class FetchSession:
         elif request.epoch == INITIAL_EPOCH:
             self.session_id, self.epoch = session_id, 1
         return True
+
+    def refused(self, tp: TopicPartition) -> None:
+        """An answer had an error for this one: unless it is named again the broker may wait for it to change.
+
+        The broker keeps it: one that is not wanted any more has to be forgotten, or it is refused again and again.
+        """
+        if tp in self.partitions:
+            self.partitions[tp] = None
 
     def reset(self) -> None:
         """Begin anew with a full fetch: the connection broke or the broker lost the session."""

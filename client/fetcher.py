@@ -30,6 +30,7 @@ from client.subscription import (
     PartitionState,
     Subscription,
 )
+from protocol.api_keys import ApiKey
 from protocol.generated.fetch import (
     FetchPartition,
     FetchRequest,
@@ -44,6 +45,7 @@ from runtime.env import Env
 
 RESET_TIMESTAMPS = {"earliest": EARLIEST_TIMESTAMP, "latest": LATEST_TIMESTAMP}
 
+_FIRST_DIVERGENCE_VERSION = 12
 _NEVER = float("inf")
 _BACK_OFF = frozenset(
     {
@@ -116,9 +118,9 @@ class Fetcher:
 
     def _on_metadata(self) -> None:
         for state in self._subscription.partitions.values():
-            if state.refused_layout is not None and state.refused_layout != self._layout(state.tp.topic):
-                state.refused_layout = None
-                state.layout_refusals = 0
+            if state.refused_as is not None and state.refused_as != self._known(state.tp):
+                state.refused_as = None
+                state.refusals = 0
                 state.retry_at = 0.0
             if state.is_held_back and state.buffer[0].leader_epoch > self._metadata.cluster.leader_epoch(state.tp):
                 self._metadata.request_update()  # from a broker that lags: the batch waits for newer ones
@@ -133,6 +135,12 @@ class Fetcher:
         for broker in self._brokers.values():
             broker.has_more = True
             broker.wake.set()
+
+    def tells_divergence(self, tp: TopicPartition) -> bool:
+        """Whether the answer to the next fetch says if the leader's log differs from what was read (KIP-595)."""
+        node = self._metadata.leader(tp)
+        connection = None if node is None else self._connections.existing(node, FETCH)
+        return connection is not None and _tells_divergence(connection)
 
     def made_room(self) -> None:
         """Buffers were read."""
@@ -262,7 +270,7 @@ class Fetcher:
         part = session.next_request(tps, layouts)
         # With a full buffer about, the broker must not hold the request: space may be made any moment.
         wait_ms = 0 if plan.full or part.is_urgent else self._config.fetch_max_wait_ms
-        pending = connection.post(self._request(part, layouts, wait_ms))
+        pending = connection.post(self._request(part, layouts, wait_ms, names_epochs=_tells_divergence(connection)))
         pending.on_settled = broker.wake.set
         versions = {tp: self._subscription.partitions[tp].version for tp in tps}
         timeout_s = (self._config.request_timeout_ms + wait_ms) / 1000
@@ -278,7 +286,7 @@ class Fetcher:
             for data in topic.partitions:
                 tp = TopicPartition(topic.topic, data.partition_index)
                 if data.error_code:
-                    session.partitions.pop(tp, None)  # to be named again, or the broker may wait for it to change
+                    session.refused(tp)
                 state = self._subscription.partitions.get(tp)
                 position = asked.plan.positions.get(tp)
                 if state is None or position is None or state.version != asked.versions[tp]:
@@ -296,7 +304,9 @@ class Fetcher:
             return None
         return info.undeleted_partition_count, info.layout_version
 
-    def _request(self, part: SessionRequest, layouts: Mapping[str, Layout], wait_ms: int) -> FetchRequest:
+    def _request(
+        self, part: SessionRequest, layouts: Mapping[str, Layout], wait_ms: int, *, names_epochs: bool
+    ) -> FetchRequest:
         config = self._config
         topics: dict[str, FetchTopic] = {}
         for (name, partition), position in part.send.items():
@@ -311,7 +321,7 @@ class Fetcher:
                     partition=partition,
                     current_leader_epoch=position.current_leader_epoch,
                     fetch_offset=position.offset,
-                    last_fetched_epoch=position.last_fetched_epoch,
+                    last_fetched_epoch=position.last_fetched_epoch if names_epochs else -1,
                     partition_max_bytes=position.max_bytes,
                 )
             )
@@ -338,11 +348,15 @@ class Fetcher:
         error = ErrorCode.of(data.error_code)
         if error is not ErrorCode.NONE:
             return self._take_error(node_id, state, asked, error)
-        state.layout_refusals = 0
+        state.refusals = 0
         diverging = data.diverging_epoch
-        if diverging is not None and diverging.epoch >= 0 and diverging.end_offset < asked.offset:
-            truncate(state, diverging.end_offset, diverging.epoch, self._config.auto_offset_reset)
-            return True
+        if diverging is not None and diverging.epoch >= 0:
+            if diverging.end_offset < asked.offset:
+                truncate(state, diverging.end_offset, diverging.epoch, self._config.auto_offset_reset)
+                return True
+            # Other records were there once. What is there now is read on from here, as after OffsetForLeaderEpoch.
+            state.last_fetched_epoch = diverging.epoch
+            return False
         state.high_watermark = data.high_watermark
         state.last_stable_offset = data.last_stable_offset
         if data.log_start_offset >= 0:
@@ -397,8 +411,9 @@ class Fetcher:
             else:
                 state.reset(timestamp)
             return True
-        if error is ErrorCode.INVALID_PARTITION_METADATA:
-            self._take_layout_refusal(state)
+        if error in (ErrorCode.INVALID_PARTITION_METADATA, ErrorCode.FENCED_LEADER_EPOCH):
+            self.layout_refusals += error is ErrorCode.INVALID_PARTITION_METADATA
+            self._take_refusal(state)
             return False
         if error.refreshes_metadata:
             self._metadata.request_update()
@@ -408,17 +423,26 @@ class Fetcher:
         state.error = error_for(error, f"{state.tp}: {error.message}")
         return True
 
-    def _take_layout_refusal(self, state: PartitionState) -> None:
-        """The broker knows another layout, newer or older than ours: ask about it, slower each time (hole 28)."""
+    def _take_refusal(self, state: PartitionState) -> None:
+        """The broker knows another layout or leader epoch than we do: ask about it, slower each time (hole 28).
+
+        As soon as the metadata is other than what was refused the partition is fetched again.
+        """
         config = self._config
-        self.layout_refusals += 1
-        state.layout_refusals += 1
-        state.refused_layout = self._layout(state.tp.topic)
+        state.refusals += 1
+        state.refused_as = self._known(state.tp)
         pause_ms = backoff_ms(
-            state.layout_refusals, config.layout_backoff_ms, config.layout_backoff_max_ms, self._env.rng.random()
+            state.refusals, config.layout_backoff_ms, config.layout_backoff_max_ms, self._env.rng.random()
         )
         state.retry_at = self._env.clock.monotonic() + pause_ms / 1000
         self._metadata.hurry_update()
+
+    def _known(self, tp: TopicPartition) -> tuple[Layout | None, int]:
+        return self._layout(tp.topic), self._metadata.cluster.leader_epoch(tp)
+
+
+def _tells_divergence(connection: Connection) -> bool:
+    return connection.version_of(ApiKey.FETCH) >= _FIRST_DIVERGENCE_VERSION
 
 
 def truncate(state: PartitionState, end_offset: int, epoch: int, auto_offset_reset: str) -> None:

@@ -33,6 +33,7 @@ class PositionResolver:
         metadata: Metadata,
         link: CoordinatorLink | None,
         tasks: TaskGroup,
+        tells_divergence: Callable[[TopicPartition], bool],
         on_change: Callable[[], None],
     ) -> None:
         self._env = env
@@ -42,6 +43,7 @@ class PositionResolver:
         self._metadata = metadata
         self._link = link
         self._tasks = tasks
+        self._tells_divergence = tells_divergence
         self._on_change = on_change
         self._running = False
         self._attempt = 0
@@ -60,6 +62,7 @@ class PositionResolver:
 
         A new leader is asked at once for the partitions that wait.
         """
+        self._leave_to_fetches()
         self._wake_for_new_leaders()
         for name, topic in topics.items():
             if name not in self._first_seen and topic.layout_version >= 0 and topic.partitions:
@@ -67,6 +70,7 @@ class PositionResolver:
 
     def start(self) -> None:
         """Begin a round if a partition waits and none is under way; one that is new ends the pause after a round."""
+        self._leave_to_fetches()
         if not self._running:
             if any(self._waiting()):
                 self._running = True
@@ -74,6 +78,12 @@ class PositionResolver:
                 self._tasks.start_soon(self._round)
         elif self._left and any(tp not in self._left for tp in self._waiting()):
             self._again.set()
+
+    def _leave_to_fetches(self) -> None:
+        """Ask nothing about what was read where the answer to the next fetch says it: the fetch would wait for that."""
+        for state in self._subscription.partitions.values():
+            if state.state is FetchState.AWAIT_VALIDATION and self._tells_divergence(state.tp):
+                state.validated()
 
     def _waiting(self) -> Iterator[TopicPartition]:
         for state in self._subscription.partitions.values():
@@ -94,6 +104,7 @@ class PositionResolver:
         try:
             await self._from_committed(self._subscription.in_state(FetchState.INITIALIZING))
             await self._from_reset(self._subscription.in_state(FetchState.AWAIT_RESET))
+            self._leave_to_fetches()
             await self._validate(self._subscription.in_state(FetchState.AWAIT_VALIDATION))
             if self.failure is None:
                 self._attempt = 0

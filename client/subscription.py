@@ -42,7 +42,6 @@ class PartitionState:
         "incarnation",
         "last_fetched_epoch",
         "last_stable_offset",
-        "layout_refusals",
         "log_start_offset",
         "max_leader_epoch",
         "paused",
@@ -50,7 +49,8 @@ class PartitionState:
         "position_epoch",
         "read_replica",
         "read_replica_until",
-        "refused_layout",
+        "refusals",
+        "refused_as",
         "reset_timestamp",
         "retry_at",
         "state",
@@ -84,9 +84,10 @@ class PartitionState:
         """Which partition of this number the position is in (KIP-253); -1: not known."""
         self.max_leader_epoch = NO_LIMIT
         """Batches of newer leader epochs are not delivered yet."""
-        self.layout_refusals = 0
-        """How often in a row the broker refused the layout that this client knows."""
-        self.refused_layout: tuple[int, int] | None = None
+        self.refusals = 0
+        """How often in a row the broker refused what this client knows of the partition."""
+        self.refused_as: object = None
+        """What that was: layout and leader epoch."""
 
     def seek(self, offset: int, epoch: int = -1) -> None:
         """Go on from ``offset``; what was fetched is dropped."""

@@ -107,6 +107,8 @@ class FakeBroker:
         """Undeleted partition count and layout version a partition takes tagged batches of."""
         self.answers: dict[ApiKey, Callable[[Any], Any]] = {}
         """Answers to further APIs, by request body."""
+        self.max_versions: dict[ApiKey, int] = {}
+        """Of an older broker."""
         self.requests: list[Request] = []
         self.max_batch_bytes = 1 << 30
         self.producer_ids = 0
@@ -209,7 +211,11 @@ class FakeBroker:
         match request.header.api_key:
             case ApiKey.API_VERSIONS:
                 keys = [
-                    ApiVersion(api_key=k, min_version=API[k].min_version, max_version=API[k].max_version)
+                    ApiVersion(
+                        api_key=k,
+                        min_version=API[k].min_version,
+                        max_version=self.max_versions.get(k, API[k].max_version),
+                    )
                     for k in (*SERVED, *self.answers)
                 ]
                 return ApiVersionsResponse(api_keys=keys)

@@ -19,7 +19,15 @@ from client.errors import (
 )
 from protocol.api_keys import ApiKey
 from protocol.batch_builder import build_batch
+from protocol.generated.fetch import EpochEndOffset as FetchEpochEnd
 from protocol.generated.fetch import FetchResponse
+from protocol.generated.metadata import MetadataResponse
+from protocol.generated.offset_for_leader_epoch import (
+    EpochEndOffset,
+    OffsetForLeaderEpochResponse,
+    OffsetForLeaderTopicResult,
+)
+from protocol.records import set_base_offset
 from protocol.types import TopicPartition
 from tests.unit.client.conftest import Run
 from tests.unit.client.fake_broker import FakeBroker
@@ -176,6 +184,116 @@ def test_what_becomes_fetchable_does_not_wait_for_a_held_fetch(run: Run) -> None
             (f.session_epoch, [p.partition for t in f.topics for p in t.partitions]) for f in broker.seen(ApiKey.FETCH)
         ]
         assert asked[:3] == [(0, [0]), (1, []), (2, [1])]
+
+    run(check)
+
+
+class Elected(FakeBroker):
+    """Ten records of leader epoch 2; the epoch is another one once ``epoch`` is raised."""
+
+    def __init__(self) -> None:
+        super().__init__({"t": 1})
+        self.epoch = 2
+        self.metadata_hook = self.set_epoch
+        self.fill(10)
+
+    def fill(self, count: int) -> None:
+        log = self.logs[T0]
+        for number in range(count):
+            log.append(build_batch([(None, b"%d" % number, [], 0)]))
+            stored = bytearray(log.batches[-1])
+            set_base_offset(stored, log.end_offset - 1, 2)
+            log.batches[-1] = bytes(stored)
+
+    def set_epoch(self, response: MetadataResponse) -> None:
+        response.topics[0].partitions[0].leader_epoch = self.epoch
+
+    def ends(self, body: Any) -> OffsetForLeaderEpochResponse:
+        end = EpochEndOffset(partition=0, leader_epoch=2, end_offset=10)
+        return OffsetForLeaderEpochResponse(topics=[OffsetForLeaderTopicResult(topic="t", partitions=[end])])
+
+
+@pytest.mark.parametrize(("fetch_version", "asks"), [(12, False), (11, True)])
+def test_a_leader_is_asked_about_the_log_only_where_its_fetches_do_not_tell(
+    run: Run, fetch_version: int, asks: bool
+) -> None:
+    """KIP-320; from version 12 on a fetch names the epoch read last and is told where the log differs (KIP-595)."""
+
+    async def check() -> None:
+        broker = Elected()
+        broker.answers[ApiKey.OFFSET_FOR_LEADER_EPOCH] = broker.ends
+        broker.max_versions[ApiKey.FETCH] = fetch_version
+        async with (
+            broker.running(),
+            Consumer(bootstrap_servers=broker.address, auto_offset_reset="earliest", fetch_max_wait_ms=20) as consumer,
+        ):
+            consumer.assign([T0])
+            assert len(await read(consumer, 10)) == 10
+            broker.epoch = 3
+            await consumer._metadata.refresh()
+            broker.fill(1)
+            assert (await consumer.getone()).offset == 10
+        assert bool(broker.seen(ApiKey.OFFSET_FOR_LEADER_EPOCH)) is asks
+
+    run(check)
+
+
+@pytest.mark.parametrize(("end", "again"), [(4, [4, 5]), (10, []), (12, [])])
+def test_a_fetch_that_finds_another_log_goes_back_to_where_it_differs(run: Run, end: int, again: list[int]) -> None:
+    """Where that is not before the position, reading goes on there, and with the epoch that the leader knows."""
+
+    async def check() -> None:
+        broker = Elected()
+        told: list[tuple[int, int]] = []
+
+        def differs(body: Any, response: FetchResponse) -> None:
+            for topic, asked in zip(response.responses, body.topics, strict=True):
+                (found,), (position,) = topic.partitions, asked.partitions
+                if position.current_leader_epoch == 3:
+                    if position.last_fetched_epoch != 1:
+                        found.diverging_epoch, found.records = FetchEpochEnd(epoch=1, end_offset=end), b""
+                    told.append((position.fetch_offset, position.last_fetched_epoch))
+
+        broker.fetch_hook = differs
+        async with (
+            broker.running(),
+            Consumer(bootstrap_servers=broker.address, auto_offset_reset="earliest", fetch_max_wait_ms=20) as consumer,
+        ):
+            consumer.assign([T0])
+            assert len(await read(consumer, 10)) == 10
+            broker.epoch = 3
+            await consumer._metadata.refresh()
+            while len(told) < 2:
+                await anyio.sleep(0.001)  # polls: until the consumer has heard of it
+            assert told[:2] == [(10, 2), (min(end, 10), 1)]
+            broker.fill(1)
+            found = [(await consumer.getone()).offset for _ in range(len(again) or 1)]
+            assert found == (again or [10])
+
+    run(check)
+
+
+def test_a_fetch_of_an_older_leader_epoch_is_repeated_as_soon_as_the_newer_one_is_known(run: Run) -> None:
+    """Only from the second refusal on is there a pause, and never that after other errors."""
+
+    async def check() -> None:
+        broker = Elected()
+
+        def fence(body: Any, response: FetchResponse) -> None:
+            for topic, asked in zip(response.responses, body.topics, strict=True):
+                if asked.partitions[0].current_leader_epoch < 3:
+                    broker.epoch, found = 3, topic.partitions[0]
+                    found.error_code, found.records = ErrorCode.FENCED_LEADER_EPOCH, b""
+
+        broker.fetch_hook = fence
+        longer_than_a_test = {"retry_backoff_ms": 600_000, "retry_backoff_max_ms": 600_000}
+        async with (
+            broker.running(),
+            Consumer(bootstrap_servers=broker.address, auto_offset_reset="earliest", **longer_than_a_test) as consumer,
+        ):
+            consumer.assign([T0])
+            assert (await consumer.getone()).offset == 0
+        assert len(broker.seen(ApiKey.METADATA)) == 2
 
     run(check)
 

@@ -81,6 +81,20 @@ def test_fetch_session_starts_again_after_an_error(error: ErrorCode) -> None:
     assert (again.session_id, again.epoch, again.send) == (0, 0, {T0: position(3)})
 
 
+def test_a_fetch_session_names_again_or_forgets_what_was_refused() -> None:
+    """One that is only left out stays in the broker's session, which refuses it in every answer, at once."""
+    session = FetchSession()
+    session.on_response(session.next_request({T0: position(0), T1: position(0)}), ErrorCode.NONE, 9)
+    session.refused(T0)
+    again = session.next_request({T0: position(0), T1: position(0)})
+    assert (again.send, again.forget) == ({T0: position(0)}, [])
+    session.refused(T0)
+    without = session.next_request({T1: position(0)})
+    assert (without.send, without.forget) == ({}, [T0])
+    session.refused(T0)
+    assert session.next_request({T1: position(0)}).forget == []
+
+
 def test_a_broker_without_sessions_gets_full_fetches() -> None:
     session = FetchSession()
     session.on_response(session.next_request({T0: position(0)}), ErrorCode.NONE, 0)
