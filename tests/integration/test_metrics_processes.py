@@ -110,7 +110,7 @@ def test_hand_overs_and_refused_layouts_are_counted_on_both_sides(cluster: Proce
     assert consumed["blocked-total"] >= 4 and consumed["blocked-partitions"] == 0
     assert consumed["hand-over-total"] >= 4
     assert 0 < consumed["hand-over-time-p50-ms"] <= consumed["hand-over-time-max-ms"]
-    assert consumed["position-report-total"] >= 4
+    assert consumed["position-report-total"] >= 2  # of 0 and 1, of 2 and 3: together or apart
     brokers = of_brokers(cluster)
     assert brokers["anabranch_layout_refusals_total", ("Produce", topic)] == produced["layout-refusals-total"]
     assert brokers["anabranch_layout_refusals_total", ("Fetch", topic)] >= consumed["layout-refusals-total"]
