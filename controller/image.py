@@ -130,8 +130,8 @@ class ClusterImage:
     """Topics being deleted: ``{(partition, broker): status}``."""
     config_changes_seen: str | None = None
     """The last notification of an altered config that was read; None: the topics are being read just now."""
-    malformed: set[str] = field(default_factory=set)
-    """Topics that cannot be read: what their partitions are is not known."""
+    malformed: dict[str, int] = field(default_factory=dict)
+    """Topics that cannot be read, with the mzxid of their znode: what their partitions are is not known."""
 
     def live_ids(self) -> set[int]:
         """Brokers that may lead: registered and not shutting down."""

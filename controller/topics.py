@@ -31,17 +31,16 @@ async def on_topics_changed(context: Context) -> None:
     """Read the list of topics: new ones come online, ones that vanished are forgotten."""
     image = context.image
     names = await context.store.children(paths.TOPICS, context.events.watch(TopicsChanged()))
-    for name in sorted(image.topics.keys() - set(names)):
+    for name in sorted(image.topics.keys() - image.deletions.keys() - set(names)):
         _forget(context, name)
-    image.malformed &= set(names)
+    image.malformed = {name: version for name, version in image.malformed.items() if name in names}
     added = [name for name in names if name not in image.topics]
     await load_topics(context, added)
     await write_states(context, first_elections(context, [name for name in added if name in image.topics]))
 
 
 def _forget(context: Context, name: str) -> None:
-    if name not in context.image.deletions:
-        _log.warning("topic %s was removed from ZooKeeper by hand", name)
+    _log.warning("topic %s was removed from ZooKeeper by hand", name)
     context.image.topics.pop(name)
     context.events.forget_watch(TopicChanged(name))
 
@@ -123,11 +122,14 @@ async def _load_topic(context: Context, name: str) -> None:
     found = await context.store.get(paths.topic(name), context.events.watch(mark))
     if found is None:
         return
+    malformed = context.image.malformed
+    if malformed.get(name) == found.mzxid:
+        return
     znode = _decode(name, found, "the topic is left as it is")
     if znode is None:
-        context.image.malformed.add(name)
+        malformed[name] = found.mzxid
         return
-    context.image.malformed.discard(name)
+    malformed.pop(name, None)
     topic = TopicImage(name, znode, found.version, found.czxid)
     for index in znode.partitions:
         await _load_partition(context, topic, index)
@@ -138,7 +140,7 @@ async def _load_topic(context: Context, name: str) -> None:
     if await _settle(context, topic):
         context.image.topics[name] = topic
     else:
-        context.image.malformed.add(name)
+        malformed[name] = found.mzxid
 
 
 async def _load_partition(context: Context, topic: TopicImage, index: int) -> None:

@@ -11,10 +11,12 @@ import trio
 
 from protocol.errors import ErrorCode
 from protocol.generated.create_topics import CreatableTopic, CreateTopicsRequest
+from protocol.generated.delete_topics import DeleteTopicsRequest, DeleteTopicState
 from protocol.generated.leader_and_isr import LeaderAndIsrRequest
+from protocol.generated.stop_replica import StopReplicaRequest
 from protocol.generated.update_metadata import UpdateMetadataRequest
 from tests.controller_world import World
-from tests.resize_world import TOPIC, Rules, alter, configure, edit, finished, hold_records, resized, started
+from tests.resize_world import TOPIC, Rules, alter, configure, creation, edit, finished, hold_records, resized, started
 from zk_schemas import paths
 from zk_schemas.config import ConfigChange, ConfigZnode
 from zk_schemas.topic import TopicZnode
@@ -139,6 +141,42 @@ async def test_a_topic_that_cannot_be_read_is_not_called_unknown(world: World, a
     await world.store.set(paths.topic(TOPIC), intact)
     await world.until(lambda: _accepts(world, 8))
     await world.until(lambda: finished(world, 8))
+
+
+async def test_a_topic_removed_by_hand_while_it_is_being_deleted(
+    nursery: trio.Nursery, autojump_clock: object, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The last broker's answer found a deletion without a topic."""
+    world = await started(nursery)
+    world.brokers[3].answering = trio.Event()
+    await world.request(DeleteTopicsRequest(topics=[DeleteTopicState(name=TOPIC)], timeout_ms=100))
+    await world.until(lambda: world.brokers[1].sent(StopReplicaRequest))
+    for index in range(4):
+        await world.store.delete(paths.partition_state(TOPIC, index))
+        await world.store.delete(paths.partition(TOPIC, index))
+    await world.store.delete(paths.partitions(TOPIC))
+    await world.store.delete(paths.topic(TOPIC))
+    await trio.sleep(1)  # virtual time: the controller has heard of it
+    world.brokers[3].answering.set()
+
+    async def is_over() -> bool:
+        return await world.store.exists(paths.delete_topic(TOPIC)) is None
+
+    await world.until(is_over)
+    assert (await world.request(creation(4, 1, 2, 3))).topics[0].error_code == ErrorCode.NONE
+    await resized(world, 6)
+
+
+async def test_what_cannot_be_read_is_said_once(
+    nursery: trio.Nursery, autojump_clock: object, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Not again whenever another topic comes or goes."""
+    world = await started(nursery)
+    await world.store.create(paths.topic("bad"), b"{")
+    for name in ("u", "v", "w"):
+        other = CreatableTopic(name=name, num_partitions=1, replication_factor=1)
+        await world.request(CreateTopicsRequest(topics=[other], timeout_ms=5000))
+    assert sum("/brokers/topics/bad" in record.message for record in caplog.records) == 1
 
 
 # ---------------------------------------------------------------- anything
