@@ -31,7 +31,7 @@ async def on_topics_changed(context: Context) -> None:
     """Read the list of topics: new ones come online, ones that vanished are forgotten."""
     image = context.image
     names = await context.store.children(paths.TOPICS, context.events.watch(TopicsChanged()))
-    for name in sorted(image.topics.keys() - image.deletions.keys() - set(names)):
+    for name in sorted(image.topics.keys() - set(names)):
         _forget(context, name)
     image.malformed = {name: version for name, version in image.malformed.items() if name in names}
     added = [name for name in names if name not in image.topics]
@@ -40,7 +40,8 @@ async def on_topics_changed(context: Context) -> None:
 
 
 def _forget(context: Context, name: str) -> None:
-    _log.warning("topic %s was removed from ZooKeeper by hand", name)
+    if name not in context.image.deletions:
+        _log.warning("topic %s was removed from ZooKeeper by hand", name)
     context.image.topics.pop(name)
     context.events.forget_watch(TopicChanged(name))
 
