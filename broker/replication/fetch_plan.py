@@ -41,6 +41,11 @@ class FetchPlan:
         """What the next request will say something new about."""
         return list(self._changed)
 
+    @property
+    def has_session(self) -> bool:
+        """Whether the leader keeps a session: then ``release`` may follow a request that is not answered."""
+        return self._epoch != INITIAL_EPOCH
+
     def offset(self, key: TopicPartition) -> int:
         """The offset a partition was last asked from; -1 when it was not."""
         return self._offsets.get(key, -1)
@@ -118,6 +123,21 @@ class FetchPlan:
         )
         return request, self._asked
 
+    def release(self, config: FetcherConfig) -> FetchRequest:
+        """What has the leader answer the request it holds: another one of the session, which adds nothing to it.
+
+        It is answered at once, behind the other one.
+        """
+        return FetchRequest(
+            replica_id=config.broker_id,
+            max_wait_ms=0,
+            min_bytes=0,
+            max_bytes=config.response_max_bytes,
+            session_id=self._session_id,
+            session_epoch=_next(self._epoch),
+            replica_epoch=self._broker_epoch,
+        )
+
     def answered(self, error: ErrorCode, session_id: int, wanted: Mapping[TopicPartition, FollowedPartition]) -> bool:
         """Take note of an answer; False when it says that the session is over and everything is to be asked again."""
         if error is not ErrorCode.NONE:
@@ -130,5 +150,9 @@ class FetchPlan:
         elif self._epoch == INITIAL_EPOCH:
             self._session_id, self._epoch = session_id, 1
         else:
-            self._epoch = 1 if self._epoch == MAX_EPOCH else self._epoch + 1
+            self._epoch = _next(self._epoch)
         return True
+
+
+def _next(epoch: int) -> int:
+    return 1 if epoch == MAX_EPOCH else epoch + 1

@@ -1,4 +1,8 @@
-"""Follows the partitions that one other broker leads: one connection, one incremental fetch session, one task."""
+"""Follows the partitions that one other broker leads: one connection, one incremental fetch session, one task.
+
+A leader with nothing to send holds a fetch for ``replica.fetch.wait.max.ms``. A partition that the controller adds
+meanwhile, or in a new leader epoch, does not wait for that: another task has the leader answer at once.
+"""
 
 from __future__ import annotations
 
@@ -64,6 +68,16 @@ class Throttle(Protocol):
     def retry_at(self) -> float: ...
 
 
+class _Release:
+    """A request on its way that has the leader answer the one before it; ``response`` is None when it failed."""
+
+    __slots__ = ("answered", "response")
+
+    def __init__(self) -> None:
+        self.answered = trio.Event()
+        self.response: FetchResponse | None = None
+
+
 class ReplicaFetcher:
     """``run`` ends when nothing is left to follow. ``address`` looks up where the leader's broker is now."""
 
@@ -89,6 +103,13 @@ class ReplicaFetcher:
         self._waiting: dict[TopicPartition, None] = {}
         """Partitions that are not fetched before their ``retry_at``."""
         self._wake = trio.Event()
+        self._added = trio.Event()
+        """A partition was added."""
+        self._is_held = False
+        """Whether the leader may hold a fetch now, which asks for all that was added until it left."""
+        self._lacks_added = False
+        """Whether something was added since."""
+        self._release: _Release | None = None
 
     @property
     def is_idle(self) -> bool:
@@ -103,6 +124,8 @@ class ReplicaFetcher:
         self._waiting.pop(key, None)
         self._plan.want(key)
         self._wake.set()
+        self._lacks_added = True
+        self._added.set()
 
     def unfollow(self, key: TopicPartition) -> None:
         if self._followed.pop(key, None) is not None:
@@ -127,13 +150,42 @@ class ReplicaFetcher:
                         timeout_s=self._config.socket_timeout_s,
                     ) as channel:
                         failures = 0
-                        await self._fetch_on(channel)
+                        await self._serve(channel)
                     continue
             except (OSError, KafkaError) as error:
                 logger.info("replica.fetcher_disconnected", leader=self.leader_id, error=str(error))
             backoff_s = min(self._config.backoff_s, 0.05 * 2**failures)
             failures = min(failures + 1, 16)
             await trio.sleep(backoff_s)
+
+    async def _serve(self, channel: Channel) -> None:
+        failure: Exception | None = None
+        self._is_held, self._release = False, None
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(self._release_held, channel)
+            try:
+                await self._fetch_on(channel)
+            except (OSError, KafkaError) as error:
+                failure = error  # as it is, not in a group
+            nursery.cancel_scope.cancel()
+        if failure is not None:
+            raise failure
+
+    async def _release_held(self, channel: Channel) -> None:
+        """Have what is held answered whenever a partition is added."""
+        while True:
+            await self._added.wait()
+            self._added = trio.Event()
+            if not (self._is_held and self._lacks_added) or self._release is not None:
+                continue
+            release = self._release = _Release()
+            try:
+                release.response = await channel.request(
+                    self._plan.release(self._config), version=FETCH_VERSION, timeout_s=self._config.socket_timeout_s
+                )
+            except (OSError, KafkaError):
+                channel.close("a fetch failed")  # the one before it has to fail as well
+            release.answered.set()
 
     async def _fetch_on(self, channel: Channel) -> None:
         """Fetch over one connection until nothing is left to follow. Raises ``OSError``, ``KafkaError``."""
@@ -154,9 +206,21 @@ class ReplicaFetcher:
                 wait_ms = max(0, math.ceil((resumes_at - now) * 1000))
             request, asked = self._plan.request(self._followed, config, self._broker_epoch(), wait_ms)
             timeout_s = config.socket_timeout_s + wait_ms / 1000
+            self._is_held, self._lacks_added = self._plan.has_session and wait_ms > 0, False
             response = await channel.request(request, version=FETCH_VERSION, timeout_s=timeout_s)
-            if self._plan.answered(ErrorCode.of(response.error_code), response.session_id, self._followed):
-                await self._take(channel, response, asked)
+            self._is_held = False
+            await self._answered(channel, response, asked)
+            if self._release is not None:
+                await self._release.answered.wait()
+                released, self._release = self._release.response, None
+                if released is not None and self._plan.has_session:
+                    await self._answered(channel, released, asked)
+
+    async def _answered(
+        self, channel: Channel, response: FetchResponse, asked: dict[TopicPartition, FollowedPartition]
+    ) -> None:
+        if self._plan.answered(ErrorCode.of(response.error_code), response.session_id, self._followed):
+            await self._take(channel, response, asked)
 
     def _unsynced(self) -> list[FollowedPartition]:
         """What the next request would say that this replica has, and that is not on its disk.
