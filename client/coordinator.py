@@ -75,6 +75,8 @@ class GroupCoordinator:
         self._tasks = tasks
         self._on_change = on_change
         self.listener = RebalanceListener()
+        self.on_taken: Callable[[], None] = lambda: None
+        """Called when an assignment was taken, before the user is told of it."""
         self.member = GroupMember()
         self._cooperative = all(a.cooperative for a in assignors)
         self._joining = False
@@ -201,6 +203,7 @@ class GroupCoordinator:
         self._subscription.on_metadata(self._metadata.cluster)
         if self._cooperative and gone:
             self.member.rejoin_needed = True  # the next rebalance hands on what was given up
+        self.on_taken()
         await self.listener.assigned(new if self._cooperative else sorted(assigned))
         self._on_change()
 

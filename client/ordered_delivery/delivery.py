@@ -73,11 +73,13 @@ class OrderedDelivery:
             self._exchange = PositionExchange(
                 config, coordinator.link, coordinator, self._on_generation, self._on_answer
             )
+            coordinator.on_taken = self._bring_up_to_date
         self._partitions: Mapping[TopicPartition, PartitionState] = {}
         self._version = -1
         """What of the gate has been carried over to the partitions."""
         self._told_version = -1
         """Up to where the user was told what there was to tell."""
+        self._is_telling = False
         self._wants: dict[TopicPartition, int] = {}
         self._unassigned: dict[TopicPartition, int] = {}
         """Partitions waited for that are not assigned here, outside of a group's rebalances; by incarnation."""
@@ -145,8 +147,23 @@ class OrderedDelivery:
             self._check_policy()
 
     async def _tell(self) -> None:
-        """Run the callbacks that the gate waits for; one that is cancelled runs again in the next round."""
+        """Run the callbacks that the gate waits for; one that is cancelled runs again in the next round.
+
+        Meanwhile the gate decides nothing, whatever task asks: what a callback is told of is what it began with.
+        """
         version = self._gate.version
+        self._is_telling = True
+        try:
+            told = await self._run_callbacks()
+        finally:
+            self._is_telling = False
+        if told:
+            self._bring_up_to_date()
+        else:
+            self._told_version = version
+
+    async def _run_callbacks(self) -> bool:
+        """Whether there was anything to tell."""
         revoked = self._gate.keys_revoked()
         if revoked:
             await self._flush(revoked)
@@ -157,10 +174,7 @@ class OrderedDelivery:
             await self.listener.assigned(assigned)
             self.hand_overs.loaded(began, self._clock.monotonic())
             self._gate.announced(assigned)
-        if revoked or assigned:
-            self._bring_up_to_date()
-        else:
-            self._told_version = version
+        return bool(revoked or assigned)
 
     async def _flush(self, partitions: Sequence[TopicPartition]) -> float:
         """Have the user write down what is kept for keys of these; returns when that was done."""
@@ -187,6 +201,8 @@ class OrderedDelivery:
             self.hand_overs.delivered(tp, batch.partition_leader_epoch, batch.base_timestamp, now)
 
     def _bring_up_to_date(self) -> None:
+        if self._is_telling:
+            return
         partitions = self._subscription.partitions
         if partitions is not self._partitions:
             self._partitions = partitions

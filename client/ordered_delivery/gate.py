@@ -77,7 +77,7 @@ class _Held:
         self.evaluated_epoch = CLOSED
         """The partition's leader epoch in the metadata last decided by."""
         self.evaluated_layout = (-1, -1)
-        """The undeleted partition count and the layout version in it."""
+        """The undeleted partition count and the layout version in it; before, what was there at the assignment."""
         self.is_limited = False
         """A marked descendant is not processed yet."""
         self.epoch_before_gains = NO_LIMIT
@@ -122,16 +122,25 @@ class DeliveryGate:
                 self._dirty[name] = None
 
     def assign(self, partitions: Iterable[TopicPartition], topics: Mapping[str, TopicInfo]) -> None:
-        """Hold exactly ``partitions``; those held before keep what was found out about them."""
+        """Hold exactly ``partitions``; those held before keep what was found out about them.
+
+        Before the user loads states for those that are new: what merges from here on is not in them.
+        """
         self.version += 1
         held = {tp: self._held.get(tp) or _Held() for tp in partitions}
-        changed = [tp for tp in (*held, *self._held) if tp not in self._held or tp not in held]
+        new = [tp for tp in held if tp not in self._held]
+        changed = [*new, *(tp for tp in self._held if tp not in held)]
         self._held = held
         names = dict.fromkeys(tp.topic for tp in held)
         self._dirty.update((tp.topic, None) for tp in changed)
         for name in [name for name in self._topics if name not in names]:
             self._forget(name)
         self.on_metadata(topics)
+        for tp in new:
+            topic, info = self._topics.get(tp.topic), self._info(tp)
+            if topic is not None and info is not None:
+                held[tp].incarnation = info.incarnation
+                held[tp].evaluated_layout = (len(topic.partitions), topic.layout_version)
 
     def _forget(self, topic: str) -> None:
         del self._topics[topic]
@@ -307,7 +316,7 @@ class DeliveryGate:
         merged = self._deletion(topic, tp.partition, held, ask)
         held.barriers = (*created, *merged)
         if not any(barrier.missing is Missing.MAP for barrier in merged):
-            if held.evaluated_epoch != CLOSED and self._may_have_missed_a_merge(topic, tp.partition, held):
+            if held.evaluated_layout[1] >= 0 and self._may_have_missed_a_merge(topic, tp.partition, held):
                 held.epoch_before_gains = min(
                     held.evaluated_epoch, held.epoch_before_gains if held.gains or held.is_limited else NO_LIMIT
                 )

@@ -1,8 +1,9 @@
 """Partitions that merge and are removed before the group's members hear of it, as ``docs/model/Removal.tla`` has them.
 
 Nobody waits for a partition that no member knows to be marked, and an offset may be committed before the flush callback
-has run: the owner is asked before the partition is removed. Whoever reads the survivor sees the partition unmarked, or
-never, and then gone: its user loads states all the same, before the first record of the new layout.
+has run: the owner is asked before the partition is removed, and awaited where nobody has polled yet. Whoever reads the
+survivor sees the partition unmarked, or never, and then gone: its user loads states all the same, before the first
+record of the new layout, and again for what came while it loaded.
 """
 
 from __future__ import annotations
@@ -18,19 +19,35 @@ from broker.coordinator import position_poll
 from client import Consumer
 from client.assignors.model import Assignment, Members, PartitionCounts
 from client.assignors.range import RangeAssignor
+from client.cluster import TopicInfo
+from client.coordinator import GroupCoordinator
+from client.ordered_delivery.delivery import OrderedDelivery
 from client.ordered_delivery.gate import DeliveryGate
 from protocol.types import TopicPartition
 from runtime.sim_scheduler import run_deterministic
 from tests.history.checks import check_history
-from tests.history.events import Assigned, KeysFlushed, KeysLoaded, OrderedGroup, Polled, Revoked
+from tests.history.events import (
+    Assigned,
+    Committed,
+    KeysFlushed,
+    KeysLoaded,
+    OrderedGroup,
+    Polled,
+    PositionTold,
+    Revoked,
+)
+from tests.sim.faults import BROKERS
 from tests.sim.members import GROUP, generation_of
 from tests.sim.recording import now_ms
 from tests.sim.scenes import TOPIC, Scene
 from tests.sim_cluster import SimCluster
+from zk_schemas.partition_state import PartitionState
 
 Patch = pytest.MonkeyPatch
 SURVIVOR, MARKED = TopicPartition(TOPIC, 0), TopicPartition(TOPIC, 1)
 LONG_S = 120.0
+LITTLE_S = 4.0
+"""Time for several questions of the controller, and less than the members' sessions last."""
 
 
 class KeepingRange(RangeAssignor):
@@ -47,7 +64,7 @@ class KeepingRange(RangeAssignor):
 
 class Reader:
     """A member that commits offsets by itself, also of what it has not flushed. While ``hears`` is not set, whatever
-    broker it asks for metadata does not answer.
+    broker it asks for metadata does not answer; until ``loads`` and ``flushes`` are set, its user takes his time to.
     """
 
     def __init__(self, scene: UnseenMerge, name: str) -> None:
@@ -56,16 +73,20 @@ class Reader:
         self._consumer: Consumer | None = None
         self.hears = trio.Event()
         self.hears.set()
+        self.loads = trio.Event()
+        self.loads.set()
+        self.flushes = trio.Event()
+        self.flushes.set()
 
     @property
     def assignment(self) -> set[TopicPartition]:
         return set() if self._consumer is None else self._consumer.assignment()
 
     @property
-    def layout_version(self) -> int:
-        """Of its metadata."""
+    def topic(self) -> TopicInfo:
+        """Its metadata."""
         assert self._consumer is not None
-        return self._consumer._metadata.cluster.topics[TOPIC].layout_version
+        return self._consumer._metadata.cluster.topics[TOPIC]
 
     def hears_nothing(self) -> None:
         if self.hears.is_set():
@@ -107,8 +128,10 @@ class Reader:
         assert self._consumer is not None
         self._scene.recorder.add(kind(now_ms(), GROUP, self._name, generation_of(self._consumer), list(tps), **more))
 
-    def on_partitions_assigned(self, tps: list[TopicPartition]) -> None:
-        self._told(Assigned, tps)
+    async def on_partitions_assigned(self, tps: list[TopicPartition]) -> None:
+        self._told(Assigned, tps)  # as of now; what is flushed from here on may be missing
+        if tps:
+            await self.loads.wait()
 
     def on_partitions_revoked(self, tps: list[TopicPartition]) -> None:
         self._told(Revoked, tps)
@@ -116,11 +139,18 @@ class Reader:
     def on_partitions_lost(self, tps: list[TopicPartition]) -> None:
         self._told(Revoked, tps, lost=True)
 
-    def on_partition_key_maybe_revoked(self, tps: list[TopicPartition]) -> None:
+    async def on_partition_key_maybe_revoked(self, tps: list[TopicPartition]) -> None:
+        await self.flushes.wait()
         self._told(KeysFlushed, tps)
 
-    def on_partition_key_assigned(self, tps: list[TopicPartition]) -> None:
+    async def on_partition_key_assigned(self, tps: list[TopicPartition]) -> None:
         self._told(KeysLoaded, tps)
+        await self.loads.wait()
+
+    def look(self) -> None:
+        """As a task that watches the consumer does."""
+        assert self._consumer is not None
+        self._consumer.explain_blocked()
 
 
 class UnseenMerge(Scene):
@@ -152,6 +182,28 @@ class UnseenMerge(Scene):
     def owned(self) -> tuple[set[TopicPartition], set[TopicPartition]]:
         return self.other.assignment, self.leader.assignment
 
+    def is_committed(self, tp: TopicPartition, offset: int) -> bool:
+        committed = (event for event in self.recorder.events if isinstance(event, Committed))
+        return any((event.tp, event.offset, event.outcome) == (tp, offset, "ok") for event in committed)
+
+    def is_told(self, reader: str, tp: TopicPartition) -> bool:
+        """Whether a reader was told the group's position in a partition."""
+        told = (event for event in self.recorder.events if isinstance(event, PositionTold))
+        return any((event.member, event.tp) == (reader, tp) for event in told)
+
+    def has_begun_to_load(self, reader: str, tp: TopicPartition) -> bool:
+        """Whether a reader's user was told that a partition got keys of another."""
+        loads = (event for event in self.recorder.events if isinstance(event, KeysLoaded))
+        return any(event.member == reader and tp in event.partitions for event in loads)
+
+    @property
+    def coordinator(self) -> str:
+        """The broker that leads the group's offsets; "" while there is none."""
+        path = PartitionState.path("__consumer_offsets", 0)
+        found = self.cluster.zk.tree.find(path)
+        leader = -1 if found is None else PartitionState.decode(path, found.data).leader
+        return f"broker{leader}" if leader >= 0 else ""
+
     async def deliver(self, key: str) -> None:
         """Write a record and have it read."""
         value = self.sends(key)
@@ -163,10 +215,14 @@ class UnseenMerge(Scene):
         self.leader.hears_nothing()
         self.other.hears_nothing()
         await self.resize(1)
-        assert await self.until(lambda: self.watch.tps() == [SURVIVOR], LONG_S), self.watch.unfinished()
-        assert self.leader.layout_version < self.layout.layout_version, "the leader was not to hear of it"
-        assert MARKED in self.leader.assignment
+        await self.see_removed()
         self.other.hears.set()
+
+    async def see_removed(self) -> None:
+        """Wait until the child is gone, of which the leader does not hear."""
+        assert await self.until(lambda: self.watch.tps() == [SURVIVOR], LONG_S), self.watch.unfinished()
+        assert self.leader.topic.layout_version < self.layout.layout_version, "the leader was not to hear of it"
+        assert MARKED in self.leader.assignment
 
 
 async def merge(scene: UnseenMerge) -> None:
@@ -193,6 +249,70 @@ async def split_and_merge(scene: UnseenMerge) -> None:
     scene.leader.hears.set()
 
 
+async def merge_while_it_is_loaded(scene: UnseenMerge) -> None:
+    """The survivor's owner is still busy loading what it was assigned when the child is flushed and removed."""
+    await scene.resize(2)
+    scene.other.loads = trio.Event()
+    await scene.begin()
+    key = scene.key(1, 2)
+    await scene.deliver(key)
+    scene.leader.hears_nothing()
+    await scene.resize(1)
+    await scene.see_removed()
+    assert await scene.until(lambda: len(scene.other.topic.partitions) == 1)
+    scene.other.loads.set()
+    await scene.deliver(key)
+    scene.leader.hears.set()
+
+
+async def merge_while_another_is_told(scene: UnseenMerge) -> None:
+    """The survivor's owner loads what it missed; meanwhile the marked child is flushed, and somebody looks."""
+    await scene.begin()
+    scene.other.hears_nothing()
+    await scene.resize(2)
+    assert await scene.until(lambda: scene.owned == ({SURVIVOR}, {MARKED}))
+    key = scene.key(1, 2)
+    await scene.deliver(key)
+    scene.leader.hears_nothing()
+    scene.leader.flushes, scene.other.loads = trio.Event(), trio.Event()
+    await scene.resize(1)
+    scene.other.hears.set()
+    assert await scene.until(lambda: scene.has_begun_to_load("a", SURVIVOR))
+    scene.leader.flushes.set()
+    assert await scene.until(lambda: scene.is_told("a", MARKED))
+    scene.other.look()
+    scene.other.loads.set()
+    await scene.deliver(key)
+    scene.leader.hears.set()
+
+
+async def merge_while_nobody_polls(scene: UnseenMerge) -> None:
+    """A coordinator takes over, which has not heard from the members yet when it is asked whether they are done."""
+    await scene.resize(2)
+    await scene.begin()
+    key = scene.key(1, 2)
+    await scene.deliver(key)
+    assert await scene.until(lambda: scene.is_committed(MARKED, 1))
+    scene.leader.hears_nothing()
+    scene.other.hears_nothing()
+    brokers = [f"broker{broker}" for broker in BROKERS]
+    for broker in brokers:
+        for reader in ("a", "b"):
+            scene.cluster.fabric.cut(reader, broker)
+    before = scene.coordinator
+    await scene.cluster.kill(before)
+    assert await scene.until(lambda: scene.coordinator not in ("", before))
+    assert await scene.until(lambda: all(scene.leader_or_none(p) not in ("", before) for p in (0, 1)))
+    await scene.ask_a_new_controller_for(1)
+    await scene.until(lambda: scene.watch.tps() == [SURVIVOR], LITTLE_S)
+    scene.cluster.fabric.heal_all()
+    await scene.restart(before)
+    await scene.see_removed()
+    scene.other.hears.set()
+    await scene.deliver(key)
+    scene.leader.hears.set()
+
+
 PlayOfMerge = Callable[[UnseenMerge], Awaitable[None]]
 
 
@@ -206,7 +326,7 @@ async def _violations(play: PlayOfMerge) -> list[str]:
         cluster = SimCluster(nursery, 1)
         scene = UnseenMerge(cluster, nursery)
         try:
-            await scene.start(1, replication_factor=1)
+            await scene.start(1, replication_factor=3 if play is merge_while_nobody_polls else 1)
             await play(scene)
             await scene.finish()
         finally:
@@ -221,31 +341,57 @@ def nobody_is_asked(patch: Patch) -> None:
     patch.setattr(position_poll, "_ask_owners", lambda *_: None)
 
 
+def who_has_not_polled_never_does(patch: Patch) -> None:
+    """Unless somebody else of the group has."""
+    ask = position_poll._ask_owners
+
+    def ask_owners(turn: Any, group: Any, wanted: Any) -> None:
+        if group.positions.unheard is not None:
+            ask(turn, group, wanted)
+
+    patch.setattr(position_poll, "_ask_owners", ask_owners)
+
+
 def what_was_not_seen_did_not_happen(patch: Patch) -> None:
     patch.setattr(DeliveryGate, "_may_have_missed_a_merge", lambda *_: False)
 
 
-PLAYS = (merge, split_and_merge)
+def an_assignment_is_looked_at_once_it_is_loaded(patch: Patch) -> None:
+    original = GroupCoordinator._take_assignment
+
+    async def take(self: Any) -> None:
+        self.on_taken = lambda: None
+        await original(self)
+
+    patch.setattr(GroupCoordinator, "_take_assignment", take)
 
 
-@pytest.mark.parametrize("play", PLAYS)
+def what_comes_while_a_callback_runs_counts_as_told(patch: Patch) -> None:
+    never = property(lambda _self: False, lambda _self, _value: None)
+    patch.setattr(OrderedDelivery, "_is_telling", never, raising=False)
+
+
+NO_FLUSH, NO_LOAD = "b did not flush what it did with", "a loaded before b had flushed what it did with"
+RULES: tuple[tuple[PlayOfMerge, Callable[[Patch], None], str], ...] = (
+    (merge, nobody_is_asked, NO_FLUSH),
+    (merge, what_was_not_seen_did_not_happen, NO_LOAD),
+    (split_and_merge, nobody_is_asked, NO_FLUSH),
+    (split_and_merge, what_was_not_seen_did_not_happen, NO_LOAD),
+    (merge_while_it_is_loaded, an_assignment_is_looked_at_once_it_is_loaded, NO_LOAD),
+    (merge_while_another_is_told, what_comes_while_a_callback_runs_counts_as_told, NO_LOAD),
+    (merge_while_nobody_polls, who_has_not_polled_never_does, NO_FLUSH),
+)
+
+
+@pytest.mark.parametrize("play", dict.fromkeys(play for play, _, _ in RULES))
 def test_a_merge_that_nobody_saw_keeps_the_promise(play: PlayOfMerge) -> None:
     assert violations(play) == []
 
 
-@pytest.mark.parametrize("play", PLAYS)
-def test_unless_the_owner_is_asked_a_partition_is_removed_before_its_flush(
-    play: PlayOfMerge, monkeypatch: Patch
+@pytest.mark.parametrize(("play", "switch_off", "what"), RULES)
+def test_without_its_rule_it_does_not(
+    play: PlayOfMerge, switch_off: Callable[[Patch], None], what: str, monkeypatch: Patch
 ) -> None:
-    nobody_is_asked(monkeypatch)
+    switch_off(monkeypatch)
     (found,) = violations(play)
-    assert "b did not flush what it did with" in found
-
-
-@pytest.mark.parametrize("play", PLAYS)
-def test_unless_it_is_told_of_what_it_missed_the_survivors_owner_does_not_load(
-    play: PlayOfMerge, monkeypatch: Patch
-) -> None:
-    what_was_not_seen_did_not_happen(monkeypatch)
-    (found,) = violations(play)
-    assert "a loaded before b had flushed what it did with" in found
+    assert what in found

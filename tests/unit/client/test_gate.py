@@ -331,6 +331,21 @@ def test_the_user_is_told_of_keys_that_came_by_a_merge_nobody_saw(seen: TopicInf
     assert not gate.keys_assigned()
 
 
+@pytest.mark.parametrize("seen", [grown(), topic(4, 4, [2, 2, 2, 2, 1, 1], version=2)], ids=["unmarked", "marked"])
+def test_what_was_there_at_the_assignment_is_told_of_though_it_is_gone_at_the_first_look(seen: TopicInfo) -> None:
+    """The states that the user loads for an assignment lack what is flushed while that goes on, or a map is missing."""
+    gate = DeliveryGate()
+    gate.assign([tp(1)], {"t": seen})
+    if seen.undeleted_partition_count == 4:
+        gate.evaluate()
+    gate.on_metadata({"t": topic(4, 4, [2] * 4, version=2)})
+    gate.evaluate()
+    assert gate.cap(tp(1)) == CLOSED and gate.keys_assigned() == [tp(1)]
+    gate.announced([tp(1)])
+    gate.evaluate()
+    assert gate.cap(tp(1)) == 2 and not gate.keys_assigned()
+
+
 def test_a_merge_nobody_saw_is_told_of_beside_one_that_is_waited_for() -> None:
     """6 -> 9 -> 6 -> 5, of which 9 was not seen: what came and went meanwhile does not wait for 5."""
     gate = DeliveryGate()
