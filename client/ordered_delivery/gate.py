@@ -417,6 +417,7 @@ class DeliveryGate:
         pending = gained.keys() - held.announced_gains
         lowest = min((gained[key] for key in pending), default=NO_LIMIT)
         held.gone = held.gains - gained.keys()
+        # What is gone keeps its limit until the user was told, in this round: its keys wait for the callback.
         held.epoch_before_gains = min(lowest, held.epoch_before_gains) if held.gone else lowest
         held.gains = held.gone | pending
         held.is_limited = bool(found and pending)
