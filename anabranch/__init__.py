@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from client import (
         Admin,
+        BlockedPartition,
         ClusterDescription,
         ConfigEntry,
         ConfigError,
@@ -34,6 +35,7 @@ if TYPE_CHECKING:
         RecordMetadata,
         Records,
         TopicDescription,
+        WaitsFor,
     )
     from client.errors import (
         BufferExhaustedError,
@@ -47,13 +49,17 @@ if TYPE_CHECKING:
         LogTruncationError,
         NoOffsetForPartitionError,
         OffsetOutOfRangeError,
+        OutcomeUnknownError,
+        PartitionMarkedError,
         RecordDeserializationError,
         RetriableError,
+        UnassignedParentError,
     )
     from protocol.types import TopicPartition
 
 __all__ = [
     "Admin",
+    "BlockedPartition",
     "BufferExhaustedError",
     "ClientClosedError",
     "ClusterDescription",
@@ -78,6 +84,8 @@ __all__ = [
     "OffsetAndMetadata",
     "OffsetAndTimestamp",
     "OffsetOutOfRangeError",
+    "OutcomeUnknownError",
+    "PartitionMarkedError",
     "PartitionReassignment",
     "Producer",
     "RecordDeserializationError",
@@ -87,6 +95,8 @@ __all__ = [
     "RetriableError",
     "TopicDescription",
     "TopicPartition",
+    "UnassignedParentError",
+    "WaitsFor",
 ]
 
 _ERRORS = frozenset(
@@ -102,8 +112,11 @@ _ERRORS = frozenset(
         "LogTruncationError",
         "NoOffsetForPartitionError",
         "OffsetOutOfRangeError",
+        "OutcomeUnknownError",
+        "PartitionMarkedError",
         "RecordDeserializationError",
         "RetriableError",
+        "UnassignedParentError",
     }
 )
 _SIBLINGS = ("audit", "broker", "client", "controller", "protocol", "runtime", "zk_schemas")

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 import anabranch
+from client import errors
 
 
 def loaded_by(statement: str) -> set[str]:
@@ -44,3 +45,9 @@ def test_a_foreign_package_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPa
         anabranch.check_siblings(("protocol", "broker_of_another"))
     with pytest.raises(ImportError, match="nowhere to be found"):
         anabranch.check_siblings(("no_such_package_anywhere",))
+
+
+def test_every_error_a_program_may_catch_is_there() -> None:
+    """CoordinatorMovedError never leaves the client."""
+    found = {name for name, item in vars(errors).items() if isinstance(item, type) and issubclass(item, Exception)}
+    assert sorted(found - set(anabranch.__all__) - {"CoordinatorMovedError"}) == []
