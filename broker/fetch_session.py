@@ -116,9 +116,16 @@ class FetchTarget:
             self._purgatory.changed(self.delayed)
 
     def answer_held(self) -> None:
-        """Answer the fetch that waits, if there is one, with what it has: who asked for it has more to ask."""
-        if self.delayed is not None and not self.delayed.completed:
-            self.delayed.expire()
+        """Answer the fetch that waits, if there is one, with what there is: who asked for it has more to ask.
+
+        It looks once more at what changed: what it was not told of yet would count as answered, and nobody look again.
+        """
+        delayed = self.delayed
+        if delayed is None or delayed.completed:
+            return
+        delayed.try_complete()
+        if not delayed.completed:
+            delayed.expire()
 
     def close(self) -> None:
         """Stop watching."""

@@ -73,6 +73,24 @@ def test_hole_16_a_fetch_that_read_before_the_layout_changed_is_refused_when_it_
     assert answers[0].responses[0].partitions[0].records == b""
 
 
+def test_a_held_fetch_that_is_answered_early_loses_nothing_it_was_not_told_of() -> None:
+    """The change is delivered in the next turn of the loop: a follower that misses it holds up every acks=all."""
+    world = ReplicaWorld(1)
+    world.elect(1, 1, [1])
+    session = FetchSession(Purgatory(world.clock), 7, 0.0)
+    asked = FetchPartition(partition=0, fetch_offset=0, partition_max_bytes=1 << 20)
+    session.add(FetchRequest(topics=[FetchTopic(topic="t", partitions=[asked])]))
+    replicas: Any = world[1]
+    limits = ReadLimits(-1, -1, 1 << 20, read_committed=False, full=False, reports_divergence=True)
+    read = FetchRead(replicas, world.throttle, session, limits)
+    read.run()
+    answers: list[FetchResponse] = []
+    DelayedFetch.park(Purgatory(world.clock), 10.0, read, 1).then(answers.append)
+    world.append(1, b"a")
+    session.answer_held()
+    assert [len(found.records or b"") > 0 for found in answers[0].responses[0].partitions] == [True]
+
+
 def test_hole_28_a_topic_is_checked_by_the_layout_that_was_named_last() -> None:
     """An incremental fetch need not repeat it, whichever partitions of the topic it adds."""
     target = FetchTarget(Purgatory(ManualClock()))
