@@ -21,7 +21,7 @@ from protocol.types import TopicPartition
 from runtime.channel import Channel
 from runtime.sim_scheduler import run_deterministic
 from tests.history.checks import check_history
-from tests.history.events import Acked, Drained, NotWritten, Sent
+from tests.history.events import Acked, Drained, LayoutAsked, NotWritten, Sent
 from tests.sim.faults import BROKERS, CONTROLLERS, wait_until_whole
 from tests.sim.members import GROUP, Group, GroupLoad
 from tests.sim.recording import Recorder, log_end, now_ms, replica_events, stored_values
@@ -211,6 +211,7 @@ class Scene:
                 if error == "" or (error == ErrorCode.INVALID_PARTITION_METADATA.name and not insist):
                     break
                 await trio.sleep(0.001 if insist else 0.1)  # polls: virtual time
+        self.recorder.add(LayoutAsked(now_ms(), tp, "produce", *layout, error or ErrorCode.NONE.name, value))
         if error == "":
             self._sequences[tp] = sequence + 1
             if acks == -1:

@@ -30,10 +30,12 @@ def a_parked_fetch_brings_what_is_to_come(patch: Patch) -> None:
 RULES: tuple[tuple[Play, SwitchOff, str], ...] = (
     (plays.split_with_much_to_read, gate.no_creation_barrier, "promise"),
     (plays.split_with_much_to_read, off.positions_without_a_flush, "promise"),
+    (plays.split_with_much_to_read, off.positions_before_the_commit, "positions"),
     (plays.merge_with_much_to_read, gate.no_deletion_barrier, "promise"),
     (plays.write_by_the_layout_of_before, off.layouts_are_not_compared, "routing"),
     (plays.write_to_a_marked_partition, off.marked_partitions_take_records, "lost_acknowledged"),
     (plays.write_late_by_a_count_that_came_back, off.counts_without_versions, "key_order"),
+    (plays.write_late_by_a_count_that_came_back, off.counts_without_versions, "layouts"),
     (plays.merge_two_while_one_hears_nothing, off.one_layout_for_a_topic_on_a_broker, "promise"),
     (plays.grow_by_several_at_once, off.ancestors_of_the_new_count, "unfinished"),
     (plays.grow_while_controller_and_leader_die, off.a_higher_epoch_counts_as_bumped, "promise"),
