@@ -10,13 +10,13 @@ from typing import Any
 import pytest
 import trio
 
-from broker.log.producer_state import ProducerState
 from controller.resize import ends, plan
 from tests.gate_mutations import (
     a_blocked_parent_frees_its_child,
     a_marked_partition_waits_for_nobody,
     only_what_names_the_survivor,
 )
+from tests.sim.resize_mutations import layout_before_duplicates
 from tests.sim.scenes import Scene, stage
 from zk_schemas.partition_state import Layout
 
@@ -121,10 +121,6 @@ def sealed_at_the_high_watermark(patch: Patch) -> None:
         return original(ending, sealed_offset, settled)
 
     patch.setattr(ends, "_next_question", next_question)
-
-
-def layout_before_duplicates(patch: Patch) -> None:
-    patch.setattr(ProducerState, "find_duplicate", lambda _self, _batch: None)
 
 
 PLAYS = [
