@@ -3,10 +3,10 @@
 ``resize-hand-over``: keys that move between partitions of a group with two members, written to all the time. For each
 key and move, from the moment it could go on to the first record delivered from the new partition. It could go on when
 the old partition's last record of any key that goes the same way was delivered and the flush callback begun after that
-had returned, and not before the broker had appended the key's first record in the new one (LogAppendTime): a key that is
-written rarely does not count the time until it is. The commit, what the members tell each other, the load callback and
-whatever the consumer does not know or has not fetched by then count. Moves whose first record came after the way was
-open waited for nothing and are left out (``anabranch.demo.hand_over``).
+had returned, and not before the broker had appended the key's first record in the new one (LogAppendTime): what a key
+waits until it is written does not count. The commit, what the members tell each other, the load callback and whatever
+the consumer does not know or has not fetched by then do. Moves whose first record came after the way was open waited
+for nothing and are left out (``anabranch.demo.hand_over``).
 
 ``resize-throughput``: acknowledged records in each second around a split and a merge. ``resize-thousand``: one alter
 that doubles a topic. ``--records`` is the number of resizes.
