@@ -18,6 +18,8 @@ from tests.interop.clients import Item
 METADATA_MAX_AGE_MS = 1_000
 SEND_DEADLINE_S = 60.0
 COMMIT_EVERY_MS = 200
+SESSION_TIMEOUT_MS = 6_000
+"""So long a member that never says what it has processed holds up the removal of what its group has read."""
 POLL_MS = 100
 PAUSE_S = 0.02
 RECORD_ERRORS = frozenset({ErrorCode.POLICY_VIOLATION, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION})
@@ -244,6 +246,7 @@ class GroupReader(_Thread):
             "auto_offset_reset": "earliest",
             "auto_commit_interval_ms": COMMIT_EVERY_MS,
             "metadata_max_age_ms": METADATA_MAX_AGE_MS,
+            "session_timeout_ms": SESSION_TIMEOUT_MS,
         }
 
 
@@ -258,6 +261,7 @@ class _ConfluentReader(GroupReader):
                 "auto.offset.reset": "earliest",
                 "auto.commit.interval.ms": COMMIT_EVERY_MS,
                 "topic.metadata.refresh.interval.ms": METADATA_MAX_AGE_MS,
+                "session.timeout.ms": SESSION_TIMEOUT_MS,
                 "log_level": 0,
             }
         )
