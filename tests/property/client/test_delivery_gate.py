@@ -307,10 +307,10 @@ def test_the_gate_never_allows_more_than_the_rules_and_in_the_end_exactly_as_muc
 
 RULES = (
     (gate_mutations.no_creation_barrier, 0),
-    (gate_mutations.no_deletion_barrier, 0),
-    (gate_mutations.a_blocked_parent_frees_its_child, 0),
-    (gate_mutations.only_what_names_the_survivor, 0),
-    (gate_mutations.a_marked_partition_waits_for_nobody, 0),
+    (gate_mutations.no_deletion_barrier, 9),
+    (gate_mutations.a_blocked_parent_frees_its_child, 46),
+    (gate_mutations.only_what_names_the_survivor, 56),
+    (gate_mutations.a_marked_partition_waits_for_nobody, 70),
     (gate_mutations.batches_of_any_epoch_are_delivered, 0),
     (gate_mutations.maps_of_any_incarnation_count, 2255),
 )
