@@ -74,11 +74,8 @@ class Client(Generic[Config]):
             raise ClientClosedError(f"this {type(self).__name__} was entered before")
         self._block = anyio.create_task_group()
         await self._block.__aenter__()
-        try:
+        with anyio.CancelScope(shield=True):  # half begun, the host would hear of no cancellation
             tasks = self._tasks = await self._block.start(_host_tasks)
-        except BaseException:
-            await self._block.__aexit__(None, None, None)
-            raise
         config = self._config
         settings = ConnectionSettings(
             client_id=config.client_id,
