@@ -21,17 +21,21 @@ FIRST_SEED = int(os.environ.get("ANABRANCH_SIM_FIRST", "0"))
 SEEDS_RUN_TWICE = 2
 
 
-@pytest.mark.parametrize("seed", range(FIRST_SEED, FIRST_SEED + SEEDS))
-def test_a_cluster_in_trouble_keeps_its_promises_and_heals(seed: int, tmp_path: Path) -> None:
-    plan = Plan.of(seed)
-    print(f"seed {seed}, commit {commit()}; again: make sim SEEDS=1 FIRST={seed}; {plan}")
+def keeps_its_promises(plan: Plan, directory: Path) -> None:
+    """Live it; where a promise is broken the history is in ``directory``."""
+    print(f"seed {plan.seed}, commit {commit()}; again: make sim SEEDS=1 FIRST={plan.seed}; {plan}")
     life = live(plan)
     violations = life.violations()
     if violations:
-        write_history(tmp_path / "history.jsonl", life.events)
-        print(f"the history: {tmp_path / 'history.jsonl'}")
+        write_history(directory / "history.jsonl", life.events)
+        print(f"the history: {directory / 'history.jsonl'}")
     assert not violations, "\n".join(str(violation) for violation in violations)
     assert life.acknowledged, "a run in which nothing is acknowledged proves nothing"
+
+
+@pytest.mark.parametrize("seed", range(FIRST_SEED, FIRST_SEED + SEEDS))
+def test_a_cluster_in_trouble_keeps_its_promises_and_heals(seed: int, tmp_path: Path) -> None:
+    keeps_its_promises(Plan.of(seed), tmp_path)
 
 
 def test_a_member_that_starts_with_old_metadata_goes_on_where_the_group_was() -> None:

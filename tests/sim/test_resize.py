@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.history.events import KeysFlushed, KeysLoaded, PositionReported, Removed, write_history
-from tests.sim.test_cluster import FIRST_SEED, commit
+from tests.history.events import KeysFlushed, KeysLoaded, PositionReported, Removed
+from tests.sim.test_cluster import FIRST_SEED, keeps_its_promises
 from tests.sim.world import Plan, live
 
 SEEDS = int(os.environ.get("ANABRANCH_SIM_SEEDS", "24"))
@@ -20,15 +20,7 @@ SEEDS = int(os.environ.get("ANABRANCH_SIM_SEEDS", "24"))
 
 @pytest.mark.parametrize("seed", range(FIRST_SEED, FIRST_SEED + SEEDS))
 def test_a_topic_that_is_resized_keeps_its_promises(seed: int, tmp_path: Path) -> None:
-    plan = Plan.resizing(seed)
-    print(f"seed {seed}, commit {commit()}; again: make sim SEEDS=1 FIRST={seed}; {plan}")
-    life = live(plan)
-    violations = life.violations()
-    if violations:
-        write_history(tmp_path / "history.jsonl", life.events)
-        print(f"the history: {tmp_path / 'history.jsonl'}")
-    assert not violations, "\n".join(str(violation) for violation in violations)
-    assert life.acknowledged, "a run in which nothing is acknowledged proves nothing"
+    keeps_its_promises(Plan.resizing(seed), tmp_path)
 
 
 def test_a_run_has_what_it_is_about() -> None:
