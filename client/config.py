@@ -136,7 +136,7 @@ class ClientConfig:
     metadata_max_age_ms: int = _int(300_000)
     layout_backoff_ms: int = _int(5, 1)
     """The first pause after a broker refused the layout of a topic, or the leader epoch of a fetch, and the metadata
-    has no newer one."""
+    has no newer one; and before the metadata is asked for again when a new layout has partitions without a leader."""
     layout_backoff_max_ms: int = _int(100, 1)
     retry_backoff_ms: int = _int(100)
     retry_backoff_max_ms: int = _int(1_000)

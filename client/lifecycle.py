@@ -56,6 +56,7 @@ class Client(Generic[Config]):
             self._connections,
             config.bootstrap_servers,
             max_age_ms=config.metadata_max_age_ms,
+            layout_backoff_ms=config.layout_backoff_ms,
             retry_backoff_ms=config.retry_backoff_ms,
             retry_backoff_max_ms=config.retry_backoff_max_ms,
             allow_auto_create=allow_auto_create,

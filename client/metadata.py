@@ -31,6 +31,7 @@ class Metadata:
         bootstrap: Iterable[tuple[str, int]],
         *,
         max_age_ms: float,
+        layout_backoff_ms: float,
         retry_backoff_ms: float,
         retry_backoff_max_ms: float,
         allow_auto_create: bool,
@@ -40,6 +41,7 @@ class Metadata:
         self._connections = connections
         self._bootstrap = [Node(-2 - index, host, port) for index, (host, port) in enumerate(bootstrap)]
         self._max_age_ms = max_age_ms
+        self._layout_backoff_ms = layout_backoff_ms
         self._retry_backoff_ms = retry_backoff_ms
         self._retry_backoff_max_ms = retry_backoff_max_ms
         self._allow_auto_create = allow_auto_create
@@ -118,22 +120,32 @@ class Metadata:
 
     async def run(self) -> None:
         """Refresh for ever."""
-        attempt = 0
+        attempt, first_ms, hurried = 0, self._retry_backoff_ms, False
         while True:
             if attempt == 0:
                 await self._asked.wait(self._max_age_ms / 1000)
             self._hurried.clear()
+            known = self._layouts()
             try:
                 await self.refresh()
-                attempt = attempt + 1 if self._incomplete() else 0
+                if not self._incomplete():
+                    attempt, first_ms = 0, self._retry_backoff_ms
+                elif self._layouts() != known:
+                    # The controller is at work: what has no leader yet is to have one in a few round trips.
+                    attempt, first_ms = 1, self._layout_backoff_ms
+                else:
+                    attempt += not hurried
             except KafkaError as error:
                 self.failure = error
                 self._announce()
                 attempt += 1
-            pause = backoff_ms(
-                max(attempt, 1), self._retry_backoff_ms, self._retry_backoff_max_ms, self._env.rng.random()
-            )
-            await self._hurried.wait(pause / 1000)
+            pause_ms = backoff_ms(max(attempt, 1), first_ms, self._retry_backoff_max_ms, self._env.rng.random())
+            hurried = await self._hurried.wait(pause_ms / 1000)
+
+    def _layouts(self) -> dict[str, int]:
+        """The layout versions of the wanted topics that have any."""
+        topics = self.cluster.topics
+        return {name: topics[name].layout_version for name in self._topics if name in topics}
 
     def _incomplete(self) -> bool:
         """A wanted topic is missing or has no leader somewhere, and asking again may help."""

@@ -1,0 +1,98 @@
+"""How soon the metadata is asked for again while partitions have no leader; the clock is virtual."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Any
+
+import pytest
+import trio
+import trio.testing
+
+from client.metadata import Metadata
+from protocol.generated.metadata import MetadataResponse
+from runtime.real_anyio import client_env
+from tests.unit.client.test_stale_metadata import described
+
+pytestmark = pytest.mark.trio
+
+
+class Brokers:
+    """Answers with ``answer`` and notes when it was asked."""
+
+    def __init__(self, answer: MetadataResponse) -> None:
+        self.answer = answer
+        self.asked_at: list[float] = []
+
+    def load(self, _node: Any) -> tuple[int, int]:
+        return (0, 0)
+
+    async def request(self, _node: Any, _body: Any) -> MetadataResponse:
+        self.asked_at.append(trio.current_time())
+        await trio.lowlevel.checkpoint()
+        return self.answer
+
+    async def until_asked(self, times: int) -> list[float]:
+        """The pauses between the first ``times`` questions, in ms."""
+        while len(self.asked_at) < times:
+            await trio.sleep(0.001)  # virtual time: until it was asked so often
+        return [1000 * (b - a) for a, b in zip(self.asked_at, self.asked_at[1:times], strict=False)]
+
+
+@asynccontextmanager
+async def refreshing(brokers: Brokers, first_seen: MetadataResponse) -> AsyncIterator[Metadata]:
+    """Metadata of a topic that was first seen as ``first_seen``; then the brokers answer as they do."""
+    answer, brokers.answer = brokers.answer, first_seen
+    any_brokers: Any = brokers
+    metadata = Metadata(
+        client_env(),
+        any_brokers,
+        [("h", 1)],
+        max_age_ms=300_000,
+        layout_backoff_ms=5,
+        retry_backoff_ms=100,
+        retry_backoff_max_ms=1_000,
+        allow_auto_create=False,
+    )
+    metadata.want("t")
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(metadata.run)
+        await metadata.ready(1_000)
+        await trio.testing.wait_all_tasks_blocked()
+        brokers.answer, brokers.asked_at = answer, []
+        yield metadata
+        nursery.cancel_scope.cancel()
+
+
+async def test_leaders_of_a_new_layout_are_asked_for_again_soon_and_then_ever_later(
+    autojump_clock: trio.testing.MockClock,
+) -> None:
+    """A child waits for its consumer no longer than it was without a leader; for good it costs as any other."""
+    brokers = Brokers(described(1, 4, leader=-1))
+    async with refreshing(brokers, described(0, 2)) as metadata:
+        metadata.request_update()
+        pauses = await brokers.until_asked(12)
+    assert pauses[:4] == [pytest.approx(ms, rel=0.25) for ms in (5, 10, 20, 40)]
+    assert all(800 <= ms <= 1_200 for ms in pauses[8:])
+
+
+async def test_a_leader_that_is_lost_is_asked_for_by_the_usual_backoff(autojump_clock: trio.testing.MockClock) -> None:
+    brokers = Brokers(described(0, 2, leader=-1))
+    async with refreshing(brokers, described(0, 2)) as metadata:
+        metadata.request_update()
+        pauses = await brokers.until_asked(4)
+    assert pauses == [pytest.approx(ms, rel=0.25) for ms in (100, 200, 400)]
+
+
+async def test_hurried_questions_do_not_make_the_others_wait_longer(autojump_clock: trio.testing.MockClock) -> None:
+    """Refusals hurry while the resize goes on: they tell nothing of how long it takes to the leaders."""
+    brokers = Brokers(described(1, 4, leader=-1))
+    async with refreshing(brokers, described(0, 2)) as metadata:
+        metadata.request_update()
+        await brokers.until_asked(1)
+        for number in range(2, 7):
+            metadata.hurry_update()
+            await brokers.until_asked(number)
+        pauses = await brokers.until_asked(8)
+    assert pauses[-2:] == [pytest.approx(ms, rel=0.25) for ms in (5, 10)]
