@@ -101,10 +101,16 @@ class Cluster:
         topic = self.topics.get(tp.topic)
         return topic.partitions.get(tp.partition) if topic is not None else None
 
-    def knows_removed(self, tp: TopicPartition) -> bool:
-        """Whether the topic is there and has no such partition."""
+    def knows_removed(self, tp: TopicPartition, incarnation: int) -> bool:
+        """Whether the topic is there without that incarnation of the partition (-1: any): it has none, or a newer one.
+
+        A topic that was deleted and created again has other incarnations too.
+        """
         topic = self.topics.get(tp.topic)
-        return topic is not None and bool(topic.partitions) and tp.partition not in topic.partitions
+        if topic is None or not topic.partitions:
+            return False
+        info = topic.partitions.get(tp.partition)
+        return info is None or 0 <= incarnation < info.incarnation
 
     def leader_epoch(self, tp: TopicPartition) -> int:
         info = self.partition(tp)

@@ -451,7 +451,7 @@ class GroupCoordinator:
         return {
             tp: OffsetAndMetadata(offset, "", epoch, states[tp].incarnation)
             for tp, (offset, epoch) in self._subscription.positions().items()
-            if not cluster.knows_removed(tp)
+            if not cluster.knows_removed(tp, states[tp].incarnation)
         }
 
     async def commit(self, offsets: Mapping[TopicPartition, OffsetAndMetadata]) -> None:

@@ -104,11 +104,13 @@ class CoordinatorLink:
 
     async def pause(self, attempt: int, until: Signal | None = None) -> None:
         """The backoff before try number ``attempt`` + 1; ``until`` ends it early."""
-        pause = backoff_ms(attempt, self._retry_backoff_ms, self._retry_backoff_max_ms, self._env.rng.random())
         if until is None:
-            await anyio.sleep(pause / 1000)
+            await anyio.sleep(self._backoff_s(attempt))
         else:
-            await until.wait(pause / 1000)
+            await until.wait(self._backoff_s(attempt))
+
+    def _backoff_s(self, attempt: int) -> float:
+        return backoff_ms(attempt, self._retry_backoff_ms, self._retry_backoff_max_ms, self._env.rng.random()) / 1000
 
     async def fetch_offsets(
         self, partitions: Iterable[TopicPartition] | None, timeout_ms: float, *, require_stable: bool = False
@@ -148,46 +150,82 @@ class CoordinatorLink:
         member_id: str = "",
         group_instance_id: str | None = None,
     ) -> None:
-        """Commit; what may pass is tried again until ``timeout_ms``, then and otherwise the error is raised."""
-        topics: dict[str, OffsetCommitRequestTopic] = {}
-        for tp, offset in offsets.items():
-            topics.setdefault(tp.topic, OffsetCommitRequestTopic(name=tp.topic)).partitions.append(
-                OffsetCommitRequestPartition(
-                    partition_index=tp.partition,
-                    committed_offset=offset.offset,
-                    committed_leader_epoch=offset.leader_epoch,
-                    committed_metadata=offset.metadata,
-                    incarnation=offset.incarnation,
-                )
-            )
-        request = OffsetCommitRequest(
-            group_id=self.group_id,
-            generation_id=generation_id,
-            member_id=member_id,
-            group_instance_id=group_instance_id,
-            topics=list(topics.values()),
-        )
+        """Commit; what may pass is tried again until ``timeout_ms``, then and otherwise the error is raised.
+
+        An offset of an incarnation that was removed meanwhile is dropped: there is nothing to commit it for.
+        """
         deadline = self._env.clock.monotonic() + timeout_ms / 1000
         attempt = 0
         while True:
             attempt += 1
+            request = OffsetCommitRequest(
+                group_id=self.group_id,
+                generation_id=generation_id,
+                member_id=member_id,
+                group_instance_id=group_instance_id,
+                topics=_commit_topics(offsets),
+            )
             try:
-                response: OffsetCommitResponse = await self.request(request)
-                error = _first_error(response)
+                errors = _commit_errors(await self.request(request))
+                error = next(iter(errors.values()), None)
+                offsets = {tp: offset for tp, offset in offsets.items() if tp in errors}
             except KafkaError as failed:
                 error = failed
             if error is None:
                 return
             reaction = react(error.code)
+            is_unknown = error.code is ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
             if reaction is Reaction.FIND_COORDINATOR:
                 self.moved()
-            elif reaction is not Reaction.RETRY or (
-                error.code is ErrorCode.UNKNOWN_TOPIC_OR_PARTITION and attempt >= _UNKNOWN_PARTITION_TRIES
-            ):
+            elif reaction is not Reaction.RETRY or (is_unknown and attempt >= _UNKNOWN_PARTITION_TRIES):
                 raise error
             if self._env.clock.monotonic() >= deadline:
                 raise KafkaTimeoutError(f"offsets were not committed within {timeout_ms:.0f} ms: {error}") from error
-            await self.pause(attempt)
+            if not is_unknown:
+                await self.pause(attempt)
+                continue
+            left = await self._without_removed(offsets, self._backoff_s(attempt))
+            if not left:
+                return
+            if len(left) == len(offsets):
+                await self.pause(attempt)
+            offsets = left
+
+    async def _without_removed(
+        self, offsets: Mapping[TopicPartition, OffsetAndMetadata], timeout_s: float
+    ) -> Mapping[TopicPartition, OffsetAndMetadata]:
+        """The offsets that there may be partitions for, by what the next metadata says."""
+        self._metadata.hurry_update()
+        await self._metadata.wait_update(timeout_s)
+        cluster = self._metadata.cluster
+        return {tp: o for tp, o in offsets.items() if o.incarnation < 0 or not cluster.knows_removed(tp, o.incarnation)}
+
+
+def _commit_topics(offsets: Mapping[TopicPartition, OffsetAndMetadata]) -> list[OffsetCommitRequestTopic]:
+    topics: dict[str, OffsetCommitRequestTopic] = {}
+    for tp, offset in offsets.items():
+        topics.setdefault(tp.topic, OffsetCommitRequestTopic(name=tp.topic)).partitions.append(
+            OffsetCommitRequestPartition(
+                partition_index=tp.partition,
+                committed_offset=offset.offset,
+                committed_leader_epoch=offset.leader_epoch,
+                committed_metadata=offset.metadata,
+                incarnation=offset.incarnation,
+            )
+        )
+    return list(topics.values())
+
+
+def _commit_errors(response: OffsetCommitResponse) -> dict[TopicPartition, KafkaError]:
+    """The partitions whose offsets were not taken."""
+    return {
+        TopicPartition(topic.name, p.partition_index): error_for(
+            p.error_code, f"{topic.name}-{p.partition_index}: {ErrorCode.of(p.error_code).message}"
+        )
+        for topic in response.topics
+        for p in topic.partitions
+        if p.error_code
+    }
 
 
 def _read_offsets(response: OffsetFetchResponse) -> dict[TopicPartition, OffsetAndMetadata]:
@@ -203,12 +241,3 @@ def _read_offsets(response: OffsetFetchResponse) -> dict[TopicPartition, OffsetA
                     p.committed_offset, p.metadata or "", p.committed_leader_epoch, p.incarnation
                 )
     return found
-
-
-def _first_error(response: OffsetCommitResponse) -> KafkaError | None:
-    for topic in response.topics:
-        for p in topic.partitions:
-            if p.error_code:
-                code = ErrorCode.of(p.error_code)
-                return error_for(p.error_code, f"{topic.name}-{p.partition_index}: {code.message}")
-    return None

@@ -1,0 +1,124 @@
+"""Commits against a coordinator by script: what is said again, what is dropped, and when the error is raised."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from client.cluster import Cluster, Node
+from client.coordinator_link import CoordinatorLink, OffsetAndMetadata
+from client.errors import ErrorCode, KafkaError
+from protocol.generated.metadata import MetadataResponse
+from protocol.generated.offset_commit import (
+    OffsetCommitResponse,
+    OffsetCommitResponsePartition,
+    OffsetCommitResponseTopic,
+)
+from protocol.types import TopicPartition
+from runtime.real_anyio import client_env
+from tests.layouts import tp
+from tests.unit.client.conftest import Run
+from tests.unit.client.test_stale_metadata import BORN, described
+
+BORN_AGAIN = BORN + 50
+
+
+class Brokers:
+    """A coordinator that refuses the offsets of ``unknown`` incarnations."""
+
+    def __init__(self, unknown: set[tuple[int, int]]) -> None:
+        self.unknown = unknown
+        self.commits: list[dict[int, int]] = []
+
+    async def request(self, _node: Any, body: Any, **_: Any) -> OffsetCommitResponse:
+        partitions = [(topic.name, p) for topic in body.topics for p in topic.partitions]
+        self.commits.append({p.partition_index: p.committed_offset for _, p in partitions})
+        return OffsetCommitResponse(
+            topics=[
+                OffsetCommitResponseTopic(
+                    name=name,
+                    partitions=[
+                        OffsetCommitResponsePartition(partition_index=p.partition_index, error_code=self.error_of(p))
+                    ],
+                )
+                for name, p in partitions
+            ]
+        )
+
+    def error_of(self, p: Any) -> int:
+        known = (p.partition_index, p.incarnation) not in self.unknown
+        return ErrorCode.NONE if known else ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+
+
+class ScriptedMetadata:
+    """Knows the topic as it was until it is asked."""
+
+    def __init__(self, before: MetadataResponse, after: MetadataResponse) -> None:
+        self.cluster = Cluster().merge(before, {"t"})
+        self.after = after
+
+    def hurry_update(self) -> None:
+        self.cluster = self.cluster.merge(self.after, {"t"})
+
+    async def wait_update(self, _timeout_s: float | None = None) -> None:
+        """``hurry_update`` has answered."""
+
+
+def committing(brokers: Brokers, after: MetadataResponse) -> CoordinatorLink:
+    metadata: Any = ScriptedMetadata(described(1, 4), after)
+    connections: Any = brokers
+    link = CoordinatorLink(client_env(), "g", metadata, connections, retry_backoff_ms=1, retry_backoff_max_ms=1)
+    link._node = Node(1, "h", 1)
+    return link
+
+
+def offset(value: int, incarnation: int) -> OffsetAndMetadata:
+    return OffsetAndMetadata(value, "", 0, incarnation)
+
+
+@pytest.mark.parametrize(
+    "after", [described(2, 2), described(3, 4, incarnation=BORN_AGAIN)], ids=["removed", "created again"]
+)
+def test_offsets_of_a_removed_partition_are_dropped_and_hold_up_no_others(run: Run, after: MetadataResponse) -> None:
+    """A member that commits as it joins again stands still until that is answered."""
+
+    async def check() -> None:
+        brokers = Brokers({(3, BORN + 3)})
+        link = committing(brokers, after)
+        await link.commit_offsets({tp(0): offset(7, BORN), tp(3): offset(9, BORN + 3)}, 1_000)
+        assert brokers.commits == [{0: 7, 3: 9}]
+
+    run(check)
+
+
+def test_only_what_was_refused_is_committed_again(run: Run) -> None:
+    """The coordinator's broker has yet to hear of a new partition."""
+
+    async def check() -> None:
+        brokers = Brokers({(3, BORN + 3)})
+        link = committing(brokers, described(1, 4))
+        with pytest.raises(KafkaError) as refused:
+            await link.commit_offsets({tp(0): offset(7, BORN), tp(3): offset(9, BORN + 3)}, 1_000)
+        assert refused.value.code is ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+        assert brokers.commits[0] == {0: 7, 3: 9} and brokers.commits[1:] == [{3: 9}] * (len(brokers.commits) - 1)
+        assert len(brokers.commits) > 1
+        brokers.unknown.clear()
+        brokers.commits.clear()
+        await link.commit_offsets({tp(3): offset(9, BORN + 3)}, 1_000)
+        assert brokers.commits == [{3: 9}]
+
+    run(check)
+
+
+def test_a_partition_that_never_was_is_an_error(run: Run) -> None:
+    """The user named it: what was not committed must not look committed."""
+
+    async def check() -> None:
+        brokers = Brokers({(40, -1)})
+        link = committing(brokers, described(2, 2))
+        with pytest.raises(KafkaError) as refused:
+            await link.commit_offsets({TopicPartition("t", 40): OffsetAndMetadata(1)}, 1_000)
+        assert refused.value.code is ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+
+    run(check)
