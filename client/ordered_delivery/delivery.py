@@ -238,7 +238,7 @@ class OrderedDelivery:
             self._unassigned = {}
             self._exchange.want(self._wants)
             return
-        own = {tp: self._gate.position(tp) for tp in self._wants if tp in self._partitions}
+        own = {tp: (inc, self._gate.position(tp)) for tp, inc in self._wants.items() if tp in self._partitions}
         self._reports.on_asked(own, self._reports.number)
         self._unassigned = {tp: inc for tp, inc in self._wants.items() if tp not in self._partitions}
         self._unknown_to_group &= self._unassigned.keys()

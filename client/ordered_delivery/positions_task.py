@@ -53,8 +53,8 @@ class PositionAnswer(NamedTuple):
 
     wanted: dict[TopicPartition, Position]
     """How far the group is in what was asked for; position -1: not known."""
-    to_report: dict[TopicPartition, int]
-    """Partitions of this member that somebody waits for, and what the coordinator knows of them."""
+    to_report: dict[TopicPartition, Position]
+    """Partitions of this member that somebody waits for, and what the coordinator knows of the incarnation meant."""
     said_before: int
     """What ``said`` was when the question left."""
 
@@ -98,14 +98,14 @@ def read_answer(
     if response.error_code:
         raise error_for(response.error_code)
     wanted: dict[TopicPartition, Position] = {}
-    to_report: dict[TopicPartition, int] = {}
+    to_report: dict[TopicPartition, Position] = {}
     for topic in response.topics:
         for p in topic.partitions:
-            tp = TopicPartition(topic.name, p.partition_index)
+            tp, known = TopicPartition(topic.name, p.partition_index), Position(p.incarnation, p.position)
             if tp in wants:
-                wanted[tp] = Position(p.incarnation, p.position)
+                wanted[tp] = known
             if p.need_position:
-                to_report[tp] = p.position
+                to_report[tp] = known
     return PositionAnswer(wanted, to_report, said_before)
 
 

@@ -54,15 +54,17 @@ class Reports:
         self._asked = {}
         self._said = {}
 
-    def on_asked(self, known: Mapping[TopicPartition, int], number: int) -> None:
-        """Somebody waits for exactly these; the values are what the coordinator knows, -1 nothing.
+    def on_asked(self, known: Mapping[TopicPartition, tuple[int, int]], number: int) -> None:
+        """Somebody waits for exactly these: (incarnation meant, the position of it that the coordinator knows or -1).
 
         ``number`` is what ``self.number`` was when the question left: what was said since is not forgotten again.
         """
         self._asked = dict.fromkeys(known)
-        for tp, position in known.items():
+        for tp, (incarnation, position) in known.items():
             said = self._said.get(tp)
-            if position < 0 and said is not None and said.number <= number:
+            if said is None or said.progress.incarnation != incarnation:
+                continue  # of another incarnation nothing said here makes a position known
+            if position < 0 and said.number <= number:
                 del self._said[tp]  # a coordinator that knows nothing: for it this is the first time
 
     def is_due(self, tp: TopicPartition, now: Progress) -> bool:

@@ -193,7 +193,7 @@ def test_a_parked_poll_that_is_answered_brings_the_position(run: Run) -> None:
             coordinator.release()
             await until(lambda: fixture.answers[-1].to_report)
             assert fixture.answers[-1].wanted[tp(1)] == Position(101, 100)
-            assert fixture.answers[-1].to_report == {tp(0): -1}
+            assert fixture.answers[-1].to_report == {tp(0): Position(100, -1)}
 
     run(check)
 

@@ -13,7 +13,7 @@ START = Progress(101, 50, 0, at_end=False, is_marked=False, current_leader_epoch
 
 def asked(known: int = -1) -> Reports:
     reports = Reports()
-    reports.on_asked({T1: known}, 0)
+    reports.on_asked({T1: (101, known)}, 0)
     return reports
 
 
@@ -36,7 +36,7 @@ def test_the_first_position_of_a_generation_is_reported() -> None:
     reports.said(T1, START)
     assert not reports.is_due(T1, START)
     reports.clear()
-    reports.on_asked({T1: 50}, 1)
+    reports.on_asked({T1: (101, 50)}, 1)
     assert reports.is_due(T1, START)
 
 
@@ -67,13 +67,22 @@ def test_a_partition_split_long_ago_costs_nothing_any_more() -> None:
 
 def test_hole_19_a_coordinator_that_knows_nothing_is_told_again() -> None:
     reports = reported()
-    reports.on_asked({T1: 50}, 1)
+    reports.on_asked({T1: (101, 50)}, 1)
     assert not reports.is_due(T1, START)
-    reports.on_asked({T1: -1}, 1)
+    reports.on_asked({T1: (101, -1)}, 1)
     assert reports.is_due(T1, START)
 
 
 def test_an_answer_from_before_the_report_does_not_make_it_be_said_twice() -> None:
     reports = reported()
-    reports.on_asked({T1: -1}, 0)
+    reports.on_asked({T1: (101, -1)}, 0)
     assert not reports.is_due(T1, START)
+
+
+@pytest.mark.parametrize("meant", [1, 201])
+def test_a_coordinator_that_knows_nothing_of_another_incarnation_is_not_told_again_and_again(meant: int) -> None:
+    """Who waits there, or the owner here, has yet to see that the partition was removed and created again."""
+    reports = reported()
+    reports.on_asked({T1: (meant, -1)}, 1)
+    assert not reports.is_due(T1, START)
+    assert reports.is_due(T1, START._replace(incarnation=201))
