@@ -465,7 +465,22 @@ class GroupCoordinator:
             self._background_commit.cancel()
         await self._commit(offsets)
 
+    async def commit_news(self, partitions: Iterable[TopicPartition]) -> None:
+        """Commit what was consumed of these, where it is not what the group has as its offset already."""
+        states, consumed = self._subscription.partitions, self.consumed()
+        found = {tp: consumed[tp] for tp in partitions if tp in consumed}
+        await self.commit({tp: offset for tp, offset in found.items() if states[tp].committed != offset})
+
     async def _commit(self, offsets: Mapping[TopicPartition, OffsetAndMetadata]) -> None:
+        states = self._subscription.partitions
+        held = {tp: states[tp] for tp in offsets if tp in states}
+        for state in held.values():
+            state.committed = None  # until it is answered either may be what the group has
+        await self._commit_as_member(offsets)
+        for tp, state in held.items():
+            state.committed = offsets[tp]
+
+    async def _commit_as_member(self, offsets: Mapping[TopicPartition, OffsetAndMetadata]) -> None:
         member = self.member
         managed = self._subscription.is_group_managed
         if managed and member.generation_id < 0:

@@ -289,9 +289,8 @@ class OrderedDelivery:
         """Have the user flush, commit, tell. What fails is tried again with the next round."""
         flushed = await self._flush(list(due))
         if self._coordinator is not None and self._config.ordered_delivery_commit_before_report:
-            consumed = self._coordinator.consumed()
             try:
-                await self._coordinator.commit({tp: consumed[tp] for tp in due if tp in consumed})
+                await self._coordinator.commit_news(due)
             except KafkaError:
                 return
         for tp, progress in due.items():

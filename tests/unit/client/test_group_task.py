@@ -12,6 +12,7 @@ from client.assignors import resolve_assignors
 from client.cluster import Cluster, PartitionInfo, TopicInfo
 from client.config import ConsumerConfig
 from client.coordinator import GroupCoordinator
+from client.coordinator_link import OffsetAndMetadata
 from client.group_member import MemberState
 from client.group_protocol import encode_assignment
 from client.listener import RebalanceListener
@@ -222,6 +223,38 @@ def test_a_commit_in_the_background_never_comes_after_a_later_one(run: Run) -> N
             tried_again.set()
             await anyio.wait_all_tasks_blocked()
             assert link.committed == [{T0: 25}]
+
+    run(check)
+
+
+def test_only_what_the_group_does_not_have_yet_is_committed_as_news(run: Run) -> None:
+    """A commit that was not answered, or was of something else, leaves open what the group has."""
+
+    async def check() -> None:
+        link = ScriptedLink([T0])
+        async with anyio.create_task_group() as tasks:
+            member = Fixture(tasks, link)
+            await member.poll_until(lambda: member.held == {T0})
+            coordinator = member.coordinator
+            member.subscription.state(T0).seek(4)
+            for _ in range(2):
+                await coordinator.commit_news([T0])
+            assert link.committed == [{T0: 4}]
+            await coordinator.commit({T0: OffsetAndMetadata(2)})
+            await coordinator.commit_news([T0])
+            assert link.committed == [{T0: 4}, {T0: 2}, {T0: 4}]
+            link.hold_commits = anyio.Event()
+            with anyio.move_on_after(0):
+                await coordinator.commit({T0: OffsetAndMetadata(1)})
+            link.hold_commits = None
+            await coordinator.commit_news([T0])
+            assert link.committed[3:] == [{T0: 4}]
+            member.subscription.set_assignment([])
+            member.subscription.set_assignment([T0])
+            member.subscription.state(T0).seek(4)
+            await coordinator.commit_news([T0])
+            assert link.committed[4:] == [{T0: 4}]
+            tasks.cancel_scope.cancel()
 
     run(check)
 

@@ -456,6 +456,24 @@ def test_hole_18_the_commit_comes_before_the_child_goes_on(run: Run) -> None:
     run(check)
 
 
+def test_what_the_group_has_committed_is_not_committed_again_to_report_it(run: Run) -> None:
+    """After a rebalance the first reports are of what was committed just before: their children do not wait for it."""
+
+    async def check() -> None:
+        story, broker = Story(), Coordinated()
+        broker.committed[0] = (10, 1000)
+        async with (
+            broker.running(),
+            Consumer(bootstrap_servers=broker.address, group_id="g", enable_auto_commit=False, **FAST) as consumer,
+        ):
+            consumer.assign([CHILD, PARENT], partition_key_listener=story)
+            await story.read_until(consumer, lambda: ("load", [1]) in story.lines)
+            assert story.lines.index(("flush", [0])) < story.lines.index(("load", [1]))
+            assert not broker.seen(ApiKey.OFFSET_COMMIT)
+
+    run(check)
+
+
 def test_committing_before_reporting_can_be_turned_off(run: Run) -> None:
     async def check() -> None:
         story, broker = Story(), Coordinated()
