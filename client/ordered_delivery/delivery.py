@@ -116,7 +116,9 @@ class OrderedDelivery:
 
     def _on_position(self, tp: TopicPartition, position: Position) -> None:
         """How far the group is, from the coordinator. Of a partition read here it only repeats what was reported."""
-        if tp not in self._partitions and position.position != self._gate.position(tp):
+        if tp in self._partitions:
+            return  # known since the report, and perhaps further by now
+        if position.position != self._gate.position(tp):
             self.hand_overs.processed(tp, self._clock.monotonic())
         self._gate.on_position(tp, position.incarnation, position.position)
 
@@ -246,9 +248,9 @@ class OrderedDelivery:
 
     def _note_rewinds(self) -> None:
         """A partition that the user rewound here blocks its children here at once, whatever the group knows."""
-        for tp, incarnation in self._wants.items():
+        for tp, (incarnation, position) in list(self._gate.positions.items()):
             state = self._partitions.get(tp)
-            if state is not None and state.has_position and state.position < self._gate.position(tp):
+            if state is not None and state.has_position and state.position < position:
                 self._gate.on_position(tp, incarnation, state.position)
 
     # ------------------------------------------------------------ reports
@@ -296,14 +298,12 @@ class OrderedDelivery:
         for tp, progress in due.items():
             self._reports.said(tp, progress)
             self.hand_overs.processed(tp, flushed)
+            self._gate.on_position(tp, progress.incarnation, progress.position)
         if self._is_managed:
             assert self._exchange is not None
             positions = {tp: Position(progress.incarnation, progress.position) for tp, progress in due.items()}
             self._exchange.report(positions, self._reports.number)
             self.hand_overs.reported(self._reports.number, flushed)
-        else:
-            for tp, progress in due.items():
-                self._gate.on_position(tp, progress.incarnation, progress.position)
 
     # ------------------------------------------------------------ partitions assigned by hand
 

@@ -183,6 +183,11 @@ class DeliveryGate:
         if known:
             self._dirty[tp.topic] = None
 
+    @property
+    def positions(self) -> Mapping[TopicPartition, tuple[int, int]]:
+        """The group's positions as last told, where they are known: (incarnation, position)."""
+        return self._positions
+
     def position(self, tp: TopicPartition) -> int:
         """The group's position as last told, -1 when not known."""
         return self._positions.get(tp, (-1, -1))[1]

@@ -19,7 +19,7 @@ VARIABLES
   committed,  \* offsets on disk
   told,       \* committed offsets that were answered and are not on disk: "commit_on_disk" off
   position,   \* positions in the coordinator's memory
-  member,     \* each member: generation, whether it runs, and its partitions
+  member,     \* each member: generation, whether it runs, what it heard of others' positions, and its partitions
   flushed,    \* the highest offset of each partition whose flush callback has returned
   delivered,  \* records delivered
   broken,
@@ -39,18 +39,19 @@ Unknown == -1
 Nobody == "nobody"
 
 \* A member's view of a partition. at: delivered up to; safe: the flush callback returned up to; sure: committed up to;
-\* open: how far the barrier lets it go; loaded: what was flushed where when the load callback was last called, by partition;
+\* kept: the same, but for commits that were refused; open: how far the barrier lets it go; loaded: what was flushed where when the load callback was last called, by partition;
 \* said: what it reported last, where it reports only what it did not say before.
-NotMine == [mine |-> FALSE, at |-> 0, safe |-> 0, sure |-> 0, open |-> 0, said |-> -1,
+NotMine == [mine |-> FALSE, at |-> 0, safe |-> 0, sure |-> 0, kept |-> 0, open |-> 0, said |-> -1,
             load |-> "no", loaded |-> [p \in Parts |-> 0]]
 
 Assignments == [Parts -> Members]
+Silence == [p \in Parts |-> 0]
 Init ==
   /\ \E owner \in Assignments :
        group = [generation |-> 1, owner |-> owner, joined |-> Members, stable |-> TRUE]
   /\ committed = [p \in Parts |-> 0] /\ told = [p \in Parts |-> 0]
   /\ position = [p \in Parts |-> 0]
-  /\ member = [m \in Members |-> [generation |-> 0, runs |-> TRUE, parts |-> [p \in Parts |-> NotMine]]]
+  /\ member = [m \in Members |-> [generation |-> 0, runs |-> TRUE, heard |-> Silence, parts |-> [p \in Parts |-> NotMine]]]
   /\ flushed = [p \in Parts |-> 0]
   /\ delivered = {} /\ broken = ""
   /\ left = Faults
@@ -79,7 +80,7 @@ Join(m) ==
   /\ Rule("rebalance_wakes") \/ \A p \in Parts : ~Mine(m, p).mine \/ Mine(m, p).open >= End(p)
   /\ Flushable(m) = {} /\ Uncommitted(m) = {}
   /\ group' = [group EXCEPT !.joined = @ \cup {m}]
-  /\ member' = [member EXCEPT ![m].generation = 0, ![m].parts = [p \in Parts |-> NotMine]]
+  /\ member' = [member EXCEPT ![m].generation = 0, ![m].heard = Silence, ![m].parts = [p \in Parts |-> NotMine]]
   /\ UNCHANGED <<committed, told, position, flushed, delivered, broken, left>>
 
 Gone == {m \in Members : ~member[m].runs}
@@ -98,7 +99,7 @@ Complete ==
 ComeBack(m) ==
   /\ group.stable /\ member[m].runs /\ m \notin group.joined
   /\ group' = [group EXCEPT !.stable = FALSE, !.joined = {m}]
-  /\ member' = [member EXCEPT ![m].generation = 0, ![m].parts = [p \in Parts |-> NotMine]]
+  /\ member' = [member EXCEPT ![m].generation = 0, ![m].heard = Silence, ![m].parts = [p \in Parts |-> NotMine]]
   /\ UNCHANGED <<committed, told, position, flushed, delivered, broken, left>>
 
 Sync(m) ==
@@ -108,13 +109,13 @@ Sync(m) ==
        ![m].parts = [p \in Parts |->
          IF group.owner[p] # m THEN NotMine
          ELSE [NotMine EXCEPT !.mine = TRUE, !.at = Answered(p), !.safe = Answered(p), !.sure = Answered(p),
-                              !.open = Answered(p)]]]
+                              !.kept = Answered(p), !.open = Answered(p)]]]
   /\ UNCHANGED <<group, committed, told, position, flushed, delivered, broken, left>>
 
 Crash(m) ==
   /\ left.crash > 0 /\ left' = [left EXCEPT !.crash = @ - 1]
   /\ member[m].runs /\ Gone \cup {m} # Members
-  /\ member' = [member EXCEPT ![m] = [generation |-> 0, runs |-> FALSE, parts |-> [p \in Parts |-> NotMine]]]
+  /\ member' = [member EXCEPT ![m] = [generation |-> 0, runs |-> FALSE, heard |-> Silence, parts |-> [p \in Parts |-> NotMine]]]
   /\ group' = [group EXCEPT !.stable = FALSE, !.joined = IF group.stable THEN {} ELSE @ \ {m}]
   /\ UNCHANGED <<committed, told, position, flushed, delivered, broken>>
 
@@ -139,15 +140,27 @@ Heard(m) == member[m].generation = group.generation
 -----------------------------------------------------------------------------
 (* A member and one of its partitions *)
 
-\* The barrier: every older record in another partition is done, as far as the coordinator knows.
+\* The coordinator answers a poll, of the present generation only.
+Hear(m) ==
+  LET heard == [p \in Parts |-> IF Mine(m, p).mine THEN 0 ELSE position[p]] IN
+  /\ Current(m) /\ member[m].heard # heard
+  /\ member' = [member EXCEPT ![m].heard = heard]
+  /\ UNCHANGED <<group, committed, told, position, flushed, delivered, broken, left>>
+
+\* How far a partition is, as the member knows it: of its own by what it did itself, also when it was thrown out since.
+Own(m, p) == IF Rule("commit_first") THEN Mine(m, p).kept
+             ELSE IF Rule("flush_first") THEN Mine(m, p).safe ELSE Mine(m, p).at
+Known(m) == [p \in Parts |-> IF Mine(m, p).mine THEN Own(m, p) ELSE member[m].heard[p]]
+
+\* The barrier: every older record in another partition is done, as far as the member knows.
 Allowed(p, known) ==
   Largest({0} \cup {o \in 1..End(p) :
     \A r \in 1..RecordAt(p, o - 1) : Where[r] # p => known[Where[r]] > Offset(r)})
-Ask(m, p) ==
-  /\ Mine(m, p).mine /\ Current(m)
-  /\ Allowed(p, position) > Mine(m, p).open
+Open(m, p) ==
+  /\ Mine(m, p).mine
+  /\ Allowed(p, Known(m)) > Mine(m, p).open
   \* New keys may come now: their state is loaded before their first record.
-  /\ With(m, p, [Mine(m, p) EXCEPT !.open = Allowed(p, position),
+  /\ With(m, p, [Mine(m, p) EXCEPT !.open = Allowed(p, Known(m)),
                                    !.load = IF Rule("load_after_open") THEN "no" ELSE @])
   /\ UNCHANGED <<group, committed, told, position, flushed, delivered, broken, left>>
 
@@ -187,7 +200,7 @@ Commit(m, p) ==
   LET offset == IF Rule("flush_first") THEN Mine(m, p).safe ELSE Mine(m, p).at
       taken == Heard(m) \/ ~Rule("commits_fenced") IN
   /\ Mine(m, p).mine /\ Mine(m, p).sure < offset
-  /\ With(m, p, [Mine(m, p) EXCEPT !.sure = offset])
+  /\ With(m, p, [Mine(m, p) EXCEPT !.sure = offset, !.kept = IF taken \/ ~Rule("own_commit_taken") THEN offset ELSE @])
   /\ IF ~taken THEN UNCHANGED <<committed, told>>
      ELSE IF Rule("commit_on_disk") THEN committed' = [committed EXCEPT ![p] = offset] /\ UNCHANGED told
      ELSE told' = [told EXCEPT ![p] = offset] /\ UNCHANGED committed
@@ -208,15 +221,15 @@ Report(m, p) ==
 Seek(m, p) ==
   /\ left.seek > 0 /\ left' = [left EXCEPT !.seek = @ - 1]
   /\ Mine(m, p).mine /\ Mine(m, p).at > 0 /\ Current(m)
-  /\ With(m, p, [Mine(m, p) EXCEPT !.at = 0, !.safe = 0, !.sure = 0])
+  /\ With(m, p, [Mine(m, p) EXCEPT !.at = 0, !.safe = 0, !.sure = 0, !.kept = 0])
   /\ committed' = [committed EXCEPT ![p] = 0]
   /\ position' = [position EXCEPT ![p] = 0]
   /\ UNCHANGED <<group, told, flushed, delivered, broken>>
 
 -----------------------------------------------------------------------------
 Step(m) ==
-  \/ Join(m) \/ Sync(m) \/ ComeBack(m)
-  \/ \E p \in Parts : Ask(m, p) \/ Load(m, p) \/ Loaded(m, p) \/ Deliver(m, p) \/ Flush(m, p) \/ Commit(m, p) \/ Report(m, p)
+  \/ Join(m) \/ Sync(m) \/ ComeBack(m) \/ Hear(m)
+  \/ \E p \in Parts : Open(m, p) \/ Load(m, p) \/ Loaded(m, p) \/ Deliver(m, p) \/ Flush(m, p) \/ Commit(m, p) \/ Report(m, p)
 Next ==
   \/ Rebalance \/ Complete \/ FailOver \/ \E p \in Parts : OnDisk(p)
   \/ \E m \in Members : Step(m) \/ Crash(m) \/ \E p \in Parts : Seek(m, p)
@@ -227,9 +240,9 @@ Fair ==
   /\ WF_vars(Complete)
   /\ \A p \in Parts : WF_vars(OnDisk(p))
   /\ \A m \in Members :
-       /\ WF_vars(Join(m)) /\ WF_vars(Sync(m)) /\ WF_vars(ComeBack(m))
+       /\ WF_vars(Join(m)) /\ WF_vars(Sync(m)) /\ WF_vars(ComeBack(m)) /\ WF_vars(Hear(m))
        /\ \A p \in Parts :
-            /\ WF_vars(Ask(m, p)) /\ WF_vars(Load(m, p)) /\ WF_vars(Loaded(m, p)) /\ WF_vars(Deliver(m, p))
+            /\ WF_vars(Open(m, p)) /\ WF_vars(Load(m, p)) /\ WF_vars(Loaded(m, p)) /\ WF_vars(Deliver(m, p))
             /\ WF_vars(Flush(m, p)) /\ WF_vars(Commit(m, p)) /\ WF_vars(Report(m, p))
 
 -----------------------------------------------------------------------------

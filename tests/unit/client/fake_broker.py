@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import inspect
 from collections import deque
 from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass, field
@@ -106,7 +107,7 @@ class FakeBroker:
         self.enforced: dict[TopicPartition, tuple[int, int]] = {}
         """Undeleted partition count and layout version a partition takes tagged batches of."""
         self.answers: dict[ApiKey, Callable[[Any], Any]] = {}
-        """Answers to further APIs, by request body."""
+        """Answers to further APIs, by request body; plain or async."""
         self.max_versions: dict[ApiKey, int] = {}
         """Of an older broker."""
         self.requests: list[Request] = []
@@ -232,7 +233,8 @@ class FakeBroker:
                 return self._list_offsets(body)
         answer = self.answers.get(request.header.api_key)
         if answer is not None:
-            return answer(body)
+            found = answer(body)
+            return await found if inspect.isawaitable(found) else found
         raise AssertionError(f"not served: {request.header}")
 
     def _metadata(self, body: Any) -> MetadataResponse:

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import anyio
 import pytest
 
 from client import Consumer
+from client.client_metrics import CONSUMER_GROUP
 from client.errors import ErrorCode, UnassignedParentError
 from client.fetched import FetchedBatch
+from client.group_protocol import encode_assignment
 from protocol.api_keys import ApiKey
 from protocol.batch_builder import build_batch
 from protocol.compression import CompressionType
@@ -22,6 +24,9 @@ from protocol.generated.consumer_group_position import (
 )
 from protocol.generated.fetch import FetchResponse
 from protocol.generated.find_coordinator import FindCoordinatorResponse
+from protocol.generated.heartbeat import HeartbeatResponse
+from protocol.generated.join_group import JoinGroupResponse
+from protocol.generated.leave_group import LeaveGroupResponse
 from protocol.generated.metadata import MetadataResponse
 from protocol.generated.offset_commit import (
     OffsetCommitResponse,
@@ -43,6 +48,7 @@ from protocol.generated.partition_leader_epochs_for_partitions import (
     PartitionLeaderEpochsForPartitionsResponsePartition,
     PartitionLeaderEpochsForPartitionsResponseTopic,
 )
+from protocol.generated.sync_group import SyncGroupResponse
 from protocol.key_placement import MOVED_HEADER
 from protocol.records import RecordBatch, set_base_offset
 from protocol.types import TopicPartition
@@ -177,6 +183,46 @@ class Coordinated(Resized):
                 )
                 for topic in body.topics
             ]
+        )
+
+
+class Grouped(Coordinated):
+    """A group of one that reads ``partitions``. Its coordinator asks until the parent is read, and its answers lag."""
+
+    def __init__(self, partitions: Iterable[TopicPartition]) -> None:
+        super().__init__()
+        self.partitions = list(partitions)
+        self.reports: dict[int, int] = {}
+        self.answers |= {
+            ApiKey.JOIN_GROUP: self.join,
+            ApiKey.SYNC_GROUP: lambda body: SyncGroupResponse(assignment=encode_assignment(self.partitions)),
+            ApiKey.HEARTBEAT: lambda body: HeartbeatResponse(),
+            ApiKey.LEAVE_GROUP: lambda body: LeaveGroupResponse(),
+            ApiKey.CONSUMER_GROUP_POSITION: self.poll,
+        }
+
+    def join(self, body: Any) -> JoinGroupResponse:
+        return JoinGroupResponse(
+            generation_id=1, protocol_name=body.protocols[0].name, leader="another", member_id="member"
+        )
+
+    async def poll(self, body: Any) -> ConsumerGroupPositionResponse:
+        asked = [p for topic in body.topics for p in topic.partitions]
+        self.reports |= {p.partition_index: p.position for p in asked if p.position >= 0}
+        if body.max_wait_ms:
+            await anyio.sleep_forever()
+        wanted = {0: 1000} | {p.partition_index: p.incarnation for p in asked if p.need_position}
+        partitions = [
+            ConsumerGroupPositionResponsePartition(
+                partition_index=p,
+                incarnation=incarnation,
+                need_position=p == 0 and self.reports.get(0) != 10,
+                position=3 if p == 0 and self.reports else -1,
+            )
+            for p, incarnation in sorted(wanted.items())
+        ]
+        return ConsumerGroupPositionResponse(
+            topics=[ConsumerGroupPositionResponseTopic(name="t", partitions=partitions)]
         )
 
 
@@ -470,6 +516,76 @@ def test_what_the_group_has_committed_is_not_committed_again_to_report_it(run: R
             await story.read_until(consumer, lambda: ("load", [1]) in story.lines)
             assert story.lines.index(("flush", [0])) < story.lines.index(("load", [1]))
             assert not broker.seen(ApiKey.OFFSET_COMMIT)
+
+    run(check)
+
+
+def test_behind_a_commit_that_was_refused_nothing_goes_on(run: Run) -> None:
+    """Another one owns the parent now, and will read it again from where it was committed."""
+
+    async def check() -> None:
+        story, broker = Story(), Coordinated()
+        taken, refusals = broker.offset_commit, 3
+
+        def refuse(body: Any) -> OffsetCommitResponse:
+            nonlocal refusals
+            response = taken(body)
+            if refusals:
+                assert ("load", [1]) not in story.lines
+                refusals -= 1
+                for topic in response.topics:
+                    for p in topic.partitions:
+                        p.error_code = ErrorCode.GROUP_AUTHORIZATION_FAILED
+            return response
+
+        broker.answers[ApiKey.OFFSET_COMMIT] = refuse
+        async with (
+            broker.running(),
+            Consumer(bootstrap_servers=broker.address, group_id="g", enable_auto_commit=False, **FAST) as consumer,
+        ):
+            consumer.assign([CHILD, PARENT], partition_key_listener=story)
+            await story.read_until(consumer, lambda: ("load", [1]) in story.lines)
+            assert not refusals
+
+    run(check)
+
+
+def test_a_member_follows_its_own_partition_whatever_its_coordinator_knows(run: Run) -> None:
+    async def check() -> None:
+        story, broker = Story(), Grouped([PARENT, CHILD])
+        async with (
+            broker.running(),
+            Consumer(bootstrap_servers=broker.address, group_id="g", enable_auto_commit=False, **FAST) as consumer,
+        ):
+            consumer.subscribe(["t"], partition_key_listener=story)
+            await story.read_until(consumer, lambda: len(story.records(1)) == 5)
+            while not consumer.metrics()[CONSUMER_GROUP]["position-report-total"]:
+                await consumer.getmany(timeout_ms=20)
+            await consumer.getmany()
+        assert story.lines.index(("flush", [0])) < story.lines.index(("load", [1]))
+        assert ("flush", [1]) not in story.lines
+        assert broker.committed[0] == (10, 1000)
+
+    run(check)
+
+
+def test_a_rewind_counts_though_nobody_waits_any_more(run: Run) -> None:
+    """What was reported of a partition read here is remembered: a merge that comes later must not take it for true."""
+
+    async def check() -> None:
+        broker = Grouped([PARENT])
+        async with (
+            broker.running(),
+            Consumer(bootstrap_servers=broker.address, group_id="g", enable_auto_commit=False, **FAST) as consumer,
+        ):
+            consumer.subscribe(["t"])
+            while broker.reports.get(0) != 10:
+                await consumer.getmany(timeout_ms=20)
+            gate = consumer._ordered._gate
+            assert gate.position(PARENT) == 10
+            consumer.seek(PARENT, 4)
+            await consumer.getmany(max_records=1)
+            assert gate.position(PARENT) == 4
 
     run(check)
 
