@@ -187,6 +187,7 @@ def print_table(targets: list[Target], workloads: list[Workload]) -> None:
         ("hand-over p50, ms", "hand_over_p50_ms"),
         ("hand-over p99, ms", "hand_over_p99_ms"),
         ("the slowest second of a resize against the seconds before, %", "least_window_percent"),
+        ("the same of as many seconds without a resize, %", "least_window_before_percent"),
         ("from 1,000 to 2,000 partitions, s", "doubling_s"),
         ("RSS of all brokers at the start, MB", "rss_start_mb"),
         ("RSS of all brokers half-way, MB", "rss_middle_mb"),

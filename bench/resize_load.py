@@ -8,7 +8,7 @@ waits until it is written does not count. The commit, what the members tell each
 the consumer does not know or has not fetched by then do. Moves whose first record came after the way was open waited
 for nothing and are left out (``anabranch.demo.hand_over``).
 
-``resize-throughput``: acknowledged records in each second around a split and a merge. ``resize-thousand``: one alter
+``resize-throughput``: acknowledged records in the seconds of a split and a merge. ``resize-thousand``: one alter
 that doubles a topic. ``--records`` is the number of resizes.
 """
 
@@ -27,14 +27,17 @@ from anabranch.cli.resize_plan import moves
 from anabranch.demo.events import Event, event_of
 from anabranch.demo.hand_over import Flush, Resize, hand_overs, percentiles
 from anabranch.demo.verify import Observed
+from client.admin_types import TopicDescription
 
 KEYS = 64
 KEYS_EVERY_S = 0.02
 SETTLE_DEADLINE_S = 300.0
 POLL_MS = 100
 STEADY_S = 5.0
-"""How long throughput is measured before a resize, and from its start on."""
-UNCONFIRMED = 2_000
+"""How long throughput is measured before a resize."""
+TICKS_PER_S = 100
+UNCONFIRMED = 10_000
+"""So many that batches are as full with twice the partitions: fewer records to a request are no cost of a resize."""
 
 
 class Recorder:
@@ -69,8 +72,12 @@ async def resize(admin: Admin, topic: str, count: int) -> None:
 
 async def is_settled(admin: Admin, topic: str, count: int) -> bool:
     found = (await admin.describe_topics([topic]))[topic]
-    led = all(partition.leader >= 0 for partition in found.partitions)
-    return led and len(found.partitions) == found.undeleted_partition_count == count
+    return is_in_force(found, count) and len(found.partitions) == count
+
+
+def is_in_force(found: TopicDescription, count: int) -> bool:
+    """Whether there are so many partitions, but for marked ones, and all have leaders."""
+    return found.undeleted_partition_count == count and all(partition.leader >= 0 for partition in found.partitions)
 
 
 async def consume(arguments: argparse.Namespace, recorder: Recorder) -> None:
@@ -128,9 +135,18 @@ async def measure_hand_over(arguments: argparse.Namespace) -> dict[str, float]:
 
 
 async def measure_throughput(arguments: argparse.Namespace) -> dict[str, float]:
-    """Acknowledged records by the second; every window from a resize on against the mean of those before it."""
-    initial, shares, rates = arguments.partitions, [], []
+    """Acknowledged records in windows of a second: the slowest against the mean of ``STEADY_S`` before, in percent.
+
+    Of the resize: the windows from the alter on until one that begins after it is in force. The control is the slowest
+    of as many windows before: what a second of this load on this machine differs by without a resize.
+    """
+    initial, rates, during, control = arguments.partitions, [], [], []
     acknowledged: Counter[int] = Counter()
+
+    def rate(begin_s: float, seconds: float = 1.0) -> float:
+        first = int(begin_s * TICKS_PER_S)
+        ticks = int(seconds * TICKS_PER_S)
+        return sum(acknowledged[tick] for tick in range(first, first + ticks)) / seconds
 
     async def produce(producer: Producer) -> None:
         payload = bytes(arguments.size)
@@ -141,7 +157,7 @@ async def measure_throughput(arguments: argparse.Namespace) -> dict[str, float]:
             waiting.append(await producer.send(arguments.topic, key=b"%d" % (number % 997), value=payload))
             if len(waiting) >= UNCONFIRMED:
                 await waiting.popleft()
-                acknowledged[int(time.monotonic())] += 1
+                acknowledged[int(time.monotonic() * TICKS_PER_S)] += 1
 
     async with (
         Admin(bootstrap_servers=arguments.bootstrap) as admin,
@@ -152,16 +168,23 @@ async def measure_throughput(arguments: argparse.Namespace) -> dict[str, float]:
         await anyio.sleep(2)
         for number in range(arguments.records):
             await anyio.sleep(STEADY_S)
-            began = int(time.monotonic()) + 1
-            await anyio.sleep(began - time.monotonic())
-            await admin.create_partitions({arguments.topic: initial if number % 2 else 2 * initial})
-            await anyio.sleep(STEADY_S)
-            before = [acknowledged[second] for second in range(began - int(STEADY_S) + 1, began)]
-            during = [acknowledged[second] for second in range(began, began + int(STEADY_S) - 1)]
-            rates.append(sum(before) / len(before))
-            shares.append(min(during) / rates[-1])
+            began = time.monotonic()
+            count = initial if number % 2 else 2 * initial
+            await admin.create_partitions({arguments.topic: count})
+            while not is_in_force((await admin.describe_topics([arguments.topic]))[arguments.topic], count):
+                await anyio.sleep(0.05)
+            windows = int(time.monotonic() - began) + 2
+            await anyio.sleep(began + windows + 1 - time.monotonic())
+            steady = rate(began - STEADY_S, STEADY_S)
+            rates.append(steady)
+            during += [rate(began + second) / steady for second in range(windows)]
+            control += [rate(began - second - 1) / steady for second in range(windows)]
         tasks.cancel_scope.cancel()
-    return {"records_before_per_s": sum(rates) / len(rates), "least_window_percent": 100 * min(shares)}
+    return {
+        "records_before_per_s": sum(rates) / len(rates),
+        "least_window_percent": 100 * min(during),
+        "least_window_before_percent": 100 * min(control),
+    }
 
 
 async def measure_doubling(arguments: argparse.Namespace) -> dict[str, float]:
