@@ -122,7 +122,7 @@ def group_state(running: Running) -> str:
 
 
 def live(kind: type) -> int:
-    """How many objects of a class there are."""
+    """How many objects of a class there are, made since ``running`` was."""
     gc.collect()
     return sum(type(found) is kind for found in gc.get_objects())
 

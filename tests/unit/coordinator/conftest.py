@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import random
 from collections.abc import AsyncIterator
 from dataclasses import dataclass
@@ -32,9 +33,11 @@ class Running:
 
 @pytest.fixture
 async def running(nursery: Any) -> AsyncIterator[Running]:
+    gc.freeze()  # what was there before is of no concern to ``live``, and takes long to look through
     log, topics = MemoryLog(), EveryTopic()
     coordinator = GroupCoordinator(GroupConfig(), LoopClock(), random.Random(1), log, topics)
     nursery.start_soon(coordinator.run)
     await trio.testing.wait_all_tasks_blocked()
     yield Running(coordinator, log, topics)
     nursery.cancel_scope.cancel()
+    gc.unfreeze()
