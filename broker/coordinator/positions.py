@@ -128,7 +128,7 @@ class GroupPositions:
             self.waited_since_ms = None
 
     def want(self, member_id: str, poller: Poller, wants: dict[TopicPartition, int]) -> list[TopicPartition]:
-        """Replace what a member waits for; returns what nobody waited for before."""
+        """Replace what a member waits for; returns what nobody waited for before, or not in that incarnation."""
         for tp in poller.wants:
             if tp not in wants:
                 poller.told.pop(tp, None)
@@ -138,8 +138,16 @@ class GroupPositions:
             self.waiting.setdefault(tp, {})[member_id] = None
             if poller.wants.get(tp, incarnation) != incarnation:
                 poller.told.pop(tp, None)
+                self._ask_again(tp)
+                new.append(tp)
         poller.wants = wants
         return new
+
+    def _ask_again(self, tp: TopicPartition) -> None:
+        """Have the owner told of a partition as if nobody had waited for it before."""
+        owner = None if self.ownership is None else self.ownership.owner_of.get(tp)
+        if owner is not None and owner in self.pollers:
+            self.pollers[owner].asked.pop(tp, None)
 
     def _unwant(self, tp: TopicPartition, member_id: str) -> None:
         waiting = self.waiting[tp]
@@ -147,9 +155,7 @@ class GroupPositions:
         if waiting:
             return
         del self.waiting[tp]
-        owner = None if self.ownership is None else self.ownership.owner_of.get(tp)
-        if owner is not None and owner in self.pollers:
-            self.pollers[owner].asked.pop(tp, None)
+        self._ask_again(tp)
 
     def report(self, tp: TopicPartition, incarnation: int, position: int) -> bool:
         """Take the owner's word, also for a lower position (it was rewound); True when that changed something.

@@ -39,6 +39,18 @@ def test_the_owner_is_told_whether_it_or_the_waiter_polled_first() -> None:
     assert driver.told(driver.poll(owner, 1)) == {PARENT: (-1, True)}
 
 
+def test_the_owner_is_asked_anew_when_another_incarnation_is_meant() -> None:
+    """What it reported of that one to the coordinator before this one is gone, and it says nothing twice unasked."""
+    driver = Driver()
+    owner, waiter = two_members(driver)
+    driver.poll(waiter, 1, PARENT, incarnation=100)
+    assert driver.told(driver.poll(owner, 1)) == {PARENT: (-1, True)}
+    owners = driver.poll(owner, 1)
+    assert driver.told(owners) is None
+    driver.poll(waiter, 1, PARENT, incarnation=200)
+    assert driver.told(owners) == {PARENT: (-1, True)}
+
+
 def test_a_member_may_wait_for_itself() -> None:
     driver = Driver()
     (member,) = driver.stable_group("a", owns={"a": [PARENT, CHILD]})
