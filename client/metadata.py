@@ -130,11 +130,11 @@ class Metadata:
                 await self.refresh()
                 if not self._incomplete():
                     attempt, first_ms = 0, self._retry_backoff_ms
-                elif self._layouts() != known:
+                elif any(version > known.get(name, version) for name, version in self._layouts().items()):
                     # The controller is at work: what has no leader yet is to have one in a few round trips.
                     attempt, first_ms = 1, self._layout_backoff_ms
                 else:
-                    attempt += not hurried
+                    attempt = max(1, attempt + (not hurried))
             except KafkaError as error:
                 self.failure = error
                 self._announce()

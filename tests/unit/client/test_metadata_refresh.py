@@ -96,3 +96,32 @@ async def test_hurried_questions_do_not_make_the_others_wait_longer(autojump_clo
             await brokers.until_asked(number)
         pauses = await brokers.until_asked(8)
     assert pauses[-2:] == [pytest.approx(ms, rel=0.25) for ms in (5, 10)]
+
+
+async def test_a_leader_that_a_hurried_question_finds_gone_is_asked_for_again(
+    autojump_clock: trio.testing.MockClock,
+) -> None:
+    """The question came in the pause after a complete answer."""
+    brokers = Brokers(described(0, 2))
+    async with refreshing(brokers, described(0, 2)) as metadata:
+        metadata.request_update()
+        await brokers.until_asked(1)
+        brokers.answer = described(0, 2, leader=-1)
+        metadata.hurry_update()
+        pauses = await brokers.until_asked(4)
+    assert pauses[1:] == [pytest.approx(ms, rel=0.25) for ms in (100, 200)]
+
+
+async def test_a_topic_that_comes_and_goes_has_no_new_layout(autojump_clock: trio.testing.MockClock) -> None:
+    """All topics are asked for, and every other broker lags: its answers do not make the others' layouts new."""
+    brokers = Brokers(described(1, 4, leader=-1))
+    async with refreshing(brokers, described(0, 2)) as metadata:
+        metadata.all_topics = True
+        metadata.request_update()
+        for number in range(1, 9):
+            await brokers.until_asked(number)
+            brokers.answer = described(1, 4, leader=-1)
+            if number % 2:
+                brokers.answer.topics = []
+        pauses = await brokers.until_asked(8)
+    assert pauses[-1] > 100
