@@ -88,6 +88,8 @@ class GroupCoordinator:
         self._led_counts: dict[str, PartitionSpan] | None = None
         self._led_owners: dict[TopicPartition, str] = {}
         self._taken_generation = -1
+        self._own_commits: dict[TopicPartition, object] = {}
+        """What this member's commits made the group's offsets where nobody else can have committed since."""
         self._last_poll = env.clock.monotonic()
         self._next_auto_commit = self._last_poll + config.auto_commit_interval_ms / 1000
         self._background_commit: anyio.CancelScope | None = None
@@ -196,6 +198,7 @@ class GroupCoordinator:
             await self.listener.revoked(gone)
         # Only here: a call that is cancelled while it commits or revokes leaves the assignment to the next one.
         self._joined = None
+        self._remember_commits(joined)
         self._subscription.set_assignment(sorted(assigned))
         self._taken_generation = joined.generation_id
         # A leader also watches the partition counts of the other members' topics.
@@ -206,6 +209,12 @@ class GroupCoordinator:
         self.on_taken()
         await self.listener.assigned(new if self._cooperative else sorted(assigned))
         self._on_change()
+
+    def _remember_commits(self, joined: _Joined) -> None:
+        """Of a partition that was this member's in the generation before this one too."""
+        is_next = joined.generation_id == self._taken_generation + 1
+        held = joined.partitions if is_next else ()
+        self._own_commits = {tp: self._own_commits[tp] for tp in held if tp in self._own_commits}
 
     async def _commit_before_rebalance(self) -> None:
         try:
@@ -270,6 +279,7 @@ class GroupCoordinator:
 
     def _lose(self) -> None:
         self.member.forget(keep_member_id=False)
+        self._own_commits = {}
         self._lost = bool(self._subscription.partitions)
 
     async def _join_and_sync(self) -> tuple[TopicPartition, ...]:
@@ -432,6 +442,7 @@ class GroupCoordinator:
         A static member stays in the group until its session ends (KIP-345).
         """
         member_id = self.member.member_id
+        self._own_commits = {}
         purpose = GROUP
         if self._join_scope is not None:
             self._join_scope.cancel()
@@ -466,19 +477,21 @@ class GroupCoordinator:
         await self._commit(offsets)
 
     async def commit_news(self, partitions: Iterable[TopicPartition]) -> None:
-        """Commit what was consumed of these, where it is not what the group has as its offset already."""
-        states, consumed = self._subscription.partitions, self.consumed()
+        """Commit what was consumed of these, but for what this member has committed already.
+
+        An offset that was fetched counts for nothing: that it was committed does not tell that this is a member still.
+        """
+        consumed, known = self.consumed(), self._own_commits if self._subscription.is_group_managed else {}
         found = {tp: consumed[tp] for tp in partitions if tp in consumed}
-        await self.commit({tp: offset for tp, offset in found.items() if states[tp].committed != offset})
+        await self.commit({tp: offset for tp, offset in found.items() if known.get(tp) != offset})
 
     async def _commit(self, offsets: Mapping[TopicPartition, OffsetAndMetadata]) -> None:
-        states = self._subscription.partitions
-        held = {tp: states[tp] for tp in offsets if tp in states}
-        for state in held.values():
-            state.committed = None  # until it is answered either may be what the group has
+        under_way = object()
+        self._own_commits |= dict.fromkeys(offsets, under_way)
         await self._commit_as_member(offsets)
-        for tp, state in held.items():
-            state.committed = offsets[tp]
+        for tp, offset in offsets.items():
+            if self._own_commits.get(tp) is under_way:  # else another commit may have come before or after it
+                self._own_commits[tp] = offset
 
     async def _commit_as_member(self, offsets: Mapping[TopicPartition, OffsetAndMetadata]) -> None:
         member = self.member

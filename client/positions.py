@@ -147,9 +147,6 @@ class PositionResolver:
             return
         versions = {state.tp: state.version for state in states}
         committed = {}
-        asked = object()
-        for state in states:
-            state.committed = asked
         if self._link is not None:
             committed = await self._link.fetch_offsets(
                 versions,
@@ -164,8 +161,6 @@ class PositionResolver:
             if state.version != versions[state.tp] or state.state is not FetchState.INITIALIZING:
                 continue
             offset = committed.get(state.tp)
-            if state.committed is asked:  # and nothing was committed meanwhile
-                state.committed = offset
             if offset is not None and 0 <= state.incarnation < offset.incarnation:
                 self._metadata.request_update()  # the partition is newer than this client knows
             elif offset is not None and not 0 <= offset.incarnation < state.incarnation:

@@ -35,7 +35,6 @@ class PartitionState:
     __slots__ = (
         "buffer",
         "buffered_bytes",
-        "committed",
         "current_leader_epoch",
         "error",
         "fetch_offset",
@@ -89,8 +88,6 @@ class PartitionState:
         """How often in a row the broker refused what this client knows of the partition."""
         self.refused_as: object = None
         """What that was: layout and leader epoch."""
-        self.committed: object = None
-        """What is known to be the group's offset here, for as long as only this member commits it; None: not known."""
 
     def seek(self, offset: int, epoch: int = -1) -> None:
         """Go on from ``offset``; what was fetched is dropped."""

@@ -116,8 +116,8 @@ class OrderedDelivery:
 
     def _on_position(self, tp: TopicPartition, position: Position) -> None:
         """How far the group is, from the coordinator. Of a partition read here it only repeats what was reported."""
-        if tp in self._partitions:
-            return  # known since the report, and perhaps further by now
+        if tp in self._partitions and self._knows_own_positions:
+            return  # since it was reported, and perhaps further by now
         if position.position != self._gate.position(tp):
             self.hand_overs.processed(tp, self._clock.monotonic())
         self._gate.on_position(tp, position.incarnation, position.position)
@@ -206,7 +206,8 @@ class OrderedDelivery:
         if self._is_telling:
             return
         partitions = self._subscription.partitions
-        if partitions is not self._partitions:
+        is_assigned_anew = partitions is not self._partitions
+        if is_assigned_anew:
             self._partitions = partitions
             self._gate.assign(partitions, self._topics)
         if self._exchange is not None and self._is_managed:
@@ -221,7 +222,7 @@ class OrderedDelivery:
         for tp, state in partitions.items():
             state.max_leader_epoch = self._gate.cap(tp)
         questions = self._gate.questions()
-        if questions.positions != self._wants:
+        if questions.positions != self._wants or is_assigned_anew:
             self._wants = questions.positions
             self._want()
         self._queries.ask()
@@ -233,6 +234,14 @@ class OrderedDelivery:
     @property
     def _is_managed(self) -> bool:
         return self._subscription.is_group_managed
+
+    @property
+    def _knows_own_positions(self) -> bool:
+        """Whether what was reported counts here at once: its commit was taken, or there is no group to ask.
+
+        Else only the coordinator's answer tells that this is a member still.
+        """
+        return self._config.ordered_delivery_commit_before_report or not self._is_managed
 
     def _want(self) -> None:
         if self._is_managed:
@@ -252,6 +261,7 @@ class OrderedDelivery:
             state = self._partitions.get(tp)
             if state is not None and state.has_position and state.position < position:
                 self._gate.on_position(tp, incarnation, state.position)
+                self._reports.forget(tp)
 
     # ------------------------------------------------------------ reports
 
@@ -298,7 +308,8 @@ class OrderedDelivery:
         for tp, progress in due.items():
             self._reports.said(tp, progress)
             self.hand_overs.processed(tp, flushed)
-            self._gate.on_position(tp, progress.incarnation, progress.position)
+            if self._knows_own_positions:
+                self._gate.on_position(tp, progress.incarnation, progress.position)
         if self._is_managed:
             assert self._exchange is not None
             positions = {tp: Position(progress.incarnation, progress.position) for tp, progress in due.items()}

@@ -81,6 +81,10 @@ class Reports:
             return True
         return now.at_end and (now.is_marked or before.leader_epoch < now.current_leader_epoch)
 
+    def forget(self, tp: TopicPartition) -> None:
+        """What was said of a partition does not hold any more: it is to be said again."""
+        self._said.pop(tp, None)
+
     def said(self, tp: TopicPartition, progress: Progress) -> None:
         """The position is on its way."""
         self.number += 1

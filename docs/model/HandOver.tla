@@ -11,7 +11,7 @@ EXTENDS Integers, Sequences, FiniteSets
 CONSTANTS
   Where,      \* the partition of each record of the key, in the order they were produced
   Members,
-  Faults,     \* how many of each: [rebalance, eviction, crash, failover, seek]
+  Faults,     \* how many of each: [rebalance, eviction, crash, failover, seek, ahead]
   Off         \* the rules that are switched off
 
 VARIABLES
@@ -38,10 +38,10 @@ End(p) == Count(p, Len(Where))
 Unknown == -1
 Nobody == "nobody"
 
-\* A member's view of a partition. at: delivered up to; safe: the flush callback returned up to; sure: committed up to;
-\* kept: the same, but for commits that were refused; open: how far the barrier lets it go; loaded: what was flushed where when the load callback was last called, by partition;
+\* A member's view of a partition. begun: its offset was fetched; at: delivered up to; safe: the flush callback returned up to; sure: committed up to;
+\* kept: what its own commits that were taken made sure, though somebody else may have read on since; open: how far the barrier lets it go; loaded: what was flushed where when the load callback was last called, by partition;
 \* said: what it reported last, where it reports only what it did not say before.
-NotMine == [mine |-> FALSE, at |-> 0, safe |-> 0, sure |-> 0, kept |-> 0, open |-> 0, said |-> -1,
+NotMine == [mine |-> FALSE, begun |-> FALSE, at |-> 0, safe |-> 0, sure |-> 0, kept |-> 0, open |-> 0, said |-> -1,
             load |-> "no", loaded |-> [p \in Parts |-> 0]]
 
 Assignments == [Parts -> Members]
@@ -51,7 +51,7 @@ Init ==
        group = [generation |-> 1, owner |-> owner, joined |-> Members, stable |-> TRUE]
   /\ committed = [p \in Parts |-> 0] /\ told = [p \in Parts |-> 0]
   /\ position = [p \in Parts |-> 0]
-  /\ member = [m \in Members |-> [generation |-> 0, runs |-> TRUE, heard |-> Silence, parts |-> [p \in Parts |-> NotMine]]]
+  /\ member = [m \in Members |-> [generation |-> 0, was |-> 0, runs |-> TRUE, heard |-> Silence, parts |-> [p \in Parts |-> NotMine]]]
   /\ flushed = [p \in Parts |-> 0]
   /\ delivered = {} /\ broken = ""
   /\ left = Faults
@@ -80,16 +80,20 @@ Join(m) ==
   /\ Rule("rebalance_wakes") \/ \A p \in Parts : ~Mine(m, p).mine \/ Mine(m, p).open >= End(p)
   /\ Flushable(m) = {} /\ Uncommitted(m) = {}
   /\ group' = [group EXCEPT !.joined = @ \cup {m}]
-  /\ member' = [member EXCEPT ![m].generation = 0, ![m].heard = Silence, ![m].parts = [p \in Parts |-> NotMine]]
+  /\ member' = [member EXCEPT ![m].was = member[m].generation, ![m].generation = 0, ![m].heard = Silence,
+                              ![m].parts = [p \in Parts |-> [NotMine EXCEPT !.kept = Mine(m, p).kept]]]
   /\ UNCHANGED <<committed, told, position, flushed, delivered, broken, left>>
 
+\* The generation that commits and positions are fenced by lives on while members come back: they commit before they join.
+Heard(m) == member[m].generation = group.generation
+FlushedAll(m) == \A p \in Parts : Mine(m, p).mine /\ Mine(m, p).begun => committed[p] <= Mine(m, p).safe
 Gone == {m \in Members : ~member[m].runs}
 \* All that live are back, or the others are thrown out without knowing it.
 Complete ==
   /\ ~group.stable /\ group.joined # {}
   /\ LET away == Members \ (group.joined \cup Gone) IN
      \/ away = {} /\ UNCHANGED left
-     \/ away # {} /\ left.eviction > 0 /\ left' = [left EXCEPT !.eviction = @ - 1]
+     \/ away # {} /\ left.eviction > 0 /\ (\A m \in away : FlushedAll(m) \/ ~Heard(m)) /\ left' = [left EXCEPT !.eviction = @ - 1]
   /\ \E owner \in [Parts -> group.joined] :
        group' = [group EXCEPT !.generation = @ + 1, !.stable = TRUE, !.owner = owner]
   /\ position' = IF Rule("positions_die") THEN [p \in Parts |-> Answered(p)] ELSE position
@@ -99,23 +103,31 @@ Complete ==
 ComeBack(m) ==
   /\ group.stable /\ member[m].runs /\ m \notin group.joined
   /\ group' = [group EXCEPT !.stable = FALSE, !.joined = {m}]
-  /\ member' = [member EXCEPT ![m].generation = 0, ![m].heard = Silence, ![m].parts = [p \in Parts |-> NotMine]]
+  /\ member' = [member EXCEPT ![m].generation = 0, ![m].was = 0, ![m].heard = Silence,
+                              ![m].parts = [p \in Parts |-> NotMine]]
   /\ UNCHANGED <<committed, told, position, flushed, delivered, broken, left>>
 
+\* Of the generation before this one a member still knows its own commits.
+Remembered(m, p) == IF member[m].was + 1 = group.generation THEN Mine(m, p).kept ELSE 0
 Sync(m) ==
   /\ group.stable /\ m \in group.joined /\ member[m].runs /\ member[m].generation # group.generation
   /\ member' = [member EXCEPT
        ![m].generation = group.generation,
        ![m].parts = [p \in Parts |->
-         IF group.owner[p] # m THEN NotMine
-         ELSE [NotMine EXCEPT !.mine = TRUE, !.at = Answered(p), !.safe = Answered(p), !.sure = Answered(p),
-                              !.kept = Answered(p), !.open = Answered(p)]]]
+         IF group.owner[p] # m THEN NotMine ELSE [NotMine EXCEPT !.mine = TRUE, !.kept = Remembered(m, p)]]]
+  /\ UNCHANGED <<group, committed, told, position, flushed, delivered, broken, left>>
+
+\* The offset to begin at is fetched; nobody asks for whom, so a member that was thrown out since may be told another's.
+Fetch(m, p) ==
+  /\ Mine(m, p).mine /\ ~Mine(m, p).begun
+  /\ With(m, p, [Mine(m, p) EXCEPT !.begun = TRUE, !.at = Answered(p), !.safe = Answered(p), !.sure = Answered(p),
+                                   !.kept = IF Rule("own_commits_only") THEN @ ELSE Answered(p), !.open = Answered(p)])
   /\ UNCHANGED <<group, committed, told, position, flushed, delivered, broken, left>>
 
 Crash(m) ==
   /\ left.crash > 0 /\ left' = [left EXCEPT !.crash = @ - 1]
   /\ member[m].runs /\ Gone \cup {m} # Members
-  /\ member' = [member EXCEPT ![m] = [generation |-> 0, runs |-> FALSE, heard |-> Silence, parts |-> [p \in Parts |-> NotMine]]]
+  /\ member' = [member EXCEPT ![m] = [generation |-> 0, was |-> 0, runs |-> FALSE, heard |-> Silence, parts |-> [p \in Parts |-> NotMine]]]
   /\ group' = [group EXCEPT !.stable = FALSE, !.joined = IF group.stable THEN {} ELSE @ \ {m}]
   /\ UNCHANGED <<committed, told, position, flushed, delivered, broken>>
 
@@ -134,8 +146,6 @@ OnDisk(p) ==
   /\ committed' = [committed EXCEPT ![p] = told[p]]
   /\ UNCHANGED <<group, told, position, member, flushed, delivered, broken, left>>
 
-\* The generation that commits and positions are fenced by lives on while members come back: they commit before they join.
-Heard(m) == member[m].generation = group.generation
 
 -----------------------------------------------------------------------------
 (* A member and one of its partitions *)
@@ -157,7 +167,7 @@ Allowed(p, known) ==
   Largest({0} \cup {o \in 1..End(p) :
     \A r \in 1..RecordAt(p, o - 1) : Where[r] # p => known[Where[r]] > Offset(r)})
 Open(m, p) ==
-  /\ Mine(m, p).mine
+  /\ Mine(m, p).begun
   /\ Allowed(p, Known(m)) > Mine(m, p).open
   \* New keys may come now: their state is loaded before their first record.
   /\ With(m, p, [Mine(m, p) EXCEPT !.open = Allowed(p, Known(m)),
@@ -165,7 +175,7 @@ Open(m, p) ==
   /\ UNCHANGED <<group, committed, told, position, flushed, delivered, broken, left>>
 
 Load(m, p) ==
-  /\ Mine(m, p).mine /\ Mine(m, p).load = "no"
+  /\ Mine(m, p).begun /\ Mine(m, p).load = "no"
   /\ With(m, p, [Mine(m, p) EXCEPT !.load = "running", !.loaded = flushed])
   /\ UNCHANGED <<group, committed, told, position, flushed, delivered, broken, left>>
 Loaded(m, p) ==
@@ -199,17 +209,25 @@ Flush(m, p) ==
 Commit(m, p) ==
   LET offset == IF Rule("flush_first") THEN Mine(m, p).safe ELSE Mine(m, p).at
       taken == Heard(m) \/ ~Rule("commits_fenced") IN
-  /\ Mine(m, p).mine /\ Mine(m, p).sure < offset
+  /\ Mine(m, p).begun /\ (Mine(m, p).sure < offset \/ Mine(m, p).kept < offset)
   /\ With(m, p, [Mine(m, p) EXCEPT !.sure = offset, !.kept = IF taken \/ ~Rule("own_commit_taken") THEN offset ELSE @])
   /\ IF ~taken THEN UNCHANGED <<committed, told>>
      ELSE IF Rule("commit_on_disk") THEN committed' = [committed EXCEPT ![p] = offset] /\ UNCHANGED told
      ELSE told' = [told EXCEPT ![p] = offset] /\ UNCHANGED committed
   /\ UNCHANGED <<group, position, flushed, delivered, broken, left>>
 
+\* A periodic commit runs ahead of the flush callback. (With the member dies what it did not flush, so these stay away
+\* from crashes and are not thrown out before they have flushed.)
+CommitAhead(m, p) ==
+  /\ left.ahead > 0 /\ left' = [left EXCEPT !.ahead = @ - 1]
+  /\ Mine(m, p).mine /\ Heard(m) /\ committed[p] < Mine(m, p).at
+  /\ committed' = [committed EXCEPT ![p] = Mine(m, p).at]
+  /\ UNCHANGED <<group, told, position, member, flushed, delivered, broken>>
+
 Report(m, p) ==
   LET offset == IF Rule("commit_first") THEN Mine(m, p).sure
                 ELSE IF Rule("flush_first") THEN Mine(m, p).safe ELSE Mine(m, p).at IN
-  /\ Mine(m, p).mine
+  /\ Mine(m, p).begun
   /\ Heard(m) \/ ~Rule("positions_fenced")
   \* The coordinator asks for what it lacks (need_position); without that a member says nothing twice.
   /\ IF Rule("asked_again") THEN position[p] # offset /\ UNCHANGED member
@@ -229,7 +247,7 @@ Seek(m, p) ==
 -----------------------------------------------------------------------------
 Step(m) ==
   \/ Join(m) \/ Sync(m) \/ ComeBack(m) \/ Hear(m)
-  \/ \E p \in Parts : Open(m, p) \/ Load(m, p) \/ Loaded(m, p) \/ Deliver(m, p) \/ Flush(m, p) \/ Commit(m, p) \/ Report(m, p)
+  \/ \E p \in Parts : Open(m, p) \/ Fetch(m, p) \/ CommitAhead(m, p) \/ Load(m, p) \/ Loaded(m, p) \/ Deliver(m, p) \/ Flush(m, p) \/ Commit(m, p) \/ Report(m, p)
 Next ==
   \/ Rebalance \/ Complete \/ FailOver \/ \E p \in Parts : OnDisk(p)
   \/ \E m \in Members : Step(m) \/ Crash(m) \/ \E p \in Parts : Seek(m, p)
@@ -242,7 +260,7 @@ Fair ==
   /\ \A m \in Members :
        /\ WF_vars(Join(m)) /\ WF_vars(Sync(m)) /\ WF_vars(ComeBack(m)) /\ WF_vars(Hear(m))
        /\ \A p \in Parts :
-            /\ WF_vars(Open(m, p)) /\ WF_vars(Load(m, p)) /\ WF_vars(Loaded(m, p)) /\ WF_vars(Deliver(m, p))
+            /\ WF_vars(Fetch(m, p)) /\ WF_vars(Open(m, p)) /\ WF_vars(Load(m, p)) /\ WF_vars(Loaded(m, p)) /\ WF_vars(Deliver(m, p))
             /\ WF_vars(Flush(m, p)) /\ WF_vars(Commit(m, p)) /\ WF_vars(Report(m, p))
 
 -----------------------------------------------------------------------------
@@ -253,7 +271,7 @@ Fair ==
 Promise == broken = ""
 \* What the coordinator says about a partition is never ahead of what its owner has flushed and committed.
 TruePositions ==
-  \A m \in Members, p \in Parts : Current(m) /\ Mine(m, p).mine => position[p] <= Mine(m, p).sure
+  \A m \in Members, p \in Parts : Current(m) /\ Mine(m, p).begun => position[p] <= Mine(m, p).sure
 OneOwner ==
   \A m, n \in Members, p \in Parts :
     m # n /\ Current(m) /\ Current(n) => ~(Mine(m, p).mine /\ Mine(n, p).mine)

@@ -7,6 +7,7 @@ from collections.abc import Awaitable, Callable
 from typing import Any
 
 import anyio
+import pytest
 
 from client.assignors import resolve_assignors
 from client.cluster import Cluster, PartitionInfo, TopicInfo
@@ -227,7 +228,7 @@ def test_a_commit_in_the_background_never_comes_after_a_later_one(run: Run) -> N
     run(check)
 
 
-def test_only_what_the_group_does_not_have_yet_is_committed_as_news(run: Run) -> None:
+def test_only_what_this_member_has_not_committed_is_committed_as_news(run: Run) -> None:
     """A commit that was not answered, or was of something else, leaves open what the group has."""
 
     async def check() -> None:
@@ -249,11 +250,50 @@ def test_only_what_the_group_does_not_have_yet_is_committed_as_news(run: Run) ->
             link.hold_commits = None
             await coordinator.commit_news([T0])
             assert link.committed[3:] == [{T0: 4}]
-            member.subscription.set_assignment([])
-            member.subscription.set_assignment([T0])
+            tasks.cancel_scope.cancel()
+
+    run(check)
+
+
+def test_of_two_commits_at_once_neither_is_known_to_be_the_last(run: Run) -> None:
+    """The second has reached the group when the first is answered, and its caller is gone."""
+
+    async def check() -> None:
+        link = ScriptedLink([T0])
+        async with anyio.create_task_group() as tasks:
+            member = Fixture(tasks, link)
+            await member.poll_until(lambda: member.held == {T0})
             member.subscription.state(T0).seek(4)
-            await coordinator.commit_news([T0])
-            assert link.committed[4:] == [{T0: 4}]
+            link.hold_commits = anyio.Event()
+            tasks.start_soon(member.coordinator.commit, member.coordinator.consumed())
+            await anyio.wait_all_tasks_blocked()
+            with anyio.move_on_after(0):
+                await member.coordinator.commit({T0: OffsetAndMetadata(2)})
+            link.hold_commits.set()
+            await anyio.wait_all_tasks_blocked()
+            await member.coordinator.commit_news([T0])
+            assert link.committed == [{T0: 4}, {T0: 4}]
+            tasks.cancel_scope.cancel()
+
+    run(check)
+
+
+@pytest.mark.parametrize(("between", "commits"), [(0, 0), (1, 1)], ids=["the next generation", "one was missed"])
+def test_commits_are_remembered_where_nobody_else_can_have_committed(run: Run, between: int, commits: int) -> None:
+    async def check() -> None:
+        link = ScriptedLink([T0], [T0])
+        async with anyio.create_task_group() as tasks:
+            member = Fixture(tasks, link, partition_assignment_strategy="range")
+            await member.poll_until(lambda: member.held == {T0})
+            member.subscription.state(T0).seek(4)
+            await member.coordinator.commit_news([T0])
+            link.generation_id += between
+            member.coordinator.request_rejoin()
+            await member.poll_until(lambda: not member.subscription.partitions or link.generation_id > 1 + between)
+            await member.poll_until(lambda: member.held == {T0} and member.coordinator.settled_generation > 1)
+            member.subscription.state(T0).seek(4)
+            await member.coordinator.commit_news([T0])
+            assert len(link.committed) == 1 + commits
             tasks.cancel_scope.cancel()
 
     run(check)

@@ -502,20 +502,95 @@ def test_hole_18_the_commit_comes_before_the_child_goes_on(run: Run) -> None:
     run(check)
 
 
-def test_what_the_group_has_committed_is_not_committed_again_to_report_it(run: Run) -> None:
-    """After a rebalance the first reports are of what was committed just before: their children do not wait for it."""
+def test_an_offset_that_was_fetched_is_committed_before_it_is_reported(run: Run) -> None:
+    """It may be the next owner's, committed ahead of its flush: only a commit taken tells whose parent it is."""
 
     async def check() -> None:
-        story, broker = Story(), Coordinated()
+        story, broker = Story(), Grouped([PARENT, CHILD])
         broker.committed[0] = (10, 1000)
+        refused = 0
+
+        def refuse(body: Any) -> OffsetCommitResponse:
+            nonlocal refused
+            refused += 1
+            return OffsetCommitResponse(
+                topics=[
+                    OffsetCommitResponseTopic(
+                        name="t",
+                        partitions=[
+                            OffsetCommitResponsePartition(partition_index=0, error_code=ErrorCode.UNKNOWN_MEMBER_ID)
+                        ],
+                    )
+                ]
+            )
+
+        broker.answers[ApiKey.OFFSET_COMMIT] = refuse
         async with (
             broker.running(),
             Consumer(bootstrap_servers=broker.address, group_id="g", enable_auto_commit=False, **FAST) as consumer,
         ):
-            consumer.assign([CHILD, PARENT], partition_key_listener=story)
-            await story.read_until(consumer, lambda: ("load", [1]) in story.lines)
-            assert story.lines.index(("flush", [0])) < story.lines.index(("load", [1]))
-            assert not broker.seen(ApiKey.OFFSET_COMMIT)
+            consumer.subscribe(["t"], partition_key_listener=story)
+            while refused < 3:
+                assert not await consumer.getmany(timeout_ms=20)
+        assert ("load", [1]) not in story.lines
+
+    run(check)
+
+
+def test_without_a_commit_a_member_goes_on_when_its_coordinator_has_answered(run: Run) -> None:
+    """``ordered_delivery_commit_before_report=False``: nothing else tells that it was not thrown out."""
+
+    async def check() -> None:
+        story, broker = Story(), Grouped([PARENT, CHILD])
+        polled, refused = broker.poll, 0
+
+        async def refuse(body: Any) -> ConsumerGroupPositionResponse:
+            nonlocal refused
+            if any(p.position >= 0 for topic in body.topics for p in topic.partitions):
+                refused += 1
+                return ConsumerGroupPositionResponse(error_code=ErrorCode.UNKNOWN_MEMBER_ID)
+            return await polled(body)
+
+        broker.answers[ApiKey.CONSUMER_GROUP_POSITION] = refuse
+        async with (
+            broker.running(),
+            Consumer(
+                bootstrap_servers=broker.address,
+                group_id="g",
+                enable_auto_commit=False,
+                ordered_delivery_commit_before_report=False,
+                **FAST,
+            ) as consumer,
+        ):
+            consumer.subscribe(["t"], partition_key_listener=story)
+            await story.read_until(consumer, lambda: refused >= 3)
+        assert ("load", [1]) not in story.lines
+
+    run(check)
+
+
+@pytest.mark.parametrize("before", [[CHILD], [CHILD, PARENT]], ids=["given", "taken away"])
+def test_a_parent_that_is_assigned_anew_is_waited_for_where_it_is_now(run: Run, before: list[TopicPartition]) -> None:
+    """Its child has to know whom to ask: this consumer, or the group."""
+
+    async def check() -> None:
+        story, broker = Story(), Coordinated()
+        broker.committed[0] = (3, 1000)
+        async with (
+            broker.running(),
+            Consumer(
+                bootstrap_servers=broker.address, group_id="g", enable_auto_commit=False, retry_backoff_max_ms=5, **FAST
+            ) as consumer,
+        ):
+            consumer.assign(before, partition_key_listener=story)
+            while not consumer.explain_blocked():
+                await consumer.getmany(CHILD, timeout_ms=20)
+            if PARENT in before:
+                consumer.assign([CHILD], partition_key_listener=story)
+                broker.committed[0] = (10, 1000)
+            else:
+                consumer.assign([CHILD, PARENT], partition_key_listener=story)
+            await story.read_until(consumer, lambda: len(story.records(1)) == 5)
 
     run(check)
 
@@ -565,6 +640,29 @@ def test_a_member_follows_its_own_partition_whatever_its_coordinator_knows(run: 
         assert story.lines.index(("flush", [0])) < story.lines.index(("load", [1]))
         assert ("flush", [1]) not in story.lines
         assert broker.committed[0] == (10, 1000)
+
+    run(check)
+
+
+def test_what_was_rewound_and_read_again_is_reported_again(run: Run) -> None:
+    """Nobody waited for the parent meanwhile: what was said of it before does not hold."""
+
+    async def check() -> None:
+        story, broker = Story(), Coordinated()
+        async with (
+            broker.running(),
+            Consumer(bootstrap_servers=broker.address, group_id="g", enable_auto_commit=False, **FAST) as consumer,
+        ):
+            consumer.assign([CHILD, PARENT], partition_key_listener=story)
+            await story.read_until(consumer, lambda: len(story.records(1)) == 5)
+            consumer.assign([PARENT], partition_key_listener=story)
+            consumer.seek(PARENT, 4)
+            while await consumer.position(PARENT) < 10:
+                await consumer.getmany(timeout_ms=20)
+            consumer.assign([CHILD, PARENT], partition_key_listener=story)
+            consumer.seek(CHILD, 0)
+            story.lines.clear()
+            await story.read_until(consumer, lambda: len(story.records(1)) == 5)
 
     run(check)
 
