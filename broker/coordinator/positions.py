@@ -133,14 +133,15 @@ class GroupPositions:
             if tp not in wants:
                 poller.told.pop(tp, None)
                 self._unwant(tp, member_id)
-        new = [tp for tp in wants if tp not in self.waiting]
+        before = {tp: self.newest_wanted(tp) if tp in self.waiting else None for tp in wants}
         for tp, incarnation in wants.items():
             self.waiting.setdefault(tp, {})[member_id] = None
             if poller.wants.get(tp, incarnation) != incarnation:
                 poller.told.pop(tp, None)
-                self._ask_again(tp)
-                new.append(tp)
         poller.wants = wants
+        new = [tp for tp in wants if self.newest_wanted(tp) != before[tp]]
+        for tp in new:
+            self._ask_again(tp)
         return new
 
     def _ask_again(self, tp: TopicPartition) -> None:

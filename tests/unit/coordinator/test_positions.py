@@ -51,6 +51,16 @@ def test_the_owner_is_asked_anew_when_another_incarnation_is_meant() -> None:
     assert driver.told(owners) == {PARENT: (-1, True)}
 
 
+def test_the_owner_is_asked_anew_when_a_second_member_means_a_newer_incarnation() -> None:
+    driver = Driver()
+    owner, behind, waiter = driver.stable_group("a", "b", "c", owns={"a": [PARENT], "b": [CHILD], "c": [OTHER]})
+    driver.poll(behind, 1, PARENT, incarnation=100)
+    assert driver.told(driver.poll(owner, 1)) == {PARENT: (-1, True)}
+    owners = driver.poll(owner, 1)
+    driver.poll(waiter, 1, PARENT, incarnation=200)
+    assert driver.told(owners) == {PARENT: (-1, True)}
+
+
 def test_a_member_may_wait_for_itself() -> None:
     driver = Driver()
     (member,) = driver.stable_group("a", owns={"a": [PARENT, CHILD]})
