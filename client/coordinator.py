@@ -486,12 +486,17 @@ class GroupCoordinator:
         await self.commit({tp: offset for tp, offset in found.items() if known.get(tp) != offset})
 
     async def _commit(self, offsets: Mapping[TopicPartition, OffsetAndMetadata]) -> None:
-        under_way = object()
+        under_way, held, taken = object(), self._subscription.partitions, False
         self._own_commits |= dict.fromkeys(offsets, under_way)
-        await self._commit_as_member(offsets)
-        for tp, offset in offsets.items():
-            if self._own_commits.get(tp) is under_way:  # else another commit may have come before or after it
-                self._own_commits[tp] = offset
+        try:
+            await self._commit_as_member(offsets)
+            taken = True
+        finally:
+            for tp, offset in offsets.items():
+                # Another commit that was under way as well may have come before this one or after it.
+                was_alone = self._own_commits.pop(tp, None) is under_way
+                if taken and was_alone and tp in held:
+                    self._own_commits[tp] = offset
 
     async def _commit_as_member(self, offsets: Mapping[TopicPartition, OffsetAndMetadata]) -> None:
         member = self.member

@@ -300,6 +300,9 @@ class OrderedDelivery:
     async def _report(self, due: dict[TopicPartition, Progress]) -> None:
         """Have the user flush, commit, tell. What fails is tried again with the next round."""
         flushed = await self._flush(list(due))
+        due = {tp: progress for tp, progress in due.items() if self._is_at(tp, progress)}
+        if not due:
+            return
         if self._coordinator is not None and self._config.ordered_delivery_commit_before_report:
             try:
                 await self._coordinator.commit_news(due)
@@ -315,6 +318,13 @@ class OrderedDelivery:
             positions = {tp: Position(progress.incarnation, progress.position) for tp, progress in due.items()}
             self._exchange.report(positions, self._reports.number)
             self.hand_overs.reported(self._reports.number, flushed)
+
+    def _is_at(self, tp: TopicPartition, progress: Progress) -> bool:
+        """Whether the user is where that says still: the callback, or another task, may have gone elsewhere."""
+        state = self._subscription.partitions.get(tp)
+        if state is None or not state.has_position:
+            return False
+        return (state.incarnation, state.position) == (progress.incarnation, progress.position)
 
     # ------------------------------------------------------------ partitions assigned by hand
 

@@ -157,8 +157,10 @@ Hear(m) ==
   /\ member' = [member EXCEPT ![m].heard = heard]
   /\ UNCHANGED <<group, committed, told, position, flushed, delivered, broken, left>>
 
+Least(a, b) == IF a < b THEN a ELSE b
 \* How far a partition is, as the member knows it: of its own by what it did itself, also when it was thrown out since.
-Own(m, p) == IF Rule("commit_first") THEN Mine(m, p).kept
+Flushed(m, p, offset) == IF Rule("flush_first") THEN Least(offset, Mine(m, p).safe) ELSE offset
+Own(m, p) == IF Rule("commit_first") THEN Flushed(m, p, Mine(m, p).kept)
              ELSE IF Rule("flush_first") THEN Mine(m, p).safe ELSE Mine(m, p).at
 Known(m) == [p \in Parts |-> IF Mine(m, p).mine THEN Own(m, p) ELSE member[m].heard[p]]
 
@@ -222,10 +224,11 @@ CommitAhead(m, p) ==
   /\ left.ahead > 0 /\ left' = [left EXCEPT !.ahead = @ - 1]
   /\ Mine(m, p).mine /\ Heard(m) /\ committed[p] < Mine(m, p).at
   /\ committed' = [committed EXCEPT ![p] = Mine(m, p).at]
-  /\ UNCHANGED <<group, told, position, member, flushed, delivered, broken>>
+  /\ With(m, p, [Mine(m, p) EXCEPT !.sure = Mine(m, p).at, !.kept = Mine(m, p).at])
+  /\ UNCHANGED <<group, told, position, flushed, delivered, broken>>
 
 Report(m, p) ==
-  LET offset == IF Rule("commit_first") THEN Mine(m, p).sure
+  LET offset == IF Rule("commit_first") THEN Flushed(m, p, Mine(m, p).sure)
                 ELSE IF Rule("flush_first") THEN Mine(m, p).safe ELSE Mine(m, p).at IN
   /\ Mine(m, p).begun
   /\ Heard(m) \/ ~Rule("positions_fenced")

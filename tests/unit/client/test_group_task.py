@@ -278,6 +278,48 @@ def test_of_two_commits_at_once_neither_is_known_to_be_the_last(run: Run) -> Non
     run(check)
 
 
+def test_an_older_commit_that_is_answered_last_leaves_open_what_the_group_has(run: Run) -> None:
+    """It was tried again: the coordinator was loading."""
+
+    async def check() -> None:
+        link = ScriptedLink([T0])
+        async with anyio.create_task_group() as tasks:
+            member = Fixture(tasks, link)
+            await member.poll_until(lambda: member.held == {T0})
+            member.subscription.state(T0).seek(4)
+            tried_again = link.hold_commits = anyio.Event()
+            tasks.start_soon(member.coordinator.commit, {T0: OffsetAndMetadata(2)})
+            await anyio.wait_all_tasks_blocked()
+            link.hold_commits = None
+            await member.coordinator.commit_news([T0])
+            tried_again.set()
+            await anyio.wait_all_tasks_blocked()
+            await member.coordinator.commit_news([T0])
+            assert link.committed == [{T0: 4}, {T0: 2}, {T0: 4}]
+            tasks.cancel_scope.cancel()
+
+    run(check)
+
+
+def test_a_commit_of_what_another_member_reads_is_not_remembered(run: Run) -> None:
+    """Its owner may have committed since; the next generation gives the partition to this one."""
+
+    async def check() -> None:
+        link = ScriptedLink([], [T0])
+        async with anyio.create_task_group() as tasks:
+            member = Fixture(tasks, link)
+            await member.poll_until(lambda: member.coordinator.settled_generation == 1)
+            await member.coordinator.commit({T0: OffsetAndMetadata(4)})
+            member.coordinator.request_rejoin()
+            await member.poll_until(lambda: member.held == {T0})
+            member.subscription.state(T0).seek(4)
+            await member.coordinator.commit_news([T0])
+            assert link.committed == [{T0: 4}, {T0: 4}]
+            tasks.cancel_scope.cancel()
+
+    run(check)
+
+
 @pytest.mark.parametrize(("between", "commits"), [(0, 0), (1, 1)], ids=["the next generation", "one was missed"])
 def test_commits_are_remembered_where_nobody_else_can_have_committed(run: Run, between: int, commits: int) -> None:
     async def check() -> None:

@@ -14,6 +14,7 @@ from client.client_metrics import CONSUMER_GROUP
 from client.errors import ErrorCode, UnassignedParentError
 from client.fetched import FetchedBatch
 from client.group_protocol import encode_assignment
+from client.ordered_delivery.reports import Progress
 from protocol.api_keys import ApiKey
 from protocol.batch_builder import build_batch
 from protocol.compression import CompressionType
@@ -591,6 +592,44 @@ def test_a_parent_that_is_assigned_anew_is_waited_for_where_it_is_now(run: Run, 
             else:
                 consumer.assign([CHILD, PARENT], partition_key_listener=story)
             await story.read_until(consumer, lambda: len(story.records(1)) == 5)
+
+    run(check)
+
+
+def test_who_goes_back_in_the_flush_callback_reports_nothing_before_that(
+    run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What is reported is what was committed: a crash would read the parent again behind its child."""
+
+    async def check() -> None:
+        broker = Grouped([PARENT])
+
+        class GoesBack(Story):
+            def on_partition_key_maybe_revoked(self, partitions: list[TopicPartition]) -> None:
+                if not self.lines and consumer._subscription.state(PARENT).position == 10:
+                    consumer.seek(PARENT, 4)
+                    super().on_partition_key_maybe_revoked(partitions)
+
+        async with (
+            broker.running(),
+            Consumer(bootstrap_servers=broker.address, group_id="g", enable_auto_commit=False, **FAST) as consumer,
+        ):
+            story, reports, ahead = GoesBack(), consumer._ordered._reports, []
+            say = reports.said
+
+            def said(tp: TopicPartition, progress: Progress) -> None:
+                if progress.position > broker.committed[tp.partition][0]:
+                    ahead.append(progress)
+                say(tp, progress)
+
+            monkeypatch.setattr(reports, "said", said)
+            consumer.subscribe(["t"], partition_key_listener=story)
+            while not story.lines:
+                await consumer.getmany(timeout_ms=20)
+            while broker.reports.get(0) != 10:
+                await consumer.getmany(timeout_ms=20)
+            assert not ahead
+            assert broker.committed[0] == (10, 1000)
 
     run(check)
 
