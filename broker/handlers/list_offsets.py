@@ -3,7 +3,7 @@
 -1 is the end (high watermark; with read_committed the last stable offset), -2 the log start, -3 (version 7, KIP-734)
 the record with the largest timestamp. A timestamp that no record reaches gives offset -1. While the watermark of a new
 leader is below the start of its epoch, what is the end is not known: OFFSET_NOT_AVAILABLE (version 5, KIP-207), before
-that LEADER_NOT_AVAILABLE.
+that LEADER_NOT_AVAILABLE. The same is said of a sealed partition until no in-sync replica can have more.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ def _find(
         if is_consumer and asked.timestamp != EARLIEST and _end_is_unknown(partition, asked.timestamp, offset):
             newer = ctx.api_version >= _FIRST_OFFSET_NOT_AVAILABLE_VERSION
             code = ErrorCode.OFFSET_NOT_AVAILABLE if newer else ErrorCode.LEADER_NOT_AVAILABLE
-            raise KafkaError(code, f"{partition.key}: the high watermark has not reached the leader epoch's start")
+            raise KafkaError(code, f"{partition.key}: what its end is depends on replicas that are still to follow")
     except KafkaError as error:
         return ListOffsetsPartitionResponse(partition_index=index, error_code=error.code)
     if ctx.api_version < _FIRST_LEADER_EPOCH_VERSION:
@@ -65,6 +65,8 @@ def _find(
 def _end_is_unknown(partition: Partition, timestamp: int, offset: int) -> bool:
     """Whether consumers were perhaps told of more by an earlier leader than this one may tell them yet."""
     may_lag = partition.log.high_watermark < partition.epoch_start_offset
+    if timestamp == LATEST and partition.layout.seals(partition.key.partition):
+        return may_lag or not partition.is_followed
     return may_lag and (timestamp == LATEST or offset < 0)
 
 

@@ -267,6 +267,16 @@ class Partition:
             self.notify()
 
     @property
+    def is_followed(self) -> bool:
+        """Whether every in-sync replica has followed this leader to the log's end, so that none has records of its own.
+
+        One that led before, was cut off and is in the ISR still may: all that is committed, and what it alone took.
+        """
+        others = (replica for replica in self.isr if replica != self.local_id)
+        end_offset = self.log.log_end_offset
+        return isr.high_watermark(end_offset, others, self.progress) >= end_offset
+
+    @property
     def low_watermark(self) -> int:
         """The offset below which no live replica has records (KIP-107)."""
         starts = [known.log_start_offset for id, known in self.progress.items() if self._services.is_live(id)]

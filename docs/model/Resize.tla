@@ -14,7 +14,7 @@ CONSTANTS
   Plan,       \* the counts an administrator asks for, in this order
   Keys,       \* keys, each given by its hash
   Records,    \* records per key
-  Faults,     \* how many of each: [election, unclean, controller, reader, lost, late]
+  Faults,     \* how many of each: [election, unclean, tail, controller, reader, lost, late]
   Losses,     \* what "lost" may mean for a produce request: "request", "answer", "delay"
   History,    \* clients may see metadata of any age, not only the newest
   OldMaps,    \* a broker may answer 25301 from a znode of any age
@@ -403,6 +403,22 @@ StrayArrives == \E r \in strays :
              THEN Appended(r.key, r.number, r.part, r.layout) ELSE host
   /\ UNCHANGED <<servers, producer, accepted, reader, delivered, broken, left>>
 
+\* The new leader led before, was cut off, and alone has a record that it took then: in sync all the while, for nobody
+\* had taken it from the ISR, it has not followed the leaders after it. (Of a leader of before the first resize only.)
+TailElection(p) ==
+  /\ left.tail > 0 /\ left' = [left EXCEPT !.tail = @ - 1]
+  /\ part[p].stage = "led" /\ p < topic.total /\ host[p].incarnation = part[p].incarnation
+  /\ Rule("followed") => part[p].sealed = -1
+  /\ part' = [part EXCEPT ![p].epoch = @ + 1]
+  /\ \E r \in strays :
+       /\ r.part = p /\ r.layout[2] = 0 /\ ~Duplicate(r.key, r.number, p) /\ \A i \in DOMAIN host[p].log : host[p].log[i].epoch = 0
+       /\ host' = [host EXCEPT ![p].log = Append(@, [epoch |-> 0, key |-> r.key, number |-> r.number, layout |-> r.layout]),
+                               ![p].epoch = part'[p].epoch, ![p].layout = part[p].layout]
+       /\ strays' = strays \ {r}
+  /\ answered' = answered \ {p}
+  /\ UNCHANGED <<topic, underway, asked, producer, accepted, reader, delivered, broken>>
+  /\ Wrote
+
 -----------------------------------------------------------------------------
 (* The readers: worst case, every partition belongs to another member *)
 
@@ -489,7 +505,7 @@ Clients ==
   \/ \E p \in Parts : Look(p) \/ Deliver(p) \/ Commit(p)
 Bad ==
   \/ NewController \/ Arrive \/ StrayArrives
-  \/ \E p \in Parts : Election(p) \/ UncleanElection(p) \/ ReaderCrash(p)
+  \/ \E p \in Parts : Election(p) \/ UncleanElection(p) \/ TailElection(p) \/ ReaderCrash(p)
 Next == Controller \/ Clients \/ Bad
 
 Spec == Init /\ [][Next]_vars

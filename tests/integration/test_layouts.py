@@ -19,6 +19,7 @@ from broker.log.layout_history import LayoutEntry
 from broker.log.partition_log import AppendOrigin, PartitionLog
 from broker.log.slices import TimeSlice
 from broker.node import Node
+from broker.replication.isr import ReplicaProgress
 from protocol.batch_builder import build_batch, build_control_batch
 from protocol.batch_layout import CONTROL_COMMIT
 from protocol.errors import ErrorCode, KafkaError
@@ -543,6 +544,27 @@ async def test_the_controller_learns_the_end_of_a_sealed_partition(broker: Broke
     assert await offset(-1, -1) == (ErrorCode.OFFSET_NOT_AVAILABLE, -1)
     log.high_watermark = 1
     assert await offset(-1, -1) == (0, 1)
+
+
+async def test_a_sealed_partition_ends_where_no_replica_in_sync_has_more(broker: Broker) -> None:
+    """One that led before it was cut off, and has not followed since, would bring back what it alone took."""
+    await broker.has(GROWN, 5, epoch=0)
+    await broker.produce(5, GROWN)
+    await broker.has(SHRUNK, 5, epoch=1)
+    partition = broker.node.replicas.leader(TopicPartition("t", 5), 1)
+    partition.isr, partition.progress = (1, 2), {2: ReplicaProgress()}
+
+    async def end() -> tuple[int, int]:
+        topics = [ListOffsetsTopic(name="t", partitions=[ListOffsetsPartition(partition_index=5, timestamp=-1)])]
+        response = await broker.harness.request(ListOffsetsRequest(replica_id=-1, topics=topics))
+        found = response.topics[0].partitions[0]
+        return found.error_code, found.offset
+
+    assert await end() == (ErrorCode.OFFSET_NOT_AVAILABLE, -1)
+    partition.follower_fetched(2, 0, 0, 0)
+    assert await end() == (ErrorCode.OFFSET_NOT_AVAILABLE, -1)
+    partition.follower_fetched(2, 0, 1, 0)
+    assert await end() == (ErrorCode.NONE, 1)
 
 
 async def test_hole_23_a_sealed_partition_of_a_compacted_topic_is_drained_on_demand(
