@@ -131,11 +131,14 @@ class _AioKafka(StockProducer):
         self._producer = self._loop.run_until_complete(start())
 
     def send(self, item: Item, partition: int | None = None) -> Outcome:
-        from aiokafka.errors import KafkaError
+        from aiokafka.errors import KafkaError, NotLeaderForPartitionError
 
         sent = self._producer.send_and_wait(self._topic, key=item.key, value=item.value, partition=partition)
         try:
             written = self._loop.run_until_complete(asyncio.wait_for(sent, SEND_DEADLINE_S))
+        except NotLeaderForPartitionError:
+            # So it says after its request timeout of a record whose partition vanished before it was sent.
+            return Outcome(-1 if partition is None else partition, -1, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
         except KafkaError as error:
             if error.errno <= 0:
                 raise
