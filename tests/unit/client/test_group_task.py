@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import uuid
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
 from typing import Any
 
 import anyio
@@ -150,6 +151,16 @@ class Listener:
         self.calls.append(("assigned", partitions))
 
 
+@asynccontextmanager
+async def reading(link: ScriptedLink) -> AsyncIterator[tuple[Fixture, anyio.abc.TaskGroup]]:
+    """A member that was assigned the one partition, for the length of a block."""
+    async with anyio.create_task_group() as tasks:
+        member = Fixture(tasks, link)
+        await member.poll_until(lambda: member.held == {T0})
+        yield member, tasks
+        tasks.cancel_scope.cancel()
+
+
 def test_a_call_cancelled_while_it_revokes_loses_no_assignment(run: Run) -> None:
     async def check() -> None:
         link = ScriptedLink([T0], [T1], [T1])
@@ -233,9 +244,7 @@ def test_only_what_this_member_has_not_committed_is_committed_as_news(run: Run) 
 
     async def check() -> None:
         link = ScriptedLink([T0])
-        async with anyio.create_task_group() as tasks:
-            member = Fixture(tasks, link)
-            await member.poll_until(lambda: member.held == {T0})
+        async with reading(link) as (member, _):
             coordinator = member.coordinator
             member.subscription.state(T0).seek(4)
             for _ in range(2):
@@ -250,7 +259,6 @@ def test_only_what_this_member_has_not_committed_is_committed_as_news(run: Run) 
             link.hold_commits = None
             await coordinator.commit_news([T0])
             assert link.committed[3:] == [{T0: 4}]
-            tasks.cancel_scope.cancel()
 
     run(check)
 
@@ -260,9 +268,7 @@ def test_of_two_commits_at_once_neither_is_known_to_be_the_last(run: Run) -> Non
 
     async def check() -> None:
         link = ScriptedLink([T0])
-        async with anyio.create_task_group() as tasks:
-            member = Fixture(tasks, link)
-            await member.poll_until(lambda: member.held == {T0})
+        async with reading(link) as (member, tasks):
             member.subscription.state(T0).seek(4)
             link.hold_commits = anyio.Event()
             tasks.start_soon(member.coordinator.commit, member.coordinator.consumed())
@@ -273,7 +279,6 @@ def test_of_two_commits_at_once_neither_is_known_to_be_the_last(run: Run) -> Non
             await anyio.wait_all_tasks_blocked()
             await member.coordinator.commit_news([T0])
             assert link.committed == [{T0: 4}, {T0: 4}]
-            tasks.cancel_scope.cancel()
 
     run(check)
 
@@ -283,9 +288,7 @@ def test_an_older_commit_that_is_answered_last_leaves_open_what_the_group_has(ru
 
     async def check() -> None:
         link = ScriptedLink([T0])
-        async with anyio.create_task_group() as tasks:
-            member = Fixture(tasks, link)
-            await member.poll_until(lambda: member.held == {T0})
+        async with reading(link) as (member, tasks):
             member.subscription.state(T0).seek(4)
             tried_again = link.hold_commits = anyio.Event()
             tasks.start_soon(member.coordinator.commit, {T0: OffsetAndMetadata(2)})
@@ -296,7 +299,6 @@ def test_an_older_commit_that_is_answered_last_leaves_open_what_the_group_has(ru
             await anyio.wait_all_tasks_blocked()
             await member.coordinator.commit_news([T0])
             assert link.committed == [{T0: 4}, {T0: 2}, {T0: 4}]
-            tasks.cancel_scope.cancel()
 
     run(check)
 
