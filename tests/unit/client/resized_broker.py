@@ -1,0 +1,238 @@
+"""A topic that was resized, on a broker by script, with and without a coordinator; and what a consumer makes of it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import Any
+
+import anyio
+
+from client import Consumer
+from client.group_protocol import encode_assignment
+from protocol.api_keys import ApiKey
+from protocol.batch_builder import build_batch
+from protocol.generated.consumer_group_position import (
+    ConsumerGroupPositionResponse,
+    ConsumerGroupPositionResponsePartition,
+    ConsumerGroupPositionResponseTopic,
+)
+from protocol.generated.find_coordinator import FindCoordinatorResponse
+from protocol.generated.heartbeat import HeartbeatResponse
+from protocol.generated.join_group import JoinGroupResponse
+from protocol.generated.leave_group import LeaveGroupResponse
+from protocol.generated.metadata import MetadataResponse
+from protocol.generated.offset_commit import (
+    OffsetCommitResponse,
+    OffsetCommitResponsePartition,
+    OffsetCommitResponseTopic,
+)
+from protocol.generated.offset_fetch import (
+    OffsetFetchResponse,
+    OffsetFetchResponsePartition,
+    OffsetFetchResponseTopic,
+)
+from protocol.generated.offset_for_leader_epoch import (
+    EpochEndOffset,
+    OffsetForLeaderEpochResponse,
+    OffsetForLeaderTopicResult,
+)
+from protocol.generated.partition_leader_epochs_for_partitions import (
+    PartitionLeaderEpochsForPartitionsResponse,
+    PartitionLeaderEpochsForPartitionsResponsePartition,
+    PartitionLeaderEpochsForPartitionsResponseTopic,
+)
+from protocol.generated.sync_group import SyncGroupResponse
+from protocol.types import TopicPartition
+from tests.unit.client.fake_broker import FakeBroker
+
+PARENT, CHILD = TopicPartition("t", 0), TopicPartition("t", 1)
+NO_SECOND_TRY = {"retry_backoff_ms": 600_000, "retry_backoff_max_ms": 600_000}
+"""Whatever waits for this pause waits longer than a test."""
+FAST = {"retry_backoff_ms": 5, "auto_offset_reset": "earliest"}
+
+
+class Resized(FakeBroker):
+    """A topic grown from 1 to 2: ten records in the parent before it, five in the child after it."""
+
+    def __init__(self) -> None:
+        super().__init__({"t": 2})
+        self.announce("t", (1, 2, 1))
+        self.metadata_hook = self.set_epochs
+        self.answers = {
+            ApiKey.PARTITION_LEADER_EPOCHS_FOR_PARTITIONS: self.maps,
+            ApiKey.OFFSET_FOR_LEADER_EPOCH: self.ends,
+        }
+        self.fill(PARENT, 10)
+        self.fill(CHILD, 5)
+
+    def fill(self, tp: TopicPartition, count: int) -> None:
+        for number in range(count):
+            self.logs[tp].append(build_batch([(b"k", b"%d" % number, [], 0)]))
+
+    def set_epochs(self, response: MetadataResponse) -> None:
+        for topic in response.topics:
+            topic.partitions[0].leader_epoch = 1
+
+    def maps(self, body: Any) -> PartitionLeaderEpochsForPartitionsResponse:
+        return PartitionLeaderEpochsForPartitionsResponse(
+            topics=[
+                PartitionLeaderEpochsForPartitionsResponseTopic(
+                    name=topic.name,
+                    partitions=[
+                        PartitionLeaderEpochsForPartitionsResponsePartition(
+                            partition_index=p.partition_index,
+                            incarnation=p.incarnation,
+                            created_from=0,
+                            leader_epoch_after_creation=0,
+                        )
+                        for p in topic.partitions
+                    ],
+                )
+                for topic in body.topics
+            ]
+        )
+
+    def ends(self, body: Any) -> OffsetForLeaderEpochResponse:
+        return OffsetForLeaderEpochResponse(
+            topics=[
+                OffsetForLeaderTopicResult(
+                    topic=topic.topic,
+                    partitions=[
+                        EpochEndOffset(partition=p.partition, leader_epoch=p.leader_epoch, end_offset=10)
+                        for p in topic.partitions
+                    ],
+                )
+                for topic in body.topics
+            ]
+        )
+
+
+class Coordinated(Resized):
+    """The same with a coordinator: offsets by partition, and positions for who asks without being a member."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.committed: dict[int, tuple[int, int]] = {}
+        """(offset, incarnation) by partition."""
+        self.answers |= {
+            ApiKey.FIND_COORDINATOR: lambda body: FindCoordinatorResponse(node_id=1, host="127.0.0.1", port=self.port),
+            ApiKey.OFFSET_FETCH: self.offset_fetch,
+            ApiKey.OFFSET_COMMIT: self.offset_commit,
+            ApiKey.CONSUMER_GROUP_POSITION: self.position,
+        }
+
+    def offset_fetch(self, body: Any) -> OffsetFetchResponse:
+        return OffsetFetchResponse(
+            topics=[
+                OffsetFetchResponseTopic(
+                    name=topic.name,
+                    partitions=[
+                        OffsetFetchResponsePartition(
+                            partition_index=p,
+                            committed_offset=self.committed.get(p, (-1, -1))[0],
+                            metadata="",
+                            incarnation=self.committed.get(p, (-1, -1))[1],
+                        )
+                        for p in topic.partition_indexes
+                    ],
+                )
+                for topic in body.topics
+            ]
+        )
+
+    def offset_commit(self, body: Any) -> OffsetCommitResponse:
+        for topic in body.topics:
+            for p in topic.partitions:
+                self.committed[p.partition_index] = (p.committed_offset, p.incarnation)
+        return OffsetCommitResponse(
+            topics=[
+                OffsetCommitResponseTopic(
+                    name=topic.name,
+                    partitions=[
+                        OffsetCommitResponsePartition(partition_index=p.partition_index) for p in topic.partitions
+                    ],
+                )
+                for topic in body.topics
+            ]
+        )
+
+    def position(self, body: Any) -> ConsumerGroupPositionResponse:
+        assert (body.generation_id, body.member_id) == (-1, "")
+        return ConsumerGroupPositionResponse(
+            topics=[
+                ConsumerGroupPositionResponseTopic(
+                    name=topic.name,
+                    partitions=[
+                        ConsumerGroupPositionResponsePartition(
+                            partition_index=p.partition_index,
+                            incarnation=p.incarnation,
+                            position=self.committed.get(p.partition_index, (-1, -1))[0],
+                        )
+                        for p in topic.partitions
+                    ],
+                )
+                for topic in body.topics
+            ]
+        )
+
+
+class Grouped(Coordinated):
+    """A group of one that reads ``partitions``. Its coordinator asks until the parent is read, and its answers lag."""
+
+    def __init__(self, partitions: Iterable[TopicPartition]) -> None:
+        super().__init__()
+        self.partitions = list(partitions)
+        self.reports: dict[int, int] = {}
+        self.answers |= {
+            ApiKey.JOIN_GROUP: self.join,
+            ApiKey.SYNC_GROUP: lambda body: SyncGroupResponse(assignment=encode_assignment(self.partitions)),
+            ApiKey.HEARTBEAT: lambda body: HeartbeatResponse(),
+            ApiKey.LEAVE_GROUP: lambda body: LeaveGroupResponse(),
+            ApiKey.CONSUMER_GROUP_POSITION: self.poll,
+        }
+
+    def join(self, body: Any) -> JoinGroupResponse:
+        return JoinGroupResponse(
+            generation_id=1, protocol_name=body.protocols[0].name, leader="another", member_id="member"
+        )
+
+    async def poll(self, body: Any) -> ConsumerGroupPositionResponse:
+        asked = [p for topic in body.topics for p in topic.partitions]
+        self.reports |= {p.partition_index: p.position for p in asked if p.position >= 0}
+        if body.max_wait_ms:
+            await anyio.sleep_forever()
+        wanted = {0: 1000} | {p.partition_index: p.incarnation for p in asked if p.need_position}
+        partitions = [
+            ConsumerGroupPositionResponsePartition(
+                partition_index=p,
+                incarnation=incarnation,
+                need_position=p == 0 and self.reports.get(0) != 10,
+                position=3 if p == 0 and self.reports else -1,
+            )
+            for p, incarnation in sorted(wanted.items())
+        ]
+        return ConsumerGroupPositionResponse(
+            topics=[ConsumerGroupPositionResponseTopic(name="t", partitions=partitions)]
+        )
+
+
+class Story:
+    """Callbacks and deliveries in the order in which they come."""
+
+    def __init__(self) -> None:
+        self.lines: list[Any] = []
+
+    def on_partition_key_maybe_revoked(self, partitions: list[TopicPartition]) -> None:
+        self.lines.append(("flush", [tp.partition for tp in partitions]))
+
+    async def on_partition_key_assigned(self, partitions: list[TopicPartition]) -> None:
+        await anyio.lowlevel.checkpoint()
+        self.lines.append(("load", [tp.partition for tp in partitions]))
+
+    async def read_until(self, consumer: Consumer, holds: Callable[[], bool], **arguments: Any) -> None:
+        while not holds():
+            found = await consumer.getmany(timeout_ms=1000, **arguments)
+            self.lines += [(tp.partition, record.offset) for tp, records in found.items() for record in records]
+
+    def records(self, partition: int) -> list[int]:
+        return [line[1] for line in self.lines if line[0] == partition]

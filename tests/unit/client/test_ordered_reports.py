@@ -1,0 +1,343 @@
+"""What a consumer with a group commits, reports and goes on behind, on a topic that was resized."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from client import Consumer
+from client.client_metrics import CONSUMER_GROUP
+from client.errors import ErrorCode
+from client.ordered_delivery.reports import Progress
+from protocol.api_keys import ApiKey
+from protocol.generated.consumer_group_position import (
+    ConsumerGroupPositionResponse,
+)
+from protocol.generated.offset_commit import (
+    OffsetCommitResponse,
+    OffsetCommitResponsePartition,
+    OffsetCommitResponseTopic,
+)
+from protocol.types import TopicPartition
+from tests.unit.client.conftest import Run
+from tests.unit.client.resized_broker import CHILD, FAST, PARENT, Coordinated, Grouped, Story
+
+
+def test_hole_21_the_groups_committed_offset_frees(run: Run) -> None:
+    async def check() -> None:
+        broker = Coordinated()
+        broker.committed[0] = (9, 1000)
+        async with (
+            broker.running(),
+            Consumer(
+                bootstrap_servers=broker.address, group_id="g", enable_auto_commit=False, retry_backoff_max_ms=5, **FAST
+            ) as consumer,
+        ):
+            consumer.assign([CHILD])
+            while not broker.seen(ApiKey.CONSUMER_GROUP_POSITION):
+                assert not await consumer.getmany(timeout_ms=20)
+            broker.committed[0] = (10, 1000)
+            assert (await consumer.getone()).offset == 0
+
+    run(check)
+
+
+def test_hole_18_the_commit_comes_before_the_child_goes_on(run: Run) -> None:
+    async def check() -> None:
+        story, broker = Story(), Coordinated()
+        async with (
+            broker.running(),
+            Consumer(bootstrap_servers=broker.address, group_id="g", enable_auto_commit=False, **FAST) as consumer,
+        ):
+            consumer.assign([CHILD, PARENT], partition_key_listener=story)
+            await story.read_until(consumer, lambda: ("load", [1]) in story.lines)
+            assert broker.committed[0] == (10, 1000)
+
+    run(check)
+
+
+def test_an_offset_that_was_fetched_is_committed_before_it_is_reported(run: Run) -> None:
+    """It may be the next owner's, committed ahead of its flush: only a commit taken tells whose parent it is."""
+
+    async def check() -> None:
+        story, broker = Story(), Grouped([PARENT, CHILD])
+        broker.committed[0] = (10, 1000)
+        refused = 0
+
+        def refuse(body: Any) -> OffsetCommitResponse:
+            nonlocal refused
+            refused += 1
+            return OffsetCommitResponse(
+                topics=[
+                    OffsetCommitResponseTopic(
+                        name="t",
+                        partitions=[
+                            OffsetCommitResponsePartition(partition_index=0, error_code=ErrorCode.UNKNOWN_MEMBER_ID)
+                        ],
+                    )
+                ]
+            )
+
+        broker.answers[ApiKey.OFFSET_COMMIT] = refuse
+        async with (
+            broker.running(),
+            Consumer(bootstrap_servers=broker.address, group_id="g", enable_auto_commit=False, **FAST) as consumer,
+        ):
+            consumer.subscribe(["t"], partition_key_listener=story)
+            while refused < 3:
+                assert not await consumer.getmany(timeout_ms=20)
+        assert ("load", [1]) not in story.lines
+
+    run(check)
+
+
+def test_without_a_commit_a_member_goes_on_when_its_coordinator_has_answered(run: Run) -> None:
+    """``ordered_delivery_commit_before_report=False``: nothing else tells that it was not thrown out."""
+
+    async def check() -> None:
+        story, broker = Story(), Grouped([PARENT, CHILD])
+        polled, refused = broker.poll, 0
+
+        async def refuse(body: Any) -> ConsumerGroupPositionResponse:
+            nonlocal refused
+            if any(p.position >= 0 for topic in body.topics for p in topic.partitions):
+                refused += 1
+                return ConsumerGroupPositionResponse(error_code=ErrorCode.UNKNOWN_MEMBER_ID)
+            return await polled(body)
+
+        broker.answers[ApiKey.CONSUMER_GROUP_POSITION] = refuse
+        async with (
+            broker.running(),
+            Consumer(
+                bootstrap_servers=broker.address,
+                group_id="g",
+                enable_auto_commit=False,
+                ordered_delivery_commit_before_report=False,
+                **FAST,
+            ) as consumer,
+        ):
+            consumer.subscribe(["t"], partition_key_listener=story)
+            await story.read_until(consumer, lambda: refused >= 3)
+        assert ("load", [1]) not in story.lines
+
+    run(check)
+
+
+@pytest.mark.parametrize("before", [[CHILD], [CHILD, PARENT]], ids=["given", "taken away"])
+def test_a_parent_that_is_assigned_anew_is_waited_for_where_it_is_now(run: Run, before: list[TopicPartition]) -> None:
+    """Its child has to know whom to ask: this consumer, or the group."""
+
+    async def check() -> None:
+        story, broker = Story(), Coordinated()
+        broker.committed[0] = (3, 1000)
+        async with (
+            broker.running(),
+            Consumer(
+                bootstrap_servers=broker.address, group_id="g", enable_auto_commit=False, retry_backoff_max_ms=5, **FAST
+            ) as consumer,
+        ):
+            consumer.assign(before, partition_key_listener=story)
+            while not consumer.explain_blocked():
+                await consumer.getmany(CHILD, timeout_ms=20)
+            if PARENT in before:
+                consumer.assign([CHILD], partition_key_listener=story)
+                broker.committed[0] = (10, 1000)
+            else:
+                consumer.assign([CHILD, PARENT], partition_key_listener=story)
+            await story.read_until(consumer, lambda: len(story.records(1)) == 5)
+
+    run(check)
+
+
+def test_who_goes_back_in_the_flush_callback_reports_nothing_before_that(
+    run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What is reported is what was committed: a crash would read the parent again behind its child."""
+
+    async def check() -> None:
+        broker = Grouped([PARENT])
+
+        class GoesBack(Story):
+            def on_partition_key_maybe_revoked(self, partitions: list[TopicPartition]) -> None:
+                if not self.lines and consumer._subscription.state(PARENT).position == 10:
+                    consumer.seek(PARENT, 4)
+                    super().on_partition_key_maybe_revoked(partitions)
+
+        async with (
+            broker.running(),
+            Consumer(bootstrap_servers=broker.address, group_id="g", enable_auto_commit=False, **FAST) as consumer,
+        ):
+            story, reports, ahead = GoesBack(), consumer._ordered._reports, []
+            say = reports.said
+
+            def said(tp: TopicPartition, progress: Progress) -> None:
+                if progress.position > broker.committed[tp.partition][0]:
+                    ahead.append(progress)
+                say(tp, progress)
+
+            monkeypatch.setattr(reports, "said", said)
+            consumer.subscribe(["t"], partition_key_listener=story)
+            while not story.lines:
+                await consumer.getmany(timeout_ms=20)
+            while broker.reports.get(0) != 10:
+                await consumer.getmany(timeout_ms=20)
+            assert not ahead
+            assert broker.committed[0] == (10, 1000)
+
+    run(check)
+
+
+def test_behind_a_commit_that_was_refused_nothing_goes_on(run: Run) -> None:
+    """Another one owns the parent now, and will read it again from where it was committed."""
+
+    async def check() -> None:
+        story, broker = Story(), Coordinated()
+        taken, refusals = broker.offset_commit, 3
+
+        def refuse(body: Any) -> OffsetCommitResponse:
+            nonlocal refusals
+            response = taken(body)
+            if refusals:
+                assert ("load", [1]) not in story.lines
+                refusals -= 1
+                for topic in response.topics:
+                    for p in topic.partitions:
+                        p.error_code = ErrorCode.GROUP_AUTHORIZATION_FAILED
+            return response
+
+        broker.answers[ApiKey.OFFSET_COMMIT] = refuse
+        async with (
+            broker.running(),
+            Consumer(bootstrap_servers=broker.address, group_id="g", enable_auto_commit=False, **FAST) as consumer,
+        ):
+            consumer.assign([CHILD, PARENT], partition_key_listener=story)
+            await story.read_until(consumer, lambda: ("load", [1]) in story.lines)
+            assert not refusals
+
+    run(check)
+
+
+def test_a_member_follows_its_own_partition_whatever_its_coordinator_knows(run: Run) -> None:
+    async def check() -> None:
+        story, broker = Story(), Grouped([PARENT, CHILD])
+        async with (
+            broker.running(),
+            Consumer(bootstrap_servers=broker.address, group_id="g", enable_auto_commit=False, **FAST) as consumer,
+        ):
+            consumer.subscribe(["t"], partition_key_listener=story)
+            await story.read_until(consumer, lambda: len(story.records(1)) == 5)
+            while not consumer.metrics()[CONSUMER_GROUP]["position-report-total"]:
+                await consumer.getmany(timeout_ms=20)
+            await consumer.getmany()
+        assert story.lines.index(("flush", [0])) < story.lines.index(("load", [1]))
+        assert ("flush", [1]) not in story.lines
+        assert broker.committed[0] == (10, 1000)
+
+    run(check)
+
+
+def test_what_was_rewound_and_read_again_is_reported_again(run: Run) -> None:
+    """Nobody waited for the parent meanwhile: what was said of it before does not hold."""
+
+    async def check() -> None:
+        story, broker = Story(), Coordinated()
+        async with (
+            broker.running(),
+            Consumer(bootstrap_servers=broker.address, group_id="g", enable_auto_commit=False, **FAST) as consumer,
+        ):
+            consumer.assign([CHILD, PARENT], partition_key_listener=story)
+            await story.read_until(consumer, lambda: len(story.records(1)) == 5)
+            consumer.assign([PARENT], partition_key_listener=story)
+            consumer.seek(PARENT, 4)
+            while await consumer.position(PARENT) < 10:
+                await consumer.getmany(timeout_ms=20)
+            consumer.assign([CHILD, PARENT], partition_key_listener=story)
+            consumer.seek(CHILD, 0)
+            story.lines.clear()
+            await story.read_until(consumer, lambda: len(story.records(1)) == 5)
+
+    run(check)
+
+
+def test_a_rewind_counts_though_nobody_waits_any_more(run: Run) -> None:
+    """What was reported of a partition read here is remembered: a merge that comes later must not take it for true."""
+
+    async def check() -> None:
+        broker = Grouped([PARENT])
+        async with (
+            broker.running(),
+            Consumer(bootstrap_servers=broker.address, group_id="g", enable_auto_commit=False, **FAST) as consumer,
+        ):
+            consumer.subscribe(["t"])
+            while broker.reports.get(0) != 10:
+                await consumer.getmany(timeout_ms=20)
+            gate = consumer._ordered._gate
+            assert gate.position(PARENT) == 10
+            consumer.seek(PARENT, 4)
+            await consumer.getmany(max_records=1)
+            assert gate.position(PARENT) == 4
+
+    run(check)
+
+
+def test_committing_before_reporting_can_be_turned_off(run: Run) -> None:
+    async def check() -> None:
+        story, broker = Story(), Coordinated()
+        async with (
+            broker.running(),
+            Consumer(
+                bootstrap_servers=broker.address,
+                group_id="g",
+                enable_auto_commit=False,
+                ordered_delivery_commit_before_report=False,
+                **FAST,
+            ) as consumer,
+        ):
+            consumer.assign([CHILD, PARENT], partition_key_listener=story)
+            await story.read_until(consumer, lambda: ("load", [1]) in story.lines)
+            assert not broker.committed
+            await consumer.commit({PARENT: 7})
+            assert broker.committed == {0: (7, 1000)}
+
+    run(check)
+
+
+def test_an_offset_of_an_earlier_incarnation_is_dropped(run: Run) -> None:
+    """Hole 20: it counts records of another partition; what is there now is all new."""
+
+    async def check() -> None:
+        broker = Coordinated()
+        broker.committed = {0: (3, 1000), 1: (4, 7)}
+        async with (
+            broker.running(),
+            Consumer(
+                bootstrap_servers=broker.address, group_id="g", enable_auto_commit=False, auto_offset_reset="latest"
+            ) as consumer,
+        ):
+            consumer.assign([PARENT, CHILD])
+            assert await consumer.position(PARENT) == 3
+            assert await consumer.position(CHILD) == 0
+
+    run(check)
+
+
+@pytest.mark.parametrize(("committed", "start"), [({0: (10, 1000)}, 0), ({}, 5)])
+def test_kafka_12261_latest_is_earliest_for_a_partition_born_after_the_group_began(
+    run: Run, committed: dict[int, tuple[int, int]], start: int
+) -> None:
+    """A group that has read the parent finds the child new; one that begins now wants what comes from now on."""
+
+    async def check() -> None:
+        broker = Coordinated()
+        broker.committed = dict(committed)
+        async with (
+            broker.running(),
+            Consumer(
+                bootstrap_servers=broker.address, group_id="g", enable_auto_commit=False, auto_offset_reset="latest"
+            ) as consumer,
+        ):
+            consumer.assign([PARENT, CHILD])
+            assert await consumer.position(CHILD) == start
+
+    run(check)
