@@ -250,10 +250,20 @@ class Admin(Client[AdminConfig]):
                 raise
         return found
 
-    async def epoch_ends(self, epochs: Mapping[TopicPartition, int]) -> dict[TopicPartition, EpochEnd]:
-        """Where a leader epoch ended (exclusive) in each partition, as its leader has it; see ``EpochEnd``."""
+    async def epoch_ends(
+        self, epochs: Mapping[TopicPartition, int], *, within_ms: int | None = None
+    ) -> dict[TopicPartition, EpochEnd]:
+        """Where a leader epoch ended (exclusive) in each partition, as its leader has it; see ``EpochEnd``.
+
+        With ``within_ms`` a partition that nobody could tell of in that time is missing.
+        """
         await self._retry("Metadata", lambda: self._know({tp.topic for tp in epochs}))
-        return await self._queries.epoch_ends(epochs, self._config.default_api_timeout_ms)
+        timeout_ms, partial = self._patience(within_ms)
+        return await self._queries.epoch_ends(epochs, timeout_ms, partial=partial)
+
+    def _patience(self, within_ms: int | None) -> tuple[int, bool]:
+        """How long to ask leaders, and whether what is not answered then is left out."""
+        return (self._config.default_api_timeout_ms, False) if within_ms is None else (within_ms, True)
 
     async def elect_leaders(
         self,
@@ -311,11 +321,16 @@ class Admin(Client[AdminConfig]):
         return await self._retry("DeleteRecords", once)
 
     async def list_offsets(
-        self, specs: Mapping[TopicPartition, str | int], *, read_committed: bool = False
+        self,
+        specs: Mapping[TopicPartition, str | int],
+        *,
+        read_committed: bool = False,
+        within_ms: int | None = None,
     ) -> dict[TopicPartition, OffsetAndTimestamp]:
         """Offsets by spec: "earliest", "latest", "max_timestamp", or a timestamp in ms.
 
-        A partition without a record that young has offset -1.
+        A partition without a record that young has offset -1; so has, with ``within_ms``, one that nobody could tell of
+        in that time, or that its topic has not any more. Else that is an error after ``default_api_timeout_ms``.
         """
         self._ensure_open()
         timestamps: dict[TopicPartition, int] = {}
@@ -324,9 +339,8 @@ class Admin(Client[AdminConfig]):
                 raise ValueError(f"{spec!r} is not one of {', '.join(OFFSET_SPECS)} or a timestamp")
             timestamps[tp] = OFFSET_SPECS[spec] if isinstance(spec, str) else spec
         await self._retry("Metadata", lambda: self._know({tp.topic for tp in specs}))
-        found = await self._queries.list_offsets(
-            timestamps, self._config.default_api_timeout_ms, read_committed=read_committed
-        )
+        timeout_ms, partial = self._patience(within_ms)
+        found = await self._queries.list_offsets(timestamps, timeout_ms, read_committed=read_committed, partial=partial)
         return {tp: found.get(tp, OffsetAndTimestamp(-1, -1, -1)) for tp in specs}
 
     async def _know(self, topics: set[str]) -> None:

@@ -72,10 +72,12 @@ class OffsetQueries:
         *,
         read_committed: bool = False,
         once: bool = False,
+        partial: bool = False,
     ) -> dict[TopicPartition, OffsetAndTimestamp]:
         """The first offset at or after each timestamp (ms); -1 asks for the end, -2 the start, -3 the newest record.
 
-        A partition with nothing that young is missing from the result; with ``once`` also one without an answer now.
+        A partition with nothing that young is missing from the result; with ``once`` also one without an answer now,
+        with ``partial`` one without an answer in time and one that its topic has not.
         """
 
         def build(tps: Iterable[TopicPartition]) -> Message:
@@ -102,15 +104,15 @@ class OffsetQueries:
                 for p in topic.partitions
             }
 
-        found = await self._ask_leaders(timestamps, build, read, timeout_ms, "ListOffsets", once)
+        found = await self._ask_leaders(timestamps, build, read, timeout_ms, "ListOffsets", once, partial)
         return {tp: answer for tp, answer in found.items() if answer.offset >= 0}
 
     async def epoch_ends(
-        self, epochs: Mapping[TopicPartition, int], timeout_ms: float, *, once: bool = False
+        self, epochs: Mapping[TopicPartition, int], timeout_ms: float, *, once: bool = False, partial: bool = False
     ) -> dict[TopicPartition, EpochEnd]:
         """The largest epoch at most the given one that the leader knows, and where it ended.
 
-        With ``once`` a partition without an answer now is missing from the result.
+        With ``once`` a partition without an answer now is missing from the result; ``partial`` as in ``list_offsets``.
         """
 
         def build(tps: Iterable[TopicPartition]) -> Message:
@@ -132,7 +134,7 @@ class OffsetQueries:
                 for p in topic.partitions
             }
 
-        return await self._ask_leaders(epochs, build, read, timeout_ms, "OffsetForLeaderEpoch", once)
+        return await self._ask_leaders(epochs, build, read, timeout_ms, "OffsetForLeaderEpoch", once, partial)
 
     async def _ask_leaders(
         self,
@@ -142,10 +144,12 @@ class OffsetQueries:
         timeout_ms: float,
         what: str,
         once: bool,
+        partial: bool,
     ) -> dict[TopicPartition, T]:
         """Ask each partition's leader until all have answered; the last error is raised after ``timeout_ms``.
 
-        With ``once`` there is one try, and ``unanswered`` is the last error of those left.
+        With ``once`` there is one try, with ``partial`` nothing is raised after ``timeout_ms``; ``unanswered`` is the
+        last error of those left.
         """
         deadline = self._env.clock.monotonic() + timeout_ms / 1000
         open_questions = set(partitions)
@@ -160,6 +164,8 @@ class OffsetQueries:
                 leader = self._metadata.leader(tp)
                 if leader is not None:
                     by_node.setdefault(leader, []).append(tp)
+                elif partial and self._metadata.cluster.knows_removed(tp, -1):
+                    open_questions.discard(tp)
                 else:
                     last = self._no_leader(tp)
             for node, tps in by_node.items():
@@ -180,7 +186,7 @@ class OffsetQueries:
                     else:
                         raise error_for(code, f"{tp}: {ErrorCode.of(code).message}")
             self.unanswered = last if open_questions else None
-            if once:
+            if once or (partial and self._env.clock.monotonic() >= deadline):
                 break
             if open_questions:
                 await self._pause(deadline, attempt, f"{what} of {sorted(open_questions)[0]}", last, timeout_ms)
@@ -203,4 +209,6 @@ class OffsetQueries:
         topic = self._metadata.cluster.topics.get(tp.topic)
         if topic is not None and topic.error is ErrorCode.TOPIC_AUTHORIZATION_FAILED:
             raise error_for(topic.error, f"{tp.topic}: {topic.error.message}")
+        if self._metadata.cluster.knows_removed(tp, -1):
+            return error_for(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"{tp.topic} has no partition {tp.partition}")
         return error_for(ErrorCode.LEADER_NOT_AVAILABLE, f"{tp} has no leader")

@@ -14,7 +14,7 @@ from anabranch.cli.admin import with_admin
 from anabranch.cli.errors import CommandError
 from anabranch.cli.options import DEFAULT_BOOTSTRAP, Bootstrap, JsonFlag
 from anabranch.cli.output import print_json, print_table
-from anabranch.cli.topic_view import is_resized, offsets, partition_epochs
+from anabranch.cli.topic_view import ANSWER_WITHIN_MS, is_resized, known_offsets, offsets, partition_epochs
 from anabranch.cli.waits import GroupOnTopic, questions, waits
 from client.admin_types import MemberDescription
 
@@ -118,9 +118,7 @@ async def _ends(
 ) -> dict[TopicPartition, int]:
     """High watermarks, without those of partitions that have no leader or were removed: nobody can tell them."""
     led = {TopicPartition(t.name, info.partition) for t in topics.values() for info in t.partitions if info.leader >= 0}
-    asked = [tp for tp in partitions if tp in led]
-    found = await admin.list_offsets(dict.fromkeys(asked, "latest")) if asked else {}
-    return {tp: answer.offset for tp, answer in found.items()}
+    return await known_offsets(admin, [tp for tp in partitions if tp in led], "latest")
 
 
 async def _waits(
@@ -146,7 +144,8 @@ async def _waits(
     for partition, epoch in sorted(questions(state)):
         if partition in led:
             tp = TopicPartition(name, partition)
-            ends[partition, epoch] = (await admin.epoch_ends({tp: epoch}))[tp].end_offset
+            for found in (await admin.epoch_ends({tp: epoch}, within_ms=ANSWER_WITHIN_MS)).values():
+                ends[partition, epoch] = found.end_offset
     rows = []
     for wait in waits(replace(state, epoch_ends=ends)):
         member = owners.get(TopicPartition(name, wait.waits_for))

@@ -110,6 +110,9 @@ async def _drain_notes(
         notes.append(f"partitions {going} go once every group has read them ({DRAIN_KEY}=true)")
         committed = await committed_offsets(admin, topic.name)
         ends = await offsets(admin, topic)
+        unknown = [p for p in sources if p not in ends]
+        if unknown:
+            notes.append(f"where partitions {_numbers(unknown)} end is not known now: they are not counted")
         for group, of_topic in sorted(committed.items()):
             left = [remaining(ends[p][1], ends[p][0], of_topic.get(p)) or 0 for p in sources if p in ends]
             notes.append(f"group {group} has {sum(left)} records of them to read")

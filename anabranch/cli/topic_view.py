@@ -12,8 +12,8 @@ from client.admin_types import ConfigSource, PartitionEpochs
 from client.cluster import PartitionInfo
 from zk_schemas.znode import format_id
 
-EPOCHS_WITHIN_MS = 3_000
-"""How long brokers are asked where partitions come from and go: of one just removed none can tell."""
+ANSWER_WITHIN_MS = 3_000
+"""How long brokers are asked for what is shown: of a partition that was just removed nobody can tell."""
 IN_USE, MARKED, NEW = "in use", "marked", "new"
 
 Committed = Mapping[str, Mapping[int, int]]
@@ -55,18 +55,24 @@ async def partition_epochs(admin: Admin, topic: TopicDescription) -> dict[int, P
         for p in topic.partitions
         if p.partition >= topic.initial_partition_count
     }
-    found = await admin.partition_epochs(asked, timeout_ms=EPOCHS_WITHIN_MS) if asked else {}
+    found = await admin.partition_epochs(asked, timeout_ms=ANSWER_WITHIN_MS) if asked else {}
     return {tp.partition: epochs for tp, epochs in found.items()}
 
 
 async def offsets(admin: Admin, topic: TopicDescription) -> dict[int, tuple[int, int]]:
-    """(log start offset, high watermark) of the partitions that have a leader."""
+    """(log start offset, high watermark) of the partitions whose leaders can tell."""
     led = [TopicPartition(topic.name, p.partition) for p in topic.partitions if p.leader >= 0]
-    if not led:
+    earliest = await known_offsets(admin, led, "earliest")
+    latest = await known_offsets(admin, led, "latest")
+    return {tp.partition: (earliest[tp], latest[tp]) for tp in led if tp in earliest and tp in latest}
+
+
+async def known_offsets(admin: Admin, partitions: list[TopicPartition], spec: str) -> dict[TopicPartition, int]:
+    """Offsets by spec, of the partitions whose leaders can tell."""
+    if not partitions:
         return {}
-    earliest = await admin.list_offsets(dict.fromkeys(led, "earliest"))
-    latest = await admin.list_offsets(dict.fromkeys(led, "latest"))
-    return {tp.partition: (earliest[tp].offset, latest[tp].offset) for tp in led}
+    found = await admin.list_offsets(dict.fromkeys(partitions, spec), within_ms=ANSWER_WITHIN_MS)
+    return {tp: answer.offset for tp, answer in found.items() if answer.offset >= 0}
 
 
 async def committed_offsets(admin: Admin, topic: str) -> dict[str, dict[int, int]]:

@@ -107,10 +107,15 @@ class FakeAdmin:
         assert all(incarnation == 100 + tp.partition for tp, incarnation in asked.items())
         return {tp: self.epochs[tp.partition] for tp in asked if tp.partition in self.epochs}
 
-    async def epoch_ends(self, asked: Mapping[TopicPartition, int]) -> dict[TopicPartition, EpochEnd]:
+    async def epoch_ends(
+        self, asked: Mapping[TopicPartition, int], *, within_ms: int
+    ) -> dict[TopicPartition, EpochEnd]:
         return {tp: EpochEnd(epoch, self.epoch_end_offsets[tp.partition, epoch]) for tp, epoch in asked.items()}
 
-    async def list_offsets(self, specs: Mapping[TopicPartition, str]) -> dict[TopicPartition, OffsetAndTimestamp]:
+    async def list_offsets(
+        self, specs: Mapping[TopicPartition, str], *, within_ms: int
+    ) -> dict[TopicPartition, OffsetAndTimestamp]:
+        """The end (-1, -1) is one that nobody can tell."""
         return {
             tp: OffsetAndTimestamp(self.ends.get(tp.partition, (0, 0))[spec == "latest"], -1, 0)
             for tp, spec in specs.items()

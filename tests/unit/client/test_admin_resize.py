@@ -10,6 +10,7 @@ import pytest
 from client import Admin
 from client.admin_codec import code_error
 from client.admin_types import GroupPosition, PartitionEpochs
+from client.errors import KafkaTimeoutError
 from protocol.api_keys import API, ApiKey
 from protocol.errors import ErrorCode, KafkaError
 from protocol.framing import Request
@@ -21,6 +22,11 @@ from protocol.generated.consumer_group_position import (
 )
 from protocol.generated.create_partitions import CreatePartitionsResponse, CreatePartitionsTopicResult
 from protocol.generated.find_coordinator import FindCoordinatorResponse
+from protocol.generated.list_offsets import (
+    ListOffsetsPartitionResponse,
+    ListOffsetsResponse,
+    ListOffsetsTopicResponse,
+)
 from protocol.generated.partition_leader_epochs_for_partitions import (
     PartitionLeaderEpochsForPartitionsResponse,
     PartitionLeaderEpochsForPartitionsResponsePartition,
@@ -101,6 +107,63 @@ def test_what_nobody_can_tell_in_time_is_missing(run: Run) -> None:
             return await admin.partition_epochs({FOUR: -1, FIVE: -1}, timeout_ms=20)
 
     assert list(run(ask)) == [FOUR]
+
+
+def offsets_response(body: Any, codes: dict[int, ErrorCode]) -> Any:
+    return ListOffsetsResponse(
+        topics=[
+            ListOffsetsTopicResponse(
+                name=topic.name,
+                partitions=[
+                    ListOffsetsPartitionResponse(
+                        partition_index=p.partition_index,
+                        error_code=codes.get(p.partition_index, ErrorCode.NONE),
+                        offset=-1 if p.partition_index in codes else 7,
+                    )
+                    for p in topic.partitions
+                ],
+            )
+            for topic in body.topics
+        ]
+    )
+
+
+def test_an_offset_that_nobody_can_tell_in_time_is_none(run: Run) -> None:
+    """A partition that was just sealed may not know its end yet; the others do."""
+    codes = {5: ErrorCode.OFFSET_NOT_AVAILABLE}
+    broker = ResizingBroker({ApiKey.LIST_OFFSETS: lambda body: offsets_response(body, codes)})
+
+    async def ask() -> Any:
+        async with broker.running(), Admin(bootstrap_servers=broker.address, **FAST) as admin:
+            found = await admin.list_offsets({FOUR: "latest", FIVE: "latest"}, within_ms=20)
+            return {tp: answer.offset for tp, answer in found.items()}
+
+    assert run(ask) == {FOUR: 7, FIVE: -1}
+
+
+def test_a_partition_that_was_removed_is_not_waited_for(run: Run) -> None:
+    """Whoever described the topic a moment ago asks for it still."""
+    broker = ResizingBroker({ApiKey.LIST_OFFSETS: lambda body: offsets_response(body, {})})
+    gone = TopicPartition("t", 6)
+
+    async def ask() -> Any:
+        async with broker.running(), Admin(bootstrap_servers=broker.address, **FAST) as admin:
+            found = await admin.list_offsets({FIVE: "latest", gone: "latest"}, within_ms=3_600_000)
+            return {tp: answer.offset for tp, answer in found.items()}
+
+    assert run(ask) == {FIVE: 7, gone: -1}
+
+
+def test_an_offset_of_a_partition_that_a_topic_has_not_is_an_error(run: Run) -> None:
+    broker = ResizingBroker({ApiKey.LIST_OFFSETS: lambda body: offsets_response(body, {})})
+    config = {**FAST, "default_api_timeout_ms": 20}
+
+    async def ask() -> Any:
+        async with broker.running(), Admin(bootstrap_servers=broker.address, **config) as admin:
+            with pytest.raises(KafkaTimeoutError, match="t has no partition 6"):
+                await admin.list_offsets({TopicPartition("t", 6): "latest"})
+
+    run(ask)
 
 
 def test_an_error_that_does_not_pass_is_raised(run: Run) -> None:
