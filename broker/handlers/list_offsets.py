@@ -66,7 +66,7 @@ def _end_is_unknown(partition: Partition, timestamp: int, offset: int) -> bool:
     """Whether consumers were perhaps told of more by an earlier leader than this one may tell them yet."""
     may_lag = partition.log.high_watermark < partition.epoch_start_offset
     if timestamp == LATEST and partition.layout.seals(partition.key.partition):
-        return may_lag or not partition.is_followed
+        return may_lag or not partition.is_followed_to_its_end
     return may_lag and (timestamp == LATEST or offset < 0)
 
 

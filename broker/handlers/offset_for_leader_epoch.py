@@ -1,9 +1,14 @@
-"""OffsetForLeaderEpoch (23), versions 2-4: where a leader epoch ended (KIP-101, KIP-279, KIP-320)."""
+"""OffsetForLeaderEpoch (23), versions 2-4: where a leader epoch ended (KIP-101, KIP-279, KIP-320).
+
+Consumers of a resized topic let records through by that (KIP-253): they are told OFFSET_NOT_AVAILABLE as long as a
+replica in sync may have more of the epoch, from when it led itself, and may lead again.
+"""
 
 from __future__ import annotations
 
+from broker.replication.partition import Partition
 from broker.request_context import Answer, RequestContext
-from protocol.errors import KafkaError
+from protocol.errors import ErrorCode, KafkaError
 from protocol.generated.offset_for_leader_epoch import (
     EpochEndOffset,
     OffsetForLeaderEpochRequest,
@@ -18,17 +23,27 @@ def handle(ctx: RequestContext, request: OffsetForLeaderEpochRequest) -> Answer:
     return OffsetForLeaderEpochResponse(
         topics=[
             OffsetForLeaderTopicResult(
-                topic=topic.topic, partitions=[_find(ctx, topic.topic, asked) for asked in topic.partitions]
+                topic=topic.topic, partitions=[_find(ctx, request, topic.topic, asked) for asked in topic.partitions]
             )
             for topic in request.topics
         ]
     )
 
 
-def _find(ctx: RequestContext, topic: str, asked: OffsetForLeaderPartition) -> EpochEndOffset:
+def _find(
+    ctx: RequestContext, request: OffsetForLeaderEpochRequest, topic: str, asked: OffsetForLeaderPartition
+) -> EpochEndOffset:
     try:
         partition = ctx.node.replicas.leader(TopicPartition(topic, asked.partition), asked.current_leader_epoch)
+        if request.replica_id < 0 and _may_have_more(partition, asked.leader_epoch):
+            raise KafkaError(ErrorCode.OFFSET_NOT_AVAILABLE, f"{partition.key}: replicas in sync are still to follow")
     except KafkaError as error:
         return EpochEndOffset(error_code=error.code, partition=asked.partition)
     epoch, end_offset = partition.log.end_offset_for_epoch(asked.leader_epoch)
     return EpochEndOffset(partition=asked.partition, leader_epoch=epoch, end_offset=end_offset)
+
+
+def _may_have_more(partition: Partition, leader_epoch: int) -> bool:
+    """Whether a past epoch may turn out to have more records than this leader knows."""
+    is_past = leader_epoch < partition.leader_epoch
+    return is_past and partition.layout.layout_version > 0 and not partition.is_followed

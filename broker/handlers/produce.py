@@ -3,13 +3,14 @@
 acks 0, 1 and all; with ``log.flush=ack`` an answer waits for the disk. Versions 0-2 are advertised for librdkafka 2.0
 (KAFKA-18659) and refused with UNSUPPORTED_FOR_MESSAGE_FORMAT: only record batch v2 is stored. acks=0 has no answer; an
 error closes the connection, so that the client refreshes its metadata. KIP-253: from version 9 on a producer names the
-layout it placed the records by; ``replication.layout`` says what is refused. Skipped: transactions (a transactional id
-is refused).
+layout it placed the records by; ``replication.layout`` says what is refused. With acks=all the answer then waits until
+no replica in sync has the batch from an earlier leader: its producer takes it for final, and places the records
+elsewhere. Skipped: transactions (a transactional id is refused).
 """
 
 from __future__ import annotations
 
-from broker.replication.delayed_produce import AwaitedAppend, DelayedProduce
+from broker.replication.delayed_produce import Awaited, AwaitedAppend, AwaitedRefusal, DelayedProduce
 from broker.replication.layout import ClientLayout, LayoutRefusal, produce_admission, refusal_of_absent
 from broker.replication.partition import Partition
 from broker.request_context import Answer, CloseConnectionError, RequestContext
@@ -43,7 +44,7 @@ def handle(ctx: RequestContext, request: ProduceRequest) -> Answer:
         detail = "transactions are not supported by this cluster"
         return _answer(request, _refuse(request, KafkaError(ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED, detail)))
     topics = []
-    waiting: list[AwaitedAppend] = []
+    waiting: list[Awaited] = []
     for topic in request.topic_data:
         layout = ClientLayout(topic.undeleted_partition_count, topic.layout_version)
         results = [_append(ctx, topic, layout, data, acks, waiting) for data in topic.partition_data]
@@ -61,19 +62,22 @@ def _append(
     layout: ClientLayout,
     data: PartitionProduceData,
     acks: int,
-    waiting: list[AwaitedAppend],
+    waiting: list[Awaited],
 ) -> PartitionProduceResponse:
     key = TopicPartition(topic.name, data.index)
     try:
         partition = _leader(ctx, key, layout)
+    except KafkaError as error:
+        return _refused(ctx, key, error)
+    try:
         records = _usable_records(ctx, topic.name, data.records)
         admission = produce_admission(data.index, partition.layout, partition.delivery, layout)
         result = partition.append(records, all_in_sync=acks == ACKS_ALL, admission=admission)
-    except LayoutRefusal as error:
-        ctx.node.layout_refusals.note("Produce", key, error, ctx.client_id)
-        return _error(data.index, error)
     except KafkaError as error:
-        return _error(data.index, error)
+        response = _refused(ctx, key, error)
+        if isinstance(error, LayoutRefusal) and acks == ACKS_ALL:
+            _await(AwaitedRefusal(partition, response), waiting)
+        return response
     response = PartitionProduceResponse(
         index=data.index,
         base_offset=result.base_offset,
@@ -81,10 +85,19 @@ def _append(
         log_start_offset=result.log_start_offset,
     )
     if acks != 0:
-        awaited = AwaitedAppend(partition, result.last_offset + 1, response, all_in_sync=acks == ACKS_ALL)
-        if not awaited.is_done():
-            waiting.append(awaited)
+        _await(AwaitedAppend(partition, result.last_offset + 1, response, all_in_sync=acks == ACKS_ALL), waiting)
     return response
+
+
+def _await(awaited: Awaited, waiting: list[Awaited]) -> None:
+    if not awaited.is_done():
+        waiting.append(awaited)
+
+
+def _refused(ctx: RequestContext, key: TopicPartition, error: KafkaError) -> PartitionProduceResponse:
+    if isinstance(error, LayoutRefusal):
+        ctx.node.layout_refusals.note("Produce", key, error, ctx.client_id)
+    return _error(key.partition, error)
 
 
 def _leader(ctx: RequestContext, key: TopicPartition, layout: ClientLayout) -> Partition:

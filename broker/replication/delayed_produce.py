@@ -1,6 +1,11 @@
-"""A produce that waits: with acks=all for the watermark of its partitions, with ``log.flush=ack`` for the disk."""
+"""A produce that waits: with acks=all for the watermark of its partitions, with ``log.flush=ack`` for the disk.
+
+A refusal for the layout waits with acks=all too: until no replica in sync can have the batch from an earlier leader.
+"""
 
 from __future__ import annotations
+
+from collections.abc import Sequence
 
 from broker.deferred import Deferred
 from broker.replication.partition import Partition
@@ -10,19 +15,15 @@ from protocol.generated.produce import PartitionProduceResponse, ProduceResponse
 from protocol.types import TopicPartition
 
 
-class AwaitedAppend:
-    """One partition's part of a produce: what was appended, and the answer that waits for it."""
+class Awaited:
+    """One partition's part of a produce, and the answer that waits for its replicas."""
 
-    __slots__ = ("_all_in_sync", "_end_offset", "_term", "partition", "result")
+    __slots__ = ("_term", "partition", "result")
 
-    def __init__(
-        self, partition: Partition, end_offset: int, result: PartitionProduceResponse, *, all_in_sync: bool
-    ) -> None:
+    def __init__(self, partition: Partition, result: PartitionProduceResponse) -> None:
         self.partition = partition
         self.result = result
-        self._end_offset = end_offset
         self._term = partition.term
-        self._all_in_sync = all_in_sync
 
     def is_done(self) -> bool:
         """Whether there is an answer; errors go into ``result``.
@@ -32,29 +33,59 @@ class AwaitedAppend:
         partition = self.partition
         if not partition.is_leader or partition.term != self._term:
             return self.refuse(ErrorCode.NOT_LEADER_OR_FOLLOWER)
-        if not self._all_in_sync:
-            if partition.durable_end_offset >= self._end_offset:
-                return True
-        elif partition.log.high_watermark >= self._end_offset:
-            if len(partition.isr) < partition.min_insync_replicas:
-                return self.refuse(ErrorCode.NOT_ENOUGH_REPLICAS_AFTER_APPEND)
-            return True
-        return partition.failed and self.refuse(ErrorCode.KAFKA_STORAGE_ERROR)
+        return self._has_answer() or (partition.failed and self.refuse(ErrorCode.KAFKA_STORAGE_ERROR))
+
+    def _has_answer(self) -> bool:
+        """What is waited for; asked as long as the partition is led here in the same term."""
+        raise NotImplementedError
 
     def refuse(self, code: ErrorCode) -> bool:
         """Answer with an error; always True."""
         self.result.error_code = code
+        self.result.error_message = None
         self.result.base_offset = self.result.log_start_offset = -1
         return True
 
 
+class AwaitedAppend(Awaited):
+    """A batch that was appended, or had been before: the watermark or the disk is to reach its end."""
+
+    __slots__ = ("_all_in_sync", "_end_offset")
+
+    def __init__(
+        self, partition: Partition, end_offset: int, result: PartitionProduceResponse, *, all_in_sync: bool
+    ) -> None:
+        super().__init__(partition, result)
+        self._end_offset = end_offset
+        self._all_in_sync = all_in_sync
+
+    def _has_answer(self) -> bool:
+        partition = self.partition
+        if not self._all_in_sync:
+            return partition.durable_end_offset >= self._end_offset
+        if partition.log.high_watermark < self._end_offset:
+            return False
+        if len(partition.isr) < partition.min_insync_replicas:
+            return self.refuse(ErrorCode.NOT_ENOUGH_REPLICAS_AFTER_APPEND)
+        return True
+
+
+class AwaitedRefusal(Awaited):
+    """A batch refused for its layout, which a producer takes for final: nobody who may lead next is to have it."""
+
+    __slots__ = ()
+
+    def _has_answer(self) -> bool:
+        return self.partition.is_followed
+
+
 class DelayedProduce(DelayedOperation):
-    """Answers once every partition has reached its offset, lost its leader here, or the request's time is over."""
+    """Answers once every partition has what is waited for, lost its leader here, or the request's time is over."""
 
     __slots__ = ("_answer", "_purgatory", "_response", "_waiting")
 
     def __init__(
-        self, purgatory: Purgatory, deadline: float, waiting: list[AwaitedAppend], response: ProduceResponse
+        self, purgatory: Purgatory, deadline: float, waiting: Sequence[Awaited], response: ProduceResponse
     ) -> None:
         super().__init__(deadline)
         self._purgatory = purgatory
@@ -64,7 +95,7 @@ class DelayedProduce(DelayedOperation):
 
     @classmethod
     def park(
-        cls, purgatory: Purgatory, deadline: float, waiting: list[AwaitedAppend], response: ProduceResponse
+        cls, purgatory: Purgatory, deadline: float, waiting: Sequence[Awaited], response: ProduceResponse
     ) -> Deferred[ProduceResponse]:
         """Watch the partitions of ``waiting``; the answer comes later."""
         operation = cls(purgatory, deadline, waiting, response)
@@ -77,7 +108,7 @@ class DelayedProduce(DelayedOperation):
         self._purgatory.changed(self)
 
     def try_complete(self) -> None:
-        left = []
+        left: list[Awaited] = []
         for awaited in self._waiting:
             if awaited.is_done():
                 awaited.partition.watchers.pop(self, None)

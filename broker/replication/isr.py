@@ -42,6 +42,11 @@ class ReplicaProgress:
         self.fetched_at = -math.inf
         self.leader_end_at_fetch = UNKNOWN_OFFSET
 
+    @property
+    def has_followed(self) -> bool:
+        """Whether it has fetched from this leader, which is after it truncated what only itself had."""
+        return self.log_end_offset != UNKNOWN_OFFSET
+
     def fetched(self, offset: int, log_start_offset: int, leader_end_offset: int, now: float) -> None:
         """The follower asks from ``offset`` on: it has everything below.
 

@@ -258,7 +258,7 @@ class Partition:
         if progress is None or broker_epoch < progress.broker_epoch:
             return
         progress.broker_epoch = broker_epoch
-        log_start_moved = log_start_offset != progress.log_start_offset
+        log_start_moved = log_start_offset != progress.log_start_offset  # as with the first fetch
         now = self._services.clock.monotonic()
         progress.fetched(fetch_offset, log_start_offset, self.log.log_end_offset, now)
         if replica_id not in self.isr:
@@ -268,13 +268,18 @@ class Partition:
 
     @property
     def is_followed(self) -> bool:
-        """Whether every in-sync replica has followed this leader to the log's end, so that none has records of its own.
+        """Whether every in-sync replica has followed this leader, so that none has records of its own.
 
         One that led before, was cut off and is in the ISR still may: all that is committed, and what it alone took.
         """
-        others = (replica for replica in self.isr if replica != self.local_id)
+        known = self.progress
+        return all(replica in known and known[replica].has_followed for replica in self._others_in_sync())
+
+    @property
+    def is_followed_to_its_end(self) -> bool:
+        """Whether every in-sync replica has what this leader has, and nothing else."""
         end_offset = self.log.log_end_offset
-        return isr.high_watermark(end_offset, others, self.progress) >= end_offset
+        return isr.high_watermark(end_offset, self._others_in_sync(), self.progress) >= end_offset
 
     @property
     def low_watermark(self) -> int:
@@ -300,7 +305,7 @@ class Partition:
             self._propose([replica for replica in self.isr if replica not in lagging])
             return
         for replica, progress in self.progress.items():
-            if replica not in self.isr and progress.log_end_offset >= 0:
+            if replica not in self.isr and progress.has_followed:
                 self._consider_joining(replica, progress, now)
 
     def _propose(self, wanted: Iterable[int]) -> None:
@@ -340,13 +345,16 @@ class Partition:
         target = isr.high_watermark(self.durable_end_offset, self._waited_for(), self.progress)
         return self.log.advance_high_watermark(target)
 
+    def _others_in_sync(self) -> Iterable[int]:
+        return (replica for replica in self.isr if replica != self.local_id)
+
     def _waited_for(self) -> Collection[int]:
         """The replicas that must have a record before it is committed: committed and pending ISR (KIP-497).
 
         One that is about to join is waited for too. Else the watermark of a leader that is alone in its ISR would
         move with every append, and under load no follower could ever reach it.
         """
-        waited_for = {replica: None for replica in self.isr if replica != self.local_id}
+        waited_for = dict.fromkeys(self._others_in_sync())
         if self.pending_isr is not None:
             waited_for.update((replica, None) for replica in self.pending_isr.isr if replica != self.local_id)
         if len(waited_for) < len(self.progress):

@@ -24,7 +24,8 @@ VARIABLES
   topic,      \* topic znode: undeleted count, partitions that exist, layout version
   part,       \* partition znodes
   answered,   \* the controller's memory: partitions whose leader has answered the stored pair
-  host,       \* the leader's replica of each partition
+  host,       \* the leader's replica of each partition. led: the epochs in which it was led here, with their layouts;
+              \* followed: the last epoch in which all in-sync replicas are known to have followed
   underway,   \* orders of the controller that may still arrive
   asked,      \* how far the plan is
   producer, strays, accepted,
@@ -87,6 +88,7 @@ Wrote == Show /\ Remember
 
 Blank(z) == [z EXCEPT !.stage = "absent", !.layout = <<0, 0>>, !.born = NoEntry, !.dies = NoEntry, !.sealed = -1,
                       !.epoch = IF Rule("epochs_go_on") THEN @ ELSE -1]
+LedIn(led, epoch, layout) == IF Faults.tail > 0 THEN led \cup {<<epoch, layout>>} ELSE {}
 NoView == [epoch |-> -1, layout |-> <<0, 0>>, open |-> FALSE, limit |-> -1]
 NoBatch == [part |-> Nobody, layout |-> <<0, 0>>, incarnation |-> 0]
 
@@ -100,7 +102,8 @@ Init ==
   /\ answered = 0..(Start - 1)
   /\ host = [p \in Parts |->
        [incarnation |-> IF p < Start THEN 1 ELSE 0, epoch |-> IF p < Start THEN 1 ELSE -1,
-        layout |-> IF p < Start THEN <<Start, 0>> ELSE <<0, 0>>, log |-> <<>>, removed |-> <<0, -1>>]]
+        layout |-> IF p < Start THEN <<Start, 0>> ELSE <<0, 0>>, log |-> <<>>, removed |-> <<0, -1>>,
+        led |-> IF p < Start THEN LedIn({}, 1, <<Start, 0>>) ELSE {}, followed |-> -1]]
   /\ underway = {} /\ asked = 0
   /\ producer = [k \in Keys |-> [next |-> 1, batch |-> NoBatch, version |-> 0]]
   /\ strays = {} /\ accepted = {}
@@ -193,13 +196,18 @@ Seal(p) ==
   /\ UNCHANGED <<topic, host, underway, asked, clients, left>>
   /\ Wrote
 
+\* All in-sync replicas have followed the leader: what its answer waits for. None has then what only itself took.
+AllFollow(ps) ==
+  IF Faults.tail > 0 THEN [p \in Parts |-> IF p \in ps THEN [host[p] EXCEPT !.followed = host[p].epoch] ELSE host[p]] ELSE host
+
 StoreSeal(p) ==
   /\ p \in Marked /\ AllRecorded /\ part[p].sealed = -1
   /\ Rule("seal") => part[p].layout = Now /\ p \in answered
   \* A high watermark that lags behind the log end gives an offset that is too low.
   /\ \E end \in IF Rule("seal_at_end") THEN {Len(host[p].log)} ELSE 0..Len(host[p].log) :
        part' = [part EXCEPT ![p].sealed = end]
-  /\ UNCHANGED <<topic, answered, host, underway, asked, clients, left>>
+  /\ host' = IF Rule("followed") THEN AllFollow({p}) ELSE host
+  /\ UNCHANGED <<topic, answered, underway, asked, clients, left>>
   /\ Wrote
 
 ShrinkBumped(q) ==
@@ -252,11 +260,14 @@ Obey(h, o) ==
           \/ Rule("order_epoch") /\ Hosted(h) /\ (known => o.incarnation = h.incarnation) /\ o.epoch < h.epoch
        THEN h
        ELSE [h EXCEPT !.incarnation = o.incarnation, !.epoch = o.epoch, !.layout = o.layout,
-                      !.log = IF h.incarnation = o.incarnation THEN @ ELSE <<>>]
+                      !.log = IF h.incarnation = o.incarnation THEN @ ELSE <<>>,
+                      !.led = LedIn(IF h.incarnation = o.incarnation THEN @ ELSE {}, o.epoch, o.layout),
+                      !.followed = IF h.incarnation = o.incarnation THEN @ ELSE -1]
   ELSE IF \/ known /\ o.incarnation # h.incarnation
           \/ Rule("order_epoch") /\ o.epoch < h.epoch
        THEN h
-       ELSE [incarnation |-> 0, epoch |-> -1, layout |-> <<0, 0>>, log |-> <<>>, removed |-> <<o.incarnation, o.epoch>>]
+       ELSE [incarnation |-> 0, epoch |-> -1, layout |-> <<0, 0>>, log |-> <<>>, removed |-> <<o.incarnation, o.epoch>>,
+             led |-> {}, followed |-> -1]
 Obeyed(o) ==
   [p \in Parts |->
      IF p = o.part THEN Obey(host[p], o)
@@ -386,12 +397,14 @@ Retry(k) ==
      \/ /\ ~gone /\ ~known /\ Takes(p, layout)
         /\ host' = Appended(k, s, p, layout)
         /\ Resolved(k, s, producer[k].version) /\ accepted' = accepted \cup {<<k, s>>}
-     \* Refused. Where no newer layout is known the leader may be the one that is behind, and take a late copy later.
+     \* Refused, once all in-sync replicas have followed. Where no newer layout is known the leader may be the one that is
+     \* behind, and take a late copy later.
      \/ /\ ~gone /\ here /\ ~Same(host[p].layout, layout) /\ (~known \/ ~Rule("duplicate_first"))
         /\ Rule("final_refusal") => \E m \in seen : m.layout[2] > batch.layout[2]
         /\ producer' = [producer EXCEPT ![k].batch = NoBatch,
                           ![k].version = IF Rule("final_refusal") /\ Rule("never_back") THEN batch.layout[2] + 1 ELSE @]
-        /\ UNCHANGED <<host, accepted>>
+        /\ host' = IF Rule("followed_refusal") THEN AllFollow({p}) ELSE host
+        /\ UNCHANGED accepted
      \/ /\ gone                                              \* nobody can say: the record fails
         /\ producer' = [producer EXCEPT ![k].next = IF Rule("fail_gone") THEN s + 1 ELSE s, ![k].batch = NoBatch]
         /\ UNCHANGED <<host, accepted>>
@@ -404,16 +417,22 @@ StrayArrives == \E r \in strays :
   /\ UNCHANGED <<servers, producer, accepted, reader, delivered, broken, left>>
 
 \* The new leader led before, was cut off, and alone has a record that it took then: in sync all the while, for nobody
-\* had taken it from the ISR, it has not followed the leaders after it. (Of a leader of before the first resize only.)
+\* had taken it from the ISR, it has not followed the leaders after it. What these took, and is not committed, is gone.
 TailElection(p) ==
   /\ left.tail > 0 /\ left' = [left EXCEPT !.tail = @ - 1]
   /\ part[p].stage = "led" /\ p < topic.total /\ host[p].incarnation = part[p].incarnation
-  /\ Rule("followed") => part[p].sealed = -1
   /\ part' = [part EXCEPT ![p].epoch = @ + 1]
-  /\ \E r \in strays :
-       /\ r.part = p /\ r.layout[2] = 0 /\ ~Duplicate(r.key, r.number, p) /\ \A i \in DOMAIN host[p].log : host[p].log[i].epoch = 0
-       /\ host' = [host EXCEPT ![p].log = Append(@, [epoch |-> 0, key |-> r.key, number |-> r.number, layout |-> r.layout]),
-                               ![p].epoch = part'[p].epoch, ![p].layout = part[p].layout]
+  /\ \E r \in strays, led \in host[p].led :
+       LET epoch == led[1]
+           kept == SelectSeq(host[p].log, LAMBDA a : a.epoch <= epoch)
+           gone == {host[p].log[i] : i \in (Len(kept) + 1)..Len(host[p].log)} IN
+       /\ r.part = p /\ Same(r.layout, led[2]) /\ epoch >= host[p].followed
+       /\ \A i \in DOMAIN kept : kept[i].key # r.key \/ kept[i].number # r.number
+       /\ \A a \in gone : <<a.key, a.number>> \notin accepted
+       /\ reader[p].at <= Len(kept)
+       /\ host' = [host EXCEPT ![p].log = Append(kept, [epoch |-> epoch, key |-> r.key, number |-> r.number, layout |-> r.layout]),
+                               ![p].epoch = part'[p].epoch, ![p].layout = part[p].layout,
+                               ![p].led = LedIn(@, part'[p].epoch, part[p].layout)]
        /\ strays' = strays \ {r}
   /\ answered' = answered \ {p}
   /\ UNCHANGED <<topic, underway, asked, producer, accepted, reader, delivered, broken>>
@@ -431,6 +450,10 @@ Born(q, m, y) ==
      /\ Fits(q, m, y) /\ a # Nobody /\ epoch # Unknown
      /\ host[a].epoch > epoch \/ ~Rule("finished_epoch")
      /\ Position(a, m.incarnation[a]) >= EndOfEpoch(a, epoch)
+\* Whose leaders are asked where an epoch ended.
+Asked(p, y) ==
+  LET known == {y[q].born : q \in {r \in {p} \cup Ancestors(p) : r >= Initial}} IN
+  {e[1] : e \in {b \in known : b[1] # Nobody /\ b[2] # Unknown /\ host[b[1]].epoch > b[2]}}
 MarkedBelow(p, m) == {q \in Parts : m.layout[1] <= q /\ q < m.total /\ p \in Ancestors(q)}
 Limit(p, m, y) ==
   LET below == MarkedBelow(p, m)
@@ -458,8 +481,9 @@ Look(p) == \E m \in seen, y \in Znodes :
      /\ reader' = [reader EXCEPT ![p] =
           IF fresh THEN [incarnation |-> m.incarnation[p], at |-> offset, done |-> offset, view |-> View(p, m, y)]
           ELSE [@ EXCEPT !.view = View(p, m, y)]]
+  /\ host' = IF Rule("followed_end") THEN AllFollow(Asked(p, y)) ELSE host
   /\ reader' # reader
-  /\ UNCHANGED <<servers, host, producer, strays, accepted, delivered, broken, left>>
+  /\ UNCHANGED <<servers, producer, strays, accepted, delivered, broken, left>>
 
 MayDeliver(p, view) ==
   LET i == reader[p].at + 1  r == host[p].log[i] IN

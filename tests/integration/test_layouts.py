@@ -28,6 +28,11 @@ from protocol.generated.fetch import FetchPartition, FetchRequest, FetchResponse
 from protocol.generated.leader_and_isr import LeaderAndIsrPartitionState
 from protocol.generated.list_offsets import ListOffsetsPartition, ListOffsetsRequest, ListOffsetsTopic
 from protocol.generated.metadata import MetadataRequest, MetadataRequestTopic, MetadataResponseTopic
+from protocol.generated.offset_for_leader_epoch import (
+    OffsetForLeaderEpochRequest,
+    OffsetForLeaderPartition,
+    OffsetForLeaderTopic,
+)
 from protocol.generated.produce import PartitionProduceData, PartitionProduceResponse, ProduceRequest, TopicProduceData
 from protocol.generated.stop_replica import StopReplicaPartitionState, StopReplicaRequest, StopReplicaTopicState
 from protocol.key_placement import place, positive_hash
@@ -142,13 +147,13 @@ class Broker:
 
 
 def produce_request(
-    partition: int, layout: tuple[int, int], records: bytes | None = None, acks: int = -1
+    partition: int, layout: tuple[int, int], records: bytes | None = None, acks: int = -1, timeout_ms: int = 5_000
 ) -> ProduceRequest:
     data = PartitionProduceData(index=partition, records=records or keyed(None))
     topic = TopicProduceData(
         name="t", partition_data=[data], undeleted_partition_count=layout[0], layout_version=layout[1]
     )
-    return ProduceRequest(acks=acks, timeout_ms=5_000, topic_data=[topic])
+    return ProduceRequest(acks=acks, timeout_ms=timeout_ms, topic_data=[topic])
 
 
 def fetch_request(layout: tuple[int, int], *partitions: int, **fields: Any) -> FetchRequest:
@@ -565,6 +570,71 @@ async def test_a_sealed_partition_ends_where_no_replica_in_sync_has_more(broker:
     assert await end() == (ErrorCode.OFFSET_NOT_AVAILABLE, -1)
     partition.follower_fetched(2, 0, 1, 0)
     assert await end() == (ErrorCode.NONE, 1)
+
+
+@pytest.mark.parametrize("layout", [SHRUNK, GROWN], ids=["sealed", "of another layout"])
+async def test_a_refusal_waits_until_no_replica_in_sync_can_have_the_batch(
+    broker: Broker, layout: tuple[int, int]
+) -> None:
+    """One that led before it was cut off, and has not followed since, would bring back what was placed elsewhere."""
+    number = 5 if layout is SHRUNK else 1
+    old = GROWN if layout is SHRUNK else FIRST
+    await broker.has(layout, number, epoch=1)
+    partition = broker.node.replicas.leader(TopicPartition("t", number), 1)
+    partition.isr, partition.progress = (1, 2), {2: ReplicaProgress()}
+    answers = []
+
+    async def send() -> None:
+        answers.append((await broker.produce(number, old)).error_code)
+
+    with trio.fail_after(DEADLINE_S):
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(send)
+            while not partition.watchers:
+                await trio.sleep(0.005)  # polls: the request came in
+            assert answers == []
+            partition.follower_fetched(2, 0, 0, 0)
+    assert answers == [ErrorCode.INVALID_PARTITION_METADATA]
+    assert not partition.watchers
+
+
+async def test_an_epoch_ends_where_no_replica_in_sync_has_more_of_it(broker: Broker) -> None:
+    """What one that led before alone took in it would come behind records that were let through (KIP-253)."""
+    await broker.has(GROWN, 1, epoch=2)
+    partition = broker.node.replicas.leader(TopicPartition("t", 1), 2)
+    partition.isr, partition.progress = (1, 2), {2: ReplicaProgress()}
+
+    async def code(epoch: int, replica_id: int = -1) -> int:
+        asked = OffsetForLeaderPartition(partition=1, leader_epoch=epoch)
+        topics = [OffsetForLeaderTopic(topic="t", partitions=[asked])]
+        response = await broker.harness.request(OffsetForLeaderEpochRequest(replica_id=replica_id, topics=topics))
+        return int(response.topics[0].partitions[0].error_code)
+
+    assert await code(0) == ErrorCode.OFFSET_NOT_AVAILABLE
+    assert await code(0, replica_id=2) == 0, "a follower has to know where to truncate before it can follow"
+    assert await code(2) == 0, "where the present epoch ends is not settled anyway"
+    partition.follower_fetched(2, 0, 0, 0)
+    assert await code(0) == 0
+
+
+async def test_a_plain_topic_tells_its_epochs_at_once(broker: Broker) -> None:
+    await broker.has(FIRST, 1, epoch=1)
+    partition = broker.node.replicas.leader(TopicPartition("t", 1), 1)
+    partition.isr, partition.progress = (1, 2), {2: ReplicaProgress()}
+    asked = OffsetForLeaderPartition(partition=1, leader_epoch=0)
+    topics = [OffsetForLeaderTopic(topic="t", partitions=[asked])]
+    response = await broker.harness.request(OffsetForLeaderEpochRequest(replica_id=-1, topics=topics))
+    assert response.topics[0].partitions[0].error_code == 0
+
+
+async def test_a_refusal_that_cannot_be_final_in_time_is_none(broker: Broker) -> None:
+    await broker.has(GROWN, 1, epoch=1)
+    partition = broker.node.replicas.leader(TopicPartition("t", 1), 1)
+    partition.isr, partition.progress = (1, 2), {2: ReplicaProgress()}
+    response = await broker.harness.request(produce_request(1, FIRST, timeout_ms=1))
+    found = response.responses[0].partition_responses[0]
+    assert (found.error_code, found.error_message) == (ErrorCode.REQUEST_TIMED_OUT, None)
+    assert broker.end_offset(1) == 0
 
 
 async def test_hole_23_a_sealed_partition_of_a_compacted_topic_is_drained_on_demand(

@@ -12,9 +12,11 @@ import trio
 
 from broker.coordinator import offsets
 from broker.coordinator.service import GroupCoordinator
+from broker.handlers import offset_for_leader_epoch
 from broker.handlers.fetch_read import FetchRead
 from broker.log.producer_state import ProducerState
 from broker.replication import layout
+from broker.replication.delayed_produce import AwaitedRefusal
 from broker.replication.partition import Partition
 from client.accumulator import Accumulator
 from client.listener import PartitionKeyListener
@@ -191,6 +193,18 @@ def a_parked_fetch_keeps_its_leader_epoch(patch: Patch) -> None:
         return original(self, key, state)
 
     patch.setattr(FetchRead, "_read_partition", read)
+
+
+def a_seal_is_told_before_all_have_followed(patch: Patch) -> None:
+    patch.setattr(Partition, "is_followed_to_its_end", True)
+
+
+def an_epochs_end_is_told_before_all_have_followed(patch: Patch) -> None:
+    patch.setattr(offset_for_leader_epoch, "_may_have_more", lambda *_: False)
+
+
+def a_refusal_is_told_before_all_have_followed(patch: Patch) -> None:
+    patch.setattr(AwaitedRefusal, "_has_answer", lambda _self: True)
 
 
 # ---------------------------------------------------------------- controllers

@@ -7,6 +7,7 @@ comes late. ``test_resize_scenes.py`` says which rule each is for.
 from __future__ import annotations
 
 from collections.abc import Awaitable
+from functools import partial
 from typing import Any
 
 import trio
@@ -16,7 +17,7 @@ from client.errors import KafkaError
 from tests.history.events import Acked, NotWritten, Sent
 from tests.sim.faults import BROKERS, CONTROLLERS
 from tests.sim.recording import now_ms
-from tests.sim.scenes import TOPIC, Scene
+from tests.sim.scenes import LIMIT_S, TOPIC, Scene
 from zk_schemas.partition_state import Layout
 
 LITTLE_S = 3.0
@@ -201,6 +202,67 @@ async def lose_records_below_the_seal(scene: Scene) -> None:
     await scene.produce(key, scene.layout)
 
 
+async def depose(scene: Scene, partition: int) -> str:
+    """Have the last replica lead, cut it off, and have the first one lead instead. It knows nothing, and is in sync."""
+    *_, last = names = [f"broker{broker}" for broker in scene.znode.partitions[partition]]
+    others = [name for name in names if name != last]
+    for broker in others:
+        await scene.cluster.kill(broker)
+    assert await scene.until(lambda: scene.leader_or_none(partition) == last)
+    for broker in others:
+        await scene.restart(broker)
+    assert await scene.until(lambda: scene.in_sync(partition) == sorted(names))
+    await trio.sleep(LITTLE_S)  # pause: time to hear of the watermark; virtual time
+    scene.cut_from_controllers(last)
+    for broker in others:
+        scene.cluster.fabric.cut(last, broker)
+    await scene.elect_preferred(partition)
+    return last
+
+
+async def have_it_lead_again(scene: Scene, partition: int, deposed: str) -> None:
+    """It is in sync still, and whoever else was is gone, before it has followed anybody."""
+    assert deposed in scene.in_sync(partition)
+    others = [broker for broker in scene.in_sync(partition) if broker != deposed]
+    for broker in others:
+        await scene.cluster.kill(broker)
+    scene.cluster.fabric.heal_all()
+    assert await scene.until(lambda: scene.leader_or_none(partition) == deposed)
+    for broker in others:
+        await scene.restart(broker)
+
+
+async def split_before_all_have_followed(scene: Scene) -> None:
+    """A leader that was deposed and does not know it takes a record. It leads again, once the child is read (hole 30).
+
+    With two replicas each, the child and the group's offsets may be where it makes no difference to them.
+    """
+    key, old = scene.key(2, 3), scene.layout
+    deposed = await depose(scene, 0)
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(partial(scene.produce, key, old, broker=deposed, limit_s=LIMIT_S))
+        assert await scene.until(lambda: scene.has(deposed, 0, "play:1"))
+        scene.read()
+        await scene.resize(3)
+        await scene.produce(key, scene.layout)
+        await scene.until(lambda: scene.is_delivered("play:2"), 5 * LITTLE_S)
+        await have_it_lead_again(scene, 0, deposed)
+
+
+async def seal_before_all_have_followed(scene: Scene) -> None:
+    """The same while a partition is sealed: what is acknowledged then is behind the seal (hole 30)."""
+    await scene.resize(2)
+    key, old = scene.key(1, 2), Layout(2, 1)
+    await scene.produce(key, old)
+    deposed = await depose(scene, 1)
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(partial(scene.produce, key, old, broker=deposed, limit_s=LIMIT_S))
+        assert await scene.until(lambda: scene.has(deposed, 1, "play:2"))
+        await scene.ask_for(1)
+        await scene.until(lambda: scene.state(1).sealed_offset >= 0, LITTLE_S)
+        await have_it_lead_again(scene, 1, deposed)
+
+
 async def die_while_a_partition_is_removed(scene: Scene) -> None:
     """The controller ends right after the write that takes a partition out of the assignment (hole 11)."""
     await scene.resize(2)
@@ -275,6 +337,30 @@ async def split_a_partition_with_a_batch_unresolved(scene: Scene) -> None:
         scene.cluster.fabric.heal("left", leader)
         await outcome(scene, second, "left:2")
         await outcome(scene, third, "left:3")
+
+
+async def refuse_before_all_have_followed(scene: Scene) -> None:
+    """Its successor refuses a batch that a deposed leader has, which leads again (hole 30)."""
+    key = scene.key(1, 2)
+    deposed = await depose(scene, 0)
+    others = [broker for broker in scene.in_sync(0) if broker != deposed]
+    for broker in others:
+        scene.cluster.fabric.cut("left", broker)
+    async with Producer(
+        bootstrap_servers=scene.cluster.bootstrap_servers,
+        env=scene.cluster.client_env("left"),
+        request_timeout_ms=1000,
+        metadata_max_age_ms=500,
+    ) as producer:
+        handle = await send(scene, producer, key, "left:1")
+        assert await scene.until(lambda: scene.has(deposed, 0, "left:1"))
+        for broker in others:
+            scene.cluster.fabric.heal("left", broker)
+        scene.cluster.fabric.cut("left", deposed)
+        await scene.resize(2)
+        await trio.sleep(LITTLE_S)  # pause: time to hear of the split, and to place it again; virtual time
+        await have_it_lead_again(scene, 0, deposed)
+        await outcome(scene, handle, "left:1")
 
 
 # ---------------------------------------------------------------- a partition created again

@@ -7,6 +7,7 @@ checker is the judge.
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
+from contextlib import suppress
 from functools import partial
 
 import trio
@@ -56,14 +57,17 @@ class Scene:
         self._reads = False
         self._sequences: dict[TopicPartition, int] = {}
         self._count = 0
+        self._keys = dict(_BROKER_KEYS)
         self._wanted = 0
         """The partitions last asked for with success; 0: it makes no difference."""
 
     async def start(self, partitions: int, replication_factor: int = 3) -> None:
         for controller in CONTROLLERS:
             await self.cluster.start_controller(controller)
+        if replication_factor > 1:
+            self._keys["offsets_topic_replication_factor"] = replication_factor
         for broker in BROKERS:
-            await self.cluster.start_broker(broker, **_BROKER_KEYS)
+            await self.restart(f"broker{broker}")
         async with self._admin() as admin:
             configs = {"delete.records.when.drained": "true"}
             await admin.create_topics([NewTopic(TOPIC, partitions, replication_factor, configs)])
@@ -154,7 +158,16 @@ class Scene:
 
     async def restart(self, broker: str) -> None:
         """Have a broker that was killed come back."""
-        await self.cluster.start_broker(int(broker.removeprefix("broker")), **_BROKER_KEYS)
+        await self.cluster.start_broker(int(broker.removeprefix("broker")), **self._keys)
+
+    async def elect_preferred(self, partition: int) -> None:
+        """Have its first replica lead; a broker that is cut off from the controllers may be asked, then another is."""
+        first = f"broker{self.znode.partitions[partition][0]}"
+        with trio.fail_after(LIMIT_S):
+            while self.leader(partition) != first:
+                with suppress(KafkaError):
+                    async with self._admin() as admin:
+                        await admin.elect_leaders()
 
     def cut_from_controllers(self, machine: str) -> None:
         """It goes on serving, and hears nothing of what is decided."""
@@ -244,6 +257,10 @@ class Scene:
             return f"{failure}", -1
         (found,) = answer.responses[0].partition_responses
         return ("" if found.error_code == ErrorCode.NONE else ErrorCode(found.error_code).name), found.base_offset
+
+    def has(self, broker: str, partition: int, value: str) -> bool:
+        """Whether the record is in this broker's log, committed or not."""
+        return value in stored_values(self.cluster.disks[broker], TopicPartition(TOPIC, partition))
 
     # ------------------------------------------------------------ the group
 

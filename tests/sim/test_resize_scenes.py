@@ -49,6 +49,8 @@ RULES: tuple[tuple[Play, SwitchOff, str], ...] = (
     (plays.merge_while_a_fetch_is_parked, a_parked_fetch_brings_what_is_to_come, "promise"),
     (plays.merge_while_a_fetch_is_parked, gate.batches_of_any_epoch_are_delivered, "promise"),
     (plays.lose_records_below_the_seal, off.a_seal_is_never_lowered, "unseen"),
+    (plays.split_before_all_have_followed, off.an_epochs_end_is_told_before_all_have_followed, "promise"),
+    (plays.seal_before_all_have_followed, off.a_seal_is_told_before_all_have_followed, "lost_acknowledged"),
     (plays.die_while_a_partition_is_removed, off.a_removal_is_two_writes, "unfinished"),
     (
         plays.remove_a_partition_with_a_batch_unresolved,
@@ -61,6 +63,7 @@ RULES: tuple[tuple[Play, SwitchOff, str], ...] = (
         "key_order",
     ),
     (plays.split_a_partition_with_a_batch_unresolved, off.a_retry_names_the_newest_layout, "routing"),
+    (plays.refuse_before_all_have_followed, off.a_refusal_is_told_before_all_have_followed, "duplicates"),
     (plays.create_a_partition_again, off.offsets_of_any_incarnation_count, "unseen"),
 )
 
@@ -69,9 +72,12 @@ TRIES = 20
 """What breaks without a rule may be a matter of who is faster: almost all plays need one try, some a few."""
 
 
+REPLICATION_FACTORS = {plays.grow_while_a_loser_is_given_up: 1, plays.split_before_all_have_followed: 2}
+"""A partition with one replica has nobody to take over; with two, there is a broker that has nothing to do with it."""
+
+
 def staged(play: Play, seed: int = 0) -> list[str]:
-    """A partition with one replica has nobody to take over, which one of the plays is about."""
-    return stage(play, 1, seed, replication_factor=1 if play is plays.grow_while_a_loser_is_given_up else 3)
+    return stage(play, 1, seed, replication_factor=REPLICATION_FACTORS.get(play, 3))
 
 
 @pytest.mark.parametrize("play", dict.fromkeys(play for play, _, _ in RULES))

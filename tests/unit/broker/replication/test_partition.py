@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from broker.replication.delayed_produce import AwaitedAppend
+from broker.replication.delayed_produce import AwaitedAppend, AwaitedRefusal
 from protocol.errors import ErrorCode, KafkaError
 from protocol.generated.produce import PartitionProduceResponse
 from tests.replica_world import LAG_S, ReplicaWorld
@@ -283,6 +283,50 @@ def test_a_leader_that_missed_an_epoch_knows_nothing_of_its_followers() -> None:
     assert world[2].values() == []
     world.elect(1, 2, [1, 2], tell=[1])
     assert world[1].log.high_watermark == 0, "replica 2 has nothing of it any more"
+
+
+def _refused(world: ReplicaWorld) -> AwaitedRefusal:
+    result = PartitionProduceResponse(error_code=ErrorCode.INVALID_PARTITION_METADATA)
+    return AwaitedRefusal(world[1].partition, result)
+
+
+def test_a_refusal_waits_until_no_replica_in_sync_can_have_the_batch() -> None:
+    """One that led before and was cut off may have taken it, is in sync still, and may lead again."""
+    world = ReplicaWorld()
+    world.elect(3, 0, [1, 2, 3])
+    world.append(3, b"refused later")
+    world.elect(1, 1, [1, 2, 3], tell=[1, 2])
+    refused = _refused(world)
+    world.catch_up(1, 2)
+    assert not refused.is_done(), "replica 3 has the batch"
+    world.elect(1, 1, [1, 2, 3], tell=[3])
+    world.append(1, b"more")
+    world.fetch(3, 1)
+    assert world[3].values() == [], "it truncated"
+    assert not refused.is_done()
+    world.fetch(3, 1)
+    assert refused.is_done() and refused.result.error_code == ErrorCode.INVALID_PARTITION_METADATA
+    assert world[1].log.high_watermark == 0, "the refusal waits for nobody to have all of the log"
+
+
+def test_a_refusal_of_a_leader_that_is_deposed_while_it_waits_says_so() -> None:
+    world = ReplicaWorld()
+    world.elect(3, 0, [1, 2, 3])
+    world.append(3, b"refused later")
+    world.elect(1, 1, [1, 2, 3], tell=[1, 2])
+    refused = _refused(world)
+    world.elect(3, 2, [1, 2, 3])
+    assert refused.is_done() and refused.result.error_code == ErrorCode.NOT_LEADER_OR_FOLLOWER
+
+
+def test_a_leader_that_goes_on_in_a_new_epoch_refuses_at_once() -> None:
+    """Which is what a resize gives: its replicas have followed this leader, and none has led since."""
+    world = ReplicaWorld()
+    world.elect(1, 0, [1, 2, 3])
+    world.append(1, b"a")
+    world.catch_up(1, 2, 3)
+    world.elect(1, 1, [1, 2, 3])
+    assert _refused(world).is_done()
 
 
 def test_flush_on_ack_counts_what_is_on_disk_at_the_leader() -> None:
