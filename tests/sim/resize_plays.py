@@ -282,6 +282,16 @@ async def die_while_a_partition_is_removed(scene: Scene) -> None:
 # ---------------------------------------------------------------- batches of which nothing is known
 
 
+def left_producer(scene: Scene, **config: int) -> Producer:
+    """A producer of ours that soon asks again for what is not answered."""
+    return Producer(
+        bootstrap_servers=scene.cluster.bootstrap_servers,
+        env=scene.cluster.client_env("left"),
+        request_timeout_ms=1000,
+        **config,
+    )
+
+
 async def send(scene: Scene, producer: Producer, key: str, value: str) -> Any:
     """Have a producer of ours send; the handle. What comes of it is recorded by ``outcome``."""
     scene.recorder.add(Sent(now_ms(), "left", TOPIC, key, value))
@@ -301,11 +311,7 @@ async def remove_a_partition_with_a_batch_unresolved(scene: Scene) -> None:
     """The batch was written, its answer lost, and the partition is gone before it is asked for again (hole 14)."""
     await scene.resize(2)
     key, leader = scene.key(1, 2), scene.leader(1)
-    async with Producer(
-        bootstrap_servers=scene.cluster.bootstrap_servers,
-        env=scene.cluster.client_env("left"),
-        request_timeout_ms=1000,
-    ) as producer:
+    async with left_producer(scene) as producer:
         await outcome(scene, await send(scene, producer, key, "left:1"), "left:1")
         scene.cluster.fabric.cut(leader, "left")
         handle = await send(scene, producer, key, "left:2")
@@ -320,12 +326,7 @@ async def remove_a_partition_with_a_batch_unresolved(scene: Scene) -> None:
 async def split_a_partition_with_a_batch_unresolved(scene: Scene) -> None:
     """The next record of its key has a new partition, where nothing is in its way but the rule."""
     key, leader = scene.key(1, 2), scene.leader(0)
-    async with Producer(
-        bootstrap_servers=scene.cluster.bootstrap_servers,
-        env=scene.cluster.client_env("left"),
-        request_timeout_ms=1000,
-        metadata_max_age_ms=500,
-    ) as producer:
+    async with left_producer(scene, metadata_max_age_ms=500) as producer:
         await outcome(scene, await send(scene, producer, key, "left:1"), "left:1")
         scene.cluster.fabric.cut("left", leader)
         second = await send(scene, producer, key, "left:2")
@@ -346,12 +347,7 @@ async def refuse_before_all_have_followed(scene: Scene) -> None:
     others = [broker for broker in scene.in_sync(0) if broker != deposed]
     for broker in others:
         scene.cluster.fabric.cut("left", broker)
-    async with Producer(
-        bootstrap_servers=scene.cluster.bootstrap_servers,
-        env=scene.cluster.client_env("left"),
-        request_timeout_ms=1000,
-        metadata_max_age_ms=500,
-    ) as producer:
+    async with left_producer(scene, metadata_max_age_ms=500) as producer:
         handle = await send(scene, producer, key, "left:1")
         assert await scene.until(lambda: scene.has(deposed, 0, "left:1"))
         for broker in others:
