@@ -1,7 +1,7 @@
 """OffsetForLeaderEpoch (23), versions 2-4: where a leader epoch ended (KIP-101, KIP-279, KIP-320).
 
-Consumers of a resized topic let records through by that (KIP-253): they are told OFFSET_NOT_AVAILABLE as long as a
-replica in sync may have more of the epoch, from when it led itself, and may lead again.
+Consumers of a resized topic let records through by where the epochs of earlier layouts ended (KIP-253). Of these they
+are told OFFSET_NOT_AVAILABLE as long as a replica in sync may have more, from when it led itself, and may lead again.
 """
 
 from __future__ import annotations
@@ -44,6 +44,7 @@ def _find(
 
 
 def _may_have_more(partition: Partition, leader_epoch: int) -> bool:
-    """Whether a past epoch may turn out to have more records than this leader knows."""
-    is_past = leader_epoch < partition.leader_epoch
-    return is_past and partition.layout.layout_version > 0 and not partition.is_followed
+    """Whether an epoch of an earlier layout may turn out to have more records than this leader knows."""
+    history = partition.log.layouts.entries
+    layout_since = history[-1].leader_epoch if history else partition.leader_epoch
+    return partition.layout.layout_version > 0 and leader_epoch < layout_since and not partition.is_followed

@@ -276,4 +276,5 @@ class _Loader:
             end,
             high_watermark,
             recovery_point,
+            truncation_synced=clean,
         )

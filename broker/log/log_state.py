@@ -55,3 +55,5 @@ class LogState:
     log_end_offset: int
     high_watermark: int
     recovery_point: int
+    truncation_synced: bool = True
+    """False when a process that ended unclean may have truncated without a sync."""

@@ -69,6 +69,8 @@ class PartitionLog:
         "_snapshots",
         "_storage",
         "_sync_failure",
+        "_synced_truncations",
+        "_truncations",
         "_unflushed",
         "config",
         "directory",
@@ -116,6 +118,8 @@ class PartitionLog:
         self.high_watermark = state.high_watermark
         self.recovery_point = state.recovery_point
         """Everything below is on disk; recovery after a crash begins in its segment."""
+        self._truncations = 0 if state.truncation_synced else 1
+        self._synced_truncations = 0
         self.on_flush_needed: Callable[[PartitionLog], None] = _ignore
         """Called when ``flush.messages`` is reached or a segment was rolled: the log manager flushes soon."""
         self.on_log_start_moved: Callable[[PartitionLog], None] = _ignore
@@ -488,6 +492,7 @@ class PartitionLog:
 
     def _ended_at(self, end: int) -> None:
         self.log_end_offset = end
+        self._truncations += 1
         self._flush_limit = min(self._flush_limit, end)
         lowered = end < self.recovery_point
         self.recovery_point = min(self.recovery_point, end)
@@ -578,12 +583,22 @@ class PartitionLog:
         return self._clock.now_ms() - self._last_flush_ms >= self.config.flush_ms
 
     @property
+    def truncation_synced(self) -> bool:
+        """Whether a power cut brings back nothing of what was truncated."""
+        return self._synced_truncations == self._truncations
+
+    @property
+    def is_synced(self) -> bool:
+        """Whether a power cut leaves the log as it is."""
+        return self.recovery_point >= self.log_end_offset and self.truncation_synced
+
+    @property
     def flushed_offset(self) -> int:
         """Everything below is on disk: what ``log.flush=ack`` may acknowledge."""
         return self.recovery_point
 
     async def flush(self) -> None:
-        """Return when everything appended before the call, and not truncated since, is on disk. Raises 56.
+        """Return when the log is on disk as it was at the call, but for what was truncated since. Raises 56.
 
         Callers that come while one flush runs share the next. After a failed sync every flush is refused until the
         log is opened again: the kernel forgets the pages it could not write, so that a second sync would succeed
@@ -593,7 +608,7 @@ class PartitionLog:
         async with self._flush_lock:
             if self._sync_failure:
                 raise KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, f"{self.partition}: {self._sync_failure}")
-            if wanted > self.recovery_point:
+            if wanted > self.recovery_point or not self.truncation_synced:
                 await self._flush_to(self.log_end_offset)
             if self.layouts.unsynced:
                 await self._sync_layouts()
@@ -614,6 +629,7 @@ class PartitionLog:
 
     async def _flush_to(self, target: int) -> None:
         self._flush_limit = target  # a truncation lowers it: what is appended after one is not in these syncs
+        truncations, was_truncated = self._truncations, not self.truncation_synced
         self._unflushed = 0
         self._last_flush_ms = self._clock.now_ms()
         first = max(bisect_right(self._bases, self.recovery_point) - 1, 0)
@@ -621,16 +637,19 @@ class PartitionLog:
             for segment in self._segments[first:]:
                 if segment not in self._segments:
                     continue  # deleted while another was synced
-                if segment.size_bytes:
+                if segment.size_bytes or was_truncated:
                     await self._sync(segment)
                 if segment is not self._segments[-1] and segment in self._segments:
                     await segment.sync_indexes()
             self._epochs.save()
+            if was_truncated:
+                await self._storage.sync_directory(self.directory)
         except OSError as error:
             # What a failed sync leaves on disk is not known, and a later one that succeeds does not say it either.
             self.is_broken = True
             raise self._storage_error("flush", error) from error
         self.recovery_point = max(self.recovery_point, self._flush_limit)
+        self._synced_truncations = truncations
 
     def release_caches(self) -> None:
         """Drop what look-ups in sealed segments left in memory."""

@@ -223,12 +223,13 @@ class ReplicaFetcher:
             await self._take(channel, response, asked)
 
     def _unsynced(self) -> list[FollowedPartition]:
-        """What the next request would say that this replica has, and that is not on its disk.
+        """What the next request would say that this replica has, or has truncated, and that is not so on its disk.
 
-        A fetcher syncs what it appended; this is for what a process before it, or a fetcher of an earlier epoch, left.
+        A fetcher syncs what it appended; this is for what it truncated, and what a process before it, or a fetcher of
+        an earlier epoch, left.
         """
         followed = [self._followed[key] for key in self._plan.changed]
-        return [one for one in followed if one.partition.log.recovery_point < one.partition.log.log_end_offset]
+        return [one for one in followed if not one.partition.log.is_synced]
 
     def _resume_waiting(self) -> float:
         """Fetch again what has waited long enough; when the next one has, ``inf`` without any."""

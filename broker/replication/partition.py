@@ -154,7 +154,7 @@ class Partition:
         self._refused_until.clear()
         self.epoch_start_offset = self.log.log_end_offset
         self.log.assign_epoch(leader_epoch)
-        if self.durable_end_offset < self.log.log_end_offset:
+        if self._services.flushes_on_ack and not self.log.is_synced:
             self._services.flush(self)
         self._advance_high_watermark()
         self.notify()
@@ -271,15 +271,19 @@ class Partition:
         """Whether every in-sync replica has followed this leader, so that none has records of its own.
 
         One that led before, was cut off and is in the ISR still may: all that is committed, and what it alone took.
+        With ``log.flush=ack`` a power cut does not bring it back: followers sync what they truncate before they fetch,
+        and this leader is followed once it has.
         """
         known = self.progress
+        if self._services.flushes_on_ack and not self.log.truncation_synced:
+            return False
         return all(replica in known and known[replica].has_followed for replica in self._others_in_sync())
 
     @property
     def is_followed_to_its_end(self) -> bool:
         """Whether every in-sync replica has what this leader has, and nothing else."""
         end_offset = self.log.log_end_offset
-        return isr.high_watermark(end_offset, self._others_in_sync(), self.progress) >= end_offset
+        return self.is_followed and isr.high_watermark(end_offset, self._others_in_sync(), self.progress) >= end_offset
 
     @property
     def low_watermark(self) -> int:

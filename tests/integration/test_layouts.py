@@ -49,8 +49,8 @@ pytestmark = pytest.mark.trio
 TOPIC_ID = uuid.UUID(int=7)
 FIRST, GROWN, SHRUNK = (4, 0), (6, 1), (4, 2)
 UNTAGGED = (-1, -1)
-NEVER_ANSWERED_MS = 20_000
-"""``max_wait_ms`` of a fetch that is answered for another reason."""
+NEVER_ANSWERED_MS = 60_000
+"""Of a request that is answered for another reason."""
 
 
 class Broker:
@@ -573,8 +573,9 @@ async def test_a_sealed_partition_ends_where_no_replica_in_sync_has_more(broker:
 
 
 @pytest.mark.parametrize("layout", [SHRUNK, GROWN], ids=["sealed", "of another layout"])
+@pytest.mark.parametrize("follows", [True, False], ids=["it follows", "it leaves the ISR"])
 async def test_a_refusal_waits_until_no_replica_in_sync_can_have_the_batch(
-    broker: Broker, layout: tuple[int, int]
+    broker: Broker, layout: tuple[int, int], follows: bool
 ) -> None:
     """One that led before it was cut off, and has not followed since, would bring back what was placed elsewhere."""
     number = 5 if layout is SHRUNK else 1
@@ -585,7 +586,8 @@ async def test_a_refusal_waits_until_no_replica_in_sync_can_have_the_batch(
     answers = []
 
     async def send() -> None:
-        answers.append((await broker.produce(number, old)).error_code)
+        response = await broker.harness.request(produce_request(number, old, timeout_ms=NEVER_ANSWERED_MS))
+        answers.append(response.responses[0].partition_responses[0].error_code)
 
     with trio.fail_after(DEADLINE_S):
         async with trio.open_nursery() as nursery:
@@ -593,15 +595,28 @@ async def test_a_refusal_waits_until_no_replica_in_sync_can_have_the_batch(
             while not partition.watchers:
                 await trio.sleep(0.005)  # polls: the request came in
             assert answers == []
-            partition.follower_fetched(2, 0, 0, 0)
+            if follows:
+                partition.follower_fetched(2, 0, 0, 0)
+            else:
+                partition.isr_committed((1,), partition.partition_epoch + 1)
     assert answers == [ErrorCode.INVALID_PARTITION_METADATA]
     assert not partition.watchers
+
+
+async def test_who_does_not_wait_for_replicas_is_refused_at_once(broker: Broker) -> None:
+    await broker.has(GROWN, 1, epoch=1)
+    partition = broker.node.replicas.leader(TopicPartition("t", 1), 1)
+    partition.isr, partition.progress = (1, 2), {2: ReplicaProgress()}
+    with trio.fail_after(DEADLINE_S):
+        response = await broker.harness.request(produce_request(1, FIRST, acks=1, timeout_ms=NEVER_ANSWERED_MS))
+    assert response.responses[0].partition_responses[0].error_code == ErrorCode.INVALID_PARTITION_METADATA
 
 
 async def test_an_epoch_ends_where_no_replica_in_sync_has_more_of_it(broker: Broker) -> None:
     """What one that led before alone took in it would come behind records that were let through (KIP-253)."""
     await broker.has(GROWN, 1, epoch=2)
-    partition = broker.node.replicas.leader(TopicPartition("t", 1), 2)
+    await broker.has(GROWN, 1, epoch=3)
+    partition = broker.node.replicas.leader(TopicPartition("t", 1), 3)
     partition.isr, partition.progress = (1, 2), {2: ReplicaProgress()}
 
     async def code(epoch: int, replica_id: int = -1) -> int:
@@ -612,7 +627,7 @@ async def test_an_epoch_ends_where_no_replica_in_sync_has_more_of_it(broker: Bro
 
     assert await code(0) == ErrorCode.OFFSET_NOT_AVAILABLE
     assert await code(0, replica_id=2) == 0, "a follower has to know where to truncate before it can follow"
-    assert await code(2) == 0, "where the present epoch ends is not settled anyway"
+    assert await code(2) == 0, "no other partition waits for an epoch of this layout"
     partition.follower_fetched(2, 0, 0, 0)
     assert await code(0) == 0
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 import pytest
@@ -9,7 +10,9 @@ import trio
 import trio.testing
 
 from broker.replication.fetcher import FetcherConfig, ReplicaFetcher
+from broker.replication.follower import Outcome
 from protocol.generated.fetch import FetchRequest, FetchResponse
+from protocol.types import TopicPartition
 from runtime.real_trio import RealNetwork
 from tests.replica_world import KEY, ReplicaWorld
 
@@ -29,6 +32,57 @@ async def test_what_another_process_or_epoch_left_unsynced_is_synced_before_it_i
     assert [one.partition.key for one in unsynced] == [KEY]
     await fetcher._flush(unsynced)
     assert fetcher._unsynced() == [] and world[2].log.recovery_point == 1
+
+
+def truncated_follower(seed: int = 1) -> ReplicaWorld:
+    """Replica 2 led, synced what nobody else has, and truncated it to follow 1; both are in sync."""
+    world = ReplicaWorld(flushes_on_ack=True, seed=seed)
+    world.elect(2, 0, [1, 2])
+    world.append(2, b"tail")
+    trio.run(world[2].log.flush)
+    world[2].services.to_flush.clear()
+    world.elect(1, 1, [1, 2])
+    assert world.fetch(2, 1) is Outcome.MOVED
+    assert world[2].values() == []
+    return world
+
+
+def unsynced_by(world: ReplicaWorld) -> tuple[ReplicaFetcher, list[TopicPartition]]:
+    """A fetcher of replica 2, and what it would sync before it asks."""
+    fetcher = ReplicaFetcher(1, CONFIG, world.clock, RealNetwork(), lambda: None, lambda: 1, world.throttle)
+    fetcher.follow(world[2].partition)
+    return fetcher, [one.partition.key for one in fetcher._unsynced()]
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_what_was_truncated_is_synced_before_the_leader_hears_of_it(seed: int) -> None:
+    """Else a power cut brings back what the leader has said nobody in sync has (hole 30). A crash may keep or lose."""
+    world = truncated_follower(seed)
+    fetcher, unsynced = unsynced_by(world)
+    assert unsynced == [KEY]
+    trio.run(fetcher._flush, fetcher._unsynced())
+    assert fetcher._unsynced() == []
+    trio.run(partial(world[2].restart, power_failure=True))
+    assert world[2].values() == []
+
+
+def test_what_a_killed_process_truncated_is_synced_by_the_next() -> None:
+    world = truncated_follower()
+    trio.run(partial(world[2].restart, power_failure=False))
+    world.tell(2, 1, 1, [1, 2])
+    assert world[2].log.recovery_point == world[2].log.log_end_offset == 0
+    assert unsynced_by(world)[1] == [KEY]
+
+
+def test_a_leader_speaks_of_the_past_once_its_own_truncation_is_on_disk() -> None:
+    world = truncated_follower()
+    world.elect(2, 2, [1, 2])
+    world.catch_up(2, 1)
+    leader = world[2].partition
+    assert not leader.is_followed and world[2].services.to_flush == [leader]
+    trio.run(world[2].log.flush)
+    leader.flushed()
+    assert leader.is_followed
 
 
 class Leader:
