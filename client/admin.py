@@ -255,7 +255,7 @@ class Admin(Client[AdminConfig]):
     ) -> dict[TopicPartition, EpochEnd]:
         """Where a leader epoch ended (exclusive) in each partition, as its leader has it; see ``EpochEnd``.
 
-        With ``within_ms`` a partition that nobody could tell of in that time is missing.
+        With ``within_ms`` a partition whose leader could not tell in that time is missing.
         """
         await self._retry("Metadata", lambda: self._know({tp.topic for tp in epochs}))
         timeout_ms, partial = self._patience(within_ms)
@@ -329,8 +329,8 @@ class Admin(Client[AdminConfig]):
     ) -> dict[TopicPartition, OffsetAndTimestamp]:
         """Offsets by spec: "earliest", "latest", "max_timestamp", or a timestamp in ms.
 
-        A partition without a record that young has offset -1; so has, with ``within_ms``, one that nobody could tell of
-        in that time, or that its topic has not any more. Else that is an error after ``default_api_timeout_ms``.
+        A partition without a record that young has offset -1; so has, with ``within_ms``, one whose leader could not
+        tell in that time, or that has none. Else that is an error after ``default_api_timeout_ms``.
         """
         self._ensure_open()
         timestamps: dict[TopicPartition, int] = {}

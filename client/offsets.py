@@ -9,7 +9,7 @@ import anyio
 
 from client.cluster import Node
 from client.connections import Connections, backoff_ms
-from client.errors import ErrorCode, KafkaError, KafkaTimeoutError, error_for
+from client.errors import ClientClosedError, ErrorCode, KafkaError, KafkaTimeoutError, error_for
 from client.metadata import Metadata
 from protocol.generated.list_offsets import (
     ListOffsetsPartition,
@@ -77,7 +77,7 @@ class OffsetQueries:
         """The first offset at or after each timestamp (ms); -1 asks for the end, -2 the start, -3 the newest record.
 
         A partition with nothing that young is missing from the result; with ``once`` also one without an answer now,
-        with ``partial`` one without an answer in time and one that its topic has not.
+        with ``partial`` one without an answer in time.
         """
 
         def build(tps: Iterable[TopicPartition]) -> Message:
@@ -164,33 +164,46 @@ class OffsetQueries:
                 leader = self._metadata.leader(tp)
                 if leader is not None:
                     by_node.setdefault(leader, []).append(tp)
-                elif partial and self._metadata.cluster.knows_removed(tp, -1):
-                    open_questions.discard(tp)
                 else:
                     last = self._no_leader(tp)
-            for node, tps in by_node.items():
-                left_ms = (deadline - self._env.clock.monotonic()) * 1000
-                try:
-                    answers = read(await self._connections.request(node, build(tps), timeout_ms=max(left_ms, 1.0)))
-                except KafkaError as error:
-                    if not error.code.retriable:
-                        raise
-                    last = error
+            left_ms = max((deadline - self._env.clock.monotonic()) * 1000, 1.0)
+            replies = await self._ask_each({node: build(tps) for node, tps in by_node.items()}, left_ms)
+            for reply in replies:
+                if isinstance(reply, KafkaError):
+                    last = reply
                     continue
-                for tp, (code, answer) in answers.items():
+                for tp, (code, answer) in read(reply).items():
                     if not code:
                         found[tp] = answer
                         open_questions.discard(tp)
-                    elif ErrorCode.of(code).retriable:
-                        last = error_for(code, f"{tp}: {ErrorCode.of(code).message}")
-                    else:
-                        raise error_for(code, f"{tp}: {ErrorCode.of(code).message}")
+                        continue
+                    last = error_for(code, f"{tp}: {ErrorCode.of(code).message}")
+                    if not last.code.retriable:
+                        raise last
             self.unanswered = last if open_questions else None
             if once or (partial and self._env.clock.monotonic() >= deadline):
                 break
             if open_questions:
                 await self._pause(deadline, attempt, f"{what} of {sorted(open_questions)[0]}", last, timeout_ms)
         return found
+
+    async def _ask_each(self, requests: Mapping[Node, Message], timeout_ms: float) -> list[Any]:
+        """Ask brokers side by side: responses, or errors that may pass. Another error is raised."""
+        replies: dict[Node, Any] = {}
+
+        async def ask(node: Node) -> None:
+            try:
+                replies[node] = await self._connections.request(node, requests[node], timeout_ms=timeout_ms)
+            except (KafkaError, ClientClosedError) as error:
+                replies[node] = error
+
+        async with anyio.create_task_group() as tasks:
+            for node in requests:
+                tasks.start_soon(ask, node)
+        for reply in replies.values():
+            if isinstance(reply, ClientClosedError) or (isinstance(reply, KafkaError) and not reply.code.retriable):
+                raise reply
+        return [replies[node] for node in requests]
 
     async def _pause(
         self, deadline: float, attempt: int, what: str, last: KafkaError | None, timeout_ms: float
@@ -212,3 +225,15 @@ class OffsetQueries:
         if self._metadata.cluster.knows_removed(tp, -1):
             return error_for(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"{tp.topic} has no partition {tp.partition}")
         return error_for(ErrorCode.LEADER_NOT_AVAILABLE, f"{tp} has no leader")
+
+
+def one_epoch_each(wanted: Iterable[tuple[TopicPartition, int]]) -> list[dict[TopicPartition, int]]:
+    """Partitions and epochs, in groups that name no partition twice: an answer does not say which epoch it is about."""
+    groups: list[dict[TopicPartition, int]] = []
+    for tp, epoch in wanted:
+        group = next((group for group in groups if tp not in group), None)
+        if group is None:
+            group = {}
+            groups.append(group)
+        group[tp] = epoch
+    return groups

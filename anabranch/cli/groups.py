@@ -14,9 +14,10 @@ from anabranch.cli.admin import with_admin
 from anabranch.cli.errors import CommandError
 from anabranch.cli.options import DEFAULT_BOOTSTRAP, Bootstrap, JsonFlag
 from anabranch.cli.output import print_json, print_table
-from anabranch.cli.topic_view import ANSWER_WITHIN_MS, is_resized, known_offsets, offsets, partition_epochs
+from anabranch.cli.topic_view import ANSWER_WITHIN_MS, is_resized, known_offsets, partition_epochs
 from anabranch.cli.waits import GroupOnTopic, questions, waits
 from client.admin_types import MemberDescription
+from client.offsets import one_epoch_each
 
 app = App(name="groups", help="List, describe, reset, delete consumer groups.")
 
@@ -129,6 +130,7 @@ async def _waits(
         return []
     name = topic.name
     tps = [TopicPartition(name, info.partition) for info in topic.partitions]
+    led = [TopicPartition(name, info.partition) for info in topic.partitions if info.leader >= 0]
     positions = await admin.group_positions(group_id, tps)
     state = GroupOnTopic(
         topic.initial_partition_count,
@@ -136,16 +138,14 @@ async def _waits(
         [tp.partition for tp in tps],
         leader_epochs={info.partition: info.leader_epoch for info in topic.partitions},
         epochs=await partition_epochs(admin, topic),
-        log_start_offsets={partition: start for partition, (start, _) in (await offsets(admin, topic)).items()},
+        log_start_offsets={tp.partition: start for tp, start in (await known_offsets(admin, led, "earliest")).items()},
         positions={tp.partition: position.position for tp, position in positions.items()},
     )
-    led = {info.partition for info in topic.partitions if info.leader >= 0}
     ends: dict[tuple[int, int], int] = {}
-    for partition, epoch in sorted(questions(state)):
-        if partition in led:
-            tp = TopicPartition(name, partition)
-            for found in (await admin.epoch_ends({tp: epoch}, within_ms=ANSWER_WITHIN_MS)).values():
-                ends[partition, epoch] = found.end_offset
+    asked = [(TopicPartition(name, partition), epoch) for partition, epoch in sorted(questions(state))]
+    for epochs in one_epoch_each((tp, epoch) for tp, epoch in asked if tp in led):
+        for tp, found in (await admin.epoch_ends(epochs, within_ms=ANSWER_WITHIN_MS)).items():
+            ends[tp.partition, epochs[tp]] = found.end_offset
     rows = []
     for wait in waits(replace(state, epoch_ends=ends)):
         member = owners.get(TopicPartition(name, wait.waits_for))

@@ -115,7 +115,8 @@ async def _drain_notes(
             notes.append(f"where partitions {_numbers(unknown)} end is not known now: they are not counted")
         for group, of_topic in sorted(committed.items()):
             left = [remaining(ends[p][1], ends[p][0], of_topic.get(p)) or 0 for p in sources if p in ends]
-            notes.append(f"group {group} has {sum(left)} records of them to read")
+            if left:
+                notes.append(f"group {group} has {sum(left)} records of them to read")
     elif "delete" in (values.get("cleanup.policy") or ""):
         days = int(values.get("retention.ms") or -1) / 86_400_000
         when = f"when their last record has expired (retention.ms={values.get('retention.ms')}, {days:g} days)"

@@ -12,6 +12,7 @@ from client.config import ConsumerConfig
 from client.connections import Connections, backoff_ms
 from client.errors import ClientClosedError, ErrorCode, KafkaError
 from client.metadata import Metadata
+from client.offsets import one_epoch_each
 from client.ordered_delivery.barriers import PartitionMap, Questions
 from client.ordered_delivery.gate import DeliveryGate
 from client.signal import Signal
@@ -119,7 +120,7 @@ class ThresholdQueries:
         async with anyio.create_task_group() as tasks:
             if questions.maps:
                 tasks.start_soon(self._guarded, self._ask_maps, questions.maps)
-            for epochs in _one_epoch_each(questions.end_offsets):
+            for epochs in one_epoch_each(questions.end_offsets):
                 for node, tps in self._by_leader(epochs).items():
                     chosen = {tp: epochs[tp] for tp in tps}
                     tasks.start_soon(self._guarded, self._ask_ends, (node, chosen))
@@ -220,15 +221,3 @@ class ThresholdQueries:
                     self._metadata.hurry_update()
                 else:
                     self._gate.on_log_start(tp, info.incarnation, p.offset)
-
-
-def _one_epoch_each(wanted: Iterable[tuple[TopicPartition, int]]) -> list[dict[TopicPartition, int]]:
-    """The questions in groups that name no partition twice: an answer does not say which epoch it is about."""
-    groups: list[dict[TopicPartition, int]] = []
-    for tp, epoch in wanted:
-        group = next((group for group in groups if tp not in group), None)
-        if group is None:
-            group = {}
-            groups.append(group)
-        group[tp] = epoch
-    return groups

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+import anyio
 import pytest
 
 from client import Admin
@@ -23,6 +24,7 @@ from protocol.generated.consumer_group_position import (
 from protocol.generated.create_partitions import CreatePartitionsResponse, CreatePartitionsTopicResult
 from protocol.generated.find_coordinator import FindCoordinatorResponse
 from protocol.generated.list_offsets import ListOffsetsResponse
+from protocol.generated.metadata import MetadataResponse, MetadataResponseBroker
 from protocol.generated.partition_leader_epochs_for_partitions import (
     PartitionLeaderEpochsForPartitionsResponse,
     PartitionLeaderEpochsForPartitionsResponsePartition,
@@ -128,17 +130,32 @@ def test_an_offset_that_nobody_can_tell_in_time_is_none(run: Run) -> None:
     assert run(ask) == {FOUR: 0, FIVE: -1}
 
 
-def test_a_partition_that_was_removed_is_not_waited_for(run: Run) -> None:
-    """Whoever described the topic a moment ago asks for it still."""
-    broker = FakeBroker({"t": 6})
-    gone = TopicPartition("t", 6)
+class SilentBroker(FakeBroker):
+    """Tells no offsets."""
+
+    async def _answer(self, request: Request) -> Any:
+        if request.header.api_key == ApiKey.LIST_OFFSETS:
+            await anyio.sleep_forever()
+        return await super()._answer(request)
+
+
+def test_a_broker_that_does_not_answer_keeps_no_other_from_it(run: Run) -> None:
+    """Both are asked at once, and there is no second try."""
+    broker, silent = FakeBroker({"t": 6}), SilentBroker({})
+
+    def of_two(response: MetadataResponse) -> None:
+        response.brokers.append(MetadataResponseBroker(node_id=2, host="127.0.0.1", port=silent.port))
+        for partition in response.topics[0].partitions if response.topics else ():
+            partition.leader_id = 2 if partition.partition_index == 4 else 1
+
+    broker.metadata_hook = of_two
 
     async def ask() -> Any:
-        async with broker.running(), Admin(bootstrap_servers=broker.address, **FAST) as admin:
-            found = await admin.list_offsets({FIVE: "latest", gone: "latest"}, within_ms=3_600_000)
+        async with broker.running(), silent.running(), Admin(bootstrap_servers=broker.address, **FAST) as admin:
+            found = await admin.list_offsets({FOUR: "latest", FIVE: "latest"}, within_ms=100)
             return {tp: answer.offset for tp, answer in found.items()}
 
-    assert run(ask) == {FIVE: 0, gone: -1}
+    assert run(ask) == {FOUR: -1, FIVE: 0}
 
 
 def test_an_offset_of_a_partition_that_a_topic_has_not_is_an_error(run: Run) -> None:
