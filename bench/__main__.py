@@ -38,7 +38,10 @@ STAMPED = {**DRAINED, "message.timestamp.type": "LogAppendTime"}
 
 @dataclass(frozen=True, slots=True)
 class Workload:
-    """One line of the table: what the client process does, with which records, on how many brokers and replicas."""
+    """One line of the table: what the client process does, with which records, on how many brokers and replicas.
+
+    ``size`` is a record's value in bytes; of hand-overs the ms between two records of a key.
+    """
 
     name: str
     kind: str
@@ -71,7 +74,8 @@ WORKLOADS = [
     Workload("3 replicas: leader killed", FAIL_OVER, 0, 0, replicas=3, partitions=1),
     Workload("produce 100 B by key, ordered", "anabranch-produce-keyed", 200_000, 100, ours={}),
     Workload("produce 100 B by key, unordered", "anabranch-produce-keyed", 200_000, 100, ours={ORDERED_KEY: "false"}),
-    Workload("resize: hand-over", "resize-hand-over", 8, 0, replicas=3, partitions=4, ours=STAMPED),
+    Workload("resize: hand-over", "resize-hand-over", 8, 50, replicas=3, partitions=4, ours=STAMPED),
+    Workload("resize: hand-over, busy machine", "resize-hand-over", 8, 20, replicas=3, partitions=4, ours=STAMPED),
     Workload("resize: throughput", "resize-throughput", 2, 100, replicas=3, partitions=4, ours=DRAINED),
     Workload("resize: 1,000 to 2,000", "resize-thousand", 1, 0, replicas=3, partitions=1_000, ours={}),
 ]

@@ -9,7 +9,8 @@ the consumer does not know or has not fetched by then do. Moves whose first reco
 for nothing and are left out (``anabranch.demo.hand_over``).
 
 ``resize-throughput``: acknowledged records in the seconds of a split and a merge. ``resize-thousand``: one alter
-that doubles a topic. ``--records`` is the number of resizes.
+that doubles a topic. ``--records`` is the number of resizes, ``--size`` of hand-overs the ms between two records of a
+key.
 """
 
 from __future__ import annotations
@@ -30,7 +31,6 @@ from anabranch.demo.verify import Observed
 from client.admin_types import TopicDescription
 
 KEYS = 64
-KEYS_EVERY_S = 0.02
 SETTLE_DEADLINE_S = 300.0
 POLL_MS = 100
 STEADY_S = 5.0
@@ -91,7 +91,7 @@ async def consume(arguments: argparse.Namespace, recorder: Recorder) -> None:
                     recorder.take(record)
 
 
-async def produce_steadily(producer: Producer, topic: str) -> None:
+async def produce_steadily(producer: Producer, topic: str, pause_s: float) -> None:
     """One record of each key, then a pause, for ever."""
     sequence = 0
     while True:
@@ -99,7 +99,7 @@ async def produce_steadily(producer: Producer, topic: str) -> None:
             sequence += 1
             event = Event(sequence, 0, f"key-{number}", "c")
             await producer.send(topic, key=event.key, value=event.value)
-        await anyio.sleep(KEYS_EVERY_S)
+        await anyio.sleep(pause_s)
 
 
 async def measure_hand_over(arguments: argparse.Namespace) -> dict[str, float]:
@@ -112,7 +112,7 @@ async def measure_hand_over(arguments: argparse.Namespace) -> dict[str, float]:
     ):
         for recorder in recorders:
             tasks.start_soon(consume, arguments, recorder)
-        tasks.start_soon(produce_steadily, producer, arguments.topic)
+        tasks.start_soon(produce_steadily, producer, arguments.topic, arguments.size / 1000)
         with anyio.fail_after(SETTLE_DEADLINE_S):
             while not all(recorder.observed for recorder in recorders):
                 await anyio.sleep(0.05)
