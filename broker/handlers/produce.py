@@ -3,9 +3,9 @@
 acks 0, 1 and all; with ``log.flush=ack`` an answer waits for the disk. Versions 0-2 are advertised for librdkafka 2.0
 (KAFKA-18659) and refused with UNSUPPORTED_FOR_MESSAGE_FORMAT: only record batch v2 is stored. acks=0 has no answer; an
 error closes the connection, so that the client refreshes its metadata. KIP-253: from version 9 on a producer names the
-layout it placed the records by; ``replication.layout`` says what is refused. With acks=all the answer then waits until
-no replica in sync has the batch from an earlier leader: its producer takes it for final, and places the records
-elsewhere. Skipped: transactions (a transactional id is refused).
+layout it placed the records by; ``replication.layout`` says what is refused. What is refused for good with acks=all is
+answered once no replica in sync has the batch from an earlier leader: its producer may write the records again, in
+another partition or with other sequences. Skipped: transactions (a transactional id is refused).
 """
 
 from __future__ import annotations
@@ -75,7 +75,7 @@ def _append(
         result = partition.append(records, all_in_sync=acks == ACKS_ALL, admission=admission)
     except KafkaError as error:
         response = _refused(ctx, key, error)
-        if isinstance(error, LayoutRefusal) and acks == ACKS_ALL:
+        if acks == ACKS_ALL and (isinstance(error, LayoutRefusal) or not error.code.retriable):
             _await(AwaitedRefusal(partition, response), waiting)
         return response
     response = PartitionProduceResponse(

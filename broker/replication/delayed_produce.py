@@ -1,6 +1,6 @@
 """A produce that waits: with acks=all for the watermark of its partitions, with ``log.flush=ack`` for the disk.
 
-A refusal for the layout waits with acks=all too: until no replica in sync can have the batch from an earlier leader.
+A refusal for good waits with acks=all too: until no replica in sync can have the batch from an earlier leader.
 """
 
 from __future__ import annotations
@@ -71,7 +71,7 @@ class AwaitedAppend(Awaited):
 
 
 class AwaitedRefusal(Awaited):
-    """A batch refused for its layout, which a producer takes for final: nobody who may lead next is to have it."""
+    """A batch refused for good, so that its producer may write it otherwise: nobody who may lead next is to have it."""
 
     __slots__ = ()
 

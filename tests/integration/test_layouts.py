@@ -572,21 +572,36 @@ async def test_a_sealed_partition_ends_where_no_replica_in_sync_has_more(broker:
     assert await end() == (ErrorCode.NONE, 1)
 
 
-@pytest.mark.parametrize("layout", [SHRUNK, GROWN], ids=["sealed", "of another layout"])
+@pytest.mark.parametrize(
+    ("number", "layout", "old", "sequence", "code"),
+    [
+        (5, SHRUNK, GROWN, None, ErrorCode.INVALID_PARTITION_METADATA),
+        (1, GROWN, FIRST, None, ErrorCode.INVALID_PARTITION_METADATA),
+        (1, FIRST, FIRST, 7, ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER),
+    ],
+    ids=["sealed", "of another layout", "behind a gap"],
+)
 @pytest.mark.parametrize("follows", [True, False], ids=["it follows", "it leaves the ISR"])
 async def test_a_refusal_waits_until_no_replica_in_sync_can_have_the_batch(
-    broker: Broker, layout: tuple[int, int], follows: bool
+    broker: Broker,
+    number: int,
+    layout: tuple[int, int],
+    old: tuple[int, int],
+    sequence: int | None,
+    code: ErrorCode,
+    follows: bool,
 ) -> None:
-    """One that led before it was cut off, and has not followed since, would bring back what was placed elsewhere."""
-    number = 5 if layout is SHRUNK else 1
-    old = GROWN if layout is SHRUNK else FIRST
+    """One that led before it was cut off, and has not followed since, would bring back what was written otherwise."""
     await broker.has(layout, number, epoch=1)
+    if sequence is not None:
+        await broker.produce(number, layout, of_producer(0))
     partition = broker.node.replicas.leader(TopicPartition("t", number), 1)
     partition.isr, partition.progress = (1, 2), {2: ReplicaProgress()}
     answers = []
 
     async def send() -> None:
-        response = await broker.harness.request(produce_request(number, old, timeout_ms=NEVER_ANSWERED_MS))
+        batch = None if sequence is None else of_producer(sequence)
+        response = await broker.harness.request(produce_request(number, old, batch, timeout_ms=NEVER_ANSWERED_MS))
         answers.append(response.responses[0].partition_responses[0].error_code)
 
     with trio.fail_after(DEADLINE_S):
@@ -599,7 +614,7 @@ async def test_a_refusal_waits_until_no_replica_in_sync_can_have_the_batch(
                 partition.follower_fetched(2, 0, 0, 0)
             else:
                 partition.isr_committed((1,), partition.partition_epoch + 1)
-    assert answers == [ErrorCode.INVALID_PARTITION_METADATA]
+    assert answers == [code]
     assert not partition.watchers
 
 
