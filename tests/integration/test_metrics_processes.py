@@ -74,7 +74,11 @@ async def resize(cluster: ProcessCluster, topic: str, count: int) -> None:
 
 
 def test_hand_overs_and_refused_layouts_are_counted_on_both_sides(cluster: ProcessCluster) -> None:
-    """Neither client hears of the resize by itself, so both are refused once, and the brokers count as they do."""
+    """Neither client hears of the resize by itself, so the producer is refused, and brokers count as clients do.
+
+    The consumer may be refused too, or hear of it by the leader's new epoch; what it committed before it was asked how
+    far it is needs no report.
+    """
     topic = "t"
 
     async def work() -> tuple[dict[str, float], dict[str, float]]:
@@ -110,10 +114,10 @@ def test_hand_overs_and_refused_layouts_are_counted_on_both_sides(cluster: Proce
     assert consumed["blocked-total"] >= 4 and consumed["blocked-partitions"] == 0
     assert consumed["hand-over-total"] >= 4
     assert 0 < consumed["hand-over-time-p50-ms"] <= consumed["hand-over-time-max-ms"]
-    assert consumed["position-report-total"] >= 2  # of 0 and 1, of 2 and 3: together or apart
+    assert consumed["position-report-total"] >= 1
     brokers = of_brokers(cluster)
     assert brokers["anabranch_layout_refusals_total", ("Produce", topic)] == produced["layout-refusals-total"]
-    assert brokers["anabranch_layout_refusals_total", ("Fetch", topic)] >= consumed["layout-refusals-total"]
+    assert brokers.get(("anabranch_layout_refusals_total", ("Fetch", topic)), 0) >= consumed["layout-refusals-total"]
     controller = of_controller(cluster)
     assert (controller["anabranch_active_controller", ()], controller["anabranch_unfinished_resizes", ()]) == (1, 0)
     assert controller["anabranch_resize_steps_total", ("asked for", topic)] == 2
