@@ -5,6 +5,7 @@ A refusal for good waits with acks=all too: until no replica in sync can have th
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Sequence
 
 from broker.deferred import Deferred
@@ -15,7 +16,7 @@ from protocol.generated.produce import PartitionProduceResponse, ProduceResponse
 from protocol.types import TopicPartition
 
 
-class Awaited:
+class Awaited(ABC):
     """One partition's part of a produce, and the answer that waits for its replicas."""
 
     __slots__ = ("_term", "partition", "result")
@@ -35,9 +36,9 @@ class Awaited:
             return self.refuse(ErrorCode.NOT_LEADER_OR_FOLLOWER)
         return self._has_answer() or (partition.failed and self.refuse(ErrorCode.KAFKA_STORAGE_ERROR))
 
+    @abstractmethod
     def _has_answer(self) -> bool:
         """What is waited for; asked as long as the partition is led here in the same term."""
-        raise NotImplementedError
 
     def refuse(self, code: ErrorCode) -> bool:
         """Answer with an error; always True."""

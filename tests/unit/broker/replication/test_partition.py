@@ -285,6 +285,15 @@ def test_a_leader_that_missed_an_epoch_knows_nothing_of_its_followers() -> None:
     assert world[1].log.high_watermark == 0, "replica 2 has nothing of it any more"
 
 
+def _deposed_with_a_batch() -> ReplicaWorld:
+    """Replica 3 led, has what nobody else has, and does not know that 1 leads now."""
+    world = ReplicaWorld()
+    world.elect(3, 0, [1, 2, 3])
+    world.append(3, b"refused later")
+    world.elect(1, 1, [1, 2, 3], tell=[1, 2])
+    return world
+
+
 def _refused(world: ReplicaWorld) -> AwaitedRefusal:
     result = PartitionProduceResponse(error_code=ErrorCode.INVALID_PARTITION_METADATA)
     return AwaitedRefusal(world[1].partition, result)
@@ -292,10 +301,7 @@ def _refused(world: ReplicaWorld) -> AwaitedRefusal:
 
 def test_a_refusal_waits_until_no_replica_in_sync_can_have_the_batch() -> None:
     """One that led before and was cut off may have taken it, is in sync still, and may lead again."""
-    world = ReplicaWorld()
-    world.elect(3, 0, [1, 2, 3])
-    world.append(3, b"refused later")
-    world.elect(1, 1, [1, 2, 3], tell=[1, 2])
+    world = _deposed_with_a_batch()
     refused = _refused(world)
     world.catch_up(1, 2)
     assert not refused.is_done(), "replica 3 has the batch"
@@ -310,10 +316,7 @@ def test_a_refusal_waits_until_no_replica_in_sync_can_have_the_batch() -> None:
 
 
 def test_a_refusal_of_a_leader_that_is_deposed_while_it_waits_says_so() -> None:
-    world = ReplicaWorld()
-    world.elect(3, 0, [1, 2, 3])
-    world.append(3, b"refused later")
-    world.elect(1, 1, [1, 2, 3], tell=[1, 2])
+    world = _deposed_with_a_batch()
     refused = _refused(world)
     world.elect(3, 2, [1, 2, 3])
     assert refused.is_done() and refused.result.error_code == ErrorCode.NOT_LEADER_OR_FOLLOWER
