@@ -132,6 +132,11 @@ class Accumulator:
         queue.waiting.append(batch)
         return RecordHandle(batch, 0, timestamp)
 
+    def has_waiting(self, topic: str, partition: int) -> bool:
+        """Whether a partition has batches that have not left."""
+        queue = self.queues.get((topic, partition))
+        return queue is not None and bool(queue.waiting)
+
     def has_room(self, size: int) -> bool:
         """Whether ``size`` more bytes may be held; more than all memory may when nothing else is held."""
         return self.buffered_bytes + size <= self.buffer_memory or self.buffered_bytes == 0

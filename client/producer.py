@@ -34,6 +34,7 @@ from runtime.env import Env
 
 Headers = Sequence[Header] | Mapping[str, bytes | None] | None
 Partitioner = Callable[[TopicInfo, bytes | None], int]
+_GIVES_WAY_AFTER_MS = 2
 
 
 class Producer(Client[ProducerConfig]):
@@ -63,6 +64,10 @@ class Producer(Client[ProducerConfig]):
         self._sticky = StickyPartitioner(self._env.rng)
         self._progress = anyio.Event()
         self._memory_waiters = 0
+        self._gives_way_at_ms = 0
+        """By the wall clock, as records are stamped: from then on a loop of sends lets the sender run."""
+        self._seen_rounds = 0
+        """Of the sender, when the first batch was begun that it has not seen."""
         self._accumulator: Accumulator
         self._sender: Sender
         self._moved_keys: MovedKeys
@@ -131,8 +136,10 @@ class Producer(Client[ProducerConfig]):
         """Take one record into the buffer and return the handle to await for its ``RecordMetadata``.
 
         Waits only for the topic's first metadata and for room in ``buffer_memory``, together at most
-        ``max_block_ms``. Raises ``KafkaTimeoutError`` (``BufferExhaustedError``) when that is not enough, and
-        MESSAGE_TOO_LARGE for a record that can never be sent.
+        ``max_block_ms``. Without ``linger_ms`` the record leaves as soon as the caller waits for anything; a loop of
+        sends alone gives way when a batch is full, and every 2 ms, so that what it sends at once goes in few requests.
+        Raises ``KafkaTimeoutError`` (``BufferExhaustedError``) when there was no room in time, and MESSAGE_TOO_LARGE
+        for a record that can never be sent.
         """
         if self._tasks is None or self._closed:
             self._ensure_open()
@@ -155,8 +162,9 @@ class Producer(Client[ProducerConfig]):
             placement = await self._topic_appears(topic)
         if not accumulator.has_room(size):
             await self._wait_for_room(size)
+        now_ms = self._env.clock.now_ms()
         if timestamp_ms is None:
-            timestamp_ms = self._env.clock.now_ms()
+            timestamp_ms = now_ms
         while True:
             # Nothing is awaited between this choice and the record's being in the queue of its partition.
             info = placement.info
@@ -173,7 +181,9 @@ class Producer(Client[ProducerConfig]):
         if chosen >= info.layout[1]:
             raise PartitionMarkedError(TopicPartition(topic, chosen), info.layout[1])
         handle = accumulator.append(topic, chosen, key, value, pairs, timestamp_ms, pinned=pinned)
+        filled = False
         if handle is None:
+            filled = accumulator.has_waiting(topic, chosen)
             if partition is None and key is None and self._custom_partitioner is None:
                 chosen = self._sticky.next_sticky(info, chosen)
             now = self._env.clock.monotonic()
@@ -181,11 +191,15 @@ class Producer(Client[ProducerConfig]):
                 topic, chosen, key, value, pairs, timestamp_ms, now * 1000, pinned=pinned
             )
             self._metadata.touch(topic, now)
+            if self._sender.rounds != self._seen_rounds:
+                self._seen_rounds = self._sender.rounds
+                self._gives_way_at_ms = now_ms + _GIVES_WAY_AFTER_MS
             self._sender.wake()
-            # A loop of sends gives way to the sender once per batch, not once per record.
-            await anyio.lowlevel.checkpoint()
         if placement.watches_keys and key is not None:
             self._moved_keys.sent(placement, key, handle)
+        if filled or now_ms >= self._gives_way_at_ms:
+            self._gives_way_at_ms = now_ms + _GIVES_WAY_AFTER_MS
+            await anyio.lowlevel.checkpoint()
         return handle
 
     async def send_and_wait(

@@ -68,6 +68,8 @@ class Sender:
         self._producer_epoch: int = NO_PRODUCER_EPOCH
         self._initialising = False
         self.metrics = ProducerMetrics()
+        self.rounds = 0
+        """How often it has looked for what is ready."""
         self.memory_short = False
         """Someone waits for room in the buffer: no batch lingers."""
         self.on_progress: Callable[[], None] = lambda: None
@@ -89,6 +91,7 @@ class Sender:
     async def run(self) -> None:
         """Send what is ready, for ever."""
         while True:
+            self.rounds += 1
             wait_ms = self._send_ready(self._now_ms())
             await self._wake.wait(min(wait_ms / 1000, _IDLE_CHECK_S))
             self._connections.close_idle()

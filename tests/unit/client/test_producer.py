@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
+import dataclasses
 from collections import deque
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable
 from typing import Any
 
 import anyio
@@ -16,6 +18,7 @@ from protocol.compression import CompressionType
 from protocol.key_placement import positive_hash
 from protocol.records import RecordBatch
 from protocol.types import TopicPartition
+from runtime.real_anyio import client_env
 from tests.unit.client.conftest import Run
 from tests.unit.client.fake_broker import DROP, FakeBroker, Fault
 
@@ -32,6 +35,63 @@ def test_a_handle_gives_the_records_place(run: Run) -> None:
             assert await first == metadata, "a handle can be awaited again"
             (record,) = RecordBatch(broker.logs[metadata.topic_partition].batches[0])
             assert (record.key, record.value, record.headers) == (b"k", b"v", [("h", b"1")])
+
+    run(check)
+
+
+class HandClock:
+    """Real but for the wall clock, which moves by hand."""
+
+    def __init__(self) -> None:
+        self._real = client_env().clock
+        self.wall_ms = 1_000_000
+
+    def now_ms(self) -> int:
+        return self.wall_ms
+
+    def monotonic(self) -> float:
+        return self._real.monotonic()
+
+
+@contextlib.asynccontextmanager
+async def producing_by_hand(broker: FakeBroker, **config: Any) -> AsyncIterator[tuple[Producer, HandClock]]:
+    """A producer that has sent a record, so that nothing but the sender is waited for, and its clock."""
+    clock = HandClock()
+    env = dataclasses.replace(client_env(), clock=clock)
+    async with broker.running(), Producer(env=env, bootstrap_servers=broker.address, **config) as producer:
+        await producer.send_and_wait("t", b"first", partition=0)
+        yield producer, clock
+
+
+def test_what_is_sent_at_once_leaves_in_one_request(run: Run) -> None:
+    """Without ``linger_ms``: the sender runs when the loop of sends is over, not at the first record."""
+
+    async def check() -> None:
+        broker = FakeBroker({"t": 4})
+        async with producing_by_hand(broker) as (producer, clock):
+            clock.wall_ms += 1_000
+            handles = [await producer.send("t", b"x", partition=number % 4) for number in range(64)]
+            for handle in handles:
+                await handle
+            _first, *rest = broker.seen(ApiKey.PRODUCE)
+            assert [len(request.topic_data[0].partition_data) for request in rest] == [4]
+
+    run(check)
+
+
+@pytest.mark.parametrize("reason", ["full", "time"])
+def test_a_loop_of_sends_gives_way(run: Run, reason: str) -> None:
+    """Nothing else is awaited in it, so without that nothing would leave before it ends."""
+
+    async def check() -> None:
+        broker = FakeBroker({"t": 1})
+        async with producing_by_hand(broker, batch_size=200 if reason == "full" else 1 << 20) as (producer, clock):
+            handles = []
+            for _ in range(10_000):
+                if reason == "time":
+                    clock.wall_ms += 1
+                handles.append(await producer.send("t", b"x", partition=0))
+            assert handles[0].done()
 
     run(check)
 
