@@ -109,22 +109,27 @@ class DelayedProduce(DelayedOperation):
         self._purgatory.changed(self)
 
     def try_complete(self) -> None:
-        left: list[Awaited] = []
-        for awaited in self._waiting:
-            if awaited.is_done():
-                awaited.partition.watchers.pop(self, None)
-            else:
-                left.append(awaited)
-        self._waiting = left
+        left = [awaited for awaited in self._waiting if not awaited.is_done()]
+        self._watch_only(left)
         if not left:
             self._complete()
 
     def expire(self) -> None:
         for awaited in self._waiting:
-            awaited.partition.watchers.pop(self, None)
             if not awaited.is_done():
                 awaited.refuse(ErrorCode.REQUEST_TIMED_OUT)
+        self._watch_only([])
         self._complete()
+
+    def _watch_only(self, left: Sequence[Awaited]) -> None:
+        """A request may name a partition more than once: it is watched as long as one part of it waits."""
+        if len(left) == len(self._waiting):
+            return
+        watched = {awaited.partition for awaited in left}
+        for awaited in self._waiting:
+            if awaited.partition not in watched:
+                awaited.partition.watchers.pop(self, None)
+        self._waiting = left
 
     def _complete(self) -> None:
         self.completed = True

@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
-import pytest
+import math
 
-from broker.replication.delayed_produce import AwaitedAppend, AwaitedRefusal
+import pytest
+import trio
+import trio.testing
+
+from broker.replication.delayed_produce import AwaitedAppend, AwaitedRefusal, DelayedProduce
+from broker.replication.purgatory import Purgatory
 from protocol.errors import ErrorCode, KafkaError
-from protocol.generated.produce import PartitionProduceResponse
+from protocol.generated.produce import PartitionProduceResponse, ProduceResponse
 from tests.replica_world import LAG_S, ReplicaWorld
 
 
@@ -236,6 +241,25 @@ def test_acks_all_needs_min_insync_replicas() -> None:
 
 def _awaited(world: ReplicaWorld, offset: int, *, all_in_sync: bool = True) -> AwaitedAppend:
     return AwaitedAppend(world[1].partition, offset + 1, PartitionProduceResponse(), all_in_sync=all_in_sync)
+
+
+@pytest.mark.trio
+async def test_a_partition_that_a_request_names_twice_is_watched_for_both_parts() -> None:
+    world = ReplicaWorld(min_insync_replicas=2)
+    world.elect(1, 0, [1, 2])
+    world.catch_up(1, 2)
+    purgatory = Purgatory(world.clock)
+    parts = [_awaited(world, world.append(1, b"a", all_in_sync=True)) for _ in range(2)]
+    answers: list[ProduceResponse] = []
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(purgatory.run)
+        DelayedProduce.park(purgatory, math.inf, parts, ProduceResponse()).then(answers.append)
+        for offset, watched in ((1, True), (2, False)):
+            world[1].partition.follower_fetched(2, 1, offset, 0)
+            await trio.testing.wait_all_tasks_blocked()
+            assert bool(world[1].partition.watchers) == watched
+        assert answers == [ProduceResponse()]
+        nursery.cancel_scope.cancel()
 
 
 def test_acks_all_is_told_when_the_isr_shrank_after_the_append() -> None:
