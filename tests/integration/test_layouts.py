@@ -1,201 +1,45 @@
-"""What a broker takes and serves while its topic's partition count changes (KIP-253); the test plays the controller.
-
-The topic ``t`` has 4 partitions and grows to 6, layout (6, 1); 6 -> 4 then is layout (4, 2).
-"""
+"""What a broker takes and serves while its topic's partition count changes (KIP-253)."""
 
 from __future__ import annotations
 
 import uuid
-from collections.abc import AsyncIterator, Mapping
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 import trio
 import trio.testing
 
-from broker.log.layout_history import LayoutEntry
 from broker.log.partition_log import AppendOrigin, PartitionLog
 from broker.log.slices import TimeSlice
-from broker.node import Node
-from broker.replication.isr import ReplicaProgress
-from protocol.batch_builder import build_batch, build_control_batch
+from protocol.batch_builder import build_control_batch
 from protocol.batch_layout import CONTROL_COMMIT
 from protocol.errors import ErrorCode, KafkaError
 from protocol.generated.delete_records import DeleteRecordsPartition, DeleteRecordsRequest, DeleteRecordsTopic
-from protocol.generated.fetch import FetchPartition, FetchRequest, FetchResponse, FetchTopic
-from protocol.generated.leader_and_isr import LeaderAndIsrPartitionState
-from protocol.generated.list_offsets import ListOffsetsPartition, ListOffsetsRequest, ListOffsetsTopic
+from protocol.generated.fetch import FetchRequest
 from protocol.generated.metadata import MetadataRequest, MetadataRequestTopic, MetadataResponseTopic
-from protocol.generated.offset_for_leader_epoch import (
-    OffsetForLeaderEpochRequest,
-    OffsetForLeaderPartition,
-    OffsetForLeaderTopic,
-)
-from protocol.generated.produce import PartitionProduceData, PartitionProduceResponse, ProduceRequest, TopicProduceData
-from protocol.generated.stop_replica import StopReplicaPartitionState, StopReplicaRequest, StopReplicaTopicState
-from protocol.key_placement import place, positive_hash
 from protocol.types import TopicPartition
 from runtime.channel import Channel
 from runtime.sim_zk import FakeZk
-from tests.broker_harness import BROKER_ID, DEADLINE_S, OneBroker, one_broker
-from zk_schemas import paths
-from zk_schemas.config import ConfigChange, ConfigZnode
-from zk_schemas.config_keys import TOPIC_CONFIGS
+from tests.broker_harness import BROKER_ID, DEADLINE_S
+from tests.layout_world import (
+    FIRST,
+    GROWN,
+    NEVER_ANSWERED_MS,
+    SHRUNK,
+    TOPIC_ID,
+    UNTAGGED,
+    Broker,
+    broker_of,
+    fetch_request,
+    key_of,
+    keyed,
+    of_producer,
+    produce_request,
+)
+from zk_schemas.config import ConfigZnode
 
 pytestmark = pytest.mark.trio
-
-TOPIC_ID = uuid.UUID(int=7)
-FIRST, GROWN, SHRUNK = (4, 0), (6, 1), (4, 2)
-UNTAGGED = (-1, -1)
-NEVER_ANSWERED_MS = 60_000
-"""Of a request that is answered for another reason."""
-
-
-class Broker:
-    """The broker with the requests of a controller, a producer and a consumer of topic ``t``."""
-
-    def __init__(self, broker: OneBroker, node: Node) -> None:
-        self.harness = broker
-        self.node = node
-
-    # ------------------------------------------------------------ the controller
-
-    def state(
-        self, partition: int, epoch: int, layout: tuple[int, int], incarnation: int = -1
-    ) -> LeaderAndIsrPartitionState:
-        undeleted, version = layout
-        return LeaderAndIsrPartitionState(
-            partition_index=partition,
-            controller_epoch=self.harness.controller_epoch,
-            leader=BROKER_ID,
-            leader_epoch=epoch,
-            isr=[BROKER_ID],
-            replicas=[BROKER_ID],
-            initial_partition_count=4,
-            undeleted_partition_count=undeleted,
-            layout_version=version,
-            incarnation=100 + partition if incarnation < 0 else incarnation,
-        )
-
-    async def lead(self, *states: LeaderAndIsrPartitionState) -> set[int]:
-        """The error codes of a LeaderAndIsr."""
-        response = await self.harness.leader_and_isr("t", TOPIC_ID, list(states))
-        return {error.error_code for topic in response.topics for error in topic.partition_errors}
-
-    async def has(self, layout: tuple[int, int], *partitions: int, epoch: int) -> None:
-        """Give partitions a layout with a new leader epoch."""
-        assert await self.lead(*[self.state(partition, epoch, layout) for partition in partitions]) == {0}
-
-    async def stop(self, partition: int, *, leader_epoch: int, incarnation: int) -> int:
-        state = StopReplicaPartitionState(
-            partition_index=partition, leader_epoch=leader_epoch, delete_partition=True, incarnation=incarnation
-        )
-        topics = [StopReplicaTopicState(topic_name="t", partition_states=[state])]
-        epoch = self.harness.controller_epoch
-        response = await self.harness.request(
-            StopReplicaRequest(controller_id=1000, controller_epoch=epoch, topic_states=topics)
-        )
-        return int(response.partition_errors[0].error_code)
-
-    async def configure(self, zk: FakeZk, **config: str) -> None:
-        """Alter the topic's configuration and wait until it acts."""
-        names = {name.replace("_", "."): value for name, value in config.items()}
-        session = zk.session()
-        await session.create(ConfigZnode.topic_path("t"), ConfigZnode(names).encode(), make_parents=True)
-        change = ConfigChange("topics/t").encode()
-        await session.create(paths.CONFIG_CHANGE_PREFIX, change, sequence=True, make_parents=True)
-        wanted = {key: TOPIC_CONFIGS[key].parse(value) for key, value in names.items()}
-        with trio.fail_after(DEADLINE_S):
-            while any(self.node.dynamic.topic_value("t", key) != value for key, value in wanted.items()):
-                await trio.sleep(0.005)  # polls: the broker is told by a watch
-
-    # ------------------------------------------------------------ clients
-
-    async def produce(
-        self, partition: int, layout: tuple[int, int], records: bytes | None = None
-    ) -> PartitionProduceResponse:
-        response = await self.harness.request(produce_request(partition, layout, records))
-        found: PartitionProduceResponse = response.responses[0].partition_responses[0]
-        return found
-
-    async def fetch(self, layout: tuple[int, int], *partitions: int, **fields: Any) -> FetchResponse:
-        response: FetchResponse = await self.harness.request(fetch_request(layout, *partitions, **fields))
-        return response
-
-    async def codes(self, layout: tuple[int, int], *partitions: int, **fields: Any) -> dict[int, ErrorCode]:
-        """Error codes of a fetch by partition."""
-        response = await self.fetch(layout, *partitions, **fields)
-        return {
-            found.partition_index: ErrorCode.of(found.error_code)
-            for topic in response.responses
-            for found in topic.partitions
-        }
-
-    def history(self, partition: int) -> list[LayoutEntry]:
-        """The layouts that are kept of a partition."""
-        log = self.node.logs.get(TopicPartition("t", partition))
-        assert log is not None
-        return log.layouts.entries
-
-    def end_offset(self, partition: int) -> int:
-        """Log end offset."""
-        log = self.node.logs.get(TopicPartition("t", partition))
-        assert log is not None
-        return log.log_end_offset
-
-
-def produce_request(
-    partition: int, layout: tuple[int, int], records: bytes | None = None, acks: int = -1, timeout_ms: int = 5_000
-) -> ProduceRequest:
-    data = PartitionProduceData(index=partition, records=records or keyed(None))
-    topic = TopicProduceData(
-        name="t", partition_data=[data], undeleted_partition_count=layout[0], layout_version=layout[1]
-    )
-    return ProduceRequest(acks=acks, timeout_ms=timeout_ms, topic_data=[topic])
-
-
-def fetch_request(layout: tuple[int, int], *partitions: int, **fields: Any) -> FetchRequest:
-    asked = [FetchPartition(partition=index, fetch_offset=0, partition_max_bytes=1 << 20) for index in partitions]
-    topic = FetchTopic(topic="t", partitions=asked, undeleted_partition_count=layout[0], layout_version=layout[1])
-    limits = {"max_wait_ms": 0, "min_bytes": 1, "max_bytes": 1 << 20, **fields}
-    return FetchRequest(topics=[topic], **limits)
-
-
-def keyed(*keys: bytes | None, **fields: int) -> bytes:
-    return build_batch([(key, b"v", (), 1_000) for key in keys], **fields)
-
-
-def of_producer(sequence: int) -> bytes:
-    return keyed(None, producer_id=9, producer_epoch=0, base_sequence=sequence)
-
-
-def key_of(partition: int, undeleted: int) -> bytes:
-    keys = (b"k%d" % number for number in range(1_000))
-    return next(key for key in keys if place(positive_hash(key), 4, undeleted) == partition)
-
-
-@asynccontextmanager
-async def broker_of(
-    directory: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    zk: FakeZk | None = None,
-    settings: Mapping[str, str] | None = None,
-) -> AsyncIterator[Broker]:
-    """A broker that leads the topic's first four partitions in epoch 0."""
-    nodes: list[Node] = []
-    real_init = Node.__init__
-
-    def init(self: Node, *args: Any) -> None:
-        real_init(self, *args)
-        nodes.append(self)
-
-    monkeypatch.setattr(Node, "__init__", init)
-    async with one_broker(directory, settings, zk) as harness:
-        broker = Broker(harness, nodes[-1])
-        await broker.has(FIRST, 0, 1, 2, 3, epoch=0)
-        yield broker
 
 
 @pytest.fixture
@@ -521,150 +365,6 @@ async def test_hole_28_a_session_carries_the_layout_of_its_full_fetch(broker: Br
     found = (await broker.harness.request(quiet)).responses[0].partitions[0]
     assert found.error_code == ErrorCode.INVALID_PARTITION_METADATA
     assert await broker.codes(GROWN, 1, session_id=first.session_id, session_epoch=0) == {1: ErrorCode.NONE}
-
-
-# ---------------------------------------------------------------- the end of a sealed partition
-
-
-async def test_the_controller_learns_the_end_of_a_sealed_partition(broker: Broker) -> None:
-    """Hole 7: an id of a broker or controller gets the log end, whatever the watermark; an old epoch is fenced."""
-    await broker.has(GROWN, 5, epoch=0)
-    await broker.produce(5, GROWN)
-    await broker.has(SHRUNK, 5, epoch=1)
-    log = broker.node.logs.get(TopicPartition("t", 5))
-    assert log is not None
-    log.high_watermark = 0  # the followers have not fetched it yet
-
-    async def offset(replica_id: int, timestamp: int, epoch: int = 1) -> tuple[int, int]:
-        asked = ListOffsetsPartition(partition_index=5, timestamp=timestamp, current_leader_epoch=epoch)
-        topics = [ListOffsetsTopic(name="t", partitions=[asked])]
-        response = await broker.harness.request(ListOffsetsRequest(replica_id=replica_id, topics=topics))
-        found = response.topics[0].partitions[0]
-        return found.error_code, found.offset
-
-    assert await offset(1000, -1) == (0, 1)
-    assert await offset(1000, -2) == (0, 0)
-    assert await offset(1000, -1, epoch=0) == (ErrorCode.FENCED_LEADER_EPOCH, -1)
-    assert await offset(1000, -1, epoch=2) == (ErrorCode.UNKNOWN_LEADER_EPOCH, -1)
-    assert await offset(-1, -1) == (ErrorCode.OFFSET_NOT_AVAILABLE, -1)
-    log.high_watermark = 1
-    assert await offset(-1, -1) == (0, 1)
-
-
-async def test_a_sealed_partition_ends_where_no_replica_in_sync_has_more(broker: Broker) -> None:
-    """One that led before it was cut off, and has not followed since, would bring back what it alone took."""
-    await broker.has(GROWN, 5, epoch=0)
-    await broker.produce(5, GROWN)
-    await broker.has(SHRUNK, 5, epoch=1)
-    partition = broker.node.replicas.leader(TopicPartition("t", 5), 1)
-    partition.isr, partition.progress = (1, 2), {2: ReplicaProgress()}
-
-    async def end() -> tuple[int, int]:
-        topics = [ListOffsetsTopic(name="t", partitions=[ListOffsetsPartition(partition_index=5, timestamp=-1)])]
-        response = await broker.harness.request(ListOffsetsRequest(replica_id=-1, topics=topics))
-        found = response.topics[0].partitions[0]
-        return found.error_code, found.offset
-
-    assert await end() == (ErrorCode.OFFSET_NOT_AVAILABLE, -1)
-    partition.follower_fetched(2, 0, 0, 0)
-    assert await end() == (ErrorCode.OFFSET_NOT_AVAILABLE, -1)
-    partition.follower_fetched(2, 0, 1, 0)
-    assert await end() == (ErrorCode.NONE, 1)
-
-
-@pytest.mark.parametrize(
-    ("number", "layout", "old", "sequence", "code"),
-    [
-        (5, SHRUNK, GROWN, None, ErrorCode.INVALID_PARTITION_METADATA),
-        (1, GROWN, FIRST, None, ErrorCode.INVALID_PARTITION_METADATA),
-        (1, FIRST, FIRST, 7, ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER),
-    ],
-    ids=["sealed", "of another layout", "behind a gap"],
-)
-@pytest.mark.parametrize("follows", [True, False], ids=["it follows", "it leaves the ISR"])
-async def test_a_refusal_waits_until_no_replica_in_sync_can_have_the_batch(
-    broker: Broker,
-    number: int,
-    layout: tuple[int, int],
-    old: tuple[int, int],
-    sequence: int | None,
-    code: ErrorCode,
-    follows: bool,
-) -> None:
-    """One that led before it was cut off, and has not followed since, would bring back what was written otherwise."""
-    await broker.has(layout, number, epoch=1)
-    if sequence is not None:
-        await broker.produce(number, layout, of_producer(0))
-    partition = broker.node.replicas.leader(TopicPartition("t", number), 1)
-    partition.isr, partition.progress = (1, 2), {2: ReplicaProgress()}
-    answers = []
-
-    async def send() -> None:
-        batch = None if sequence is None else of_producer(sequence)
-        response = await broker.harness.request(produce_request(number, old, batch, timeout_ms=NEVER_ANSWERED_MS))
-        answers.append(response.responses[0].partition_responses[0].error_code)
-
-    with trio.fail_after(DEADLINE_S):
-        async with trio.open_nursery() as nursery:
-            nursery.start_soon(send)
-            while not partition.watchers:
-                await trio.sleep(0.005)  # polls: the request came in
-            assert answers == []
-            if follows:
-                partition.follower_fetched(2, 0, 0, 0)
-            else:
-                partition.isr_committed((1,), partition.partition_epoch + 1)
-    assert answers == [code]
-    assert not partition.watchers
-
-
-async def test_who_does_not_wait_for_replicas_is_refused_at_once(broker: Broker) -> None:
-    await broker.has(GROWN, 1, epoch=1)
-    partition = broker.node.replicas.leader(TopicPartition("t", 1), 1)
-    partition.isr, partition.progress = (1, 2), {2: ReplicaProgress()}
-    with trio.fail_after(DEADLINE_S):
-        response = await broker.harness.request(produce_request(1, FIRST, acks=1, timeout_ms=NEVER_ANSWERED_MS))
-    assert response.responses[0].partition_responses[0].error_code == ErrorCode.INVALID_PARTITION_METADATA
-
-
-async def test_an_epoch_ends_where_no_replica_in_sync_has_more_of_it(broker: Broker) -> None:
-    """What one that led before alone took in it would come behind records that were let through (KIP-253)."""
-    await broker.has(GROWN, 1, epoch=2)
-    await broker.has(GROWN, 1, epoch=3)
-    partition = broker.node.replicas.leader(TopicPartition("t", 1), 3)
-    partition.isr, partition.progress = (1, 2), {2: ReplicaProgress()}
-
-    async def code(epoch: int, replica_id: int = -1) -> int:
-        asked = OffsetForLeaderPartition(partition=1, leader_epoch=epoch)
-        topics = [OffsetForLeaderTopic(topic="t", partitions=[asked])]
-        response = await broker.harness.request(OffsetForLeaderEpochRequest(replica_id=replica_id, topics=topics))
-        return int(response.topics[0].partitions[0].error_code)
-
-    assert await code(0) == ErrorCode.OFFSET_NOT_AVAILABLE
-    assert await code(0, replica_id=2) == 0, "a follower has to know where to truncate before it can follow"
-    assert await code(2) == 0, "no other partition waits for an epoch of this layout"
-    partition.follower_fetched(2, 0, 0, 0)
-    assert await code(0) == 0
-
-
-async def test_a_plain_topic_tells_its_epochs_at_once(broker: Broker) -> None:
-    await broker.has(FIRST, 1, epoch=1)
-    partition = broker.node.replicas.leader(TopicPartition("t", 1), 1)
-    partition.isr, partition.progress = (1, 2), {2: ReplicaProgress()}
-    asked = OffsetForLeaderPartition(partition=1, leader_epoch=0)
-    topics = [OffsetForLeaderTopic(topic="t", partitions=[asked])]
-    response = await broker.harness.request(OffsetForLeaderEpochRequest(replica_id=-1, topics=topics))
-    assert response.topics[0].partitions[0].error_code == 0
-
-
-async def test_a_refusal_that_cannot_be_final_in_time_is_none(broker: Broker) -> None:
-    await broker.has(GROWN, 1, epoch=1)
-    partition = broker.node.replicas.leader(TopicPartition("t", 1), 1)
-    partition.isr, partition.progress = (1, 2), {2: ReplicaProgress()}
-    response = await broker.harness.request(produce_request(1, FIRST, timeout_ms=1))
-    found = response.responses[0].partition_responses[0]
-    assert (found.error_code, found.error_message) == (ErrorCode.REQUEST_TIMED_OUT, None)
-    assert broker.end_offset(1) == 0
 
 
 async def test_hole_23_a_sealed_partition_of_a_compacted_topic_is_drained_on_demand(

@@ -1,0 +1,183 @@
+"""What a leader says of the past is final: it waits until every replica in sync has followed it (KIP-253).
+
+One that led before it was cut off may be in sync, lead next and bring back what it alone took.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+import trio
+import trio.testing
+
+from broker.replication.isr import ReplicaProgress
+from protocol.errors import ErrorCode
+from protocol.generated.list_offsets import ListOffsetsPartition, ListOffsetsRequest, ListOffsetsTopic
+from protocol.generated.offset_for_leader_epoch import (
+    OffsetForLeaderEpochRequest,
+    OffsetForLeaderPartition,
+    OffsetForLeaderTopic,
+)
+from protocol.types import TopicPartition
+from tests.broker_harness import DEADLINE_S
+from tests.layout_world import (
+    FIRST,
+    GROWN,
+    NEVER_ANSWERED_MS,
+    SHRUNK,
+    Broker,
+    broker_of,
+    of_producer,
+    produce_request,
+)
+
+pytestmark = pytest.mark.trio
+
+
+@pytest.fixture
+async def broker(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Broker]:
+    async with broker_of(tmp_path, monkeypatch) as found:
+        yield found
+
+
+async def test_the_controller_learns_the_end_of_a_sealed_partition(broker: Broker) -> None:
+    """Hole 7: an id of a broker or controller gets the log end, whatever the watermark; an old epoch is fenced."""
+    await broker.has(GROWN, 5, epoch=0)
+    await broker.produce(5, GROWN)
+    await broker.has(SHRUNK, 5, epoch=1)
+    log = broker.node.logs.get(TopicPartition("t", 5))
+    assert log is not None
+    log.high_watermark = 0  # the followers have not fetched it yet
+
+    async def offset(replica_id: int, timestamp: int, epoch: int = 1) -> tuple[int, int]:
+        asked = ListOffsetsPartition(partition_index=5, timestamp=timestamp, current_leader_epoch=epoch)
+        topics = [ListOffsetsTopic(name="t", partitions=[asked])]
+        response = await broker.harness.request(ListOffsetsRequest(replica_id=replica_id, topics=topics))
+        found = response.topics[0].partitions[0]
+        return found.error_code, found.offset
+
+    assert await offset(1000, -1) == (0, 1)
+    assert await offset(1000, -2) == (0, 0)
+    assert await offset(1000, -1, epoch=0) == (ErrorCode.FENCED_LEADER_EPOCH, -1)
+    assert await offset(1000, -1, epoch=2) == (ErrorCode.UNKNOWN_LEADER_EPOCH, -1)
+    assert await offset(-1, -1) == (ErrorCode.OFFSET_NOT_AVAILABLE, -1)
+    log.high_watermark = 1
+    assert await offset(-1, -1) == (0, 1)
+
+
+async def test_a_sealed_partition_ends_where_no_replica_in_sync_has_more(broker: Broker) -> None:
+    """One that led before it was cut off, and has not followed since, would bring back what it alone took."""
+    await broker.has(GROWN, 5, epoch=0)
+    await broker.produce(5, GROWN)
+    await broker.has(SHRUNK, 5, epoch=1)
+    partition = broker.node.replicas.leader(TopicPartition("t", 5), 1)
+    partition.isr, partition.progress = (1, 2), {2: ReplicaProgress()}
+
+    async def end() -> tuple[int, int]:
+        topics = [ListOffsetsTopic(name="t", partitions=[ListOffsetsPartition(partition_index=5, timestamp=-1)])]
+        response = await broker.harness.request(ListOffsetsRequest(replica_id=-1, topics=topics))
+        found = response.topics[0].partitions[0]
+        return found.error_code, found.offset
+
+    assert await end() == (ErrorCode.OFFSET_NOT_AVAILABLE, -1)
+    partition.follower_fetched(2, 0, 0, 0)
+    assert await end() == (ErrorCode.OFFSET_NOT_AVAILABLE, -1)
+    partition.follower_fetched(2, 0, 1, 0)
+    assert await end() == (ErrorCode.NONE, 1)
+
+
+@pytest.mark.parametrize(
+    ("number", "layout", "old", "sequence", "code"),
+    [
+        (5, SHRUNK, GROWN, None, ErrorCode.INVALID_PARTITION_METADATA),
+        (1, GROWN, FIRST, None, ErrorCode.INVALID_PARTITION_METADATA),
+        (1, FIRST, FIRST, 7, ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER),
+    ],
+    ids=["sealed", "of another layout", "behind a gap"],
+)
+@pytest.mark.parametrize("follows", [True, False], ids=["it follows", "it leaves the ISR"])
+async def test_a_refusal_waits_until_no_replica_in_sync_can_have_the_batch(
+    broker: Broker,
+    number: int,
+    layout: tuple[int, int],
+    old: tuple[int, int],
+    sequence: int | None,
+    code: ErrorCode,
+    follows: bool,
+) -> None:
+    """One that led before it was cut off, and has not followed since, would bring back what was written otherwise."""
+    await broker.has(layout, number, epoch=1)
+    if sequence is not None:
+        await broker.produce(number, layout, of_producer(0))
+    partition = broker.node.replicas.leader(TopicPartition("t", number), 1)
+    partition.isr, partition.progress = (1, 2), {2: ReplicaProgress()}
+    answers = []
+
+    async def send() -> None:
+        batch = None if sequence is None else of_producer(sequence)
+        response = await broker.harness.request(produce_request(number, old, batch, timeout_ms=NEVER_ANSWERED_MS))
+        answers.append(response.responses[0].partition_responses[0].error_code)
+
+    with trio.fail_after(DEADLINE_S):
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(send)
+            while not partition.watchers:
+                await trio.sleep(0.005)  # polls: the request came in
+            assert answers == []
+            if follows:
+                partition.follower_fetched(2, 0, 0, 0)
+            else:
+                partition.isr_committed((1,), partition.partition_epoch + 1)
+    assert answers == [code]
+    assert not partition.watchers
+
+
+async def test_who_does_not_wait_for_replicas_is_refused_at_once(broker: Broker) -> None:
+    await broker.has(GROWN, 1, epoch=1)
+    partition = broker.node.replicas.leader(TopicPartition("t", 1), 1)
+    partition.isr, partition.progress = (1, 2), {2: ReplicaProgress()}
+    with trio.fail_after(DEADLINE_S):
+        response = await broker.harness.request(produce_request(1, FIRST, acks=1, timeout_ms=NEVER_ANSWERED_MS))
+    assert response.responses[0].partition_responses[0].error_code == ErrorCode.INVALID_PARTITION_METADATA
+
+
+async def test_an_epoch_ends_where_no_replica_in_sync_has_more_of_it(broker: Broker) -> None:
+    """What one that led before alone took in it would come behind records that were let through (KIP-253)."""
+    await broker.has(GROWN, 1, epoch=2)
+    await broker.has(GROWN, 1, epoch=3)
+    partition = broker.node.replicas.leader(TopicPartition("t", 1), 3)
+    partition.isr, partition.progress = (1, 2), {2: ReplicaProgress()}
+
+    async def code(epoch: int, replica_id: int = -1) -> int:
+        asked = OffsetForLeaderPartition(partition=1, leader_epoch=epoch)
+        topics = [OffsetForLeaderTopic(topic="t", partitions=[asked])]
+        response = await broker.harness.request(OffsetForLeaderEpochRequest(replica_id=replica_id, topics=topics))
+        return int(response.topics[0].partitions[0].error_code)
+
+    assert await code(0) == ErrorCode.OFFSET_NOT_AVAILABLE
+    assert await code(0, replica_id=2) == 0, "a follower has to know where to truncate before it can follow"
+    assert await code(2) == 0, "no other partition waits for an epoch of this layout"
+    partition.follower_fetched(2, 0, 0, 0)
+    assert await code(0) == 0
+
+
+async def test_a_plain_topic_tells_its_epochs_at_once(broker: Broker) -> None:
+    await broker.has(FIRST, 1, epoch=1)
+    partition = broker.node.replicas.leader(TopicPartition("t", 1), 1)
+    partition.isr, partition.progress = (1, 2), {2: ReplicaProgress()}
+    asked = OffsetForLeaderPartition(partition=1, leader_epoch=0)
+    topics = [OffsetForLeaderTopic(topic="t", partitions=[asked])]
+    response = await broker.harness.request(OffsetForLeaderEpochRequest(replica_id=-1, topics=topics))
+    assert response.topics[0].partitions[0].error_code == 0
+
+
+async def test_a_refusal_that_cannot_be_final_in_time_is_none(broker: Broker) -> None:
+    await broker.has(GROWN, 1, epoch=1)
+    partition = broker.node.replicas.leader(TopicPartition("t", 1), 1)
+    partition.isr, partition.progress = (1, 2), {2: ReplicaProgress()}
+    response = await broker.harness.request(produce_request(1, FIRST, timeout_ms=1))
+    found = response.responses[0].partition_responses[0]
+    assert (found.error_code, found.error_message) == (ErrorCode.REQUEST_TIMED_OUT, None)
+    assert broker.end_offset(1) == 0
