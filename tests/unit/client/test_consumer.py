@@ -274,7 +274,7 @@ def test_a_fetch_that_finds_another_log_goes_back_to_where_it_differs(run: Run, 
 
 
 def test_a_fetch_of_an_older_leader_epoch_is_repeated_as_soon_as_the_newer_one_is_known(run: Run) -> None:
-    """Only from the second refusal on is there a pause, and never that after other errors."""
+    """The pause after a refusal ends with the metadata that tells of it, and it is not that after other errors."""
 
     async def check() -> None:
         broker = Elected()
@@ -286,7 +286,8 @@ def test_a_fetch_of_an_older_leader_epoch_is_repeated_as_soon_as_the_newer_one_i
                     found.error_code, found.records = ErrorCode.FENCED_LEADER_EPOCH, b""
 
         broker.fetch_hook = fence
-        longer_than_a_test = {"retry_backoff_ms": 600_000, "retry_backoff_max_ms": 600_000}
+        pauses = ("retry_backoff_ms", "retry_backoff_max_ms", "layout_backoff_ms", "layout_backoff_max_ms")
+        longer_than_a_test = dict.fromkeys(pauses, 600_000)
         async with (
             broker.running(),
             Consumer(bootstrap_servers=broker.address, auto_offset_reset="earliest", **longer_than_a_test) as consumer,
