@@ -107,7 +107,7 @@ async def _take_edit(context: Context, topic: TopicImage, edited: TopicZnode, ve
         config = await topic_values(context, topic.name)
         begun = begun.replace(ordered_delivery=bool(config[unseen.ORDERED_KEY]))
     topic.version = version
-    if begun != edited:
+    if edited.absent or begun != edited:
         topic.version = await _write_topic(context, topic.name, begun, version)
     topic.znode = begun
     for index in sorted(begun.partitions.keys() - topic.partitions.keys()):

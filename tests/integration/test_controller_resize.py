@@ -25,6 +25,7 @@ from tests.controller_world import FakeBroker, World
 from tests.resize_world import BROKERS, TOPIC, Rules, alter, configure, edit, finished, hold_records, resized, started
 from zk_schemas import paths
 from zk_schemas.partition_state import Layout
+from zk_schemas.topic import LAYOUT_FIELDS
 
 pytestmark = pytest.mark.trio
 CONSUMER = -1
@@ -514,6 +515,18 @@ async def test_an_edit_by_a_tool_that_does_not_know_our_fields(world: World, aut
     await edit(world, partitions=partitions, **fields, last_leader_epochs=None)
     await world.until(lambda: finished(world, 8))
     assert (await world.topic(TOPIC)).initial_partition_count == 4
+
+
+async def test_counts_that_an_edit_takes_away_are_written_again(world: World, autojump_clock: object) -> None:
+    await resized(world, 6)
+    before = await world.topic(TOPIC)
+    await edit(world, **dict.fromkeys(LAYOUT_FIELDS), topic_id=None)
+
+    async def is_complete() -> bool:
+        return not (await world.topic(TOPIC)).absent
+
+    await world.until(is_complete)
+    assert await world.topic(TOPIC) == before
 
 
 @pytest.mark.parametrize(
