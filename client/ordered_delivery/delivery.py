@@ -24,6 +24,7 @@ from client.metadata import Metadata
 from client.ordered_delivery.barriers import Missing
 from client.ordered_delivery.explain import BlockedPartition, explain
 from client.ordered_delivery.gate import DeliveryGate
+from client.ordered_delivery.group_view import GroupView
 from client.ordered_delivery.hand_overs import HandOvers
 from client.ordered_delivery.positions_task import (
     Position,
@@ -69,7 +70,9 @@ class OrderedDelivery:
         self._reports = Reports()
         self._queries = ThresholdQueries(env, config, self._gate, metadata, connections, on_change)
         self._exchange: PositionExchange | None = None
+        self._view: GroupView | None = None
         if coordinator is not None:
+            self._view = GroupView(coordinator.link, config.retry_backoff_max_ms, config.request_timeout_ms)
             self._exchange = PositionExchange(
                 config, coordinator.link, coordinator, self._on_generation, self._on_answer
             )
@@ -94,6 +97,8 @@ class OrderedDelivery:
             tasks.start_soon(self._exchange.run_news)
             tasks.start_soon(self._exchange.run_parked)
             tasks.start_soon(self._ask_group)
+        if self._view is not None:
+            tasks.start_soon(self._view.run)
 
     # ------------------------------------------------------------ what happens elsewhere
 
@@ -244,6 +249,9 @@ class OrderedDelivery:
         return self._config.ordered_delivery_commit_before_report or not self._is_managed
 
     def _want(self) -> None:
+        elsewhere = {tp: incarnation for tp, incarnation in self._wants.items() if tp not in self._partitions}
+        if self._view is not None:
+            self._view.look_at(elsewhere if self._is_managed else {})
         if self._is_managed:
             assert self._exchange is not None
             self._unassigned = {}
@@ -251,7 +259,7 @@ class OrderedDelivery:
             return
         own = {tp: (inc, self._gate.position(tp)) for tp, inc in self._wants.items() if tp in self._partitions}
         self._reports.on_asked(own, self._reports.number)
-        self._unassigned = {tp: inc for tp, inc in self._wants.items() if tp not in self._partitions}
+        self._unassigned = elsewhere
         self._unknown_to_group &= self._unassigned.keys()
         self._unassigned_changed.set()
 
@@ -376,7 +384,7 @@ class OrderedDelivery:
     def explain_blocked(self) -> tuple[BlockedPartition, ...]:
         """The partitions held back and what each waits for."""
         self._bring_up_to_date()
-        return explain(self._gate.blocked(), self._owner_of)
+        return explain(self._gate.blocked(), self._owner_of, self._committed)
 
     def metrics(self) -> dict[str, float]:
         """What resizes cost, by name."""
@@ -384,4 +392,9 @@ class OrderedDelivery:
         return self.hand_overs.values()
 
     def _owner_of(self, tp: TopicPartition) -> str | None:
-        return self._coordinator.owner_of(tp) if self._coordinator is not None else None
+        if self._coordinator is None or self._view is None:
+            return None
+        return self._coordinator.owner_of(tp) or self._view.owner_of(tp)
+
+    def _committed(self, tp: TopicPartition) -> int:
+        return self._view.committed(tp) if self._view is not None else -1

@@ -22,11 +22,13 @@ class WaitsFor:
     missing: Missing
     """What is to be found out or to happen next."""
     position: int
-    """How far the group is in ``on``; -1: not known."""
+    """How far the group is in ``on``, as its reader has told; it tells what may free somebody. -1: not known."""
     threshold: int
     """How far it must be; -1: not known."""
     member: str | None
-    """Who reads ``on``; None: not known. Only the leader of a group knows who reads what."""
+    """Who reads ``on``; None: not known. The leader of a group knows, others once they have waited for a while."""
+    committed: int = -1
+    """What the group has committed of ``on``, looked up now and then while this is waited for; -1: not known."""
 
     def __str__(self) -> str:
         what = "the split that made" if self.reason is BarrierKind.CREATION else "the merge of"
@@ -34,7 +36,8 @@ class WaitsFor:
         who = f", read by {self.member}" if self.member is not None else ""
         if self.missing is Missing.POSITION:
             position = "unknown" if self.position < 0 else str(self.position)
-            return f"{what} partition {self.partition}: {where} at {position} of {self.threshold}{who}"
+            committed = f" ({self.committed} committed)" if self.committed > self.position else ""
+            return f"{what} partition {self.partition}: {where} at {position} of {self.threshold}{committed}{who}"
         return f"{what} partition {self.partition}: {self.missing.value} ({where}{who}) is not known yet"
 
 
@@ -54,15 +57,18 @@ class BlockedPartition:
 
 
 def explain(
-    blocked: Iterable[Blocked], owner_of: Callable[[TopicPartition], str | None]
+    blocked: Iterable[Blocked],
+    owner_of: Callable[[TopicPartition], str | None],
+    committed: Callable[[TopicPartition], int] = lambda _: -1,
 ) -> tuple[BlockedPartition, ...]:
-    """What the gate says, with the members that can do something about it."""
+    """What the gate says, with the members that can do something about it, and what they committed."""
     return tuple(
         BlockedPartition(
             one.tp,
             one.max_leader_epoch,
             tuple(
-                WaitsFor(b.kind, b.of, b.on, b.missing, b.position, b.threshold, owner_of(b.on)) for b in one.barriers
+                WaitsFor(b.kind, b.of, b.on, b.missing, b.position, b.threshold, owner_of(b.on), committed(b.on))
+                for b in one.barriers
             ),
         )
         for one in blocked

@@ -1,0 +1,87 @@
+"""Who else in the group reads what is waited for, and what was committed of it: for people, nothing is decided by it.
+
+A member tells the others how far it is when that may free one of them, and only the leader of a group knows who reads
+what. So what a partition waits for longer than a hand-over takes is looked up at the coordinator, again and again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import anyio
+
+from client.coordinator_link import CoordinatorLink
+from client.errors import ClientClosedError, KafkaError
+from client.group_protocol import decode_assignment
+from client.signal import Signal
+from protocol.generated.describe_groups import DescribeGroupsRequest, DescribeGroupsResponse
+from protocol.types import TopicPartition
+
+
+class GroupView:
+    """What others in the group do about some partitions, as it was a pause ago or so; ``run`` is a task."""
+
+    def __init__(self, link: CoordinatorLink, pause_ms: int, timeout_ms: int) -> None:
+        self._link = link
+        self._pause_ms = pause_ms
+        self._timeout_ms = timeout_ms
+        self._incarnations: Mapping[TopicPartition, int] = {}
+        self._changed = Signal()
+        self._owners: dict[TopicPartition, str] = {}
+        self._committed: dict[TopicPartition, int] = {}
+
+    def look_at(self, incarnations: Mapping[TopicPartition, int]) -> None:
+        """Look at exactly these from now on, by the incarnation meant; what is known of others is forgotten."""
+        same = [tp for tp, incarnation in incarnations.items() if self._incarnations.get(tp) == incarnation]
+        self._incarnations = incarnations
+        self._owners = {tp: self._owners[tp] for tp in same if tp in self._owners}
+        self._committed = {tp: self._committed[tp] for tp in same if tp in self._committed}
+        self._changed.set()
+
+    def owner_of(self, tp: TopicPartition) -> str | None:
+        """The member that reads a partition; None: not known."""
+        return self._owners.get(tp)
+
+    def committed(self, tp: TopicPartition) -> int:
+        """The offset the group has committed of a partition; -1: none, or not known."""
+        return self._committed.get(tp, -1)
+
+    async def run(self) -> None:
+        """Look until the client is closed."""
+        while True:
+            if not self._incarnations:
+                await self._changed.wait()
+                continue
+            await anyio.sleep(self._pause_ms / 1000)
+            try:
+                await self._look()
+            except KafkaError:
+                continue  # what was known stays
+            except ClientClosedError:
+                return
+
+    async def _look(self) -> None:
+        looked_at = self._incarnations
+        if not looked_at:
+            return
+        offsets = await self._link.fetch_offsets(looked_at, self._timeout_ms)
+        owners = _owners(await self._link.request(DescribeGroupsRequest(groups=[self._link.group_id])))
+        if looked_at is not self._incarnations:
+            return
+        self._owners = {tp: owners[tp] for tp in looked_at if tp in owners}
+        self._committed = {
+            tp: found.offset for tp, found in offsets.items() if found.incarnation in (-1, looked_at[tp])
+        }
+
+
+def _owners(response: DescribeGroupsResponse) -> dict[TopicPartition, str]:
+    """Who reads what; nobody where the members do not speak the consumer protocol."""
+    owners: dict[TopicPartition, str] = {}
+    for group in response.groups:
+        for member in group.members:
+            try:
+                assigned = decode_assignment(bytes(member.member_assignment))
+            except ValueError:
+                continue
+            owners.update(dict.fromkeys(assigned, member.member_id))
+    return owners

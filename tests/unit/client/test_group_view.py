@@ -1,0 +1,81 @@
+"""What a consumer can say of the members it waits for, for people."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from client import Consumer, WaitsFor
+from client.group_protocol import encode_assignment
+from protocol.api_keys import ApiKey
+from protocol.generated.describe_groups import DescribedGroup, DescribedGroupMember, DescribeGroupsResponse
+from tests.unit.client.conftest import Run
+from tests.unit.client.fake_broker import DROP
+from tests.unit.client.resized_broker import CHILD, FAST, PARENT, Grouped
+
+INCARNATION = 1000
+"""Of the parent."""
+PAUSE_MS = 10
+
+
+def reads_the_parent(assignment: bytes) -> DescribeGroupsResponse:
+    members = [("member", encode_assignment([CHILD])), ("other", assignment)]
+    found = [DescribedGroupMember(member_id=name, member_assignment=memoryview(data)) for name, data in members]
+    return DescribeGroupsResponse(groups=[DescribedGroup(group_id="g", members=found)])
+
+
+def wait_of(run: Run, broker: Grouped, until: Callable[[WaitsFor], bool]) -> WaitsFor:
+    """The child's wait for its parent, once ``until`` holds of it."""
+    found: list[WaitsFor] = []
+
+    async def check() -> None:
+        async with (
+            broker.running(),
+            Consumer(bootstrap_servers=broker.address, group_id="g", retry_backoff_max_ms=PAUSE_MS, **FAST) as consumer,
+        ):
+            consumer.subscribe(["t"])
+            while not found:
+                await consumer.getmany(timeout_ms=5)
+                waits = [wait for one in consumer.explain_blocked() for wait in one.waits_for]
+                found.extend(wait for wait in waits if wait.on == PARENT and until(wait))
+
+    run(check)
+    return found[0]
+
+
+def test_who_reads_what_is_waited_for_and_how_much_of_it_is_committed(run: Run) -> None:
+    """No member but the leader knows it, and the other tells its position only when that may free somebody."""
+    broker = Grouped([CHILD])
+    broker.committed = {0: (7, INCARNATION)}
+    broker.answers[ApiKey.DESCRIBE_GROUPS] = lambda body: reads_the_parent(encode_assignment([PARENT]))
+    wait = wait_of(run, broker, lambda wait: wait.member is not None)
+    assert (wait.on, wait.member, wait.position, wait.committed) == (PARENT, "other", -1, 7)
+    assert str(wait) == "the split that made partition 1: t-0 at unknown of 10 (7 committed), read by other"
+
+
+def test_a_commit_of_an_incarnation_that_was_removed_is_not_shown(run: Run) -> None:
+    broker = Grouped([CHILD])
+    broker.committed = {0: (7, INCARNATION - 1)}
+    broker.answers[ApiKey.DESCRIBE_GROUPS] = lambda body: reads_the_parent(encode_assignment([PARENT]))
+    assert wait_of(run, broker, lambda wait: wait.member is not None).committed == -1
+
+
+def test_members_of_another_protocol_are_left_out(run: Run) -> None:
+    broker = Grouped([CHILD])
+    broker.committed = {0: (7, INCARNATION)}
+    broker.answers[ApiKey.DESCRIBE_GROUPS] = lambda body: reads_the_parent(b"?")
+    assert wait_of(run, broker, lambda wait: wait.committed == 7).member is None
+
+
+def test_what_cannot_be_looked_up_is_tried_again(run: Run) -> None:
+    broker = Grouped([CHILD])
+    broker.committed = {0: (7, INCARNATION)}
+    tries = []
+
+    def describe(body: Any) -> Any:
+        tries.append(body)
+        return DROP if len(tries) == 1 else reads_the_parent(encode_assignment([PARENT]))
+
+    broker.answers[ApiKey.DESCRIBE_GROUPS] = describe
+    assert wait_of(run, broker, lambda wait: wait.member is not None).committed == 7
+    assert len(tries) > 1
