@@ -14,7 +14,7 @@ class ControllerMetrics(Metrics):
         )
         self.retention_warnings = Counter(
             "anabranch_retention_warnings",
-            "Partitions of resized topics of which retention was about to remove what a group had not read",
+            "Partitions of which retention was about to remove what a group had not read and others wait for",
             "topic",
             "group",
         )

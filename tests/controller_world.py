@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Awaitable, Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
 import trio
@@ -47,6 +47,12 @@ from protocol.generated.offset_fetch import (
     OffsetFetchResponseGroup,
     OffsetFetchResponsePartitions,
     OffsetFetchResponseTopics,
+)
+from protocol.generated.offset_for_leader_epoch import (
+    EpochEndOffset,
+    OffsetForLeaderEpochRequest,
+    OffsetForLeaderEpochResponse,
+    OffsetForLeaderTopicResult,
 )
 from protocol.generated.stop_replica import StopReplicaPartitionError, StopReplicaRequest, StopReplicaResponse
 from protocol.generated.update_metadata import UpdateMetadataRequest, UpdateMetadataResponse
@@ -170,6 +176,8 @@ class FakeBroker:
             )
         if isinstance(request, ListOffsetsRequest):
             return self._offsets(request)
+        if isinstance(request, OffsetForLeaderEpochRequest):
+            return self._epoch_ends(request)
         if isinstance(request, ListGroupsRequest):
             return ListGroupsResponse(groups=[ListedGroup(group_id=name) for name in self.groups])
         if isinstance(request, OffsetFetchRequest):
@@ -254,6 +262,23 @@ class FakeBroker:
         ]
         return ListOffsetsResponse(topics=topics)
 
+    def _epoch_ends(self, request: OffsetForLeaderEpochRequest) -> OffsetForLeaderEpochResponse:
+        topics = []
+        for topic in request.topics:
+            ends = [
+                EpochEndOffset(
+                    error_code=self.errors.get((topic.topic, asked.partition), ErrorCode.NONE),
+                    partition=asked.partition,
+                    leader_epoch=asked.leader_epoch,
+                    end_offset=self.logs.get((topic.topic, asked.partition), Log()).epoch_ends.get(
+                        asked.leader_epoch, -1
+                    ),
+                )
+                for asked in topic.partitions
+            ]
+            topics.append(OffsetForLeaderTopicResult(topic=topic.topic, partitions=ends))
+        return OffsetForLeaderEpochResponse(topics=topics)
+
 
 @dataclass(slots=True)
 class Log:
@@ -264,6 +289,8 @@ class Log:
     start_offset: int = 0
     offset_of_time: int = -1
     """The answer to every question for the offset of a time."""
+    epoch_ends: Mapping[int, int] = field(default_factory=dict)
+    """Where past leader epochs ended."""
 
 
 class World:

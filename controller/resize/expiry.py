@@ -1,24 +1,34 @@
 """Says when retention is about to remove what a group has not read of a resized topic (hole 22).
 
 There, more than the records themselves is at stake: a log start that passes a barrier counts as having been read up to
-it, so what waits behind the barrier is delivered although older records of its keys never were.
+it, so what waits behind the barrier is delivered although older records of its keys never were. The records that wait
+are newer than those they wait for, so whoever is warned of these is warned of both.
 """
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 from controller import list_offsets
 from controller.context import Context
 from controller.image import TopicImage
+from controller.resize import plan
 from controller.resize.groups import BrokerLink, Group, UnknownGroupsError, read_groups, readers
 from controller.topic_config import topic_values
 from protocol.errors import ErrorCode, KafkaError
+from protocol.generated.offset_for_leader_epoch import (
+    OffsetForLeaderEpochRequest,
+    OffsetForLeaderPartition,
+    OffsetForLeaderTopic,
+)
 from protocol.types import TopicPartition
+from zk_schemas.znode import MAX_EPOCH
 
 _log = logging.getLogger(__name__)
+_ALL = MAX_EPOCH
+"""As the epoch that is waited for: whatever the partition has now."""
 
 
 class Expiring(NamedTuple):
@@ -31,21 +41,35 @@ class Expiring(NamedTuple):
 
 
 def expiring(
-    groups: Sequence[Group], tp: TopicPartition, incarnation: int, log_start_offset: int, kept_from: int
+    groups: Sequence[Group], tp: TopicPartition, incarnation: int, log_start_offset: int, before: int
 ) -> list[Expiring]:
-    """Groups that have read less than ``kept_from``, the first offset that stays for longer than the warning time."""
+    """Groups that have not read all that lies before the barrier and will not stay for longer than the warning time."""
     found = []
     for group in readers(groups, tp.topic):
         position = max(group.committed(tp, incarnation), log_start_offset)
-        if position < kept_from:
-            found.append(Expiring(group.name, tp, position, kept_from))
+        if position < before:
+            found.append(Expiring(group.name, tp, position, before))
     return found
+
+
+def awaited(topic: TopicImage) -> dict[int, int]:
+    """Partitions that others wait for: up to the end of which leader epoch, the newest that is recorded.
+
+    An older barrier ends before a newer one, so who has not passed the older has not passed this one either. A marked
+    partition is waited for as a whole, and so is one whose split has not recorded its epoch yet.
+    """
+    epochs = dict.fromkeys(plan.marked(topic), _ALL)
+    for state in topic.states():
+        for ancestor, epoch in state.leader_epoch_after_creation.items():
+            epochs[ancestor] = max(epochs.get(ancestor, epoch), epoch if epoch >= 0 else _ALL)
+    return epochs
 
 
 async def look(context: Context, link: BrokerLink, now_ms: int) -> list[Expiring]:
     """One round over the resized topics; what is found is logged too. Raises ``ControllerMovedError``."""
     image, found = context.image, []
-    topics = [image.topics[name] for name in sorted(image.topics) if image.topics[name].znode.layout_version]
+    resized = [image.topics[name] for name in sorted(image.topics) if image.topics[name].znode.layout_version]
+    topics = [topic for topic in resized if topic.znode.ordered_delivery is not False and awaited(topic)]
     kept_after = {}
     for topic in topics:
         config = await topic_values(context, topic.name)
@@ -73,8 +97,9 @@ async def look(context: Context, link: BrokerLink, now_ms: int) -> list[Expiring
 async def _look_at(
     context: Context, link: BrokerLink, topic: TopicImage, groups: Sequence[Group], kept_after_ms: int
 ) -> list[Expiring]:
+    epochs = awaited(topic)
     by_leader: dict[int, list[int]] = {}
-    for index in sorted(topic.partitions):
+    for index in sorted(epochs.keys() & topic.partitions.keys()):
         state = topic.state(index)
         if state is not None and state.leader in context.image.brokers:
             by_leader.setdefault(state.leader, []).append(index)
@@ -83,12 +108,18 @@ async def _look_at(
         asked = {topic.name: [(index, list_offsets.ANY_LEADER_EPOCH) for index in indexes]}
         times = (list_offsets.EARLIEST, kept_after_ms, list_offsets.LATEST)
         requests = [(list_offsets.request(asked, when), None) for when in times]
-        starts, kept, ends = map(_offsets, await link.ask(context.image.brokers[leader], *requests))
+        past = {index: epochs[index] for index in indexes if epochs[index] != _ALL}
+        *answers, ended = await link.ask(
+            context.image.brokers[leader], *requests, (_epoch_ends_request(topic.name, past), None)
+        )
+        starts, kept, ends = map(_offsets, answers)
+        barriers = {index: ends[index] for index in ends if index not in past} | _epoch_ends(ended)
         for index in indexes:
-            if index in starts and index in kept and index in ends:
+            if index in starts and index in kept and index in ends and index in barriers:
                 kept_from = kept[index] if kept[index] >= 0 else ends[index]
                 tp, partition = TopicPartition(topic.name, index), topic.partitions[index]
-                found += expiring(groups, tp, partition.incarnation, starts[index], kept_from)
+                before = min(kept_from, barriers[index])
+                found += expiring(groups, tp, partition.incarnation, starts[index], before)
     return found
 
 
@@ -96,3 +127,16 @@ def _offsets(answer: object) -> dict[int, int]:
     """``{partition: offset}`` of those that answered."""
     topics = getattr(answer, "topics", [])
     return {p.partition_index: p.offset for t in topics for p in t.partitions if p.error_code == ErrorCode.NONE}
+
+
+def _epoch_ends_request(topic: str, epochs: Mapping[int, int]) -> OffsetForLeaderEpochRequest:
+    """Where the given leader epochs ended; as a consumer asks it, whom a leader tells only what stays so."""
+    asked = [OffsetForLeaderPartition(partition=index, leader_epoch=epoch) for index, epoch in epochs.items()]
+    topics = [OffsetForLeaderTopic(topic=topic, partitions=asked)] if asked else []
+    return OffsetForLeaderEpochRequest(replica_id=list_offsets.CONSUMER, topics=topics)
+
+
+def _epoch_ends(answer: object) -> dict[int, int]:
+    """``{partition: end offset}`` of those whose leader can tell."""
+    partitions = [p for topic in getattr(answer, "topics", []) for p in topic.partitions]
+    return {p.partition: p.end_offset for p in partitions if p.error_code == ErrorCode.NONE and p.end_offset >= 0}

@@ -180,19 +180,73 @@ async def test_a_partition_created_anew_is_not_drained_for_the_one_before_it(
     assert world.brokers[1].logs[TOPIC, 5].start_offset == 0
 
 
+async def warned(world: World, caplog: pytest.LogCaptureFixture, offsets: dict[int, int], log: Log) -> list[str]:
+    """Of what is warned in a few rounds when a group has these offsets and all partitions have the same log."""
+    if await world.store.exists(paths.topic("__consumer_offsets")) is None:
+        await world.store.create(paths.topic("__consumer_offsets"), b'{"version":3,"partitions":{"0":[1]}}')
+    for broker in world.brokers.values():
+        for index in offsets:
+            broker.logs[TOPIC, index] = log
+    world.brokers[2].groups["g"] = {(TOPIC, index): (offset, -1) for index, offset in offsets.items()}
+    caplog.clear()
+    await trio.sleep(200)  # virtual time: three rounds
+    said = [record.message for record in caplog.records if "about to pass a barrier" in record.message]
+    return sorted({line.partition("partition=")[2] for line in said})
+
+
 async def test_retention_that_is_about_to_pass_a_barrier_is_warned_of(
     world: World, autojump_clock: object, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Hole 22: the owner hears of it before it happens, once a minute, until the group has read on."""
-    await world.store.create(paths.topic("__consumer_offsets"), b'{"version":3,"partitions":{"0":[1]}}')
+    """Hole 22: the owner hears of it before it happens, once a minute, until the group has read on. Only 0 and 1 were
+    split, and only what they had before that is waited for.
+    """
     await resized(world, 6)
-    for broker in world.brokers.values():
-        broker.logs[TOPIC, 1] = Log(100, 100, 10, offset_of_time=60)
-        broker.logs[TOPIC, 2] = Log(100, 100, 10, offset_of_time=60)
-    world.brokers[2].groups["g"] = {(TOPIC, 1): (30, -1), (TOPIC, 2): (60, -1)}
-    await world.until(lambda: "about to pass a barrier" in caplog.text, within_s=180)
-    assert "partition=1 group=g has not read offsets 30 to 60" in caplog.text
-    assert "partition=2" not in caplog.text
+    offsets = dict.fromkeys(range(6), 30)
+    log = Log(100, 100, 10, offset_of_time=60, epoch_ends={0: 50})
+    assert await warned(world, caplog, offsets | {1: 49}, log) == [
+        "0 group=g has not read offsets 30 to 50",
+        "1 group=g has not read offsets 49 to 50",
+    ]
+    assert await warned(world, caplog, offsets | {0: 50, 1: 50}, log) == []
+    late = Log(100, 100, 10, offset_of_time=40, epoch_ends={0: 50})
+    assert await warned(world, caplog, offsets | {1: 40}, late) == ["0 group=g has not read offsets 30 to 40"]
+
+
+async def test_a_marked_partition_is_warned_of_up_to_its_end(
+    world: World, autojump_clock: object, caplog: pytest.LogCaptureFixture
+) -> None:
+    """4 and 5 are merged into 0 and 1, whose records from before the split they still wait for themselves."""
+    await resized(world, 6)
+    hold_records(world, range(4, 6), 100)
+    await resized(world, 4)
+    log = Log(100, 100, 10, offset_of_time=-1, epoch_ends={0: 50})
+    assert await warned(world, caplog, {0: 50, 1: 49, 2: 0, 3: 0, 4: 99, 5: 100}, log) == [
+        "1 group=g has not read offsets 49 to 50",
+        "4 group=g has not read offsets 99 to 100",
+    ]
+
+
+async def test_of_two_splits_the_older_barrier_is_warned_of_as_well(
+    world: World, autojump_clock: object, caplog: pytest.LogCaptureFixture
+) -> None:
+    """0 was split into 4 at the end of one epoch, and into 8 at the end of a later one."""
+    await resized(world, 5)
+    await resized(world, 9)
+    second = (await world.state(TOPIC, 8)).leader_epoch_after_creation[0]
+    log = Log(100, 100, 10, offset_of_time=90, epoch_ends={0: 50, second: 70})
+    assert second > 0
+    assert "0 group=g has not read offsets 30 to 70" in await warned(world, caplog, {0: 30, 4: 100}, log)
+    assert "0 group=g has not read offsets 60 to 70" in await warned(world, caplog, {0: 60, 4: 100}, log)
+    assert await warned(world, caplog, {0: 70, 4: 100}, log) == []
+
+
+async def test_no_barrier_is_warned_of_without_ordered_delivery(
+    world: World, autojump_clock: object, caplog: pytest.LogCaptureFixture
+) -> None:
+    assert await configure(world, enable_ordered_delivery="false") == ErrorCode.NONE
+    await resized(world, 6)
+    log = Log(100, 100, 10, offset_of_time=60, epoch_ends={0: 50})
+    assert await warned(world, caplog, dict.fromkeys(range(6), 30), log) == []
 
 
 async def test_steps_and_warnings_are_counted_for_prometheus(nursery: trio.Nursery, autojump_clock: object) -> None:
