@@ -33,7 +33,7 @@ from client.coordinator_link import CoordinatorLink, OffsetAndMetadata
 from client.errors import ErrorCode, KafkaError, KafkaTimeoutError, error_for
 from client.lifecycle import Client
 from client.offsets import EpochEnd, OffsetAndTimestamp, OffsetQueries
-from protocol.generated.create_partitions import CreatePartitionsRequest, CreatePartitionsTopic
+from protocol.generated.create_partitions import CreatePartitionsRequest
 from protocol.generated.create_topics import CreateTopicsRequest
 from protocol.generated.delete_groups import DeleteGroupsRequest
 from protocol.generated.delete_records import DeleteRecordsRequest
@@ -219,7 +219,7 @@ class Admin(Client[AdminConfig]):
         ``validate_only`` asks for that judgement and changes nothing. No count is below that of the topic's creation.
         """
         request = CreatePartitionsRequest(
-            topics=[CreatePartitionsTopic(name=n, count=count, assignments=None) for n, count in counts.items()],
+            topics=codec.partition_counts(counts),
             timeout_ms=self._timeout_ms(timeout_ms),
             validate_only=validate_only,
         )

@@ -27,6 +27,7 @@ from protocol.generated.alter_partition_reassignments import (
     ReassignablePartition,
     ReassignableTopic,
 )
+from protocol.generated.create_partitions import CreatePartitionsTopic
 from protocol.generated.create_topics import CreatableReplicaAssignment, CreatableTopic, CreatableTopicConfig
 from protocol.generated.delete_records import DeleteRecordsPartition, DeleteRecordsResponse, DeleteRecordsTopic
 from protocol.generated.delete_topics import DeleteTopicsRequest, DeleteTopicState
@@ -53,6 +54,8 @@ from protocol.types import TopicPartition
 
 _TOPIC = 2
 _BROKER = 4
+_INT16_MAX = 2**15 - 1
+_INT32_MAX = 2**31 - 1
 
 
 class Resource(NamedTuple):
@@ -99,6 +102,9 @@ def first_resource_error(response: Any) -> KafkaError | None:
 
 
 def creatable(topic: NewTopic) -> CreatableTopic:
+    """Raises ``KafkaError`` for counts that a request has no room for."""
+    _fits(ErrorCode.INVALID_PARTITIONS, topic.name, "partitions", topic.num_partitions, _INT32_MAX)
+    _fits(ErrorCode.INVALID_REPLICATION_FACTOR, topic.name, "replication factor", topic.replication_factor, _INT16_MAX)
     assigned = bool(topic.replica_assignments)
     return CreatableTopic(
         name=topic.name,
@@ -110,6 +116,20 @@ def creatable(topic: NewTopic) -> CreatableTopic:
         ],
         configs=[CreatableTopicConfig(name=name, value=value) for name, value in topic.configs.items()],
     )
+
+
+def partition_counts(counts: Mapping[str, int]) -> list[CreatePartitionsTopic]:
+    """Raises ``KafkaError`` for a count that a request has no room for."""
+    for name, count in counts.items():
+        _fits(ErrorCode.INVALID_PARTITIONS, name, "partitions", count, _INT32_MAX)
+    return [CreatePartitionsTopic(name=name, count=count, assignments=None) for name, count in counts.items()]
+
+
+def _fits(code: ErrorCode, topic: str, what: str, count: int, largest: int) -> None:
+    if not -largest <= count <= largest:
+        raise KafkaError(
+            code, f"{topic}: {what} {count} is out of range; the largest that can be asked for is {largest}"
+        )
 
 
 def delete_topics(names: Iterable[str], timeout_ms: int) -> DeleteTopicsRequest:

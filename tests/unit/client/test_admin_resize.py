@@ -10,7 +10,7 @@ import pytest
 
 from client import Admin
 from client.admin_codec import code_error
-from client.admin_types import GroupPosition, PartitionEpochs
+from client.admin_types import GroupPosition, NewTopic, PartitionEpochs
 from client.errors import KafkaTimeoutError
 from protocol.api_keys import API, ApiKey
 from protocol.errors import ErrorCode, KafkaError
@@ -232,3 +232,28 @@ def test_a_lower_count_and_a_dry_run_are_asked_for_as_they_are(run: Run) -> None
 def test_an_error_names_the_topic_once(message: str | None, shown: str) -> None:
     error = code_error(ErrorCode.POLICY_VIOLATION, "t", message)
     assert error is not None and error.message.startswith(shown)
+
+
+@pytest.mark.parametrize("count", [10**12, 2**31, -(10**12)])
+def test_a_count_that_no_request_has_room_for_is_refused_by_name(run: Run, count: int) -> None:
+    """Before anybody is asked: nobody could be."""
+    broker = ResizingBroker({})
+
+    async def ask() -> list[KafkaError]:
+        async with broker.running(), Admin(bootstrap_servers=broker.address, **FAST) as admin:
+            with pytest.raises(KafkaError) as altered:
+                await admin.create_partitions({"t": count})
+            with pytest.raises(KafkaError) as created:
+                await admin.create_topics([NewTopic("t", count)])
+            with pytest.raises(KafkaError) as copied:
+                await admin.create_topics([NewTopic("t", 1, count)])
+            return [altered.value, created.value, copied.value]
+
+    altered, created, copied = run(ask)
+    for error in (altered, created):
+        assert error.code is ErrorCode.INVALID_PARTITIONS
+        assert (
+            error.message == f"t: partitions {count} is out of range; the largest that can be asked for is 2147483647"
+        )
+    assert copied.code is ErrorCode.INVALID_REPLICATION_FACTOR
+    assert copied.message.startswith(f"t: replication factor {count} is out of range") and "32767" in copied.message
