@@ -12,6 +12,7 @@ from collections import Counter
 from controller.admin.outcome import Outcome, Wait
 from controller.assignment import assign_replicas
 from controller.context import Context
+from controller.resize.checks import MAX_PARTITIONS
 from controller.store import ImageStaleError
 from controller.topic_id import new_topic_id
 from controller.topic_names import colliding, name_problem
@@ -126,6 +127,10 @@ def _assignment(context: Context, topic: CreatableTopic) -> dict[int, list[int]]
     factor = config.default_replication_factor if topic.replication_factor == _NOT_GIVEN else topic.replication_factor
     if partitions <= 0:
         raise KafkaError(ErrorCode.INVALID_PARTITIONS, "Number of partitions must be larger than 0.")
+    if partitions > MAX_PARTITIONS:
+        raise KafkaError(
+            ErrorCode.INVALID_PARTITIONS, f"{partitions} partitions: a topic can have at most {MAX_PARTITIONS}."
+        )
     if factor <= 0:
         raise KafkaError(ErrorCode.INVALID_REPLICATION_FACTOR, "Replication factor must be larger than 0.")
     brokers = rack_of_live_brokers(context)

@@ -87,6 +87,7 @@ async def test_a_created_topic_is_served_by_every_broker_when_the_answer_comes(
         (creation("existing.topic"), ErrorCode.INVALID_TOPIC_EXCEPTION),
         (creation("existing_topic"), ErrorCode.TOPIC_ALREADY_EXISTS),
         (creation("t", partitions=0), ErrorCode.INVALID_PARTITIONS),
+        (creation("t", partitions=2**31 - 1), ErrorCode.INVALID_PARTITIONS),
         (creation("t", replication_factor=0), ErrorCode.INVALID_REPLICATION_FACTOR),
         (creation("t", replication_factor=4), ErrorCode.INVALID_REPLICATION_FACTOR),
         (creation("t", configs=[CreatableTopicConfig(name="no.such.key", value="1")]), ErrorCode.INVALID_CONFIG),
