@@ -10,6 +10,7 @@ from pyspark.sql import Column, DataFrame, Window
 from pyspark.sql import functions as F
 
 from protocol.batch_layout import CONTROL_ABORT
+from protocol.key_placement import MOVED_HEADER
 
 _SEQUENCES = 1 << 31
 
@@ -121,10 +122,18 @@ def broken_key_order(records: DataFrame) -> DataFrame:
 
 
 def misplaced_records(records: DataFrame) -> DataFrame:
-    """Records in another partition than linear hashing gives their key under the layout of their leader epoch."""
+    """Records in another partition than linear hashing gives their key under the layout of their leader epoch.
+
+    A tombstone with the header MOVED_HEADER may also lie where the key lived under an earlier layout.
+    """
+    note = (
+        F.when(F.col("moved"), f"; its tombstone with the header {MOVED_HEADER} lies where the key never lived")
+        .when(~F.col("moved"), f"; the header {MOVED_HEADER} is for tombstones, this record has a value")
+        .otherwise("")
+    )
     return _offences(
         records.where("expected_partition != partition"),
-        _sentence("key ", _shown_key(), " belongs in partition ", "expected_partition"),
+        F.concat(_sentence("key ", _shown_key(), " belongs in partition ", "expected_partition"), note),
         F.col("offset"),
     )
 

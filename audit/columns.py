@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
 import pyarrow as pa
 
-from audit.manifest import Layout, Manifest, PartitionEntry, layout_at
+from audit.manifest import Layout, Manifest, PartitionEntry, layouts_until
 from audit.order_field import Extract, OrderFieldError
 from audit.segment_reader import Row
 from protocol.batch_layout import CONTROL_ABORT, CONTROL_COMMIT
 from protocol.compression import CorruptRecordError
-from protocol.key_placement import place, positive_hash
+from protocol.key_placement import MOVED_HEADER, place, positive_hash
 from protocol.records import Record, increment_sequence, read_control_record
 
 ROWS_PER_ARROW_BATCH = 8192
@@ -26,10 +26,11 @@ PUBLIC_SCHEMA = (
     "batch_crc_ok boolean, error string"
 )
 # What the checks need besides: where the batch sits, what its header says, and what is worked out from key and value.
+# ``moved``: of a record with the header MOVED_HEADER, whether it is a tombstone; null without the header.
 CHECK_SCHEMA = (
     "position bigint, batch_start boolean, suspect_offset bigint, last_offset bigint, record_count int, "
-    "base_sequence int, last_sequence int, marker int, expected_partition int, after_seal boolean, layout_version int, "
-    "order_value bigint, order_error string"
+    "base_sequence int, last_sequence int, marker int, expected_partition int, moved boolean, after_seal boolean, "
+    "layout_version int, order_value bigint, order_error string"
 )
 
 Values: TypeAlias = tuple[Any, ...]
@@ -119,18 +120,16 @@ class _Derivation:
 
     def __init__(self, source: SegmentSource, extract: Extract | None) -> None:
         self._extract = extract
+        self._source = source
         self._partition = source.partition.partition
-        self._layout_of_epoch: dict[int, Layout | None] = {}
-        self._layout_at: Callable[[int], Layout | None] = lambda epoch: layout_at(
-            source.manifest, source.partition, epoch
-        )
+        self._layouts_of_epoch: dict[int, list[Layout]] = {}
         # Internal topics have their own placement and formats.
         self._is_internal = source.manifest.topic.startswith("__")
 
     def values(self, row: Row) -> Values:
         batch, record = row.batch, row.record
         if batch is None:
-            return (row.position, row.batch_start, *(None,) * 11)
+            return (row.position, row.batch_start, *(None,) * 12)
         header = (
             row.position,
             row.batch_start,
@@ -140,24 +139,27 @@ class _Derivation:
             batch.base_sequence,
             batch.last_sequence,
         )
-        layout = self._layout(batch.partition_leader_epoch)
+        layouts = self._layouts(batch.partition_leader_epoch)
+        layout = layouts[-1] if layouts else None
         version = layout.layout_version if layout else None
         if record is None:
-            return (*header, None, None, None, version, None, None)
+            return (*header, None, None, None, None, version, None, None)
         if batch.is_control:
-            return (*header, _marker(record), None, None, version, None, None)
-        key = record.key
-        expected = after_seal = None
+            return (*header, _marker(record), None, None, None, version, None, None)
+        expected = moved = after_seal = None
         if layout is not None and not self._is_internal:
             after_seal = self._partition >= layout.undeleted_partition_count
-            if key is not None:
-                expected = place(positive_hash(key), layout.initial_partition_count, layout.undeleted_partition_count)
-        return (*header, None, expected, after_seal, version, *self._order(record))
+            if record.key is not None:
+                moved = _moved(record)
+                places = [_place(record.key, x) for x in (layouts if moved else layouts[-1:])]
+                expected = self._partition if self._partition in places else places[-1]
+        return (*header, None, expected, moved, after_seal, version, *self._order(record))
 
-    def _layout(self, leader_epoch: int) -> Layout | None:
-        if leader_epoch not in self._layout_of_epoch:
-            self._layout_of_epoch[leader_epoch] = self._layout_at(leader_epoch)
-        return self._layout_of_epoch[leader_epoch]
+    def _layouts(self, leader_epoch: int) -> list[Layout]:
+        if leader_epoch not in self._layouts_of_epoch:
+            source = self._source
+            self._layouts_of_epoch[leader_epoch] = layouts_until(source.manifest, source.partition, leader_epoch)
+        return self._layouts_of_epoch[leader_epoch]
 
     def _order(self, record: Record) -> tuple[int | None, str | None]:
         value = record.value
@@ -167,6 +169,16 @@ class _Derivation:
             return self._extract(value), None
         except OrderFieldError as error:
             return None, str(error)
+
+
+def _place(key: bytes, layout: Layout) -> int:
+    return place(positive_hash(key), layout.initial_partition_count, layout.undeleted_partition_count)
+
+
+def _moved(record: Record) -> bool | None:
+    if all(name != MOVED_HEADER for name, _ in record.headers):
+        return None
+    return record.value is None
 
 
 def _marker(record: Record) -> int | None:

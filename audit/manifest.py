@@ -112,20 +112,14 @@ def merge_layouts(replicas: Sequence[Sequence[Layout]]) -> list[Layout]:
     return merged
 
 
-def layout_at(manifest: Manifest, partition: PartitionEntry, leader_epoch: int) -> Layout | None:
-    """The layout in force for records of this leader epoch; None when nobody knows.
+def layouts_until(manifest: Manifest, partition: PartitionEntry, leader_epoch: int) -> list[Layout]:
+    """The partition's layouts up to this leader epoch, oldest first: the last is that of its records. Empty: not known.
 
     Before the first line of the history the topic had the layout it was created with. A topic that was resized and has
     no history says nothing about its records.
     """
-    found: Layout | None = None
-    for layout in partition.layouts:
-        if layout.leader_epoch > leader_epoch:
-            break
-        found = layout
-    if found is not None:
-        return found
+    found = [layout for layout in partition.layouts if layout.leader_epoch <= leader_epoch]
     initial = manifest.initial_partition_count
     if initial < 1 or (not partition.layouts and initial != manifest.undeleted_partition_count):
-        return None
-    return Layout(-1, initial, initial, 0)
+        return found
+    return [Layout(-1, initial, initial, 0), *found]

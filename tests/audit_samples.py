@@ -45,10 +45,11 @@ class PartitionWriter:
         leader_epoch: int = 0,
         sequence: int | None = None,
         producer_id: int = 7,
+        headers: Sequence[tuple[str, bytes | None]] = (),
     ) -> None:
         first = self.sequence if sequence is None else sequence
         batch = build_batch(
-            [(key, value, (), T0) for key, value in records],
+            [(key, value, headers, T0) for key, value in records],
             compression=compression,
             base_offset=self.offset,
             leader_epoch=leader_epoch,

@@ -12,6 +12,7 @@ import pytest
 from protocol.batch_builder import build_batch, build_control_batch, retain_records
 from protocol.batch_layout import CONTROL_ABORT, CONTROL_COMMIT
 from protocol.compression import CompressionType
+from protocol.key_placement import MOVED_HEADER
 from protocol.records import RecordBatch, iter_batches
 from tests.audit_samples import T0, TopicWriter, write_sample
 
@@ -279,6 +280,40 @@ def test_placement_and_order_across_a_resize(tmp_path: Path, audit: Audit) -> No
     found = failed(audit(tmp_path))
     assert sorted(found) == ["key order", "placement"]
     assert len(found["placement"]) == 1
+
+
+def test_tombstones_of_moved_keys(tmp_path: Path, audit: Audit) -> None:
+    """2 -> 3 partitions of a compacted topic: a moved key leaves a tombstone behind, and nothing else."""
+    writer = TopicWriter(tmp_path, "table", 2, cleanup_policy="compact")
+    writer.add_partition(2)
+    old, new = Layout(0, 2, 2, 0), Layout(1, 2, 3, 1)
+    writer.layouts = {0: [old, new], 1: [old, new], 2: [new]}
+    keys = [b"key-%d" % n for n in range(30)]
+    moved = [key for key in keys if writer.place(key, 3) is writer.partitions[2]]
+    header = [(MOVED_HEADER, b"")]
+    for key in keys:
+        writer.place(key, 2).append([(key, b"1")])
+    for key in keys:
+        writer.place(key, 3).append([(key, b"2")], leader_epoch=1)
+    for key in moved:
+        writer.partitions[0].append([(key, None)], leader_epoch=1, headers=header)
+    writer.finish()
+    report = audit(tmp_path)
+    assert failed(report) == {}
+    counted = {check.name: check.counted for check in report.checks}
+    assert (counted["placement"], counted["key order"]) == (60 + len(moved), 60)
+
+    said = f"key '{moved[0].decode()}' belongs in partition 2"
+    writer.partitions[0].append([(moved[0], b"3")], leader_epoch=1, headers=header)
+    writer.partitions[1].append([(moved[0], None)], leader_epoch=1, headers=header)
+    writer.partitions[1].append([(moved[0], None)], leader_epoch=1)
+    writer.finish()
+    found = [message.split(": ", 1)[1] for message in failed(audit(tmp_path))["placement"]]
+    assert found == [
+        f"{said}; the header {MOVED_HEADER} is for tombstones, this record has a value",
+        f"{said}; its tombstone with the header {MOVED_HEADER} lies where the key never lived",
+        said,
+    ]
 
 
 def test_order_and_seals_across_a_grow_and_a_shrink(tmp_path: Path, audit: Audit) -> None:

@@ -13,7 +13,7 @@ from audit.manifest import (
     PartitionEntry,
     SegmentEntry,
     decode_layouts,
-    layout_at,
+    layouts_until,
     merge_layouts,
 )
 from tests.audit_samples import write_sample
@@ -59,15 +59,16 @@ def test_compaction_is_one_of_several_policies() -> None:
 
 @pytest.mark.parametrize(("epoch", "version"), [(-1, 0), (0, 0), (2, 0), (3, 1), (6, 1), (7, 2), (99, 2)])
 def test_a_leader_epoch_has_the_layout_of_the_last_line_up_to_it(epoch: int, version: int) -> None:
-    layout = layout_at(manifest(), manifest().partitions[0], epoch)
-    assert layout is not None and layout.layout_version == version
+    layouts = layouts_until(manifest(), manifest().partitions[0], epoch)
+    assert layouts[-1].layout_version == version
+    assert layouts == [Layout(-1, 4, 4, 0), *(x for x in HISTORY if x.leader_epoch <= epoch)]
 
 
 def test_without_history_only_a_topic_that_was_never_resized_has_a_known_layout() -> None:
     bare = PartitionEntry(0, 0, 10, [], [])
-    assert layout_at(manifest(), bare, 5) == Layout(-1, 4, 4, 0)
-    assert layout_at(manifest(undeleted_partition_count=6), bare, 5) is None
-    assert layout_at(manifest(initial_partition_count=-1, undeleted_partition_count=-1), bare, 5) is None
+    assert layouts_until(manifest(), bare, 5) == [Layout(-1, 4, 4, 0)]
+    assert layouts_until(manifest(undeleted_partition_count=6), bare, 5) == []
+    assert layouts_until(manifest(initial_partition_count=-1, undeleted_partition_count=-1), bare, 5) == []
 
 
 def test_replicas_histories_are_merged() -> None:

@@ -13,7 +13,7 @@ from audit.segment_reader import Row, read_segment
 from protocol.batch_builder import build_batch, build_control_batch, retain_records
 from protocol.batch_layout import CONTROL_ABORT
 from protocol.compression import CompressionType
-from protocol.key_placement import place, positive_hash
+from protocol.key_placement import MOVED_HEADER, place, positive_hash
 from protocol.records import RecordBatch
 
 T0 = 1_700_000_000_000
@@ -116,9 +116,11 @@ def test_locating_agrees_with_changing(size: int) -> None:
 # ---------------------------------------------------------------- columns
 
 
-def arrow_rows(data: bytes, *, checks: bool = True, topic: str = "t", extract=None, layouts=()) -> list[dict]:
+def arrow_rows(
+    data: bytes, *, checks: bool = True, topic: str = "t", partition: int = 2, extract=None, layouts=()
+) -> list[dict]:
     manifest = Manifest(topic, "delete", 4, 4, [])
-    source = SegmentSource(manifest, PartitionEntry(2, 0, 20, [], list(layouts)), "t-2/0.log")
+    source = SegmentSource(manifest, PartitionEntry(partition, 0, 20, [], list(layouts)), "t-2/0.log")
     return [
         row
         for batch in arrow_batches(source, rows_of(data), checks=checks, extract=extract)
@@ -173,6 +175,29 @@ def test_placement_follows_the_layout_of_the_leader_epoch() -> None:
     rows = arrow_rows(build_batch(RECORDS, leader_epoch=5), layouts=layouts)
     assert [row["expected_partition"] for row in rows] == [place(positive_hash(key), 4, 7) for key, *_ in RECORDS]
     assert {row["layout_version"] for row in rows} == {1}
+
+
+@pytest.mark.parametrize(
+    ("layouts", "partition", "value", "expected"),
+    [
+        pytest.param([4, 16], 2, None, 2, id="where-it-began"),
+        pytest.param([8, 16], 6, None, 6, id="on-its-way"),
+        pytest.param([16], 6, None, 14, id="passed-by"),
+        pytest.param([4, 16], 3, None, 14, id="no-ancestor"),
+        pytest.param([4, 16], 2, b"0\tvalue", 14, id="no-tombstone"),
+    ],
+)
+def test_a_moved_keys_tombstone_may_lie_where_the_key_lived_before(
+    layouts: list[int], partition: int, value: bytes | None, expected: int
+) -> None:
+    """KIP-253, section 9. The key's partition is 2 of 4, 6 of 8, and 14 of 16."""
+    key = next(b"key-%d" % n for n in range(1000) if place(positive_hash(b"key-%d" % n), 16, 16) == 14)
+    history = [Layout(n, 4, undeleted, n + 1) for n, undeleted in enumerate(layouts)]
+    headers = [("h", b""), (MOVED_HEADER, b"")]
+    data = build_batch([(key, value, headers, T0), (key, value, headers[:1], T0)], leader_epoch=5)
+    with_header, without = arrow_rows(data, partition=partition, layouts=history)
+    assert (with_header["expected_partition"], with_header["moved"]) == (expected, value is None)
+    assert (without["expected_partition"], without["moved"]) == (14, None)
 
 
 def test_internal_topics_and_markers_have_neither_placement_nor_order() -> None:
