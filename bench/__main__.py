@@ -25,7 +25,7 @@ from bench.memory import watch_memory
 from bench.targets import Target, anabranch_target, kafka_target
 
 FAIL_OVER = "fail-over"
-RESIZES = frozenset({"resize-hand-over", "resize-throughput", "resize-thousand"})
+RESIZES = frozenset({"resize-hand-over", "resize-throughput", "resize-throughput-saturated", "resize-thousand"})
 """Only Anabranch can: ``records`` of these is the number of resizes."""
 MEMORY = "memory"
 
@@ -74,9 +74,11 @@ WORKLOADS = [
     Workload("3 replicas: leader killed", FAIL_OVER, 0, 0, replicas=3, partitions=1),
     Workload("produce 100 B by key, ordered", "anabranch-produce-keyed", 200_000, 100, ours={}),
     Workload("produce 100 B by key, unordered", "anabranch-produce-keyed", 200_000, 100, ours={ORDERED_KEY: "false"}),
-    Workload("resize: hand-over", "resize-hand-over", 8, 50, replicas=3, partitions=4, ours=STAMPED),
-    Workload("resize: hand-over, busy machine", "resize-hand-over", 8, 20, replicas=3, partitions=4, ours=STAMPED),
+    Workload("resize: hand-over", "resize-hand-over", 8, 20, replicas=3, partitions=4, ours=STAMPED),
     Workload("resize: throughput", "resize-throughput", 2, 100, replicas=3, partitions=4, ours=DRAINED),
+    Workload(
+        "resize: throughput, saturated", "resize-throughput-saturated", 2, 100, replicas=3, partitions=4, ours=DRAINED
+    ),
     Workload("resize: 1,000 to 2,000", "resize-thousand", 1, 0, replicas=3, partitions=1_000, ours={}),
 ]
 
@@ -192,6 +194,8 @@ def print_table(targets: list[Target], workloads: list[Workload]) -> None:
         ("hand-over p99, ms", "hand_over_p99_ms"),
         ("the slowest second of a resize against the seconds before, %", "least_window_percent"),
         ("the same of as many seconds without a resize, %", "least_window_before_percent"),
+        ("the longest time without an acknowledgement in the seconds of a resize, ms", "longest_stop_ms"),
+        ("the same of as many seconds without a resize, ms", "longest_stop_before_ms"),
         ("from 1,000 to 2,000 partitions, s", "doubling_s"),
         ("RSS of all brokers at the start, MB", "rss_start_mb"),
         ("RSS of all brokers half-way, MB", "rss_middle_mb"),

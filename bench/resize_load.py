@@ -8,17 +8,21 @@ waits until it is written does not count. The commit, what the members tell each
 the consumer does not know or has not fetched by then do. Moves whose first record came after the way was open waited
 for nothing and are left out (``anabranch.demo.hand_over``).
 
-``resize-throughput``: acknowledged records in the seconds of a split and a merge. ``resize-thousand``: one alter
-that doubles a topic. ``--records`` is the number of resizes, ``--size`` of hand-overs the ms between two records of a
-key.
+``resize-throughput``: acknowledged records in the seconds of a split and a merge, of a producer that sends half of what
+it could; ``resize-throughput-saturated``: of one that sends all it can. ``resize-thousand``: one
+alter that doubles a topic. ``--records`` is the number of resizes, ``--size`` of hand-overs the ms between two records
+of a key.
 """
 
 from __future__ import annotations
 
 import argparse
+import itertools
+import math
 import time
 from collections import Counter, deque
 from collections.abc import Iterable
+from functools import partial
 from typing import Any
 
 import anyio
@@ -33,9 +37,11 @@ from client.admin_types import TopicDescription
 KEYS = 64
 SETTLE_DEADLINE_S = 300.0
 POLL_MS = 100
-STEADY_S = 5.0
+WARM_UP_S = 2.0
+STEADY_S = 8.0
 """How long throughput is measured before a resize."""
 TICKS_PER_S = 100
+SENT_AT_ONCE = 100
 UNCONFIRMED = 10_000
 """So many that batches are as full with twice the partitions: fewer records to a request are no cost of a resize."""
 
@@ -134,38 +140,74 @@ async def measure_hand_over(arguments: argparse.Namespace) -> dict[str, float]:
     return {"hand_overs": found.count, "hand_over_p50_ms": found.p50_ms, "hand_over_p99_ms": found.p99_ms}
 
 
-async def measure_throughput(arguments: argparse.Namespace) -> dict[str, float]:
+class SteadyProducer:
+    """Sends without end; counts what was acknowledged by ticks of the monotonic clock.
+
+    Without a limit it counts a record once UNCONFIRMED more were sent: the rate is that of both.
+    """
+
+    def __init__(self, producer: Producer, topic: str, payload: bytes) -> None:
+        self._producer = producer
+        self._topic = topic
+        self._payload = payload
+        self._acknowledged: Counter[int] = Counter()
+        self._limit_per_s = math.inf
+        self._due_s = 0.0
+
+    def limit(self, per_s: float) -> None:
+        """Send so many a second from now on; what a stop held up is sent when it is over."""
+        self._limit_per_s, self._due_s = per_s, time.monotonic()
+
+    async def run(self) -> None:
+        waiting: deque[Any] = deque()
+        for number in itertools.count():
+            if number % SENT_AT_ONCE == 0:
+                self._due_s += SENT_AT_ONCE / self._limit_per_s
+                await anyio.sleep(max(0.0, self._due_s - time.monotonic()))
+            waiting.append(await self._producer.send(self._topic, key=b"%d" % (number % 997), value=self._payload))
+            while len(waiting) >= UNCONFIRMED or (self._limit_per_s < math.inf and waiting and waiting[0].done()):
+                await waiting.popleft()
+                self._acknowledged[int(time.monotonic() * TICKS_PER_S)] += 1
+
+    def rate(self, begin_s: float, seconds: float = 1.0) -> float:
+        """Acknowledged records a second from then on."""
+        first = int(begin_s * TICKS_PER_S)
+        return sum(self._acknowledged[tick] for tick in range(first, first + int(seconds * TICKS_PER_S))) / seconds
+
+    def slowest(self, begin_s: float, windows: int) -> float:
+        """The lowest rate of so many seconds, one behind the other."""
+        return min(self.rate(begin_s + window) for window in range(windows))
+
+    def longest_stop_ms(self, begin_s: float, seconds: float) -> float:
+        """The longest time without an acknowledgement."""
+        first = int(begin_s * TICKS_PER_S)
+        ticks = range(first, first + int(seconds * TICKS_PER_S))
+        runs = itertools.groupby(ticks, lambda tick: self._acknowledged[tick] == 0)
+        return max((sum(1 for _ in run) for is_still, run in runs if is_still), default=0) * 1000 / TICKS_PER_S
+
+
+async def measure_throughput(arguments: argparse.Namespace, share: float = math.inf) -> dict[str, float]:
     """Acknowledged records in windows of a second: the slowest against the mean of ``STEADY_S`` before, in percent.
 
     Of the resize: the windows from the alter on until one that begins after it is in force. The control is the slowest
-    of as many windows before: what a second of this load on this machine differs by without a resize.
+    of as many windows before: what a second of this load on this machine differs by without a resize. ``share``: of
+    the rate the producer reaches when nothing limits it. The longest stops are those of the same windows.
     """
     initial, rates, during, control = arguments.partitions, [], [], []
-    acknowledged: Counter[int] = Counter()
-
-    def rate(begin_s: float, seconds: float = 1.0) -> float:
-        first = int(begin_s * TICKS_PER_S)
-        ticks = int(seconds * TICKS_PER_S)
-        return sum(acknowledged[tick] for tick in range(first, first + ticks)) / seconds
-
-    async def produce(producer: Producer) -> None:
-        payload = bytes(arguments.size)
-        waiting: deque[Any] = deque()
-        number = 0
-        while True:
-            number += 1
-            waiting.append(await producer.send(arguments.topic, key=b"%d" % (number % 997), value=payload))
-            if len(waiting) >= UNCONFIRMED:
-                await waiting.popleft()
-                acknowledged[int(time.monotonic() * TICKS_PER_S)] += 1
-
+    stops, stops_before = [], []
     async with (
         Admin(bootstrap_servers=arguments.bootstrap) as admin,
         Producer(bootstrap_servers=arguments.bootstrap, acks="all") as producer,
         anyio.create_task_group() as tasks,
     ):
-        tasks.start_soon(produce, producer)
-        await anyio.sleep(2)
+        load = SteadyProducer(producer, arguments.topic, bytes(arguments.size))
+        tasks.start_soon(load.run)
+        await anyio.sleep(WARM_UP_S)
+        if share < math.inf:
+            began = time.monotonic()
+            await anyio.sleep(STEADY_S)
+            load.limit(share * load.rate(began, STEADY_S))
+            await anyio.sleep(WARM_UP_S)
         for number in range(arguments.records):
             await anyio.sleep(STEADY_S)
             began = time.monotonic()
@@ -175,15 +217,19 @@ async def measure_throughput(arguments: argparse.Namespace) -> dict[str, float]:
                 await anyio.sleep(0.05)
             windows = int(time.monotonic() - began) + 2
             await anyio.sleep(began + windows + 1 - time.monotonic())
-            steady = rate(began - STEADY_S, STEADY_S)
+            steady = load.rate(began - STEADY_S, STEADY_S)
             rates.append(steady)
-            during += [rate(began + second) / steady for second in range(windows)]
-            control += [rate(began - second - 1) / steady for second in range(windows)]
+            during.append(load.slowest(began, windows) / steady)
+            control.append(load.slowest(began - windows, windows) / steady)
+            stops.append(load.longest_stop_ms(began, windows))
+            stops_before.append(load.longest_stop_ms(began - windows, windows))
         tasks.cancel_scope.cancel()
     return {
         "records_before_per_s": sum(rates) / len(rates),
         "least_window_percent": 100 * min(during),
         "least_window_before_percent": 100 * min(control),
+        "longest_stop_ms": max(stops),
+        "longest_stop_before_ms": max(stops_before),
     }
 
 
@@ -200,6 +246,7 @@ async def measure_doubling(arguments: argparse.Namespace) -> dict[str, float]:
 
 LOADS = {
     "resize-hand-over": measure_hand_over,
-    "resize-throughput": measure_throughput,
+    "resize-throughput": partial(measure_throughput, share=0.5),
+    "resize-throughput-saturated": measure_throughput,
     "resize-thousand": measure_doubling,
 }
