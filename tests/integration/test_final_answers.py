@@ -5,9 +5,6 @@ One that led before it was cut off may be in sync, lead next and bring back what
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
-from pathlib import Path
-
 import pytest
 import trio
 import trio.testing
@@ -28,18 +25,11 @@ from tests.layout_world import (
     NEVER_ANSWERED_MS,
     SHRUNK,
     Broker,
-    broker_of,
     of_producer,
     produce_request,
 )
 
 pytestmark = pytest.mark.trio
-
-
-@pytest.fixture
-async def broker(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Broker]:
-    async with broker_of(tmp_path, monkeypatch) as found:
-        yield found
 
 
 async def test_the_controller_learns_the_end_of_a_sealed_partition(broker: Broker) -> None:

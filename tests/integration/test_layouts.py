@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import uuid
-from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
@@ -40,12 +39,6 @@ from tests.layout_world import (
 from zk_schemas.config import ConfigZnode
 
 pytestmark = pytest.mark.trio
-
-
-@pytest.fixture
-async def broker(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Broker]:
-    async with broker_of(tmp_path, monkeypatch) as found:
-        yield found
 
 
 # ---------------------------------------------------------------- LeaderAndIsr
