@@ -23,6 +23,8 @@ from zk_schemas.partition_state import Layout
 Patch = pytest.MonkeyPatch
 LITTLE_S = 3.0
 LONG = 60
+TRIES = 5
+"""Schedules of a play without its rule: in one or two of eight what it does goes well."""
 
 
 async def grow_while_a_loser_hears_nothing(scene: Scene) -> None:
@@ -144,4 +146,4 @@ def test_without_its_rule_a_play_ends_badly(
     play: Any, partitions: int, switch_off: Any, found_by: str, monkeypatch: Patch
 ) -> None:
     switch_off(monkeypatch)
-    assert found_by in stage(play, partitions)
+    assert any(found_by in stage(play, partitions, seed) for seed in range(TRIES))
