@@ -6,7 +6,8 @@ effective: topic override, then broker (this one, then the default of all), then
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+import uuid
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 import structlog
@@ -37,6 +38,8 @@ class DynamicConfig:
         self._topics: dict[str, dict[str, Any]] = {}
         self._default_overrides: dict[str, Any] = {}
         self._own_overrides: dict[str, Any] = {}
+        self._read_for: dict[str, tuple[uuid.UUID, int]] = {}
+        """``{topic: (topic id, layout version)}`` of the orders that had a topic read; notices tell of what changes."""
         self._wake = trio.Event()
         self._seen = ""
         self._reload = False
@@ -92,19 +95,29 @@ class DynamicConfig:
         for topic in [*topics, *(known for known in self._topics if known not in topics)]:
             await self._load_topic(topic)
 
-    async def load_topic(self, topic: str) -> None:
-        """Read one topic's overrides again, for an order of the controller; wait while ZooKeeper cannot be asked.
+    async def load_topic(self, topic: str, topic_id: uuid.UUID, layout_version: int) -> None:
+        """Read one topic's overrides for an order of the controller; wait while ZooKeeper cannot be asked.
 
+        Once for each layout: its first order finds what was altered before it, of which the notice may come later.
         An order that is refused is not given again: a leader that missed its new epoch stayed at the old one, and its
         ISR changes were fenced, until the next election.
         """
+        known_id, known_version = self._read_for.get(topic, (None, -1))
+        if topic_id == known_id and layout_version <= known_version:
+            return
         while True:
             try:
                 await self._load_topic(topic)
+                self._read_for[topic] = (topic_id, layout_version)
                 return
             except (ZkConnectionError, ZkSessionExpiredError) as error:
                 logger.info("config.order_waits", topic=topic, error=str(error))
                 await trio.sleep(_ORDER_RETRY_S)
+
+    def forget_topics(self, topics: Iterable[str]) -> None:
+        """Topics of which partitions are gone: the next order has them read again."""
+        for topic in topics:
+            self._read_for.pop(topic, None)
 
     async def _load_topic(self, topic: str) -> None:
         """Read one topic's overrides again. Raises ``ZkError``."""

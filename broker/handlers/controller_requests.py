@@ -41,7 +41,8 @@ def leader_and_isr(ctx: RequestContext, request: LeaderAndIsrRequest) -> Answer:
         await node.registered.wait()
         async with node.state_change_lock:
             for topic in request.topic_states:
-                await node.dynamic.load_topic(topic.topic_name)
+                layout_version = max((state.layout_version for state in topic.partition_states), default=-1)
+                await node.dynamic.load_topic(topic.topic_name, topic.topic_id, layout_version)
             code = _refusal(ctx, request.controller_epoch, request.broker_epoch)
             if code is not ErrorCode.NONE:
                 return LeaderAndIsrResponse(error_code=code)
@@ -94,6 +95,7 @@ def _update_metadata(ctx: RequestContext, request: UpdateMetadataRequest) -> Upd
         return UpdateMetadataResponse(error_code=code)
     removed = ctx.node.metadata.update(request)
     if removed:
+        ctx.node.dynamic.forget_topics(key.topic for key in removed)
         gone = {key: incarnation for key, incarnation in removed.items() if key.topic != OFFSETS_TOPIC}
         ctx.node.groups.on_partitions_deleted(gone)
     ctx.node.replicas.brokers_changed()

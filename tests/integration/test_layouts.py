@@ -19,7 +19,7 @@ from protocol.generated.fetch import FetchRequest
 from protocol.generated.metadata import MetadataRequest, MetadataRequestTopic, MetadataResponseTopic
 from protocol.types import TopicPartition
 from runtime.channel import Channel
-from runtime.sim_zk import FakeZk
+from runtime.sim_zk import FakeSession, FakeZk
 from tests.broker_harness import BROKER_ID, DEADLINE_S
 from tests.layout_world import (
     FIRST,
@@ -308,6 +308,21 @@ async def test_a_layout_is_checked_by_the_configuration_there_is_when_it_comes(
         await session.set(ConfigZnode.topic_path("t"), ConfigZnode({"enable.ordered.delivery": "true"}).encode())
         await broker.has(GROWN, 1, epoch=1)
         assert (await broker.produce(1, FIRST)).error_code == ErrorCode.INVALID_PARTITION_METADATA
+
+
+async def test_an_order_for_a_known_layout_does_not_wait_for_zookeeper(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What was altered since the layout came is told by notices: elections and survivors lose no time to reading."""
+    zk = FakeZk()
+    async with broker_of(tmp_path, monkeypatch, zk) as broker:
+        await broker.has(GROWN, 1, epoch=1)
+        session = broker.node.env.zk
+        assert isinstance(session, FakeSession)
+        session.disconnect()
+        with trio.fail_after(DEADLINE_S):
+            await broker.has(GROWN, 1, 5, epoch=2)
+        session.reconnect()
 
 
 # ---------------------------------------------------------------- Fetch

@@ -22,8 +22,16 @@ UNANSWERED_S = 0.3
 
 
 def leads(leader_epoch: int) -> LeaderAndIsrPartitionState:
+    """In the topic's first layout after that of its creation, whose configuration is still to be read."""
     return LeaderAndIsrPartitionState(
-        controller_epoch=5, leader=BROKER_ID, leader_epoch=leader_epoch, isr=[BROKER_ID], replicas=[BROKER_ID]
+        controller_epoch=5,
+        leader=BROKER_ID,
+        leader_epoch=leader_epoch,
+        isr=[BROKER_ID],
+        replicas=[BROKER_ID],
+        initial_partition_count=1,
+        undeleted_partition_count=2,
+        layout_version=1,
     )
 
 
