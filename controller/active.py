@@ -53,8 +53,10 @@ _log = logging.getLogger(__name__)
 FIRST_LEADER_CHECK_S = 5
 REFUSED_RETRY_S = 1.0
 """Pause before a broker is told again what it refused."""
-RESIZE_RETRY_S = 0.01
-"""Pause before a leader is asked again where its log ends, or how far its high watermark is; it doubles each time."""
+RESIZE_RETRY_S = 0.005
+"""Pause before a leader is asked again where its log ends, or how far its high watermark is."""
+RESIZE_RETRY_GROWTH = 1.5
+"""Each pause to the one before: producers wait for the answer, so it is found a third too late at most."""
 MAX_RESIZE_RETRY_S = 0.5
 """The longest such pause. After as long without a question the next one begins with the shortest again."""
 RELOAD_BACKOFF_S = 0.1
@@ -171,7 +173,7 @@ class ActiveController:
                 await self._events.wait_soon()
             await trio.sleep(pause_s)
             self._events.put(QuestionsDue())
-            pause_s = min(pause_s * 2, MAX_RESIZE_RETRY_S)
+            pause_s = min(pause_s * RESIZE_RETRY_GROWTH, MAX_RESIZE_RETRY_S)
 
     async def _drain(self) -> None:
         """Look after partitions marked for deletion, which get empty without anybody telling."""
