@@ -48,7 +48,7 @@ class Ending:
     asked: set[OffsetQuestion] = field(default_factory=set)
     end_offset: int = -1
     confirmed: bool = False
-    """The log of this leader reaches the sealed offset."""
+    """The log of this leader reaches the sealed offset; while there is none: its high watermark has reached the end."""
     log_start_offset: int = -1
     stop_sent: dict[int, int] = field(default_factory=dict)
     """``{broker: broker epoch}`` to whom StopReplica was sent."""

@@ -1,7 +1,7 @@
 """Where a partition that is marked for deletion ends: asked of its leader, written as ``sealed_offset``.
 
 The leader takes no more records once it has acknowledged the layout that marks it, so its log end stays; the partition
-is sealed there once the high watermark has reached it (hole 7). Each leader after that is asked again: an unclean
+can be sealed there once the high watermark has reached it (hole 7). Each leader after that is asked again: an unclean
 election may have lost records below the seal, which is then lowered, or consumers would wait for ever (hole 15).
 """
 
@@ -39,6 +39,26 @@ def ask(context: Context, topic: TopicImage) -> None:
         if question is not None and question not in ending.asked:
             ending.asked.add(question)
             context.batch.ask(state.leader, TopicPartition(topic.name, index), question)
+
+
+def seals(topic: TopicImage, controller_epoch: int) -> list[plan.Change]:
+    """Shrink, step 3: each marked partition is sealed where its leader said that it ends.
+
+    All at once: what each write has brokers told delays the orders for the survivors, which is when producers go on.
+    A partition without a leader, which cannot say, is not waited for here.
+    """
+    changes = []
+    for index in plan.marked(topic):
+        partition = topic.partitions[index]
+        state, ending = partition.state, ending_of(partition)
+        assert state is not None
+        if state.sealed_offset >= 0 or state.leader < 0:
+            continue
+        if not ending.confirmed:
+            return []
+        sealed = state.replace(sealed_offset=ending.end_offset, controller_epoch=controller_epoch)
+        changes.append(plan.Change(index, sealed))
+    return changes
 
 
 def ending_of(partition: PartitionImage) -> Ending:
@@ -122,7 +142,7 @@ def _next_question(ending: Ending, sealed_offset: int, settled: bool) -> OffsetQ
     if ending.end_offset < 0:
         return OffsetQuestion.END
     if sealed_offset < 0:
-        return OffsetQuestion.WATERMARK
+        return None if ending.confirmed else OffsetQuestion.WATERMARK
     if settled and ending.log_start_offset < 0:
         return OffsetQuestion.START
     return None
@@ -137,15 +157,14 @@ def _take(
     if question is OffsetQuestion.START:
         ending.log_start_offset = offset
         return None
-    if question is OffsetQuestion.END:
-        ending.end_offset = offset
-        if 0 <= state.sealed_offset <= offset:
-            ending.confirmed = True
-        if state.sealed_offset <= offset:
-            return None
-        _log.warning("%s: sealed at %s, but its leader ends at %s: lowered", tp, state.sealed_offset, offset)
-    elif state.sealed_offset >= 0:
+    if question is OffsetQuestion.WATERMARK:
+        ending.confirmed |= state.sealed_offset < 0
         return None
+    ending.end_offset = offset
+    if 0 <= state.sealed_offset <= offset:
+        ending.confirmed = True
+    if state.sealed_offset <= offset:
+        return None
+    _log.warning("%s: sealed at %s, but its leader ends at %s: lowered", tp, state.sealed_offset, offset)
     ending.confirmed = True
-    sealed = state.replace(sealed_offset=ending.end_offset, controller_epoch=context.image.controller_epoch)
-    return StateChange(tp, sealed)
+    return StateChange(tp, state.replace(sealed_offset=offset, controller_epoch=context.image.controller_epoch))

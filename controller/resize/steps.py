@@ -92,6 +92,7 @@ async def _shrink(context: Context, topic: TopicImage) -> None:
     await _write(context, topic, "shrink: record marked", plan.records_of_marked(topic, epoch))
     await _write(context, topic, "shrink: losers", plan.bumps_of_marked(topic, epoch))
     ends.ask(context, topic)
+    await _write(context, topic, "shrink: sealed", ends.seals(topic, epoch))
     if plan.all_sealed(topic):
         await _write(context, topic, "shrink: survivors", plan.bumps_of_survivors(topic, epoch))
         if plan.survivors_told(topic):

@@ -164,6 +164,45 @@ async def test_sealed_only_once_the_watermark_has_reached_the_end(world: World, 
     await world.until(lambda: _layout(world, 0, Layout(4, 2)))
 
 
+async def test_what_a_shrink_seals_is_written_at_once_and_told_with_the_survivors(
+    world: World, autojump_clock: object
+) -> None:
+    """Producers wait from the first order, for the losers, until the last, for the survivors: there is none between."""
+    await resized(world, 8)
+    hold_records(world, range(4, 8), 40)
+    hold_records(world, range(6, 7), 40, watermark=30)
+    before = {broker.id: len(broker.sent(LeaderAndIsrRequest)) for broker in world.brokers.values()}
+    await world.request(alter(4, timeout_ms=100))
+    await trio.sleep(5)  # virtual time: longer than any question goes unanswered
+    assert [(await world.state(TOPIC, p)).sealed_offset for p in range(4, 8)] == [-1] * 4
+    hold_records(world, range(4, 8), 40)
+    await world.until(lambda: _layout(world, 0, Layout(4, 2)))
+    await trio.sleep(5)  # virtual time: longer than any order goes unanswered
+    assert [(await world.state(TOPIC, p)).sealed_offset for p in range(4, 8)] == [40] * 4
+    assert {broker.id: len(broker.sent(LeaderAndIsrRequest)) for broker in world.brokers.values()} == {
+        id: count + 2 for id, count in before.items()
+    }
+
+
+async def test_a_marked_partition_without_a_leader_keeps_no_other_from_being_sealed(
+    world: World, autojump_clock: object
+) -> None:
+    """``topics describe`` says which one the shrink waits for."""
+    await resized(world, 6)
+    hold_records(world, range(4, 6), 40, watermark=30)
+    await world.request(alter(4, timeout_ms=100))
+    leader = (await world.state(TOPIC, 5)).leader
+    assert await world.alter_isr(TOPIC, 5, [leader]) == ErrorCode.NONE
+    world.brokers[leader].leave()
+    await world.until(lambda: _leader(world, 5, -1))
+    hold_records(world, range(4, 6), 40)
+    await world.until(lambda: _sealed(world, 4, 40))
+    assert (await world.state(TOPIC, 5)).sealed_offset == -1
+    assert (await world.state(TOPIC, 0)).layout == Layout(6, 1)
+    await world.brokers[leader].register()
+    await world.until(lambda: _layout(world, 0, Layout(4, 2)))
+
+
 async def test_a_watermark_that_lags_for_long_is_asked_for_less_often(world: World, autojump_clock: object) -> None:
     """A follower that died holds it until its session is over; the controller has more to do meanwhile."""
     await resized(world, 6)
