@@ -662,15 +662,14 @@ class PartitionLog:
         for segment in self._segments:
             segment.configure(config)
 
-    def set_topic_id(self, topic_id: uuid.UUID) -> None:
-        """The topic got a new id, the partition stayed the same: rewrite ``partition.metadata``. Raises 56."""
-        metadata = PartitionMetadata(topic_id, self.incarnation)
+    def identify(self, metadata: PartitionMetadata) -> None:
+        """The topic got a new id, or whose log this is was not known: rewrite ``partition.metadata``. Raises 56."""
         try:
             path = join(self.directory, PARTITION_METADATA)
             self._storage.write_atomic(path, encode_partition_metadata(metadata))
         except OSError as error:
             raise self._storage_error("write partition.metadata", error) from error
-        self.topic_id = topic_id
+        self.topic_id, self.incarnation = metadata.topic_id, metadata.incarnation
 
     async def close(self) -> None:
         """Flush, write indexes, snapshot and epochs, give the files up: opening again needs no recovery. Raises 56."""

@@ -9,6 +9,7 @@ from typing import Protocol
 import structlog
 import trio
 
+from broker.log.checkpoint_files import PartitionMetadata
 from broker.log.layout_history import LayoutEntry
 from broker.log.log_config import LogConfig
 from broker.log.log_manager import LogManager
@@ -152,11 +153,11 @@ class ReplicaManager:
         return ErrorCode.NONE
 
     def _refresh(self, partition: Partition, topic_id: uuid.UUID, state: LeaderAndIsrPartitionState) -> ErrorCode:
-        """Same leader epoch, same layout: only a newer partition epoch and the topic id are taken over."""
+        """Same leader epoch, same layout: only a newer partition epoch and whose log it is are taken over."""
         if state.zk_version > partition.partition_epoch:
             partition.replicas = tuple(state.replicas)
             partition.isr_committed(state.isr, state.zk_version)
-        _set_topic_id(partition.log, topic_id)
+        _identify(partition.log, topic_id, state.incarnation)
         return ErrorCode.NONE
 
     def _with_log(self, key: TopicPartition, topic_id: uuid.UUID, state: LeaderAndIsrPartitionState) -> Partition:
@@ -171,7 +172,7 @@ class ReplicaManager:
             config = self._settings.log_config(key.topic)
             log = self._logs.create(key, topic_id, state.incarnation, config)
         else:
-            _set_topic_id(log, topic_id)
+            _identify(log, topic_id, state.incarnation)
         partition = self._partitions.get(key)
         if partition is None:
             min_insync_replicas = self._settings.min_insync_replicas(key.topic)
@@ -304,14 +305,21 @@ def _layout(state: LeaderAndIsrPartitionState) -> PartitionLayout:
     return PartitionLayout(state.initial_partition_count, state.undeleted_partition_count, state.layout_version)
 
 
-def _set_topic_id(log: PartitionLog, topic_id: uuid.UUID) -> None:
-    """A disk that does not take the new id is no reason to refuse a role: whose log it is the incarnation tells."""
-    if topic_id in (ZERO_UUID, log.topic_id):
+def _identify(log: PartitionLog, topic_id: uuid.UUID, incarnation: int) -> None:
+    """Keep whose log it is. One that lost its incarnation, or has it from Kafka, would not survive the next topic id.
+
+    A disk that does not take it is no reason to refuse a role.
+    """
+    known = PartitionMetadata(log.topic_id, log.incarnation)
+    meant = PartitionMetadata(
+        topic_id if topic_id != ZERO_UUID else known.topic_id, max(known.incarnation, incarnation)
+    )
+    if meant == known:
         return
     try:
-        log.set_topic_id(topic_id)
+        log.identify(meant)
     except KafkaError as error:
-        logger.warning("replica.topic_id_not_written", partition=str(log.partition), error=str(error))
+        logger.warning("replica.metadata_not_written", partition=str(log.partition), error=str(error))
 
 
 def _same_incarnation(log: PartitionLog, topic_id: uuid.UUID, incarnation: int) -> bool:

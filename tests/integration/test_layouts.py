@@ -9,6 +9,7 @@ import pytest
 import trio
 import trio.testing
 
+from broker.log.checkpoint_files import PartitionMetadata
 from broker.log.partition_log import AppendOrigin, PartitionLog
 from broker.log.slices import TimeSlice
 from protocol.batch_builder import build_control_batch
@@ -68,6 +69,23 @@ async def test_each_layout_is_kept_on_disk_and_loaded_again(tmp_path: Path, monk
     assert checkpoint.read_text() == "0\n3\n0 4 4 0\n2 4 6 1\n5 4 4 2\n"
 
 
+@pytest.mark.parametrize("damage", [None, b"", b"version: 0\ntopic_id: ?\n"], ids=["missing", "empty", "malformed"])
+async def test_a_log_whose_metadata_file_is_lost_outlives_the_topics_next_id(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, damage: bytes | None
+) -> None:
+    """Each removal gives the topic another id; a log without an incarnation was then taken for another topic's."""
+    zk, file = FakeZk(), tmp_path / "t-1" / "partition.metadata"
+    async with broker_of(tmp_path, monkeypatch, zk) as broker:
+        assert (await broker.produce(1, FIRST)).error_code == ErrorCode.NONE
+        whole = file.read_bytes()
+    file.unlink() if damage is None else file.write_bytes(damage)
+    async with broker_of(tmp_path, monkeypatch, zk) as broker:
+        assert file.read_bytes() == whole
+        state = broker.state(1, 1, FIRST)
+        await broker.harness.leader_and_isr("t", uuid.UUID(int=8), [state])
+        assert broker.end_offset(1) == 1
+
+
 async def test_a_large_order_lets_others_through_and_stops_for_a_newer_controller(
     broker: Broker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -112,10 +130,10 @@ async def test_a_topic_id_that_cannot_be_written_keeps_no_partition_from_its_rol
 ) -> None:
     """A removal gives every partition a new id; one full disk kept all the rest of the request from being applied."""
 
-    def refuse(log: PartitionLog, topic_id: uuid.UUID) -> None:
+    def refuse(log: PartitionLog, metadata: PartitionMetadata) -> None:
         raise KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, "the disk is full")
 
-    monkeypatch.setattr(PartitionLog, "set_topic_id", refuse)
+    monkeypatch.setattr(PartitionLog, "identify", refuse)
     states = [broker.state(0, 0, FIRST), broker.state(1, 0, FIRST), broker.state(2, 1, GROWN)]
     response = await broker.harness.leader_and_isr("t", uuid.UUID(int=8), states)
     assert response.error_code == ErrorCode.NONE
