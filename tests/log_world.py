@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import posixpath
 import random
 import uuid
 from collections.abc import Callable
@@ -63,7 +64,7 @@ class FaultyFile:
         self._file.truncate(size)
 
     async def sync(self) -> None:
-        self._storage.syncs += 1
+        self._storage.synced.append(posixpath.basename(self._file.path))
         await self._storage.before_sync()
         await self._file.sync()
 
@@ -76,7 +77,12 @@ class FaultyStorage(RealStorage):
         self.changes = 0
         self.crash_at = -1
         self.full = False
-        self.syncs = 0
+        self.synced: list[str] = []
+        """Names of the files that were to be synced, in order."""
+
+    @property
+    def syncs(self) -> int:
+        return len(self.synced)
 
     async def before_sync(self) -> None:
         """What a test puts in the place of this happens before a file is synced."""

@@ -12,11 +12,8 @@ from dataclasses import dataclass
 import structlog
 
 from broker.log.batch_reader import BatchReader
-from broker.log.checkpoint_files import (
-    MalformedFileError,
-    PartitionMetadata,
-    decode_partition_metadata,
-)
+from broker.log.checkpoint_files import MalformedFileError
+from broker.log.identity_file import IdentityFile
 from broker.log.layout_history import LayoutHistory
 from broker.log.leader_epoch_cache import LeaderEpochCache
 from broker.log.log_config import LogConfig
@@ -26,7 +23,6 @@ from broker.log.paths import (
     LEADER_EPOCH_CHECKPOINT,
     LOG_SUFFIX,
     PARTITION_COUNT_CHECKPOINT,
-    PARTITION_METADATA,
     SEGMENT_SUFFIXES,
     join,
     offset_of,
@@ -37,7 +33,7 @@ from broker.log.segment_swap import finish_swaps
 from broker.log.slices import TimeSlice
 from broker.log.snapshot_files import SnapshotFiles, replay_producers, restore_producers
 from protocol.compression import CorruptRecordError
-from protocol.types import ZERO_UUID, TopicPartition
+from protocol.types import TopicPartition
 from runtime.env import Env, Storage
 
 logger = structlog.get_logger(__name__)
@@ -71,7 +67,7 @@ async def open_log(
     loader = _Loader(env, directory, partition, config, checkpoints)
     await loader.load_segments(clean=clean)
     state = await loader.state(clean=clean, producer_expiration_ms=producer_expiration_ms)
-    log = PartitionLog(env, directory, partition, loader.metadata(), config, state)
+    log = PartitionLog(env, directory, partition, config, state)
     log.update_config(config)
     return log
 
@@ -95,17 +91,6 @@ class _Loader:
         self._segments: list[LogSegment] = []
         self._end_offset = 0
         self._log = logger.bind(partition=str(partition))
-
-    def metadata(self) -> PartitionMetadata:
-        """Whose log this is; the zero id and incarnation -1 when the file is missing or damaged."""
-        path = join(self._directory, PARTITION_METADATA)
-        try:
-            return decode_partition_metadata(path, self._storage.read_bytes(path))
-        except FileNotFoundError:
-            return PartitionMetadata(ZERO_UUID)
-        except MalformedFileError as error:
-            self._log.warning("log.metadata_malformed", error=str(error))
-            return PartitionMetadata(ZERO_UUID)
 
     # ------------------------------------------------------------ segments
 
@@ -267,6 +252,7 @@ class _Loader:
         producers.on_high_watermark(high_watermark)
         recovery_point = end if clean else min(self._checkpoints.recovery_point, end)
         return LogState(
+            IdentityFile.load(self._storage, self._directory),
             self._segments,
             self._epochs,
             self._layouts,

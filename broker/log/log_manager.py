@@ -63,6 +63,7 @@ class LogManager:
         self._doomed_directories: list[tuple[int, str]] = []
         self._stale: dict[str, LogDirectory] = {}  # dirs whose checkpoints still name a deleted log
         self._to_flush: dict[TopicPartition, PartitionLog] = {}
+        self._created: list[PartitionLog] = []
         self._flush_wanted = trio.Event()
         self.cleaner = LogCleaner(env, config)
         self.moves = LogMoves(env, self, config.producer_id_expiration_ms)
@@ -194,6 +195,8 @@ class LogManager:
         except OSError as error:
             raise _storage_error(f"{partition}: the log cannot be created in {directory.path}", error) from error
         self._adopt(log, directory)
+        self._created.append(log)
+        self._flush_wanted.set()
         return log
 
     def delete(self, partition: TopicPartition) -> None:
@@ -395,13 +398,19 @@ class LogManager:
         while True:
             await self._flush_wanted.wait()
             self._flush_wanted = trio.Event()
+            created, self._created = self._created, []
             wanted, self._to_flush = self._to_flush, {}
-            for partition, log in wanted.items():
-                if self._logs.get(partition) is log:
-                    try:
-                        await log.flush()
-                    except KafkaError as error:  # logged there
-                        logger.debug("log_manager.flush_failed", partition=str(partition), error=str(error))
+            for log in created:
+                await self._flush(log, log.sync_identity)
+            for log in wanted.values():
+                await self._flush(log, log.flush)
+
+    async def _flush(self, log: PartitionLog, flush: Callable[[], Awaitable[None]]) -> None:
+        if self._logs.get(log.partition) is log:
+            try:
+                await flush()
+            except KafkaError as error:  # logged there
+                logger.debug("log_manager.flush_failed", partition=str(log.partition), error=str(error))
 
 
 def _storage_error(what: str, error: OSError) -> KafkaError:

@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING, NamedTuple
 import structlog
 import trio
 
-from broker.log.checkpoint_files import PartitionMetadata
 from broker.log.log_directory import LogDirectory
 from broker.log.partition_log import PartitionLog
 from broker.log.paths import future_directory_name, join
@@ -152,10 +151,9 @@ class LogMoves:
         first = log.log_start_offset
         if first < log.log_end_offset:
             first = min(first, RecordBatch(_read(log, first, 1)).base_offset)
-        metadata = PartitionMetadata(log.topic_id, log.incarnation)
         producers = ProducerState(self._producer_expiration_ms)
         future = PartitionLog.create(
-            self._env, path, log.partition, metadata, log.config, producers, start_offset=first
+            self._env, path, log.partition, log.identity.metadata, log.config, producers, start_offset=first
         )
         self._futures[log.partition] = future
         return future

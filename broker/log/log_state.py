@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from broker.log.identity_file import IdentityFile
 from broker.log.layout_history import LayoutHistory
 from broker.log.leader_epoch_cache import LeaderEpochCache
 from broker.log.producer_state import ProducerState
@@ -46,6 +47,7 @@ class LogRead:
 class LogState:
     """What opening a log finds out; see ``log_loader``."""
 
+    identity: IdentityFile
     segments: list[LogSegment]
     epochs: LeaderEpochCache
     layouts: LayoutHistory

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import errno
 import random
-import uuid
 from bisect import bisect_right
 from collections.abc import Callable, Sequence
 
@@ -15,7 +14,8 @@ import structlog
 import trio
 
 from broker.log.append_validation import batch_log_append_time, validate_append
-from broker.log.checkpoint_files import PartitionMetadata, encode_partition_metadata
+from broker.log.checkpoint_files import PartitionMetadata
+from broker.log.identity_file import IdentityFile
 from broker.log.layout_history import LayoutHistory
 from broker.log.leader_epoch_cache import LeaderEpochCache
 from broker.log.log_config import LogConfig
@@ -24,7 +24,6 @@ from broker.log.paths import (
     LEADER_EPOCH_CHECKPOINT,
     LOG_SUFFIX,
     PARTITION_COUNT_CHECKPOINT,
-    PARTITION_METADATA,
     join,
 )
 from broker.log.producer_state import AppendOrigin, ProducerState
@@ -75,7 +74,7 @@ class PartitionLog:
         "config",
         "directory",
         "high_watermark",
-        "incarnation",
+        "identity",
         "is_broken",
         "layouts",
         "log_end_offset",
@@ -86,7 +85,6 @@ class PartitionLog:
         "partition",
         "producers",
         "recovery_point",
-        "topic_id",
     )
 
     def __init__(
@@ -94,7 +92,6 @@ class PartitionLog:
         env: Env,
         directory: str,
         partition: TopicPartition,
-        metadata: PartitionMetadata,
         config: LogConfig,
         state: LogState,
     ) -> None:
@@ -104,8 +101,8 @@ class PartitionLog:
         self._rng: random.Random = env.rng
         self.directory = directory
         self.partition = partition
-        self.topic_id: uuid.UUID = metadata.topic_id
-        self.incarnation = metadata.incarnation
+        self.identity = state.identity
+        """Whose log this is."""
         self.config = config
         self._segments = state.segments
         self._bases = [segment.base_offset for segment in state.segments]
@@ -151,17 +148,18 @@ class PartitionLog:
         storage = env.storage
         assert storage is not None
         storage.makedirs(directory)
-        storage.write_atomic(join(directory, PARTITION_METADATA), encode_partition_metadata(metadata))
+        identity = IdentityFile.create(storage, directory, metadata)
         segment = LogSegment(storage, directory, start_offset, config, env.clock.now_ms(), create=True)
         epochs = LeaderEpochCache(storage, join(directory, LEADER_EPOCH_CHECKPOINT))
         layouts = LayoutHistory(storage, join(directory, PARTITION_COUNT_CHECKPOINT))
         offsets = (start_offset,) * 4
-        state = LogState([segment], epochs, layouts, producers, SnapshotFiles(storage, directory), *offsets)
-        return cls(env, directory, partition, metadata, config, state)
+        state = LogState(identity, [segment], epochs, layouts, producers, SnapshotFiles(storage, directory), *offsets)
+        return cls(env, directory, partition, config, state)
 
     def moved_to(self, directory: str) -> None:
         """The log's directory has another name now; its open files are the same."""
         self.directory = directory
+        self.identity.moved_to(directory)
         for segment in self._segments:
             segment.moved_to(directory)
         self._snapshots.moved_to(directory)
@@ -606,12 +604,26 @@ class PartitionLog:
         """
         wanted = self.log_end_offset
         async with self._flush_lock:
-            if self._sync_failure:
-                raise KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, f"{self.partition}: {self._sync_failure}")
+            await self._sync_identity()
             if wanted > self.recovery_point or not self.truncation_synced:
                 await self._flush_to(self.log_end_offset)
             if self.layouts.unsynced:
                 await self._sync_layouts()
+
+    async def sync_identity(self) -> None:
+        """Return when the disk has whose log a new one is. Raises 56, as ``flush``."""
+        async with self._flush_lock:
+            await self._sync_identity()
+
+    async def _sync_identity(self) -> None:
+        if self._sync_failure:
+            raise KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, f"{self.partition}: {self._sync_failure}")
+        try:
+            await self.identity.sync()
+        except OSError as error:
+            self.is_broken = True
+            self._sync_failure = f"sync of {self.identity.path} failed: {error}"
+            raise self._storage_error("sync partition.metadata", error) from error
 
     async def _sync(self, segment: LogSegment) -> None:
         try:
@@ -662,15 +674,6 @@ class PartitionLog:
         for segment in self._segments:
             segment.configure(config)
 
-    def identify(self, metadata: PartitionMetadata) -> None:
-        """The topic got a new id, or whose log this is was not known: rewrite ``partition.metadata``. Raises 56."""
-        try:
-            path = join(self.directory, PARTITION_METADATA)
-            self._storage.write_atomic(path, encode_partition_metadata(metadata))
-        except OSError as error:
-            raise self._storage_error("write partition.metadata", error) from error
-        self.topic_id, self.incarnation = metadata.topic_id, metadata.incarnation
-
     async def close(self) -> None:
         """Flush, write indexes, snapshot and epochs, give the files up: opening again needs no recovery. Raises 56."""
         await self.flush()
@@ -685,6 +688,7 @@ class PartitionLog:
 
     def close_files(self) -> None:
         """Give the files up as they are; a range that is being sent stays readable."""
+        self.identity.close()
         for segment in self._segments:
             segment.close()
 

@@ -125,12 +125,12 @@ class ReplicaManager:
             return ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
         partition = self._partitions.get(key)
         log = self._logs.get(key)
-        if log is not None and 0 <= state.incarnation < log.incarnation:
+        if log is not None and 0 <= state.incarnation < log.identity.incarnation:
             return ErrorCode.STALE_CONTROLLER_EPOCH
         if state.incarnation >= 0 and (state.incarnation, state.leader_epoch) <= self._deleted.get(key, _NO_REPLICA):
             # An order from before the deletion would revive the replica, empty and with a layout of long ago.
             return ErrorCode.STALE_CONTROLLER_EPOCH
-        is_same = partition is not None and state.incarnation in (-1, partition.log.incarnation)
+        is_same = partition is not None and state.incarnation in (-1, partition.log.identity.incarnation)
         if partition is not None and is_same:
             if partition.failed:
                 return ErrorCode.KAFKA_STORAGE_ERROR
@@ -233,10 +233,10 @@ class ReplicaManager:
         partition = self._partitions.get(key)
         log = self._logs.get(key)
         meant = state.incarnation
-        if log is not None and 0 <= meant < log.incarnation:
+        if log is not None and 0 <= meant < log.identity.incarnation:
             return ErrorCode.NONE  # the incarnation that is meant is gone; its successor stays (hole 20)
         # The leader epochs of two incarnations do not compare: a log of an earlier one than is meant goes as well.
-        is_same = log is None or meant == -1 or log.incarnation in (-1, meant)
+        is_same = log is None or meant == -1 or log.identity.incarnation in (-1, meant)
         if partition is not None and is_same and 0 <= state.leader_epoch < partition.leader_epoch:
             return ErrorCode.FENCED_LEADER_EPOCH
         self._drop(key)
@@ -310,20 +310,20 @@ def _identify(log: PartitionLog, topic_id: uuid.UUID, incarnation: int) -> None:
 
     A disk that does not take it is no reason to refuse a role.
     """
-    known = PartitionMetadata(log.topic_id, log.incarnation)
+    known = log.identity.metadata
     meant = PartitionMetadata(
         topic_id if topic_id != ZERO_UUID else known.topic_id, max(known.incarnation, incarnation)
     )
     if meant == known:
         return
     try:
-        log.identify(meant)
-    except KafkaError as error:
+        log.identity.replace(meant)
+    except OSError as error:
         logger.warning("replica.metadata_not_written", partition=str(log.partition), error=str(error))
 
 
 def _same_incarnation(log: PartitionLog, topic_id: uuid.UUID, incarnation: int) -> bool:
     """Whether the log is of the replica that is meant; where no incarnation is known, the topic id decides."""
-    if incarnation != -1 and log.incarnation != -1:
-        return log.incarnation == incarnation
-    return topic_id == ZERO_UUID or log.topic_id in (ZERO_UUID, topic_id)
+    if incarnation != -1 and log.identity.incarnation != -1:
+        return log.identity.incarnation == incarnation
+    return topic_id == ZERO_UUID or log.identity.topic_id in (ZERO_UUID, topic_id)

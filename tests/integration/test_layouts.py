@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import uuid
 from pathlib import Path
 
@@ -10,11 +11,12 @@ import trio
 import trio.testing
 
 from broker.log.checkpoint_files import PartitionMetadata
-from broker.log.partition_log import AppendOrigin, PartitionLog
+from broker.log.identity_file import IdentityFile
+from broker.log.partition_log import AppendOrigin
 from broker.log.slices import TimeSlice
 from protocol.batch_builder import build_control_batch
 from protocol.batch_layout import CONTROL_COMMIT
-from protocol.errors import ErrorCode, KafkaError
+from protocol.errors import ErrorCode
 from protocol.generated.delete_records import DeleteRecordsPartition, DeleteRecordsRequest, DeleteRecordsTopic
 from protocol.generated.fetch import FetchRequest
 from protocol.generated.metadata import MetadataRequest, MetadataRequestTopic, MetadataResponseTopic
@@ -130,10 +132,10 @@ async def test_a_topic_id_that_cannot_be_written_keeps_no_partition_from_its_rol
 ) -> None:
     """A removal gives every partition a new id; one full disk kept all the rest of the request from being applied."""
 
-    def refuse(log: PartitionLog, metadata: PartitionMetadata) -> None:
-        raise KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, "the disk is full")
+    def refuse(identity: IdentityFile, metadata: PartitionMetadata) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
 
-    monkeypatch.setattr(PartitionLog, "identify", refuse)
+    monkeypatch.setattr(IdentityFile, "replace", refuse)
     states = [broker.state(0, 0, FIRST), broker.state(1, 0, FIRST), broker.state(2, 1, GROWN)]
     response = await broker.harness.leader_and_isr("t", uuid.UUID(int=8), states)
     assert response.error_code == ErrorCode.NONE

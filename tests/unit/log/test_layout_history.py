@@ -69,6 +69,7 @@ def test_a_damaged_file_is_as_good_as_none(world: LogWorld, text: str) -> None:
 async def test_a_flush_brings_it_to_the_disk(world: LogWorld) -> None:
     """A power failure takes what was not synced: after a flush that is nothing."""
     log = world.create()
+    await log.flush()
     log.layouts.assign(FIRST)
     assert log.layouts.unsynced
     before = world.storage.syncs

@@ -32,7 +32,7 @@ async def test_a_clean_shutdown_needs_no_recovery_and_loses_nothing(world: LogWo
     again = await world.reopen(clean=True, checkpoints=Checkpoints(10, 0, 8))
     assert values(again) == before
     assert (again.high_watermark, again.recovery_point, again.latest_epoch) == (8, 10, 2)
-    assert (again.topic_id, again.incarnation) == (TOPIC_ID, 5)
+    assert (again.identity.topic_id, again.identity.incarnation) == (TOPIC_ID, 5)
     assert again.offset_of_max_timestamp() == (START_MS + 9, 9, 2)
     assert again.append_as_leader(idempotent(9), 2).duplicate
     assert {name: world.file(name).stat().st_mtime_ns for name in world.names()} == stamps
@@ -170,7 +170,7 @@ async def test_the_log_start_survives_and_an_empty_log_begins_there(world: LogWo
 async def test_a_directory_without_files_is_an_empty_log_of_nobody(world: LogWorld) -> None:
     world.storage.makedirs(world.directory)
     log = await world.reopen()
-    assert (log.log_end_offset, log.topic_id, log.incarnation) == (0, ZERO_UUID, -1)
+    assert (log.log_end_offset, log.identity.topic_id, log.identity.incarnation) == (0, ZERO_UUID, -1)
 
 
 async def test_a_malformed_epoch_file_is_built_again(world: LogWorld) -> None:

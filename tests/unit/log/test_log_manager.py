@@ -10,8 +10,10 @@ import pytest
 import trio
 import trio.testing
 
+from broker.log.checkpoint_files import PartitionMetadata
 from broker.log.log_config import LogConfig
 from broker.log.log_manager import LogDirError, LogManager, LogManagerConfig
+from broker.log.paths import PARTITION_METADATA
 from protocol.errors import ErrorCode, KafkaError
 from protocol.types import TopicPartition
 from runtime.env import Env
@@ -52,7 +54,8 @@ async def test_logs_are_found_again_after_a_shutdown(world: LogWorld) -> None:
     assert not (world.root / "d" / ".kafka_cleanshutdown").exists(), "a crash while loading is no clean shutdown"
     found = again.get(B)
     assert found is not None and found.config.retention_ms == 3
-    assert (found.incarnation, found.topic_id, found.high_watermark, len(values(found))) == (7, TOPIC_ID, 1, 1)
+    assert found.identity.metadata == PartitionMetadata(TOPIC_ID, 7)
+    assert (found.high_watermark, len(values(found))) == (1, 1)
     again.close_at_once()
 
 
@@ -164,7 +167,7 @@ async def test_a_log_made_anew_shares_nothing_with_the_one_before(world: LogWorl
     await again.start()
     found = again.get(A)
     assert found is not None
-    assert (found.topic_id, found.incarnation, values(found)) == (other, 8, [(0, b"k", b"new")])
+    assert (found.identity.topic_id, found.identity.incarnation, values(found)) == (other, 8, [(0, b"k", b"new")])
     assert [log.partition for log in again.logs()] == [A]
     again.close_at_once()
 
@@ -210,6 +213,17 @@ async def test_flushes_by_count_and_by_time_run_in_the_background(world: LogWorl
     assert by_time.recovery_point == 0
     world.clock.ms += 1000
     await run_until(manager, lambda: by_time.recovery_point == 3)
+    manager.close_at_once()
+
+
+async def test_whose_logs_new_ones_are_gets_on_disk_in_the_background(world: LogWorld) -> None:
+    manager = manager_for(world)
+    await manager.start()
+    for partition in (A, B):
+        manager.create(partition, TOPIC_ID, 7)
+        put(manager, partition, b"1")
+    await run_until(manager, lambda: len(world.storage.synced) == 2)
+    assert world.storage.synced == [PARTITION_METADATA] * 2
     manager.close_at_once()
 
 

@@ -84,7 +84,7 @@ async def test_a_log_moves_whole_and_goes_on(world: LogWorld) -> None:
         await until(lambda: log_of(manager) is not before)
         after = log_of(manager)
         assert after.directory == f"{target}/t-0" and switched == [after]
-        assert (after.incarnation, after.topic_id, after.latest_epoch) == (7, TOPIC_ID, 5)
+        assert (after.identity.incarnation, after.identity.topic_id, after.latest_epoch) == (7, TOPIC_ID, 5)
         assert after.leader_epoch_cache.entries == before.leader_epoch_cache.entries
         after.layouts.assign(LayoutEntry(5, 4, 6, 1))
         assert Path(after.directory, "partition-count-checkpoint").read_text() == "0\n2\n0 4 4 0\n5 4 6 1\n"

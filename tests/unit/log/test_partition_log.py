@@ -8,6 +8,7 @@ import trio.testing
 
 from broker.log.log_config import LogConfig
 from broker.log.partition_log import AppendOrigin, PartitionLog
+from broker.log.paths import PARTITION_METADATA
 from broker.log.txn_index import AbortedTxn
 from protocol.batch_builder import build_control_batch
 from protocol.batch_layout import CONTROL_ABORT
@@ -375,8 +376,42 @@ async def test_a_failed_sync_is_never_called_good_by_a_later_one(world: LogWorld
 
 
 @pytest.mark.trio
+async def test_whose_log_it_is_is_on_disk_before_any_record(world: LogWorld) -> None:
+    """Records of nobody knows which incarnation would be taken for another one's."""
+    log = world.create()
+    fill(log, 1)
+    assert world.storage.synced == []
+    await log.flush()
+    fill(log, 1)
+    await log.flush()
+    segment = f"{0:020}.log"
+    assert [name for name in world.storage.synced if not name.endswith("checkpoint")] == [
+        PARTITION_METADATA,
+        segment,
+        segment,
+    ]
+
+
+@pytest.mark.trio
+async def test_no_record_is_called_synced_where_its_partitions_metadata_is_not(world: LogWorld, monkeypatch) -> None:  # type: ignore[no-untyped-def]
+    async def fail() -> None:
+        raise OSError(errno.EIO, "Input/output error")
+
+    log = world.create()
+    fill(log, 1)
+    monkeypatch.setattr(world.storage, "before_sync", fail)
+    with pytest.raises(KafkaError, match=PARTITION_METADATA):
+        await log.flush()
+    monkeypatch.undo()
+    with pytest.raises(KafkaError, match=PARTITION_METADATA):
+        await log.flush()
+    assert log.is_broken and log.flushed_offset == 0
+
+
+@pytest.mark.trio
 async def test_what_regrew_after_a_truncation_during_a_sync_is_not_called_synced(world: LogWorld, monkeypatch) -> None:  # type: ignore[no-untyped-def]
     log = world.create()
+    await log.flush()
     fill(log, 4)
 
     async def truncate_and_regrow() -> None:
