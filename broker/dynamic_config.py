@@ -166,6 +166,7 @@ class DynamicConfig:
     def _on_state(self, state: SessionState) -> None:
         if state is SessionState.LOST:
             self._reload = True
+            self._read_for.clear()  # orders for the next registration may come before all is read again
         elif state is SessionState.CONNECTED:
             self._wake.set()
 

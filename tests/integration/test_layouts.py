@@ -39,7 +39,8 @@ from tests.layout_world import (
     of_producer,
     produce_request,
 )
-from zk_schemas.config import ConfigZnode
+from zk_schemas import paths
+from zk_schemas.config import ConfigChange, ConfigZnode
 
 pytestmark = pytest.mark.trio
 
@@ -343,6 +344,32 @@ async def test_an_order_for_a_known_layout_does_not_wait_for_zookeeper(
         with trio.fail_after(DEADLINE_S):
             await broker.has(GROWN, 1, 5, epoch=2)
         session.reconnect()
+
+
+async def test_who_registers_anew_leads_by_what_was_altered_while_it_was_away(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its first order comes before it has read everybody's configuration again."""
+    zk = FakeZk(lambda: 0.002)
+    admin = zk.session()
+    for number in range(100):
+        other = ConfigZnode({"retention.ms": "1000"}).encode()
+        await admin.create(ConfigZnode.topic_path(f"a{number}"), other, make_parents=True)
+    async with broker_of(tmp_path, monkeypatch, zk) as broker:
+        await broker.has(GROWN, 1, epoch=1)
+        session, epoch = broker.node.env.zk, broker.node.broker_epoch
+        assert isinstance(session, FakeSession)
+        session.disconnect()
+        zk.end_session(session.session_id)
+        await admin.create(ConfigZnode.topic_path("t"), ConfigZnode({"min.insync.replicas": "2"}).encode())
+        change = ConfigChange("topics/t").encode()
+        await admin.create(paths.CONFIG_CHANGE_PREFIX, change, sequence=True, make_parents=True)
+        session.reconnect()
+        with trio.fail_after(DEADLINE_S):
+            while broker.node.broker_epoch == epoch:
+                await trio.sleep(0.001)  # polls: the registration
+        await broker.has(GROWN, 1, epoch=2)
+        assert broker.node.dynamic.min_insync_replicas("t") == 2
 
 
 # ---------------------------------------------------------------- Fetch
