@@ -49,6 +49,8 @@ class Ending:
     end_offset: int = -1
     confirmed: bool = False
     """The log of this leader reaches the sealed offset; while there is none: its high watermark has reached the end."""
+    looks: int = 0
+    """How often it was looked at since."""
     log_start_offset: int = -1
     stop_sent: dict[int, int] = field(default_factory=dict)
     """``{broker: broker epoch}`` to whom StopReplica was sent."""

@@ -373,10 +373,11 @@ class World:
         path = paths.partition_state(name, partition)
         return PartitionState.decode(path, (await self.store.get(path)).data)
 
-    async def alter_isr(self, name: str, partition: int, isr: Sequence[int]) -> int:
-        """Ask for another ISR as the leader's broker would; the error code."""
+    async def alter_isr(self, name: str, partition: int, isr: Sequence[int], version: int = -1) -> int:
+        """Ask for another ISR as the leader's broker would, of the present znode version; the error code."""
         state = await self.state(name, partition)
-        version = (await self.store.get(paths.partition_state(name, partition))).version
+        if version < 0:
+            version = (await self.store.get(paths.partition_state(name, partition))).version
         asked = PartitionData(
             partition_index=partition, leader_epoch=state.leader_epoch, new_isr=list(isr), current_isr_version=version
         )

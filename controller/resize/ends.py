@@ -22,6 +22,8 @@ from protocol.types import TopicPartition
 from zk_schemas.partition_state import Layout
 
 _log = logging.getLogger(__name__)
+MAX_LOOKS = 2
+"""So often the drain's look at marked partitions finds one that could be sealed while others are waited for."""
 
 
 def ask(context: Context, topic: TopicImage) -> None:
@@ -42,23 +44,19 @@ def ask(context: Context, topic: TopicImage) -> None:
 
 
 def seals(topic: TopicImage, controller_epoch: int) -> list[plan.Change]:
-    """Shrink, step 3: each marked partition is sealed where its leader said that it ends.
+    """Shrink, the end of step 2: each marked partition is sealed where its leader said that it ends.
 
     All at once: what each write has brokers told delays the orders for the survivors, which is when producers go on.
-    A partition without a leader, which cannot say, is not waited for here.
+    For a partition without a leader, which cannot say, nobody is kept waiting, nor for long for one that lags.
     """
-    changes = []
-    for index in plan.marked(topic):
-        partition = topic.partitions[index]
-        state, ending = partition.state, ending_of(partition)
-        assert state is not None
-        if state.sealed_offset >= 0 or state.leader < 0:
-            continue
-        if not ending.confirmed:
-            return []
-        sealed = state.replace(sealed_offset=ending.end_offset, controller_epoch=controller_epoch)
-        changes.append(plan.Change(index, sealed))
-    return changes
+    led = [(index, state) for index in plan.marked(topic) if (state := topic.state(index)) and state.leader >= 0]
+    unsealed = [(index, state, ending_of(topic.partitions[index])) for index, state in led if state.sealed_offset < 0]
+    is_whole = all(ending.confirmed for _, _, ending in unsealed)
+    return [
+        plan.Change(index, state.replace(sealed_offset=ending.end_offset, controller_epoch=controller_epoch))
+        for index, state, ending in unsealed
+        if ending.confirmed and (is_whole or ending.looks >= MAX_LOOKS)
+    ]
 
 
 def ending_of(partition: PartitionImage) -> Ending:
@@ -78,6 +76,7 @@ def ask_again(context: Context) -> None:
 def look_again(context: Context) -> None:
     """As ``ask_again``, for log starts that have not reached the seal and replicas that could not be deleted too."""
     for ending in _endings(context):
+        ending.looks += ending.confirmed
         ending.asked.clear()
         ending.stop_sent.clear()
         ending.log_start_offset = -1
@@ -118,7 +117,7 @@ async def on_offsets_answered(context: Context, event: BrokerAnswered) -> None:
                 )
                 context.events.soon()
                 continue
-            if question is OffsetQuestion.WATERMARK and found.offset < ending.end_offset:
+            if question is OffsetQuestion.WATERMARK and not 0 <= ending.end_offset <= found.offset:
                 context.events.soon()
                 continue
             learnt = True

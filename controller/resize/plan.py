@@ -206,7 +206,7 @@ def all_sealed(topic: TopicImage) -> bool:
 
 
 def bumps_of_survivors(topic: TopicImage, controller_epoch: int) -> list[Change]:
-    """Shrink, step 4: each survivor gets the new layout, which raises the maps of what this shrink marked.
+    """Shrink, step 3: each survivor gets the new layout, which raises the maps of what this shrink marked.
 
     Those marked by an earlier shrink keep theirs: they were beyond the survivor's count already.
     """

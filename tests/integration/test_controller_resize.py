@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 import trio
 
+from controller.active import RELOAD_BACKOFF_S
 from protocol.errors import ErrorCode
 from protocol.generated.controlled_shutdown import ControlledShutdownRequest
 from protocol.generated.create_partitions import (
@@ -173,7 +174,7 @@ async def test_what_a_shrink_seals_is_written_at_once_and_told_with_the_survivor
     hold_records(world, range(6, 7), 40, watermark=30)
     before = {broker.id: len(broker.sent(LeaderAndIsrRequest)) for broker in world.brokers.values()}
     await world.request(alter(4, timeout_ms=100))
-    await trio.sleep(5)  # virtual time: longer than any question goes unanswered
+    await trio.sleep(0.5)  # virtual time: enough for some to say where they end, again and again
     assert [(await world.state(TOPIC, p)).sealed_offset for p in range(4, 8)] == [-1] * 4
     hold_records(world, range(4, 8), 40)
     await world.until(lambda: _layout(world, 0, Layout(4, 2)))
@@ -182,6 +183,42 @@ async def test_what_a_shrink_seals_is_written_at_once_and_told_with_the_survivor
     assert {broker.id: len(broker.sent(LeaderAndIsrRequest)) for broker in world.brokers.values()} == {
         id: count + 2 for id, count in before.items()
     }
+
+
+async def test_one_that_lags_keeps_no_other_unsealed_for_long(world: World, autojump_clock: object) -> None:
+    """0's consumers wait for the seal of 4 once 0 has had an election; 5's watermark is nothing to them."""
+    await resized(world, 6)
+    hold_records(world, range(4, 5), 40)
+    hold_records(world, range(5, 6), 40, watermark=30)
+    await world.request(alter(4, timeout_ms=100))
+    await world.until(lambda: _sealed(world, 4, 40))
+    assert (await world.state(TOPIC, 5)).sealed_offset == -1
+
+
+async def test_a_watermark_told_before_the_cluster_was_read_again_seals_nothing(
+    world: World, autojump_clock: object
+) -> None:
+    """The answer comes while the controller reads all again, and then it has not asked where the log ends."""
+    await resized(world, 5)
+    hold_records(world, range(4, 5), 40, watermark=30)
+    leader = world.brokers[(await world.state(TOPIC, 4)).leader]
+
+    def hold(broker: FakeBroker, request: object) -> None:
+        if broker is leader and isinstance(request, ListOffsetsRequest) and request.replica_id == CONSUMER:
+            broker.answering = trio.Event()
+
+    world.received = hold
+    await world.request(alter(4, timeout_ms=100))
+    await world.until(lambda: not leader.answering.is_set())
+    world.received = lambda _broker, _request: None
+    path, isr = paths.partition_state(TOPIC, 0), (await world.state(TOPIC, 0)).isr
+    known = await world.store.get(path)
+    await world.store.set(path, known.data)  # so that the controller's next write is refused
+    world.nursery.start_soon(world.alter_isr, TOPIC, 0, isr[:1], known.version)
+    await trio.sleep(RELOAD_BACKOFF_S / 2)  # virtual time: the controller is about to read
+    leader.answering.set()
+    await trio.sleep(5)  # virtual time: longer than any question goes unanswered
+    assert (await world.state(TOPIC, 4)).sealed_offset == -1
 
 
 async def test_a_marked_partition_without_a_leader_keeps_no_other_from_being_sealed(
