@@ -174,9 +174,10 @@ class SteadyProducer:
         first = int(begin_s * TICKS_PER_S)
         return sum(self._acknowledged[tick] for tick in range(first, first + int(seconds * TICKS_PER_S))) / seconds
 
-    def slowest(self, begin_s: float, windows: int) -> float:
-        """The lowest rate of so many seconds, one behind the other."""
-        return min(self.rate(begin_s + window) for window in range(windows))
+    def slowest(self, begin_s: float, end_s: float) -> float:
+        """The lowest rate of any second between, wherever it begins."""
+        ticks = round((end_s - begin_s - 1) * TICKS_PER_S)
+        return min(self.rate(begin_s + tick / TICKS_PER_S) for tick in range(ticks + 1))
 
     def longest_stop_ms(self, begin_s: float, seconds: float) -> float:
         """The longest time without an acknowledgement."""
@@ -189,9 +190,10 @@ class SteadyProducer:
 async def measure_throughput(arguments: argparse.Namespace, share: float = math.inf) -> dict[str, float]:
     """Acknowledged records in windows of a second: the slowest against the mean of ``STEADY_S`` before, in percent.
 
-    Of the resize: the windows from the alter on until one that begins after it is in force. The control is the slowest
-    of as many windows before: what a second of this load on this machine differs by without a resize. ``share``: of
-    the rate the producer reaches when nothing limits it. The longest stops are those of the same windows.
+    Of the resize: every window in which a part of it lies, from the alter until it is in force, wherever the window
+    begins. The control is the slowest of as many windows before: what a second of this load on this machine differs by
+    without a resize. ``share``: of the rate the producer reaches when nothing limits it. The longest stops are those of
+    the same windows.
     """
     initial, rates, during, control = arguments.partitions, [], [], []
     stops, stops_before = [], []
@@ -215,14 +217,14 @@ async def measure_throughput(arguments: argparse.Namespace, share: float = math.
             await admin.create_partitions({arguments.topic: count})
             while not is_in_force((await admin.describe_topics([arguments.topic]))[arguments.topic], count):
                 await anyio.sleep(0.05)
-            windows = int(time.monotonic() - began) + 2
-            await anyio.sleep(began + windows + 1 - time.monotonic())
+            begin, end = began - 1, time.monotonic() + 1
+            await anyio.sleep(2)  # until what was sent in the last window is acknowledged
             steady = load.rate(began - STEADY_S, STEADY_S)
             rates.append(steady)
-            during.append(load.slowest(began, windows) / steady)
-            control.append(load.slowest(began - windows, windows) / steady)
-            stops.append(load.longest_stop_ms(began, windows))
-            stops_before.append(load.longest_stop_ms(began - windows, windows))
+            during.append(load.slowest(begin, end) / steady)
+            control.append(load.slowest(2 * begin - end, begin) / steady)
+            stops.append(load.longest_stop_ms(begin, end - begin))
+            stops_before.append(load.longest_stop_ms(2 * begin - end, end - begin))
         tasks.cancel_scope.cancel()
     return {
         "records_before_per_s": sum(rates) / len(rates),
