@@ -107,8 +107,11 @@ class DynamicConfig:
             return
         while True:
             try:
+                known = self._topics.get(topic)
                 await self._load_topic(topic)
                 self._read_for[topic] = (topic_id, layout_version)
+                if self._topics.get(topic) != known:
+                    self.on_topics_changed([topic])
                 return
             except (ZkConnectionError, ZkSessionExpiredError) as error:
                 logger.info("config.order_waits", topic=topic, error=str(error))
