@@ -124,6 +124,8 @@ def encode_partition_metadata(metadata: PartitionMetadata) -> bytes:
 def decode_partition_metadata(path: str, data: bytes) -> PartitionMetadata:
     """The inverse of ``encode_partition_metadata``."""
     fields = _properties(path, data, ":")
+    if not data.endswith(b"\n"):  # an incarnation that lost its last digits would still be one
+        raise MalformedFileError(path, "the last line is cut off")
     if fields.get("version") != "0":
         raise MalformedFileError(path, "version must be 0")
     text = fields.get("topic_id", "")

@@ -14,7 +14,7 @@ from broker.log.checkpoint_files import (
 )
 from broker.log.paths import PARTITION_METADATA, join
 from protocol.types import ZERO_UUID
-from runtime.env import File, Storage
+from runtime.env import Storage
 
 logger = structlog.get_logger(__name__)
 
@@ -22,29 +22,39 @@ logger = structlog.get_logger(__name__)
 class IdentityFile:
     """The file of one log and what it says. A new log's waits for ``sync``: a split would wait for each of them."""
 
-    __slots__ = ("_directory", "_storage", "_unsynced", "metadata")
+    __slots__ = ("_directory", "_storage", "_unsynced", "metadata", "unwritten")
 
     def __init__(self, storage: Storage, directory: str, metadata: PartitionMetadata) -> None:
         self._storage = storage
         self._directory = directory
-        self._unsynced: File | None = None
+        self._unsynced = False
         self.metadata = metadata
+        self.unwritten = False
+        """Whether the file says something else: the disk did not take it."""
 
     @classmethod
     def create(cls, storage: Storage, directory: str, metadata: PartitionMetadata) -> IdentityFile:
         """Write it for a new log. Raises ``OSError``."""
         identity = cls(storage, directory, metadata)
-        identity._unsynced = storage.open(identity.path, create=True)
-        identity._unsynced.truncate(0)
-        identity._unsynced.append(encode_partition_metadata(metadata))
+        file = storage.open(identity.path, create=True)
+        try:
+            file.truncate(0)
+            file.append(encode_partition_metadata(metadata))
+        finally:
+            file.close()
+        identity._unsynced = True
         return identity
 
     @classmethod
-    def load(cls, storage: Storage, directory: str) -> IdentityFile:
-        """Read it; the zero id and incarnation -1 when the file is missing or damaged. Raises ``OSError``."""
+    def load(cls, storage: Storage, directory: str, *, synced: bool) -> IdentityFile:
+        """Read it; the zero id and incarnation -1 when the file is missing or damaged. Raises ``OSError``.
+
+        ``synced``: who wrote it saw it on the disk. A process that was killed before leaves that to the next.
+        """
         identity = cls(storage, directory, PartitionMetadata(ZERO_UUID))
         try:
             identity.metadata = decode_partition_metadata(identity.path, storage.read_bytes(identity.path))
+            identity._unsynced = not synced
         except FileNotFoundError:
             pass
         except MalformedFileError as error:
@@ -71,18 +81,21 @@ class IdentityFile:
 
     def replace(self, metadata: PartitionMetadata) -> None:
         """The topic got a new id, or whose log it is was not known: write it anew, to the disk. Raises ``OSError``."""
+        self.metadata, self.unwritten = metadata, True  # whatever the disk says, this process knows
         self._storage.write_atomic(self.path, encode_partition_metadata(metadata))
-        self.metadata = metadata
-        self.close()
+        self.unwritten = self._unsynced = False
 
     async def sync(self) -> None:
         """Return when the disk has it. Raises ``OSError``, and then a later one that succeeds says nothing."""
-        if self._unsynced is not None:
-            await self._unsynced.sync()
-            self.close()
+        if not self._unsynced:
+            return
+        file = self._storage.open(self.path)
+        try:
+            await file.sync()
+        finally:
+            file.close()
+        self._unsynced = False
 
     def close(self) -> None:
         """Give the file up as it is."""
-        if self._unsynced is not None:
-            self._unsynced.close()
-            self._unsynced = None
+        self._unsynced = False

@@ -252,7 +252,7 @@ class _Loader:
         producers.on_high_watermark(high_watermark)
         recovery_point = end if clean else min(self._checkpoints.recovery_point, end)
         return LogState(
-            IdentityFile.load(self._storage, self._directory),
+            IdentityFile.load(self._storage, self._directory, synced=clean),
             self._segments,
             self._epochs,
             self._layouts,

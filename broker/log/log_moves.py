@@ -160,6 +160,8 @@ class LogMoves:
 
     def _switch(self, log: PartitionLog, future: PartitionLog, target: LogDirectory) -> None:
         """Put the copy in the log's place; nothing may come between the last look at the log and this."""
+        if future.identity.metadata != log.identity.metadata:  # it was identified since the copy began
+            future.identity.replace(log.identity.metadata)
         future.update_config(log.config)
         future.advance_log_start(log.log_start_offset)
         future.advance_high_watermark(log.high_watermark)

@@ -314,7 +314,7 @@ def _identify(log: PartitionLog, topic_id: uuid.UUID, incarnation: int) -> None:
     meant = PartitionMetadata(
         topic_id if topic_id != ZERO_UUID else known.topic_id, max(known.incarnation, incarnation)
     )
-    if meant == known:
+    if meant == known and not log.identity.unwritten:
         return
     try:
         log.identity.replace(meant)

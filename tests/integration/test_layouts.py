@@ -22,6 +22,7 @@ from protocol.generated.fetch import FetchRequest
 from protocol.generated.metadata import MetadataRequest, MetadataRequestTopic, MetadataResponseTopic
 from protocol.types import TopicPartition
 from runtime.channel import Channel
+from runtime.os_files import OsStorage
 from runtime.sim_zk import FakeSession, FakeZk
 from tests.broker_harness import BROKER_ID, DEADLINE_S
 from tests.layout_world import (
@@ -87,6 +88,33 @@ async def test_a_log_whose_metadata_file_is_lost_outlives_the_topics_next_id(
         state = broker.state(1, 1, FIRST)
         await broker.harness.leader_and_isr("t", uuid.UUID(int=8), [state])
         assert broker.end_offset(1) == 1
+
+
+@pytest.mark.parametrize("kept", [0, 2], ids=["nothing", "what-kafka-writes"])
+async def test_a_full_disk_does_not_make_a_broker_forget_whose_log_it_has(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kept: int
+) -> None:
+    zk, file = FakeZk(), tmp_path / "t-1" / "partition.metadata"
+    async with broker_of(tmp_path, monkeypatch, zk) as broker:
+        assert (await broker.produce(1, FIRST)).error_code == ErrorCode.NONE
+        whole = file.read_bytes()
+    file.write_bytes(b"".join(whole.splitlines(keepends=True)[:kept]))
+    write_atomic = OsStorage.write_atomic
+
+    def refuse(storage: OsStorage, path: str, data: bytes) -> None:
+        if path == str(file):
+            raise OSError(errno.ENOSPC, "No space left on device")
+        write_atomic(storage, path, data)
+
+    monkeypatch.setattr(OsStorage, "write_atomic", refuse)
+    async with broker_of(tmp_path, monkeypatch, zk) as broker:
+        await broker.has(GROWN, 1, epoch=3)
+        assert await broker.lead(broker.state(1, 2, FIRST)) == {ErrorCode.STALE_CONTROLLER_EPOCH}
+        await broker.harness.leader_and_isr("t", uuid.UUID(int=8), [broker.state(1, 4, GROWN)])
+        assert broker.end_offset(1) == 1
+        monkeypatch.setattr(OsStorage, "write_atomic", write_atomic)
+        await broker.harness.leader_and_isr("t", uuid.UUID(int=8), [broker.state(1, 4, GROWN)])
+        assert b"incarnation: 101" in file.read_bytes()
 
 
 async def test_a_large_order_lets_others_through_and_stops_for_a_newer_controller(
@@ -369,7 +397,7 @@ async def test_who_registers_anew_leads_by_what_was_altered_while_it_was_away(
             while broker.node.broker_epoch == epoch:
                 await trio.sleep(0.001)  # polls: the registration
         await broker.has(GROWN, 1, epoch=2)
-        assert broker.node.dynamic.min_insync_replicas("t") == 2
+        assert (await broker.produce(1, GROWN)).error_code == ErrorCode.NOT_ENOUGH_REPLICAS
 
 
 # ---------------------------------------------------------------- Fetch

@@ -67,7 +67,16 @@ def test_partition_metadata_is_read_from_kafka_and_carries_our_incarnation_in_a_
     assert decode_partition_metadata("p", ours) == PartitionMetadata(topic_id, 4294967305)
 
 
-@pytest.mark.parametrize("data", [b"version: 1\ntopic_id: x\n", b"version: 0\ntopic_id: abc\n", b"version: 0\n"])
+@pytest.mark.parametrize(
+    "data",
+    [
+        b"version: 1\ntopic_id: x\n",
+        b"version: 0\ntopic_id: abc\n",
+        b"version: 0\n",
+        b"version: 0\ntopic_id: ABEiM0RVZneImaq7zN3u_w\nincarnation: 4294",
+    ],
+    ids=["version", "id", "no-id", "cut-off"],
+)
 def test_malformed_partition_metadata(data: bytes) -> None:
     with pytest.raises(MalformedFileError):
         decode_partition_metadata("p", data)

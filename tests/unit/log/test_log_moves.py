@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import uuid
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -10,11 +11,12 @@ import pytest
 import trio
 import trio.testing
 
+from broker.log.checkpoint_files import PartitionMetadata
 from broker.log.layout_history import LayoutEntry
 from broker.log.log_config import LogConfig
 from broker.log.log_manager import LogManager, LogManagerConfig
 from broker.log.partition_log import PartitionLog
-from broker.log.paths import parse_future_directory_name
+from broker.log.paths import PARTITION_METADATA, parse_future_directory_name
 from protocol.errors import ErrorCode, KafkaError
 from protocol.types import TopicPartition
 from tests.log_world import TOPIC_ID, LogWorld, batch, values
@@ -93,6 +95,27 @@ async def test_a_log_moves_whole_and_goes_on(world: LogWorld) -> None:
         after.roll()
         assert len(values(after)) == 32
         assert all(path.name.endswith("-delete") for path in Path(before.directory).parent.glob("t-*"))
+
+
+async def test_a_log_that_is_identified_while_it_moves_stays_so(
+    world: LogWorld, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The next topic id would have another log begun in its place."""
+    identity, flush = PartitionMetadata(uuid.UUID(int=8), 7), PartitionLog.flush
+    async with running(world) as manager:
+        before = log_of(manager)
+
+        async def identify_then_flush(log: PartitionLog) -> None:
+            if log is not before:
+                before.identity.replace(identity)
+            await flush(log)
+
+        monkeypatch.setattr(PartitionLog, "flush", identify_then_flush)
+        put(manager, b"1")
+        manager.moves.request(T, other_dir(world, manager))
+        await until(lambda: log_of(manager) is not before)
+        assert log_of(manager).identity.metadata == identity
+        assert b"incarnation: 7" in (Path(log_of(manager).directory) / PARTITION_METADATA).read_bytes()
 
 
 async def test_what_was_moved_is_found_after_a_restart(world: LogWorld) -> None:

@@ -393,6 +393,22 @@ async def test_whose_log_it_is_is_on_disk_before_any_record(world: LogWorld) -> 
 
 
 @pytest.mark.trio
+async def test_after_a_kill_whose_log_it_is_is_synced_by_the_next_process(world: LogWorld) -> None:
+    """It cannot know whether the one before came to it."""
+    world.create().close_files()
+    again = await world.reopen()
+    fill(again, 1)
+    await again.flush()
+    assert world.storage.synced[0] == PARTITION_METADATA
+    await again.close()
+    world.storage.synced.clear()
+    clean = await world.reopen(clean=True)
+    fill(clean, 1)
+    await clean.flush()
+    assert PARTITION_METADATA not in world.storage.synced
+
+
+@pytest.mark.trio
 async def test_no_record_is_called_synced_where_its_partitions_metadata_is_not(world: LogWorld, monkeypatch) -> None:  # type: ignore[no-untyped-def]
     async def fail() -> None:
         raise OSError(errno.EIO, "Input/output error")
