@@ -9,7 +9,7 @@ from rich.console import Console
 from rich.table import Table
 
 from anabranch.cli.errors import CommandError
-from anabranch.cli.options import JsonFile
+from anabranch.cli.options import Int, JsonFile
 
 
 def audit(
@@ -17,7 +17,7 @@ def audit(
     *,
     order_by: str | None = None,
     master: str = "local[2]",
-    first: int = 10,
+    first: Int = 10,
     json_: JsonFile = None,
 ) -> int:
     """Check exported segment files: CRC, offsets, order per key, placement, duplicates. Exit status 1 when one fails.

@@ -11,7 +11,7 @@ import anyio
 
 from anabranch import Consumer, TopicPartition
 from anabranch.cli.errors import CommandError
-from anabranch.cli.options import DEFAULT_BOOTSTRAP, Bootstrap, Settings
+from anabranch.cli.options import DEFAULT_BOOTSTRAP, Bootstrap, Int, Settings
 from anabranch.cli.produce import client_settings
 from anabranch.cli.record_text import TextFormat, to_json
 
@@ -23,10 +23,10 @@ def consume(
     bootstrap_server: Bootstrap = DEFAULT_BOOTSTRAP,
     group: str | None = None,
     from_beginning: bool = False,
-    partition: int | None = None,
-    offset: int | None = None,
-    max_messages: int | None = None,
-    timeout_ms: int | None = None,
+    partition: Int | None = None,
+    offset: Int | None = None,
+    max_messages: Int | None = None,
+    timeout_ms: Int | None = None,
     format: Literal["text", "json"] = "text",
     key_separator: str | None = None,
     print_place: bool = False,

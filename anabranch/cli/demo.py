@@ -12,7 +12,7 @@ from rich.console import Console
 from rich.table import Table
 
 from anabranch.cli.errors import CommandError
-from anabranch.cli.options import JsonFile
+from anabranch.cli.options import Int, JsonFile
 from anabranch.demo.hand_over import Percentiles
 from anabranch.demo.run import PARTITIONS, STREAM_S, DemoResult, run_demo
 from anabranch.demo.verify import Verdict
@@ -27,7 +27,7 @@ MARKER = ".anabranch-demo"
 def demo(
     *,
     json_: JsonFile = None,
-    events: int | None = None,
+    events: Int | None = None,
     seconds: float = STREAM_S,
     dir: Path = Path("anabranch-demo"),
 ) -> int:

@@ -12,7 +12,7 @@ from cyclopts import App, Parameter
 from anabranch import Admin, TopicDescription, TopicPartition
 from anabranch.cli.admin import with_admin
 from anabranch.cli.errors import CommandError
-from anabranch.cli.options import DEFAULT_BOOTSTRAP, Bootstrap, JsonFlag
+from anabranch.cli.options import DEFAULT_BOOTSTRAP, Bootstrap, Int, JsonFlag
 from anabranch.cli.output import print_json, print_table
 from anabranch.cli.topic_view import ANSWER_WITHIN_MS, is_resized, known_offsets, partition_epochs
 from anabranch.cli.waits import GroupOnTopic, questions, waits
@@ -179,12 +179,12 @@ def reset_offsets(
     group: str,
     *,
     topic: str,
-    partition: Annotated[list[int] | None, Parameter(negative=(), consume_multiple=False)] = None,
+    partition: Annotated[list[Int] | None, Parameter(negative=(), consume_multiple=False)] = None,
     to_earliest: Annotated[bool, Parameter(negative=())] = False,
     to_latest: Annotated[bool, Parameter(negative=())] = False,
-    to_offset: int | None = None,
+    to_offset: Int | None = None,
     to_datetime: datetime | None = None,
-    shift_by: int | None = None,
+    shift_by: Int | None = None,
     dry_run: Annotated[bool, Parameter(negative=())] = False,
     bootstrap_server: Bootstrap = DEFAULT_BOOTSTRAP,
     json_: JsonFlag = False,

@@ -27,6 +27,9 @@ REFUSALS = frozenset(
 )
 """What the controller says of a resize it would not carry out; anything else is a failure of the question."""
 
+NEVER = (ErrorCode.INVALID_PARTITIONS.name, ErrorCode.INVALID_REQUEST.name)
+"""Of a count that the topic can never have, and of an internal topic; any other refusal may pass."""
+
 
 async def plan_resize(admin: Admin, name: str, count: int, changes: Mapping[str, str | None]) -> dict[str, Any]:
     """What ``--partitions count`` would do to topic ``name`` when ``changes`` are made first, as JSON values."""
@@ -34,8 +37,7 @@ async def plan_resize(admin: Admin, name: str, count: int, changes: Mapping[str,
     before = topic.undeleted_partition_count if topic.undeleted_partition_count > 0 else len(topic.partitions)
     initial = topic.initial_partition_count if topic.initial_partition_count > 0 else before
     refused = await _refusal(admin, name, count)
-    # INVALID_PARTITIONS is of a count that the topic can never have; any other refusal may pass.
-    is_possible = not (refused or "").startswith(ErrorCode.INVALID_PARTITIONS.name)
+    is_possible = not (refused or "").startswith(NEVER)
     only_drain = refused is not None and count < before and changes.get(DRAIN_KEY) == "true" and DRAIN_KEY in refused
     planned = moves(initial, before, count) if topic.ordered_delivery and is_possible else []
     share = sum((move.share for move in planned), Fraction(0))
@@ -113,6 +115,8 @@ async def _drain_notes(
         unknown = [p for p in sources if p not in ends]
         if unknown:
             notes.append(f"where partitions {_numbers(unknown)} end is not known now: they are not counted")
+        if not committed:
+            notes.append("no group has committed offsets of the topic: until one has, only expiry counts")
         for group, of_topic in sorted(committed.items()):
             left = [remaining(ends[p][1], ends[p][0], of_topic.get(p)) or 0 for p in sources if p in ends]
             if left:

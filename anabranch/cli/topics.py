@@ -18,7 +18,7 @@ from anabranch import (
 )
 from anabranch.cli.admin import parse_configs, with_admin
 from anabranch.cli.errors import CommandError
-from anabranch.cli.options import DEFAULT_BOOTSTRAP, Bootstrap, JsonFlag
+from anabranch.cli.options import DEFAULT_BOOTSTRAP, Bootstrap, Int, JsonFlag
 from anabranch.cli.output import print_json, print_table
 from anabranch.cli.resize import DRAIN_KEY, plan_resize, print_plan, wait_until_resized
 from anabranch.cli.topic_view import describe_topics, print_topic
@@ -26,7 +26,7 @@ from zk_schemas.znode import format_id
 
 app = App(name="topics", help="Create, list, describe, alter, move, delete topics.")
 
-Partitions = Annotated[list[int] | None, Parameter(name="--partition", negative=(), consume_multiple=False)]
+Partitions = Annotated[list[Int] | None, Parameter(name="--partition", negative=(), consume_multiple=False)]
 Configs = Annotated[list[str] | None, Parameter(name="--config", negative=(), consume_multiple=False)]
 
 
@@ -34,8 +34,8 @@ Configs = Annotated[list[str] | None, Parameter(name="--config", negative=(), co
 def create(
     topic: str,
     *,
-    partitions: int = -1,
-    replication_factor: int = -1,
+    partitions: Int = -1,
+    replication_factor: Int = -1,
     config: Configs = None,
     if_not_exists: bool = False,
     bootstrap_server: Bootstrap = DEFAULT_BOOTSTRAP,
@@ -119,13 +119,13 @@ def describe(*topics: str, bootstrap_server: Bootstrap = DEFAULT_BOOTSTRAP, json
 def alter(
     topic: str,
     *,
-    partitions: int | None = None,
+    partitions: Int | None = None,
     config: Configs = None,
     delete_config: Annotated[list[str] | None, Parameter(negative=(), consume_multiple=False)] = None,
     delete_records_when_drained: Annotated[bool, Parameter(negative=())] = False,
     dry_run: Annotated[bool, Parameter(negative=())] = False,
     wait: Annotated[bool, Parameter(negative=())] = False,
-    timeout_ms: int = 120_000,
+    timeout_ms: Int = 120_000,
     bootstrap_server: Bootstrap = DEFAULT_BOOTSTRAP,
     json_: JsonFlag = False,
 ) -> int:

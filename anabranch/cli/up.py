@@ -8,7 +8,7 @@ from pathlib import Path
 import trio
 from rich.console import Console
 
-from anabranch.cli.options import Settings
+from anabranch.cli.options import Int, Settings
 from anabranch.local.cluster import LocalCluster, run_local_cluster
 from anabranch.local.plan import LocalClusterConfig, parse_overrides
 
@@ -17,10 +17,10 @@ DEFAULT_PORT = 9092
 
 def up(
     *,
-    brokers: int = 3,
-    controllers: int = 1,
+    brokers: Int = 3,
+    controllers: Int = 1,
     dir: Path = Path("anabranch-data"),
-    port: int = DEFAULT_PORT,
+    port: Int = DEFAULT_PORT,
     ready_file: Path | None = None,
     set_: Settings = None,
 ) -> int:

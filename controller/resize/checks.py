@@ -69,6 +69,8 @@ def _check_count(topic: TopicImage, count: int) -> None:
             f"The topic {topic.name} was created with {znode.initial_partition_count} partitions and cannot have fewer;"
             f" {count} were asked for.",
         )
+    if count > MAX_PARTITIONS:
+        raise _too_large(topic, count)
 
 
 def _check_settled(topic: TopicImage) -> None:
@@ -95,12 +97,16 @@ def _check_grow(topic: TopicImage, count: int, live: Collection[int]) -> None:
             f" records have expired, or with {DRAIN_KEY}=true once every group has read them."
         )
     _check_settled(topic)
-    largest = largest_count(topic, count)
-    if largest < count:
-        raise KafkaError(
-            ErrorCode.INVALID_PARTITIONS,
-            f"{topic.name} cannot have {count} partitions after one resize: the largest count that fits is {largest}.",
-        )
+    if largest_count(topic, count) < count:
+        raise _too_large(topic, count)
+
+
+def _too_large(topic: TopicImage, count: int) -> KafkaError:
+    return KafkaError(
+        ErrorCode.INVALID_PARTITIONS,
+        f"{topic.name} cannot have {count} partitions after one resize: the largest count that fits is"
+        f" {largest_count(topic, count)}.",
+    )
 
 
 def check_shrink(topic: TopicImage, count: int, config: Mapping[str, object]) -> None:

@@ -433,6 +433,15 @@ async def test_counts_that_are_never_right(world: World, autojump_clock: object,
     assert why in message
 
 
+async def test_a_count_that_is_never_right_is_so_at_a_bad_moment_too(world: World, autojump_clock: object) -> None:
+    await resized(world, 6)
+    hold_records(world, range(4, 6), 40)
+    await resized(world, 5)
+    code, message = await refused(world, 2**31 - 1)
+    assert code is ErrorCode.INVALID_PARTITIONS
+    assert "the largest count that fits is" in message
+
+
 async def test_the_largest_count_that_fits_is_accepted(world: World, autojump_clock: object) -> None:
     message = (await refused(world, 2**31 - 1))[1]
     largest = int(message.rstrip(".").rpartition(" ")[2])

@@ -99,11 +99,25 @@ def test_a_question_that_fails_is_no_refusal(run: Run) -> None:
 
 
 def test_a_dry_run_of_a_count_that_can_never_be_plans_nothing(run: Run) -> None:
-    """Not even one of a hundred million partitions."""
-    for count in (3, 100_000_000):
-        admin = FakeAdmin(undeleted=6, total=6, version=1, refusal=KafkaError(ErrorCode.INVALID_PARTITIONS, "t: never"))
+    """Not even one of a hundred million partitions, nor of an internal topic."""
+    for count, code in ((3, "INVALID_PARTITIONS"), (10**8, "INVALID_PARTITIONS"), (10**8, "INVALID_REQUEST")):
+        admin = FakeAdmin(undeleted=6, total=6, version=1, refusal=KafkaError(ErrorCode[code], "t: never"))
         status, out, _ = run(admin, "topics", "alter", "t", "--partitions", str(count), "--dry-run")
-        assert (status, out) == (1, f"t: 6 -> {count} partitions\nrefused: INVALID_PARTITIONS: t: never\n")
+        assert (status, out) == (1, f"t: 6 -> {count} partitions\nrefused: {code}: t: never\n")
+
+
+@pytest.mark.parametrize("given", ["9.7", "8.0", "1e1", "eight", ""])
+def test_a_count_is_a_whole_number(run: Run, given: str) -> None:
+    admin = FakeAdmin()
+    status, _, err = run(admin, "topics", "alter", "t", f"--partitions={given}")
+    assert status == 2 and "--partitions" in err and "is not a whole number" in err
+    assert admin.calls == []
+
+
+def test_a_dry_run_of_a_shrink_that_nobody_drains_says_so(run: Run) -> None:
+    admin = FakeAdmin(undeleted=6, total=6, version=1)
+    _, out, _ = run(admin, "topics", "alter", "t", "--partitions=4", "--dry-run", "--delete-records-when-drained")
+    assert "no group has committed offsets of the topic" in out
 
 
 def test_a_refused_resize_says_which_configs_were_changed_before(run: Run) -> None:
