@@ -309,8 +309,10 @@ class DeliveryGate:
             return
         info = topic.partitions.get(tp.partition)
         if info is None or info.incarnation != held.incarnation:
-            # Removed, or created again: what was found out is about another partition.
+            # Removed, or created again: what was found out is about another partition. What the user has of it is not.
+            was_announced = held.was_announced or held.is_announced
             held = self._held[tp] = _Held(info.incarnation if info is not None else -1)
+            held.was_announced = was_announced
             if info is None:
                 return
         created = self._creation(topic, tp.partition, held, ask)

@@ -233,6 +233,15 @@ def test_a_partition_created_again_starts_anew() -> None:
     assert gate.missing() == [(1, Missing.POSITION)]
 
 
+def test_what_the_user_has_of_a_partition_is_flushed_when_it_is_created_again() -> None:
+    """A member that was away meanwhile goes on with a partition that those keys moved to."""
+    gate = created()
+    gate.position(1, 100)
+    assert gate.told == [("assigned", 5)]
+    gate.metadata(topic(4, 6, [3, 3, 3, 3, 2, 2], version=3, incarnations={4: 204, 5: 205}))
+    assert gate.told[1:] == [("revoked", 5)]
+
+
 def test_the_deletion_barrier_holds_only_newer_epochs() -> None:
     gate = merged()
     assert gate.cap(1) == 1  # what was written before the merge goes on
