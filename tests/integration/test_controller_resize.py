@@ -201,16 +201,7 @@ async def test_a_watermark_told_before_the_cluster_was_read_again_seals_nothing(
     """The answer comes while the controller reads all again, and then it has not asked where the log ends."""
     await resized(world, 5)
     hold_records(world, range(4, 5), 40, watermark=30)
-    leader = world.brokers[(await world.state(TOPIC, 4)).leader]
-
-    def hold(broker: FakeBroker, request: object) -> None:
-        if broker is leader and isinstance(request, ListOffsetsRequest) and request.replica_id == CONSUMER:
-            broker.answering = trio.Event()
-
-    world.received = hold
-    await world.request(alter(4, timeout_ms=100))
-    await world.until(lambda: not leader.answering.is_set())
-    world.received = lambda _broker, _request: None
+    leader = await _shrunk_until_asked_for_the_watermark(world, 4)
     path, isr = paths.partition_state(TOPIC, 0), (await world.state(TOPIC, 0)).isr
     known = await world.store.get(path)
     await world.store.set(path, known.data)  # so that the controller's next write is refused
@@ -250,6 +241,21 @@ async def test_a_watermark_that_lags_for_long_is_asked_for_less_often(world: Wor
     assert len(leader.sent(ListOffsetsRequest)) < 200
     hold_records(world, range(4, 6), 40)
     await world.until(lambda: _sealed(world, 5, 40), within_s=2)
+
+
+async def _shrunk_until_asked_for_the_watermark(world: World, partition: int) -> FakeBroker:
+    """Shrink to 4; the leader of a marked partition, which keeps back how far its watermark is."""
+    leader = world.brokers[(await world.state(TOPIC, partition)).leader]
+
+    def hold(broker: FakeBroker, request: object) -> None:
+        if broker is leader and isinstance(request, ListOffsetsRequest) and request.replica_id == CONSUMER:
+            broker.answering = trio.Event()
+
+    world.received = hold
+    await world.request(alter(4, timeout_ms=100))
+    await world.until(lambda: not leader.answering.is_set())
+    world.received = lambda _broker, _request: None
+    return leader
 
 
 async def _sealed(world: World, partition: int, offset: int) -> bool:
@@ -370,16 +376,7 @@ async def test_a_seal_that_is_told_while_the_topic_is_being_deleted_is_not_writt
     """A partition that was written came online again, and the controller failed when the topic was gone."""
     await resized(world, 6)
     hold_records(world, range(4, 6), 40)
-    leader = world.brokers[(await world.state(TOPIC, 5)).leader]
-
-    def hold_answer(broker: FakeBroker, request: object) -> None:
-        if broker is leader and isinstance(request, ListOffsetsRequest) and request.replica_id == CONSUMER:
-            broker.answering = trio.Event()
-
-    world.received = hold_answer
-    await world.request(alter(4, timeout_ms=100))
-    await world.until(lambda: not leader.answering.is_set())
-    world.received = lambda _broker, _request: None
+    leader = await _shrunk_until_asked_for_the_watermark(world, 5)
     await world.request(DeleteTopicsRequest(topics=[DeleteTopicState(name=TOPIC)], timeout_ms=100))
     others = [broker for broker in world.brokers.values() if broker is not leader]
     await world.until(lambda: all(broker.sent(StopReplicaRequest) for broker in others))
