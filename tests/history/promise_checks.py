@@ -89,6 +89,8 @@ class _Promise:
         self._delivered: dict[str, _Delivered] = {}
         self._newest: dict[ProducerKey, dict[TopicPartition, Polled]] = {}
         self._flushed: dict[Holding, list[int]] = {}
+        self._unflushed: dict[Holding, dict[ProducerKey, Polled]] = {}
+        """The last records that a member delivered of a partition since it flushed, lost or was assigned it."""
         self._loaded: dict[Holding, int] = {}
         self._shown: dict[tuple[Holding, ProducerKey, TopicPartition], tuple[int, str]] = {}
         """What was found in order already: a chain's last record, by which load."""
@@ -100,6 +102,11 @@ class _Promise:
     def loaded(self, at: int, member: str, partitions: list[TopicPartition]) -> None:
         self._loaded.update(((member, tp), at) for tp in partitions)
 
+    def begun(self, member: str, partitions: list[TopicPartition]) -> None:
+        """What a member delivered of these before is flushed, or no longer its own."""
+        for tp in partitions:
+            self._unflushed.pop((member, tp), None)
+
     def polled(self, at: int, event: Polled) -> Iterator[Violation]:
         sent = self._history.sent.get(event.value)
         if sent is None or not sent.idempotent:
@@ -110,12 +117,14 @@ class _Promise:
             before = chain.last_before(order) if tp != event.tp else None
             if before is not None:
                 yield from self._after(at, event, key, tp, before)
+                yield from self._own(event, key, tp, order)
         if event.state is not None:
             yield from self._state(event, key, order)
         newest = self._newest.setdefault(key, {})
         if event.tp not in newest or self._history.order[newest[event.tp].value] < order:
             newest[event.tp] = event
         self._delivered[event.value] = _Delivered(at, event)
+        self._unflushed.setdefault((event.member, event.tp), {})[key] = event
 
     def _violation(self, what: str, *events: Polled) -> Violation:
         where = f"{events[-1].tp} in {self._group}"
@@ -151,6 +160,14 @@ class _Promise:
             yield self._violation(what, earlier.event, event)
         self._shown[holding, key, tp] = loaded, before
 
+    def _own(self, event: Polled, key: ProducerKey, tp: TopicPartition, order: int) -> Iterator[Violation]:
+        """What a member itself did with the key in ``tp`` is flushed, though others delivered it again since."""
+        own = self._unflushed.get((event.member, tp), {}).get(key)
+        if own is None or own.generation != event.generation or self._history.order[own.value] > order:
+            return
+        if self._delivered[own.value].event.member != event.member:
+            yield self._violation(f"{event.member} did not flush what it did itself with {own.value}", own, event)
+
     def _state(self, event: Polled, key: ProducerKey, order: int) -> Iterator[Violation]:
         """The state must have the newest record before this one that anybody delivered in another partition."""
         has = self._history.order.get(event.state or "", -1)
@@ -167,7 +184,8 @@ def promise(history: History) -> Iterator[Violation]:
     A produced before B: A delivered, then ``on_partition_key_maybe_revoked`` of A's owner returned, then
     ``on_partition_key_assigned`` of B's owner returned, then B delivered; and A never again. The callbacks of a
     rebalance count as well: they flush and load whole partitions. A member that lost a partition to another in a later
-    generation flushes nothing any more; what it did not commit is delivered again.
+    generation flushes nothing any more; what it did not commit is delivered again. While it does not know that, it
+    flushes what it delivered itself before it goes on with the key elsewhere.
     """
     groups = {event.group: None for event in history.of(OrderedGroup)}
     if not groups:
@@ -178,6 +196,8 @@ def promise(history: History) -> Iterator[Violation]:
         state = states.get(getattr(event, "group", ""))
         if state is None:
             continue
+        if isinstance(event, Assigned | Revoked | KeysFlushed):
+            state.begun(event.member, event.partitions)
         if isinstance(event, KeysLoaded | Assigned):
             state.loaded(at, event.member, event.partitions)
         elif isinstance(event, KeysFlushed) or (isinstance(event, Revoked) and not event.lost):

@@ -105,6 +105,17 @@ def test_a_member_that_was_given_up_may_still_deliver_what_it_had() -> None:
     assert broken([*start, *taken, polled("two", 2, PARENT, "a")]) == ["polls", "promise"]
 
 
+def test_a_member_that_was_given_up_still_flushes_its_own_before_it_goes_on() -> None:
+    """Others flushed and loaded the same in their generation; what it has in memory itself is another matter."""
+    start = [*BEGIN, assigned("one", 1, PARENT, CHILD), A, assigned("two", 2, PARENT, CHILD)]
+    taken = [polled("two", 2, PARENT, "a"), flushed("two", PARENT), loaded("two", CHILD)]
+    goes_on = [loaded("one", CHILD), polled("one", 1, CHILD, "b")]
+    assert broken([*start, *taken, *goes_on]) == ["promise"]
+    assert broken([*start, *taken, flushed("one", PARENT), *goes_on]) == []
+    lost = Revoked(3.0, "g", "one", 1, [PARENT, CHILD], lost=True)
+    assert broken([*start, *taken, lost, assigned("one", 3, CHILD), polled("one", 3, CHILD, "b")]) == []
+
+
 def test_a_record_that_expired_keeps_nobody_waiting() -> None:
     expired = [*SENT, OrderedGroup(0.0, "g"), *stored(PARENT, start=1), *stored(CHILD, "b")]
     assert broken([*expired, *OWNERS, LOAD, B]) == []
