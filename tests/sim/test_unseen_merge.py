@@ -3,7 +3,8 @@
 Nobody waits for a partition that no member knows to be marked, and an offset may be committed before the flush callback
 has run: the owner is asked before the partition is removed, and awaited where nobody has polled yet. Whoever reads the
 survivor sees the partition unmarked, or never, and then gone: its user loads states all the same, before the first
-record of the new layout, and again for what came while it loaded.
+record of the new layout, and again for what came while it loaded. A member that read the partition, and does not know
+that it was thrown out of the group since, flushes what it did there before it goes on in the survivor.
 """
 
 from __future__ import annotations
@@ -64,7 +65,8 @@ class KeepingRange(RangeAssignor):
 
 class Reader:
     """A member that commits offsets by itself, also of what it has not flushed. While ``hears`` is not set, whatever
-    broker it asks for metadata does not answer; until ``loads`` and ``flushes`` are set, its user takes his time to.
+    broker it asks for metadata does not answer, and while ``belongs`` is not, nor does its coordinator; until ``loads``
+    and ``flushes`` are set, its user takes his time to.
     """
 
     def __init__(self, scene: UnseenMerge, name: str) -> None:
@@ -73,6 +75,8 @@ class Reader:
         self._consumer: Consumer | None = None
         self.hears = trio.Event()
         self.hears.set()
+        self.belongs = trio.Event()
+        self.belongs.set()
         self.loads = trio.Event()
         self.loads.set()
         self.flushes = trio.Event()
@@ -115,6 +119,16 @@ class Reader:
                 await refresh()
 
             consumer._metadata.refresh = refresh_when_heard  # type: ignore[method-assign]
+            link = consumer._need_link()
+            request = link.request
+
+            async def request_when_it_belongs(*args: Any, **kwargs: Any) -> Any:
+                await self.belongs.wait()
+                answer = await request(*args, **kwargs)
+                await self.belongs.wait()
+                return answer
+
+            link.request = request_when_it_belongs  # type: ignore[method-assign]
             consumer.subscribe([TOPIC], listener=self, partition_key_listener=self)
             while True:
                 for tp, records in (await consumer.getmany(timeout_ms=50)).items():
@@ -176,7 +190,8 @@ class UnseenMerge(Scene):
 
     def share(self, turn: int) -> set[TopicPartition]:
         """What the range assignor gives to the first and to the second member."""
-        return set(self.watch.tps()[turn : turn + 1])
+        half = len(self.watch.tps()) // 2
+        return set(self.watch.tps()[turn * half : (turn + 1) * half])
 
     @property
     def owned(self) -> tuple[set[TopicPartition], set[TopicPartition]]:
@@ -191,6 +206,10 @@ class UnseenMerge(Scene):
         told = (event for event in self.recorder.events if isinstance(event, PositionTold))
         return any((event.member, event.tp) == (reader, tp) for event in told)
 
+    def is_delivered_to(self, reader: str, value: str) -> bool:
+        polled = (event for event in self.recorder.events if isinstance(event, Polled))
+        return any((event.member, event.value) == (reader, value) for event in polled)
+
     def has_begun_to_load(self, reader: str, tp: TopicPartition) -> bool:
         """Whether a reader's user was told that a partition got keys of another."""
         loads = (event for event in self.recorder.events if isinstance(event, KeysLoaded))
@@ -204,11 +223,12 @@ class UnseenMerge(Scene):
         leader = -1 if found is None else PartitionState.decode(path, found.data).leader
         return f"broker{leader}" if leader >= 0 else ""
 
-    async def deliver(self, key: str) -> None:
-        """Write a record and have it read."""
+    async def deliver(self, key: str) -> str:
+        """Write a record and have it read; its value."""
         value = self.sends(key)
         await self.produce(key, self.layout, value=value)
         assert await self.until(lambda: value in self.delivered), self.owned
+        return value
 
     async def merge_unseen(self) -> None:
         """2 -> 1, and the child is gone before anybody hears of it; the survivor's owner hears first."""
@@ -313,6 +333,38 @@ async def merge_while_nobody_polls(scene: UnseenMerge) -> None:
     scene.leader.hears.set()
 
 
+async def merge_behind_a_member(scene: UnseenMerge) -> None:
+    """Its coordinator does not hear from a member, and throws it out; what it read goes on in the survivor."""
+    await removed_behind_a_member(scene, created_again=False)
+
+
+async def merge_and_split_behind_a_member(scene: UnseenMerge) -> None:
+    """The same, and when the member hears of the topic again, there is a partition of that number again."""
+    await removed_behind_a_member(scene, created_again=True)
+
+
+async def removed_behind_a_member(scene: UnseenMerge, *, created_again: bool) -> None:
+    await scene.resize(4)
+    await scene.begin()
+    assert scene.other.assignment == {SURVIVOR, MARKED}
+    key = scene.key(1, 4)
+    await scene.deliver(key)
+    assert await scene.until(lambda: scene.is_committed(MARKED, 1))
+    scene.other.belongs = trio.Event()
+    scene.other.hears_nothing()
+    assert await scene.until(lambda: scene.leader.assignment == set(scene.watch.tps()))
+    await scene.resize(1)
+    assert await scene.until(lambda: scene.watch.tps() == [SURVIVOR], LONG_S), scene.watch.unfinished()
+    after = await scene.deliver(key)
+    if created_again:
+        await scene.resize(4)
+    assert scene.other.topic.layout_version < scene.layout.layout_version, "it was not to hear of it"
+    scene.other.hears.set()
+    assert await scene.until(lambda: scene.is_delivered_to("a", after))
+    assert MARKED in scene.other.assignment, "it was not to know that it was thrown out"
+    scene.other.belongs.set()
+
+
 PlayOfMerge = Callable[[UnseenMerge], Awaitable[None]]
 
 
@@ -371,7 +423,12 @@ def what_comes_while_a_callback_runs_counts_as_told(patch: Patch) -> None:
     patch.setattr(OrderedDelivery, "_is_telling", never, raising=False)
 
 
-NO_FLUSH, NO_LOAD = "b did not flush what it did with", "a loaded before b had flushed what it did with"
+def what_is_gone_needs_no_flush(patch: Patch) -> None:
+    patch.setattr(DeliveryGate, "keys_revoked", lambda _self: [])
+
+
+NO_FLUSH_BY_A, NO_FLUSH = "a did not flush what it did with", "b did not flush what it did with"
+NO_LOAD = "a loaded before b had flushed what it did with"
 RULES: tuple[tuple[PlayOfMerge, Callable[[Patch], None], str], ...] = (
     (merge, nobody_is_asked, NO_FLUSH),
     (merge, what_was_not_seen_did_not_happen, NO_LOAD),
@@ -380,6 +437,8 @@ RULES: tuple[tuple[PlayOfMerge, Callable[[Patch], None], str], ...] = (
     (merge_while_it_is_loaded, an_assignment_is_looked_at_once_it_is_loaded, NO_LOAD),
     (merge_while_another_is_told, what_comes_while_a_callback_runs_counts_as_told, NO_LOAD),
     (merge_while_nobody_polls, who_has_not_polled_never_does, NO_FLUSH),
+    (merge_behind_a_member, what_is_gone_needs_no_flush, NO_FLUSH_BY_A),
+    (merge_and_split_behind_a_member, what_is_gone_needs_no_flush, NO_FLUSH_BY_A),
 )
 
 
