@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Sequence
+from typing import Any
 
 import trio
 
@@ -242,6 +243,30 @@ async def finished(world: World, count: int) -> bool:
         if any(leaders.get((TOPIC, index)) != state.leader for leaders in told):
             return False
     return True
+
+
+async def refused(world: World, count: int) -> tuple[ErrorCode, str]:
+    """What the refusal says. A dry run says the same, and nothing is written by either."""
+    before = [await _znodes(world)]
+    results = [(await world.request(alter(count, validate_only=dry))).results[0] for dry in (True, False)]
+    assert [await _znodes(world)] == before
+    assert results[0] == results[1]
+    return ErrorCode(results[0].error_code), results[0].error_message or ""
+
+
+async def _znodes(world: World) -> list[Any]:
+    states = [await world.store.get(paths.partition_state(TOPIC, index)) for index in range(4)]
+    return [(await world.store.get(paths.topic(TOPIC))).data, *(state.data for state in states)]
+
+
+async def led_by(world: World, partition: int, leader: int) -> bool:
+    """Whether this broker is the partition's leader; -1: whether it has none."""
+    return (await world.state(TOPIC, partition)).leader == leader
+
+
+async def is_gone(world: World) -> bool:
+    """Whether the topic's znode has been deleted."""
+    return await world.store.exists(paths.topic(TOPIC)) is None
 
 
 async def edit(world: World, **changes: object) -> None:

@@ -6,8 +6,11 @@ from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
+import trio
 
+from tests.controller_world import World
 from tests.layout_world import Broker, broker_of
+from tests.resize_world import Rules, started
 
 
 @pytest.fixture
@@ -15,3 +18,13 @@ async def broker(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterat
     """A broker that leads the first partitions of a topic that is to be resized."""
     async with broker_of(tmp_path, monkeypatch) as found:
         yield found
+
+
+@pytest.fixture
+async def world(nursery: trio.Nursery) -> AsyncIterator[World]:
+    """``tests.resize_world.started``; every write is watched. Some files have another ``world``."""
+    world = await started(nursery)
+    rules = Rules(world)
+    rules.watch(1000)
+    yield world
+    assert rules.broken == []

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import AsyncIterator
 
 import pytest
 import trio
@@ -12,20 +11,10 @@ from protocol.errors import ErrorCode
 from protocol.generated.delete_topics import DeleteTopicsRequest, DeleteTopicState
 from protocol.generated.list_groups import ListGroupsRequest
 from tests.controller_world import FakeBroker, Log, World
-from tests.resize_world import BROKERS, TOPIC, Rules, configure, creation, finished, hold_records, resized, started
+from tests.resize_world import BROKERS, TOPIC, configure, creation, finished, hold_records, resized, started
 from zk_schemas import paths
 
 pytestmark = pytest.mark.trio
-
-
-@pytest.fixture
-async def world(nursery: trio.Nursery) -> AsyncIterator[World]:
-    """``started``; every write is watched."""
-    world = await started(nursery)
-    rules = Rules(world)
-    rules.watch(1000)
-    yield world
-    assert rules.broken == []
 
 
 async def marked_and_committed(world: World, *committed: tuple[str, int]) -> None:

@@ -7,7 +7,7 @@ import trio
 
 from protocol.generated.delete_topics import DeleteTopicsRequest, DeleteTopicState
 from tests.controller_world import World
-from tests.resize_world import BROKERS, TOPIC, creation, hold_records, resized, started
+from tests.resize_world import BROKERS, TOPIC, creation, hold_records, is_gone, resized, started
 from zk_schemas import paths
 
 pytestmark = [pytest.mark.trio, pytest.mark.integration]
@@ -33,10 +33,6 @@ async def test_znodes_of_two_thousand_partitions(nursery: trio.Nursery, autojump
     await world.until(lambda: has_count(world, 1_000), within_s=600)
     assert len((await world.topic(TOPIC)).last_leader_epochs) == 1_000
     assert len((await world.store.get(paths.topic(TOPIC))).data) < TOPIC_BYTES
-
-
-async def is_gone(world: World) -> bool:
-    return await world.store.exists(paths.topic(TOPIC)) is None
 
 
 async def largest(world: World) -> int:
