@@ -175,7 +175,7 @@ STRANDED = {
 fatal, aiokafka leaves a gap in the partition's sequence. librdkafka and Java raise the producer epoch instead."""
 
 
-class _Thread:
+class _Thread(ABC):
     """Runs ``_run`` until the ``with`` block ends; an exception in it is raised there."""
 
     def __init__(self) -> None:
@@ -189,8 +189,8 @@ class _Thread:
         except BaseException as error:
             self._error = error
 
-    def _run(self) -> None:
-        raise NotImplementedError
+    @abstractmethod
+    def _run(self) -> None: ...
 
     def check(self) -> None:
         """Raises what the thread died of."""
