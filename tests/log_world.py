@@ -77,6 +77,9 @@ class FaultyStorage(RealStorage):
         self.changes = 0
         self.crash_at = -1
         self.full = False
+        self.full_for = ""
+        """Where a file's path ends so the disk is full for it."""
+        self.keeps_trees = False
         self.synced: list[str] = []
         """Names of the files that were to be synced, in order."""
 
@@ -99,6 +102,8 @@ class FaultyStorage(RealStorage):
         self.changes += 1
 
     def open(self, path: str, *, create: bool = False) -> File:
+        if create and self.full_for and path.endswith(self.full_for):
+            raise OSError(errno.ENOSPC, "No space left on device", path)
         if create and not self.exists(path):
             self.change(grows=True)
         return FaultyFile(super().open(path, create=create), self)  # type: ignore[return-value]
@@ -110,6 +115,11 @@ class FaultyStorage(RealStorage):
     def remove(self, path: str) -> None:
         self.change()
         super().remove(path)
+
+    def remove_tree(self, path: str) -> None:
+        if self.keeps_trees:
+            raise OSError(errno.EIO, "Input/output error", path)
+        super().remove_tree(path)
 
     def write_atomic(self, path: str, data: bytes) -> None:
         self.change(grows=True)

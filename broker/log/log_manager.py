@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 import structlog
 import trio
 
+from broker.log.blank_directories import remove_blank_copies
 from broker.log.checkpoint_files import MetaProperties, PartitionMetadata
 from broker.log.cleaner import LogCleaner
 from broker.log.log_config import LogConfig
@@ -81,6 +82,7 @@ class LogManager:
         try:
             for directory in self._directories.values():
                 directory.open(meta)
+            self._remove_blank_copies()
             settings = config_for or (lambda _topic: self._config.topic_defaults)
             for directory in self._directories.values():
                 await self._load(directory, settings)
@@ -89,6 +91,12 @@ class LogManager:
         except BaseException:
             self.close_at_once()
             raise
+
+    def _remove_blank_copies(self) -> None:
+        try:
+            remove_blank_copies(self._storage, self._directories)
+        except OSError as error:
+            raise LogDirError(f"a log dir cannot be read, or a blank directory in it not removed: {error}") from error
 
     async def _load(self, directory: LogDirectory, config_for: Callable[[str], LogConfig]) -> None:
         checkpoints = directory.read_checkpoints()
@@ -250,13 +258,6 @@ class LogManager:
     def home(self, partition: TopicPartition) -> LogDirectory | None:
         """The log dir a partition's log is in."""
         return self._homes.get(partition)
-
-    def remove_tree(self, path: str) -> None:
-        """Remove a directory that nobody uses; one that resists is left for the next start."""
-        try:
-            self._storage.remove_tree(path)
-        except OSError as error:
-            logger.warning("log_manager.not_removed", path=path, error=str(error))
 
     def update_config(self, topic: str, config: LogConfig) -> None:
         """Take over a topic's new configuration, at once."""

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import structlog
 import trio
 
+from broker.log.blank_directories import remove_unused
 from broker.log.log_directory import LogDirectory
 from broker.log.partition_log import PartitionLog
 from broker.log.paths import future_directory_name, join
@@ -22,7 +23,7 @@ from broker.log.slices import TimeSlice
 from protocol.errors import ErrorCode, KafkaError
 from protocol.records import RecordBatch
 from protocol.types import TopicPartition
-from runtime.env import Env
+from runtime.env import Env, Storage
 
 if TYPE_CHECKING:
     from broker.log.log_manager import LogManager
@@ -45,7 +46,9 @@ class LogMoves:
     """What is being moved, and where replicas that do not exist yet shall go."""
 
     def __init__(self, env: Env, manager: LogManager, producer_expiration_ms: int) -> None:
+        assert env.storage is not None
         self._env = env
+        self._storage: Storage = env.storage
         self._manager = manager
         self._producer_expiration_ms = producer_expiration_ms
         self._preferred: dict[TopicPartition, str] = {}
@@ -176,7 +179,7 @@ class LogMoves:
         future = self._futures.pop(partition, None)
         if future is not None:
             future.close_files()
-            self._manager.remove_tree(future.directory)
+            remove_unused(self._storage, future.directory)
 
 
 def _read(log: PartitionLog, offset: int, max_bytes: int) -> bytes:

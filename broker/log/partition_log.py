@@ -14,18 +14,14 @@ import structlog
 import trio
 
 from broker.log.append_validation import batch_log_append_time, validate_append
+from broker.log.blank_directories import blank_directory
 from broker.log.checkpoint_files import PartitionMetadata
 from broker.log.identity_file import IdentityFile
 from broker.log.layout_history import LayoutHistory
 from broker.log.leader_epoch_cache import LeaderEpochCache
 from broker.log.log_config import LogConfig
 from broker.log.log_state import AppendResult, LogRead, LogState
-from broker.log.paths import (
-    LEADER_EPOCH_CHECKPOINT,
-    LOG_SUFFIX,
-    PARTITION_COUNT_CHECKPOINT,
-    join,
-)
+from broker.log.paths import LEADER_EPOCH_CHECKPOINT, LOG_SUFFIX, PARTITION_COUNT_CHECKPOINT, join
 from broker.log.producer_state import AppendOrigin, ProducerState
 from broker.log.retention import SegmentFacts, count_deletable
 from broker.log.segment import LogSegment
@@ -144,12 +140,15 @@ class PartitionLog:
         *,
         start_offset: int = 0,
     ) -> PartitionLog:
-        """A new, empty log in a new directory; its first record is ``start_offset``. Raises ``OSError``."""
+        """A new, empty log in a new directory; its first record is ``start_offset``.
+
+        Raises ``OSError`` and leaves no directory then, if the disk allows that.
+        """
         storage = env.storage
         assert storage is not None
-        storage.makedirs(directory)
-        identity = IdentityFile.create(storage, directory, metadata)
-        segment = LogSegment(storage, directory, start_offset, config, env.clock.now_ms(), create=True)
+        with blank_directory(storage, directory):
+            identity = IdentityFile.create(storage, directory, metadata)
+            segment = LogSegment(storage, directory, start_offset, config, env.clock.now_ms(), create=True)
         epochs = LeaderEpochCache(storage, join(directory, LEADER_EPOCH_CHECKPOINT))
         layouts = LayoutHistory(storage, join(directory, PARTITION_COUNT_CHECKPOINT))
         offsets = (start_offset,) * 4

@@ -285,6 +285,7 @@ async def test_log_dirs_are_described(world: LogWorld) -> None:
 async def test_a_partition_in_two_dirs_is_refused(world: LogWorld) -> None:
     for name in ("d", "e"):
         (world.root / name / "a-0").mkdir(parents=True)
+        (world.root / name / "a-0" / f"{0:020d}.log").write_bytes(batch(b"1"))
     with pytest.raises(LogDirError, match=r"e/a-0 and in .*d/a-0"):
         await manager_for(world, "d", "e").start()
 

@@ -1,0 +1,76 @@
+"""Directories of logs that say at most whose log it is: a creation that fails, or is cut short, may leave one.
+
+Nothing is lost with them: a log that took records, or began above offset 0, or knows a leader epoch is not blank.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+from collections import defaultdict
+from collections.abc import Iterable, Iterator
+
+import structlog
+
+from broker.log.paths import PARTITION_METADATA, join, offset_of, parse_directory_name, parse_future_directory_name
+from protocol.types import TopicPartition
+from runtime.env import Storage
+
+logger = structlog.get_logger(__name__)
+
+
+@contextlib.contextmanager
+def blank_directory(storage: Storage, path: str) -> Iterator[None]:
+    """Make the directory of a new log; when the block fails it is removed again, if the disk allows that.
+
+    Raises ``OSError``; ``FileExistsError`` when a log is there already, which stays as it is.
+    """
+    storage.makedirs(path)
+    if not _is_blank(storage, path):
+        raise FileExistsError(errno.EEXIST, "a log is there already", path)
+    try:
+        yield
+    except OSError:
+        remove_unused(storage, path)
+        raise
+
+
+def remove_blank_copies(storage: Storage, log_dirs: Iterable[str]) -> None:
+    """Have no partition refused, or its moved log thrown away, for a blank directory next to it. Raises ``OSError``.
+
+    Directories that are not blank stay, however many there are. Of a partition that has blank ones only, one stays.
+    """
+    logs: dict[TopicPartition, list[str]] = defaultdict(list)
+    futures: dict[TopicPartition, list[str]] = defaultdict(list)
+    for log_dir in log_dirs:
+        for name in storage.listdir(log_dir):
+            if (partition := parse_directory_name(name)) is not None:
+                logs[partition].append(join(log_dir, name))
+            elif (partition := parse_future_directory_name(name)) is not None:
+                futures[partition].append(join(log_dir, name))
+    for partition, paths in logs.items():
+        copies = futures.get(partition, [])
+        if len(paths) + len(copies) == 1:
+            continue
+        blank = [path for path in paths if _is_blank(storage, path)]
+        # A copy has nothing that its log did not have. One that is not blank is of a log that is gone: it was complete.
+        is_elsewhere = len(blank) < len(paths) or not all(_is_blank(storage, copy) for copy in copies)
+        for path in blank if is_elsewhere else blank[1:]:
+            storage.remove_tree(path)
+            logger.warning("log.blank_removed", path=path)
+
+
+def remove_unused(storage: Storage, path: str) -> None:
+    """Remove a directory that nobody uses; one that resists is left for the next start."""
+    try:
+        storage.remove_tree(path)
+    except OSError as error:
+        logger.warning("log.not_removed", path=path, error=str(error))
+
+
+def _is_blank(storage: Storage, path: str) -> bool:
+    """Whether a log's directory holds nothing but, perhaps, whose it is and the empty files of a first segment."""
+    return all(
+        name == PARTITION_METADATA or (offset_of(name) == 0 and storage.size(join(path, name)) == 0)
+        for name in storage.listdir(path)
+    )

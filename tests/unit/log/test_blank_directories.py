@@ -1,0 +1,238 @@
+"""A log that could not be created leaves nothing that another of its partition, in another log dir, is refused for."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+import pytest
+import structlog.testing
+import trio
+import trio.testing
+
+from broker.log.log_manager import LogDirError, LogManager, LogManagerConfig
+from broker.log.paths import PARTITION_METADATA
+from protocol.errors import ErrorCode, KafkaError
+from protocol.types import TopicPartition
+from tests.log_world import TOPIC_ID, LogWorld, batch, values
+
+pytestmark = pytest.mark.trio
+
+T = TopicPartition("t", 0)
+FIRST_FILES = [PARTITION_METADATA, ".log", ".index", ".timeindex"]
+FUTURE = f"t-0.{'0' * 32}-future"
+ONE_RECORD = [(0, b"k", b"1")]
+
+
+async def started(world: LogWorld) -> LogManager:
+    paths = (str(world.root / "d"), str(world.root / "e"))
+    manager = LogManager(LogManagerConfig(1, "c", paths), world.env)
+    await manager.start()
+    return manager
+
+
+async def found_after_restart(world: LogWorld, manager: LogManager) -> tuple[str, list[object]]:
+    """The log dir in which the next process finds the log, and what it reads there."""
+    manager.close_at_once()
+    again = await started(world)
+    log = again.get(T)
+    assert log is not None
+    found = Path(log.directory).parent.name, [*values(log)]
+    again.close_at_once()
+    return found
+
+
+def wish_for(manager: LogManager, path: Path) -> None:
+    with pytest.raises(KafkaError):
+        manager.moves.request(T, str(path))
+
+
+def create_with_a_record(manager: LogManager) -> Path:
+    log = manager.create(T, TOPIC_ID, 7)
+    log.append_as_leader(batch(b"1"), 0)
+    return Path(log.directory)
+
+
+async def stopped_with_a_record(world: LogWorld, name: str) -> Path:
+    """The directory of a log in one of the log dirs, as the process leaves it when it is killed."""
+    manager = await started(world)
+    wish_for(manager, world.root / name)
+    path = create_with_a_record(manager)
+    manager.close_at_once()
+    return path
+
+
+# ------------------------------------------------------------ a creation that fails
+
+
+@pytest.mark.parametrize("name", FIRST_FILES)
+async def test_a_creation_that_fails_leaves_nothing(world: LogWorld, name: str) -> None:
+    manager = await started(world)
+    wish_for(manager, world.root / "e")
+    world.storage.full_for = name
+    with pytest.raises(KafkaError, match="No space left") as caught:
+        manager.create(T, TOPIC_ID, 7)
+    assert caught.value.code is ErrorCode.KAFKA_STORAGE_ERROR
+    assert list(world.root.glob("*/t-0*")) == []
+    world.storage.full_for = ""
+    assert create_with_a_record(manager) == world.root / "d" / "t-0"
+    assert await found_after_restart(world, manager) == ("d", ONE_RECORD)
+
+
+@pytest.mark.parametrize("name", FIRST_FILES)
+async def test_what_cannot_be_removed_is_said_and_removed_at_the_next_start(world: LogWorld, name: str) -> None:
+    manager = await started(world)
+    wish_for(manager, world.root / "e")
+    world.storage.full_for, world.storage.keeps_trees = name, True
+    with structlog.testing.capture_logs() as logs, pytest.raises(KafkaError, match="No space left"):
+        manager.create(T, TOPIC_ID, 7)
+    left = world.root / "e" / "t-0"
+    (said,) = [entry for entry in logs if entry["event"] == "log.not_removed"]
+    assert said["path"] == str(left) and "Input/output error" in said["error"]
+    world.storage.full_for, world.storage.keeps_trees = "", False
+    assert left.exists() and create_with_a_record(manager) == world.root / "d" / "t-0"
+    assert await found_after_restart(world, manager) == ("d", ONE_RECORD)
+    assert not left.exists()
+
+
+async def test_a_log_is_created_where_one_that_failed_was_left(world: LogWorld) -> None:
+    manager = await started(world)
+    wish_for(manager, world.root / "e")
+    world.storage.full_for, world.storage.keeps_trees = ".index", True
+    with pytest.raises(KafkaError):
+        manager.create(T, TOPIC_ID, 7)
+    world.storage.full_for = ""
+    wish_for(manager, world.root / "e")
+    assert create_with_a_record(manager) == world.root / "e" / "t-0"
+    assert await found_after_restart(world, manager) == ("e", ONE_RECORD)
+
+
+@pytest.mark.parametrize("name", ["", *FIRST_FILES])
+async def test_a_log_that_is_there_already_stays_as_it_is(world: LogWorld, name: str) -> None:
+    there = await stopped_with_a_record(world, "e")
+    kept = there.rename(world.root / "kept")
+    manager = await started(world)
+    shutil.copytree(kept, there)
+    wish_for(manager, world.root / "e")
+    world.storage.full_for = name
+    with pytest.raises(KafkaError, match="a log is there already"):
+        manager.create(T, TOPIC_ID, 8)
+    assert {path.name: path.read_bytes() for path in there.iterdir()} == {
+        path.name: path.read_bytes() for path in kept.iterdir()
+    }
+    world.storage.full_for = ""
+    assert await found_after_restart(world, manager) == ("e", ONE_RECORD)
+
+
+@pytest.mark.parametrize("name", FIRST_FILES)
+async def test_a_move_that_cannot_begin_leaves_nothing(world: LogWorld, name: str) -> None:
+    manager = await started(world)
+    here = create_with_a_record(manager)
+    world.storage.full_for = name
+    manager.moves.request(T, str(world.root / ("e" if here.parent.name == "d" else "d")))
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(manager.moves.run)
+        await trio.testing.wait_all_tasks_blocked()
+        nursery.cancel_scope.cancel()
+    assert list(world.root.glob("*/t-0*")) == [here]
+    world.storage.full_for = ""
+    assert await found_after_restart(world, manager) == (here.parent.name, ONE_RECORD)
+
+
+# ------------------------------------------------------------ what a start finds
+
+
+@pytest.mark.parametrize("files", [[], [PARTITION_METADATA], [PARTITION_METADATA, f"{0:020d}.log", f"{0:020d}.index"]])
+@pytest.mark.parametrize(("whole", "blank"), [("d", "e"), ("e", "d")])
+async def test_a_blank_directory_beside_a_log_is_removed(
+    world: LogWorld, files: list[str], whole: str, blank: str
+) -> None:
+    await stopped_with_a_record(world, whole)
+    left = world.root / blank / "t-0"
+    left.mkdir()
+    for name in files:
+        left.joinpath(name).touch()
+    manager = await started(world)
+    assert not left.exists()
+    assert await found_after_restart(world, manager) == (whole, ONE_RECORD)
+
+
+@pytest.mark.parametrize(
+    ("name", "content"),
+    [
+        (f"{0:020d}.log", b"anything"),
+        (f"{5:020d}.log", b""),
+        (f"{0:020d}.log.deleted", b"anything"),
+        ("leader-epoch-checkpoint", b"0\n1\n3 0\n"),
+        ("partition-count-checkpoint", b""),
+        ("unknown", b""),
+    ],
+)
+@pytest.mark.parametrize(("whole", "other"), [("d", "e"), ("e", "d")])
+async def test_two_directories_that_say_something_are_refused(
+    world: LogWorld, name: str, content: bytes, whole: str, other: str
+) -> None:
+    await stopped_with_a_record(world, whole)
+    (world.root / other / "t-0").mkdir()
+    (world.root / other / "t-0" / name).write_bytes(content)
+    with pytest.raises(LogDirError, match=r"t-0 and in .*t-0: move one away"):
+        await started(world)
+    assert (world.root / other / "t-0").exists()
+    assert (world.root / whole / "t-0" / f"{0:020d}.log").stat().st_size > 0
+
+
+async def test_a_blank_directory_stays_blank_until_it_has_a_role(world: LogWorld) -> None:
+    """Opening it, alone in its log dir, makes the files of a first segment."""
+    path = await stopped_with_a_record(world, "e")
+    kept = path.rename(world.root / "kept")
+    (world.root / "d" / "t-0").mkdir()
+    manager = await started(world)
+    manager.close_at_once()
+    assert list((world.root / "d" / "t-0").iterdir()) != []
+    kept.rename(path)
+    manager = await started(world)
+    assert await found_after_restart(world, manager) == ("e", ONE_RECORD)
+
+
+async def test_one_of_several_blank_directories_stays(world: LogWorld) -> None:
+    for name in ("d", "e"):
+        (world.root / name / "t-0").mkdir(parents=True)
+    manager = await started(world)
+    assert list(world.root.glob("*/t-0")) == [world.root / "d" / "t-0"]
+    assert await found_after_restart(world, manager) == ("d", [])
+
+
+async def test_one_blank_directory_alone_is_a_log(world: LogWorld) -> None:
+    (world.root / "e" / "t-0").mkdir(parents=True)
+    manager = await started(world)
+    assert await found_after_restart(world, manager) == ("e", [])
+
+
+@pytest.mark.parametrize("blank", ["d", "e"])
+async def test_a_copy_that_is_complete_goes_before_a_blank_directory(world: LogWorld, blank: str) -> None:
+    """A crash came between the two renames that end a move."""
+    path = await stopped_with_a_record(world, "d")
+    path.rename(path.with_name(FUTURE))
+    (world.root / blank / "t-0").mkdir()
+    manager = await started(world)
+    assert await found_after_restart(world, manager) == ("d", ONE_RECORD)
+
+
+async def test_the_log_of_a_move_that_just_began_stays(world: LogWorld) -> None:
+    manager = await started(world)
+    wish_for(manager, world.root / "d")
+    log = manager.create(T, TOPIC_ID, 7)
+    target = manager.directory(str(world.root / "e"))
+    assert target is not None
+    manager.moves._create(log, target)
+    assert await found_after_restart(world, manager) == ("d", [])
+
+
+async def test_a_blank_directory_that_resists_stops_the_start(world: LogWorld) -> None:
+    await stopped_with_a_record(world, "d")
+    (world.root / "e" / "t-0").mkdir()
+    world.storage.keeps_trees = True
+    with pytest.raises(LogDirError, match=r"not removed: .*e/t-0"):
+        await started(world)
+    world.storage.keeps_trees = False
+    (await started(world)).close_at_once()
