@@ -68,7 +68,7 @@ class OrderedDelivery:
         self._gate = DeliveryGate()
         self.hand_overs = HandOvers(self._owner_of)
         self._reports = Reports()
-        self._queries = ThresholdQueries(env, config, self._gate, metadata, connections, on_change)
+        self._queries = ThresholdQueries(env, config, self._gate, metadata, connections, self._evaluate, on_change)
         self._exchange: PositionExchange | None = None
         self._view: GroupView | None = None
         if coordinator is not None:
@@ -206,6 +206,11 @@ class OrderedDelivery:
         for tp in [tp for tp in self.hand_overs.undelivered if tp in found]:
             batch = found[tp].first_batch
             self.hand_overs.delivered(tp, batch.partition_leader_epoch, batch.base_timestamp, now)
+
+    def _evaluate(self) -> None:
+        """Nothing while a callback runs, whichever task asks: see ``_tell``."""
+        if not self._is_telling:
+            self._gate.evaluate()
 
     def _bring_up_to_date(self) -> None:
         if self._is_telling:

@@ -58,13 +58,16 @@ class ThresholdQueries:
         gate: DeliveryGate,
         metadata: Metadata,
         connections: Connections,
+        evaluate: Callable[[], None],
         on_answer: Callable[[], None],
     ) -> None:
+        """``evaluate`` has the gate decide anew, unless it is not to."""
         self._env = env
         self._config = config
         self._gate = gate
         self._metadata = metadata
         self._connections = connections
+        self._evaluate = evaluate
         self._on_answer = on_answer
         self._asked = Signal()
 
@@ -80,7 +83,7 @@ class ThresholdQueries:
             while True:
                 questions = await self._next(open_keys, attempt)
                 await self._ask_all(questions)
-                self._gate.evaluate()
+                self._evaluate()
                 self._on_answer()
                 open_keys = _keys(questions) & _keys(self._gate.questions())
                 attempt = attempt + 1 if open_keys else 0
@@ -97,7 +100,7 @@ class ThresholdQueries:
         recheck_at = started + config.heartbeat_interval_ms / 1000
         while True:
             if self._gate.is_dirty:
-                self._gate.evaluate()
+                self._evaluate()
                 self._on_answer()
             questions = self._gate.questions()
             if questions.any_to_ask:
@@ -111,7 +114,7 @@ class ThresholdQueries:
                 await self._asked.wait(left)
             else:
                 self._gate.recheck()
-                self._gate.evaluate()
+                self._evaluate()
                 return self._gate.questions()
 
     async def _ask_all(self, questions: Questions) -> None:

@@ -47,6 +47,8 @@ from zk_schemas.partition_state import PartitionState
 Patch = pytest.MonkeyPatch
 SURVIVOR, MARKED = TopicPartition(TOPIC, 0), TopicPartition(TOPIC, 1)
 LONG_S = 120.0
+LONGER_S = 2.0
+"""Several heartbeats."""
 LITTLE_S = 4.0
 """Time for several questions of the controller, and less than the members' sessions last."""
 
@@ -287,12 +289,24 @@ async def merge_while_it_is_loaded(scene: UnseenMerge) -> None:
 
 async def merge_while_another_is_told(scene: UnseenMerge) -> None:
     """The survivor's owner loads what it missed; meanwhile the marked child is flushed, and somebody looks."""
+    await flushed_while_another_is_told(scene)
+    scene.other.look()
+    await go_on(scene)
+
+
+async def merge_while_another_is_told_for_long(scene: UnseenMerge) -> None:
+    """The same, and nobody looks: the consumer's own task asks again."""
+    await flushed_while_another_is_told(scene)
+    await trio.sleep(LONGER_S)  # virtual time: however often it asks
+    await go_on(scene)
+
+
+async def flushed_while_another_is_told(scene: UnseenMerge) -> None:
     await scene.begin()
     scene.other.hears_nothing()
     await scene.resize(2)
     assert await scene.until(lambda: scene.owned == ({SURVIVOR}, {MARKED}))
-    key = scene.key(1, 2)
-    await scene.deliver(key)
+    await scene.deliver(scene.key(1, 2))
     scene.leader.hears_nothing()
     scene.leader.flushes, scene.other.loads = trio.Event(), trio.Event()
     await scene.resize(1)
@@ -300,9 +314,11 @@ async def merge_while_another_is_told(scene: UnseenMerge) -> None:
     assert await scene.until(lambda: scene.has_begun_to_load("a", SURVIVOR))
     scene.leader.flushes.set()
     assert await scene.until(lambda: scene.is_told("a", MARKED))
-    scene.other.look()
+
+
+async def go_on(scene: UnseenMerge) -> None:
     scene.other.loads.set()
-    await scene.deliver(key)
+    await scene.deliver(scene.key(1, 2))
     scene.leader.hears.set()
 
 
@@ -427,6 +443,10 @@ def what_is_gone_needs_no_flush(patch: Patch) -> None:
     patch.setattr(DeliveryGate, "keys_revoked", lambda _self: [])
 
 
+def the_task_that_asks_decides_at_any_time(patch: Patch) -> None:
+    patch.setattr(OrderedDelivery, "_evaluate", lambda self: self._gate.evaluate())
+
+
 NO_FLUSH_BY_A, NO_FLUSH = "a did not flush what it did with", "b did not flush what it did with"
 NO_LOAD = "a loaded before b had flushed what it did with"
 RULES: tuple[tuple[PlayOfMerge, Callable[[Patch], None], str], ...] = (
@@ -436,6 +456,7 @@ RULES: tuple[tuple[PlayOfMerge, Callable[[Patch], None], str], ...] = (
     (split_and_merge, what_was_not_seen_did_not_happen, NO_LOAD),
     (merge_while_it_is_loaded, an_assignment_is_looked_at_once_it_is_loaded, NO_LOAD),
     (merge_while_another_is_told, what_comes_while_a_callback_runs_counts_as_told, NO_LOAD),
+    (merge_while_another_is_told_for_long, the_task_that_asks_decides_at_any_time, NO_LOAD),
     (merge_while_nobody_polls, who_has_not_polled_never_does, NO_FLUSH),
     (merge_behind_a_member, what_is_gone_needs_no_flush, NO_FLUSH_BY_A),
     (merge_and_split_behind_a_member, what_is_gone_needs_no_flush, NO_FLUSH_BY_A),
