@@ -139,6 +139,11 @@ class Consumer(Client[ConsumerConfig]):
         self._current = None
         await super().__aexit__(exc_type, exc, tb)
 
+    def _on_moved(self) -> None:
+        """The user went elsewhere: what had gone on behind those partitions may have to wait for them."""
+        self._current = None
+        self._on_positions()
+
     def _on_positions(self) -> None:
         self._fetcher.wake()
         self._changed.set()
@@ -325,7 +330,7 @@ class Consumer(Client[ConsumerConfig]):
         if offset < 0:
             raise ValueError(f"offset {offset} is negative")
         self._subscription.state(partition).seek(offset)
-        self._on_positions()
+        self._on_moved()
 
     async def seek_to_beginning(self, *partitions: TopicPartition) -> None:
         """Deliver from the first record there is; all assigned partitions when none is named."""
@@ -341,13 +346,14 @@ class Consumer(Client[ConsumerConfig]):
         committed = await self._need_link().fetch_offsets(chosen, self._config.default_api_timeout_ms)
         for tp, offset in committed.items():
             self._subscription.state(tp).seek(offset.offset, offset.leader_epoch)
-        self._on_positions()
+        self._on_moved()
 
     async def _reset(self, partitions: tuple[TopicPartition, ...], timestamp: int) -> None:
         self._ensure_open()
         chosen = partitions or tuple(self._subscription.partitions)
         for tp in chosen:
             self._subscription.state(tp).reset(timestamp)
+        self._on_moved()
         for tp in chosen:
             await self.position(tp)
 

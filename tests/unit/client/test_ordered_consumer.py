@@ -200,6 +200,38 @@ def test_metadata_found_too_old_by_a_question_is_not_waited_for_twice(run: Run) 
     run(check)
 
 
+def test_hole_18_a_seek_back_on_the_parent_blocks_the_child_for_getone_as_well(run: Run) -> None:
+    """Records of the child that are at hand wait like those that are not."""
+
+    async def check() -> None:
+        story = Story()
+        async with Resized().running() as broker, Consumer(bootstrap_servers=broker.address, **FAST) as consumer:
+            consumer.assign([CHILD, PARENT], partition_key_listener=story)
+            while (await consumer.getone()).partition != CHILD.partition:
+                pass
+            consumer.seek(PARENT, 4)
+            found = [(r.partition, r.offset) for r in [await consumer.getone() for _ in range(10)]]
+        assert found == [*((0, offset) for offset in range(4, 10)), *((1, offset) for offset in range(1, 5))]
+
+    run(check)
+
+
+def test_hole_22_what_was_fetched_of_the_parent_comes_first_and_what_is_gone_keeps_nobody(run: Run) -> None:
+    async def check() -> None:
+        story = Story()
+        async with Resized().running() as broker, Consumer(bootstrap_servers=broker.address, **FAST) as consumer:
+            consumer.assign([CHILD, PARENT], partition_key_listener=story)
+            await story.read_until(consumer, lambda: len(story.records(0)) == 3, max_records=1)
+            broker.logs[PARENT].start_offset = 10
+            consumer.seek(PARENT, 3)  # nothing is at hand any more
+            await story.read_until(consumer, lambda: len(story.records(1)) == 5)
+        assert story.records(0) == [0, 1, 2]
+        first = story.lines.index((1, 0))
+        assert ("flush", [0]) in story.lines[3:first]
+
+    run(check)
+
+
 def test_hole_18_a_seek_back_on_the_parent_blocks_the_child_at_once(run: Run) -> None:
     async def check() -> None:
         story = Story()
