@@ -23,6 +23,7 @@ delivers keys that another one had, the user's callback runs: ``keys_assigned`` 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from typing import NamedTuple
 
 from client.cluster import PartitionInfo, TopicInfo
 from client.ordered_delivery.barriers import (
@@ -47,6 +48,19 @@ _MapVersion = tuple[int, int, int]
 """Layout version, leader epoch of the partition and of its survivor: a map read under others is asked for again."""
 
 
+class _Seen(NamedTuple):
+    """The layout by which a partition was last decided; before that, the one when the user's states were loaded."""
+
+    layout_version: int = -1
+    undeleted: int = -1
+    total: int = -1
+    """How many partitions there were, but for the marked ones that were decided by."""
+
+    @classmethod
+    def at_the_load(cls, topic: TopicInfo) -> _Seen:
+        return cls(topic.layout_version, topic.undeleted_partition_count, len(topic.partitions))
+
+
 class _Held:
     """What the gate has found out about one partition that the consumer holds."""
 
@@ -55,7 +69,6 @@ class _Held:
         "barriers",
         "epoch_before_gains",
         "evaluated_epoch",
-        "evaluated_layout",
         "gains",
         "gone",
         "incarnation",
@@ -63,6 +76,7 @@ class _Held:
         "is_limited",
         "is_open",
         "passed",
+        "seen",
         "was_announced",
     )
 
@@ -76,8 +90,7 @@ class _Held:
         """The user was told of keys that are blocked again, and is to be told that."""
         self.evaluated_epoch = CLOSED
         """The partition's leader epoch in the metadata last decided by."""
-        self.evaluated_layout = (-1, -1)
-        """The undeleted partition count and the layout version in it; before, what was there at the assignment."""
+        self.seen = _Seen()
         self.is_limited = False
         """A marked descendant is not processed yet."""
         self.epoch_before_gains = NO_LIMIT
@@ -140,7 +153,7 @@ class DeliveryGate:
             topic, info = self._topics.get(tp.topic), self._info(tp)
             if topic is not None and info is not None:
                 held[tp].incarnation = info.incarnation
-                held[tp].evaluated_layout = (len(topic.partitions), topic.layout_version)
+                held[tp].seen = _Seen.at_the_load(topic)
 
     def _forget(self, topic: str) -> None:
         del self._topics[topic]
@@ -315,6 +328,7 @@ class DeliveryGate:
             held.was_announced = was_announced
             if info is None:
                 return
+            held.seen = _Seen.at_the_load(topic)
         created = self._creation(topic, tp.partition, held, ask)
         if created and held.is_open:
             held.was_announced = held.was_announced or held.is_announced
@@ -323,7 +337,7 @@ class DeliveryGate:
         merged = self._deletion(topic, tp.partition, held, ask)
         held.barriers = (*created, *merged)
         if not any(barrier.missing is Missing.MAP for barrier in merged):
-            if held.evaluated_layout[1] >= 0 and self._may_have_missed_a_merge(topic, tp.partition, held):
+            if held.seen.layout_version >= 0 and self._may_have_missed_a_merge(topic, tp.partition, held.seen):
                 held.epoch_before_gains = min(
                     held.evaluated_epoch, held.epoch_before_gains if held.gains or held.is_limited else NO_LIMIT
                 )
@@ -331,20 +345,22 @@ class DeliveryGate:
                 held.gains.add(unseen)
                 held.gone.add(unseen)
             held.evaluated_epoch = info.leader_epoch
-            held.evaluated_layout = (topic.undeleted_partition_count, topic.layout_version)
+            undeleted = topic.undeleted_partition_count
+            held.seen = _Seen(topic.layout_version, undeleted, undeleted)
 
     @staticmethod
-    def _may_have_missed_a_merge(topic: TopicInfo, p: int, held: _Held) -> bool:
+    def _may_have_missed_a_merge(topic: TopicInfo, p: int, seen: _Seen) -> bool:
         """Whether keys may have come to ``p`` from partitions that were never seen marked, and are gone.
 
         The group has processed them, or nothing would have been removed; the user is to be told of their keys all the
         same, before the first batch since.
         """
-        undeleted, layout_version = held.evaluated_layout
-        if topic.layout_version > layout_version + 1:
+        initial, undeleted = topic.initial_partition_count, topic.undeleted_partition_count
+        if topic.layout_version > seen.layout_version + 1:
             return True  # split and merged again, for all that is known
-        merged = marked_descendants(p, topic.initial_partition_count, topic.undeleted_partition_count, undeleted)
-        return any(q not in topic.partitions for q in merged)
+        if undeleted > seen.undeleted:  # no topic grows before all that was marked is gone
+            return bool(marked_descendants(p, initial, seen.undeleted, seen.total))
+        return any(q not in topic.partitions for q in marked_descendants(p, initial, undeleted, seen.total))
 
     def _creation(self, topic: TopicInfo, p: int, held: _Held, ask: Questions) -> list[Barrier]:
         found = []
@@ -488,6 +504,8 @@ class DeliveryGate:
 
     def _log_start_passed(self, tp: TopicPartition, info: PartitionInfo, end: int, ask: Questions) -> bool:
         """Whether retention removed all that was waited for. Asked for once, then at each recheck."""
+        if tp in self._held and end > 0:
+            return False  # what this consumer fetched of it, or did not flush, comes first: its own position tells
         start = self._offset_of(self._log_starts, tp, info)
         if start >= end:
             return True

@@ -242,6 +242,53 @@ def test_what_the_user_has_of_a_partition_is_flushed_when_it_is_created_again() 
     assert gate.told[1:] == [("revoked", 5)]
 
 
+def test_what_is_marked_when_a_partition_is_created_again_is_told_of_when_it_is_gone() -> None:
+    """Its map never came, and the states were loaded before it was flushed."""
+    gate = Gate(topic(1, 2, [1, 0], version=1), 1)
+    gate.map(1, PartitionMap(101, 0, 0))
+    gate.end(0, 0, 1, 10)
+    gate.position(0, 10)
+    assert gate.told == [("assigned", 1)]
+    again = {1: 201, 2: 202, 3: 203}
+    gate.metadata(topic(1, 3, [4, 3, 3, 3], version=4, incarnations=again))  # 2 -> 1 -> 4 -> 3: 3 is merged into 1
+    gate.map(1, PartitionMap(201, 0, 2))
+    gate.end(0, 2, 4, 20)
+    gate.position(0, 20)
+    assert gate.told[1:] == [("revoked", 1), ("assigned", 1)]
+    gate.metadata(topic(1, 3, [4, 3, 3], version=4, incarnations=again))
+    assert gate.told[3:] == [("assigned", 1)]
+
+
+def test_what_was_marked_at_the_assignment_is_told_of_when_it_is_there_again() -> None:
+    """6 -> 4 -> 6: its map never came, and when it was gone the topic grew."""
+    gate = DeliveryGate()
+    gate.assign([tp(1)], {"t": shrunk()})
+    gate.evaluate()
+    gate.on_metadata({"t": topic(4, 6, [3, 3, 3, 3, 2, 2], version=3, incarnations={4: 204, 5: 205})})
+    gate.evaluate()
+    assert gate.keys_assigned() == [tp(1)] and gate.cap(tp(1)) == CLOSED
+
+
+def test_retention_frees_nobody_from_what_this_consumer_reads_itself() -> None:
+    """It may have fetched what is gone since, and may not have flushed what it delivered."""
+    parent = Gate(grown(), 1, 5)
+    parent.map(5, FROM_1)
+    parent.end(1, 0, 1, 100)
+    parent.position(1, 30)
+    parent.start(1, 100)
+    assert parent.cap(5) == CLOSED and tp(1) not in parent.gate.questions().log_starts
+    parent.position(1, 100)
+    assert parent.cap(5) == 0
+
+    marked = Gate(shrunk(), 1, 5)
+    marked.map(5, MERGED)
+    marked.position(5, 30)
+    marked.start(5, 40)
+    assert marked.cap(1) == 1
+    marked.position(5, 40)
+    assert marked.cap(1) == 2
+
+
 def test_the_deletion_barrier_holds_only_newer_epochs() -> None:
     gate = merged()
     assert gate.cap(1) == 1  # what was written before the merge goes on
