@@ -13,13 +13,13 @@ CONSTANTS
   Plan,       \* the undeleted counts, 1 or 2, from the first to the last layout
   Members,
   Stock,      \* those that neither poll for positions nor keep order
-  Faults,     \* how many of each: [rebalance, failover]
+  Faults,     \* how many of each: [rebalance, failover, eviction]
   Off         \* the rules that are switched off
 
 VARIABLES
   now,        \* which of the topic's descriptions is true
   drained,    \* the controller was told that the group is done with the marked partition
-  group,      \* generation, owner of each partition, who has joined, by which description partitions were assigned
+  group,      \* generation, owner of each partition, who has joined, by which description partitions were assigned, who was thrown out
   memory,     \* the coordinator's, of one generation: who polled, whose silence lasted, what is wanted, what was reported
   committed,
   member,
@@ -80,10 +80,12 @@ NotMine == [mine |-> FALSE, at |-> 0, safe |-> 0, load |-> "no", told |-> {}, lo
             view |-> None, epoch |-> Closed, before |-> Closed, gains |-> {}, announced |-> {}]
 Forgotten == [heard |-> {}, silent |-> {}, asked |-> FALSE, wanted |-> {}, reported |-> [p \in Parts |-> Unknown]]
 
-Owners(s) == {owner \in [Parts -> Members \cup {Nobody}] : \A p \in Parts : owner[p] = Nobody <=> p \notin {0} \cup Child(s)}
+Owners(s, members) ==
+  {owner \in [Parts -> members \cup {Nobody}] : \A p \in Parts : owner[p] = Nobody <=> p \notin {0} \cup Child(s)}
 Init ==
   /\ now = 1 /\ drained = FALSE
-  /\ \E owner \in Owners(Topic[1]) : group = [owner |-> owner, joined |-> Members, stable |-> TRUE, counted |-> 1]
+  /\ \E owner \in Owners(Topic[1], Members) :
+       group = [owner |-> owner, joined |-> Members, stable |-> TRUE, counted |-> 1, expelled |-> {}]
   /\ memory = Forgotten
   /\ committed = [p \in Parts |-> 0] /\ flushed = [p \in Parts |-> 0]
   /\ member = [m \in Members |-> [synced |-> FALSE, parts |-> [p \in Parts |-> NotMine]]]
@@ -92,8 +94,9 @@ Init ==
 
 Mine(m, p) == member[m].parts[p]
 With(m, p, view) == member' = [member EXCEPT ![m].parts[p] = view]
-Current(m) == group.stable /\ member[m].synced
-AllHeard == memory.heard \cup memory.silent = Members
+Present == Members \ group.expelled
+Current(m) == group.stable /\ m \in Present /\ member[m].synced
+AllHeard == memory.heard \cup memory.silent = Present
 
 \* The group's position, as the coordinator tells it.
 Position(p) ==
@@ -103,6 +106,8 @@ Position(p) ==
   ELSE IF group.owner[p] \in memory.heard THEN IF Rule("own_reports") \/ said > offset THEN said ELSE offset
   ELSE IF AllHeard \/ ~Rule("everybody_polled") THEN offset
   ELSE Unknown
+\* Who was thrown out is told nothing more.
+Told(m, p) == IF m \in Present THEN Position(p) ELSE Unknown
 
 -----------------------------------------------------------------------------
 (* The controller *)
@@ -141,21 +146,31 @@ Rebalance ==
        /\ group' = [group EXCEPT !.stable = FALSE, !.joined = {}, !.counted = i]
   /\ memory' = Forgotten
   /\ UNCHANGED <<now, drained, committed, member, flushed, delivered, broken>>
+\* A member, it does not matter which, is cut off for longer than its session lasts, and never finds out. What it committed ahead of
+\* its flush would be lost.
+Victim == CHOOSE m \in Members \ Stock : TRUE
+Evict(m) ==
+  /\ left.eviction > 0 /\ left' = [left EXCEPT !.eviction = @ - 1]
+  /\ Current(m) /\ Present # {m}
+  /\ \A p \in Parts : Mine(m, p).mine => committed[p] <= Mine(m, p).safe
+  /\ group' = [group EXCEPT !.stable = FALSE, !.joined = {}, !.expelled = @ \cup {m}]
+  /\ memory' = Forgotten
+  /\ UNCHANGED <<now, drained, committed, member, flushed, delivered, broken>>
 
 \* A member has everything flushed and committed before it joins.
 Join(m) ==
-  /\ ~group.stable /\ m \notin group.joined
+  /\ ~group.stable /\ m \in Present \ group.joined
   /\ \A p \in Parts : Mine(m, p).safe = Mine(m, p).at /\ Mine(m, p).load # "running"
   /\ \A p \in Parts : Mine(m, p).mine /\ Mine(m, p).at > 0 => committed[p] = Mine(m, p).at
   /\ group' = [group EXCEPT !.joined = @ \cup {m}]
   /\ member' = [member EXCEPT ![m] = [synced |-> FALSE, parts |-> [p \in Parts |-> NotMine]]]
   /\ UNCHANGED <<now, drained, memory, committed, flushed, delivered, broken, left>>
 Complete ==
-  /\ ~group.stable /\ group.joined = Members
-  /\ \E owner \in Owners(Topic[group.counted]) : group' = [group EXCEPT !.stable = TRUE, !.owner = owner]
+  /\ ~group.stable /\ group.joined = Present
+  /\ \E owner \in Owners(Topic[group.counted], Present) : group' = [group EXCEPT !.stable = TRUE, !.owner = owner]
   /\ UNCHANGED <<now, drained, memory, committed, member, flushed, delivered, broken, left>>
 Sync(m) ==
-  /\ group.stable /\ ~member[m].synced
+  /\ group.stable /\ m \in Present /\ ~member[m].synced
   /\ member' = [member EXCEPT ![m] = [synced |-> TRUE, parts |-> [p \in Parts |->
        IF group.owner[p] # m THEN NotMine
        ELSE [NotMine EXCEPT !.mine = TRUE, !.at = committed[p], !.safe = committed[p]]]]]
@@ -175,7 +190,7 @@ Poll(m) ==
   /\ memory' = [memory EXCEPT !.heard = @ \cup {m}] /\ Hears
 \* Who never polls is waited for as long as his session lasts, once somebody wants to know something.
 Silence(m) ==
-  /\ m \in Stock \ memory.silent /\ group.stable /\ memory.asked
+  /\ m \in (Stock \cap Present) \ memory.silent /\ group.stable /\ memory.asked
   /\ memory' = [memory EXCEPT !.silent = @ \cup {m}] /\ Hears
 
 IsUnopened(m, p) == Mine(m, p).load = "yes" /\ Mine(m, p).gains \cup Mine(m, p).announced = {}
@@ -228,21 +243,28 @@ LookAtSurvivor(m) == \E i \in 1..now :
 LookAtChild(m, life) ==
   /\ MayLook(m, life) /\ IsUnopened(m, life)
   /\ \E i \in 1..now : Topic[i].life = life
-  /\ Threshold(life) = 0 \/ Position(0) >= Threshold(life)
+  /\ Threshold(life) = 0 \/ Told(m, 0) >= Threshold(life)
   /\ With(m, life, [Mine(m, life) EXCEPT !.gains = {life}])
   /\ Reads
 
 \* What the user may be told of: all that was gained, but for what a marked partition still has.
-Limiting(v) == IF v.view = None THEN {} ELSE {p \in Marked(Topic[v.view]) \cap v.gains : Position(p) < End(p)}
-Due(v, p) == IF p = 0 THEN v.gains \ Limiting(v) ELSE v.gains
+Limiting(m, v) == IF v.view = None THEN {} ELSE {p \in Marked(Topic[v.view]) \cap v.gains : Told(m, p) < End(p)}
+Due(m, p) == IF p = 0 THEN Mine(m, 0).gains \ Limiting(m, Mine(m, 0)) ELSE Mine(m, p).gains
+\* A child that the member reads, and sees to be removed, or created again as another.
+SeenGone(m, life) ==
+  LET view == Mine(m, 0).view IN
+  Mine(m, life).mine /\ view # None /\ Topic[view].life # life /\ Topic[view].lives >= life
+\* What the user has of a child that is gone is flushed before anything else is done.
+GoneIsFlushed(m) == \A life \in Lives : SeenGone(m, life) => Mine(m, life).safe = Mine(m, life).at
 LoadCalled(m, p) ==
   LET v == Mine(m, p) IN
-  /\ v.mine /\ v.load = "yes" /\ Due(v, p) # {}
-  /\ With(m, p, [v EXCEPT !.load = "running", !.loaded = flushed, !.told = Due(v, p)])
+  /\ v.mine /\ v.load = "yes" /\ Due(m, p) # {}
+  /\ GoneIsFlushed(m) \/ ~Rule("gone_is_flushed")
+  /\ With(m, p, [v EXCEPT !.load = "running", !.loaded = flushed, !.told = Due(m, p)])
   /\ Reads
 LoadReturned(m, p) ==
   LET v == Mine(m, p)
-      told == IF Rule("told_at_call") THEN v.told ELSE Due(v, p) IN
+      told == IF Rule("told_at_call") THEN v.told ELSE Due(m, p) IN
   /\ v.mine /\ v.load = "running"
   /\ With(m, p, [v EXCEPT !.load = "yes", !.told = {}, !.gains = @ \ told, !.announced = @ \cup told])
   /\ Reads
@@ -251,16 +273,21 @@ MayDeliver(m, p) ==
   LET v == Mine(m, p) IN
   \/ m \in Stock
   \/ /\ v.load = "yes"
-     /\ IF p # 0 THEN p \in v.announced
+     /\ GoneIsFlushed(m) \/ ~Rule("gone_is_flushed")
+     /\ IF p # 0 THEN p \in v.announced /\ ~SeenGone(m, p)
         ELSE v.view # None /\ RecordAt(0, v.at) - 1 <= Cap(v)
 Deliver(m, p) ==
   LET v == Mine(m, p) IN
-  /\ v.mine /\ v.at < End(p) /\ (p = 0 \/ p = Topic[now].life) /\ MayDeliver(m, p)
+  /\ v.mine /\ v.at < End(p) /\ MayDeliver(m, p)
+  /\ p = 0 \/ p = Topic[now].life \/ m \notin Present  \* fetched before it was removed
   /\ LET r == RecordAt(p, v.at)
-         older == {a \in 1..(r - 1) : Home(a) # p} IN
-     /\ delivered' = delivered \cup {r}
+         older == {a \in 1..(r - 1) : Home(a) # p}
+         own(a) == Mine(m, Home(a)) IN
+     /\ delivered' = IF m \in Present THEN delivered \cup {r} ELSE delivered
      /\ broken' =
-          IF \E a \in older : a \notin delivered THEN "an older record was not delivered"
+          IF \E a \in older : own(a).mine /\ own(a).safe <= Offset(a) /\ Offset(a) < own(a).at THEN "its own older record is not flushed"
+          ELSE IF m \notin Present THEN broken
+          ELSE IF \E a \in older : a \notin delivered THEN "an older record was not delivered"
           ELSE IF \E a \in older : flushed[Home(a)] <= Offset(a) THEN "an older record's flush has not returned"
           ELSE IF \E a \in older : v.loaded[Home(a)] <= Offset(a) THEN "loaded before the flush returned, or never"
           ELSE broken
@@ -271,12 +298,12 @@ Flush(m, p) ==
   LET v == Mine(m, p) IN
   /\ v.mine /\ v.safe < v.at
   /\ With(m, p, [v EXCEPT !.safe = v.at])
-  /\ flushed' = [flushed EXCEPT ![p] = v.at]
+  /\ flushed' = [flushed EXCEPT ![p] = IF v.at > @ THEN v.at ELSE @]
   /\ UNCHANGED <<now, drained, group, memory, committed, delivered, broken, left>>
 
 \* Of what was delivered, whether it is flushed or not.
 Commit(m, p) ==
-  /\ Mine(m, p).mine /\ committed[p] < Mine(m, p).at
+  /\ m \in Present /\ Mine(m, p).mine /\ committed[p] < Mine(m, p).at
   /\ committed' = [committed EXCEPT ![p] = Mine(m, p).at]
   /\ UNCHANGED <<now, drained, group, memory, member, flushed, delivered, broken, left>>
 
@@ -287,7 +314,7 @@ OfMember(m) ==
   \/ \E p \in Parts :
        \/ Want(m, p) \/ Report(m, p) \/ LoadAssigned(m, p) \/ LoadCalled(m, p) \/ LoadReturned(m, p)
        \/ Deliver(m, p) \/ Flush(m, p) \/ Commit(m, p)
-Next == Resize \/ Question \/ Remove \/ Rebalance \/ Complete \/ FailOver \/ \E m \in Members : OfMember(m)
+Next == Resize \/ Question \/ Remove \/ Rebalance \/ Complete \/ FailOver \/ Evict(Victim) \/ \E m \in Members : OfMember(m)
 
 Spec == Init /\ [][Next]_vars
 Fair ==
