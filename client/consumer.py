@@ -109,7 +109,7 @@ class Consumer(Client[ConsumerConfig]):
             self._link,
             tasks,
             self._fetcher.tells_divergence,
-            self._on_positions,
+            self._on_moved,
         )
         self._ordered = OrderedDelivery(
             self._env, config, self._subscription, metadata, self._connections, self._coordinator, self._on_positions

@@ -130,6 +130,7 @@ class PartitionState:
     def add(self, fetched: FetchedBatch) -> None:
         """Buffer a batch that begins at or holds ``fetch_offset``."""
         self.buffer.append(fetched)
+        self._pass_gap()
         self.buffered_bytes += fetched.size_bytes
         self.fetch_offset = fetched.batch.next_offset
         if fetched.leader_epoch >= 0:
@@ -152,7 +153,16 @@ class PartitionState:
             if not fetched.left:
                 self.buffer.popleft()
                 self.buffered_bytes -= fetched.size_bytes
+                self._pass_gap()
         return spans
+
+    def _pass_gap(self) -> None:
+        """Compaction left nothing up to what is at hand: that may wait for others, who wait for what was removed.
+
+        A leader epoch read before may have ended below: that of the position is not known then.
+        """
+        if self.buffer and self.buffer[0].batch.base_offset > self.position:
+            self.position, self.position_epoch = self.buffer[0].batch.base_offset, -1
 
     @property
     def is_held_back(self) -> bool:

@@ -107,6 +107,26 @@ class Resized(FakeBroker):
         )
 
 
+class Shrunk(Resized):
+    """The same after 1 again: the child is sealed at five."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.announce("t", (1, 1, 2))
+
+    def set_epochs(self, response: MetadataResponse) -> None:
+        for topic in response.topics:
+            topic.partitions[0].leader_epoch = 2
+            topic.partitions[1].leader_epoch = 1
+
+    def maps(self, body: Any) -> PartitionLeaderEpochsForPartitionsResponse:
+        response = super().maps(body)
+        for topic in response.topics:
+            for p in topic.partitions:
+                p.merged_into, p.leader_epoch_before_deletion, p.sealed_offset = 0, 1, 5
+        return response
+
+
 class Coordinated(Resized):
     """The same with a coordinator: offsets by partition, and positions for who asks without being a member."""
 

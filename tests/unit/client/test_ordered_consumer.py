@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 from typing import Any
 
+import anyio
 import pytest
 
 from client import Consumer
@@ -21,7 +22,7 @@ from protocol.generated.offset_for_leader_epoch import (
 from protocol.key_placement import MOVED_HEADER
 from protocol.records import RecordBatch, set_base_offset
 from tests.unit.client.conftest import Run
-from tests.unit.client.resized_broker import CHILD, FAST, NO_SECOND_TRY, PARENT, Resized, Story
+from tests.unit.client.resized_broker import CHILD, FAST, NO_SECOND_TRY, PARENT, Resized, Shrunk, Story
 
 
 def test_a_child_follows_its_parent_with_flush_and_load_between(run: Run) -> None:
@@ -212,6 +213,46 @@ def test_hole_18_a_seek_back_on_the_parent_blocks_the_child_for_getone_as_well(r
             consumer.seek(PARENT, 4)
             found = [(r.partition, r.offset) for r in [await consumer.getone() for _ in range(10)]]
         assert found == [*((0, offset) for offset in range(4, 10)), *((1, offset) for offset in range(1, 5))]
+
+    run(check)
+
+
+def test_a_reset_of_the_parent_whose_answer_is_late_blocks_the_child_for_getone_as_well(run: Run) -> None:
+    async def check() -> None:
+        async with Resized().running() as broker, Consumer(bootstrap_servers=broker.address, **FAST) as consumer:
+            consumer.assign([CHILD, PARENT])
+            while (await consumer.getone()).partition != CHILD.partition:
+                pass
+            async with anyio.create_task_group() as tasks:
+                tasks.start_soon(consumer.seek_to_beginning, PARENT)
+                await anyio.lowlevel.checkpoint()
+                await consumer.getone()  # meanwhile there is no position to wait for
+            found = [(r.partition, r.offset) for r in [await consumer.getone() for _ in range(10)]]
+        assert found == [(0, offset) for offset in range(10)]
+
+    run(check)
+
+
+@pytest.mark.parametrize("log_start", [0, 12])
+def test_a_gap_that_compaction_left_keeps_nobody_waiting(run: Run, log_start: int) -> None:
+    """1 -> 2 -> 1. What is held back of the parent waits for the child, and that for what was removed before it."""
+
+    async def check() -> None:
+        story, broker = Story(), Shrunk()
+        log = broker.logs[PARENT]  # 0 to 7 of epoch 0, which ended at 10, and of epoch 2 from 12 on
+        del log.batches[8:]
+        for offset in (12, 13):
+            batch = bytearray(build_batch([(b"k", b"%d" % offset, [], 0)]))
+            set_base_offset(batch, offset, 2)
+            log.batches.append(bytes(batch))
+        log.end_offset = 14
+        async with broker.running(), Consumer(bootstrap_servers=broker.address, **FAST) as consumer:
+            consumer.assign([CHILD, PARENT], partition_key_listener=story)
+            await story.read_until(consumer, lambda: len(story.records(0)) >= 8)
+            log.start_offset = log_start
+            await story.read_until(consumer, lambda: len(story.records(0)) == 10)
+        assert story.records(0) == [*range(8), 12, 13]
+        assert story.records(1) == list(range(5)) and story.lines.index((1, 4)) < story.lines.index((0, 12))
 
     run(check)
 
