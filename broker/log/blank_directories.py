@@ -12,6 +12,7 @@ from collections.abc import Iterable, Iterator
 
 import structlog
 
+from broker.log.checkpoint_files import MalformedFileError, decode_partition_metadata
 from broker.log.paths import PARTITION_METADATA, join, offset_of, parse_directory_name, parse_future_directory_name
 from protocol.types import TopicPartition
 from runtime.env import Storage
@@ -49,7 +50,7 @@ def remove_blank_copies(storage: Storage, log_dirs: Iterable[str]) -> None:
             elif (partition := parse_future_directory_name(name)) is not None:
                 futures[partition].append(join(log_dir, name))
     for partition, paths in logs.items():
-        copies = futures.get(partition, [])
+        copies = [copy for copy in futures[partition] if all(_may_be_of(storage, copy, path) for path in paths)]
         if len(paths) + len(copies) == 1:
             continue
         blank = [path for path in paths if _is_blank(storage, path)]
@@ -58,6 +59,19 @@ def remove_blank_copies(storage: Storage, log_dirs: Iterable[str]) -> None:
         for path in blank if is_elsewhere else blank[1:]:
             storage.remove_tree(path)
             logger.warning("log.blank_removed", path=path)
+
+
+def _may_be_of(storage: Storage, copy: str, path: str) -> bool:
+    """Whether a copy may be of the log in ``path``: both name the same incarnation, or one of them none."""
+    known = {_incarnation(storage, directory) for directory in (copy, path)} - {-1}
+    return len(known) < 2
+
+
+def _incarnation(storage: Storage, path: str) -> int:
+    try:
+        return decode_partition_metadata(path, storage.read_bytes(join(path, PARTITION_METADATA))).incarnation
+    except (FileNotFoundError, MalformedFileError):
+        return -1
 
 
 def remove_unused(storage: Storage, path: str) -> None:

@@ -218,6 +218,18 @@ async def test_a_copy_that_is_complete_goes_before_a_blank_directory(world: LogW
     assert await found_after_restart(world, manager) == ("d", ONE_RECORD)
 
 
+async def test_a_copy_of_an_earlier_incarnation_goes(world: LogWorld) -> None:
+    """It outlived its partition, which was created again: nothing of it may come back."""
+    path = await stopped_with_a_record(world, "e")
+    aside = path.rename(world.root / "aside")
+    manager = await started(world)
+    wish_for(manager, world.root / "d")
+    manager.create(T, TOPIC_ID, 9)
+    future = aside.rename(path.parent / FUTURE)
+    assert await found_after_restart(world, manager) == ("d", [])
+    assert not future.exists()
+
+
 async def test_the_log_of_a_move_that_just_began_stays(world: LogWorld) -> None:
     manager = await started(world)
     wish_for(manager, world.root / "d")
