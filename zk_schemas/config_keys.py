@@ -378,7 +378,7 @@ IGNORED_BROKER_KEYS = {
     "num.io.threads": "a broker is one event loop; run more brokers on a bigger machine",
     "background.threads": "a broker is one event loop; run more brokers on a bigger machine",
     "num.recovery.threads.per.data.dir": "logs are recovered in the broker's own loop",
-    "num.replica.fetchers": "one connection carries all that a broker follows of another",
+    "num.replica.fetchers": "one connection carries all that a broker follows of another, one its internal topics",
     "transaction.state.log.replication.factor": "there are no transactions yet",
     "transaction.state.log.min.isr": "there are no transactions yet",
     "transaction.state.log.num.partitions": "there are no transactions yet",

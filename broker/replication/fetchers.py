@@ -1,4 +1,8 @@
-"""The fetchers of a broker: one for each other broker that leads something it follows."""
+"""The fetchers of a broker: one for each other broker that leads something it follows, another for internal topics.
+
+A fetcher says what it has appended when it has appended all of an answer. A group's commits are small and somebody
+waits for each: they do not wait for the records of other topics.
+"""
 
 from __future__ import annotations
 
@@ -9,10 +13,14 @@ import trio
 from broker.replication.fetcher import FetcherConfig, ReplicaFetcher
 from broker.replication.partition import Partition
 from broker.replication.throttle import ReplicationQuota
+from protocol.topic_names import INTERNAL_TOPICS
 from protocol.types import TopicPartition
 from runtime.env import Clock, Network
 
 NO_LEADER = -1
+
+_Key = tuple[int, bool]
+"""The leader's broker, and whether for internal topics."""
 
 
 class ReplicaFetchers:
@@ -35,7 +43,7 @@ class ReplicaFetchers:
         self._address = address
         self._broker_epoch = broker_epoch
         self._throttle = throttle
-        self._by_leader: dict[int, ReplicaFetcher] = {}
+        self._fetchers: dict[_Key, ReplicaFetcher] = {}
         self._leader_of: dict[TopicPartition, int] = {}
 
     def follow(self, partition: Partition) -> None:
@@ -46,11 +54,12 @@ class ReplicaFetchers:
         if leader_id == NO_LEADER:
             return
         self._leader_of[key] = leader_id
-        fetcher = self._by_leader.get(leader_id)
+        fetcher_key = _fetcher_key(leader_id, key)
+        fetcher = self._fetchers.get(fetcher_key)
         if fetcher is not None:
             fetcher.follow(partition)
             return
-        fetcher = self._by_leader[leader_id] = ReplicaFetcher(
+        fetcher = self._fetchers[fetcher_key] = ReplicaFetcher(
             leader_id,
             self._config,
             self._clock,
@@ -60,16 +69,20 @@ class ReplicaFetchers:
             self._throttle,
         )
         fetcher.follow(partition)
-        self._nursery.start_soon(self._run, fetcher)
+        self._nursery.start_soon(self._run, fetcher_key, fetcher)
 
     def stop(self, key: TopicPartition) -> None:
         """Follow a partition no more."""
         leader_id = self._leader_of.pop(key, None)
-        fetcher = self._by_leader.get(leader_id) if leader_id is not None else None
+        fetcher = self._fetchers.get(_fetcher_key(leader_id, key)) if leader_id is not None else None
         if fetcher is not None:
             fetcher.unfollow(key)
 
-    async def _run(self, fetcher: ReplicaFetcher) -> None:
+    async def _run(self, key: _Key, fetcher: ReplicaFetcher) -> None:
         await fetcher.run()
         # Nobody ran between its last look and here: it has nothing to follow.
-        del self._by_leader[fetcher.leader_id]
+        del self._fetchers[key]
+
+
+def _fetcher_key(leader_id: int, key: TopicPartition) -> _Key:
+    return leader_id, key.topic in INTERNAL_TOPICS
