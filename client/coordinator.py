@@ -465,32 +465,42 @@ class GroupCoordinator:
             if not cluster.knows_removed(tp, states[tp].incarnation)
         }
 
-    async def commit(self, offsets: Mapping[TopicPartition, OffsetAndMetadata]) -> None:
+    async def commit(
+        self, offsets: Mapping[TopicPartition, OffsetAndMetadata], *, is_processed: bool = False
+    ) -> set[TopicPartition]:
         """Commit as this member. CommitFailedError when the group has moved on without it.
 
         A commit in the background that is still tried again ends first: its older offsets must not come after these.
+        ``is_processed`` and what is returned: as in ``CoordinatorLink.commit_offsets``.
         """
         if not offsets:
-            return
+            return set()
         if self._background_commit is not None:
             self._background_commit.cancel()
-        await self._commit(offsets)
+        return await self._commit(offsets, is_processed=is_processed)
 
-    async def commit_news(self, partitions: Iterable[TopicPartition]) -> None:
-        """Commit what was consumed of these, but for what this member has committed already.
+    async def commit_news(self, partitions: Iterable[TopicPartition]) -> set[TopicPartition]:
+        """Commit what was consumed of these, unless this member has committed all of it already.
 
         An offset that was fetched counts for nothing: that it was committed does not tell that this is a member still.
+        All of it is processed: returns what the coordinator has taken as reported with the commit. One request for
+        all: what was committed already would only be reported by one that follows.
         """
         consumed, known = self.consumed(), self._own_commits if self._subscription.is_group_managed else {}
         found = {tp: consumed[tp] for tp in partitions if tp in consumed}
-        await self.commit({tp: offset for tp, offset in found.items() if known.get(tp) != offset})
+        if all(known.get(tp) == offset for tp, offset in found.items()):
+            return set()
+        return await self.commit(found, is_processed=self._subscription.is_group_managed)
 
-    async def _commit(self, offsets: Mapping[TopicPartition, OffsetAndMetadata]) -> None:
+    async def _commit(
+        self, offsets: Mapping[TopicPartition, OffsetAndMetadata], *, is_processed: bool = False
+    ) -> set[TopicPartition]:
         under_way, held, taken = object(), self._subscription.partitions, False
         self._own_commits |= dict.fromkeys(offsets, under_way)
         try:
-            await self._commit_as_member(offsets)
+            reported = await self._commit_as_member(offsets, is_processed=is_processed)
             taken = True
+            return reported
         finally:
             for tp, offset in offsets.items():
                 # Another commit that was under way as well may have come before this one or after it.
@@ -498,7 +508,9 @@ class GroupCoordinator:
                 if taken and was_alone and tp in held:
                     self._own_commits[tp] = offset
 
-    async def _commit_as_member(self, offsets: Mapping[TopicPartition, OffsetAndMetadata]) -> None:
+    async def _commit_as_member(
+        self, offsets: Mapping[TopicPartition, OffsetAndMetadata], *, is_processed: bool
+    ) -> set[TopicPartition]:
         member = self.member
         managed = self._subscription.is_group_managed
         if managed and member.generation_id < 0:
@@ -507,12 +519,13 @@ class GroupCoordinator:
             )
         generation_id = member.generation_id
         try:
-            await self.link.commit_offsets(
+            return await self.link.commit_offsets(
                 offsets,
                 self._config.default_api_timeout_ms,
                 generation_id=generation_id if managed else -1,
                 member_id=member.member_id if managed else "",
                 group_instance_id=self._config.group_instance_id if managed else None,
+                is_processed=is_processed,
             )
         except KafkaError as error:
             reaction = react(error.code)

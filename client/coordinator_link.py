@@ -149,11 +149,15 @@ class CoordinatorLink:
         generation_id: int = -1,
         member_id: str = "",
         group_instance_id: str | None = None,
-    ) -> None:
+        is_processed: bool = False,
+    ) -> set[TopicPartition]:
         """Commit; what may pass is tried again until ``timeout_ms``, then and otherwise the error is raised.
 
         An offset of an incarnation that was removed meanwhile is dropped: there is nothing to commit it for.
+        ``is_processed``: tell those who wait for these partitions as well. Returns the partitions of which the
+        coordinator says that it did; the others are to be reported by ConsumerGroupPosition.
         """
+        reported: set[TopicPartition] = set()
         deadline = self._env.clock.monotonic() + timeout_ms / 1000
         attempt = 0
         while True:
@@ -163,16 +167,18 @@ class CoordinatorLink:
                 generation_id=generation_id,
                 member_id=member_id,
                 group_instance_id=group_instance_id,
-                topics=_commit_topics(offsets),
+                topics=_commit_topics(offsets, is_processed=is_processed),
             )
             try:
-                errors = _commit_errors(await self.request(request))
+                response = await self.request(request)
+                errors = _commit_errors(response)
+                reported |= _reported(response)
                 error = next(iter(errors.values()), None)
                 offsets = {tp: offset for tp, offset in offsets.items() if tp in errors}
             except KafkaError as failed:
                 error = failed
             if error is None:
-                return
+                return reported
             reaction = react(error.code)
             is_unknown = error.code is ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
             if reaction is Reaction.FIND_COORDINATOR:
@@ -186,7 +192,7 @@ class CoordinatorLink:
                 continue
             left = await self._without_removed(offsets, self._backoff_s(attempt))
             if not left:
-                return
+                return reported
             if len(left) == len(offsets):
                 await self.pause(attempt)
             offsets = left
@@ -201,7 +207,9 @@ class CoordinatorLink:
         return {tp: o for tp, o in offsets.items() if o.incarnation < 0 or not cluster.knows_removed(tp, o.incarnation)}
 
 
-def _commit_topics(offsets: Mapping[TopicPartition, OffsetAndMetadata]) -> list[OffsetCommitRequestTopic]:
+def _commit_topics(
+    offsets: Mapping[TopicPartition, OffsetAndMetadata], *, is_processed: bool
+) -> list[OffsetCommitRequestTopic]:
     topics: dict[str, OffsetCommitRequestTopic] = {}
     for tp, offset in offsets.items():
         topics.setdefault(tp.topic, OffsetCommitRequestTopic(name=tp.topic)).partitions.append(
@@ -211,6 +219,7 @@ def _commit_topics(offsets: Mapping[TopicPartition, OffsetAndMetadata]) -> list[
                 committed_leader_epoch=offset.leader_epoch,
                 committed_metadata=offset.metadata,
                 incarnation=offset.incarnation,
+                is_processed=is_processed,
             )
         )
     return list(topics.values())
@@ -225,6 +234,15 @@ def _commit_errors(response: OffsetCommitResponse) -> dict[TopicPartition, Kafka
         for topic in response.topics
         for p in topic.partitions
         if p.error_code
+    }
+
+
+def _reported(response: OffsetCommitResponse) -> set[TopicPartition]:
+    return {
+        TopicPartition(topic.name, p.partition_index)
+        for topic in response.topics
+        for p in topic.partitions
+        if p.is_reported
     }
 
 

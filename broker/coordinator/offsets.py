@@ -1,7 +1,8 @@
 """OffsetCommit 2-8, OffsetFetch 1-8, OffsetDelete 0.
 
 OffsetCommit v2-4 carry a retention of their own, v6 leader epochs, v7 ``group.instance.id``, v8 KIP-253's incarnation
-in tag 10256. OffsetFetch v2 null topics for all and an error on top, v7 ``require_stable``, v8 many groups at once
+in tag 10256 and, in tag 10260, that the offset is a report as well (``positions``).
+OffsetFetch v2 null topics for all and an error on top, v7 ``require_stable``, v8 many groups at once
 and incarnations. An offset committed without an incarnation is of the one that the broker knows; one of an earlier
 incarnation says nothing of the partition there is now and is neither stored nor told (hole 20). One of an incarnation
 that nobody has heard of waits: the client is told to try again, until this broker's metadata has caught up. Stored, a
@@ -27,7 +28,7 @@ from broker.coordinator.group_state import GroupState
 from broker.coordinator.join import UNKNOWN_MEMBER_ID, check_member
 from broker.coordinator.offsets_log import IncarnationOf, Topics
 from broker.coordinator.outcome import Now, Outcome, Then, Token, is_committed
-from broker.coordinator.positions import on_committed
+from broker.coordinator.positions import Processed, Report, on_committed, take_processed
 from broker.coordinator.responses import offset_append_error
 from broker.coordinator.shard import Shard, Turn
 from broker.coordinator.subscription import CONSUMER_PROTOCOL_TYPE
@@ -75,6 +76,7 @@ def commit_offsets(turn: Turn, token: Token, request: OffsetCommitRequest, topic
         return
     accepted: list[CoordinatorRecord] = []
     partitions: list[TopicPartition] = []
+    processed = Processed(request.generation_id, request.member_id, {})
     response = OffsetCommitResponse()
     for topic in request.topics:
         results = []
@@ -87,6 +89,8 @@ def commit_offsets(turn: Turn, token: Token, request: OffsetCommitRequest, topic
                 accepted.append(OffsetRecord(group.group_id, tp, committed))
                 partitions.append(tp)
                 group.commit_started(tp, committed.incarnation)
+                if partition.is_processed:
+                    processed.reports[tp] = Report(committed.incarnation, committed.offset)
             result = OffsetCommitResponsePartition(partition_index=partition.partition_index, error_code=error)
             results.append(result)
         response.topics.append(OffsetCommitResponseTopic(name=topic.name, partitions=results))
@@ -94,7 +98,7 @@ def commit_offsets(turn: Turn, token: Token, request: OffsetCommitRequest, topic
         turn.out.reply(token, response)
         return
     turn.shard.groups[group.group_id] = group
-    turn.out.write(group.group_id, accepted, OffsetsStored(group, token, response, partitions))
+    turn.out.write(group.group_id, accepted, OffsetsStored(group, token, response, partitions, processed))
 
 
 def refuse_commit(request: OffsetCommitRequest, error: ErrorCode) -> OffsetCommitResponse:
@@ -188,14 +192,26 @@ class OffsetsStored:
     token: Token
     response: OffsetCommitResponse
     partitions: list[TopicPartition]
+    processed: Processed
 
     def resolve(self, shard: Shard, error: ErrorCode, now: Now) -> Outcome:
+        if error is ErrorCode.NONE:
+            self._report(shard)
         out = CommitEnded(self.group, self.partitions).resolve(shard, error, now)
         self._answer(out, error)
         return out
 
+    def _report(self, shard: Shard) -> None:
+        taken = take_processed(shard, self.group, self.processed)
+        for topic in self.response.topics:
+            for partition in topic.partitions:
+                partition.is_reported = TopicPartition(topic.name, partition.partition_index) in taken
+
     def overdue(self, shard: Shard, now: Now) -> tuple[Outcome, Then | None]:
-        """The offsets stay pending: a stable fetch must not pass them by, nor may they outlive their group."""
+        """The offsets stay pending: a stable fetch must not pass them by, nor may they outlive their group.
+
+        They are no report any more: the member is told that they failed, and may have gone elsewhere meanwhile.
+        """
         out = Outcome()
         self._answer(out, ErrorCode.REQUEST_TIMED_OUT)
         return out, CommitEnded(self.group, self.partitions)

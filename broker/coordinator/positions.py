@@ -1,8 +1,9 @@
 """How far a group is in partitions that its members wait for (KIP-253), and who waits. All of it is volatile.
 
 A position means processed: records below it were delivered, what the flush callback had to save is saved. Only the
-owner of a partition knows that, so for a partition whose owner polls, nothing but the owner's own reports count, not
-even its commits: a periodic commit runs ahead of the flush callback. What nobody can report on is taken from the
+owner of a partition knows that, so for a partition whose owner polls, nothing but the owner's own reports count. Its
+commits do not, for a periodic one runs ahead of the flush callback; but a commit may say that it is a report as well,
+and is one as soon as it is committed. What nobody can report on is taken from the
 committed offset of the same incarnation, and only once every member has polled in this generation, for until then one
 of them may still be giving up what it owned before. A member that never polls (a stock client) is waited for as long as
 its session lasts. Nothing known is -1, never a guess.
@@ -290,6 +291,24 @@ def end_generation(turn: Turn, group: Group, error: ErrorCode) -> None:
 
 
 # ---------------------------------------------------------------- what else moves a position
+
+
+class Processed(NamedTuple):
+    """The part of a member's commit that is a report as well."""
+
+    generation_id: int
+    member_id: str
+    reports: dict[TopicPartition, Report]
+
+
+def take_processed(shard: Shard, group: Group, processed: Processed) -> set[TopicPartition]:
+    """Take what a member has committed as its report; returns of which partitions: of none in a later generation."""
+    if group.state is not GroupState.STABLE or group.generation_id != processed.generation_id:
+        return set()
+    own = {tp for tp in processed.reports if owner_of(shard, group, tp) == processed.member_id}
+    for tp in own:
+        group.positions.report(tp, *processed.reports[tp])
+    return own
 
 
 def on_committed(turn: Turn, group: Group, partitions: Iterable[TopicPartition]) -> None:

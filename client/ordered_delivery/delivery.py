@@ -316,9 +316,10 @@ class OrderedDelivery:
         due = {tp: progress for tp, progress in due.items() if self._is_at(tp, progress)}
         if not due:
             return
+        told: set[TopicPartition] = set()
         if self._coordinator is not None and self._config.ordered_delivery_commit_before_report:
             try:
-                await self._coordinator.commit_news(due)
+                told = await self._coordinator.commit_news(due)
             except KafkaError:
                 return
         for tp, progress in due.items():
@@ -329,8 +330,10 @@ class OrderedDelivery:
         if self._is_managed:
             assert self._exchange is not None
             positions = {tp: Position(progress.incarnation, progress.position) for tp, progress in due.items()}
-            self._exchange.report(positions, self._reports.number)
+            self._exchange.report(positions, self._reports.number, told)
             self.hand_overs.reported(self._reports.number, flushed)
+            if told >= due.keys():
+                self.hand_overs.acknowledged(self._reports.number, self._clock.monotonic())
 
     def _is_at(self, tp: TopicPartition, progress: Progress) -> bool:
         """Whether the user is where that says still: the callback, or another task, may have gone elsewhere."""

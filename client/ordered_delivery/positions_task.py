@@ -9,7 +9,7 @@ taken is dropped, and news are said again while an older poll stays parked.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Container, Mapping
 from typing import NamedTuple, Protocol
 
 from client.config import ConsumerConfig
@@ -159,11 +159,18 @@ class PositionExchange:
             self._wants = wants
             self._news.set()
 
-    def report(self, positions: Mapping[TopicPartition, Position], said: int) -> None:
-        """Tell these positions; ``said`` counts the reports made."""
-        self._unsaid.update(positions)
+    def report(
+        self, positions: Mapping[TopicPartition, Position], said: int, told: Container[TopicPartition] = ()
+    ) -> None:
+        """Tell these positions, but for what the coordinator was ``told`` already; ``said`` counts the reports made."""
         self._said = said
-        self._news.set()
+        for tp, position in positions.items():
+            if tp in told:
+                self._unsaid.pop(tp, None)
+            else:
+                self._unsaid[tp] = position
+        if self._unsaid:
+            self._news.set()
 
     # ------------------------------------------------------------ tasks
 

@@ -64,8 +64,8 @@ class Reports:
             said = self._said.get(tp)
             if said is None or said.progress.incarnation != incarnation:
                 continue  # of another incarnation nothing said here makes a position known
-            if position < 0 and said.number <= number:
-                del self._said[tp]  # a coordinator that knows nothing: for it this is the first time
+            if position != said.progress.position and said.number <= number:
+                del self._said[tp]  # a coordinator that knows nothing, or was told another position out of order
 
     def is_due(self, tp: TopicPartition, now: Progress) -> bool:
         """Whether this position may free somebody who does not know of it."""

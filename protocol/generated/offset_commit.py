@@ -24,13 +24,13 @@ from protocol.types import Part
 _pack_h = Struct(">h").pack
 _pack_i = Struct(">i").pack
 _pack_ih = Struct(">ih").pack
-_pack_ihB = Struct(">ihB").pack
 _pack_ii = Struct(">ii").pack
 _pack_iqh = Struct(">iqh").pack
 _pack_iqi = Struct(">iqi").pack
 _pack_iqih = Struct(">iqih").pack
 _pack_q = Struct(">q").pack
 _pack_qi = Struct(">qi").pack
+_pack_t = Struct(">?").pack
 _unpack_h = Struct(">h").unpack_from
 _unpack_i = Struct(">i").unpack_from
 _unpack_iB = Struct(">iB").unpack_from
@@ -42,6 +42,7 @@ _unpack_iqiB = Struct(">iqiB").unpack_from
 _unpack_iqih = Struct(">iqih").unpack_from
 _unpack_q = Struct(">q").unpack_from
 _unpack_qi = Struct(">qi").unpack_from
+_unpack_t = Struct(">?").unpack_from
 
 class OffsetCommitRequestPartition(Base):
     FIELDS: ClassVar[tuple[str, ...]] = (
@@ -50,6 +51,7 @@ class OffsetCommitRequestPartition(Base):
         "committed_leader_epoch",
         "committed_metadata",
         "incarnation",
+        "is_processed",
     )
     __slots__ = FIELDS
 
@@ -61,12 +63,14 @@ class OffsetCommitRequestPartition(Base):
         committed_leader_epoch: int = -1,
         committed_metadata: str | None = "",
         incarnation: int = -1,
+        is_processed: bool = False,
     ) -> None:
         self.partition_index = partition_index
         self.committed_offset = committed_offset
         self.committed_leader_epoch = committed_leader_epoch
         self.committed_metadata = committed_metadata
         self.incarnation = incarnation
+        self.is_processed = is_processed
 
 
 class OffsetCommitRequestTopic(Base):
@@ -90,6 +94,7 @@ class OffsetCommitResponsePartition(Base):
     FIELDS: ClassVar[tuple[str, ...]] = (
         "partition_index",
         "error_code",
+        "is_reported",
     )
     __slots__ = FIELDS
 
@@ -98,9 +103,11 @@ class OffsetCommitResponsePartition(Base):
         *,
         partition_index: int = 0,
         error_code: int = 0,
+        is_reported: bool = False,
     ) -> None:
         self.partition_index = partition_index
         self.error_code = error_code
+        self.is_reported = is_reported
 
 
 class OffsetCommitResponseTopic(Base):
@@ -126,8 +133,26 @@ def _decode_tag_topics_partitions_incarnation(data: memoryview) -> tuple[int, in
     pos += 8
     return incarnation, pos
 
+def _decode_tag_topics_partitions_is_processed(data: memoryview) -> tuple[bool, int]:
+    pos = 0
+    is_processed, = _unpack_t(data, pos)
+    pos += 1
+    return is_processed, pos
+
 def _encode_tag_topics_partitions_incarnation(value: int, out: bytearray) -> None:
     out += _pack_q(value)
+
+def _encode_tag_topics_partitions_is_processed(value: bool, out: bytearray) -> None:
+    out += _pack_t(value)
+
+def _decode_tag_topics_partitions_is_reported(data: memoryview) -> tuple[bool, int]:
+    pos = 0
+    is_reported, = _unpack_t(data, pos)
+    pos += 1
+    return is_reported, pos
+
+def _encode_tag_topics_partitions_is_reported(value: bool, out: bytearray) -> None:
+    out += _pack_t(value)
 
 def _decode_offset_commit_request_v2(data: memoryview) -> tuple[OffsetCommitRequest, int]:
     size = len(data)
@@ -583,17 +608,22 @@ def _decode_offset_commit_request_v8(data: memoryview) -> tuple[OffsetCommitRequ
             n = data[pos]
             pos += 1
             topics_partitions_incarnation: int = -1
+            topics_partitions_is_processed: bool = False
             if n:
                 tags, pos = read_tags(data, pos, n)
                 value = tags.get(10256)
                 if value is not None:
                     topics_partitions_incarnation = whole(_decode_tag_topics_partitions_incarnation(value), value, "topics[].partitions[].incarnation")
+                value = tags.get(10260)
+                if value is not None:
+                    topics_partitions_is_processed = whole(_decode_tag_topics_partitions_is_processed(value), value, "topics[].partitions[].is_processed")
             topics_partitions.append(OffsetCommitRequestPartition(
                 partition_index=topics_partitions_partition_index,
                 committed_offset=topics_partitions_committed_offset,
                 committed_leader_epoch=topics_partitions_committed_leader_epoch,
                 committed_metadata=topics_partitions_committed_metadata,
                 incarnation=topics_partitions_incarnation,
+                is_processed=topics_partitions_is_processed,
             ))
         n = data[pos]
         pos += 1
@@ -669,13 +699,19 @@ def _encode_offset_commit_request_v8(message: OffsetCommitRequest, out: bytearra
                 write_uvarint(out, n)
             if raw_or_none is not None:
                 out += raw_or_none
-            tag_count = (1 if topics_partitions_item.incarnation != -1 else 0)
+            tag_count = (1 if topics_partitions_item.incarnation != -1 else 0) + (1 if topics_partitions_item.is_processed else 0)
             out.append(tag_count)
             if tag_count:
                 if topics_partitions_item.incarnation != -1:
                     tagged = bytearray()
                     _encode_tag_topics_partitions_incarnation(topics_partitions_item.incarnation, tagged)
                     write_uvarint(out, 10256)
+                    write_uvarint(out, len(tagged))
+                    out += tagged
+                if topics_partitions_item.is_processed:
+                    tagged = bytearray()
+                    _encode_tag_topics_partitions_is_processed(topics_partitions_item.is_processed, tagged)
+                    write_uvarint(out, 10260)
                     write_uvarint(out, len(tagged))
                     out += tagged
         out.append(0)
@@ -823,11 +859,16 @@ def _decode_offset_commit_response_v8(data: memoryview) -> tuple[OffsetCommitRes
         for _ in range(topics_partitions_count):
             topics_partitions_partition_index, topics_partitions_error_code, n = _unpack_ihB(data, pos)
             pos += 7
+            topics_partitions_is_reported: bool = False
             if n:
-                pos = skip_tags(data, pos, n)
+                tags, pos = read_tags(data, pos, n)
+                value = tags.get(10260)
+                if value is not None:
+                    topics_partitions_is_reported = whole(_decode_tag_topics_partitions_is_reported(value), value, "topics[].partitions[].is_reported")
             topics_partitions.append(OffsetCommitResponsePartition(
                 partition_index=topics_partitions_partition_index,
                 error_code=topics_partitions_error_code,
+                is_reported=topics_partitions_is_reported,
             ))
         n = data[pos]
         pos += 1
@@ -869,7 +910,16 @@ def _encode_offset_commit_response_v8(message: OffsetCommitResponse, out: bytear
         else:
             write_uvarint(out, n)
         for topics_partitions_item in topics_item.partitions:
-            out += _pack_ihB(topics_partitions_item.partition_index, topics_partitions_item.error_code, 0)
+            out += _pack_ih(topics_partitions_item.partition_index, topics_partitions_item.error_code)
+            tag_count = (1 if topics_partitions_item.is_reported else 0)
+            out.append(tag_count)
+            if tag_count:
+                if topics_partitions_item.is_reported:
+                    tagged = bytearray()
+                    _encode_tag_topics_partitions_is_reported(topics_partitions_item.is_reported, tagged)
+                    write_uvarint(out, 10260)
+                    write_uvarint(out, len(tagged))
+                    out += tagged
         out.append(0)
     out.append(0)
     parts.append(out)

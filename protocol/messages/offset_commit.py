@@ -2,7 +2,8 @@
 
 Version 2-4 carry a retention time, dropped in 5; 6 brings the leader epoch; 7 static members; 8 is flexible.
 KIP-253: tag 10256 is the incarnation of the partition the offset belongs to; without it the coordinator takes the
-one it knows.
+one it knows. Tag 10260 of a request says that everything below the offset is processed: once committed it is also the
+position that a ConsumerGroupPosition would report. Of a response it says that this was taken.
 """
 
 from protocol.schema import field, message
@@ -34,6 +35,7 @@ REQUEST = message(
                         field("committed_leader_epoch", "int32", "6+", default=-1, ignorable=True),
                         field("committed_metadata", "string", "2+", nullable="2+"),
                         field("incarnation", "int64", "8+", default=-1, ignorable=True, tag=10256),
+                        field("is_processed", "bool", "8+", ignorable=True, tag=10260),
                     ],
                 ),
             ],
@@ -61,6 +63,7 @@ RESPONSE = message(
                     fields=[
                         field("partition_index", "int32", "2+"),
                         field("error_code", "int16", "2+"),
+                        field("is_reported", "bool", "8+", ignorable=True, tag=10260),
                     ],
                 ),
             ],

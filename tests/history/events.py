@@ -237,7 +237,10 @@ class KeysFlushed(_Event, tag="keys_flushed"):
 
 
 class PositionReported(_Event, tag="position_reported"):
-    """A member sends the coordinator a position: all below is processed, flushed and, with ``commits``, committed."""
+    """A member sends the coordinator a position: all below is processed, flushed and, with ``commits``, committed.
+
+    Without, the commit itself may be the report: it counts once it is committed.
+    """
 
     group: str
     member: str

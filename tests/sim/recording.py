@@ -13,6 +13,7 @@ from client.consumer import Consumer
 from client.coordinator_link import CoordinatorLink, OffsetAndMetadata
 from client.errors import CommitFailedError, KafkaError
 from protocol.generated.consumer_group_position import ConsumerGroupPositionRequest, ConsumerGroupPositionResponse
+from protocol.generated.offset_commit import OffsetCommitRequest
 from protocol.records import RecordBatch
 from protocol.types import TopicPartition
 from runtime.sim_storage import SimDisk, SimStorage
@@ -61,11 +62,12 @@ class Recorder:
 
         async def commit_offsets(
             offsets: Mapping[TopicPartition, OffsetAndMetadata], timeout_ms: float, **of_member: Any
-        ) -> None:
+        ) -> set[TopicPartition]:
             asked_ms, outcome = now_ms(), "unknown"
             try:
-                await commit(offsets, timeout_ms, **of_member)
+                reported: set[TopicPartition] = await commit(offsets, timeout_ms, **of_member)
                 outcome = "ok"
+                return reported
             except CommitFailedError:
                 outcome = "refused"
                 raise
@@ -104,6 +106,10 @@ class Recorder:
         ask, group = link.request, link.group_id
 
         async def request(body: Any, **options: Any) -> Any:
+            if isinstance(body, OffsetCommitRequest):
+                for tp, incarnation, position in _processed(body):
+                    generation = body.generation_id
+                    self.add(PositionReported(now_ms(), group, member, generation, tp, position, incarnation, False))
             if not isinstance(body, ConsumerGroupPositionRequest):
                 return await ask(body, **options)
             for tp, incarnation, position in _positions(body):
@@ -123,6 +129,14 @@ def _positions(
         for found in topic.partitions:
             if found.position >= 0:
                 yield TopicPartition(topic.name, found.partition_index), found.incarnation, found.position
+
+
+def _processed(body: OffsetCommitRequest) -> Iterator[tuple[TopicPartition, int, int]]:
+    """What a commit reports, once it is committed."""
+    for topic in body.topics:
+        for offset in topic.partitions:
+            if offset.is_processed:
+                yield TopicPartition(topic.name, offset.partition_index), offset.incarnation, offset.committed_offset
 
 
 def _outcome(text: str) -> Outcome:

@@ -70,10 +70,11 @@ class ScriptedLink:
             member_id=body.member_id,
         )
 
-    async def commit_offsets(self, offsets: Any, timeout_ms: float, **_: Any) -> None:
+    async def commit_offsets(self, offsets: Any, timeout_ms: float, **_: Any) -> set[TopicPartition]:
         if self.hold_commits is not None:
             await self.hold_commits.wait()
         self.committed.append({tp: offset.offset for tp, offset in offsets.items()})
+        return set()
 
     async def pause(self, attempt: int) -> None:
         await anyio.sleep(0)  # polls: one turn of the loop
@@ -259,6 +260,25 @@ def test_only_what_this_member_has_not_committed_is_committed_as_news(run: Run) 
             link.hold_commits = None
             await coordinator.commit_news([T0])
             assert link.committed[3:] == [{T0: 4}]
+
+    run(check)
+
+
+def test_what_was_committed_already_goes_with_what_was_not(run: Run) -> None:
+    """So that all of it is reported by one request."""
+
+    async def check() -> None:
+        link = ScriptedLink([T0, T1])
+        async with anyio.create_task_group() as tasks:
+            member = Fixture(tasks, link)
+            await member.poll_until(lambda: member.held == {T0, T1})
+            for tp in (T0, T1):
+                member.subscription.state(tp).seek(4)
+            await member.coordinator.commit_news([T0])
+            await member.coordinator.commit_news([T0, T1])
+            await member.coordinator.commit_news([T0, T1])
+            assert link.committed == [{T0: 4}, {T0: 4, T1: 4}]
+            tasks.cancel_scope.cancel()
 
     run(check)
 

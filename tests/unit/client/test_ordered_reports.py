@@ -188,6 +188,42 @@ def test_who_goes_back_in_the_flush_callback_reports_nothing_before_that(
     run(check)
 
 
+def test_a_report_goes_with_its_commit(run: Run) -> None:
+    """One request, where the coordinator says that it was taken as a report."""
+
+    async def check() -> None:
+        story, broker = Story(), Grouped([PARENT])
+        commit, polls = broker.offset_commit, broker.poll
+        polled: list[int] = []
+
+        def take(body: Any) -> OffsetCommitResponse:
+            response = commit(body)
+            for topic, answered in zip(body.topics, response.topics, strict=True):
+                for p, answer in zip(topic.partitions, answered.partitions, strict=True):
+                    if p.is_processed:
+                        assert story.lines and ("flush", [p.partition_index]) in story.lines
+                        broker.reports[p.partition_index] = p.committed_offset
+                        answer.is_reported = True
+            return response
+
+        async def poll(body: Any) -> ConsumerGroupPositionResponse:
+            polled.extend(p.position for topic in body.topics for p in topic.partitions if p.position >= 0)
+            return await polls(body)
+
+        broker.answers |= {ApiKey.OFFSET_COMMIT: take, ApiKey.CONSUMER_GROUP_POSITION: poll}
+        async with (
+            broker.running(),
+            Consumer(bootstrap_servers=broker.address, group_id="g", enable_auto_commit=False, **FAST) as consumer,
+        ):
+            consumer.subscribe(["t"], partition_key_listener=story)
+            await story.read_until(consumer, lambda: broker.reports.get(0) == 10, max_records=10)
+            await consumer.getmany()
+            assert consumer.metrics()[CONSUMER_GROUP]["position-report-total"]
+        assert not polled
+
+    run(check)
+
+
 def test_behind_a_commit_that_was_refused_nothing_goes_on(run: Run) -> None:
     """Another one owns the parent now, and will read it again from where it was committed."""
 

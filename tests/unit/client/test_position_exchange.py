@@ -198,6 +198,29 @@ def test_a_parked_poll_that_is_answered_brings_the_position(run: Run) -> None:
     run(check)
 
 
+def test_what_the_coordinator_was_told_with_a_commit_is_not_said_again(run: Run) -> None:
+    """An older report that is not answered yet is given up as well: it must not come last."""
+
+    async def check() -> None:
+        coordinator = Coordinator()
+        async with exchanging(coordinator) as fixture:
+            fixture.exchange.settle()
+            await until(lambda: coordinator.is_parked)
+            before = len(coordinator.seen)
+            coordinator.errors, coordinator.has_long_pauses = [ErrorCode.COORDINATOR_LOAD_IN_PROGRESS], True
+            fixture.exchange.report({tp(0): Position(100, 7), tp(1): Position(101, 8)}, 1)
+            await until(lambda: coordinator.refused)
+            fixture.exchange.report({tp(0): Position(100, 9)}, 2, told={tp(0)})
+            fixture.exchange._began.set()
+            await until(lambda: len(fixture.answers) > 1)
+            refused, *said = [reports(body) for _, body in coordinator.seen[before:]]
+            assert refused == {0: 7, 1: 8} and {1: 8} in said
+            assert not any(0 in positions for positions in said)
+            assert fixture.answers[-1].said_before == 2
+
+    run(check)
+
+
 def test_an_answer_older_than_one_taken_is_dropped(run: Run) -> None:
     """Two connections: the parked poll's answer, from before, must not bring the older position back."""
 

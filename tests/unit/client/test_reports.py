@@ -73,6 +73,15 @@ def test_hole_19_a_coordinator_that_knows_nothing_is_told_again() -> None:
     assert reports.is_due(T1, START)
 
 
+def test_a_coordinator_that_knows_another_position_is_told_again() -> None:
+    """An older report on another connection reached it last."""
+    reports = reported()
+    reports.on_asked({T1: (101, 40)}, 0)
+    assert not reports.is_due(T1, START)
+    reports.on_asked({T1: (101, 40)}, 1)
+    assert reports.is_due(T1, START)
+
+
 def test_an_answer_from_before_the_report_does_not_make_it_be_said_twice() -> None:
     reports = reported()
     reports.on_asked({T1: (101, -1)}, 0)

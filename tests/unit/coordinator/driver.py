@@ -268,6 +268,7 @@ class Driver:
         leader_epoch: int = -1,
         instance: str | None = None,
         incarnation: int = -1,
+        processed: bool = False,
     ) -> str:
         token = self._token(token)
         topics: dict[str, list[OffsetCommitRequestPartition]] = {}
@@ -279,6 +280,7 @@ class Driver:
                     committed_metadata=metadata,
                     committed_leader_epoch=leader_epoch,
                     incarnation=incarnation,
+                    is_processed=processed,
                 )
             )
         request = OffsetCommitRequest(

@@ -1,6 +1,7 @@
 """Random courses of a group against what positions are for: nobody is told of records that somebody has yet to save.
 
-Members process records, commit periodically, whatever they have saved, and report only what they have saved. They are
+Members process records, commit periodically, whatever they have saved, and report only what they have saved, by a poll
+or with a commit. They are
 cooperative (KIP-429): they keep partitions across rebalances without saving; what they lose nobody owns for one
 generation, in which they save it, before their first poll or their next join. Members crash, coordinators fail over.
 
@@ -110,6 +111,14 @@ class PositionMachine(RuleBasedStateMachine):
         self.driver.poll(member.member_id, self.generation, *sorted(wants), reports=reports)
         self.check()
 
+    @rule(at=st.integers(0, MEMBERS - 1), saves=st.sets(st.sampled_from(PARTITIONS), min_size=1))
+    def report_with_a_commit(self, at: int, saves: set[Partition]) -> None:
+        """Save some of what is owned, also ahead of the generation's first poll."""
+        member = self.members[at]
+        for tp in [tp for tp in member.owned if tp in saves]:
+            member.unsaved_from.pop(tp, None)
+            self.commit(member, tp, processed=True)
+
     @rule(at=st.integers(0, MEMBERS - 1))
     def crash(self, at: int) -> None:
         """What it had not saved is lost with it, and there is nobody to wait for."""
@@ -139,9 +148,9 @@ class PositionMachine(RuleBasedStateMachine):
         self.commit(member, tp)
         return member.next_offset.get(tp, 0)
 
-    def commit(self, member: Member, tp: Partition) -> None:
+    def commit(self, member: Member, tp: Partition, *, processed: bool = False) -> None:
         if tp in member.next_offset:
-            self.driver.commit({tp: member.next_offset[tp]}, member.member_id, self.generation)
+            self.driver.commit({tp: member.next_offset[tp]}, member.member_id, self.generation, processed=processed)
             self.check()
 
     # ------------------------------------------------------------ what must hold

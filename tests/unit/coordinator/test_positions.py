@@ -144,6 +144,80 @@ def test_a_rewind_is_told_as_a_lower_position() -> None:
     assert driver.told(waiting) == {PARENT: (40, False)}
 
 
+# ---------------------------------------------------------------- commits that report
+
+
+def is_reported(driver: Driver, token: str) -> bool:
+    ((partition,),) = (topic.partitions for topic in driver.replies[token].topics)
+    assert partition.error_code == ErrorCode.NONE
+    return bool(partition.is_reported)
+
+
+def test_a_commit_that_says_so_is_a_report_as_soon_as_it_is_committed() -> None:
+    """One request and one answer: whoever waits is told before the member that committed."""
+    driver = Driver()
+    owner, waiter = two_members(driver)
+    driver.poll(owner, 1)
+    driver.poll(waiter, 1, PARENT, max_wait_ms=0)
+    waiters = driver.poll(waiter, 1, PARENT)
+    driver.auto_commit = False
+    committing = driver.commit({PARENT: 100}, owner, 1, processed=True)
+    assert driver.told(waiters) is None
+    driver.settle()
+    assert driver.told(waiters) == {PARENT: (100, False)}
+    assert is_reported(driver, committing)
+    assert driver.order[-2:] == [waiters, committing]
+
+
+def test_a_commit_that_reports_takes_a_lower_position_too() -> None:
+    driver = Driver()
+    owner, waiter = two_members(driver)
+    for position in (100, 40):
+        driver.poll(owner, 1)
+        driver.commit({PARENT: position}, owner, 1, processed=True)
+        assert driver.told(driver.poll(waiter, 1, PARENT, max_wait_ms=0)) == {PARENT: (position, False)}
+
+
+def test_a_commit_reports_only_what_the_member_owns() -> None:
+    driver = Driver()
+    owner, waiter = two_members(driver)
+    driver.poll(owner, 1, reports={PARENT: 10})
+    driver.poll(waiter, 1, PARENT, max_wait_ms=0)
+    committing = driver.commit({PARENT: 100}, waiter, 1, processed=True)
+    assert not is_reported(driver, committing)
+    assert driver.told(driver.poll(waiter, 1, PARENT, max_wait_ms=0)) == {PARENT: (10, False)}
+
+
+@pytest.mark.parametrize("fate", ["lost", "overdue", "the generation is over"])
+def test_a_commit_that_was_not_taken_in_its_generation_reports_nothing(fate: str) -> None:
+    """Told that it failed, a member may have gone back; the next owner may be anywhere."""
+    driver = Driver()
+    owner, waiter = two_members(driver)
+    driver.poll(owner, 1, reports={PARENT: 10})
+    driver.poll(waiter, 1, PARENT, max_wait_ms=0)
+    driver.auto_commit = False
+    committing = driver.commit({PARENT: 100}, owner, 1, processed=True)
+    if fate == "the generation is over":
+        driver.join(owner)
+    elif fate == "overdue":
+        driver.overdue()
+    driver.settle(ErrorCode.NOT_LEADER_OR_FOLLOWER if fate == "lost" else ErrorCode.NONE)
+    if fate == "the generation is over":
+        assert not is_reported(driver, committing)
+        assert not driver.shard.groups[GROUP].positions.reports
+    else:
+        assert driver.told(driver.poll(waiter, 1, PARENT, max_wait_ms=0)) == {PARENT: (10, False)}
+
+
+def test_a_commit_reports_on_the_incarnation_it_is_of() -> None:
+    driver = Driver(incarnations={PARENT: 200})
+    owner, waiter = two_members(driver)
+    driver.poll(owner, 1, reports={PARENT: 10}, incarnation=100)
+    driver.commit({PARENT: 30}, owner, 1, processed=True, incarnation=200)
+    assert driver.told(driver.poll(waiter, 1, PARENT, incarnation=200, max_wait_ms=0)) == {PARENT: (30, False)}
+    assert driver.told(driver.poll(waiter, 1, PARENT, incarnation=100, max_wait_ms=0)) == {PARENT: (-1, False)}
+
+
 # ---------------------------------------------------------------- whose word counts
 
 
