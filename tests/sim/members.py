@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -17,6 +17,7 @@ from tests.sim.recording import Recorder, now_ms
 from tests.sim_cluster import SimCluster
 
 GROUP = "readers"
+HEARTBEAT_S = 2.0
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -25,13 +26,14 @@ class GroupLoad:
 
     ``ordered``: the members listen for keys, and the order of keys is checked across resizes. ``stateful``: each
     keeps a state for each key, and commits by hand, after flushing. ``crashes``: the share of members that end without
-    a word.
+    a word. ``slow``: the share of the users' loads that outlast heartbeats, and of flushes a sixth of that.
     """
 
     members: tuple[str, ...] = ("one", "two")
     ordered: bool = False
     stateful: bool = False
     crashes: float = 0.0
+    slow: float = 0.0
     assignor: str = ""
 
 
@@ -49,6 +51,9 @@ class Group:
     states: dict[str, tuple[int, str]] = field(default_factory=dict)
     """What stateful members flushed."""
     stop: trio.Event = field(default_factory=trio.Event)
+    hurries: bool = False
+    """Nobody is slow any more."""
+    on_slow_load: Callable[[], None] = lambda: None
 
     async def read(self) -> None:
         if self.load.ordered:
@@ -94,14 +99,15 @@ class Group:
             enable_auto_commit=not by_hand,
             auto_commit_interval_ms=500,
             session_timeout_ms=8000,
-            heartbeat_interval_ms=2000,
+            heartbeat_interval_ms=int(HEARTBEAT_S * 1000),
             request_timeout_ms=self.request_timeout_ms,
             **options,
         ) as consumer:
             self.recorder.spy_on(consumer, member)
             states = KeyStates(self.states)
             listener = _Listener(self.recorder, consumer, member, states)
-            keys: dict[str, Any] = {"partition_key_listener": _KeyListener(listener)} if load.ordered else {}
+            key_listener = _KeyListener(listener, self._work)
+            keys: dict[str, Any] = {"partition_key_listener": key_listener} if load.ordered else {}
             consumer.subscribe([self.topic], listener=listener, **keys)
             while not (self.stop.is_set() or is_over()):
                 batches = await consumer.getmany(timeout_ms=200, max_records=rng.randint(1, 20))
@@ -119,6 +125,16 @@ class Group:
             state = states.apply(tp, f"{producer} {(record.key or b'').decode()}", value, generation)
         self.recorder.add(Polled(now_ms(), GROUP, member, tp, record.offset, value, generation, state=state))
         self.delivered[value] = None
+
+    async def _work(self, *, is_load: bool) -> None:
+        """What a flush or a load takes: a moment, or so long that the group and the topic go on meanwhile."""
+        rng, slow = self.cluster.rng, self.load.slow if is_load else self.load.slow / 6
+        if slow > 0 and not self.hurries and rng.random() < slow:
+            if is_load:
+                self.on_slow_load()
+            await trio.sleep(rng.uniform(1, 4) * HEARTBEAT_S)  # pause: virtual time
+        else:
+            await trio.sleep(rng.choice([0.0, 0.0, 0.01, 0.2]))  # pause: virtual time
 
     async def _commit(self, consumer: Consumer, listener: _Listener) -> None:
         try:
@@ -161,21 +177,25 @@ class _Listener:
 
 
 class _KeyListener:
-    """Flushes and loads states where keys go from one partition to another."""
+    """Flushes and loads states where keys go from one partition to another. ``work`` takes as long as that does.
 
-    def __init__(self, listener: _Listener) -> None:
+    What is flushed is there when that returns, and no sooner; what is flushed while a load runs is not in it.
+    """
+
+    def __init__(self, listener: _Listener, work: Callable[..., Awaitable[None]]) -> None:
         self._listener = listener
+        self._work = work
 
     def _event(self, kind: type[KeysFlushed] | type[KeysLoaded], tps: list[TopicPartition]) -> None:
         on = self._listener
         on.recorder.add(kind(now_ms(), GROUP, on.member, generation_of(on.consumer), list(tps)))
 
     async def on_partition_key_maybe_revoked(self, tps: list[TopicPartition]) -> None:
-        await trio.sleep(self._listener.recorder.pause_s())  # pause: a flush takes its time
+        await self._work(is_load=False)
         self._listener.states.flush(tps)
         self._event(KeysFlushed, tps)
 
     async def on_partition_key_assigned(self, tps: list[TopicPartition]) -> None:
-        await trio.sleep(self._listener.recorder.pause_s())  # pause: a load takes its time
         self._listener.states.load(tps)
         self._event(KeysLoaded, tps)
+        await self._work(is_load=True)

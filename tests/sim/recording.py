@@ -49,10 +49,6 @@ class Recorder:
         self.events.append(event)
         self._cluster.happened(encode_event(event))
 
-    def pause_s(self) -> float:
-        """How long a callback of an application takes."""
-        return self._cluster.rng.choice([0.0, 0.0, 0.01, 0.2])
-
     def spy_on(self, consumer: Consumer, member: str) -> None:
         """Record every commit and every look at committed offsets of a member, those in the background too."""
         link = consumer._link

@@ -72,6 +72,12 @@ def offsets_of_any_incarnation_count(patch: Patch) -> None:
     patch.setattr(offsets, "_fetched", without_incarnation)
 
 
+def the_gate_decides_while_a_callback_runs(patch: Patch) -> None:
+    patch.setattr(OrderedDelivery, "_evaluate", lambda self: self._gate.evaluate())
+    never = property(lambda _self: False, lambda _self, _value: None)
+    patch.setattr(OrderedDelivery, "_is_telling", never, raising=False)
+
+
 # ---------------------------------------------------------------- producers
 
 
@@ -317,3 +323,7 @@ def a_higher_epoch_counts_as_bumped(patch: Patch) -> None:
 
 RESIZE_MUTATIONS = (Mutation("no creation barrier", no_creation_barrier, ORDER, first_seed=2),)
 """What random lives have to notice. Each rule has a play: ``test_scenes.py``, ``test_resize_scenes.py``."""
+SLOW_MUTATIONS = (
+    Mutation("the gate decides while a callback runs", the_gate_decides_while_a_callback_runs, ORDER, first_seed=107),
+)
+"""What lives have to notice whose only trouble are users that take long."""

@@ -9,6 +9,7 @@ import trio
 
 from client.admin import Admin
 from client.errors import KafkaError
+from controller.resize.checks import DRAIN_KEY
 from protocol.batch_builder import build_batch
 from protocol.errors import ErrorCode
 from protocol.generated.produce import PartitionProduceData, ProduceRequest, TopicProduceData
@@ -37,6 +38,15 @@ class Resizer:
     stop: trio.Event = field(default_factory=trio.Event)
     accepted: int = 0
     pause_s: float = 6.0
+    keeps: bool = False
+    """Marked partitions stay until the topic is to grow, or all is over: no rebalance follows at once on a merge."""
+    _pause: trio.CancelScope = field(default_factory=trio.CancelScope)
+    _marks_few: bool = False
+
+    def mark_few_soon(self) -> None:
+        """Next, and in a moment, take a few partitions away."""
+        self._marks_few = True
+        self._pause.deadline = min(self._pause.deadline, trio.current_time() + self.cluster.rng.uniform(0, 2))
 
     async def run(self) -> None:
         rng = self.cluster.rng
@@ -47,20 +57,30 @@ class Resizer:
             default_api_timeout_ms=15_000,
         ) as admin:
             while not self.stop.is_set():
-                with trio.move_on_after(rng.uniform(0.2, self.pause_s)):
+                with trio.move_on_after(rng.uniform(0.2, self.pause_s)) as self._pause:
                     await self.stop.wait()
                 if not self.stop.is_set():
                     await self._resize(admin, self._count())
+            while self.keeps and not await self._set_drained(admin, True):
+                await trio.sleep(1)  # pause: virtual time
 
     def _count(self) -> int:
         """Mostly one that may be accepted: while partitions are marked, only a smaller one is."""
         rng, znode = self.cluster.rng, self.watch.znode()
         if znode is None or rng.random() < 0.2:
             return rng.randint(1, MOST)
+        if self._marks_few:
+            self._marks_few = False
+            fewer = znode.undeleted_partition_count - rng.randint(1, 3)
+            if fewer >= znode.initial_partition_count:
+                return fewer
         is_draining = len(znode.partitions) > znode.undeleted_partition_count
         return rng.randint(znode.initial_partition_count, znode.undeleted_partition_count if is_draining else MOST)
 
     async def _resize(self, admin: Admin, count: int) -> None:
+        znode = self.watch.znode()
+        if self.keeps and znode is not None:
+            await self._set_drained(admin, count > znode.undeleted_partition_count)
         self.recorder.add(Fault(now_ms(), "resize", f"to {count}"))
         try:
             await admin.create_partitions(
@@ -71,6 +91,14 @@ class Resizer:
             return
         self.accepted += 1
         self.recorder.add(Fault(now_ms(), "resize accepted", f"to {count}"))
+
+    async def _set_drained(self, admin: Admin, is_removed: bool) -> bool:
+        """Say whether a marked partition is removed once it is read; whether that was answered."""
+        try:
+            await admin.incremental_alter_configs(topics={self.watch.topic: {DRAIN_KEY: str(is_removed).lower()}})
+        except KafkaError:
+            return False
+        return True
 
 
 @dataclass

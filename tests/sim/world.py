@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import trio
 
@@ -74,7 +74,20 @@ class Plan:
             group=group,
         )
         flush = rng.choice(["ack", "ack", "os"])
-        return cls(seed=seed, flush=flush, load=load, churn=False, resize=True, faults=rng.choice(RESIZE_FAULTS))
+        plan = cls(seed=seed, flush=flush, load=load, churn=False, resize=True, faults=rng.choice(RESIZE_FAULTS))
+        return plan._with_slow_users() if rng.random() < 0.4 else plan
+
+    def _with_slow_users(self) -> Plan:
+        """Users who often take long. Members keep what they have: what is assigned anew is loaded anew."""
+        group = replace(self.load.group, slow=0.3, members=("one", "two", "three"), assignor="cooperative-sticky")
+        return replace(self, load=replace(self.load, group=group))
+
+    @classmethod
+    def slow(cls, seed: int) -> Plan:
+        """A topic that grows and shrinks, and no trouble but that users take long."""
+        plan = cls.resizing(seed)._with_slow_users()
+        group = replace(plan.load.group, crashes=0.0)
+        return replace(plan, load=replace(plan.load, group=group), faults=("nothing",))
 
     @classmethod
     def of(cls, seed: int) -> Plan:
@@ -131,7 +144,8 @@ async def _live_in(cluster: SimCluster, plan: Plan) -> Life:
     await workload.create_topic(plan.replication_factor, plan.min_insync_replicas)
     clients = (*plan.load.producers, *plan.load.group.members)
     faults = Faults(cluster, recorder, plan.flush, start_broker, clients, plan.faults, plan.resize)
-    resizer = Resizer(cluster, recorder, watch)
+    resizer = Resizer(cluster, recorder, watch, keeps=plan.load.group.slow > 0)
+    group.on_slow_load = resizer.mark_few_soon
     async with trio.open_nursery() as readers:
         readers.start_soon(group.read)
         async with trio.open_nursery() as background:
@@ -146,6 +160,7 @@ async def _live_in(cluster: SimCluster, plan: Plan) -> Life:
                 await workload.produce_all()
                 faults.stop.set()
                 resizer.stop.set()
+                group.hurries = True  # or members that are slow, and crash, may not get through in time
             ends = await heal(cluster, workload, watch)
             background.cancel_scope.cancel()
         await drain(cluster, group, watch, ends)
