@@ -12,6 +12,7 @@ from tests.history.events import (
     Committed,
     KeysFlushed,
     KeysLoaded,
+    OffsetFetched,
     OrderedGroup,
     Polled,
     Positioned,
@@ -241,6 +242,7 @@ def positions(history: History) -> Iterator[Violation]:
     read: dict[tuple[str, str, TopicPartition], _Read] = {}
     committed: dict[tuple[str, TopicPartition], int] = {}
     allowed: dict[tuple[str, TopicPartition], int] = {}
+    begun: dict[tuple[str, TopicPartition], int] = {}
     for at, event in enumerate(history.events):
         if isinstance(event, Assigned | Revoked | KeysFlushed):
             for tp in event.partitions:
@@ -261,11 +263,14 @@ def positions(history: History) -> Iterator[Violation]:
             allowed[place] = max(allowed.get(place, 0), event.offset)
             if event.outcome == "ok":
                 committed[place] = max(committed.get(place, 0), event.offset)
+        elif isinstance(event, OffsetFetched):
+            # Of a commit whose own answer was lost nothing else tells.
+            begun[event.group, event.tp] = max(begun.get((event.group, event.tp), 0), event.offset)
         elif isinstance(event, PositionReported):
             place = event.group, event.tp
             allowed[place] = max(allowed.get(place, 0), event.position)
             mine = read.get((event.group, event.member, event.tp), _Read())
-            yield from _report(history, event, mine, committed.get(place, 0))
+            yield from _report(history, event, mine, committed.get(place, 0), begun.get(place, 0))
         elif isinstance(event, PositionTold):
             most = allowed.get((event.group, event.tp), 0)
             if event.position > most and _data_between(history, event.tp, most, event.position):
@@ -273,7 +278,7 @@ def positions(history: History) -> Iterator[Violation]:
                 yield Violation("positions", f"{event.tp} in {event.group}", what, (event,))
 
 
-def _report(history: History, event: PositionReported, mine: _Read, committed: int) -> Iterator[Violation]:
+def _report(history: History, event: PositionReported, mine: _Read, committed: int, begun: int) -> Iterator[Violation]:
     where = f"{event.tp} in {event.group}"
     last = mine.last_below(event.position)
     if last >= 0 and mine.flushed < last:
@@ -281,7 +286,7 @@ def _report(history: History, event: PositionReported, mine: _Read, committed: i
     missing = last >= 0 and event.commits and _data_between(history, event.tp, committed, event.position)
     if missing:
         yield Violation("positions", where, f"{event.position} is reported, {committed} committed", (event,))
-    reached = mine.offsets[-1] + 1 if mine.offsets else committed
+    reached = mine.offsets[-1] + 1 if mine.offsets else max(committed, begun)
     if event.position > reached and _data_between(history, event.tp, reached, event.position):
         yield Violation("positions", where, f"{event.position} is reported, {reached} was reached", (event,))
 
