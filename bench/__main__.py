@@ -20,7 +20,7 @@ from typing import Any
 from bench.compiled import NotCompiled, client_environment, install_compiled
 from bench.failover import fail_over
 from bench.kafka_peer import PeerUnavailable, kafka_jars
-from bench.measure import cpu_s, rss_bytes
+from bench.measure import cpu_s, loop_ms, rss_bytes
 from bench.memory import watch_memory
 from bench.targets import Target, anabranch_target, kafka_target
 
@@ -99,7 +99,8 @@ def run_load(target: Target, workload: Workload, topic: str, scale: float, site:
     if workload.kind == FAIL_OVER:
         return fail_over(target, topic)
     if workload.kind in RESIZES:
-        return run_client(target, workload, workload.kind, topic, workload.records, site)
+        speed = {"loop_ms": loop_ms()}
+        return speed | run_client(target, workload, workload.kind, topic, workload.records, site)
     records = max(1000, int(workload.records * scale))
     if workload.kind == MEMORY:
         sample = watch_memory(
@@ -198,6 +199,7 @@ def print_table(targets: list[Target], workloads: list[Workload]) -> None:
         ("the longest time without an acknowledgement in the seconds of a resize, ms", "longest_stop_ms"),
         ("the same of as many seconds without a resize, ms", "longest_stop_before_ms"),
         ("from 1,000 to 2,000 partitions, s", "doubling_s"),
+        ("a fixed piece of Python before each of these: how fast the machine was, ms", "loop_ms"),
         ("RSS of all brokers at the start, MB", "rss_start_mb"),
         ("RSS of all brokers half-way, MB", "rss_middle_mb"),
         ("RSS of all brokers at the end, MB", "rss_end_mb"),
