@@ -155,7 +155,7 @@ class CoordinatorLink:
 
         An offset of an incarnation that was removed meanwhile is dropped: there is nothing to commit it for.
         ``is_processed``: tell those who wait for these partitions as well. Returns the partitions of which the
-        coordinator says that it did; the others are to be reported by ConsumerGroupPosition.
+        coordinator that answered last says that it did; the others are to be reported by ConsumerGroupPosition.
         """
         reported: set[TopicPartition] = set()
         deadline = self._env.clock.monotonic() + timeout_ms / 1000
@@ -172,7 +172,7 @@ class CoordinatorLink:
             try:
                 response = await self.request(request)
                 errors = _commit_errors(response)
-                reported |= _reported(response)
+                reported = _reported(response)  # what an answer before said another coordinator may have heard
                 error = next(iter(errors.values()), None)
                 offsets = {tp: offset for tp, offset in offsets.items() if tp in errors}
             except KafkaError as failed:

@@ -302,8 +302,13 @@ class Processed(NamedTuple):
 
 
 def take_processed(shard: Shard, group: Group, processed: Processed) -> set[TopicPartition]:
-    """Take what a member has committed as its report; returns of which partitions: of none in a later generation."""
-    if group.state is not GroupState.STABLE or group.generation_id != processed.generation_id:
+    """Take what a member has committed as its report; returns of which partitions.
+
+    Of none in a later generation, or before its first poll: until then its reports count for nobody, and that poll has
+    to bring them to tell who waits.
+    """
+    is_heard = processed.member_id in group.positions.pollers
+    if group.state is not GroupState.STABLE or group.generation_id != processed.generation_id or not is_heard:
         return set()
     own = {tp for tp in processed.reports if owner_of(shard, group, tp) == processed.member_id}
     for tp in own:

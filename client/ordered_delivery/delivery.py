@@ -318,6 +318,8 @@ class OrderedDelivery:
             return
         told: set[TopicPartition] = set()
         if self._coordinator is not None and self._config.ordered_delivery_commit_before_report:
+            for tp in due:
+                self._reports.forget(tp)  # the commit may tell it even if nobody here hears of that
             try:
                 told = await self._coordinator.commit_news(due)
             except KafkaError:

@@ -131,6 +131,8 @@ class PositionExchange:
         self._said = 0
         self._number = 0
         self._taken = 0
+        self._on_its_way: dict[int, dict[TopicPartition, Position]] = {}
+        """The reports of each poll that is not answered, by its number."""
         self._parked_number = 0
         """The poll that is parked or on its way there, 0 for none."""
         self._began = Signal()
@@ -162,10 +164,14 @@ class PositionExchange:
     def report(
         self, positions: Mapping[TopicPartition, Position], said: int, told: Container[TopicPartition] = ()
     ) -> None:
-        """Tell these positions, but for what the coordinator was ``told`` already; ``said`` counts the reports made."""
+        """Tell these positions, but for what the coordinator was ``told`` already; ``said`` counts the reports made.
+
+        What it was told is said again where an older report is on its way, perhaps on another connection: it must not
+        come last.
+        """
         self._said = said
         for tp, position in positions.items():
-            if tp in told:
+            if tp in told and not any(tp in reports for reports in self._on_its_way.values()):
                 self._unsaid.pop(tp, None)
             else:
                 self._unsaid[tp] = position
@@ -247,6 +253,7 @@ class PositionExchange:
             group_instance_id=self._config.group_instance_id,
             max_wait_ms=max_wait_ms,
         )
+        self._on_its_way[number] = unsaid
         if purpose == POSITIONS:
             self._parked_number = number
         try:
@@ -254,6 +261,7 @@ class PositionExchange:
                 request, purpose=purpose, timeout_ms=self._config.request_timeout_ms + max_wait_ms
             )
         finally:
+            del self._on_its_way[number]
             if purpose == POSITIONS:
                 self._parked_number = 0
                 self._unparked.set()

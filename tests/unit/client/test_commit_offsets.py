@@ -39,7 +39,9 @@ class Brokers:
                 OffsetCommitResponseTopic(
                     name=name,
                     partitions=[
-                        OffsetCommitResponsePartition(partition_index=p.partition_index, error_code=self.error_of(p))
+                        OffsetCommitResponsePartition(
+                            partition_index=p.partition_index, error_code=self.error_of(p), is_reported=p.is_processed
+                        )
                     ],
                 )
                 for name, p in partitions
@@ -107,6 +109,28 @@ def test_only_what_was_refused_is_committed_again(run: Run) -> None:
         brokers.commits.clear()
         await link.commit_offsets({tp(3): offset(9, BORN + 3)}, 1_000)
         assert brokers.commits == [{3: 9}]
+
+    run(check)
+
+
+def test_only_the_last_answer_tells_what_was_reported(run: Run) -> None:
+    """The one before may be of another coordinator, which took what it knew with it."""
+
+    async def check() -> None:
+        brokers = Brokers({(3, BORN + 3)})
+        link = committing(brokers, described(1, 4))
+        refused = brokers.error_of
+
+        def once(p: Any) -> int:
+            error = refused(p)
+            brokers.unknown.clear()
+            return error
+
+        brokers.error_of = once  # type: ignore[method-assign]
+        offsets = {tp(3): offset(9, BORN + 3), tp(0): offset(7, BORN)}
+        assert await link.commit_offsets(offsets, 1_000, is_processed=True) == {tp(3)}
+        assert brokers.commits == [{3: 9, 0: 7}, {3: 9}]
+        assert await link.commit_offsets(offsets, 1_000) == set()
 
     run(check)
 

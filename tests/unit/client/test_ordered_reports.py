@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import anyio
 import pytest
 
 from client import Consumer
@@ -220,6 +221,61 @@ def test_a_report_goes_with_its_commit(run: Run) -> None:
             await consumer.getmany()
             assert consumer.metrics()[CONSUMER_GROUP]["position-report-total"]
         assert not polled
+
+    run(check)
+
+
+def test_who_goes_back_when_a_commit_was_cancelled_says_so(run: Run) -> None:
+    """Its coordinator may have taken it, and told it as reported."""
+
+    async def check() -> None:
+        broker = Grouped([PARENT])
+        commit, taken, given_up = broker.offset_commit, anyio.Event(), anyio.Event()
+        known = -1
+
+        async def take(body: Any) -> OffsetCommitResponse:
+            nonlocal known
+            response = commit(body)
+            for topic, answered in zip(body.topics, response.topics, strict=True):
+                for p, answer in zip(topic.partitions, answered.partitions, strict=True):
+                    known, answer.is_reported = p.committed_offset, p.is_processed
+            if known == 10 and not taken.is_set():
+                taken.set()
+                await given_up.wait()
+            return response
+
+        async def poll(body: Any) -> ConsumerGroupPositionResponse:
+            nonlocal known
+            known = max([known, *(p.position for topic in body.topics for p in topic.partitions)])
+            response = await polls(body)
+            for topic in response.topics:
+                for p in topic.partitions:
+                    p.need_position, p.position = True, known
+            return response
+
+        polls = broker.poll
+        broker.answers |= {ApiKey.OFFSET_COMMIT: take, ApiKey.CONSUMER_GROUP_POSITION: poll}
+        async with (
+            broker.running(),
+            Consumer(bootstrap_servers=broker.address, group_id="g", enable_auto_commit=False, **FAST) as consumer,
+        ):
+            consumer.subscribe(["t"])
+            while known < 1:
+                await consumer.getmany(timeout_ms=20, max_records=1)
+            async with anyio.create_task_group() as tasks:
+
+                async def read() -> None:
+                    while True:
+                        await consumer.getmany(timeout_ms=20)
+
+                tasks.start_soon(read)
+                await taken.wait()
+                tasks.cancel_scope.cancel()
+            given_up.set()
+            consumer.seek(PARENT, 5)
+            await consumer.getmany(timeout_ms=20, max_records=1)
+            assert await consumer.position(PARENT) <= 6
+            assert known == 5
 
     run(check)
 

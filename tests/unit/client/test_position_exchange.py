@@ -221,6 +221,39 @@ def test_what_the_coordinator_was_told_with_a_commit_is_not_said_again(run: Run)
     run(check)
 
 
+class ReadsLate(Coordinator):
+    """Answers the parked poll and the news together; the client reads the parked one's first and parks again."""
+
+    async def request(self, body: Any, *, purpose: str, timeout_ms: float) -> ConsumerGroupPositionResponse:
+        if purpose != GROUP or not (self.is_parked and self.answers_parked):
+            return await super().request(body, purpose=purpose, timeout_ms=timeout_ms)
+        self.seen.append((purpose, body))
+        answer = self.answer(body)
+        self.release()
+        await until(lambda: self.is_parked)
+        return answer
+
+
+def test_what_was_told_with_a_commit_is_said_again_behind_an_older_report_that_is_on_its_way(run: Run) -> None:
+    """The parked poll may reach the coordinator last, and stay there with the older position for its whole time."""
+
+    async def check() -> None:
+        coordinator = ReadsLate()
+        async with exchanging(coordinator) as fixture:
+            fixture.exchange.settle()
+            await until(lambda: coordinator.is_parked)
+            fixture.exchange.report({tp(0): Position(100, 7)}, 1)
+            await until(lambda: any(reports(body) for body in coordinator.bodies(POSITIONS)))
+            await anyio.wait_all_tasks_blocked()
+            assert reports(coordinator.bodies(POSITIONS)[-1]) == {0: 7}
+            before = len(coordinator.seen)
+            fixture.exchange.report({tp(0): Position(100, 9)}, 2, told={tp(0)})
+            await until(lambda: len(coordinator.seen) > before)
+            assert reports(coordinator.seen[before][1]) == {0: 9}
+
+    run(check)
+
+
 def test_an_answer_older_than_one_taken_is_dropped(run: Run) -> None:
     """Two connections: the parked poll's answer, from before, must not bring the older position back."""
 

@@ -113,7 +113,7 @@ class PositionMachine(RuleBasedStateMachine):
 
     @rule(at=st.integers(0, MEMBERS - 1), saves=st.sets(st.sampled_from(PARTITIONS), min_size=1))
     def report_with_a_commit(self, at: int, saves: set[Partition]) -> None:
-        """Save some of what is owned, also ahead of the generation's first poll."""
+        """Save some of what is owned, also ahead of the generation's first poll: then it is no report."""
         member = self.members[at]
         for tp in [tp for tp in member.owned if tp in saves]:
             member.unsaved_from.pop(tp, None)

@@ -188,6 +188,16 @@ def test_a_commit_reports_only_what_the_member_owns() -> None:
     assert driver.told(driver.poll(waiter, 1, PARENT, max_wait_ms=0)) == {PARENT: (10, False)}
 
 
+def test_a_commit_ahead_of_the_first_poll_is_no_report() -> None:
+    """A coordinator that took over: while it waits for a third member, nobody would tell the waiter of it."""
+    driver = Driver()
+    owner, waiter, _ = driver.stable_group("a", "b", "c", owns={"a": [PARENT], "b": [CHILD], "c": [OTHER]})
+    waiters = driver.poll(waiter, 1, PARENT)
+    assert not is_reported(driver, driver.commit({PARENT: 100}, owner, 1, processed=True))
+    driver.poll(owner, 1, reports={PARENT: 100})
+    assert driver.told(waiters) == {PARENT: (100, False)}
+
+
 @pytest.mark.parametrize("fate", ["lost", "overdue", "the generation is over"])
 def test_a_commit_that_was_not_taken_in_its_generation_reports_nothing(fate: str) -> None:
     """Told that it failed, a member may have gone back; the next owner may be anywhere."""
