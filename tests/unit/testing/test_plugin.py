@@ -1,10 +1,7 @@
-"""The pytest plugin: what it costs those who do not use it, and which cluster it makes for those who do."""
+"""The pytest plugin: which cluster it makes for those who use it."""
 
 from __future__ import annotations
 
-import subprocess
-import sys
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -34,41 +31,6 @@ class Options:
 
 def made(options: Options) -> Any:
     return make_cluster(options)  # type: ignore[arg-type]
-
-
-def run_pytest(directory: Path, *arguments: str, prelude: str = "") -> subprocess.CompletedProcess[str]:
-    """pytest in a project of its own, with Anabranch's plugin found as a user's pytest finds it."""
-    code = f"{prelude}\nimport sys, pytest\nsys.exit(pytest.main(sys.argv[1:]))"
-    command = [sys.executable, "-c", code, "-p", "no:cacheprovider", "--rootdir", str(directory), *arguments]
-    return subprocess.run([*command, str(directory)], capture_output=True, text=True, cwd=directory)
-
-
-def test_a_project_that_does_not_use_the_plugin_pays_nothing_for_it(tmp_path: Path) -> None:
-    (tmp_path / "test_theirs.py").write_text(
-        "import sys\n"
-        "def test_nothing_heavy_came_along():\n"
-        "    heavy = {'testcontainers', 'docker', 'trio', 'kazoo', 'client', 'broker'}\n"
-        "    assert not heavy & {name.split('.')[0] for name in sys.modules}\n"
-    )
-    done = run_pytest(tmp_path, "-p", "no:trio", "-p", "no:anyio", "-p", "no:hypothesispytest")
-    assert done.returncode == 0, done.stdout + done.stderr
-    assert "1 passed" in done.stdout
-
-
-@pytest.mark.parametrize("engine", ["docker", "processes"])
-def test_without_testcontainers_only_containers_are_refused(tmp_path: Path, engine: str) -> None:
-    (tmp_path / "test_theirs.py").write_text(
-        "def test_it(pytestconfig):\n"
-        "    from anabranch.testing.plugin import make_cluster\n"
-        "    assert type(make_cluster(pytestconfig)).__name__ == 'ProcessCluster'\n"
-    )
-    prelude = "import sys; sys.modules['testcontainers'] = None"
-    done = run_pytest(tmp_path, f"--anabranch-engine={engine}", prelude=prelude)
-    if engine == "docker":
-        assert "pip install 'anabranch[testing]'" in done.stdout
-        assert done.returncode != 0
-    else:
-        assert done.returncode == 0, done.stdout + done.stderr
 
 
 def test_options_win_over_the_ini_file() -> None:
