@@ -61,8 +61,17 @@ class Resizer:
                     await self.stop.wait()
                 if not self.stop.is_set():
                     await self._resize(admin, self._count())
-            while self.keeps and not await self._set_drained(admin, True):
-                await trio.sleep(1)  # pause: virtual time
+
+    async def let_go(self, over: trio.Event) -> None:
+        """In the end have what is marked removed, again and again: an older request that says else may come late."""
+        await self.stop.wait()
+        async with Admin(
+            bootstrap_servers=self.cluster.bootstrap_servers, env=self.cluster.client_env("resizer")
+        ) as admin:
+            while self.keeps and not over.is_set():
+                await self._set_drained(admin, True)
+                with trio.move_on_after(10):
+                    await over.wait()
 
     def _count(self) -> int:
         """Mostly one that may be accepted: while partitions are marked, only a smaller one is."""

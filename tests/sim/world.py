@@ -148,6 +148,8 @@ async def _live_in(cluster: SimCluster, plan: Plan) -> Life:
     group.on_slow_load = resizer.mark_few_soon
     async with trio.open_nursery() as readers:
         readers.start_soon(group.read)
+        if resizer.keeps:
+            readers.start_soon(resizer.let_go, group.stop)
         async with trio.open_nursery() as background:
             background.start_soon(workload.look_at_watermarks)
             if plan.churn:
