@@ -18,6 +18,7 @@ class PartitionQueue:
         "is_established",
         "next_sequence",
         "outstanding",
+        "overtook",
         "producer_epoch",
         "producer_id",
         "topic",
@@ -30,6 +31,11 @@ class PartitionQueue:
         self.topic = topic
         self.waiting: deque[ProducerBatch] = deque()
         self.outstanding: list[ProducerBatch] = []
+        self.overtook = 0
+        """Batches answered before an older one that still is outstanding: by another leader, of which it had not come.
+
+        A broker knows only so many of the last batches again, and these count among them.
+        """
         self.producer_id: int = NO_PRODUCER_ID
         self.producer_epoch: int = NO_PRODUCER_EPOCH
         self.next_sequence = 0
@@ -91,7 +97,10 @@ class PartitionQueue:
         """Take a batch whose fate is decided out of the books."""
         self.topic.forget(batch)
         if batch in self.outstanding:
+            self.overtook += batch is not self.outstanding[0]
             self.outstanding.remove(batch)
+            if not self.outstanding:
+                self.overtook = 0
         if batch in self.waiting:
             self.waiting.remove(batch)
 
@@ -124,4 +133,5 @@ class PartitionQueue:
         batches = list(self.waiting)
         self.waiting.clear()
         self.outstanding.clear()
+        self.overtook = 0
         return batches

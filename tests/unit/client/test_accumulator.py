@@ -93,6 +93,19 @@ def test_at_most_five_batches_are_outstanding() -> None:
     assert acc.sendable(queue, 0, memory_short=False)[0]
 
 
+def test_a_batch_answered_before_an_older_one_counts_until_all_are_answered() -> None:
+    """The older one's leader is silent, the next has the newer: it knows a batch again only among the last five."""
+    acc = accumulator()
+    queue = queue_with(acc, 7)
+    queue.is_established = True
+    oldest, *newer = take(acc, queue, 5)
+    acc.complete(newer[0], BatchResult(3))
+    assert not acc.sendable(queue, 10, memory_short=False)[0]
+    for batch in (*newer[1:], oldest):
+        acc.complete(batch, BatchResult(3))
+    assert acc.sendable(queue, 10, memory_short=False)[0]
+
+
 def test_a_new_epoch_waits_until_no_fate_is_unknown() -> None:
     """The first batch failed for good; the second may have been written, so it must not get a new sequence yet."""
     acc = accumulator()
