@@ -157,7 +157,7 @@ class Accumulator:
         if head.attempts or head.base_sequence != NO_SEQUENCE:
             return True, 0.0
         limit = self._max_outstanding if queue.is_established or not self.idempotent else 1
-        if queue.outstanding and len(queue.outstanding) + queue.overtook >= limit:
+        if len(queue.outstanding) + queue.overtook >= limit:
             return False, float("inf")
         lingered = now_ms - head.created_ms
         if head.full or len(queue.waiting) > 1 or self.flushing or memory_short or lingered >= self.linger_ms:

@@ -3,10 +3,10 @@
 A position means processed: records below it were delivered, what the flush callback had to save is saved. Only the
 owner of a partition knows that, so for a partition whose owner polls, nothing but the owner's own reports count. Its
 commits do not, for a periodic one runs ahead of the flush callback; but a commit may say that it is a report as well,
-and is one as soon as it is committed. What nobody can report on is taken from the
-committed offset of the same incarnation, and only once every member has polled in this generation, for until then one
-of them may still be giving up what it owned before. A member that never polls (a stock client) is waited for as long as
-its session lasts. Nothing known is -1, never a guess.
+and is one as soon as it is committed. What nobody can report on is taken from the committed offset of the same
+incarnation, and only once every member has polled in this generation, for until then one of them may still be giving up
+what it owned before. A member that never polls (a stock client) is waited for as long as its session lasts. Nothing
+known is -1, never a guess.
 
 A leader of the offsets partition that has a successor without knowing tells what was true once, and processed stays
 processed: unlike a committed offset, a position needs no confirmation.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from contextlib import suppress
 from dataclasses import dataclass, field
 
@@ -68,7 +69,7 @@ class Resizer:
         async with Admin(
             bootstrap_servers=self.cluster.bootstrap_servers, env=self.cluster.client_env("resizer")
         ) as admin:
-            while self.keeps and not over.is_set():
+            while not over.is_set():
                 await self._set_drained(admin, True)
                 with trio.move_on_after(10):
                     await over.wait()
@@ -101,13 +102,10 @@ class Resizer:
         self.accepted += 1
         self.recorder.add(Fault(now_ms(), "resize accepted", f"to {count}"))
 
-    async def _set_drained(self, admin: Admin, is_removed: bool) -> bool:
-        """Say whether a marked partition is removed once it is read; whether that was answered."""
-        try:
+    async def _set_drained(self, admin: Admin, is_removed: bool) -> None:
+        """Say whether a marked partition is removed once it is read; the request may be lost."""
+        with contextlib.suppress(KafkaError):
             await admin.incremental_alter_configs(topics={self.watch.topic: {DRAIN_KEY: str(is_removed).lower()}})
-        except KafkaError:
-            return False
-        return True
 
 
 @dataclass
