@@ -2,10 +2,11 @@
 
 acks 0, 1 and all; with ``log.flush=ack`` an answer waits for the disk. Versions 0-2 are advertised for librdkafka 2.0
 (KAFKA-18659) and refused with UNSUPPORTED_FOR_MESSAGE_FORMAT: only record batch v2 is stored. acks=0 has no answer; an
-error closes the connection, so that the client refreshes its metadata. KIP-253: from version 9 on a producer names the
-layout it placed the records by; ``replication.layout`` says what is refused. What is refused for good with acks=all is
-answered once no replica in sync has the batch from an earlier leader: its producer may write the records again, in
-another partition or with other sequences. Skipped: transactions (a transactional id is refused).
+error closes the connection, so that the client refreshes its metadata. DUPLICATE_SEQUENCE_NUMBER is an answer of
+success without an offset: to a batch older than those a partition remembers. KIP-253: from version 9 on a producer
+names the layout it placed the records by; ``replication.layout`` says what is refused. What is refused for good with
+acks=all is answered once no replica in sync has the batch from an earlier leader: its producer may write the records
+again, in another partition or with other sequences. Skipped: transactions (a transactional id is refused).
 """
 
 from __future__ import annotations
@@ -80,6 +81,7 @@ def _append(
         return response
     response = PartitionProduceResponse(
         index=data.index,
+        error_code=ErrorCode.NONE if result.base_offset >= 0 else ErrorCode.DUPLICATE_SEQUENCE_NUMBER,
         base_offset=result.base_offset,
         log_append_time_ms=result.log_append_time_ms,
         log_start_offset=result.log_start_offset,

@@ -23,7 +23,10 @@ class AppendResult:
     log_append_time_ms: int
     log_start_offset: int
     duplicate: bool = False
-    """The batch was there already; the offsets are those of the first time."""
+    """The batch was there already; the offsets are those of the first time.
+
+    Of one that is too old for that ``base_offset`` is -1 and ``last_offset`` a bound: no later than it.
+    """
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,7 +2,9 @@
 
 Checking decides and changes nothing; recording follows once the batch is in the file. A producer's last five batches
 are kept to recognise a repeated one, also by a snapshot: after a restart a repeated batch is as well known as before.
-(Kafka's snapshots keep the last only: it has the others written twice, under a new producer epoch.)
+(Kafka's snapshots keep the last only: it has the others written twice, under a new producer epoch.) One older than
+those was written too, if it was after the first that is known: its offset is forgotten, but not that it must neither
+be refused nor written again.
 """
 
 from __future__ import annotations
@@ -22,6 +24,7 @@ BATCHES_KEPT = 5
 NO_SEQUENCE = -1
 NO_EPOCH = -1
 NO_OFFSET = -1
+_HALF_OF_ALL_SEQUENCES = 2**30
 DEFAULT_EXPIRATION_MS = 86_400_000
 """``producer.id.expiration.ms``."""
 
@@ -34,7 +37,7 @@ class AppendOrigin(Enum):
 
 
 class BatchMetadata(NamedTuple):
-    """A batch that a producer wrote."""
+    """A batch that a producer wrote. ``first_offset`` is -1 where only a bound of ``last_offset`` is known any more."""
 
     last_sequence: int
     last_offset: int
@@ -64,12 +67,22 @@ class OngoingTxn:
 class ProducerEntry:
     """One producer."""
 
-    __slots__ = ("batches", "coordinator_epoch", "epoch", "last_timestamp", "producer_id", "txn_first_offset")
+    __slots__ = (
+        "batches",
+        "coordinator_epoch",
+        "epoch",
+        "first_sequence",
+        "last_timestamp",
+        "producer_id",
+        "txn_first_offset",
+    )
 
     def __init__(self, producer_id: int, epoch: int) -> None:
         self.producer_id = producer_id
         self.epoch = epoch
         self.batches: deque[BatchMetadata] = deque(maxlen=BATCHES_KEPT)
+        self.first_sequence = NO_SEQUENCE
+        """From it to the last every sequence of this epoch was written."""
         self.coordinator_epoch = -1
         self.last_timestamp = -1
         self.txn_first_offset = NO_OFFSET
@@ -83,14 +96,29 @@ class ProducerEntry:
         return self.batches[-1].last_offset if self.batches else NO_OFFSET
 
     def find_duplicate(self, batch: RecordBatch) -> BatchMetadata | None:
-        """The kept batch with the same epoch and sequences."""
+        """The kept batch with the same epoch and sequences, or what is known of one that is not kept any more."""
         if batch.producer_epoch != self.epoch:
             return None
         last_sequence, delta = batch.last_sequence, batch.last_offset_delta
         for known in self.batches:
             if known.last_sequence == last_sequence and known.offset_delta == delta:
                 return known
+        if self.batches and self._is_behind(batch.base_sequence, last_sequence):
+            return BatchMetadata(last_sequence, self.last_offset, self.last_offset - NO_OFFSET, -1)
         return None
+
+    def _is_behind(self, first: int, last: int) -> bool:
+        """Whether these sequences were written; False where they wrap, or that cannot be told."""
+        return (
+            NO_SEQUENCE < self.first_sequence <= first <= last <= self.last_sequence
+            and self.last_sequence - first < _HALF_OF_ALL_SEQUENCES
+        )
+
+    def add(self, batch: BatchMetadata) -> None:
+        """The producer's next batch is in the log."""
+        if not self.batches or batch.first_sequence != increment_sequence(self.last_sequence, 1):
+            self.first_sequence = batch.first_sequence
+        self.batches.append(batch)
 
     def move_to_epoch(self, epoch: int) -> None:
         """A new epoch starts with no batches."""
@@ -136,7 +164,11 @@ class ProducerState:
     # ------------------------------------------------------------ decide
 
     def find_duplicate(self, batch: RecordBatch) -> BatchMetadata | None:
-        """The batch that ``batch`` repeats, None when it was not appended or that is not known any more."""
+        """The batch that ``batch`` repeats, None when it was not appended or that is not known any more.
+
+        Of one older than those kept the offset is not known: ``first_offset`` is -1, and it ends at or below
+        ``last_offset``.
+        """
         entry = self.producers.get(batch.producer_id) if batch.producer_id >= 0 else None
         return None if entry is None else entry.find_duplicate(batch)
 
@@ -144,8 +176,8 @@ class ProducerState:
         """Whether a data batch may be appended; the batch it repeats, if it does.
 
         Raises INVALID_PRODUCER_EPOCH 47 for an epoch below the known one, OUT_OF_ORDER_SEQUENCE_NUMBER 45 for a gap or
-        a repetition older than the batches kept, INVALID_TXN_STATE 48 for a plain batch inside of a transaction. A
-        producer that is not known may begin with any sequence (its records may have been deleted).
+        a repetition of which nothing is known any more, INVALID_TXN_STATE 48 for a plain batch inside of a
+        transaction. A producer that is not known may begin with any sequence (its records may have been deleted).
         """
         entry = self.producers.get(batch.producer_id)
         if entry is None:
@@ -216,9 +248,7 @@ class ProducerState:
         attributes = batch.attributes
         if attributes & 0x20:
             return self._record_marker(entry, batch, last_offset)
-        entry.batches.append(
-            BatchMetadata(batch.last_sequence, last_offset, batch.last_offset_delta, batch.max_timestamp)
-        )
+        entry.add(BatchMetadata(batch.last_sequence, last_offset, batch.last_offset_delta, batch.max_timestamp))
         if attributes & 0x10 and entry.txn_first_offset == NO_OFFSET:
             entry.txn_first_offset = base_offset
             self._ongoing[base_offset] = OngoingTxn(batch.producer_id, base_offset)
@@ -308,9 +338,7 @@ class ProducerState:
             entry.last_timestamp = known.timestamp
             entry.txn_first_offset = known.txn_first_offset
             if known.last_offset >= 0:
-                entry.batches.append(
-                    BatchMetadata(known.last_sequence, known.last_offset, known.offset_delta, known.timestamp)
-                )
+                entry.add(BatchMetadata(known.last_sequence, known.last_offset, known.offset_delta, known.timestamp))
             if known.txn_first_offset != NO_OFFSET:
                 self._ongoing[known.txn_first_offset] = OngoingTxn(known.producer_id, known.txn_first_offset)
         self.remove_expired(now_ms)

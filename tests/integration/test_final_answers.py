@@ -171,3 +171,29 @@ async def test_a_refusal_that_cannot_be_final_in_time_is_none(broker: Broker) ->
     found = response.responses[0].partition_responses[0]
     assert (found.error_code, found.error_message) == (ErrorCode.REQUEST_TIMED_OUT, None)
     assert broker.end_offset(1) == 0
+
+
+async def test_a_retry_too_late_to_be_remembered_is_told_that_it_was_written(broker: Broker) -> None:
+    """Hole 17: refused for its layout it would be placed, and written, again. It has to be replicated all the same."""
+    await broker.has(FIRST, 1, epoch=1)
+    partition = broker.node.replicas.leader(TopicPartition("t", 1), 1)
+    for sequence in range(6):
+        assert (await broker.produce(1, FIRST, of_producer(sequence))).base_offset == sequence
+    await broker.has(GROWN, 1, epoch=2)
+    partition.isr, partition.progress = (1, 2), {2: ReplicaProgress()}
+    partition.log.high_watermark = 5
+    answers = []
+
+    async def send() -> None:
+        response = await broker.harness.request(produce_request(1, FIRST, of_producer(0), timeout_ms=NEVER_ANSWERED_MS))
+        answers.append(response.responses[0].partition_responses[0])
+
+    with trio.fail_after(DEADLINE_S):
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(send)
+            while not partition.watchers:
+                await trio.sleep(0.005)  # polls: the request came in
+            assert answers == []
+            partition.follower_fetched(2, 0, 6, 0)
+    assert [(found.error_code, found.base_offset) for found in answers] == [(ErrorCode.DUPLICATE_SEQUENCE_NUMBER, -1)]
+    assert broker.end_offset(1) == 6

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from broker.log.producer_state import AppendOrigin, ProducerState
+from broker.log.producer_state import AppendOrigin, BatchMetadata, ProducerEntry, ProducerState
 from broker.log.txn_index import AbortedTxn
 from protocol.batch_builder import build_control_batch
 from protocol.batch_layout import CONTROL_ABORT, CONTROL_COMMIT
@@ -56,7 +56,36 @@ def test_the_last_five_batches_are_recognised_with_their_offsets(producers: Prod
     offsets = [producers.send(sequence, 2)[0] for sequence in range(0, 12, 2)]
     assert offsets == [0, 2, 4, 6, 8, 10]
     assert [producers.send(sequence, 2) for sequence in range(2, 12, 2)] == [(offset, True) for offset in offsets[1:]]
-    refused(ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER, producers.send, 0, 2)
+
+
+def test_a_batch_older_than_the_last_five_is_known_to_be_written_without_its_offset(producers: Producers) -> None:
+    """Refused, or written again: either would be wrong of a batch that is in the log."""
+    for sequence in range(100, 112, 2):
+        producers.send(sequence, 2)
+    known = producers.state.find_duplicate(RecordBatch(idempotent(100, 2)))
+    assert known is not None and (known.first_offset, known.last_offset) == (-1, 11)
+    assert producers.send(100, 2) == (-1, True)
+    # Below the first it knows nothing is known, nor of a batch that is in part new.
+    refused(ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER, producers.send, 98, 2)
+    refused(ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER, producers.send, 110, 3)
+    refused(ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER, producers.send, 114, 2)
+    assert producers.send(112, 2) == (12, False)
+
+
+def test_what_was_written_is_counted_from_the_last_gap(producers: Producers) -> None:
+    """A log may hold one: its leader of then had forgotten the producer, which begins anywhere."""
+    producers.send(0)
+    for sequence in range(10, 16):
+        producers.write(RecordBatch(idempotent(sequence)))
+    refused(ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER, producers.send, 5)
+    assert producers.send(10) == (-1, True)
+
+
+def test_a_batch_behind_a_gap_across_the_wrap_is_not_one_of_long_ago(producers: Producers) -> None:
+    entry = producers.state.producers[9] = ProducerEntry(9, epoch=0)
+    entry.add(BatchMetadata(MAX_SEQUENCE - 1, MAX_SEQUENCE - 1, MAX_SEQUENCE - 1, START_MS))
+    refused(ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER, producers.send, 1)
+    assert producers.send(MAX_SEQUENCE - 2) == (-1, True)
 
 
 def test_a_gap_is_refused_and_changes_nothing(producers: Producers) -> None:
