@@ -4,7 +4,8 @@ Checking decides and changes nothing; recording follows once the batch is in the
 are kept to recognise a repeated one, also by a snapshot: after a restart a repeated batch is as well known as before.
 (Kafka's snapshots keep the last only: it has the others written twice, under a new producer epoch.) One older than
 those was written too, if it was after the first that is known: its offset is forgotten, but not that it must neither
-be refused nor written again.
+be refused nor written again. That is told by its sequences, which a producer gives to other records only if they were
+certainly not written.
 """
 
 from __future__ import annotations
@@ -108,11 +109,9 @@ class ProducerEntry:
         return None
 
     def _is_behind(self, first: int, last: int) -> bool:
-        """Whether these sequences were written; False where they wrap, or that cannot be told."""
-        return (
-            NO_SEQUENCE < self.first_sequence <= first <= last <= self.last_sequence
-            and self.last_sequence - first < _HALF_OF_ALL_SEQUENCES
-        )
+        """Whether these sequences were written before the batches kept; False where they wrap, or nobody can tell."""
+        kept = self.batches[0].first_sequence
+        return NO_SEQUENCE < self.first_sequence <= first <= last < kept and kept - first < _HALF_OF_ALL_SEQUENCES
 
     def add(self, batch: BatchMetadata) -> None:
         """The producer's next batch is in the log."""

@@ -18,6 +18,7 @@ from protocol.generated.offset_for_leader_epoch import (
     OffsetForLeaderTopic,
 )
 from protocol.types import TopicPartition
+from runtime.channel import Channel
 from tests.broker_harness import DEADLINE_S
 from tests.layout_world import (
     FIRST,
@@ -197,3 +198,21 @@ async def test_a_retry_too_late_to_be_remembered_is_told_that_it_was_written(bro
             partition.follower_fetched(2, 0, 6, 0)
     assert [(found.error_code, found.base_offset) for found in answers] == [(ErrorCode.DUPLICATE_SEQUENCE_NUMBER, -1)]
     assert broker.end_offset(1) == 6
+
+
+async def test_who_wants_no_answer_is_not_cut_off_for_what_was_written(broker: Broker) -> None:
+    """acks=0: only an error closes the connection, as there is no other answer."""
+    harness = broker.harness
+    await broker.has(FIRST, 1, epoch=1)
+    for sequence in range(6):
+        await broker.produce(1, FIRST, of_producer(sequence))
+    with trio.fail_after(DEADLINE_S):
+        async with (
+            Channel.open(harness.env.network, harness.host, harness.port, client_id="acks-0") as channel,
+            trio.open_nursery() as nursery,
+        ):
+            nursery.start_soon(channel.request, produce_request(1, FIRST, of_producer(0), acks=0))
+            await trio.testing.wait_all_tasks_blocked()
+            response = await channel.request(produce_request(1, FIRST, of_producer(6)))
+            nursery.cancel_scope.cancel()
+    assert response.responses[0].partition_responses[0].base_offset == 6

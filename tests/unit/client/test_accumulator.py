@@ -103,6 +103,20 @@ def test_a_batch_answered_before_an_older_one_counts_until_all_are_answered() ->
     assert not acc.sendable(queue, 10, memory_short=False)[0]
     for batch in (*newer[1:], oldest):
         acc.complete(batch, BatchResult(3))
+    take(acc, queue, 1)
+    assert acc.sendable(queue, 10, memory_short=False)[0], "and the next five count anew"
+
+
+def test_what_overtook_is_forgotten_with_what_is_placed_again() -> None:
+    """Batches go one by one in the next layout at first: one that counted for nothing would stop them all."""
+    acc = accumulator()
+    queue = queue_with(acc, 2)
+    queue.is_established = True
+    oldest, newer = take(acc, queue, 2)
+    acc.complete(newer, BatchResult(3))
+    oldest.refused = True
+    queue.drain()
+    send(acc, b"x")
     assert acc.sendable(queue, 10, memory_short=False)[0]
 
 

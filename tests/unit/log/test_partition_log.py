@@ -287,6 +287,7 @@ def test_truncation_takes_offsets_epochs_and_producers_back(world: LogWorld) -> 
     assert log.truncate_to(4)
     assert (log.log_end_offset, log.high_watermark, log.latest_epoch) == (4, 4, 1)
     assert log.append_as_leader(idempotent(3), 1).duplicate
+    assert code_of(log.append_as_leader, idempotent(6), 1) == ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER, "not any more"
     assert log.append_as_leader(idempotent(4), 1).base_offset == 4
     assert not log.truncate_to(9)
     assert [record[0] for record in values(log)] == list(range(5))
