@@ -88,22 +88,25 @@ async def _serve(node: Node, on_ready: Callable[[Mapping[str, ListenerAddress]],
         dispatcher = Dispatcher()
         node.advertised = dispatcher.advertised
         server = Server(node, dispatcher)
-        advertised = await server.listen()
         await _offer_metrics(node)
-        node.nursery.start_soon(server.run)
         registration = Registration(
             node.zk,
             node.config.broker_id,
-            lambda: describe(node.config, advertised, node.env.clock.now_ms()),
+            lambda: describe(node.config, server.advertised, node.env.clock.now_ms()),
             wait_s=2 * node.config.values["zookeeper.session.timeout.ms"] / 1000,
         )
         node.registration = registration
+        # While the cluster believes in the process before, this one knows no topic: better not to be there.
+        await registration.wait_for_old_session()
+        await server.listen()
+        node.nursery.start_soon(server.run)
         await registration.register()
         node.registered.set()
         _settle_memory()
-        logger.info("broker.ready", broker_id=node.config.broker_id, listeners=[str(a) for a in advertised.values()])
+        listeners = [str(address) for address in server.advertised.values()]
+        logger.info("broker.ready", broker_id=node.config.broker_id, listeners=listeners)
         if on_ready is not None:
-            on_ready(advertised)
+            on_ready(server.advertised)
         try:
             await registration.run()
         finally:

@@ -39,25 +39,31 @@ class Registration:
         self._wake = trio.Event()
         self.epoch = -1
 
+    async def wait_for_old_session(self) -> None:
+        """Return when no other session has the id. Raises ``DuplicateBrokerError`` when one does for too long."""
+        while not await self._try_once(create=False):
+            pass
+
     async def register(self) -> None:
         """Return when registered. Raises ``DuplicateBrokerError`` when another process holds the id for too long."""
-        while not await self._try_once():
+        while not await self._try_once(create=True):
             pass
         logger.info("broker.registered", path=self._path, epoch=self.epoch)
 
-    async def _try_once(self) -> bool:
-        """Register, or wait for what is in the way; whether this session has the znode now."""
+    async def _try_once(self, *, create: bool) -> bool:
+        """Register, or wait for what is in the way; whether that is done."""
         gone = trio.Event()
         try:
-            with suppress(NodeExistsError, ZkConnectionError):  # whose it is shows below
-                await self._zk.create(self._path, self._describe().encode(), ephemeral=True)
+            if create:
+                with suppress(NodeExistsError, ZkConnectionError):  # whose it is shows below
+                    await self._zk.create(self._path, self._describe().encode(), ephemeral=True)
             stat = await self._zk.exists(self._path, gone.set)
         except ZkError as error:
             logger.warning("broker.registration_delayed", path=self._path, error=str(error))
             await trio.sleep(_RETRY_S)
             return False
         if stat is None:
-            return False
+            return not create
         if stat.ephemeral_owner == self._zk.session_id:
             self.epoch = stat.czxid
             return True

@@ -30,6 +30,8 @@ class Server:
         self._budget = MemoryBudget(node.config.values["queued.max.request.bytes"])
         self._pool = BufferPool()
         self._listeners: dict[str, Listener] = {}
+        self.advertised: dict[str, ListenerAddress] = {}
+        """What ``listen`` says where to reach this broker, by listener name."""
         self._connections: dict[Connection, None] = {}
         self._per_host: Counter[str] = Counter()
         self._fewer = trio.Event()
@@ -38,9 +40,8 @@ class Server:
     def connection_count(self) -> int:
         return len(self._connections)
 
-    async def listen(self) -> dict[str, ListenerAddress]:
-        """Bind every listener. Returns what to advertise, by listener name. Raises ``OSError``."""
-        advertised = {}
+    async def listen(self) -> None:
+        """Bind every listener, and set what to advertise. Raises ``OSError``."""
         values = self._node.config.values
         try:
             for entry in self._node.config.listeners:
@@ -53,11 +54,10 @@ class Server:
                 )
                 self._listeners[entry.name] = listener
                 if (shown := self._node.config.advertised.get(entry.name)) is not None:
-                    advertised[entry.name] = shown if shown.port else shown._replace(port=listener.port)
+                    self.advertised[entry.name] = shown if shown.port else shown._replace(port=listener.port)
         except BaseException:
             self.close_listeners()
             raise
-        return advertised
 
     def close_listeners(self) -> None:
         """Accept no more."""

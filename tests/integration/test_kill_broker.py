@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from anabranch.testing.processes import ProcessCluster, wait_for
+from protocol.records import iter_batches
 from tests.load import DEADLINE_S, Load, in_sync
 from tests.topics import create_topic
 
@@ -42,6 +44,16 @@ def test_every_acknowledged_record_survives_kill_9(
         for partition in range(PARTITIONS):
             copies = [content for root in directories if (content := log_bytes(root, f"{topic}-{partition}"))]
             assert len(copies) == replicas and len(set(copies)) == 1, f"the replicas of {topic}-{partition} differ"
+            check_sequences(copies[0])
+
+
+def check_sequences(log: bytes) -> None:
+    """Each sequence of a producer epoch is there once, in order, whatever its producer did."""
+    following: Counter[tuple[int, int]] = Counter()
+    for batch in iter_batches(memoryview(log)):
+        producer = (batch.producer_id, batch.producer_epoch)
+        assert batch.base_sequence == following[producer]
+        following[producer] = batch.last_sequence + 1
 
 
 def log_bytes(root: Path, partition: str) -> bytes:

@@ -1,4 +1,4 @@
-"""A broker that came back before its predecessor's ZooKeeper session ended."""
+"""A broker that can be reached before it is registered: orders that come now are for the process before."""
 
 from __future__ import annotations
 
@@ -32,13 +32,14 @@ pytestmark = pytest.mark.trio
 
 @pytest.mark.parametrize("kind", ["LeaderAndIsr", "StopReplica", "UpdateMetadata"])
 async def test_orders_for_the_process_before_are_not_obeyed(
-    nursery: trio.Nursery, autojump_clock: object, kind: str
+    nursery: trio.Nursery, autojump_clock: object, kind: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """KAFKA-7235, 9839: told to lead on, a broker that lost its disk's last records had its followers truncate."""
     zk, fabric, clock = FakeZk(), SimFabric(random.Random(1)), SimClock()
     before = zk.session()
     await before.create(paths.broker_id(1), b"{}", ephemeral=True, make_parents=True)
     old_epoch = (await before.exists(paths.broker_id(1))).czxid
+    before.close()
     config = BrokerConfig.from_given(
         {
             "broker.id": "1",
@@ -49,8 +50,16 @@ async def test_orders_for_the_process_before_are_not_obeyed(
         }
     )
     storage = SimDisk(random.Random(2), clock=clock).mount()
-    env = Env(clock, fabric.node("broker1"), random.Random(3), storage, zk.session())
-    ready = trio.Event()
+    session, may_register, ready = zk.session(), trio.Event(), trio.Event()
+    create = session.create
+
+    async def create_later(path: str, *args: Any, **kwargs: Any) -> None:
+        if path == paths.broker_id(1):
+            await may_register.wait()
+        await create(path, *args, **kwargs)
+
+    monkeypatch.setattr(session, "create", create_later)
+    env = Env(clock, fabric.node("broker1"), random.Random(3), storage, session)
 
     async def broker() -> None:
         await run(config, env, on_ready=lambda _advertised: ready.set())
@@ -77,7 +86,7 @@ async def test_orders_for_the_process_before_are_not_obeyed(
         nursery.start_soon(ask)
         await trio.sleep(5)  # virtual time: it would have answered
         assert answers == [] and not ready.is_set()
-        before.close()
+        may_register.set()
         with trio.fail_after(60):
             await ready.wait()
             while not answers:

@@ -1,18 +1,20 @@
-"""What a broker reads from ZooKeeper before it starts, over a connection that comes and goes."""
+"""What a broker reads from ZooKeeper before it starts, over a connection that comes and goes, and waits for."""
 
 from __future__ import annotations
 
 import random
+from functools import partial
 
 import pytest
 import trio
-from trio.testing import MockClock
+from trio.testing import MockClock, wait_all_tasks_blocked
 
 from broker.config import BrokerConfig
-from broker.process import read_cluster
+from broker.process import read_cluster, run
 from runtime.env import Env, ZkConnectionError
 from runtime.sim_clock import SimClock
 from runtime.sim_network import SimFabric
+from runtime.sim_storage import SimDisk
 from runtime.sim_zk import FakeSession, FakeZk
 
 CONFIG = BrokerConfig.from_given(
@@ -51,3 +53,22 @@ async def test_a_start_waits_no_longer_than_for_the_first_connection(autojump_cl
     with pytest.raises(ZkConnectionError):
         await read_cluster(CONFIG, env, session)
     assert LIMIT_S <= trio.current_time() - begun <= LIMIT_S + 2
+
+
+@pytest.mark.trio
+async def test_nobody_reaches_a_broker_while_its_id_belongs_to_an_earlier_session(autojump_clock: MockClock) -> None:
+    """It knows no topic, and would say of each that it does not exist, to clients that take it for the leader."""
+    zk, rng = FakeZk(), random.Random(1)
+    fabric = SimFabric(rng, delay_s=lambda: 0.0)
+    old, client, ready = zk.session(), fabric.node("client"), trio.Event()
+    await old.create("/brokers/ids/1", b"{}", ephemeral=True, make_parents=True)
+    env = Env(SimClock(), fabric.node("b"), rng, storage=SimDisk(rng).mount(), zk=zk.session())
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(partial(run, CONFIG, env, on_ready=lambda _: ready.set()))
+        await wait_all_tasks_blocked()
+        with pytest.raises(ConnectionRefusedError):
+            await client.connect("b", 1)
+        old.expire()
+        await ready.wait()
+        (await client.connect("b", 1)).close()
+        nursery.cancel_scope.cancel()
