@@ -1,13 +1,14 @@
 """One client connection: requests are decoded and applied in order, answers leave in the same order.
 
-A task reads. An answer that is ready while none waits is sent by that task at once; otherwise it takes a slot in a
-queue of at most ``MAX_SLOTS``, which a second task, started when first needed, sends from. With all slots taken nothing
+A task reads. Each answer has a slot in a queue of at most ``MAX_SLOTS``; the first leaves as soon as it is there, as
+far as the socket takes it, and a second task, started when first needed, sends the rest. With all slots taken nothing
 more is read, so a client that stops reading costs bounded memory.
 """
 
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 import structlog
@@ -19,7 +20,7 @@ from protocol.api_keys import ApiKey
 from protocol.framing import BufferPool, FrameError, Request, ServerConnection, encode_response
 from protocol.generated.api_versions import ApiVersionsRequest
 from protocol.primitives import DecodeError, EncodeError, Message
-from runtime.env import Stream
+from runtime.env import Part, Stream
 
 if TYPE_CHECKING:
     from broker.dispatch import Dispatcher
@@ -29,6 +30,7 @@ if TYPE_CHECKING:
 logger = structlog.get_logger(__name__)
 
 MAX_SLOTS = 8
+_REQUESTS_PER_YIELD = 8
 _PARKING = frozenset({ApiKey.JOIN_GROUP, ApiKey.SYNC_GROUP, ApiKey.CONSUMER_GROUP_POSITION})
 """Requests that may wait for other members: nothing more is read from the connection until they are answered."""
 
@@ -36,13 +38,15 @@ _PARKING = frozenset({ApiKey.JOIN_GROUP, ApiKey.SYNC_GROUP, ApiKey.CONSUMER_GROU
 class _Slot:
     """An answer's place in the queue; ``response`` is None until it is there."""
 
-    __slots__ = ("api_key", "api_version", "correlation_id", "response")
+    __slots__ = ("api_key", "api_version", "correlation_id", "response", "rest")
 
     def __init__(self, ctx: RequestContext) -> None:
         self.api_key = ctx.api_key
         self.api_version = ctx.api_version
         self.correlation_id = ctx.correlation_id
         self.response: Message | None = None
+        self.rest: Sequence[Part] | None = None
+        """What is still to be sent of the encoded response; None before any of it was."""
 
 
 class Connection:
@@ -153,16 +157,18 @@ class Connection:
             return
         frames.received(received)
         now = self.last_active = self._node.env.clock.monotonic()
-        whole = False
+        served = 0
         while self._closed_because is None:
             request = frames.next_request()
             if request is None:
                 break
-            whole = True
+            served += 1
+            if served % _REQUESTS_PER_YIELD == 0:
+                await trio.lowlevel.checkpoint()
             await self._serve(request)
         if frames.idle:
             self.frame_since = None
-        elif whole or self.frame_since is None:
+        elif served or self.frame_since is None:
             self.frame_since = now
 
     def _settle_budget(self, held_bytes: int) -> None:
@@ -190,12 +196,10 @@ class Connection:
             return
         if isinstance(answer, Deferred):
             await self._enqueue_deferred(ctx, answer)
-        elif self._slots or self._sending:
+        else:
             self._enqueue(ctx).response = answer
             self._ready()
             await self._wait_for_slot()
-        else:
-            await self._send(ctx.api_key, ctx.api_version, ctx.correlation_id, answer)
 
     # ------------------------------------------------------------ answers
 
@@ -218,12 +222,30 @@ class Connection:
         self._slots.append(slot)
         return slot
 
+    @property
+    def _has_ready(self) -> bool:
+        return bool(self._slots) and self._slots[0].response is not None and self._closed_because is None
+
     def _ready(self) -> None:
-        """The first slot may be ready: let the writer look."""
-        self._wake_writer.set()
-        if not self._writer_runs and self._nursery is not None and self._closed_because is None:
-            self._writer_runs = True
-            self._nursery.start_soon(self._write)
+        """The first slot may be ready: what the socket takes leaves at once, the rest is the writer's."""
+        while self._has_ready and not self._sending:
+            slot = self._slots[0]
+            if slot.rest is not None:
+                return
+            slot.rest = self._stream.send_now(self._encode(slot))
+            if slot.rest:
+                self._wake_writer.set()
+                if not self._writer_runs and self._nursery is not None:
+                    self._writer_runs = True
+                    self._nursery.start_soon(self._write)
+                return
+            self._answered()
+
+    def _answered(self) -> None:
+        """The first slot's answer has left."""
+        self._slots.popleft()
+        self._progress.set()
+        self.last_active = self._node.env.clock.monotonic()
 
     async def _wait_for_slot(self) -> None:
         if len(self._slots) >= MAX_SLOTS:
@@ -239,28 +261,29 @@ class Connection:
         try:
             while self._closed_because is None:
                 self._wake_writer = trio.Event()
-                while self._slots and self._slots[0].response is not None and self._closed_because is None:
+                while self._has_ready:
                     slot = self._slots[0]
-                    assert slot.response is not None
-                    await self._send(slot.api_key, slot.api_version, slot.correlation_id, slot.response)
-                    self._slots.popleft()
-                    self._progress.set()
+                    await self._send(slot.rest if slot.rest is not None else self._encode(slot))
+                    self._answered()
                 await self._wake_writer.wait()
         except OSError as error:
             self.close(str(error))
         finally:
             self._progress.set()
 
-    async def _send(self, api_key: int, api_version: int, correlation_id: int, response: Message) -> None:
+    def _encode(self, slot: _Slot) -> Sequence[Part]:
+        """The parts to send; none, and the connection is closed, where that fails."""
+        assert slot.response is not None
         try:
-            parts = encode_response(api_key, api_version, correlation_id, response)
+            return encode_response(slot.api_key, slot.api_version, slot.correlation_id, slot.response)
         except EncodeError:
-            logger.exception("connection.response_not_encodable", api_key=api_key, api_version=api_version)
+            logger.exception("connection.response_not_encodable", api_key=slot.api_key, api_version=slot.api_version)
             self.close("a response could not be encoded")
-            return
+            return ()
+
+    async def _send(self, parts: Sequence[Part]) -> None:
         self._sending = True
         try:
             await self._stream.send(parts)
         finally:
             self._sending = False
-        self.last_active = self._node.env.clock.monotonic()

@@ -1,7 +1,8 @@
 """One TCP connection to a broker: requests leave in the order they are posted, answers come back in the same order.
 
 ``post`` is a plain call, so the order of two requests is the order of two statements; who wants the answer awaits the
-``Pending`` it returns. Two tasks per connection read and write until it ends.
+``Pending`` it returns. What the socket takes leaves at once. Two tasks per connection read, and write the rest, until
+it ends.
 """
 
 from __future__ import annotations
@@ -81,6 +82,8 @@ class Connection:
         self._client_id = client_id
         self._frames = ClientConnection()
         self._outgoing: list[Part] = []
+        """What did not leave at once, for the task that writes."""
+        self._writing = False
         self._pending: deque[Pending] = deque()
         self._wake = Signal()
         self._correlation_id = 0
@@ -116,7 +119,9 @@ class Connection:
                 await self._wake.wait()
                 while self._outgoing and not self.closed:
                     parts, self._outgoing = self._outgoing, []
+                    self._writing = True
                     await self._stream.send(parts)
+                    self._writing = False
         except OSError as error:
             self.close(f"sending failed: {error}")
 
@@ -182,7 +187,7 @@ class Connection:
         max_version: int | None = None,
         answered: bool = True,
     ) -> Pending:
-        """Queue a request for sending. ``answered=False``: the broker sends no response (Produce with acks=0)."""
+        """Send a request, behind those that wait. ``answered=False``: it has no response (Produce with acks=0)."""
         api_key = body.API_KEY
         if version is None:
             version = self.version_of(api_key, max_version)
@@ -191,10 +196,13 @@ class Connection:
         if self._closed is not None:
             pending.settle(error=error_for(ErrorCode.NETWORK_EXCEPTION, f"{self.peer}: {self._closed}"))
             return pending
-        self._outgoing += encode_request(RequestHeader(api_key, version, self._correlation_id, self._client_id), body)
+        parts = encode_request(RequestHeader(api_key, version, self._correlation_id, self._client_id), body)
         if answered:
             self._pending.append(pending)
-        self._wake.set()
+        rest = parts if self._writing or self._outgoing else self._stream.send_now(parts)
+        if rest:
+            self._outgoing += rest
+            self._wake.set()
         return pending
 
     async def negotiate(self, timeout_s: float) -> None:

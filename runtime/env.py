@@ -84,6 +84,10 @@ class FileRange(Protocol):
         """The bytes themselves, for callers that cannot send a range."""
         ...
 
+    def behind(self, count: int) -> FileRange:
+        """The range without its first ``count`` bytes."""
+        ...
+
 
 class Storage(Protocol):
     """A file system. All calls but ``sync_directory`` are plain; errors are ``OSError``."""
@@ -140,6 +144,13 @@ class Stream(Protocol):
 
     async def send(self, parts: Sequence[Part]) -> None:
         """Send all parts in order. A part that is no buffer is a ``FileRange``: sent without a copy where possible."""
+        ...
+
+    def send_now(self, parts: Sequence[Part]) -> Sequence[Part]:
+        """Send what can be sent without waiting, and return the rest, for ``send``; not while a ``send`` is going on.
+
+        It never raises: on a broken stream everything is the rest, and ``send`` tells.
+        """
         ...
 
     def close(self) -> None:

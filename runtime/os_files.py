@@ -46,6 +46,9 @@ class OsFileRange:
     def read(self) -> bytes:
         return _pread(self.descriptor.fd, self.offset, self.length)
 
+    def behind(self, count: int) -> OsFileRange:
+        return OsFileRange(self.descriptor, self.offset + count, self.length - count)
+
 
 class OsFile:
     """One open file."""

@@ -110,62 +110,73 @@ class SocketStream(_Socket):
                 return received
 
     async def send(self, parts: Sequence[Part]) -> None:
+        left = list(parts)
+        while not self._pushed(left):
+            await self._until(self._waits.writable)
+        await self._yield_now_and_then()
+
+    def send_now(self, parts: Sequence[Part]) -> Sequence[Part]:
+        left = list(parts)
+        with contextlib.suppress(OSError):
+            self._pushed(left)
+        return left
+
+    def _pushed(self, left: list[Part]) -> bool:
+        """Send ``left``, and take out of it what has left; whether that is all: the rest would wait."""
+        while left:
+            try:
+                if (fd := _descriptor(left[0])) is None:
+                    self._send_buffers(left)
+                else:
+                    self._send_file(fd, left)
+            except BlockingIOError:
+                return False
+            except InterruptedError:
+                continue
+        return True
+
+    def _send_buffers(self, left: list[Part]) -> None:
+        """What is before the first range that goes by ``sendfile``, in one call."""
+        flags = 0
         buffers: list[Buffer] = []
-        for part in parts:
-            if isinstance(part, bytes | bytearray | memoryview):
-                buffers.append(part)
-                continue
-            file_range = cast(FileRange, part)
-            descriptor = getattr(file_range, "descriptor", None)
-            if descriptor is None or len(file_range) <= SMALL_RANGE_BYTES:
-                buffers.append(whole_range(file_range))
-                continue
-            if buffers:
-                await self._send_buffers(buffers, _MSG_MORE)
-                buffers = []
-            await self._send_file(descriptor.fd, file_range.offset, file_range.length)
-        if buffers:
-            await self._send_buffers(buffers, 0)
+        for part in left:
+            if _descriptor(part) is not None or len(buffers) == _MAX_IOVECS:
+                flags = _MSG_MORE
+                break
+            buffers.append(buffer_of(part))
+        sent = self._socket.sendmsg(buffers, (), flags)
+        for buffer in buffers:
+            view = memoryview(buffer).cast("B")
+            if sent < view.nbytes:
+                left[0] = view[sent:]
+                return
+            sent -= view.nbytes
+            del left[0]
 
-    async def _send_buffers(self, buffers: Sequence[Buffer], flags: int) -> None:
-        views = [view for buffer in buffers if (view := memoryview(buffer).cast("B")).nbytes]
-        start = 0
-        while start < len(views):
-            batch = views[start : start + _MAX_IOVECS]
-            more = flags if start + len(batch) == len(views) else _MSG_MORE
-            try:
-                sent = self._socket.sendmsg(batch, (), more)
-            except BlockingIOError:
-                await self._until(self._waits.writable)
-                continue
-            except InterruptedError:
-                continue
-            while start < len(views) and sent >= views[start].nbytes:
-                sent -= views[start].nbytes
-                start += 1
-            if sent:
-                views[start] = views[start][sent:]
-        await self._yield_now_and_then()
-
-    async def _send_file(self, fd: int, offset: int, length: int) -> None:
-        end = offset + length
-        while offset < end:
-            try:
-                sent = os.sendfile(self._socket.fileno(), fd, offset, end - offset)
-            except BlockingIOError:
-                await self._until(self._waits.writable)
-                continue
-            except InterruptedError:
-                continue
-            if sent == 0:
-                raise OSError(errno.EIO, f"the file ends {end - offset} bytes before the range that was to be sent")
-            offset += sent
-        await self._yield_now_and_then()
+    def _send_file(self, fd: int, left: list[Part]) -> None:
+        part = cast(FileRange, left[0])
+        sent = os.sendfile(self._socket.fileno(), fd, part.offset, part.length)
+        if sent == 0:
+            raise OSError(errno.EIO, f"the file ends {part.length} bytes before the range that was to be sent")
+        if sent < part.length:
+            left[0] = part.behind(sent)
+        else:
+            del left[0]
 
 
-def whole_range(part: FileRange) -> bytes:
-    """The bytes of a range. Raises ``OSError`` when the file has become shorter."""
-    data = part.read()
+def _descriptor(part: Part) -> int | None:
+    """The file to send a part from; None for buffers and for ranges that are read."""
+    if isinstance(part, bytes | bytearray | memoryview) or len(part) <= SMALL_RANGE_BYTES:
+        return None
+    descriptor = getattr(part, "descriptor", None)
+    return None if descriptor is None else cast(int, descriptor.fd)
+
+
+def buffer_of(part: Part) -> Buffer:
+    """A part that is in memory, the bytes of a range. Raises ``OSError`` when the file has become shorter."""
+    if isinstance(part, bytes | bytearray | memoryview):
+        return part
+    data = cast(FileRange, part).read()
     if len(data) != len(part):
         raise OSError(errno.EIO, f"the file ends {len(part) - len(data)} bytes before the range that was to be sent")
     return data

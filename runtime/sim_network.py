@@ -7,17 +7,17 @@ retransmission would have it.
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import os
 import random
 from collections import deque
 from collections.abc import Callable, Sequence
-from typing import cast
 
 import trio
 
-from runtime.env import DEFAULT_BACKLOG, FileRange, Part
-from runtime.os_sockets import whole_range
+from runtime.env import DEFAULT_BACKLOG, Part
+from runtime.os_sockets import buffer_of
 
 WINDOW_BYTES = 256 * 1024
 """A sender waits while this much is under way and not read."""
@@ -162,24 +162,34 @@ class SimStream:
 
     async def send(self, parts: Sequence[Part]) -> None:
         await trio.lowlevel.checkpoint()
-        for part in parts:
-            data = (
-                bytes(part) if isinstance(part, bytes | bytearray | memoryview) else whole_range(cast(FileRange, part))
-            )
-            start = 0
-            while start < len(data):
-                room = await self._room()
-                self._outgoing.write(data[start : start + room])
-                start += room
+        left = list(parts)
+        self._push(left)
+        while left:
+            await self._outgoing.changed.wait()
+            self._push(left)
 
-    async def _room(self) -> int:
-        while True:
+    def send_now(self, parts: Sequence[Part]) -> Sequence[Part]:
+        left = list(parts)
+        with contextlib.suppress(OSError):
+            self._push(left)
+        return left
+
+    def _push(self, left: list[Part]) -> None:
+        """Send what there is room for, and take it out of ``left``."""
+        while left:
             self._check_open()
             if self._outgoing.reset:
                 raise _error(errno.ECONNRESET)
-            if room := max(0, WINDOW_BYTES - self._outgoing.under_way):
-                return room
-            await self._outgoing.changed.wait()
+            room = WINDOW_BYTES - self._outgoing.under_way
+            if room <= 0:
+                return
+            view = memoryview(buffer_of(left[0])).cast("B")
+            if view.nbytes:
+                self._outgoing.write(bytes(view[:room]))
+            if view.nbytes > room:
+                left[0] = view[room:]
+            else:
+                del left[0]
 
     def close(self) -> None:
         if self._closed:

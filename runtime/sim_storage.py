@@ -126,6 +126,9 @@ class SimFileRange:
     def read(self) -> bytes:
         return bytes(self._inode.content[self.offset : self.offset + self.length])
 
+    def behind(self, count: int) -> SimFileRange:
+        return SimFileRange(self._inode, self.offset + count, self.length - count)
+
 
 class SimFile:
     """One open file."""

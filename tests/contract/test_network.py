@@ -178,6 +178,48 @@ def test_a_range_that_lost_its_bytes_is_an_error_not_garbage(world: World, lengt
     world.run(scenario)
 
 
+def test_what_is_sent_now_leaves_without_a_wait_and_the_rest_follows(world: World) -> None:
+    async def scenario(world: World, network: Network) -> None:
+        client, server = await connected(network)
+        assert not client.send_now([b"at", b"", b" once"])
+        assert await receive_exactly(server, 7) == b"at once"
+        content = random.Random(4).randbytes(9_000_000)
+        file = world.file(content)
+        parts: list[Any] = [b"header", file.range(0, 10), content[10:3_000_000], file.range(3_000_000, 6_000_000)]
+        rest = client.send_now(parts)
+        assert 0 < sum(map(len, rest)) < len(content), "some of it left, and nobody has read"
+        received = b""
+
+        async def receive() -> None:
+            nonlocal received
+            received = await receive_all(server)
+
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(receive)
+            await client.send(rest)
+            client.close()
+        assert received == b"header" + content
+        server.close()
+
+    world.run(scenario)
+
+
+def test_what_cannot_be_sent_now_is_left_for_send_to_tell(world: World) -> None:
+    async def scenario(world: World, network: Network) -> None:
+        client, server = await connected(network)
+        file = world.file(bytes(100_000))
+        part = file.range(0, 100_000)
+        file.truncate(0)
+        rest = client.send_now([part])
+        with pytest.raises(OSError, match="file ends"):
+            await client.send(rest)
+        client.close()
+        assert list(client.send_now([b"late"])) == [b"late"]
+        server.close()
+
+    world.run(scenario)
+
+
 def test_a_range_outlives_close_of_its_file(world: World) -> None:
     async def scenario(world: World, network: Network) -> None:
         client, server = await connected(network)
