@@ -74,8 +74,8 @@ WORKLOADS = [
     Workload("3 replicas: leader killed", FAIL_OVER, 0, 0, replicas=3, partitions=1),
     Workload("produce 100 B by key, ordered", "anabranch-produce-keyed", 200_000, 100, ours={}),
     Workload("produce 100 B by key, unordered", "anabranch-produce-keyed", 200_000, 100, ours={ORDERED_KEY: "false"}),
-    Workload("resize: hand-over, 1,280 records/s", "resize-hand-over", 8, 50, replicas=3, partitions=4, ours=STAMPED),
-    Workload("resize: hand-over, 3,200 records/s", "resize-hand-over", 8, 20, replicas=3, partitions=4, ours=STAMPED),
+    Workload("resize: hand-over, 1,280 records/s", "resize-hand-over", 24, 50, replicas=3, partitions=4, ours=STAMPED),
+    Workload("resize: hand-over, 3,200 records/s", "resize-hand-over", 24, 20, replicas=3, partitions=4, ours=STAMPED),
     Workload("resize: throughput", "resize-throughput", 2, 100, replicas=3, partitions=4, ours=DRAINED),
     Workload(
         "resize: throughput, saturated", "resize-throughput-saturated", 2, 100, replicas=3, partitions=4, ours=DRAINED
