@@ -46,7 +46,7 @@ class _Slot:
         self.correlation_id = ctx.correlation_id
         self.response: Message | None = None
         self.rest: Sequence[Part] | None = None
-        """What is still to be sent of the encoded response; None before any of it was."""
+        """What is to be sent of the encoded response; None before any was. Once set it is the writer's."""
 
 
 class Connection:
@@ -197,8 +197,11 @@ class Connection:
         if isinstance(answer, Deferred):
             await self._enqueue_deferred(ctx, answer)
         else:
-            self._enqueue(ctx).response = answer
+            slot = self._enqueue(ctx)
+            slot.response = answer
             self._ready()
+            if slot.rest:
+                await self._wait_until(lambda: not self._slots)
             await self._wait_for_slot()
 
     # ------------------------------------------------------------ answers
@@ -228,7 +231,7 @@ class Connection:
 
     def _ready(self) -> None:
         """The first slot may be ready: what the socket takes leaves at once, the rest is the writer's."""
-        while self._has_ready and not self._sending:
+        while self._has_ready:
             slot = self._slots[0]
             if slot.rest is not None:
                 return
@@ -263,7 +266,9 @@ class Connection:
                 self._wake_writer = trio.Event()
                 while self._has_ready:
                     slot = self._slots[0]
-                    await self._send(slot.rest if slot.rest is not None else self._encode(slot))
+                    if slot.rest is None:
+                        slot.rest = self._encode(slot)
+                    await self._send(slot.rest)
                     self._answered()
                 await self._wake_writer.wait()
         except OSError as error:

@@ -10,6 +10,7 @@ import contextlib
 import errno
 import os
 import socket
+from collections import deque
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, cast
@@ -110,18 +111,18 @@ class SocketStream(_Socket):
                 return received
 
     async def send(self, parts: Sequence[Part]) -> None:
-        left = list(parts)
+        left = _not_empty(parts)
         while not self._pushed(left):
             await self._until(self._waits.writable)
         await self._yield_now_and_then()
 
     def send_now(self, parts: Sequence[Part]) -> Sequence[Part]:
-        left = list(parts)
+        left = _not_empty(parts)
         with contextlib.suppress(OSError):
             self._pushed(left)
-        return left
+        return tuple(left)
 
-    def _pushed(self, left: list[Part]) -> bool:
+    def _pushed(self, left: deque[Part]) -> bool:
         """Send ``left``, and take out of it what has left; whether that is all: the rest would wait."""
         while left:
             try:
@@ -135,7 +136,7 @@ class SocketStream(_Socket):
                 continue
         return True
 
-    def _send_buffers(self, left: list[Part]) -> None:
+    def _send_buffers(self, left: deque[Part]) -> None:
         """What is before the first range that goes by ``sendfile``, in one call."""
         flags = 0
         buffers: list[Buffer] = []
@@ -151,9 +152,9 @@ class SocketStream(_Socket):
                 left[0] = view[sent:]
                 return
             sent -= view.nbytes
-            del left[0]
+            left.popleft()
 
-    def _send_file(self, fd: int, left: list[Part]) -> None:
+    def _send_file(self, fd: int, left: deque[Part]) -> None:
         part = cast(FileRange, left[0])
         sent = os.sendfile(self._socket.fileno(), fd, part.offset, part.length)
         if sent == 0:
@@ -161,7 +162,12 @@ class SocketStream(_Socket):
         if sent < part.length:
             left[0] = part.behind(sent)
         else:
-            del left[0]
+            left.popleft()
+
+
+def _not_empty(parts: Sequence[Part]) -> deque[Part]:
+    """Nothing behind what is held back for more (MSG_MORE) may turn out to be nothing."""
+    return deque(part for part in parts if len(part))
 
 
 def _descriptor(part: Part) -> int | None:

@@ -11,6 +11,9 @@ from trio.testing import MockClock, wait_all_tasks_blocked
 
 from broker.config import BrokerConfig
 from broker.process import read_cluster, run
+from protocol.errors import ErrorCode
+from protocol.generated.list_offsets import ListOffsetsPartition, ListOffsetsRequest, ListOffsetsTopic
+from runtime.channel import Channel
 from runtime.env import Env, ZkConnectionError
 from runtime.sim_clock import SimClock
 from runtime.sim_network import SimFabric
@@ -70,5 +73,8 @@ async def test_nobody_reaches_a_broker_while_its_id_belongs_to_an_earlier_sessio
             await client.connect("b", 1)
         old.expire()
         await ready.wait()
-        (await client.connect("b", 1)).close()
+        asked = ListOffsetsTopic(name="t", partitions=[ListOffsetsPartition(partition_index=0, timestamp=-1)])
+        async with Channel.open(client, "b", 1, "client") as channel:
+            answer = await channel.request(ListOffsetsRequest(replica_id=-1, topics=[asked]), version=5)
+        assert answer.topics[0].partitions[0].error_code == ErrorCode.NOT_LEADER_OR_FOLLOWER, "it was told nothing yet"
         nursery.cancel_scope.cancel()

@@ -10,7 +10,7 @@ import pytest
 import trio
 
 from runtime import os_sockets
-from runtime.os_sockets import SocketListener, format_address
+from runtime.os_sockets import SocketListener, SocketStream, format_address
 from runtime.real_trio import TRIO_WAITS, RealNetwork
 
 HOST = "127.0.0.1"
@@ -54,6 +54,30 @@ async def test_a_host_with_several_addresses_is_tried_through(monkeypatch: pytes
 
 def _fields(**changes: Any) -> dict[str, Any]:
     return {name: getattr(TRIO_WAITS, name) for name in TRIO_WAITS.__slots__} | changes
+
+
+class Recorded:
+    """A connected socket that takes everything; the flags of each call that sent something."""
+
+    def __init__(self) -> None:
+        self.flags: list[int] = []
+
+    def sendmsg(self, buffers: list[bytes], _ancillary: object, flags: int) -> int:
+        if sent := sum(map(len, buffers)):
+            self.flags.append(flags)
+        return sent
+
+    def __getattr__(self, name: str) -> Any:
+        return lambda *_: (HOST, 1)
+
+
+@pytest.mark.parametrize("count", [1, 63, 64, 65, 128])
+def test_nothing_is_held_back_for_more_that_is_nothing(count: int) -> None:
+    """The kernel would wait 200 ms for it. An answer may end with an empty part."""
+    sock: Any = Recorded()
+    assert not SocketStream(sock, TRIO_WAITS).send_now([b"x"] * count + [b""])
+    assert sock.flags[-1] == 0
+    assert all(flags == socket.MSG_MORE for flags in sock.flags[:-1])
 
 
 class OutOfDescriptors:

@@ -1,0 +1,133 @@
+"""Answers leave whole and in the order of their requests, however little the socket takes at a time."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Sequence
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import trio
+
+from broker.connection import Connection
+from broker.deferred import Deferred
+from broker.memory_budget import MemoryBudget
+from protocol.api_keys import ApiKey
+from protocol.framing import BufferPool, RequestHeader, encode_request, encode_response
+from protocol.generated.heartbeat import HeartbeatRequest, HeartbeatResponse
+from runtime.env import Part
+from runtime.sim_clock import SimClock
+
+REQUESTS = 30
+
+
+class Narrow:
+    """A stream that has all requests at hand, and takes some bytes of what is sent now and then."""
+
+    peer = "client:1"
+
+    def __init__(self, rng: random.Random) -> None:
+        self._rng = rng
+        self._incoming = [request(number) for number in range(REQUESTS)]
+        self._ended = trio.Event()
+        self.sent = b""
+
+    async def wait_readable(self) -> None:
+        await trio.lowlevel.checkpoint()
+        if not self._incoming:
+            await self._ended.wait()
+
+    async def receive_into(self, buffer: memoryview) -> int:
+        await self.wait_readable()
+        count = self._rng.randint(1, len(self._incoming))
+        data = b"".join(self._incoming[:count])
+        del self._incoming[:count]
+        buffer[: len(data)] = data
+        return len(data)
+
+    def send_now(self, parts: Sequence[Part]) -> Sequence[Part]:
+        data = b"".join(bytes(part) for part in parts)  # type: ignore[arg-type]
+        taken = self._rng.choice([0, self._rng.randint(0, len(data)), len(data)])
+        self.sent += data[:taken]
+        return [data[taken:]] if taken < len(data) else ()
+
+    async def send(self, parts: Sequence[Part]) -> None:
+        rest = self.send_now(parts)
+        while rest:
+            await trio.lowlevel.checkpoint()
+            rest = self.send_now(rest)
+
+    def close(self) -> None:
+        self._ended.set()
+
+
+class Answers:
+    """Answers at once, or later and in any order."""
+
+    def __init__(self, rng: random.Random) -> None:
+        self._rng = rng
+        self._open: list[tuple[Deferred[Any], HeartbeatResponse]] = []
+        self.given = 0
+
+    def handle(self, _ctx: object, _body: object) -> Any:
+        response = HeartbeatResponse(throttle_time_ms=self.given)
+        self.given += 1
+        if self._rng.random() < 0.5:
+            return response
+        answer: Deferred[Any] = Deferred()
+        self._open.append((answer, response))
+        return answer
+
+    async def fill(self) -> None:
+        while True:
+            await trio.lowlevel.checkpoint()
+            if self._open and self._rng.random() < 0.3:
+                answer, response = self._open.pop(self._rng.randrange(len(self._open)))
+                answer.fill(response)
+
+
+def request(number: int) -> bytes:
+    header = RequestHeader(ApiKey.HEARTBEAT, 1, number, "client")
+    parts = encode_request(header, HeartbeatRequest(group_id="g", generation_id=1, member_id="m"))
+    return b"".join(bytes(part) for part in parts)  # type: ignore[arg-type]
+
+
+def answers_to(count: int) -> bytes:
+    responses = (HeartbeatResponse(throttle_time_ms=number) for number in range(count))
+    encoded = (encode_response(ApiKey.HEARTBEAT, 1, number, response) for number, response in enumerate(responses))
+    return b"".join(bytes(part) for parts in encoded for part in parts)  # type: ignore[arg-type]
+
+
+async def serve(seed: int, passes: int) -> tuple[bytes, int]:
+    """What a client got after so many passes of the scheduler, the last of which a shutdown ends; requests served."""
+    rng = random.Random(seed)
+    stream: Any = Narrow(rng)
+    dispatcher: Any = Answers(rng)
+    node: Any = SimpleNamespace(
+        config=SimpleNamespace(values={"socket.request.max.bytes": 1 << 20}), env=SimpleNamespace(clock=SimClock())
+    )
+    connection = Connection(node, dispatcher, MemoryBudget(-1), "PLAINTEXT", stream, BufferPool())
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(connection.run)
+        nursery.start_soon(dispatcher.fill)
+        for _ in range(passes):
+            await trio.lowlevel.checkpoint()
+        nursery.cancel_scope.cancel()
+    return stream.sent, dispatcher.given
+
+
+@pytest.mark.trio
+@pytest.mark.parametrize("seed", range(20))
+async def test_answers_come_whole_and_in_order(seed: int) -> None:
+    sent, served = await serve(seed, passes=3_000)
+    assert served == REQUESTS
+    assert sent == answers_to(REQUESTS)
+
+
+@pytest.mark.trio
+@pytest.mark.parametrize("seed", range(6))
+async def test_what_left_before_a_shutdown_is_not_sent_again(seed: int) -> None:
+    for passes in range(5, 80):
+        sent, served = await serve(seed, passes)
+        assert answers_to(served).startswith(sent)
