@@ -106,5 +106,5 @@ async def test_a_broker_that_stops_appends_nothing_more(tmp_path: Path, monkeypa
         streams.append(await broker.raw())
     with streams[0].socket:
         result = answers[0].responses[0].partition_responses[0]
-    assert result.error_code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+    assert result.error_code == ErrorCode.NOT_LEADER_OR_FOLLOWER
     assert (tmp_path / "t-0" / f"{0:020}.log").stat().st_size == 0
