@@ -113,16 +113,17 @@ class Group:
                 batches = await consumer.getmany(timeout_ms=200, max_records=rng.randint(1, 20))
                 for tp, records in batches.items():
                     for record in records:
-                        self._take(consumer, member, states, tp, record)
+                        self._take(listener, tp, record)
                 if by_hand and (batches or load.stateful) and rng.random() < 0.5:
                     await self._commit(consumer, listener)
 
-    def _take(self, consumer: Consumer, member: str, states: KeyStates, tp: TopicPartition, record: Any) -> None:
+    def _take(self, listener: _Listener, tp: TopicPartition, record: Any) -> None:
         value = (record.value or b"").decode()
-        state, generation = None, generation_of(consumer)
+        state, generation = None, listener.generation
         if self.load.stateful:
             producer = value.partition(":")[0]
-            state = states.apply(tp, f"{producer} {(record.key or b'').decode()}", value, generation)
+            state = listener.states.apply(tp, f"{producer} {(record.key or b'').decode()}", value, generation)
+        member = listener.member
         self.recorder.add(Polled(now_ms(), GROUP, member, tp, record.offset, value, generation, state=state))
         self.delivered[value] = None
 
@@ -158,13 +159,21 @@ class _Listener:
         self.consumer = consumer
         self.member = member
         self.states = states
+        self._assigned_in = -1
+
+    @property
+    def generation(self) -> int:
+        """The consumer's. One that just learned that it was thrown out holds until it is told what it was assigned."""
+        known = generation_of(self.consumer)
+        return known if known >= 0 else self._assigned_in
 
     def flush(self, tps: list[TopicPartition]) -> None:
         self.states.flush(tps)
 
     def on_partitions_assigned(self, tps: list[TopicPartition]) -> None:
         self.states.load(tps)
-        self.recorder.add(Assigned(now_ms(), GROUP, self.member, generation_of(self.consumer), tps))
+        self._assigned_in = generation_of(self.consumer)
+        self.recorder.add(Assigned(now_ms(), GROUP, self.member, self._assigned_in, tps))
 
     def on_partitions_revoked(self, tps: list[TopicPartition]) -> None:
         self.states.flush(tps)
