@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -84,6 +84,22 @@ async def receive_all(stream: Stream) -> bytes:
     return bytes(received)
 
 
+async def sent_whole(client: Stream, parts: Sequence[Any], server: Stream) -> bytes:
+    """All that ``server`` gets while ``client`` sends ``parts`` and closes."""
+    received = b""
+
+    async def receive() -> None:
+        nonlocal received
+        received = await receive_all(server)
+
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(receive)
+        await client.send(parts)
+        client.close()
+    server.close()
+    return received
+
+
 async def receive_exactly(stream: Stream, length: int) -> bytes:
     buffer = memoryview(bytearray(length))
     held = 0
@@ -136,18 +152,7 @@ def test_file_ranges_small_and_large_are_sent_among_buffers(world: World) -> Non
             b"tail",
         ]
         expected = b"".join([b"header", content[10:4106], b"middle", content[5:500_005], content[599_999:], b"tail"])
-        received = b""
-
-        async def receive() -> None:
-            nonlocal received
-            received = await receive_all(server)
-
-        async with anyio.create_task_group() as tasks:
-            tasks.start_soon(receive)
-            await client.send(parts)
-            client.close()
-        assert received == expected
-        server.close()
+        assert await sent_whole(client, parts, server) == expected
 
     world.run(scenario)
 
@@ -188,18 +193,7 @@ def test_what_is_sent_now_leaves_without_a_wait_and_the_rest_follows(world: Worl
         parts: list[Any] = [b"header", file.range(0, 10), content[10:3_000_000], file.range(3_000_000, 6_000_000)]
         rest = client.send_now(parts)
         assert 0 < sum(map(len, rest)) < len(content), "some of it left, and nobody has read"
-        received = b""
-
-        async def receive() -> None:
-            nonlocal received
-            received = await receive_all(server)
-
-        async with anyio.create_task_group() as tasks:
-            tasks.start_soon(receive)
-            await client.send(rest)
-            client.close()
-        assert received == b"header" + content
-        server.close()
+        assert await sent_whole(client, rest, server) == b"header" + content
 
     world.run(scenario)
 

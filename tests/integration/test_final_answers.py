@@ -5,11 +5,16 @@ One that led before it was cut off may be in sync, lead next and bring back what
 
 from __future__ import annotations
 
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Any
+
 import pytest
 import trio
 import trio.testing
 
 from broker.replication.isr import ReplicaProgress
+from broker.replication.partition import Partition
 from protocol.errors import ErrorCode
 from protocol.generated.list_offsets import ListOffsetsPartition, ListOffsetsRequest, ListOffsetsTopic
 from protocol.generated.offset_for_leader_epoch import (
@@ -17,6 +22,7 @@ from protocol.generated.offset_for_leader_epoch import (
     OffsetForLeaderPartition,
     OffsetForLeaderTopic,
 )
+from protocol.generated.produce import ProduceRequest
 from protocol.types import TopicPartition
 from runtime.channel import Channel
 from tests.broker_harness import DEADLINE_S
@@ -31,6 +37,24 @@ from tests.layout_world import (
 )
 
 pytestmark = pytest.mark.trio
+
+
+@asynccontextmanager
+async def held(broker: Broker, partition: Partition, request: ProduceRequest) -> AsyncIterator[list[Any]]:
+    """A produce that waits for the replicas; what it is answered for its partition, once the block has let it go."""
+    answers: list[Any] = []
+
+    async def send() -> None:
+        response = await broker.harness.request(request)
+        answers.append(response.responses[0].partition_responses[0])
+
+    with trio.fail_after(DEADLINE_S):
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(send)
+            while not partition.watchers:
+                await trio.sleep(0.005)  # polls: the request came in
+            assert answers == []
+            yield answers
 
 
 async def test_the_controller_learns_the_end_of_a_sealed_partition(broker: Broker) -> None:
@@ -104,24 +128,13 @@ async def test_a_refusal_waits_until_no_replica_in_sync_can_have_the_batch(
         await broker.produce(number, layout, of_producer(0))
     partition = broker.node.replicas.leader(TopicPartition("t", number), 1)
     partition.isr, partition.progress = (1, 2), {2: ReplicaProgress()}
-    answers = []
-
-    async def send() -> None:
-        batch = None if sequence is None else of_producer(sequence)
-        response = await broker.harness.request(produce_request(number, old, batch, timeout_ms=NEVER_ANSWERED_MS))
-        answers.append(response.responses[0].partition_responses[0].error_code)
-
-    with trio.fail_after(DEADLINE_S):
-        async with trio.open_nursery() as nursery:
-            nursery.start_soon(send)
-            while not partition.watchers:
-                await trio.sleep(0.005)  # polls: the request came in
-            assert answers == []
-            if follows:
-                partition.follower_fetched(2, 0, 0, 0)
-            else:
-                partition.isr_committed((1,), partition.partition_epoch + 1)
-    assert answers == [code]
+    batch = None if sequence is None else of_producer(sequence)
+    async with held(broker, partition, produce_request(number, old, batch, timeout_ms=NEVER_ANSWERED_MS)) as answers:
+        if follows:
+            partition.follower_fetched(2, 0, 0, 0)
+        else:
+            partition.isr_committed((1,), partition.partition_epoch + 1)
+    assert [found.error_code for found in answers] == [code]
     assert not partition.watchers
 
 
@@ -183,19 +196,9 @@ async def test_a_retry_too_late_to_be_remembered_is_told_that_it_was_written(bro
     await broker.has(GROWN, 1, epoch=2)
     partition.isr, partition.progress = (1, 2), {2: ReplicaProgress()}
     partition.log.high_watermark = 5
-    answers = []
-
-    async def send() -> None:
-        response = await broker.harness.request(produce_request(1, FIRST, of_producer(0), timeout_ms=NEVER_ANSWERED_MS))
-        answers.append(response.responses[0].partition_responses[0])
-
-    with trio.fail_after(DEADLINE_S):
-        async with trio.open_nursery() as nursery:
-            nursery.start_soon(send)
-            while not partition.watchers:
-                await trio.sleep(0.005)  # polls: the request came in
-            assert answers == []
-            partition.follower_fetched(2, 0, 6, 0)
+    retry = produce_request(1, FIRST, of_producer(0), timeout_ms=NEVER_ANSWERED_MS)
+    async with held(broker, partition, retry) as answers:
+        partition.follower_fetched(2, 0, 6, 0)
     assert [(found.error_code, found.base_offset) for found in answers] == [(ErrorCode.DUPLICATE_SEQUENCE_NUMBER, -1)]
     assert broker.end_offset(1) == 6
 
