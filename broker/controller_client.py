@@ -81,8 +81,9 @@ class ControllerClient:
     def _set(self, address: ControllerZnode | None) -> None:
         if address == self.address:
             return
+        moved = _place(address) != _place(self.address)
         self.address = address
-        if self._channel is not None:
+        if moved and self._channel is not None:
             self._channel.close("another controller was elected")
             self._channel = None
         logger.info("controller.moved", controller=None if address is None else f"{address.host}:{address.port}")
@@ -124,9 +125,14 @@ class ControllerClient:
             channel = await Channel.connect(
                 self._env.network, address.host, address.port, self._client_id, timeout_s=max(timeout_s, 0.001)
             )
-            if address != self.address or self._nursery is None:
+            if _place(address) != _place(self.address) or self._nursery is None:
                 channel.close("another controller was elected")
                 return None
             self._nursery.start_soon(channel.run)
             self._channel = channel
             return channel
+
+
+def _place(address: ControllerZnode | None) -> tuple[str, int] | None:
+    """Where requests go. A controller that is elected again answers over the connection that it has."""
+    return None if address is None else (address.host, address.port)

@@ -1,0 +1,89 @@
+"""A request to the controller is sent again when the controller moved, and only then."""
+
+from __future__ import annotations
+
+import random
+from contextlib import suppress
+from typing import Any
+
+import pytest
+import trio
+from trio.testing import MockClock, wait_all_tasks_blocked
+
+from broker.controller_client import ControllerClient
+from protocol.api_keys import ApiKey
+from protocol.framing import encode_response
+from protocol.generated.heartbeat import HeartbeatRequest, HeartbeatResponse
+from runtime.env import Env
+from runtime.sim_clock import SimClock
+from runtime.sim_network import SimFabric
+from runtime.sim_zk import FakeZk
+from zk_schemas.controller import ControllerZnode
+
+TIMEOUT_S = 30.0
+
+
+class Controller:
+    """Takes requests, answers each when told to, and counts them."""
+
+    def __init__(self, fabric: SimFabric, name: str) -> None:
+        self._network = fabric.node(name)
+        self.may_answer = trio.Event()
+        self.asked = 0
+
+    async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
+        listener = await self._network.listen("0.0.0.0", 1)
+        task_status.started()
+        async with trio.open_nursery() as nursery:
+            while True:
+                nursery.start_soon(self._serve, await listener.accept())
+
+    async def _serve(self, stream: Any) -> None:
+        buffer = memoryview(bytearray(1_000))
+        with suppress(OSError):
+            while length := await stream.receive_into(buffer):
+                assert length == 4 + int.from_bytes(buffer[:4], "big"), "one request, whole"
+                self.asked += 1
+                correlation_id = int.from_bytes(buffer[8:12], "big")
+                await self.may_answer.wait()
+                answer = HeartbeatResponse(throttle_time_ms=self.asked)
+                await stream.send(encode_response(ApiKey.HEARTBEAT, 1, correlation_id, answer))
+
+
+def znode(host: str, elected_ms: int) -> bytes:
+    return ControllerZnode(controller_id=1, host=host, port=1, timestamp_ms=elected_ms).encode()
+
+
+@pytest.mark.trio
+@pytest.mark.parametrize(("host", "asked"), [("first", (1, 0)), ("second", (1, 1))])
+async def test_a_request_outlives_an_election_of_the_controller_that_has_it(
+    host: str, asked: tuple[int, int], autojump_clock: MockClock
+) -> None:
+    """Sent again, it would find what it did itself: a topic that exists, for one."""
+    fabric, session = SimFabric(random.Random(1), delay_s=lambda: 0.001), FakeZk().session()
+    first, second = Controller(fabric, "first"), Controller(fabric, "second")
+    second.may_answer.set()
+    env = Env(SimClock(), fabric.node("b"), random.Random(1), zk=session)
+    client = ControllerClient(env, session, "broker-1")
+    await session.create(ControllerZnode.PATH, znode("first", 1))
+    answers: list[Any] = []
+
+    async def ask() -> None:
+        request = HeartbeatRequest(group_id="g", generation_id=1, member_id="m")
+        answers.append(await client.request(request, 1, TIMEOUT_S, lambda _: False))
+
+    async with trio.open_nursery() as nursery:
+        for controller in (first, second):
+            await nursery.start(controller.run)
+        await nursery.start(client.run)
+        async with trio.open_nursery() as asking:
+            asking.start_soon(ask)
+            while not first.asked:
+                await trio.sleep(0.01)  # virtual time: until the request is there
+            await session.set(ControllerZnode.PATH, znode(host, 2))
+            await wait_all_tasks_blocked()
+            assert client.address is not None and client.address.timestamp_ms == 2
+            first.may_answer.set()
+        assert (first.asked, second.asked) == asked
+        assert len(answers) == 1
+        nursery.cancel_scope.cancel()
