@@ -68,9 +68,9 @@ def world(request: pytest.FixtureRequest, tmp_path: Path) -> World:
     return World(request.param, tmp_path)
 
 
-async def connected(network: Network) -> tuple[Stream, Stream]:
-    """Client's and server's end of a fresh connection."""
-    listener = await network.listen(HOST, 0)
+async def connected(network: Network, send_buffer_bytes: int = -1) -> tuple[Stream, Stream]:
+    """Client's and server's end of a fresh connection; the buffer is what the server's end sends from."""
+    listener = await network.listen(HOST, 0, send_buffer_bytes=send_buffer_bytes)
     client = await network.connect(HOST, listener.port)
     server = await listener.accept()
     listener.close()
@@ -84,19 +84,19 @@ async def receive_all(stream: Stream) -> bytes:
     return bytes(received)
 
 
-async def sent_whole(client: Stream, parts: Sequence[Any], server: Stream) -> bytes:
-    """All that ``server`` gets while ``client`` sends ``parts`` and closes."""
+async def sent_whole(sender: Stream, parts: Sequence[Any], receiver: Stream) -> bytes:
+    """All that ``receiver`` gets while ``sender`` sends ``parts`` and closes."""
     received = b""
 
     async def receive() -> None:
         nonlocal received
-        received = await receive_all(server)
+        received = await receive_all(receiver)
 
     async with anyio.create_task_group() as tasks:
         tasks.start_soon(receive)
-        await client.send(parts)
-        client.close()
-    server.close()
+        await sender.send(parts)
+        sender.close()
+    receiver.close()
     return received
 
 
@@ -185,15 +185,15 @@ def test_a_range_that_lost_its_bytes_is_an_error_not_garbage(world: World, lengt
 
 def test_what_is_sent_now_leaves_without_a_wait_and_the_rest_follows(world: World) -> None:
     async def scenario(world: World, network: Network) -> None:
-        client, server = await connected(network)
-        assert not client.send_now([b"at", b"", b" once"])
-        assert await receive_exactly(server, 7) == b"at once"
+        client, server = await connected(network, send_buffer_bytes=100_000)
+        assert not server.send_now([b"at", b"", b" once"])
+        assert await receive_exactly(client, 7) == b"at once"
         content = random.Random(4).randbytes(9_000_000)
         file = world.file(content)
         parts: list[Any] = [b"header", file.range(0, 10), content[10:3_000_000], file.range(3_000_000, 6_000_000)]
-        rest = client.send_now(parts)
+        rest = server.send_now(parts)
         assert 0 < sum(map(len, rest)) < len(content), "some of it left, and nobody has read"
-        assert await sent_whole(client, rest, server) == b"header" + content
+        assert await sent_whole(server, rest, client) == b"header" + content
 
     world.run(scenario)
 
