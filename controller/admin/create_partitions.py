@@ -2,7 +2,8 @@
 
 A larger count splits partitions, a smaller one marks the highest for deletion, as far down as the topic was created
 with. Writes the longer assignment, or the smaller count, into the topic znode; the watch on it does the rest, as for an
-edit by hand. Answered once every leader has the new layout.
+edit by hand. Answered once every leader has the new layout; so is one that asks for what is under way already, as a
+client does that lost its answer.
 """
 
 from __future__ import annotations
@@ -41,15 +42,19 @@ async def create_partitions(context: Context, request: CreatePartitionsRequest, 
             if named[name] > 1:
                 raise KafkaError(ErrorCode.INVALID_REQUEST, "The topic is named more than once in the request.")
             topic = _existing(context, name)
-            await checks.check(context, topic, wanted.count)
-            asked = _asked(context, topic, wanted)
+            is_under_way = wanted.assignments is None and checks.is_under_way(topic, wanted.count)
+            if not is_under_way:
+                await checks.check(context, topic, wanted.count)
+                asked = _asked(context, topic, wanted)
         except KafkaError as error:
             result.error_code, result.error_message = error.code, error.message
             continue
-        if not request.validate_only:
+        if request.validate_only:
+            continue
+        if not is_under_way:
             await context.store.write([SetOp(paths.topic(name), asked.encode(), topic.version)])
             await on_topic_changed(context, name)  # now: what it was judged by may be otherwise when the watch tells
-            waits.append(Wait(_resized(topic, wanted.count, result), result))
+        waits.append(Wait(_resized(topic, wanted.count, result), result))
     return Outcome(CreatePartitionsResponse(results=results), waits, request.timeout_ms)
 
 

@@ -63,6 +63,12 @@ def is_resizing(topic: TopicImage) -> bool:
     return topic.znode.layout_version > 0 and not is_settled(topic)
 
 
+def goal(topic: TopicImage) -> int:
+    """The count that the topic has, or that the grow under way leads to."""
+    new = new_partitions(topic)
+    return new[-1] + 1 if new else topic.znode.undeleted_partition_count
+
+
 def was_resized(topic: TopicImage) -> bool:
     """Whether the topic was resized ever, the resize that is under way included."""
     return topic.znode.layout_version > 0 or is_resizing(topic)

@@ -286,6 +286,41 @@ async def test_two_at_once(world: World, autojump_clock: object, nursery: trio.N
     await world.until(lambda: finished(world, max(done)))
 
 
+@pytest.mark.parametrize(
+    ("before", "count", "why"), [(4, 6, "unfinished"), (6, 4, "marked for deletion")], ids=["grow", "shrink"]
+)
+async def test_asking_again_for_what_is_under_way_waits_for_it(
+    world: World, autojump_clock: object, nursery: trio.Nursery, before: int, count: int, why: str
+) -> None:
+    """As a client does whose answer was lost; it is one resize, and another one is refused."""
+    if before > 4:
+        await resized(world, before)
+    version = (await world.topic(TOPIC)).layout_version
+    world.brokers[1].answering = trio.Event()
+    answers: list[int] = []
+
+    async def ask() -> None:
+        answers.append((await world.request(alter(count, timeout_ms=10**6))).results[0].error_code)
+
+    for _ in range(2):
+        nursery.start_soon(ask)
+    await world.until(lambda: has_begun(world, why))
+    assert answers == []
+    world.brokers[1].answering.set()
+    await world.until(lambda: len(answers) == 2)
+    assert answers == [ErrorCode.NONE] * 2
+    await world.until(lambda: finished(world, count))
+    assert (await world.topic(TOPIC)).layout_version == version + 1
+    code, message = await refused(world, count)
+    assert (code, message) == (ErrorCode.INVALID_PARTITIONS, f"Topic already has {count} partitions.")
+
+
+async def has_begun(world: World, why: str) -> bool:
+    """Whether another resize is refused for it."""
+    result = (await world.request(alter(5, validate_only=True))).results[0]
+    return result.error_code == ErrorCode.POLICY_VIOLATION and why in result.error_message
+
+
 async def test_what_was_accepted_is_not_undone_when_leaders_move_at_once(world: World, autojump_clock: object) -> None:
     """Judged a second time, as an edit, it would be refused: leaders have not answered their new epochs then."""
     await resized(world, 6)
