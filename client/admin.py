@@ -215,15 +215,36 @@ class Admin(Client[AdminConfig]):
     ) -> None:
         """Set the partition count of each topic; a lower one merges partitions (KIP-253).
 
-        Returns when the resize has begun. POLICY_VIOLATION says why it cannot now, INVALID_PARTITIONS why it never can;
-        ``validate_only`` asks for that judgement and changes nothing. No count is below that of the topic's creation.
+        Returns when every leader has the new layout. POLICY_VIOLATION says why it cannot now, INVALID_PARTITIONS why it
+        never can; ``validate_only`` asks for that judgement and changes nothing. No count is below that of the topic's
+        creation. Asked again because an answer was lost, what was carried out meanwhile is no error.
         """
         request = CreatePartitionsRequest(
             topics=codec.partition_counts(counts),
             timeout_ms=self._timeout_ms(timeout_ms),
             validate_only=validate_only,
         )
-        await self._change("CreatePartitions", request, lambda r: codec.first_error(r.results))
+        is_repeated = False
+
+        async def once() -> None:
+            nonlocal is_repeated
+            try:
+                response = await self._connections.request(self._metadata.any_node(), request)
+                error = codec.first_error(response.results)
+                if error is not None:
+                    raise error
+            except KafkaError as error:
+                is_carried_out = error.code is ErrorCode.INVALID_PARTITIONS and is_repeated and not validate_only
+                is_repeated = True
+                if not is_carried_out or not await self._have(counts):
+                    raise
+
+        await self._retry("CreatePartitions", once, final=_FINAL_FOR_CHANGES)
+
+    async def _have(self, counts: Mapping[str, int]) -> bool:
+        """Whether each topic has the partition count."""
+        described = await self.describe_topics(counts)
+        return all(described[name].partition_count == count for name, count in counts.items())
 
     async def partition_epochs(
         self, incarnations: Mapping[TopicPartition, int], *, timeout_ms: int | None = None

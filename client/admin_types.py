@@ -51,6 +51,11 @@ class TopicDescription:
     layout_version: int = -1
     ordered_delivery: bool = False
 
+    @property
+    def partition_count(self) -> int:
+        """How many partitions are not marked for deletion."""
+        return self.undeleted_partition_count if self.undeleted_partition_count > 0 else len(self.partitions)
+
 
 @dataclass(frozen=True, slots=True)
 class PartitionEpochs:

@@ -226,6 +226,37 @@ def test_a_lower_count_and_a_dry_run_are_asked_for_as_they_are(run: Run) -> None
 
 
 @pytest.mark.parametrize(
+    ("first", "count", "is_refused"),
+    [
+        (ErrorCode.REQUEST_TIMED_OUT, 6, False),
+        (ErrorCode.REQUEST_TIMED_OUT, 5, True),
+        (ErrorCode.INVALID_PARTITIONS, 6, True),
+    ],
+    ids=["carried out", "not carried out", "asked once"],
+)
+def test_what_was_carried_out_before_its_answer_was_lost_is_no_error(
+    run: Run, first: ErrorCode, count: int, is_refused: bool
+) -> None:
+    """Asked again, the controller says that the topic, which has 6 partitions, has as many already."""
+    codes = iter([first, ErrorCode.INVALID_PARTITIONS])
+
+    def answer(body: Any) -> CreatePartitionsResponse:
+        return CreatePartitionsResponse(results=[CreatePartitionsTopicResult(name="t", error_code=next(codes))])
+
+    broker = ResizingBroker({ApiKey.CREATE_PARTITIONS: answer})
+
+    async def ask() -> ErrorCode:
+        async with broker.running(), Admin(bootstrap_servers=broker.address, **FAST) as admin:
+            try:
+                await admin.create_partitions({"t": count})
+            except KafkaError as error:
+                return error.code
+            return ErrorCode.NONE
+
+    assert run(ask) is (ErrorCode.INVALID_PARTITIONS if is_refused else ErrorCode.NONE)
+
+
+@pytest.mark.parametrize(
     ("message", "shown"),
     [("t cannot grow", "t cannot grow"), ("topics cannot grow", "t: topics cannot grow"), (None, "t: the request")],
 )
