@@ -12,7 +12,7 @@ from broker.fetch_session import FINAL_EPOCH, INITIAL_EPOCH, INVALID_SESSION_ID,
 from broker.handlers.fetch_read import FetchRead, ReadLimits
 from broker.replication.delayed_fetch import DelayedFetch
 from broker.request_context import Answer, RequestContext
-from protocol.errors import ErrorCode
+from protocol.errors import ErrorCode, KafkaError
 from protocol.generated.fetch import FetchRequest, FetchResponse
 from protocol.types import TopicPartition
 
@@ -35,7 +35,11 @@ def handle(ctx: RequestContext, request: FetchRequest) -> Answer:
         full=request.session_epoch in (FINAL_EPOCH, INITIAL_EPOCH) or ctx.api_version < _FIRST_SESSION_VERSION,
         reports_divergence=ctx.api_version >= 12,
     )
-    read = FetchRead(ctx.node.replicas, ctx.node.leader_throttle, target, limits, ctx.node.layout_refusals)
+
+    def note_refusal(key: TopicPartition, error: KafkaError) -> None:
+        ctx.node.layout_refusals.note("Fetch", key, error, ctx.client_id)
+
+    read = FetchRead(ctx.node.replicas, ctx.node.leader_throttle, target, limits, note_refusal)
     read.run()
     if request.max_wait_ms <= 0 or read.must_answer or read.size_bytes >= request.min_bytes or not target.partitions:
         return read.response()

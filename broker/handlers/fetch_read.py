@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import NamedTuple
 
 from broker.fetch_session import INVALID_SESSION_ID, FetchedPartition, FetchSession, FetchTarget
-from broker.layout_refusals import LayoutRefusals
 from broker.log.partition_log import LogRead
 from broker.replication.layout import LayoutRefusal, check_fetch
 from broker.replication.partition import Partition
@@ -46,7 +46,7 @@ class FetchRead:
     __slots__ = (
         "_layouts",
         "_limits",
-        "_refusals",
+        "_note_refusal",
         "_replicas",
         "_results",
         "_throttle",
@@ -61,12 +61,12 @@ class FetchRead:
         throttle: ReplicationQuota,
         target: FetchTarget,
         limits: ReadLimits,
-        refusals: LayoutRefusals | None = None,
+        note_refusal: Callable[[TopicPartition, KafkaError], None] = lambda key, error: None,
     ) -> None:
         self._replicas = replicas
         self._throttle = throttle
         self._limits = limits
-        self._refusals = refusals
+        self._note_refusal = note_refusal
         self._layouts = {} if limits.is_follower else target.layouts  # followers are exempt
         self._results: dict[TopicPartition, PartitionData] = {}
         self.target = target
@@ -116,8 +116,7 @@ class FetchRead:
         try:
             check_fetch(key.partition, partition.layout, partition.delivery, layout)
         except LayoutRefusal as error:
-            if self._refusals is not None:
-                self._refusals.note("Fetch", key, error)
+            self._note_refusal(key, error)
             raise
 
     def _check_layouts_again(self) -> None:

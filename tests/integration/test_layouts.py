@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 import trio
 import trio.testing
+from structlog.testing import capture_logs
 
 from broker.log.checkpoint_files import PartitionMetadata
 from broker.log.identity_file import IdentityFile
@@ -405,7 +406,10 @@ async def test_who_registers_anew_leads_by_what_was_altered_while_it_was_away(
 
 async def test_a_consumer_of_another_layout_is_refused_and_a_follower_is_not(broker: Broker) -> None:
     await broker.has(GROWN, 1, epoch=1)
-    assert await broker.codes(FIRST, 0, 1) == {0: ErrorCode.NONE, 1: ErrorCode.INVALID_PARTITION_METADATA}
+    with capture_logs() as lines:
+        assert await broker.codes(FIRST, 0, 1) == {0: ErrorCode.NONE, 1: ErrorCode.INVALID_PARTITION_METADATA}
+    (line,) = [line for line in lines if line["event"] == "layout.refused"]
+    assert (line["api"], line["partition"], line["client"]) == ("Fetch", "t-1", "harness")
     assert await broker.codes(GROWN, 0, 1) == {0: ErrorCode.INVALID_PARTITION_METADATA, 1: ErrorCode.NONE}
     assert await broker.codes(UNTAGGED, 0, 1) == {0: ErrorCode.NONE, 1: ErrorCode.NONE}
     assert await broker.codes(FIRST, 1, replica_id=BROKER_ID) == {1: ErrorCode.NONE}
