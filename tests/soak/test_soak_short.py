@@ -25,6 +25,7 @@ def test_a_cluster_keeps_its_promises_under_faults(tmp_path: Path) -> None:
 
 
 def test_what_is_beyond_the_promise_is_seen(tmp_path: Path) -> None:
-    """The same run, but every broker loses what it had not synced: the checker must find records gone."""
+    """The same run, but every broker loses what it had not synced: the checker must find records gone, or
+    others in their place, where as many were written since."""
     result = trio.run(soak, SoakConfig(tmp_path / "soak", SECONDS, SEED, RATE, beyond_schedule, resize=False))
-    assert "lost_acknowledged" in {violation.check for violation in result.violations}
+    assert {"lost_acknowledged", "inconsistent_offsets"} & {violation.check for violation in result.violations}
