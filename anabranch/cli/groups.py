@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import sys
+import time
 from collections.abc import Mapping
 from dataclasses import replace
 from datetime import datetime
@@ -18,6 +20,9 @@ from anabranch.cli.topic_view import ANSWER_WITHIN_MS, is_resized, known_offsets
 from anabranch.cli.waits import GroupOnTopic, questions, waits
 from client.admin_types import MemberDescription
 from client.offsets import one_epoch_each
+
+EXPIRING_WITHIN_MS = 600_000
+"""How long before retention removes what is waited for that is told: as ``retention.warning.ms`` of controllers."""
 
 app = App(name="groups", help="List, describe, reset, delete consumer groups.")
 
@@ -36,6 +41,8 @@ def list_(*, bootstrap_server: Bootstrap = DEFAULT_BOOTSTRAP, json_: JsonFlag = 
 @app.command
 def describe(*groups: str, bootstrap_server: Bootstrap = DEFAULT_BOOTSTRAP, json_: JsonFlag = False) -> int:
     """Show each partition a group has committed or holds: offset, lag, member; and across a resize, who waits for whom.
+
+    What is waited for is expiring when retention removes some of it, unread, within ten minutes.
 
     Parameters
     ----------
@@ -64,6 +71,7 @@ def describe(*groups: str, bootstrap_server: Bootstrap = DEFAULT_BOOTSTRAP, json
                 "member",
                 "client_id",
                 "blocked",
+                "expiring",
             ]
             print("who waits for whom across the resize:")
             print_table(columns, [[row[column] for column in columns] for row in group["waits"]])
@@ -147,7 +155,10 @@ async def _waits(
         for tp, found in (await admin.epoch_ends(epochs, within_ms=ANSWER_WITHIN_MS)).items():
             ends[tp.partition, epochs[tp]] = found.end_offset
     rows = []
-    for wait in waits(replace(state, epoch_ends=ends)):
+    found_waits = waits(replace(state, epoch_ends=ends))
+    kept_from = await _kept_from(admin, name, {TopicPartition(name, wait.waits_for) for wait in found_waits} & set(led))
+    for wait in found_waits:
+        position = max(wait.position or 0, state.log_start_offsets.get(wait.waits_for, 0))
         member = owners.get(TopicPartition(name, wait.waits_for))
         rows.append(
             {
@@ -160,9 +171,25 @@ async def _waits(
                 "member": member.member_id if member else None,
                 "client_id": member.client_id if member else None,
                 "blocked": wait.is_blocked,
+                "expiring": position < min(kept_from.get(wait.waits_for, 0), wait.until or sys.maxsize),
             }
         )
     return rows
+
+
+async def _kept_from(admin: Admin, topic: str, partitions: set[TopicPartition]) -> dict[int, int]:
+    """By partition, where the records begin that retention leaves alone for longer than ``EXPIRING_WITHIN_MS``."""
+    if not partitions:
+        return {}
+    keys = ["cleanup.policy", "retention.ms"]
+    entries = (await admin.describe_configs(topics=[topic], keys=keys))[topic]
+    retention_ms = int(entries["retention.ms"].value or -1)
+    if "delete" not in (entries["cleanup.policy"].value or "") or retention_ms < 0:
+        return {}
+    ends = await known_offsets(admin, sorted(partitions), "latest")
+    when = max(0, int(time.time() * 1000) - retention_ms + EXPIRING_WITHIN_MS)
+    kept = await admin.list_offsets(dict.fromkeys(ends, when), within_ms=ANSWER_WITHIN_MS)
+    return {tp.partition: kept[tp].offset if kept[tp].offset >= 0 else end for tp, end in ends.items()}
 
 
 class Reset(NamedTuple):

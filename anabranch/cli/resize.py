@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Iterable, Mapping
 from fractions import Fraction
 from typing import Any
 
 import anyio
 
-from anabranch import Admin, ErrorCode, KafkaError, TopicDescription
+from anabranch import Admin, ErrorCode, KafkaError, KafkaTimeoutError, TopicDescription
 from anabranch.cli.errors import CommandError
 from anabranch.cli.output import print_table
 from anabranch.cli.resize_plan import Move, moves, percent, unordered_share
@@ -31,10 +31,17 @@ NEVER = (ErrorCode.INVALID_PARTITIONS.name, ErrorCode.INVALID_REQUEST.name)
 """Of a count that the topic can never have, and of an internal topic; any other refusal may pass."""
 
 
+async def check_count(admin: Admin, name: str, count: int) -> None:
+    """Raise ``CommandError`` for what the topic can never be resized to, whatever the moment and its config."""
+    refused = await _refusal(admin, name, count)
+    if refused is not None and refused.startswith(NEVER):
+        raise CommandError(refused)
+
+
 async def plan_resize(admin: Admin, name: str, count: int, changes: Mapping[str, str | None]) -> dict[str, Any]:
     """What ``--partitions count`` would do to topic ``name`` when ``changes`` are made first, as JSON values."""
     topic = (await admin.describe_topics([name]))[name]
-    before = topic.undeleted_partition_count if topic.undeleted_partition_count > 0 else len(topic.partitions)
+    before = topic.partition_count
     initial = topic.initial_partition_count if topic.initial_partition_count > 0 else before
     refused = await _refusal(admin, name, count)
     is_possible = not (refused or "").startswith(NEVER)
@@ -55,7 +62,7 @@ async def plan_resize(admin: Admin, name: str, count: int, changes: Mapping[str,
         "moves": [_move_row(move, leaders) for move in planned],
         # The controller judges by the config as it is; that it can be emptied is the last thing it asks of a shrink.
         "refused": None if only_drain else refused,
-        "notes": await _notes(admin, topic, before, count, changes) if is_possible else [],
+        "notes": await _notes(admin, topic, count, changes, planned) if is_possible else [],
     }
 
 
@@ -80,13 +87,16 @@ def _move_row(move: Move, leaders: Mapping[int, int]) -> dict[str, Any]:
 
 
 async def _notes(
-    admin: Admin, topic: TopicDescription, before: int, count: int, changes: Mapping[str, str | None]
+    admin: Admin, topic: TopicDescription, count: int, changes: Mapping[str, str | None], planned: Iterable[Move]
 ) -> list[str]:
     """What else to know of a change that can be made, now or later."""
+    before = topic.partition_count
     notes = _order_notes(topic)
     if count < before:
         return notes + await _drain_notes(admin, topic, range(count, before), changes)
-    return notes + _replica_notes(before, count)
+    sources = {move.source for move in planned}
+    lag = await _lag_notes(admin, topic, sources, "before it gets what follows in the new ones")
+    return notes + _replica_notes(before, count) + lag
 
 
 def _order_notes(topic: TopicDescription) -> list[str]:
@@ -99,10 +109,24 @@ def _replica_notes(before: int, count: int) -> list[str]:
     return [f"the controller chooses brokers for partitions {_numbers(range(before, count))} when they are created"]
 
 
+async def _lag_notes(admin: Admin, topic: TopicDescription, sources: Collection[int], whom_it_blocks: str) -> list[str]:
+    """What groups have yet to read of the partitions that lose keys: until then they get no newer records of those."""
+    ends = await offsets(admin, topic)
+    notes = []
+    unknown = [p for p in sources if p not in ends]
+    if unknown:
+        notes.append(f"where partitions {_numbers(unknown)} end is not known now: they are not counted")
+    for group, of_topic in sorted((await committed_offsets(admin, topic.name)).items()):
+        left = sum(remaining(ends[p][1], ends[p][0], of_topic.get(p)) or 0 for p in sources if p in ends)
+        if left:
+            notes.append(f"group {group} has {left} records of partitions {_numbers(sources)} to read {whom_it_blocks}")
+    return notes
+
+
 async def _drain_notes(
     admin: Admin, topic: TopicDescription, sources: range, changes: Mapping[str, str | None]
 ) -> list[str]:
-    """When the partitions that are merged away will be gone."""
+    """When the partitions that are merged away will be gone, and who waits until then."""
     keys = [DRAIN_KEY, "cleanup.policy", "retention.ms"]
     entries = (await admin.describe_configs(topics=[topic.name], keys=keys))[topic.name]
     values = {**{name: entry.value for name, entry in entries.items()}, **changes}
@@ -110,22 +134,14 @@ async def _drain_notes(
     going = _numbers(sources)
     if values.get(DRAIN_KEY) == "true":
         notes.append(f"partitions {going} go once every group has read them ({DRAIN_KEY}=true)")
-        committed = await committed_offsets(admin, topic.name)
-        ends = await offsets(admin, topic)
-        unknown = [p for p in sources if p not in ends]
-        if unknown:
-            notes.append(f"where partitions {_numbers(unknown)} end is not known now: they are not counted")
-        if not committed:
+        if not await committed_offsets(admin, topic.name):
             notes.append("no group has committed offsets of the topic: until one has, only expiry counts")
-        for group, of_topic in sorted(committed.items()):
-            left = [remaining(ends[p][1], ends[p][0], of_topic.get(p)) or 0 for p in sources if p in ends]
-            if left:
-                notes.append(f"group {group} has {sum(left)} records of them to read")
     elif "delete" in (values.get("cleanup.policy") or ""):
         days = int(values.get("retention.ms") or -1) / 86_400_000
         when = f"when their last record has expired (retention.ms={values.get('retention.ms')}, {days:g} days)"
         notes.append(f"partitions {going} go {when if days > 0 else 'never: their records do not expire'}")
         notes.append("--delete-records-when-drained: once every group has read them")
+    notes += await _lag_notes(admin, topic, sources, "before it gets what follows in those that stay")
     marked = marked_partitions(topic)
     if marked:
         notes.append(f"partitions {_numbers(marked)} are marked for deletion already")
@@ -154,6 +170,21 @@ def print_plan(plan: Mapping[str, Any]) -> None:
     for note in plan["notes"]:
         print(note)
     print(f"refused: {plan['refused']}" if plan["refused"] else "nothing stands in the way")
+
+
+async def begin_resize(admin: Admin, name: str, count: int, changed: Collection[str], *, waits: bool) -> None:
+    """Ask for a grow or shrink to ``count`` after the configs ``changed``. Raises ``CommandError``.
+
+    Who ``waits`` until it is done does so too where the controller has not answered in time.
+    """
+    try:
+        await admin.create_partitions({name: count})
+    except KafkaTimeoutError as error:
+        if not waits:
+            raise CommandError(f"{error.message}; what has begun goes on, topics describe shows how") from error
+    except KafkaError as error:
+        done = f" ({', '.join(changed)} changed all the same)" if changed else ""
+        raise CommandError(f"{error.code.name}: {error.message}{done}") from error
 
 
 async def wait_until_resized(admin: Admin, name: str, count: int, timeout_ms: int) -> list[int]:

@@ -76,14 +76,22 @@ async def known_offsets(admin: Admin, partitions: list[TopicPartition], spec: st
 
 
 async def committed_offsets(admin: Admin, topic: str) -> dict[str, dict[int, int]]:
-    """What each group that reads ``topic`` has committed there; those decide what a drained partition is."""
+    """What each group that reads ``topic`` has committed there; those decide what a drained partition is.
+
+    A group reads what it has committed offsets of, and what its members hold partitions of.
+    """
     found: dict[str, dict[int, int]] = {}
     for group in await admin.list_groups():
         committed = await admin.list_group_offsets(group.group_id)
         of_topic = {tp.partition: offset.offset for tp, offset in committed.items() if tp.topic == topic}
-        if of_topic:
+        if of_topic or await _holds(admin, group.group_id, topic):
             found[group.group_id] = of_topic
     return found
+
+
+async def _holds(admin: Admin, group: str, topic: str) -> bool:
+    members = (await admin.describe_groups([group]))[group].members
+    return any(tp.topic == topic for member in members for tp in member.partitions)
 
 
 def topic_row(

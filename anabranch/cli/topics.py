@@ -20,7 +20,7 @@ from anabranch.cli.admin import parse_configs, with_admin
 from anabranch.cli.errors import CommandError
 from anabranch.cli.options import DEFAULT_BOOTSTRAP, Bootstrap, Int, JsonFlag
 from anabranch.cli.output import print_json, print_table
-from anabranch.cli.resize import DRAIN_KEY, plan_resize, print_plan, wait_until_resized
+from anabranch.cli.resize import DRAIN_KEY, begin_resize, check_count, plan_resize, print_plan, wait_until_resized
 from anabranch.cli.topic_view import describe_topics, print_topic
 from zk_schemas.znode import format_id
 
@@ -149,7 +149,8 @@ def alter(
     dry_run
         Change nothing; print which partitions would be split or merged, and what stands in the way.
     wait
-        Return when the partitions have been split, or merged into others and sealed; without it, when that has begun.
+        Wait for as long as --timeout-ms until the partitions have been split, or merged into others and sealed; without
+        it, a controller that has not seen to that in 20 s is an error.
     timeout_ms
         How long to wait with --wait. Whatever is not done then goes on.
     """
@@ -164,15 +165,13 @@ def alter(
         return _dry_run(bootstrap_server, topic, partitions, changes, as_json=json_)
 
     async def work(admin: Admin) -> list[int] | None:
+        if partitions is not None and changes:
+            await check_count(admin, topic, partitions)
         if changes:
             await admin.incremental_alter_configs(topics={topic: changes})
         if partitions is None:
             return None
-        try:
-            await admin.create_partitions({topic: partitions})
-        except KafkaError as error:
-            done = f" ({', '.join(changes)} changed all the same)" if changes else ""
-            raise CommandError(f"{error.code.name}: {error.message}{done}") from error
+        await begin_resize(admin, topic, partitions, changes, waits=wait)
         return await wait_until_resized(admin, topic, partitions, timeout_ms) if wait else None
 
     marked = with_admin(bootstrap_server, work)

@@ -40,6 +40,8 @@ class FakeAdmin:
     epochs: Mapping[int, PartitionEpochs] = field(default_factory=dict)
     epoch_end_offsets: Mapping[tuple[int, int], int] = field(default_factory=dict)
     ends: Mapping[int, tuple[int, int]] = field(default_factory=dict)
+    kept_from: Mapping[int, int] = field(default_factory=dict)
+    """Where the records begin that are as young as was asked for, by partition; else there are none."""
     configs: Mapping[str, str] = field(default_factory=dict)
     groups: Mapping[str, Mapping[int, int]] = field(default_factory=dict)
     positions: Mapping[int, int] = field(default_factory=dict)
@@ -113,9 +115,11 @@ class FakeAdmin:
         return {tp: EpochEnd(epoch, self.epoch_end_offsets[tp.partition, epoch]) for tp, epoch in asked.items()}
 
     async def list_offsets(
-        self, specs: Mapping[TopicPartition, str], *, within_ms: int
+        self, specs: Mapping[TopicPartition, str | int], *, within_ms: int
     ) -> dict[TopicPartition, OffsetAndTimestamp]:
-        """The end (-1, -1) is one that nobody can tell."""
+        """The end (-1, -1) is one that nobody can tell. By time: see ``kept_from``."""
+        if any(not isinstance(spec, str) for spec in specs.values()):
+            return {tp: OffsetAndTimestamp(self.kept_from.get(tp.partition, -1), -1, 0) for tp in specs}
         return {
             tp: OffsetAndTimestamp(self.ends.get(tp.partition, (0, 0))[spec == "latest"], -1, 0)
             for tp, spec in specs.items()

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from anabranch import ErrorCode, KafkaError, TopicPartition
+from anabranch import ErrorCode, KafkaError, KafkaTimeoutError, TopicPartition
 from anabranch.cli import admin as cli_admin
 from anabranch.cli.main import main
 from client.admin_types import MemberDescription, PartitionEpochs
@@ -52,6 +52,18 @@ def test_a_dry_run_of_a_grow_shows_splits_and_changes_nothing(run: Run) -> None:
     assert admin.calls == [("partitions", {"t": 6}, True)]
 
 
+def test_a_dry_run_of_a_grow_says_whom_unread_records_will_block(run: Run) -> None:
+    """Of the partitions that split, 0 and 1, and of groups that hold partitions without a commit too."""
+    behind = MemberDescription("m-1", None, "c", "/127.0.0.1", (TopicPartition("t", 1),))
+    state = {"groups": {"g": {0: 3, 1: 12, 2: 0}, "new": {}}, "members": (behind,)}
+    admin = FakeAdmin(**state, ends={0: (0, 10), 1: (2, 12), 2: (0, 9)})
+    _, out, _ = run(admin, "topics", "alter", "t", "--partitions", "6", "--dry-run")
+    assert [line for line in out.splitlines() if line.startswith("group ")] == [
+        "group g has 7 records of partitions 0, 1 to read before it gets what follows in the new ones",
+        "group new has 20 records of partitions 0, 1 to read before it gets what follows in the new ones",
+    ]
+
+
 def test_a_dry_run_of_a_shrink_says_when_the_marked_go(run: Run) -> None:
     admin = FakeAdmin(undeleted=6, total=6, version=1, groups={"g": {4: 3, 5: 0}}, ends={4: (0, 10), 5: (2, 12)})
     _, out, _ = run(admin, "topics", "alter", "t", "--partitions", "4", "--dry-run")
@@ -59,7 +71,7 @@ def test_a_dry_run_of_a_shrink_says_when_the_marked_go(run: Run) -> None:
     _, out, _ = run(admin, "topics", "alter", "t", "--partitions=4", "--dry-run", "--delete-records-when-drained")
     assert "delete.records.when.drained: would be true" in out
     assert "partitions 4, 5 go once every group has read them" in out
-    assert "group g has 17 records of them to read" in out
+    assert "group g has 17 records of partitions 4, 5 to read before it gets what follows in those that stay" in out
     assert admin.calls[-2:] == [
         ("configs", {"t": {"delete.records.when.drained": "true"}}, True),
         ("partitions", {"t": 4}, True),
@@ -125,7 +137,7 @@ def test_a_refused_resize_says_which_configs_were_changed_before(run: Run) -> No
     arguments = ["topics", "alter", "t", "--partitions", "6", "--config", "segment.bytes=1000"]
     status, _, err = run(admin, *arguments)
     assert (status, err) == (1, "anabranch: POLICY_VIOLATION: t: not now (segment.bytes changed all the same)\n")
-    assert admin.calls[0][0] == "configs"
+    assert [call[0] for call in admin.calls] == ["partitions", "configs", "partitions"]
 
 
 def test_a_dry_run_of_a_shrink_without_order_names_the_partitions_that_go(run: Run) -> None:
@@ -140,12 +152,36 @@ def test_a_dry_run_without_order_says_so(run: Run) -> None:
     assert "keys that move lose order" in out
 
 
+@pytest.mark.parametrize("code", [ErrorCode.INVALID_PARTITIONS, ErrorCode.INVALID_REQUEST])
+def test_a_count_that_can_never_be_changes_no_config(run: Run, code: ErrorCode) -> None:
+    admin = FakeAdmin(refusal=KafkaError(code, "t: never"))
+    arguments = ["topics", "alter", "t", "--partitions", "0", "--delete-records-when-drained"]
+    status, _, err = run(admin, *arguments)
+    assert (status, err) == (1, f"anabranch: {code.name}: t: never\n")
+    assert admin.calls == [("partitions", {"t": 0}, True)]
+
+
+def test_a_controller_that_is_slow_to_answer_is_waited_for_only_with_wait(run: Run) -> None:
+    def begin_late(admin: FakeAdmin) -> None:
+        admin.undeleted, admin.total, admin.version = 6, 6, 1
+        admin.epochs = {4: PartitionEpochs(104, 0, 0), 5: PartitionEpochs(105, 1, 0)}
+        raise KafkaTimeoutError("CreatePartitions did not succeed within 20000 ms")
+
+    status, out, err = run(FakeAdmin(on_create_partitions=begin_late), "topics", "alter", "t", "--partitions", "6")
+    assert (status, out) == (1, "")
+    assert "within 20000 ms; what has begun goes on" in err
+    arguments = ["topics", "alter", "t", "--partitions", "6", "--wait"]
+    status, out, _ = run(FakeAdmin(on_create_partitions=begin_late), *arguments)
+    assert (status, out) == (0, "altered t\nt has 6 partitions\n")
+
+
 def test_the_drain_key_is_set_before_the_resize(run: Run) -> None:
     admin = FakeAdmin(undeleted=6, total=6, version=1)
     arguments = ["--partitions", "4", "--delete-records-when-drained", "--config", "segment.bytes=1000"]
     status, out, _ = run(admin, "topics", "alter", "t", *arguments)
     assert (status, out) == (0, "t is on its way to 4 partitions: topics describe shows how far it is\n")
     assert admin.calls == [
+        ("partitions", {"t": 4}, True),
         ("configs", {"t": {"segment.bytes": "1000", "delete.records.when.drained": "true"}}, False),
         ("partitions", {"t": 4}, False),
     ]
@@ -206,17 +242,19 @@ def test_options_that_make_no_sense(run: Run, arguments: list[str], said: str) -
 
 
 def test_describe_shows_the_tree_with_seals_and_what_is_left_to_drain(run: Run) -> None:
-    admin = FakeAdmin(**SHRUNK, groups={"g": {4: 30, 5: 25}, "late": {0: 1}})
+    holder = MemberDescription("m-1", None, "c", "/127.0.0.1", (TopicPartition("t", 5),))
+    groups = {"g": {4: 30, 5: 25}, "late": {0: 1}, "new": {}}
+    admin = FakeAdmin(**SHRUNK, groups=groups, members=(holder,))
     status, out, _ = run(admin, "topics", "describe", "t")
     assert status == 0
     assert out.splitlines()[-7:] == [
         "layout 2: created with 4 partitions, 4 in use, 2 marked for deletion",
         "0",
         "└── 4  marked, split from 0 after epoch 0, merged into 0 after epoch 1, sealed at 30, 30 records left, "
-        "g has 0 to read, late has 30 to read",
+        "g has 0 to read, late has 30 to read, new has 30 to read",
         "1",
         "└── 5  marked, split from 1 after epoch 0, merged into 1 after epoch 1, sealed at 40, 30 records left, "
-        "g has 15 to read, late has 30 to read",
+        "g has 15 to read, late has 30 to read, new has 30 to read",
         "2",
         "3",
     ]
@@ -255,11 +293,32 @@ def test_groups_describe_says_who_waits_for_whom(run: Run) -> None:
     )
     status, out, _ = run(admin, "groups", "describe", "g")
     assert status == 0
-    assert out.splitlines()[-1].split() == ["t", "1", "5", "merge", "25", "40", "m-1", "reader-1", "True"]
+    assert out.splitlines()[-1].split() == ["t", "1", "5", "merge", "25", "40", "m-1", "reader-1", "True", "True"]
     _, out, _ = run(admin, "groups", "describe", "g", "--json")
     (wait,) = json.loads(out)[0]["waits"]
     assert (wait["partition"], wait["waits_for"], wait["because"]) == (1, 5, "merge")
     assert (wait["position"], wait["until"], wait["member"], wait["blocked"]) == (25, 40, "m-1", True)
+
+
+@pytest.mark.parametrize(
+    ("kept_from", "configs", "expiring"),
+    [
+        ({5: 26}, {}, True),
+        ({5: 25}, {}, False),
+        ({}, {}, True),
+        ({}, {"retention.ms": "-1"}, False),
+        ({}, {"cleanup.policy": "compact"}, False),
+    ],
+    ids=["some are too old", "those it has read are", "all are", "nothing expires", "nothing is deleted"],
+)
+def test_hole_22_groups_describe_says_what_is_about_to_expire(
+    run: Run, kept_from: dict[int, int], configs: dict[str, str], expiring: bool
+) -> None:
+    positions = {0: 80, 1: 150, 4: 30, 5: 25}
+    admin = FakeAdmin(**SHRUNK, groups={"g": {1: 140}}, positions=positions, kept_from=kept_from, configs=configs)
+    _, out, _ = run(admin, "groups", "describe", "g", "--json")
+    (wait,) = json.loads(out)[0]["waits"]
+    assert (wait["waits_for"], wait["position"], wait["until"], wait["expiring"]) == (5, 25, 40, expiring)
 
 
 def test_no_table_is_cut_however_narrow_the_terminal(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
