@@ -14,6 +14,7 @@ from protocol.generated.create_partitions import (
     CreatePartitionsAssignment,
     CreatePartitionsRequest,
     CreatePartitionsTopic,
+    CreatePartitionsTopicResult,
 )
 from protocol.generated.delete_topics import DeleteTopicsRequest, DeleteTopicState
 from protocol.generated.update_metadata import UpdateMetadataRequest
@@ -270,20 +271,67 @@ async def test_an_unknown_and_an_internal_topic_and_one_being_deleted(world: Wor
     world.brokers[2].answering.set()
 
 
-async def test_two_at_once(world: World, autojump_clock: object, nursery: trio.Nursery) -> None:
-    """Whichever comes second is refused while the first is under way, and the first ends as asked."""
-    answers: dict[int, Any] = {}
+async def test_of_two_in_one_moment_the_second_is_refused(world: World, autojump_clock: object) -> None:
+    """Judged right after the first was written, when no step of it is done yet: it changes nothing."""
+    answers: dict[int, CreatePartitionsTopicResult] = {}
+    session = world.sessions[1000]
+    multi = session.multi
 
     async def ask(count: int) -> None:
         answers[count] = (await world.request(alter(count))).results[0]
 
     async with trio.open_nursery() as both:
+
+        async def slow(ops: Sequence[ZkOp]) -> list[int]:
+            session.multi = multi  # type: ignore[method-assign]
+            both.start_soon(ask, 9)
+            await trio.sleep(1)  # virtual time: the second request waits in the queue
+            return await multi(ops)
+
+        session.multi = slow  # type: ignore[method-assign]
         both.start_soon(ask, 6)
-        both.start_soon(ask, 9)
-    done = [count for count, answer in answers.items() if answer.error_code == ErrorCode.NONE]
-    late = [answer for answer in answers.values() if answer.error_code != ErrorCode.NONE]
-    assert all("unfinished" in answer.error_message for answer in late)
-    await world.until(lambda: finished(world, max(done)))
+    assert answers[6].error_code == ErrorCode.NONE
+    assert answers[9].error_code == ErrorCode.POLICY_VIOLATION
+    assert answers[9].error_message == "Another resize of t is unfinished: partitions 4, 5 are being created."
+    await is_whole(world, 6, layout_version=1)
+
+
+@pytest.mark.parametrize("second", [4, 9], ids=["shrink", "grow"])
+async def test_a_second_is_refused_until_the_leaders_of_new_partitions_have_answered(
+    world: World, autojump_clock: object, second: int
+) -> None:
+    world.brokers[3].answering = trio.Event()
+    placed = [CreatePartitionsAssignment(broker_ids=[3, 2, 1])] * 2
+    first = CreatePartitionsTopic(name=TOPIC, count=6, assignments=placed)
+    await world.request(CreatePartitionsRequest(topics=[first], timeout_ms=100))
+    assert await led_by(world, 4, 3) and await led_by(world, 5, 3)
+    code, message = await refused(world, second)
+    assert code is ErrorCode.POLICY_VIOLATION
+    assert message == "Another resize of t is unfinished: not every leader has acknowledged the layout."
+    world.brokers[3].answering.set()
+    await is_whole(world, 6, layout_version=1)
+
+
+async def test_a_second_is_refused_while_what_the_first_marked_is_being_sealed(
+    world: World, autojump_clock: object
+) -> None:
+    await resized(world, 6)
+    leader = world.brokers[(await world.state(TOPIC, 5)).leader]
+    leader.answering = trio.Event()
+    await world.request(alter(5, timeout_ms=100))
+    code, message = await refused(world, 4)
+    assert code is ErrorCode.POLICY_VIOLATION
+    assert message == "Another resize of t is unfinished: partitions 5 are being sealed."
+    leader.answering.set()
+    await is_whole(world, 5, layout_version=2)
+
+
+async def is_whole(world: World, count: int, layout_version: int) -> None:
+    """The topic comes to have so many partitions, and no other resize than the one to them goes on or begins."""
+    await world.until(lambda: finished(world, count))
+    await trio.sleep(5)  # virtual time: longer than anything waits
+    assert await finished(world, count)
+    assert (await world.topic(TOPIC)).layout_version == layout_version
 
 
 @pytest.mark.parametrize(
