@@ -97,7 +97,7 @@ async def on_offsets_answered(context: Context, event: BrokerAnswered) -> None:
         for topic in request.topics
         for asked in topic.partitions
     }
-    changes, learnt = [], False
+    changes, too_far, learnt = list[StateChange](), list[int](), False
     for answered in event.response.topics:
         for found in answered.partitions:
             tp = TopicPartition(answered.name, found.partition_index)
@@ -125,7 +125,13 @@ async def on_offsets_answered(context: Context, event: BrokerAnswered) -> None:
             change = _take(context, tp, partition, question, found.offset)
             if change is not None:
                 changes.append(change)
+                too_far.append(state.sealed_offset)
     await write_states(context, changes)
+    for change, sealed_offset in zip(changes, too_far):
+        _log.warning(
+            "resize: topic=%s step=seal lowered partitions=%s sealed=%s end=%s",
+            *(*change.tp, sealed_offset, change.state.sealed_offset),
+        )
     if learnt:
         context.events.put(ResizesDue())
 
@@ -164,6 +170,5 @@ def _take(
         ending.confirmed = True
     if state.sealed_offset <= offset:
         return None
-    _log.warning("%s: sealed at %s, but its leader ends at %s: lowered", tp, state.sealed_offset, offset)
     ending.confirmed = True
     return StateChange(tp, state.replace(sealed_offset=offset, controller_epoch=context.image.controller_epoch))

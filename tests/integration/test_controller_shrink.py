@@ -140,7 +140,9 @@ async def _layout(world: World, partition: int, layout: Layout) -> bool:
     return (await world.state(TOPIC, partition)).layout == layout
 
 
-async def test_an_unclean_election_below_the_seal_lowers_it(world: World, autojump_clock: object) -> None:
+async def test_an_unclean_election_below_the_seal_lowers_it(
+    world: World, autojump_clock: object, caplog: pytest.LogCaptureFixture
+) -> None:
     """Hole 15: consumers would wait for ever for records that are lost."""
     await resized(world, 6)
     hold_records(world, range(4, 6), 40)
@@ -151,6 +153,8 @@ async def test_an_unclean_election_below_the_seal_lowers_it(world: World, autoju
     hold_records(world, range(4, 6), 25)
     world.brokers[leader].leave()
     await world.until(lambda: _sealed(world, 5, 25))
+    lowered = "resize: topic=t step=seal lowered partitions=5 sealed=40 end=25"
+    await world.until(lambda: lowered in [record.message for record in caplog.records])
 
 
 async def test_a_clean_election_keeps_the_seal(world: World, autojump_clock: object) -> None:
