@@ -12,6 +12,7 @@ from controller.image import LiveBroker
 from controller.partitions import StateChange, elect, elect_after_broker_change, write_states
 from controller.request_batch import inter_broker_endpoint
 from controller.resize import steps
+from controller.resize.step_log import log_end
 from protocol.errors import ErrorCode
 from protocol.generated.controlled_shutdown import (
     ControlledShutdownRequest,
@@ -148,8 +149,12 @@ def _acknowledge(context: Context, broker: int, request: LeaderAndIsrRequest, no
                 continue
             if partition.incarnation == state.incarnation:
                 partition.acknowledged_epoch = max(partition.acknowledged_epoch, state.leader_epoch)
-    if steps.concerns(context, [topic.topic_name for topic in request.topic_states]):
+    names = [topic.topic_name for topic in request.topic_states]
+    if steps.concerns(context, names):
         context.events.put(ResizesDue())
+    for name in names:
+        if name in context.image.topics and name not in context.image.deletions:
+            log_end(context, context.image.topics[name])
 
 
 def on_refusals_due(context: Context) -> None:

@@ -79,6 +79,8 @@ class TopicImage:
     partitions: dict[int, PartitionImage] = field(default_factory=dict)
     unreadable: set[int] = field(default_factory=set)
     """Partitions whose state znode is malformed, or was taken away: left alone until the topic is read again."""
+    end_unsaid: bool = False
+    """A step of its last resize was logged, the end of it was not."""
     flush: int = 0
 
     def replicas(self, partition: int) -> list[int]:

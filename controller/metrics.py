@@ -10,7 +10,10 @@ class ControllerMetrics(Metrics):
 
     def __init__(self) -> None:
         self.resize_steps = Counter(
-            "anabranch_resize_steps", "Steps of splits and merges that were written (KIP-253)", "topic", "step"
+            "anabranch_resize_steps",
+            "Steps of splits and merges that were written, and the ends of them (KIP-253)",
+            "topic",
+            "step",
         )
         self.retention_warnings = Counter(
             "anabranch_retention_warnings",

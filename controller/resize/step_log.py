@@ -1,4 +1,4 @@
-"""One line in the log, and one in the counters, for each step of a resize."""
+"""One line in the log, and one in the counters, for each step of a resize and for its end."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from collections.abc import Sequence
 
 from controller.context import Context
 from controller.image import TopicImage
+from controller.resize import plan
 
 _log = logging.getLogger(__name__)
 
@@ -14,6 +15,7 @@ _log = logging.getLogger(__name__)
 def log_step(context: Context, topic: TopicImage, step: str, partitions: Sequence[int]) -> None:
     """One line for each step, with what tells the resize: topic, counts and version; counted as well."""
     context.metrics.resize_steps.add(topic.name, step)
+    topic.end_unsaid |= not plan.is_settled(topic)
     znode = topic.znode
     _log.info(
         "resize: topic=%s step=%s initial=%s undeleted=%s assigned=%s layout_version=%s partitions=%s",
@@ -25,6 +27,17 @@ def log_step(context: Context, topic: TopicImage, step: str, partitions: Sequenc
         znode.layout_version,
         shown(partitions),
     )
+
+
+def log_end(context: Context, topic: TopicImage) -> None:
+    """Once for each resize: every leader has acknowledged the layout. What is marked may still have to drain.
+
+    Nobody says it when the controller changes between the last step and the last acknowledgement: no znode tells those
+    who take office which of the topics they find written were not acknowledged before.
+    """
+    if topic.end_unsaid and plan.is_settled(topic):
+        topic.end_unsaid = False
+        log_step(context, topic, "finished", [])
 
 
 def shown(partitions: Sequence[int]) -> str:
