@@ -1,0 +1,263 @@
+"""A compacted topic is split and merged while it is written, read and cleaned: no deleted key comes back (hole 24)."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Callable, Collection, Iterator
+from pathlib import Path
+
+import anyio
+import pytest
+from confluent_kafka import Producer as RdKafkaProducer
+
+from anabranch import Admin, Consumer, ConsumerRecord, Producer, TopicPartition
+from anabranch.testing.processes import ProcessCluster
+from protocol.key_placement import place, positive_hash
+from tests.resizes import create_resizable
+
+pytestmark = pytest.mark.integration
+
+DEADLINE_S = 120.0
+CLEANED_SOON = {
+    "cleanup.policy": "compact",
+    "min.cleanable.dirty.ratio": "0.01",
+    "segment.ms": "200",
+    "delete.retention.ms": "0",
+}
+REPLICAS = 2
+NUMBER = "number"
+HOME, CHILD = 0, 2
+"""With three partitions the keys of CHILD are those that had been in HOME with two."""
+
+
+@pytest.fixture(scope="module")
+def cluster() -> Iterator[ProcessCluster]:
+    soon = {"log.cleaner.backoff.ms": "50", "group.initial.rebalance.delay.ms": "0"}
+    with ProcessCluster(brokers=REPLICAS, overrides=soon) as running:
+        yield running
+
+
+async def until(holds: Callable[[], bool]) -> None:
+    while not holds():
+        await anyio.sleep(0.02)  # polls: until the servers and clients have come so far
+
+
+def number_of(record: ConsumerRecord) -> int:
+    [number] = [content for name, content in record.headers if name == NUMBER]
+    return int(number or b"")
+
+
+class Writer:
+    """Updates the keys in ``busy`` for ever, round by round; what it writes of a key is numbered."""
+
+    def __init__(self, bootstrap: str, topic: str, busy: Collection[bytes]) -> None:
+        self.bootstrap = bootstrap
+        self.topic = topic
+        self.busy = set(busy)
+        self.rounds = 0
+        self.stops = self.ended = False
+        self.numbers: dict[bytes, int] = defaultdict(int)
+        self.values: dict[bytes, bytes] = {}
+        """The last value of each key that is not deleted."""
+        self.placed: dict[bytes, int] = {}
+        """The partition of the last record of each key."""
+        self._deleting: list[bytes] = []
+
+    def next_number(self, key: bytes) -> int:
+        self.numbers[key] += 1
+        return self.numbers[key]
+
+    async def run(self) -> None:
+        async with Producer(bootstrap_servers=self.bootstrap, linger_ms=10) as producer:
+            while not self.stops:
+                deleting, self._deleting = self._deleting, []
+                handles = {}
+                for key in [*sorted(self.busy), *deleting]:
+                    number = b"%d" % self.next_number(key)
+                    value = None if key in deleting else b"value-" + number
+                    handles[key] = await producer.send(self.topic, value, key, headers=[(NUMBER, number)])
+                    if value is None:
+                        self.values.pop(key, None)
+                    else:
+                        self.values[key] = value
+                for key, handle in handles.items():
+                    self.placed[key] = (await handle).partition
+                self.rounds += 1
+        self.ended = True
+
+    async def rest(self, keys: Collection[bytes]) -> None:
+        """Write no more of these keys; returns when what was written is acknowledged."""
+        self.busy -= set(keys)
+        await self._whole_round()
+
+    async def delete(self, keys: Collection[bytes]) -> None:
+        self.busy -= set(keys)
+        self._deleting += keys
+        await self._whole_round()
+
+    async def write_to(self, partition: int, keys: Collection[bytes]) -> None:
+        """Return once all these keys are written to that partition."""
+        await until(lambda: all(self.placed.get(key) == partition for key in keys))
+
+    async def _whole_round(self) -> None:
+        target = self.rounds + 2
+        await until(lambda: self.rounds >= target)
+
+
+def delete_as_stock_clients_do(writer: Writer, keys: Collection[bytes], partition: int) -> None:
+    """Tombstones by a producer that knows nothing of moved keys."""
+    failed = []
+    producer = RdKafkaProducer({"bootstrap.servers": writer.bootstrap})
+    for key in keys:
+        writer.values.pop(key, None)
+        headers = [(NUMBER, b"%d" % writer.next_number(key))]
+        producer.produce(
+            writer.topic,
+            key=key,
+            partition=partition,
+            headers=headers,
+            on_delivery=lambda error, message: failed.append(error) if error is not None else None,
+        )
+    assert producer.flush(DEADLINE_S) == 0
+    assert failed == []
+
+
+def cleaned_to(cluster: ProcessCluster, tp: TopicPartition) -> list[int]:
+    """Where the dirty part of each replica begins, by the brokers' checkpoints; -1 before the first cleaning."""
+    return [dirty_from(cluster.log_dir(broker), tp) for broker in cluster.broker_ids]
+
+
+def dirty_from(log_dir: Path, tp: TopicPartition) -> int:
+    path = log_dir / "cleaner-offset-checkpoint"
+    for line in path.read_text().splitlines() if path.exists() else ():
+        if line.startswith(f"{tp.topic} {tp.partition} "):
+            return int(line.split()[2])
+    return -1
+
+
+async def cleaned(cluster: ProcessCluster, topic: str, *partitions: int) -> None:
+    """Every replica was cleaned up to what is its end now, then once more: no tombstone stays for want of time."""
+    tps = [TopicPartition(topic, partition) for partition in partitions]
+    async with Consumer(bootstrap_servers=cluster.bootstrap) as asking:
+        ends = await asking.end_offsets(tps)
+    for tp in tps:
+        await until(lambda tp=tp: all(offset >= ends[tp] for offset in cleaned_to(cluster, tp)))
+        before = cleaned_to(cluster, tp)
+        await until(lambda tp=tp, before=before: all(n > b for n, b in zip(cleaned_to(cluster, tp), before)))
+
+
+async def read_anew(cluster: ProcessCluster, topic: str) -> list[ConsumerRecord]:
+    """All that a reader is given that begins now, up to the ends at this time, in its order."""
+    found: list[ConsumerRecord] = []
+    async with Consumer(bootstrap_servers=cluster.bootstrap, auto_offset_reset="earliest") as reader:
+        tps = [TopicPartition(topic, partition) for partition in await reader.partitions_for_topic(topic)]
+        ends = await reader.end_offsets(tps)
+        reader.assign(tps)
+        while any([await reader.position(tp) < ends[tp] for tp in tps]):
+            for records in (await reader.getmany(timeout_ms=100)).values():
+                found += records
+    return found
+
+
+def table(records: Collection[ConsumerRecord]) -> dict[bytes, bytes]:
+    """What a reader makes of them: the last value of each key, without the keys whose last word is a tombstone."""
+    last = {record.key: record.value for record in records}
+    return {key: value for key, value in last.items() if value is not None}
+
+
+def backwards(numbers: Collection[tuple[bytes, int]]) -> list[tuple[bytes, int, int]]:
+    """(key, number, the one before) wherever a key's number does not rise."""
+    found, last = [], dict[bytes, int]()
+    for key, number in numbers:
+        if number <= last.get(key, 0):
+            found.append((key, number, last[key]))
+        last[key] = number
+    return found
+
+
+def test_no_deleted_key_comes_back_through_2_3_2(cluster: ProcessCluster) -> None:
+    """Of keys that move to the child and back, some are deleted in the child, some at home while the child is marked.
+
+    The first have an old value in the parent when the child goes with its tombstones, unless their marked tombstone
+    had it cleaned away; the others have an old value in the child. One was deleted by a stock producer, whose old
+    value stays in the parent as long as the split. What lives in the child is written again at home before the child
+    goes, for draining removes the child's values.
+    """
+    topic = "table"
+    create_resizable(cluster.bootstrap, topic, 2, CLEANED_SOON, replication_factor=REPLICAS)
+    names = [b"key-%d" % n for n in range(100)]
+    moved = [key for key in names if place(positive_hash(key), 2, 3) == CHILD][:9]
+    in_child, at_home, by_stock, living = moved[:2], moved[2:4], moved[4:5], moved[5:]
+    others = [key for key in names if key not in moved][:12]
+    early, unmoved = others[:2], others[2:]
+    writer = Writer(cluster.bootstrap, topic, [*moved, *others])
+    given: list[tuple[bytes, int]] = []
+    latest: dict[bytes, int] = {}
+
+    async def consume(stop: anyio.Event) -> None:
+        async with Consumer(
+            bootstrap_servers=cluster.bootstrap, group_id=topic, auto_offset_reset="earliest"
+        ) as consumer:
+            consumer.subscribe([topic])
+            while not stop.is_set():
+                for records in (await consumer.getmany(timeout_ms=100)).values():
+                    for record in records:
+                        given.append((record.key, number_of(record)))
+                        latest[record.key] = number_of(record)
+
+    async def partitions(admin: Admin) -> int:
+        return len((await admin.describe_topics([topic]))[topic].partitions)
+
+    async def split(admin: Admin) -> None:
+        await writer.delete(early)
+        await writer.rest([*in_child, *by_stock])
+        await admin.create_partitions({topic: 3})
+        await writer.write_to(CHILD, [*at_home, *living])
+        await writer.delete(in_child)
+        await anyio.to_thread.run_sync(delete_as_stock_clients_do, writer, by_stock, CHILD)
+        await cleaned(cluster, topic, HOME, CHILD)
+        records = await read_anew(cluster, topic)
+        old = {record.key for record in records if record.partition == HOME and record.value is not None}
+        assert old >= set(by_stock), "nothing for the tombstone in the child to hide"
+        assert not table(records).keys() & {*early, *in_child, *by_stock}
+        assert backwards([(record.key, number_of(record)) for record in records]) == []
+
+    async def merge(admin: Admin) -> None:
+        await admin.alter_group_offsets("behind", {TopicPartition(topic, CHILD): 0})
+        await admin.create_partitions({topic: 2})
+        await writer.write_to(HOME, [*at_home, *living])
+        writer.busy |= set(by_stock)
+        await writer.delete(at_home)
+        await cleaned(cluster, topic, HOME)
+        records = await read_anew(cluster, topic)
+        old = {record.key for record in records if record.partition == CHILD and record.value is not None}
+        assert old >= set(at_home), "nothing for the tombstones at home to hide"
+        assert not table(records).keys() & {*early, *in_child, *at_home}
+        assert backwards([(record.key, number_of(record)) for record in records]) == []
+        await admin.delete_groups(["behind"])
+        while await partitions(admin) != 2:
+            await anyio.sleep(0.1)  # polls: until the child is drained and removed
+
+    async def work() -> None:
+        with anyio.fail_after(DEADLINE_S):
+            async with Admin(bootstrap_servers=cluster.bootstrap) as admin, anyio.create_task_group() as tasks:
+                stop = anyio.Event()
+                tasks.start_soon(writer.run)
+                for _ in range(2):
+                    tasks.start_soon(consume, stop)
+                await until(lambda: latest.keys() >= {*moved, *others})
+                await split(admin)
+                await merge(admin)
+                await cleaned(cluster, topic, HOME)
+                writer.stops = True
+                await until(lambda: writer.ended)
+                await until(lambda: all(latest[key] == writer.numbers[key] for key in writer.values))
+                stop.set()
+                records = await read_anew(cluster, topic)
+                assert (await admin.describe_topics([topic]))[topic].undeleted_partition_count == 2
+        assert table(records) == writer.values
+        assert writer.values.keys() == {*by_stock, *living, *unmoved}
+        assert backwards([(record.key, number_of(record)) for record in records]) == []
+
+    anyio.run(work)
+    assert backwards(given) == []
