@@ -73,7 +73,7 @@ TOPIC_CONFIGS = ConfigDef(
             None,
             _CLUSTER,
             doc="a partition marked for deletion loses its records once every group has read them, instead of when "
-            "they expire",
+            "they expire; in a compacted topic also the only copy of its latest values, which have to be written again",
         ),
         ConfigKey(
             "enable.ordered.delivery",
