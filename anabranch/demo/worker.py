@@ -68,7 +68,7 @@ async def produce(arguments: argparse.Namespace) -> None:
                 for topic in arguments.topic:
                     handle = await producer.send(topic, key=event.key, value=event.value)
                     waiting.append((topic, event.sequence, handle))
-                while len(waiting) > MAX_UNCONFIRMED:
+                while waiting and (len(waiting) > MAX_UNCONFIRMED or waiting[0][2].done()):
                     await confirm_first()
                 report(count=confirmed)
             while waiting:
