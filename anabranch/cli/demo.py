@@ -129,6 +129,7 @@ def verdicts(result: DemoResult) -> Table:
         ("met a wrong state of their key", lambda v: v.wrong_states),
         ("keys with a wrong state at the end", lambda v: v.wrong_at_the_end),
         ("altered, or not where acknowledged", lambda v: v.altered + v.misplaced),
+        ("violations", lambda v: v.violations),
         ("delivered again (no violation)", lambda v: v.delivered_again),
     ]
     for name, count in rows:

@@ -34,7 +34,18 @@ def test_the_demo_passes_and_an_edited_record_is_named(tmp_path: Path) -> None:
     assert result["partitions"] == [4, 6, 9, 6, 4]
     assert [resize["killed"] is not None for resize in result["resizes"]] == [False, False, True, False]
     assert result["keys_moved"] > 0
+    for hand_over in ("hand_over_growing", "hand_over_shrinking", "hand_over_broker_killed"):
+        took = result[hand_over]
+        assert took["count"] > 0 and 0 < took["p50_ms"] <= took["p99_ms"], f"{hand_over}: {took}"
+    assert result["control_violations"] > 0, "the control kept the order by itself: what ours shows is worth nothing"
+    assert result["audit"]["passed"] is True
+    checks = {check["name"]: check for check in result["audit"]["checks"]}
+    for name in ("key order", "placement", "duplicates"):
+        assert (checks[name]["passed"], checks[name]["skipped"], checks[name]["counted"]) == (True, None, EVENTS)
     assert result["drained_seconds"] is not None
+    rows = {line.split("  ")[0]: line.split()[-2:] for line in done.stdout.splitlines() if line.strip()}
+    assert rows["violations"] == ["0", f"{result['control_violations']:,}"]
+    assert all(f"Spark: {name}" in rows for name in checks)
 
     segment = max((directory / "export").rglob("*.log"), key=lambda path: path.stat().st_size)
     data = bytearray(segment.read_bytes())
