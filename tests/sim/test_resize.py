@@ -8,10 +8,14 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from tests.history.events import KeysFlushed, KeysLoaded, PositionReported, Removed
+from broker.coordinator import leadership
+from broker.coordinator.durable import DurableState
+from tests.history.events import Assigned, Fault, KeysFlushed, KeysLoaded, PositionReported, Removed
+from tests.sim.members import GROUP
 from tests.sim.test_cluster import FIRST_SEED, keeps_its_promises
 from tests.sim.world import Plan, live
 
@@ -23,12 +27,25 @@ def test_a_topic_that_is_resized_keeps_its_promises(seed: int, tmp_path: Path) -
     keeps_its_promises(Plan.resizing(seed), tmp_path)
 
 
-def test_a_run_has_what_it_is_about() -> None:
-    """Keys that are flushed and loaded, positions that are told, partitions that come and go."""
-    lives = [live(Plan.resizing(seed)) for seed in range(2)]
-    kinds = {type(event) for life in lives for event in life.events}
-    assert kinds >= {KeysFlushed, KeysLoaded, PositionReported, Removed}
+def test_a_run_has_what_it_is_about(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Keys that are flushed and loaded, positions that are told, partitions that come and go; and what a group goes
+    through meanwhile: rebalances, members that crash, coordinators that take it over."""
+    read_state, taken_over = leadership.read_state, 0
+
+    async def read(*of: Any) -> DurableState:
+        nonlocal taken_over
+        state = await read_state(*of)
+        taken_over += GROUP in state.generations
+        return state
+
+    monkeypatch.setattr(leadership, "read_state", read)
+    lives = [live(Plan.resizing(seed)) for seed in (0, 3)]
+    events = [event for life in lives for event in life.events]
+    assert {type(event) for event in events} >= {KeysFlushed, KeysLoaded, PositionReported, Removed}
     assert all(life.resizes for life in lives)
+    assert any(isinstance(event, Assigned) and event.generation > 1 for event in events)
+    assert any(isinstance(event, Fault) and event.kind == "member crash" for event in events)
+    assert taken_over > 0
 
 
 def test_a_seed_run_twice_gives_the_same_trace() -> None:
