@@ -5,12 +5,13 @@ from __future__ import annotations
 import dataclasses
 from collections import deque
 from collections.abc import Sequence
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import trio
 
-from broker.coordinator import offsets
+from broker.coordinator import offsets, position_poll, positions
 from broker.coordinator.service import GroupCoordinator
 from broker.handlers import offset_for_leader_epoch
 from broker.handlers.fetch_read import FetchRead
@@ -26,7 +27,7 @@ from client.replacement import replace_records
 from client.sender import Sender
 from client.topic_placement import TopicPlacement, layout_of
 from controller import request_batch
-from controller.resize import ends, plan, removal
+from controller.resize import checks, ends, plan, removal
 from controller.store import GuardedStore
 from protocol.key_placement import parent
 from runtime.env import DeleteOp
@@ -55,6 +56,13 @@ def positions_without_a_flush(patch: Patch) -> None:
         return None
 
     patch.setattr(PartitionKeyListener, "maybe_revoked", nothing)
+
+
+def keys_are_not_loaded(patch: Patch) -> None:
+    async def nothing(_self: Any, _partitions: Any) -> None:
+        return None
+
+    patch.setattr(PartitionKeyListener, "assigned", nothing)
 
 
 def offsets_of_any_incarnation_count(patch: Patch) -> None:
@@ -213,6 +221,17 @@ def a_refusal_is_told_before_all_have_followed(patch: Patch) -> None:
     patch.setattr(AwaitedRefusal, "_has_answer", lambda _self: True)
 
 
+def a_position_that_nobody_knows_is_the_end(patch: Patch) -> None:
+    original = positions.position_of
+
+    def position_of(*of: Any) -> int:
+        known = original(*of)
+        return known if known >= 0 else NO_LIMIT
+
+    patch.setattr(positions, "position_of", position_of)
+    patch.setattr(position_poll, "position_of", position_of)
+
+
 # ---------------------------------------------------------------- controllers
 
 
@@ -288,9 +307,9 @@ def a_removal_is_two_writes(patch: Patch) -> None:
     patch.setattr(removal, "_forget", forget)
 
 
-def a_higher_epoch_counts_as_bumped(patch: Patch) -> None:
-    """As in the KIP: the ancestors' epochs are recorded beforehand, and only whoever has not a higher one is bumped."""
-    records, bumps = plan.records_of_new, plan.bumps_of_losers
+def _epochs_are_recorded_beforehand(patch: Patch) -> None:
+    """A new partition names its ancestor's epoch of the moment from the start."""
+    records = plan.records_of_new
 
     def records_of_new(topic: Any, controller_epoch: int) -> list[plan.Change]:
         return [
@@ -306,6 +325,23 @@ def a_higher_epoch_counts_as_bumped(patch: Patch) -> None:
             for change in records(topic, controller_epoch)
         ]
 
+    patch.setattr(plan, "records_of_new", records_of_new)
+
+
+def a_map_is_not_written_with_the_bump(patch: Patch) -> None:
+    """It keeps the epoch that was recorded beforehand, whatever elections there were since."""
+    _epochs_are_recorded_beforehand(patch)
+    bumps = plan.bumps_of_losers
+    patch.setattr(
+        plan, "bumps_of_losers", lambda *of: [dataclasses.replace(change, with_it={}) for change in bumps(*of)]
+    )
+
+
+def a_higher_epoch_counts_as_bumped(patch: Patch) -> None:
+    """As in the KIP: the ancestors' epochs are recorded beforehand, and only whoever has not a higher one is bumped."""
+    _epochs_are_recorded_beforehand(patch)
+    bumps = plan.bumps_of_losers
+
     def bumps_of_losers(topic: Any, controller_epoch: int) -> list[plan.Change]:
         recorded: dict[int, int] = {}
         for child in plan.new_partitions(topic):
@@ -317,8 +353,12 @@ def a_higher_epoch_counts_as_bumped(patch: Patch) -> None:
             if topic.state(change.partition).leader_epoch <= recorded.get(change.partition, NO_LIMIT)
         ]
 
-    patch.setattr(plan, "records_of_new", records_of_new)
     patch.setattr(plan, "bumps_of_losers", bumps_of_losers)
+
+
+def a_resize_begins_while_another_is_unfinished(patch: Patch) -> None:
+    patch.setattr(checks, "_check_settled", lambda _topic: None)
+    patch.setattr(checks, "plan", SimpleNamespace(**{**vars(plan), "unborn": lambda _topic: []}))
 
 
 RESIZE_MUTATIONS = (Mutation("no creation barrier", no_creation_barrier, ORDER, first_seed=2),)

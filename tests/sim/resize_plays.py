@@ -119,6 +119,38 @@ async def grow_while_controller_and_leader_die(scene: Scene) -> None:
     await scene.restart(leader)
 
 
+async def grow_while_an_election_is_all_that_is_heard(scene: Scene) -> None:
+    """The same, but the next controller loses ZooKeeper between the election and the bump: both epochs take records."""
+    key, old, new, leader = scene.key(1, 2), Layout(1, 0), Layout(2, 1), scene.leader(0)
+    await scene.produce(key, old)
+    controller = await scene.cluster.active_controller()
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(scene.ask_for, 2)
+        while scene.watch.state(1) is None:
+            await trio.sleep(0.0001)  # polls: virtual time
+        await scene.cluster.kill(controller)
+        await scene.cluster.kill(leader)
+    assert await scene.until(lambda: scene.leader_or_none(0) not in ("", leader), interval_s=0.0001)
+    scene.cluster.zk.stop()
+    for _ in range(LONG):
+        await scene.produce(key, old, limit_s=LITTLE_S)
+    scene.cluster.zk.start()
+    await scene.cluster.start_controller(int(controller.removeprefix("controller")))
+    assert await scene.until(lambda: scene.has_layout(1))
+    await scene.produce(key, new)
+    await scene.restart(leader)
+
+
+async def shrink_while_a_grow_is_unfinished(scene: Scene) -> None:
+    """The loser's leader has not answered, and the new partition has none: that is a grow, and no mark (hole 12)."""
+    scene.cut_from_controllers(scene.leader(0))
+    with trio.fail_after(LIMIT_S):
+        while scene.layout.undeleted_partition_count != 2:
+            await scene.ask_for(2)  # whoever is cut off may be asked, then another is
+    if "the change is recorded" in await scene.ask_for(1):
+        scene.expect(1)
+
+
 async def elect_a_survivor_while_a_marked_partition_hears_nothing(scene: Scene) -> None:
     """An election in the middle of a merge: the survivor's new leader must not know of the merge yet (hole 3)."""
     await scene.resize(2)

@@ -101,6 +101,10 @@ class Scene:
                 return str(error)
         return ""
 
+    def expect(self, count: int) -> None:
+        """What was accepted has to be there in the end."""
+        self._wanted = count
+
     async def ask_a_new_controller_for(self, count: int) -> None:
         """The same once it has heard of every leader."""
         while "not every leader has acknowledged" in await self.ask_for(count):

@@ -30,6 +30,8 @@ def a_parked_fetch_brings_what_is_to_come(patch: Patch) -> None:
 RULES: tuple[tuple[Play, SwitchOff, str], ...] = (
     (plays.split_with_much_to_read, gate.no_creation_barrier, "promise"),
     (plays.split_with_much_to_read, off.positions_without_a_flush, "promise"),
+    (plays.split_with_much_to_read, off.keys_are_not_loaded, "promise"),
+    (plays.split_with_much_to_read, off.a_position_that_nobody_knows_is_the_end, "promise"),
     (plays.split_with_much_to_read, off.positions_before_the_commit, "positions"),
     (plays.merge_with_much_to_read, gate.no_deletion_barrier, "promise"),
     (plays.write_by_the_layout_of_before, off.layouts_are_not_compared, "routing"),
@@ -39,6 +41,8 @@ RULES: tuple[tuple[Play, SwitchOff, str], ...] = (
     (plays.merge_two_while_one_hears_nothing, off.one_layout_for_a_topic_on_a_broker, "promise"),
     (plays.grow_by_several_at_once, off.ancestors_of_the_new_count, "unfinished"),
     (plays.grow_while_controller_and_leader_die, off.a_higher_epoch_counts_as_bumped, "promise"),
+    (plays.grow_while_an_election_is_all_that_is_heard, off.a_map_is_not_written_with_the_bump, "promise"),
+    (plays.shrink_while_a_grow_is_unfinished, off.a_resize_begins_while_another_is_unfinished, "unfinished"),
     (
         plays.elect_a_survivor_while_a_marked_partition_hears_nothing,
         off.leaders_are_told_the_topics_layout,
