@@ -120,6 +120,8 @@ class Rules:
         for index in self._states.keys() - topic.partitions.keys():
             if await self.world.store.exists(paths.partition_state(TOPIC, index)) is None:
                 del states[index]
+            else:
+                self._break(f"{index} is out of the assignment, and its state is still there")
         for index, state in states.items():
             before = self._states.get(index)
             if before is not None and before != state:

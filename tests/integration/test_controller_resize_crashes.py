@@ -17,6 +17,7 @@ from protocol.generated.leader_and_isr import LeaderAndIsrRequest
 from protocol.generated.update_metadata import UpdateMetadataRequest
 from tests.controller_world import Log, World
 from tests.resize_world import TOPIC, Rules, alter, creation, finished, layouts_told
+from tests.sim import resize_mutations as off
 
 pytestmark = pytest.mark.trio
 BROKERS = (1, 2, 3)
@@ -73,9 +74,9 @@ def kill_active(world: World) -> None:
     world.zk.end_session(world.sessions[1000].session_id)
 
 
-def nothing_broken(world: World, rules: Rules) -> None:
-    assert rules.broken == []
-    assert {key: layouts for key, layouts in layouts_told(world).items() if len(layouts) > 1} == {}
+def broken(world: World, rules: Rules) -> list[str]:
+    told = layouts_told(world).items()
+    return rules.broken + [f"{key} was told with {layouts}" for key, layouts in told if len(layouts) > 1]
 
 
 def disturb_at_write(rules: Rules, number: int, disturb: Callable[[], None]) -> trio.Event:
@@ -137,23 +138,49 @@ def kill_both_at_write(world: World, rules: Rules, number: int, nursery: trio.Nu
     return disturb_at_write(rules, number, both)
 
 
-@pytest.mark.parametrize("operation", OPERATIONS)
-@pytest.mark.parametrize("arm", [kill_at_write, kill_at_request, bounce_at_write, kill_both_at_write])
-async def test_a_resize_ends_as_asked_whatever_point_it_is_disturbed_at(
-    autojump_clock: object, operation: str, arm: Arm
-) -> None:
-    """Every point in turn, until the resize ends before the disturbance comes."""
+async def broken_at_any_point(operation: str, arm: Arm) -> list[str]:
+    """Every point in turn, until the resize ends before the disturbance comes or something is broken."""
     for number in range(1, MOST_POINTS):
         async with trio.open_nursery() as nursery:
             world, rules = await start(nursery, operation)
             happened = arm(world, rules, number, nursery)
             await resize(world, nursery, operation)
-            nothing_broken(world, rules)
             nursery.cancel_scope.cancel()
+        if found := broken(world, rules):
+            return found
         if not happened.is_set():
             assert number > 8
-            return
+            return []
     raise AssertionError(f"{operation} has more than {MOST_POINTS} points")
+
+
+@pytest.mark.parametrize("operation", OPERATIONS)
+@pytest.mark.parametrize("arm", [kill_at_write, kill_at_request, bounce_at_write, kill_both_at_write])
+async def test_a_resize_ends_as_asked_whatever_point_it_is_disturbed_at(
+    autojump_clock: object, operation: str, arm: Arm
+) -> None:
+    assert await broken_at_any_point(operation, arm) == []
+
+
+@pytest.mark.parametrize(
+    ("operation", "arm", "switch_off", "what"),
+    [
+        ("grow", kill_both_at_write, off.a_map_is_not_written_with_the_bump, "does not name the last epoch of"),
+        ("grow", kill_both_at_write, off.a_higher_epoch_counts_as_bumped, "is led before 0 has acknowledged"),
+        ("shrink", kill_at_write, off.a_removal_is_two_writes, "out of the assignment, and its state is still there"),
+    ],
+)
+async def test_a_rule_switched_off_is_noticed(
+    autojump_clock: object,
+    operation: str,
+    arm: Arm,
+    switch_off: Callable[[pytest.MonkeyPatch], None],
+    what: str,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    switch_off(monkeypatch)
+    found = await broken_at_any_point(operation, arm)
+    assert any(what in text for text in found), found
 
 
 async def test_a_vanished_leader_has_not_acknowledged(nursery: trio.Nursery, autojump_clock: object) -> None:
@@ -170,5 +197,5 @@ async def test_a_vanished_leader_has_not_acknowledged(nursery: trio.Nursery, aut
     assert all([(await world.state(TOPIC, index)).never_led for index in (4, 5)])
     world.brokers[2].answering.set()
     await world.until(lambda: finished(world, 6))
-    nothing_broken(world, rules)
+    assert broken(world, rules) == []
     assert world.brokers[2].sent(LeaderAndIsrRequest)
