@@ -42,7 +42,7 @@ async def check(context: Context, topic: TopicImage, count: int) -> None:
 
 def is_under_way(topic: TopicImage, count: int) -> bool:
     """Whether a resize to ``count`` goes on, so that asking for it again is no other resize."""
-    return count == plan.goal(topic) and not plan.is_settled(topic) and not _missed(topic)
+    return count == plan.goal(topic) and not topic.unreadable and not plan.is_settled(topic) and not _missed(topic)
 
 
 def unfinished(topic: TopicImage) -> str:

@@ -104,6 +104,8 @@ async def test_a_state_that_cannot_be_read_holds_resizes_until_it_is_repaired(
     result = (await world.request(alter(8))).results[0]
     assert result.error_code == ErrorCode.POLICY_VIOLATION
     assert result.error_message == "The states of partitions 2 cannot be read: see the log."
+    result = (await world.request(alter(6))).results[0]
+    assert result.error_message == "Topic already has 6 partitions.", "nobody waits for its leader"
     await world.store.set(path, b'{"leader":2}')
     await world.store.set(path, intact)
     await world.until(lambda: _accepts(world, 8))
