@@ -33,7 +33,7 @@ from client.coordinator_link import CoordinatorLink, OffsetAndMetadata
 from client.errors import ErrorCode, KafkaError, KafkaTimeoutError, error_for
 from client.lifecycle import Client
 from client.offsets import EpochEnd, OffsetAndTimestamp, OffsetQueries
-from protocol.generated.create_partitions import CreatePartitionsRequest
+from protocol.generated.create_partitions import CreatePartitionsRequest, CreatePartitionsTopicResult
 from protocol.generated.create_topics import CreateTopicsRequest
 from protocol.generated.delete_groups import DeleteGroupsRequest
 from protocol.generated.delete_records import DeleteRecordsRequest
@@ -230,21 +230,23 @@ class Admin(Client[AdminConfig]):
             nonlocal is_repeated
             try:
                 response = await self._connections.request(self._metadata.any_node(), request)
-                error = codec.first_error(response.results)
+                results = response.results
+                if is_repeated and not validate_only:
+                    results = [result for result in results if not await self._is_carried_out(result, counts)]
+                error = codec.first_error(results)
                 if error is not None:
                     raise error
-            except KafkaError as error:
-                is_carried_out = error.code is ErrorCode.INVALID_PARTITIONS and is_repeated and not validate_only
+            except KafkaError:
                 is_repeated = True
-                if not is_carried_out or not await self._have(counts):
-                    raise
+                raise
 
         await self._retry("CreatePartitions", once, final=_FINAL_FOR_CHANGES)
 
-    async def _have(self, counts: Mapping[str, int]) -> bool:
-        """Whether each topic has the partition count."""
-        described = await self.describe_topics(counts)
-        return all(described[name].partition_count == count for name, count in counts.items())
+    async def _is_carried_out(self, result: CreatePartitionsTopicResult, counts: Mapping[str, int]) -> bool:
+        """Whether a topic was refused a count for having it."""
+        if result.error_code != ErrorCode.INVALID_PARTITIONS:
+            return False
+        return (await self.describe_topics([result.name]))[result.name].partition_count == counts[result.name]
 
     async def partition_epochs(
         self, incarnations: Mapping[TopicPartition, int], *, timeout_ms: int | None = None

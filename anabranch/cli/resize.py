@@ -12,7 +12,14 @@ from anabranch import Admin, ErrorCode, KafkaError, KafkaTimeoutError, TopicDesc
 from anabranch.cli.errors import CommandError
 from anabranch.cli.output import print_table
 from anabranch.cli.resize_plan import Move, moves, percent, unordered_share
-from anabranch.cli.topic_view import committed_offsets, marked_partitions, offsets, partition_epochs, remaining
+from anabranch.cli.topic_view import (
+    Committed,
+    committed_offsets,
+    marked_partitions,
+    offsets,
+    partition_epochs,
+    remaining,
+)
 
 DRAIN_KEY = "delete.records.when.drained"
 CHECK_EVERY_S = 0.1
@@ -92,11 +99,13 @@ async def _notes(
     """What else to know of a change that can be made, now or later."""
     before = topic.partition_count
     notes = _order_notes(topic)
+    sources = set(range(count, before)) or {move.source for move in planned}
+    committed = await committed_offsets(admin, topic.name) if sources else {}
     if count < before:
-        return notes + await _drain_notes(admin, topic, range(count, before), changes)
-    sources = {move.source for move in planned}
-    lag = await _lag_notes(admin, topic, sources, "before it gets what follows in the new ones")
-    return notes + _replica_notes(before, count) + lag
+        notes += await _drain_notes(admin, topic, sources, changes, committed)
+    else:
+        notes += _replica_notes(before, count)
+    return notes + await _lag_notes(admin, topic, sources, committed)
 
 
 def _order_notes(topic: TopicDescription) -> list[str]:
@@ -109,24 +118,33 @@ def _replica_notes(before: int, count: int) -> list[str]:
     return [f"the controller chooses brokers for partitions {_numbers(range(before, count))} when they are created"]
 
 
-async def _lag_notes(admin: Admin, topic: TopicDescription, sources: Collection[int], whom_it_blocks: str) -> list[str]:
+async def _lag_notes(
+    admin: Admin, topic: TopicDescription, sources: Collection[int], committed: Committed
+) -> list[str]:
     """What groups have yet to read of the partitions that lose keys: until then they get no newer records of those."""
+    if not sources:
+        return []
     ends = await offsets(admin, topic)
+    until = " before it gets newer ones of their keys" if topic.ordered_delivery else ""
     notes = []
     unknown = [p for p in sources if p not in ends]
     if unknown:
         notes.append(f"where partitions {_numbers(unknown)} end is not known now: they are not counted")
-    for group, of_topic in sorted((await committed_offsets(admin, topic.name)).items()):
+    for group, of_topic in sorted(committed.items()):
         left = sum(remaining(ends[p][1], ends[p][0], of_topic.get(p)) or 0 for p in sources if p in ends)
         if left:
-            notes.append(f"group {group} has {left} records of partitions {_numbers(sources)} to read {whom_it_blocks}")
+            notes.append(f"group {group} has {left} records of partitions {_numbers(sources)} to read{until}")
     return notes
 
 
 async def _drain_notes(
-    admin: Admin, topic: TopicDescription, sources: range, changes: Mapping[str, str | None]
+    admin: Admin,
+    topic: TopicDescription,
+    sources: Collection[int],
+    changes: Mapping[str, str | None],
+    committed: Committed,
 ) -> list[str]:
-    """When the partitions that are merged away will be gone, and who waits until then."""
+    """When the partitions that are merged away will be gone."""
     keys = [DRAIN_KEY, "cleanup.policy", "retention.ms"]
     entries = (await admin.describe_configs(topics=[topic.name], keys=keys))[topic.name]
     values = {**{name: entry.value for name, entry in entries.items()}, **changes}
@@ -134,14 +152,13 @@ async def _drain_notes(
     going = _numbers(sources)
     if values.get(DRAIN_KEY) == "true":
         notes.append(f"partitions {going} go once every group has read them ({DRAIN_KEY}=true)")
-        if not await committed_offsets(admin, topic.name):
+        if not committed:
             notes.append("no group has committed offsets of the topic: until one has, only expiry counts")
     elif "delete" in (values.get("cleanup.policy") or ""):
         days = int(values.get("retention.ms") or -1) / 86_400_000
         when = f"when their last record has expired (retention.ms={values.get('retention.ms')}, {days:g} days)"
         notes.append(f"partitions {going} go {when if days > 0 else 'never: their records do not expire'}")
         notes.append("--delete-records-when-drained: once every group has read them")
-    notes += await _lag_notes(admin, topic, sources, "before it gets what follows in those that stay")
     marked = marked_partitions(topic)
     if marked:
         notes.append(f"partitions {_numbers(marked)} are marked for deletion already")
@@ -177,13 +194,13 @@ async def begin_resize(admin: Admin, name: str, count: int, changed: Collection[
 
     Who ``waits`` until it is done does so too where the controller has not answered in time.
     """
+    done = f" ({', '.join(changed)} changed all the same)" if changed else ""
     try:
         await admin.create_partitions({name: count})
     except KafkaTimeoutError as error:
         if not waits:
-            raise CommandError(f"{error.message}; what has begun goes on, topics describe shows how") from error
+            raise CommandError(f"{error.message}; what has begun goes on, topics describe shows how{done}") from error
     except KafkaError as error:
-        done = f" ({', '.join(changed)} changed all the same)" if changed else ""
         raise CommandError(f"{error.code.name}: {error.message}{done}") from error
 
 
@@ -202,8 +219,8 @@ async def wait_until_resized(admin: Admin, name: str, count: int, timeout_ms: in
 
 async def _missing(admin: Admin, topic: TopicDescription, count: int) -> str:
     """What a resize to ``count`` still needs; empty when nothing."""
-    if topic.undeleted_partition_count != count:
-        return f"{topic.undeleted_partition_count} partitions are in use"
+    if topic.partition_count != count:
+        return f"{topic.partition_count} partitions are in use"
     without_leader = [p.partition for p in topic.partitions if p.leader < 0]
     if without_leader:
         return f"partitions {_numbers(without_leader)} have no leader"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Mapping
 from typing import Any
 
@@ -90,8 +91,11 @@ async def committed_offsets(admin: Admin, topic: str) -> dict[str, dict[int, int
 
 
 async def _holds(admin: Admin, group: str, topic: str) -> bool:
-    members = (await admin.describe_groups([group]))[group].members
-    return any(tp.topic == topic for member in members for tp in member.partitions)
+    """Whether members of the group hold partitions of the topic, as far as their assignments can be read."""
+    with contextlib.suppress(ValueError):
+        members = (await admin.describe_groups([group]))[group].members
+        return any(tp.topic == topic for member in members for tp in member.partitions)
+    return False
 
 
 def topic_row(

@@ -149,10 +149,10 @@ def alter(
     dry_run
         Change nothing; print which partitions would be split or merged, and what stands in the way.
     wait
-        Wait for as long as --timeout-ms until the partitions have been split, or merged into others and sealed; without
-        it, a controller that has not seen to that in 20 s is an error.
+        Wait until the partitions have been split, or merged into others and sealed. Without it, a controller that has
+        not got there in half a minute is an error.
     timeout_ms
-        How long to wait with --wait. Whatever is not done then goes on.
+        How long to wait with --wait after the controller's answer. Whatever is not done then goes on.
     """
     changes: dict[str, str | None] = {**parse_configs(config), **dict.fromkeys(delete_config or [])}
     if delete_records_when_drained:

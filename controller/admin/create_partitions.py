@@ -3,7 +3,7 @@
 A larger count splits partitions, a smaller one marks the highest for deletion, as far down as the topic was created
 with. Writes the longer assignment, or the smaller count, into the topic znode; the watch on it does the rest, as for an
 edit by hand. Answered once every leader has the new layout; so is one that asks for what is under way already, as a
-client does that lost its answer.
+client does that lost its answer, unless it only asks whether it may.
 """
 
 from __future__ import annotations
@@ -42,8 +42,8 @@ async def create_partitions(context: Context, request: CreatePartitionsRequest, 
             if named[name] > 1:
                 raise KafkaError(ErrorCode.INVALID_REQUEST, "The topic is named more than once in the request.")
             topic = _existing(context, name)
-            is_under_way = wanted.assignments is None and checks.is_under_way(topic, wanted.count)
-            if not is_under_way:
+            is_repeated = wanted.assignments is None and checks.is_under_way(topic, wanted.count)
+            if request.validate_only or not is_repeated:
                 await checks.check(context, topic, wanted.count)
                 asked = _asked(context, topic, wanted)
         except KafkaError as error:
@@ -51,7 +51,7 @@ async def create_partitions(context: Context, request: CreatePartitionsRequest, 
             continue
         if request.validate_only:
             continue
-        if not is_under_way:
+        if not is_repeated:
             await context.store.write([SetOp(paths.topic(name), asked.encode(), topic.version)])
             await on_topic_changed(context, name)  # now: what it was judged by may be otherwise when the watch tells
         waits.append(Wait(_resized(topic, wanted.count, result), result))

@@ -41,8 +41,10 @@ async def check(context: Context, topic: TopicImage, count: int) -> None:
 
 
 def is_under_way(topic: TopicImage, count: int) -> bool:
-    """Whether a resize to ``count`` goes on, so that asking for it again is no other resize."""
-    return count == plan.goal(topic) and not topic.unreadable and not plan.is_settled(topic) and not _missed(topic)
+    """Whether a resize to ``count`` has something left to write, so that asking for it again is no other resize."""
+    if count != plan.goal(topic) or topic.unreadable:
+        return False
+    return bool(plan.new_partitions(topic) or plan.waiting(topic)) or not plan.is_written(topic)
 
 
 def unfinished(topic: TopicImage) -> str:
@@ -78,17 +80,11 @@ def _check_count(topic: TopicImage, count: int) -> None:
         raise _too_large(topic, count)
 
 
-def _missed(topic: TopicImage) -> list[int]:
-    """Partitions without a leader, where that is all that a resize still waits for."""
-    if plan.new_partitions(topic) or not plan.is_written(topic):
-        return []
-    return [index for index in _offline(topic) if index < topic.znode.undeleted_partition_count]
-
-
 def _check_settled(topic: TopicImage) -> None:
     """Without a leader, one that stays holds what is added, and has not acknowledged the layout it has."""
-    if missed := _missed(topic):
-        raise _not_now(f"Partitions {listed(missed)} have no leader; a resize would wait for them.")
+    offline = [index for index in _offline(topic) if index < topic.znode.undeleted_partition_count]
+    if offline and not plan.new_partitions(topic) and plan.is_written(topic):
+        raise _not_now(f"Partitions {listed(offline)} have no leader; a resize would wait for them.")
     if not plan.is_settled(topic):
         raise _not_now(f"Another resize of {topic.name} is unfinished: {unfinished(topic)}.")
 

@@ -59,8 +59,8 @@ def test_a_dry_run_of_a_grow_says_whom_unread_records_will_block(run: Run) -> No
     admin = FakeAdmin(**state, ends={0: (0, 10), 1: (2, 12), 2: (0, 9)})
     _, out, _ = run(admin, "topics", "alter", "t", "--partitions", "6", "--dry-run")
     assert [line for line in out.splitlines() if line.startswith("group ")] == [
-        "group g has 7 records of partitions 0, 1 to read before it gets what follows in the new ones",
-        "group new has 20 records of partitions 0, 1 to read before it gets what follows in the new ones",
+        "group g has 7 records of partitions 0, 1 to read before it gets newer ones of their keys",
+        "group new has 20 records of partitions 0, 1 to read before it gets newer ones of their keys",
     ]
 
 
@@ -71,7 +71,7 @@ def test_a_dry_run_of_a_shrink_says_when_the_marked_go(run: Run) -> None:
     _, out, _ = run(admin, "topics", "alter", "t", "--partitions=4", "--dry-run", "--delete-records-when-drained")
     assert "delete.records.when.drained: would be true" in out
     assert "partitions 4, 5 go once every group has read them" in out
-    assert "group g has 17 records of partitions 4, 5 to read before it gets what follows in those that stay" in out
+    assert "group g has 17 records of partitions 4, 5 to read before it gets newer ones of their keys" in out
     assert admin.calls[-2:] == [
         ("configs", {"t": {"delete.records.when.drained": "true"}}, True),
         ("partitions", {"t": 4}, True),
@@ -258,6 +258,15 @@ def test_describe_shows_the_tree_with_seals_and_what_is_left_to_drain(run: Run) 
         "2",
         "3",
     ]
+
+
+def test_a_group_that_cannot_be_read_hides_no_topic(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def describe_groups(admin: FakeAdmin, group_ids: Any) -> Any:
+        raise ValueError("consumer protocol: no version")
+
+    monkeypatch.setattr(FakeAdmin, "describe_groups", describe_groups)
+    status, out, _ = run(FakeAdmin(**SHRUNK, groups={"g": {5: 25}, "odd": {}}), "topics", "describe", "t")
+    assert (status, "g has 15 to read" in out, "odd" in out) == (0, True, False)
 
 
 def test_describe_as_json_has_the_layout(run: Run) -> None:

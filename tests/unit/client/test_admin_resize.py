@@ -256,6 +256,28 @@ def test_what_was_carried_out_before_its_answer_was_lost_is_no_error(
     assert run(ask) is (ErrorCode.INVALID_PARTITIONS if is_refused else ErrorCode.NONE)
 
 
+def test_a_topic_that_is_carried_out_stands_for_no_other(run: Run) -> None:
+    """Asked for again are both: one has its 6 partitions by then, of the other it is known only the third time."""
+    done, pending, refused = ErrorCode.INVALID_PARTITIONS, ErrorCode.REQUEST_TIMED_OUT, ErrorCode.POLICY_VIOLATION
+    answers = iter([(pending, pending), (done, pending), (done, refused)])
+
+    def answer(body: Any) -> CreatePartitionsResponse:
+        codes = zip(("t", "u"), next(answers), strict=True)
+        results = [CreatePartitionsTopicResult(name=name, error_code=code) for name, code in codes]
+        return CreatePartitionsResponse(results=results)
+
+    broker = ResizingBroker({ApiKey.CREATE_PARTITIONS: answer})
+
+    async def ask() -> KafkaError:
+        async with broker.running(), Admin(bootstrap_servers=broker.address, **FAST) as admin:
+            with pytest.raises(KafkaError) as raised:
+                await admin.create_partitions({"t": 6, "u": 6})
+            return raised.value
+
+    error = run(ask)
+    assert (error.code, error.message.startswith("u:")) == (refused, True)
+
+
 @pytest.mark.parametrize(
     ("message", "shown"),
     [("t cannot grow", "t cannot grow"), ("topics cannot grow", "t: topics cannot grow"), (None, "t: the request")],
