@@ -241,8 +241,8 @@ class Scene:
         self, tp: TopicPartition, layout: Layout, key: str, value: str, sequence: int, acks: int = -1, broker: str = ""
     ) -> tuple[str, int]:
         """One Produce request; the error's name, "" for none, and the offset."""
-        state = self.watch.state(tp.partition)
-        if state is None or (state.leader < 0 and not broker):
+        server = broker or self.leader_or_none(tp.partition)
+        if not server:
             return "no leader", -1
         records = [(key.encode(), value.encode(), [], self.cluster.clock.now_ms())]
         batch = build_batch(records, producer_id=PRODUCER_ID, producer_epoch=0, base_sequence=sequence)
@@ -253,7 +253,7 @@ class Scene:
             layout_version=layout.layout_version,
         )
         request = ProduceRequest(transactional_id=None, acks=acks, timeout_ms=1500, topic_data=[data])
-        node, server = self.cluster.fabric.node("play"), broker or f"broker{state.leader}"
+        node = self.cluster.fabric.node("play")
         try:
             async with Channel.open(node, server, BROKER_PORT, "play", timeout_s=1.0) as channel:
                 answer = await channel.request(request, version=_PRODUCE_VERSION, timeout_s=_ANSWER_LIMIT_S)

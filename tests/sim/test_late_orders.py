@@ -1,0 +1,283 @@
+"""What is told late or was not written, and the rules without which it undoes a resize: each on, then switched off.
+
+Orders arrive again behind the checks of the controller's and the broker's epoch, which refuse most of these: as in the
+model, the rest has to do without them.
+"""
+
+from __future__ import annotations
+
+import copy
+import dataclasses
+from collections.abc import Awaitable, Callable
+from typing import Any, NamedTuple
+
+import pytest
+import trio
+
+from broker.layout_epochs import LayoutEpochs
+from broker.replication.replica_manager import ReplicaManager
+from controller.resize import plan, removal
+from protocol.types import TopicPartition
+from tests.gate_mutations import maps_of_any_incarnation_count
+from tests.sim.faults import BROKERS
+from tests.sim.scenes import TOPIC, Scene, stage
+from zk_schemas.partition_state import Layout
+
+Patch = pytest.MonkeyPatch
+SwitchOff = Callable[[Patch], None]
+LITTLE_S = 3.0
+LONG = 60
+TRIES = 5
+"""Schedules of a play without its rule: in some what it does goes well."""
+MEMBERS = ("one", "two")
+
+# ---------------------------------------------------------------- what comes late
+
+
+class Order(NamedTuple):
+    """What a broker was told of one partition: ``apply`` is a LeaderAndIsr, ``stop`` a StopReplica."""
+
+    broker: ReplicaManager
+    name: str
+    arguments: tuple[Any, ...]
+
+
+class Late:
+    """What brokers were told, to come once more."""
+
+    def __init__(self, patch: Patch) -> None:
+        self._orders: list[Order] = []
+        self._maps: dict[TopicPartition, Any] = {}
+        """The last answers to 25301."""
+        self.maps: dict[TopicPartition, Any] = {}
+        """What is answered whatever is known by now."""
+        for name in ("apply", "stop"):
+            self._keep_orders(patch, name)
+        self._keep_maps(patch)
+
+    def _keep_orders(self, patch: Patch, name: str) -> None:
+        original = getattr(ReplicaManager, name)
+
+        def told(broker: ReplicaManager, topic: str, *arguments: Any) -> Any:
+            if topic == TOPIC:
+                self._orders.append(Order(broker, name, copy.deepcopy(arguments)))
+            return original(broker, topic, *arguments)
+
+        patch.setattr(ReplicaManager, name, told)
+
+    def _keep_maps(self, patch: Patch) -> None:
+        original = LayoutEpochs.answer
+
+        def answer(epochs: LayoutEpochs, question: Any, read: Any) -> Any:
+            tp = question[0]
+            if tp in self.maps:
+                return self.maps[tp]
+            found = original(epochs, question, read)
+            if not found.error_code:
+                self._maps[tp] = found
+            return found
+
+        patch.setattr(LayoutEpochs, "answer", answer)
+
+    def told(self, name: str, partition: int) -> list[Order]:
+        """What was told of a partition so far, oldest first."""
+        return [
+            order for order in self._orders if order.name == name and order.arguments[-1].partition_index == partition
+        ]
+
+    def arrives(self, orders: list[Order]) -> None:
+        """Again, at those who got them."""
+        assert orders
+        for order in orders:
+            getattr(order.broker, order.name)(TOPIC, *copy.deepcopy(order.arguments))
+
+    def last_map(self, partition: int) -> Any:
+        """What 25301 was answered last of a partition."""
+        return self._maps[TopicPartition(TOPIC, partition)]
+
+
+async def keep_the_group_away(scene: Scene) -> None:
+    for broker in BROKERS:
+        for member in MEMBERS:
+            scene.cluster.fabric.cut(member, f"broker{broker}")
+    await trio.sleep(LITTLE_S)  # pause: until what is under way is read; virtual time
+
+
+# ---------------------------------------------------------------- plays
+
+
+async def lead_once_more_by_the_layout_of_before(scene: Scene, late: Late) -> None:
+    """The child is open when the order of before the split reaches its parent's leader, and a record follows it."""
+    key, before = scene.key(1, 2), late.told("apply", 0)
+    await scene.resize(2)
+    await scene.produce(key, scene.layout)
+    scene.read()
+    assert await scene.until(lambda: scene.is_delivered("play:1"))
+    late.arrives(before)
+    await scene.produce(key, Layout(1, 0), limit_s=LITTLE_S)
+    await scene.produce(key, Layout(2, 1))
+
+
+async def lead_once_more_what_is_removed(scene: Scene, late: Late) -> None:
+    """A producer that has not heard of the merge finds a partition there, which nobody will ever read."""
+    await scene.resize(2)
+    key, leader, before = scene.key(1, 2), scene.leader(1), late.told("apply", 1)
+    await scene.resize(1)
+    assert await scene.until(lambda: not scene.watch.unfinished())
+    late.arrives(before)
+    await scene.produce(key, Layout(2, 1), limit_s=LITTLE_S, broker=leader)
+
+
+async def remove_once_more_what_is_there_again(scene: Scene, late: Late) -> None:
+    """2 -> 1 -> 2: the order to delete the first one comes again when the second one has a record (hole 20)."""
+    await scene.resize(2)
+    key = scene.key(1, 2)
+    await scene.produce(key, scene.layout)
+    await scene.resize(1)
+    scene.read()
+    assert await scene.until(lambda: not scene.watch.unfinished())
+    stops = late.told("stop", 1)
+    await keep_the_group_away(scene)
+    await scene.resize(2)
+    await scene.produce(key, scene.layout)
+    late.arrives(stops)
+
+
+async def answer_by_the_map_of_the_one_before(scene: Scene, late: Late) -> None:
+    """2 -> 1 -> 2: the map of the first one names an epoch of the parent that the group has read long ago (hole 9)."""
+    await scene.resize(2)
+    key = scene.key(1, 2)
+    await scene.produce(key, scene.layout)
+    scene.read()
+    assert await scene.until(lambda: scene.is_delivered("play:1"))
+    before = late.last_map(1)
+    await scene.resize(1)
+    assert await scene.until(lambda: not scene.watch.unfinished())
+    await keep_the_group_away(scene)
+    for _ in range(LONG):
+        await scene.produce(key, scene.layout)
+    await scene.resize(2)
+    await scene.produce(key, scene.layout)
+    late.maps[TopicPartition(TOPIC, 1)] = before
+    scene.cluster.fabric.heal_all()
+    await trio.sleep(3 * LITTLE_S)  # pause: time to ask, and to read by what is answered; virtual time
+    late.maps.clear()
+
+
+async def die_while_replicas_are_deleted(scene: Scene, _late: Late) -> None:
+    """One replica's broker is away, the others have deleted theirs, and the controller ends."""
+    await scene.resize(2)
+    key, leader = scene.key(1, 2), scene.leader(1)
+    await scene.produce(key, scene.layout)
+    away = next(name for broker in BROKERS if (name := f"broker{broker}") != leader)
+    await scene.cluster.kill(away)
+    await scene.ask_for(1)
+    scene.expect(1)
+    scene.read()
+    assert await scene.until(lambda: not scene.has(leader, 1, "play:1"))
+    await trio.sleep(LITTLE_S)  # pause: until all who are there have; virtual time
+    controller = await scene.cluster.active_controller()
+    await scene.cluster.kill(controller)
+    assert await scene.until(lambda: controller not in scene.cluster.running)
+    await scene.cluster.start_controller(int(controller.removeprefix("controller")))
+    await trio.sleep(LITTLE_S)  # pause: time to tell all leaders again; virtual time
+    await scene.restart(away)
+
+
+# ---------------------------------------------------------------- rules, switched off
+
+
+def older_leader_epochs_are_obeyed(patch: Patch) -> None:
+    original = ReplicaManager.apply
+
+    def apply(self: Any, topic: str, topic_id: Any, state: Any) -> Any:
+        partition = self.hosted(TopicPartition(topic, state.partition_index))
+        if partition is not None and state.leader_epoch < partition.leader_epoch:
+            partition.leader_epoch = state.leader_epoch - 1
+        return original(self, topic, topic_id, state)
+
+    patch.setattr(ReplicaManager, "apply", apply)
+
+
+def what_was_deleted_is_forgotten(patch: Patch) -> None:
+    patch.setattr(ReplicaManager, "_remember_deleted", lambda *_: None)
+
+
+def orders_name_no_incarnation(patch: Patch) -> None:
+    for name in ("apply", "stop"):
+        _forget_incarnations(patch, name)
+
+
+def _forget_incarnations(patch: Patch, name: str) -> None:
+    original = getattr(ReplicaManager, name)
+
+    def told(self: Any, topic: str, *arguments: Any) -> Any:
+        *rest, state = arguments
+        nameless = copy.copy(state)
+        nameless.incarnation = -1
+        return original(self, topic, *rest, nameless)
+
+    patch.setattr(ReplicaManager, name, told)
+
+
+def a_partition_created_again_starts_with_epoch_0(patch: Patch) -> None:
+    records = plan.records_of_new
+
+    def records_of_new(*of: Any) -> list[plan.Change]:
+        changes = records(*of)
+        return [dataclasses.replace(change, state=change.state.replace(leader_epoch=-1)) for change in changes]
+
+    patch.setattr(plan, "records_of_new", records_of_new)
+
+
+def neither_incarnations_nor_epochs_that_go_on(patch: Patch) -> None:
+    orders_name_no_incarnation(patch)
+    a_partition_created_again_starts_with_epoch_0(patch)
+
+
+def a_removal_is_known_to_its_controller_alone(patch: Patch) -> None:
+    """It does not write first that nobody leads what it is about to delete."""
+
+    async def remember(context: Any, changes: Any) -> None:
+        for change in changes:
+            context.image.partition(change.tp).state = change.state
+
+    patch.setattr(removal, "write_states", remember)
+
+
+# ---------------------------------------------------------------- both
+
+PlayOfLate = Callable[[Scene, Late], Awaitable[None]]
+RULES: tuple[tuple[PlayOfLate, SwitchOff, str], ...] = (
+    (lead_once_more_by_the_layout_of_before, older_leader_epochs_are_obeyed, "promise"),
+    (lead_once_more_what_is_removed, what_was_deleted_is_forgotten, "lost_acknowledged"),
+    (lead_once_more_what_is_removed, orders_name_no_incarnation, "lost_acknowledged"),
+    (remove_once_more_what_is_there_again, neither_incarnations_nor_epochs_that_go_on, "lost_acknowledged"),
+    (answer_by_the_map_of_the_one_before, maps_of_any_incarnation_count, "promise"),
+    (die_while_replicas_are_deleted, a_removal_is_known_to_its_controller_alone, "unfinished"),
+)
+
+
+def staged(play: PlayOfLate, seed: int = 0) -> list[str]:
+    with Patch.context() as patch:
+        late = Late(patch)
+        factor = 3 if play is die_while_replicas_are_deleted else 1
+        return stage(lambda scene: play(scene, late), 1, seed, replication_factor=factor)
+
+
+@pytest.mark.parametrize("play", dict.fromkeys(play for play, _, _ in RULES))
+def test_what_comes_late_undoes_nothing(play: PlayOfLate) -> None:
+    assert staged(play) == []
+
+
+@pytest.mark.parametrize(("play", "switch_off", "found_by"), RULES)
+def test_without_its_rule_it_does(play: PlayOfLate, switch_off: SwitchOff, found_by: str, monkeypatch: Patch) -> None:
+    switch_off(monkeypatch)
+    assert any(found_by in staged(play, seed) for seed in range(TRIES))
+
+
+@pytest.mark.parametrize("switch_off", [orders_name_no_incarnation, a_partition_created_again_starts_with_epoch_0])
+def test_one_rule_keeps_a_late_removal_from_what_is_there_again(switch_off: SwitchOff, monkeypatch: Patch) -> None:
+    """That epochs do not go on is itself found (``lives``), and costs nothing."""
+    switch_off(monkeypatch)
+    assert set(staged(remove_once_more_what_is_there_again)) <= {"lives"}
