@@ -1,0 +1,410 @@
+"""Plays of a group's members and its coordinator: counterexamples that ``docs/model/HandOver.tla`` gives for a rule.
+
+Two members each read one half of the topic. The first key's oldest record lies in the parent, the next in the child
+that was split off it: whoever reads the child waits for what the parent's owner has delivered, flushed and committed.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import trio
+
+from client import Consumer
+from client.assignors.model import Assignment, Members, PartitionCounts
+from client.assignors.range import RangeAssignor
+from protocol.generated.consumer_group_position import ConsumerGroupPositionRequest
+from protocol.generated.offset_commit import OffsetCommitRequest
+from protocol.generated.offset_fetch import OffsetFetchRequest
+from protocol.types import TopicPartition
+from tests.history.events import (
+    Assigned,
+    Committed,
+    KeysFlushed,
+    KeysLoaded,
+    OrderedGroup,
+    Polled,
+    Positioned,
+    PositionReported,
+    Revoked,
+)
+from tests.sim.faults import BROKERS
+from tests.sim.members import GROUP, generation_of
+from tests.sim.recording import now_ms
+from tests.sim.scenes import TOPIC, Scene
+from tests.sim_cluster import SimCluster
+from zk_schemas.partition_state import PartitionState
+
+PARENT, CHILD = TopicPartition(TOPIC, 0), TopicPartition(TOPIC, 1)
+LITTLE_S = 4.0
+"""Much more than a hand-over takes, and less than the members' sessions last."""
+LONG_S = 15.0
+
+
+class KeepingRange(RangeAssignor):
+    """By ranges; who is assigned the same again goes on where it is."""
+
+    name = "keeping range"
+    cooperative = True
+
+    def assign(self, partition_counts: PartitionCounts, members: Members) -> Assignment:
+        owned = {tp: member_id for member_id in members for tp in members[member_id].owned}
+        found = super().assign(partition_counts, members)
+        return {m: [tp for tp in tps if owned.get(tp, m) == m] for m, tps in found.items()}
+
+
+def already() -> trio.Event:
+    event = trio.Event()
+    event.set()
+    return event
+
+
+class Member:
+    """A member whose periodic commits come after each ``getmany``, of what is not flushed too.
+
+    Until ``begins``, ``flushes`` and ``loads`` are set, its user takes his time to, with what it was assigned, what it
+    flushes and what it loads. While ``belongs`` is not, its coordinator neither hears it nor answers, but for what is
+    in ``passing``. Keys count as loaded when the callback has returned.
+    """
+
+    def __init__(self, scene: GroupScene, name: str) -> None:
+        self._scene = scene
+        self._name = name
+        self._scope = trio.CancelScope()
+        self.consumer: Consumer | None = None
+        self.begins, self.flushes, self.loads, self.belongs = already(), already(), already(), already()
+        self.passing: tuple[type, ...] = ()
+        self.keeps = ""
+        """The record after which ``flushes`` is not set any more."""
+        self.goes_back = False
+        """Its user reads the parent from the start when it is assigned."""
+
+    @property
+    def assignment(self) -> set[TopicPartition]:
+        return set() if self.consumer is None else self.consumer.assignment()
+
+    @property
+    def generation(self) -> int:
+        """The one whose partitions it has; -1: none, or another one begins."""
+        assert self.consumer is not None and self.consumer._coordinator is not None
+        coordinator = self.consumer._coordinator
+        return -1 if coordinator.member.rejoin_needed else coordinator.settled_generation
+
+    @property
+    def is_asked(self) -> bool:
+        """Whether it knows that somebody waits for what it reads."""
+        assert self.consumer is not None
+        ordered = self.consumer._ordered
+        return ordered is not None and bool(ordered._reports.asked)
+
+    def leave(self) -> None:
+        """End, and say so."""
+        self._scope.cancel()
+
+    async def run(self, **config: Any) -> None:
+        scene, name = self._scene, self._name
+        options = {
+            "session_timeout_ms": 8000,
+            "heartbeat_interval_ms": 500,
+            "partition_assignment_strategy": [KeepingRange()],
+            **config,
+        }
+        async with Consumer(
+            bootstrap_servers=scene.cluster.bootstrap_servers,
+            env=scene.cluster.client_env(name),
+            client_id=name,  # ranges go by member ids, which begin with it
+            group_id=GROUP,
+            auto_offset_reset="earliest",
+            auto_commit_interval_ms=1,
+            metadata_max_age_ms=2000,
+            **options,
+        ) as consumer:
+            self.consumer = consumer
+            scene.recorder.spy_on(consumer, name)
+            link = consumer._need_link()
+            request = link.request
+
+            async def request_when_it_belongs(body: Any, *args: Any, **kwargs: Any) -> Any:
+                await self._pass(body)
+                answer = await request(body, *args, **kwargs)
+                await self._pass(body)
+                return answer
+
+            link.request = request_when_it_belongs  # type: ignore[method-assign]
+            consumer.subscribe([TOPIC], listener=self, partition_key_listener=self)
+            with self._scope:
+                while True:
+                    self._take(await consumer.getmany(timeout_ms=50))
+
+    async def _pass(self, body: Any) -> None:
+        while not (self.belongs.is_set() or isinstance(body, self.passing)):
+            await trio.sleep(0.01)  # polls: virtual time
+
+    def _take(self, batches: Any) -> None:
+        assert self.consumer is not None
+        scene, generation = self._scene, generation_of(self.consumer)
+        for tp, records in batches.items():
+            for record in records:
+                value = (record.value or b"").decode()
+                scene.recorder.add(Polled(now_ms(), GROUP, self._name, tp, record.offset, value, generation))
+                scene.delivered[value] = None
+                if value == self.keeps:
+                    self.flushes = trio.Event()
+
+    def _told(self, kind: Any, tps: list[TopicPartition], **more: Any) -> None:
+        assert self.consumer is not None
+        self._scene.recorder.add(kind(now_ms(), GROUP, self._name, generation_of(self.consumer), list(tps), **more))
+
+    async def on_partitions_assigned(self, tps: list[TopicPartition]) -> None:
+        self._told(Assigned, tps)
+        if self.goes_back and PARENT in tps:
+            assert self.consumer is not None
+            self.goes_back = False
+            self.consumer.seek(PARENT, 0)
+            self._scene.recorder.add(Positioned(now_ms(), GROUP, self._name, PARENT, 0))
+        await self.begins.wait()
+
+    def on_partitions_revoked(self, tps: list[TopicPartition]) -> None:
+        self._told(Revoked, tps)
+
+    def on_partitions_lost(self, tps: list[TopicPartition]) -> None:
+        self._told(Revoked, tps, lost=True)
+
+    async def on_partition_key_maybe_revoked(self, tps: list[TopicPartition]) -> None:
+        await self.flushes.wait()
+        self._told(KeysFlushed, tps)
+
+    async def on_partition_key_assigned(self, tps: list[TopicPartition]) -> None:
+        await self.loads.wait()
+        self._told(KeysLoaded, tps)
+
+
+class GroupScene(Scene):
+    """Two members, of which ``a`` reads the first half of the topic, ``b`` the second; ``c`` is for those who ask."""
+
+    def __init__(self, cluster: SimCluster, nursery: trio.Nursery) -> None:
+        super().__init__(cluster, nursery)
+        self._tasks = nursery
+        self.a = Member(self, "a")
+        self.b = Member(self, "b")
+        self.c = Member(self, "c")
+        self.delivered = self._group.delivered
+        self.is_late = False
+        """Something was not delivered in time."""
+
+    async def begin(self, **config: Any) -> None:
+        """Have both read, in one generation."""
+        self._reads = True
+        self.recorder.add(OrderedGroup(now_ms(), GROUP))
+        for member in (self.a, self.b):
+            self.join(member, **config)
+        assert await self.until(lambda: bool(self.a.assignment and self.b.assignment))
+        assert await self.until(lambda: self.a.generation == self.b.generation >= 0)
+
+    def join(self, member: Member, **config: Any) -> None:
+        async def run() -> None:
+            await member.run(**config)
+
+        self._tasks.start_soon(run)
+
+    async def write(self, key: str) -> str:
+        """Write a record by the present layout; its value."""
+        value = self.sends(key)
+        error, _ = await self.produce(key, self.layout, value=value)
+        assert not error, error
+        return value
+
+    async def expect_soon(self, value: str, limit_s: float = LITTLE_S) -> None:
+        """What was written is delivered in time, or ``late`` is found."""
+        if not await self.until(lambda: value in self.delivered, limit_s):
+            self.is_late = True
+
+    def is_delivered_to(self, name: str, value: str) -> bool:
+        polled = (event for event in self.recorder.events if isinstance(event, Polled))
+        return any((event.member, event.value) == (name, value) for event in polled)
+
+    def reports(self, name: str, position: int) -> int:
+        """How often a member has told that it is there in the parent."""
+        told = (event for event in self.recorder.events if isinstance(event, PositionReported))
+        return sum((event.member, event.tp, event.position) == (name, PARENT, position) for event in told)
+
+    def is_committed(self, name: str, tp: TopicPartition, offset: int) -> bool:
+        committed = (event for event in self.recorder.events if isinstance(event, Committed))
+        return any(
+            (event.member, event.tp, event.offset, event.outcome) == (name, tp, offset, "ok") for event in committed
+        )
+
+    @property
+    def coordinator(self) -> str:
+        """The broker that leads the group's offsets; "" while there is none."""
+        path = PartitionState.path("__consumer_offsets", 0)
+        found = self.cluster.zk.tree.find(path)
+        leader = -1 if found is None else PartitionState.decode(path, found.data).leader
+        return f"broker{leader}" if leader >= 0 else ""
+
+    async def replace_coordinator(self) -> str:
+        """Kill it, and wait for another one and for leaders of all partitions; who it was."""
+        before = self.coordinator
+        await self.cluster.kill(before)
+        assert await self.until(lambda: self.coordinator not in ("", before))
+        count = len(self.watch.tps())
+        assert await self.until(lambda: all(self.leader_or_none(p) not in ("", before) for p in range(count)))
+        return before
+
+    async def throw_out(self, member: Member, other: Member) -> None:
+        """Have the coordinator hear nothing from one until the other has got all it had."""
+        member.belongs = trio.Event()
+        assert await self.until(lambda: len(other.assignment) == len(self.watch.tps())), other.assignment
+
+
+async def split_unread(scene: GroupScene, partitions: int = 2) -> tuple[str, str]:
+    """One record in the parent, and the key's next in the child."""
+    key = scene.key(1, partitions)
+    older = await scene.write(key)
+    await scene.resize(partitions)
+    return older, await scene.write(key)
+
+
+# ---------------------------------------------------------------- callbacks
+
+
+async def load_for_long(scene: GroupScene) -> None:
+    """The child is free, and its owner's user still loads what its keys need."""
+    _, newer = await split_unread(scene)
+    scene.b.loads = trio.Event()
+    await scene.begin()
+    await scene.until(lambda: newer in scene.delivered, LITTLE_S)
+    scene.b.loads.set()
+
+
+# ---------------------------------------------------------------- generations
+
+
+async def leave_while_another_waits(scene: GroupScene) -> None:
+    """Nothing but its parked poll tells the one that stays, for its heartbeats are rare."""
+    await scene.resize(2)
+    await scene.begin(session_timeout_ms=90_000, heartbeat_interval_ms=30_000, request_timeout_ms=120_000)
+    await scene.expect_soon(await scene.write(scene.key(1, 2)))
+    await scene.until(lambda: scene.is_committed("b", CHILD, 1), LITTLE_S)
+    scene.b.leave()
+    await trio.sleep(1)  # pause: virtual time
+    await scene.expect_soon(await scene.write(scene.key(1, 2)))
+
+
+async def commit_when_thrown_out(scene: GroupScene) -> None:
+    """Its last commit comes when another one has read on, and ended."""
+    await scene.resize(2)
+    await scene.begin()
+    key = scene.key(0, 2)
+    for known in (key, scene.key(1, 2)):  # once the child is read, nobody waits for the parent's reports
+        await scene.expect_soon(await scene.write(known))
+    assert await scene.until(lambda: scene.is_committed("a", PARENT, 1))
+    scene.a.belongs = trio.Event()
+    last = await scene.write(key)
+    assert await scene.until(lambda: scene.is_delivered_to("a", last))
+    assert scene.a.consumer is not None
+    scene.a.consumer.pause(PARENT)
+    await scene.throw_out(scene.a, scene.b)
+    for _ in range(3):
+        last = await scene.write(key)
+    assert await scene.until(lambda: scene.is_delivered_to("b", last) and scene.is_committed("b", PARENT, 5))
+    scene.b.leave()
+    await trio.sleep(1)  # pause: virtual time
+    scene.a.passing = (OffsetCommitRequest,)
+    await trio.sleep(1)  # pause: virtual time
+    scene.a.belongs.set()
+    assert await scene.until(lambda: scene.a.assignment == set(scene.watch.tps()))
+    last = await scene.write(key)
+    assert await scene.until(lambda: scene.is_delivered_to("a", last))
+
+
+async def report_when_thrown_out(scene: GroupScene) -> None:
+    """Its successor went back, and has not flushed what it read again."""
+    older, newer = await split_unread(scene)
+    scene.a.keeps = scene.b.keeps = older
+    scene.b.goes_back = True
+    scene.join(scene.c, partition_assignment_strategy=[RangeAssignor()])
+    await scene.begin(partition_assignment_strategy=[RangeAssignor()])
+    assert await scene.until(lambda: scene.is_committed("a", PARENT, 1))
+    scene.a.belongs = trio.Event()
+    scene.a.flushes.set()
+    assert await scene.until(lambda: (scene.b.assignment, scene.c.assignment) == ({PARENT}, {CHILD}))
+    assert await scene.until(lambda: scene.is_delivered_to("b", older))
+    scene.a.passing = (ConsumerGroupPositionRequest,)
+    await scene.until(lambda: newer in scene.delivered, LITTLE_S)
+    scene.b.flushes.set()
+    scene.a.belongs.set()
+
+
+async def go_on_behind_anothers_commit(scene: GroupScene) -> None:
+    """A member that was thrown out begins at an offset that its successor has committed, ahead of the flush."""
+    older, newer = await split_unread(scene, 4)
+    scene.a.begins, scene.b.keeps = trio.Event(), older
+    await scene.begin()
+    assert await scene.until(lambda: scene.a.is_asked)
+    scene.a.passing = (OffsetFetchRequest,)
+    await scene.throw_out(scene.a, scene.b)
+    assert await scene.until(lambda: scene.is_committed("b", PARENT, 1))
+    assert scene.is_delivered_to("b", older)
+    scene.a.begins.set()
+    await scene.until(lambda: newer in scene.delivered, LITTLE_S)
+    scene.b.flushes.set()
+    await scene.until(lambda: newer in scene.delivered, LITTLE_S)
+    scene.a.belongs.set()
+
+
+async def go_on_behind_a_refused_commit(scene: GroupScene) -> None:
+    """A member that was thrown out cannot commit what it read; its successor reads that again, and has not flushed."""
+    older, newer = await split_unread(scene, 4)
+    scene.a.keeps = scene.b.keeps = older
+    await scene.begin(enable_auto_commit=False)
+    assert await scene.until(lambda: scene.is_delivered_to("a", older))
+    await scene.throw_out(scene.a, scene.b)
+    assert await scene.until(lambda: scene.is_delivered_to("b", older))
+    scene.a.passing = (OffsetCommitRequest,)
+    scene.a.flushes.set()
+    await scene.until(lambda: newer in scene.delivered, LITTLE_S)
+    scene.b.flushes.set()
+    scene.a.belongs.set()
+
+
+# ---------------------------------------------------------------- coordinators
+
+
+async def wait_while_the_coordinator_dies(scene: GroupScene) -> None:
+    """Who waits does not hear of the report before its coordinator ends, which alone knew of it."""
+    older, newer = await split_unread(scene)
+    scene.a.keeps = older
+    await scene.begin()
+    assert await scene.until(lambda: scene.is_delivered_to("a", older))
+    for broker in BROKERS:
+        scene.cluster.fabric.cut(f"broker{broker}", "b")
+    before, said = scene.coordinator, scene.reports("a", 1)
+    scene.a.flushes.set()
+    assert await scene.until(lambda: scene.reports("a", 1) > said and scene.is_committed("a", PARENT, 1))
+    await trio.sleep(1)  # pause: virtual time
+    await scene.replace_coordinator()
+    scene.cluster.fabric.heal_all()
+    await scene.restart(before)
+    await scene.expect_soon(newer, LONG_S)
+
+
+async def die_before_a_commit_is_replicated(scene: GroupScene) -> None:
+    """The coordinator ends, and with it what its followers have not, and the member that committed it."""
+    older, newer = await split_unread(scene)
+    scene.a.keeps = older
+    await scene.begin(enable_auto_commit=False)
+    assert await scene.until(lambda: scene.is_delivered_to("a", older))
+    before = scene.coordinator
+    for broker in BROKERS:
+        scene.cluster.fabric.cut(before, f"broker{broker}")
+    await trio.sleep(1)  # pause: until no fetch is under way any more; virtual time
+    scene.a.flushes.set()
+    await scene.until(lambda: newer in scene.delivered, LITTLE_S)
+    for broker in BROKERS:
+        scene.cluster.fabric.cut("a", f"broker{broker}")
+    await scene.replace_coordinator()
+    await scene.until(lambda: scene.b.assignment == set(scene.watch.tps()), LONG_S)
+    await scene.until(lambda: scene.is_delivered_to("b", older), LITTLE_S)
+    scene.cluster.fabric.heal_all()
+    await scene.restart(before)
