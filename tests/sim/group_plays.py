@@ -11,7 +11,6 @@ from typing import Any
 import trio
 
 from client import Consumer
-from client.assignors.model import Assignment, Members, PartitionCounts
 from client.assignors.range import RangeAssignor
 from protocol.generated.consumer_group_position import ConsumerGroupPositionRequest
 from protocol.generated.offset_commit import OffsetCommitRequest
@@ -29,6 +28,7 @@ from tests.history.events import (
     Revoked,
 )
 from tests.sim.faults import BROKERS
+from tests.sim.keeping_range import KeepingRange
 from tests.sim.members import GROUP, generation_of
 from tests.sim.recording import now_ms
 from tests.sim.scenes import TOPIC, Scene
@@ -39,18 +39,6 @@ PARENT, CHILD = TopicPartition(TOPIC, 0), TopicPartition(TOPIC, 1)
 LITTLE_S = 4.0
 """Much more than a hand-over takes, and less than the members' sessions last."""
 LONG_S = 15.0
-
-
-class KeepingRange(RangeAssignor):
-    """By ranges; who is assigned the same again goes on where it is."""
-
-    name = "keeping range"
-    cooperative = True
-
-    def assign(self, partition_counts: PartitionCounts, members: Members) -> Assignment:
-        owned = {tp: member_id for member_id in members for tp in members[member_id].owned}
-        found = super().assign(partition_counts, members)
-        return {m: [tp for tp in tps if owned.get(tp, m) == m] for m, tps in found.items()}
 
 
 def already() -> trio.Event:

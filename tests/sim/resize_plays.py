@@ -96,10 +96,8 @@ async def grow_by_several_at_once(scene: Scene) -> None:
     await scene.produce(key, Layout(4, 1), limit_s=LITTLE_S)
 
 
-async def grow_while_controller_and_leader_die(scene: Scene) -> None:
-    """Both end once the new partition is recorded: the election raises the loser's epoch as a bump does (hole 2)."""
-    key, old, new, leader = scene.key(1, 2), Layout(1, 0), Layout(2, 1), scene.leader(0)
-    await scene.produce(key, old)
+async def die_when_the_new_is_recorded(scene: Scene, leader: str) -> str:
+    """Ask for the split, and have controller and leader end once the new partition is recorded; the controller."""
     controller = await scene.cluster.active_controller()
     async with trio.open_nursery() as nursery:
         nursery.start_soon(scene.ask_for, 2)
@@ -107,6 +105,14 @@ async def grow_while_controller_and_leader_die(scene: Scene) -> None:
             await trio.sleep(0.0001)  # polls: virtual time
         await scene.cluster.kill(controller)
         await scene.cluster.kill(leader)
+    return controller
+
+
+async def grow_while_controller_and_leader_die(scene: Scene) -> None:
+    """Both end once the new partition is recorded: the election raises the loser's epoch as a bump does (hole 2)."""
+    key, old, new, leader = scene.key(1, 2), Layout(1, 0), Layout(2, 1), scene.leader(0)
+    await scene.produce(key, old)
+    controller = await die_when_the_new_is_recorded(scene, leader)
     await scene.cluster.start_controller(int(controller.removeprefix("controller")))
     for broker in BROKERS:  # what the new leader answers takes long enough to write to it meanwhile
         for to in CONTROLLERS:
@@ -123,13 +129,7 @@ async def grow_while_an_election_is_all_that_is_heard(scene: Scene) -> None:
     """The same, but the next controller loses ZooKeeper between the election and the bump: both epochs take records."""
     key, old, new, leader = scene.key(1, 2), Layout(1, 0), Layout(2, 1), scene.leader(0)
     await scene.produce(key, old)
-    controller = await scene.cluster.active_controller()
-    async with trio.open_nursery() as nursery:
-        nursery.start_soon(scene.ask_for, 2)
-        while scene.watch.state(1) is None:
-            await trio.sleep(0.0001)  # polls: virtual time
-        await scene.cluster.kill(controller)
-        await scene.cluster.kill(leader)
+    controller = await die_when_the_new_is_recorded(scene, leader)
     assert await scene.until(lambda: scene.leader_or_none(0) not in ("", leader), interval_s=0.0001)
     scene.cluster.zk.stop()
     for _ in range(LONG):

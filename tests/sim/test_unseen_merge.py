@@ -18,8 +18,6 @@ import trio
 
 from broker.coordinator import position_poll
 from client import Consumer
-from client.assignors.model import Assignment, Members, PartitionCounts
-from client.assignors.range import RangeAssignor
 from client.cluster import TopicInfo
 from client.coordinator import GroupCoordinator
 from client.ordered_delivery.delivery import OrderedDelivery
@@ -38,6 +36,7 @@ from tests.history.events import (
     Revoked,
 )
 from tests.sim.faults import BROKERS
+from tests.sim.keeping_range import KeepingRange
 from tests.sim.members import GROUP, generation_of
 from tests.sim.recording import now_ms
 from tests.sim.scenes import TOPIC, Scene
@@ -51,18 +50,6 @@ LONGER_S = 2.0
 """Several heartbeats."""
 LITTLE_S = 4.0
 """Time for several questions of the controller, and less than the members' sessions last."""
-
-
-class KeepingRange(RangeAssignor):
-    """By ranges, and members keep what they have: who hears nothing would not find its position in it again."""
-
-    name = "keeping range"
-    cooperative = True
-
-    def assign(self, partition_counts: PartitionCounts, members: Members) -> Assignment:
-        owned = {tp: member_id for member_id in members for tp in members[member_id].owned}
-        found = super().assign(partition_counts, members)
-        return {m: [tp for tp in tps if owned.get(tp, m) == m] for m, tps in found.items()}
 
 
 class Reader:

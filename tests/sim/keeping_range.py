@@ -1,0 +1,18 @@
+"""An assignor for scenes in which a member goes on with what it has."""
+
+from __future__ import annotations
+
+from client.assignors.model import Assignment, Members, PartitionCounts
+from client.assignors.range import RangeAssignor
+
+
+class KeepingRange(RangeAssignor):
+    """By ranges, and members keep what they have: who hears nothing would not find its position in it again."""
+
+    name = "keeping range"
+    cooperative = True
+
+    def assign(self, partition_counts: PartitionCounts, members: Members) -> Assignment:
+        owned = {tp: member_id for member_id in members for tp in members[member_id].owned}
+        found = super().assign(partition_counts, members)
+        return {m: [tp for tp in tps if owned.get(tp, m) == m] for m, tps in found.items()}
