@@ -76,9 +76,9 @@ WORKLOADS = [
     Workload("produce 100 B by key, unordered", "anabranch-produce-keyed", 200_000, 100, ours={ORDERED_KEY: "false"}),
     Workload("resize: hand-over, 1,280 records/s", "resize-hand-over", 24, 50, replicas=3, partitions=4, ours=STAMPED),
     Workload("resize: hand-over, 3,200 records/s", "resize-hand-over", 24, 20, replicas=3, partitions=4, ours=STAMPED),
-    Workload("resize: throughput", "resize-throughput", 2, 100, replicas=3, partitions=4, ours=DRAINED),
+    Workload("resize: throughput", "resize-throughput", 6, 100, replicas=3, partitions=4, ours=DRAINED),
     Workload(
-        "resize: throughput, saturated", "resize-throughput-saturated", 2, 100, replicas=3, partitions=4, ours=DRAINED
+        "resize: throughput, saturated", "resize-throughput-saturated", 6, 100, replicas=3, partitions=4, ours=DRAINED
     ),
     Workload("resize: 1,000 to 2,000", "resize-thousand", 1, 0, replicas=3, partitions=1_000, ours={}),
 ]
@@ -194,10 +194,13 @@ def print_table(targets: list[Target], workloads: list[Workload]) -> None:
         ("from kill -9 of the leader to the next acknowledgement, s", "fail_over_s"),
         ("hand-over p50, ms", "hand_over_p50_ms"),
         ("hand-over p99, ms", "hand_over_p99_ms"),
-        ("the slowest second of a resize against the seconds before, %", "least_window_percent"),
+        ("the slowest second of a resize against the seconds before, %: the median resize", "window_percent"),
+        ("the same of as many seconds without a resize, %", "window_before_percent"),
+        ("the slowest second of a resize against the seconds before, %: the worst resize", "least_window_percent"),
         ("the same of as many seconds without a resize, %", "least_window_before_percent"),
         ("the longest time without an acknowledgement in the seconds of a resize, ms", "longest_stop_ms"),
         ("the same of as many seconds without a resize, ms", "longest_stop_before_ms"),
+        ("processor time that the machine's host took around the worst resize, %", "stolen_percent"),
         ("from 1,000 to 2,000 partitions, s", "doubling_s"),
         ("a fixed piece of Python before each of these: how fast the machine was, ms", "loop_ms"),
         ("RSS of all brokers at the start, MB", "rss_start_mb"),

@@ -1,4 +1,4 @@
-"""What a process cost: CPU seconds and resident memory, from /proc; and how fast the machine is at the moment."""
+"""What a process cost: CPU seconds and resident memory, from /proc; and how fast the machine is."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ import statistics
 import time
 from collections.abc import Iterable
 from pathlib import Path
+from typing import NamedTuple
 
 TICKS_PER_S = os.sysconf("SC_CLK_TCK")
 
@@ -28,6 +29,22 @@ def rss_bytes(pids: Iterable[int]) -> int:
             if line.startswith("VmRSS:"):
                 total += int(line.split()[1]) * 1024
     return total
+
+
+class ProcessorTicks(NamedTuple):
+    """Of all processors since the machine started."""
+
+    total: int
+    stolen: int
+    """When a process could have run, but the machine's host ran something else."""
+
+    def stolen_percent_since(self, before: ProcessorTicks) -> float:
+        return 100 * (self.stolen - before.stolen) / max(1, self.total - before.total)
+
+
+def processor_ticks() -> ProcessorTicks:
+    ticks = [int(field) for field in Path("/proc/stat").read_text().split("\n", 1)[0].split()[1:9]]
+    return ProcessorTicks(sum(ticks), ticks[7])
 
 
 def loop_ms() -> float:

@@ -19,6 +19,7 @@ from __future__ import annotations
 import argparse
 import itertools
 import math
+import statistics
 import time
 from collections import Counter, deque
 from collections.abc import Iterable
@@ -32,6 +33,7 @@ from anabranch.cli.resize_plan import moves
 from anabranch.demo.events import Event, event_of
 from anabranch.demo.hand_over import Flush, Resize, hand_overs, percentiles
 from anabranch.demo.verify import Observed
+from bench.measure import processor_ticks
 from client.admin_types import TopicDescription
 
 KEYS = 64
@@ -79,6 +81,17 @@ async def resize(admin: Admin, topic: str, count: int) -> None:
 async def is_settled(admin: Admin, topic: str, count: int) -> bool:
     found = (await admin.describe_topics([topic]))[topic]
     return is_in_force(found, count) and len(found.partitions) == count
+
+
+async def drain(admin: Admin, topic: str, count: int) -> None:
+    """Have a group say that it has read what is marked; returns when only ``count`` partitions are left."""
+    found = (await admin.describe_topics([topic]))[topic]
+    marked = [TopicPartition(topic, one.partition) for one in found.partitions if one.partition >= count]
+    ends = await admin.list_offsets(dict.fromkeys(marked, "latest"))
+    await admin.alter_group_offsets(f"{topic}-readers", {tp: end.offset for tp, end in ends.items()})
+    with anyio.fail_after(SETTLE_DEADLINE_S):
+        while not await is_settled(admin, topic, count):
+            await anyio.sleep(0.05)
 
 
 def is_in_force(found: TopicDescription, count: int) -> bool:
@@ -190,13 +203,13 @@ class SteadyProducer:
 async def measure_throughput(arguments: argparse.Namespace, share: float = math.inf) -> dict[str, float]:
     """Acknowledged records in windows of a second: the slowest against the mean of ``STEADY_S`` before, in percent.
 
-    Of the resize: every window in which a part of it lies, from the alter until it is in force, wherever the window
+    Of each resize: every window in which a part of it lies, from the alter until it is in force, wherever the window
     begins. The control is the slowest of as many windows before: what a second of this load on this machine differs by
     without a resize. ``share``: of the rate the producer reaches when nothing limits it. The longest stops are those of
-    the same windows.
+    the same windows; stolen is what the machine's host took of its processors around the worst resize.
     """
     initial, rates, during, control = arguments.partitions, [], [], []
-    stops, stops_before = [], []
+    stops, stops_before, stolen = [], [], []
     async with (
         Admin(bootstrap_servers=arguments.bootstrap) as admin,
         Producer(bootstrap_servers=arguments.bootstrap, acks="all") as producer,
@@ -211,27 +224,36 @@ async def measure_throughput(arguments: argparse.Namespace, share: float = math.
             load.limit(share * load.rate(began, STEADY_S))
             await anyio.sleep(WARM_UP_S)
         for number in range(arguments.records):
-            await anyio.sleep(STEADY_S)
+            is_merge = number % 2 == 1
+            count = initial if is_merge else 2 * initial
+            await anyio.sleep(STEADY_S - 1)
+            ticks_before = processor_ticks()
+            await anyio.sleep(1)
             began = time.monotonic()
-            count = initial if number % 2 else 2 * initial
             await admin.create_partitions({arguments.topic: count})
             while not is_in_force((await admin.describe_topics([arguments.topic]))[arguments.topic], count):
                 await anyio.sleep(0.05)
             begin, end = began - 1, time.monotonic() + 1
             await anyio.sleep(2)  # until what was sent in the last window is acknowledged
+            stolen.append(processor_ticks().stolen_percent_since(ticks_before))
             steady = load.rate(began - STEADY_S, STEADY_S)
             rates.append(steady)
-            during.append(load.slowest(begin, end) / steady)
-            control.append(load.slowest(2 * begin - end, begin) / steady)
+            during.append(100 * load.slowest(begin, end) / steady)
+            control.append(100 * load.slowest(2 * begin - end, begin) / steady)
             stops.append(load.longest_stop_ms(begin, end - begin))
             stops_before.append(load.longest_stop_ms(2 * begin - end, end - begin))
+            if is_merge:
+                await drain(admin, arguments.topic, initial)
         tasks.cancel_scope.cancel()
     return {
-        "records_before_per_s": sum(rates) / len(rates),
-        "least_window_percent": 100 * min(during),
-        "least_window_before_percent": 100 * min(control),
+        "records_before_per_s": statistics.mean(rates),
+        "window_percent": statistics.median(during),
+        "window_before_percent": statistics.median(control),
+        "least_window_percent": min(during),
+        "least_window_before_percent": min(control),
         "longest_stop_ms": max(stops),
         "longest_stop_before_ms": max(stops_before),
+        "stolen_percent": stolen[during.index(min(during))],
     }
 
 
