@@ -97,7 +97,7 @@ async def on_offsets_answered(context: Context, event: BrokerAnswered) -> None:
         for topic in request.topics
         for asked in topic.partitions
     }
-    changes, too_far, learnt = list[StateChange](), list[int](), False
+    changes, learnt = list[tuple[StateChange, int]](), False
     for answered in event.response.topics:
         for found in answered.partitions:
             tp = TopicPartition(answered.name, found.partition_index)
@@ -124,10 +124,9 @@ async def on_offsets_answered(context: Context, event: BrokerAnswered) -> None:
             ending.asked.discard(question)
             change = _take(context, tp, partition, question, found.offset)
             if change is not None:
-                changes.append(change)
-                too_far.append(state.sealed_offset)
-    await write_states(context, changes)
-    for change, sealed_offset in zip(changes, too_far):
+                changes.append((change, state.sealed_offset))
+    await write_states(context, [change for change, _ in changes])
+    for change, sealed_offset in changes:
         _log.warning(
             "resize: topic=%s step=seal lowered partitions=%s sealed=%s end=%s",
             *(*change.tp, sealed_offset, change.state.sealed_offset),
