@@ -175,6 +175,78 @@ def backwards(numbers: Collection[tuple[bytes, int]]) -> list[tuple[bytes, int, 
     return found
 
 
+class Life:
+    """One topic from two partitions to three and back, the keys by what becomes of them."""
+
+    def __init__(self, cluster: ProcessCluster, topic: str) -> None:
+        self.cluster = cluster
+        self.topic = topic
+        names = [b"key-%d" % n for n in range(100)]
+        moved = [key for key in names if place(positive_hash(key), 2, 3) == CHILD][:9]
+        others = [key for key in names if key not in moved][:12]
+        self.deleted_in_child, self.deleted_at_home = moved[:2], moved[2:4]
+        self.deleted_by_stock, self.living = moved[4:5], moved[5:]
+        self.deleted_before, self.unmoved = others[:2], others[2:]
+        self.writer = Writer(cluster.bootstrap, topic, [*moved, *others])
+        self.given: list[tuple[bytes, int]] = []
+        """(key, number) of each record, in the order in which the group was given them."""
+        self.latest: dict[bytes, int] = {}
+
+    async def consume(self, stop: anyio.Event) -> None:
+        async with Consumer(
+            bootstrap_servers=self.cluster.bootstrap, group_id=self.topic, auto_offset_reset="earliest"
+        ) as consumer:
+            consumer.subscribe([self.topic])
+            while not stop.is_set():
+                for records in (await consumer.getmany(timeout_ms=100)).values():
+                    for record in records:
+                        self.given.append((record.key, number_of(record)))
+                        self.latest[record.key] = number_of(record)
+
+    async def split(self, admin: Admin) -> None:
+        await self.writer.delete(self.deleted_before)
+        await self.writer.rest([*self.deleted_in_child, *self.deleted_by_stock])
+        await admin.create_partitions({self.topic: 3})
+        await self.writer.write_to(CHILD, [*self.deleted_at_home, *self.living])
+        await self.writer.delete(self.deleted_in_child)
+        await anyio.to_thread.run_sync(delete_as_stock_clients_do, self.writer, self.deleted_by_stock, CHILD)
+        await cleaned(self.cluster, self.topic, HOME, CHILD)
+        records = await self.read_in_order()
+        old = {record.key for record in records if record.partition == HOME and record.value is not None}
+        assert old >= set(self.deleted_by_stock), "nothing for the tombstone in the child to hide"
+        assert not table(records).keys() & {*self.deleted_before, *self.deleted_in_child, *self.deleted_by_stock}
+
+    async def merge(self, admin: Admin) -> None:
+        """A group that has not read the child keeps it until the deletions at home are cleaned."""
+        await admin.alter_group_offsets("behind", {TopicPartition(self.topic, CHILD): 0})
+        await admin.create_partitions({self.topic: 2})
+        await self.writer.write_to(HOME, [*self.deleted_at_home, *self.living])
+        self.writer.busy |= set(self.deleted_by_stock)
+        await self.writer.delete(self.deleted_at_home)
+        await cleaned(self.cluster, self.topic, HOME)
+        records = await self.read_in_order()
+        old = {record.key for record in records if record.partition == CHILD and record.value is not None}
+        assert old >= set(self.deleted_at_home), "nothing for the tombstones at home to hide"
+        assert not table(records).keys() & {*self.deleted_before, *self.deleted_in_child, *self.deleted_at_home}
+        await admin.delete_groups(["behind"])
+        while len((await admin.describe_topics([self.topic]))[self.topic].partitions) != 2:
+            await anyio.sleep(0.1)  # polls: until the child is drained and removed
+
+    async def end(self, admin: Admin) -> None:
+        await cleaned(self.cluster, self.topic, HOME)
+        self.writer.stops = True
+        await until(lambda: self.writer.ended)
+        assert table(await self.read_in_order()) == self.writer.values
+        assert self.writer.values.keys() == {*self.deleted_by_stock, *self.living, *self.unmoved}
+        assert (await admin.describe_topics([self.topic]))[self.topic].undeleted_partition_count == 2
+        await until(lambda: all(self.latest[key] == self.writer.numbers[key] for key in self.writer.values))
+
+    async def read_in_order(self) -> list[ConsumerRecord]:
+        records = await read_anew(self.cluster, self.topic)
+        assert backwards([(record.key, number_of(record)) for record in records]) == []
+        return records
+
+
 def test_no_deleted_key_comes_back_through_2_3_2(cluster: ProcessCluster) -> None:
     """Of keys that move to the child and back, some are deleted in the child, some at home while the child is marked.
 
@@ -183,81 +255,21 @@ def test_no_deleted_key_comes_back_through_2_3_2(cluster: ProcessCluster) -> Non
     value stays in the parent as long as the split. What lives in the child is written again at home before the child
     goes, for draining removes the child's values.
     """
-    topic = "table"
-    create_resizable(cluster.bootstrap, topic, 2, CLEANED_SOON, replication_factor=REPLICAS)
-    names = [b"key-%d" % n for n in range(100)]
-    moved = [key for key in names if place(positive_hash(key), 2, 3) == CHILD][:9]
-    in_child, at_home, by_stock, living = moved[:2], moved[2:4], moved[4:5], moved[5:]
-    others = [key for key in names if key not in moved][:12]
-    early, unmoved = others[:2], others[2:]
-    writer = Writer(cluster.bootstrap, topic, [*moved, *others])
-    given: list[tuple[bytes, int]] = []
-    latest: dict[bytes, int] = {}
-
-    async def consume(stop: anyio.Event) -> None:
-        async with Consumer(
-            bootstrap_servers=cluster.bootstrap, group_id=topic, auto_offset_reset="earliest"
-        ) as consumer:
-            consumer.subscribe([topic])
-            while not stop.is_set():
-                for records in (await consumer.getmany(timeout_ms=100)).values():
-                    for record in records:
-                        given.append((record.key, number_of(record)))
-                        latest[record.key] = number_of(record)
-
-    async def partitions(admin: Admin) -> int:
-        return len((await admin.describe_topics([topic]))[topic].partitions)
-
-    async def split(admin: Admin) -> None:
-        await writer.delete(early)
-        await writer.rest([*in_child, *by_stock])
-        await admin.create_partitions({topic: 3})
-        await writer.write_to(CHILD, [*at_home, *living])
-        await writer.delete(in_child)
-        await anyio.to_thread.run_sync(delete_as_stock_clients_do, writer, by_stock, CHILD)
-        await cleaned(cluster, topic, HOME, CHILD)
-        records = await read_anew(cluster, topic)
-        old = {record.key for record in records if record.partition == HOME and record.value is not None}
-        assert old >= set(by_stock), "nothing for the tombstone in the child to hide"
-        assert not table(records).keys() & {*early, *in_child, *by_stock}
-        assert backwards([(record.key, number_of(record)) for record in records]) == []
-
-    async def merge(admin: Admin) -> None:
-        await admin.alter_group_offsets("behind", {TopicPartition(topic, CHILD): 0})
-        await admin.create_partitions({topic: 2})
-        await writer.write_to(HOME, [*at_home, *living])
-        writer.busy |= set(by_stock)
-        await writer.delete(at_home)
-        await cleaned(cluster, topic, HOME)
-        records = await read_anew(cluster, topic)
-        old = {record.key for record in records if record.partition == CHILD and record.value is not None}
-        assert old >= set(at_home), "nothing for the tombstones at home to hide"
-        assert not table(records).keys() & {*early, *in_child, *at_home}
-        assert backwards([(record.key, number_of(record)) for record in records]) == []
-        await admin.delete_groups(["behind"])
-        while await partitions(admin) != 2:
-            await anyio.sleep(0.1)  # polls: until the child is drained and removed
+    life = Life(cluster, "table")
+    create_resizable(cluster.bootstrap, life.topic, 2, CLEANED_SOON, replication_factor=REPLICAS)
 
     async def work() -> None:
         with anyio.fail_after(DEADLINE_S):
             async with Admin(bootstrap_servers=cluster.bootstrap) as admin, anyio.create_task_group() as tasks:
                 stop = anyio.Event()
-                tasks.start_soon(writer.run)
+                tasks.start_soon(life.writer.run)
                 for _ in range(2):
-                    tasks.start_soon(consume, stop)
-                await until(lambda: latest.keys() >= {*moved, *others})
-                await split(admin)
-                await merge(admin)
-                await cleaned(cluster, topic, HOME)
-                writer.stops = True
-                await until(lambda: writer.ended)
-                await until(lambda: all(latest[key] == writer.numbers[key] for key in writer.values))
+                    tasks.start_soon(life.consume, stop)
+                await until(lambda: life.latest.keys() >= life.writer.busy)
+                await life.split(admin)
+                await life.merge(admin)
+                await life.end(admin)
                 stop.set()
-                records = await read_anew(cluster, topic)
-                assert (await admin.describe_topics([topic]))[topic].undeleted_partition_count == 2
-        assert table(records) == writer.values
-        assert writer.values.keys() == {*by_stock, *living, *unmoved}
-        assert backwards([(record.key, number_of(record)) for record in records]) == []
 
     anyio.run(work)
-    assert backwards(given) == []
+    assert backwards(life.given) == []
