@@ -8,7 +8,7 @@ import anyio
 
 from client.cluster import Cluster, Node, TopicInfo
 from client.connections import Connections, backoff_ms
-from client.errors import ErrorCode, KafkaError, KafkaTimeoutError, RetriableError, error_for
+from client.errors import ClientClosedError, ErrorCode, KafkaError, KafkaTimeoutError, RetriableError, error_for
 from client.signal import Signal
 from protocol.generated.metadata import MetadataRequest, MetadataRequestTopic, MetadataResponse
 from protocol.types import TopicPartition
@@ -119,7 +119,7 @@ class Metadata:
     # ------------------------------------------------------------ refreshing
 
     async def run(self) -> None:
-        """Refresh for ever."""
+        """Refresh until the client is closed."""
         attempt, first_ms, hurried = 0, self._retry_backoff_ms, False
         while True:
             if attempt == 0:
@@ -135,6 +135,8 @@ class Metadata:
                     attempt, first_ms = 1, self._layout_backoff_ms
                 else:
                     attempt = max(1, attempt + (not hurried))
+            except ClientClosedError:
+                return
             except KafkaError as error:
                 self.failure = error
                 self._announce()
