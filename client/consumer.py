@@ -256,9 +256,7 @@ class Consumer(Client[ConsumerConfig]):
         deadline = self._env.clock.monotonic() + timeout_ms / 1000
         await anyio.lowlevel.checkpoint()
         while True:
-            if self._coordinator is not None:
-                await self._coordinator.poll()
-            await self._ordered.poll()
+            await self._call_back()
             self._positions.start()
             found = self._subscription.collect(limit, partitions, self._deserializers)
             if found:
@@ -272,6 +270,17 @@ class Consumer(Client[ConsumerConfig]):
             await self._changed.wait(min(left, self._config.heartbeat_interval_ms / 1000))
             if self._closed:
                 raise ClientClosedError("the consumer was closed")
+
+    async def _call_back(self) -> None:
+        """Run the callbacks that are due; what was lost while one ran longer than the group waits is given up."""
+        while True:
+            if self._coordinator is not None:
+                await self._coordinator.poll()
+                if self._coordinator.has_lost:
+                    continue
+            await self._ordered.poll()
+            if self._coordinator is None or not self._coordinator.has_lost:
+                return
 
     async def getone(self, *partitions: TopicPartition) -> ConsumerRecord:
         """The next record, however long it takes. The position moves by one record."""

@@ -141,6 +141,11 @@ class GroupCoordinator:
             self._start_join()
         self._auto_commit(now)
 
+    @property
+    def has_lost(self) -> bool:
+        """Whether the partitions may belong to another member by now, and ``poll`` has yet to give them up."""
+        return self._lost and self._subscription.is_group_managed
+
     def needs_poll(self) -> bool:
         """Whether ``poll`` has more to do than note the time."""
         return (

@@ -9,12 +9,13 @@ import pytest
 
 from client import Consumer
 from client.client_metrics import CONSUMER_GROUP
-from client.errors import ErrorCode
+from client.errors import CommitFailedError, ErrorCode
 from client.ordered_delivery.reports import Progress
 from protocol.api_keys import ApiKey
 from protocol.generated.consumer_group_position import (
     ConsumerGroupPositionResponse,
 )
+from protocol.generated.heartbeat import HeartbeatResponse
 from protocol.generated.offset_commit import (
     OffsetCommitResponse,
     OffsetCommitResponsePartition,
@@ -306,6 +307,62 @@ def test_behind_a_commit_that_was_refused_nothing_goes_on(run: Run) -> None:
             consumer.assign([CHILD, PARENT], partition_key_listener=story)
             await story.read_until(consumer, lambda: ("load", [1]) in story.lines)
             assert not refusals
+
+    run(check)
+
+
+def test_what_was_lost_while_a_callback_ran_is_given_up_before_anything_is_delivered(run: Run) -> None:
+    """The group need not wait for a callback: another member may be past what is still in the buffer."""
+
+    async def check() -> None:
+        broker = Grouped([PARENT, CHILD])
+        broker.fill(PARENT, 500)
+        has_read, answer = anyio.Event(), broker.poll
+        is_thrown_out = False
+
+        async def poll(body: Any) -> ConsumerGroupPositionResponse:
+            if not body.max_wait_ms:
+                return ConsumerGroupPositionResponse()
+            await has_read.wait()
+            body.max_wait_ms = 0
+            return await answer(body)
+
+        def heartbeat(body: Any) -> HeartbeatResponse:
+            return HeartbeatResponse(error_code=ErrorCode.UNKNOWN_MEMBER_ID if is_thrown_out else ErrorCode.NONE)
+
+        broker.answers |= {ApiKey.HEARTBEAT: heartbeat, ApiKey.CONSUMER_GROUP_POSITION: poll}
+
+        class Slow(Story):
+            async def on_partition_key_maybe_revoked(self, partitions: list[TopicPartition]) -> None:
+                nonlocal is_thrown_out
+                super().on_partition_key_maybe_revoked(partitions)
+                is_thrown_out = True
+                try:
+                    while is_thrown_out:
+                        await consumer.commit()
+                except CommitFailedError:
+                    is_thrown_out = False
+
+            def on_partitions_lost(self, partitions: list[TopicPartition]) -> None:
+                self.lines.append(("lost", [tp.partition for tp in partitions]))
+
+        story = Slow()
+        async with (
+            broker.running(),
+            Consumer(
+                bootstrap_servers=broker.address,
+                group_id="g",
+                enable_auto_commit=False,
+                heartbeat_interval_ms=5,
+                **FAST,
+            ) as consumer,
+        ):
+            consumer.subscribe(["t"], listener=story, partition_key_listener=story)
+            await story.read_until(consumer, lambda: (0, 0) in story.lines, max_records=1)
+            has_read.set()
+            await story.read_until(consumer, lambda: ("lost", [0, 1]) in story.lines, max_records=1)
+        assert len(story.records(0)) < 510
+        assert story.lines.index(("lost", [0, 1])) == story.lines.index(("flush", [0])) + 1
 
     run(check)
 
