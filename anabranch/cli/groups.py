@@ -11,7 +11,7 @@ from typing import Annotated, Any, NamedTuple
 
 from cyclopts import App, Parameter
 
-from anabranch import Admin, TopicDescription, TopicPartition
+from anabranch import Admin, ErrorCode, KafkaError, TopicDescription, TopicPartition
 from anabranch.cli.admin import with_admin
 from anabranch.cli.errors import CommandError
 from anabranch.cli.options import DEFAULT_BOOTSTRAP, Bootstrap, Int, JsonFlag
@@ -268,7 +268,12 @@ def reset_offsets(
                 new = end[tp].offset
             rows.append(Reset(topic, tp.partition, old, min(max(new, first[tp].offset), end[tp].offset)))
         if not dry_run:
-            await admin.alter_group_offsets(group, {TopicPartition(topic, row.partition): row.new for row in rows})
+            try:
+                await admin.alter_group_offsets(group, {TopicPartition(topic, row.partition): row.new for row in rows})
+            except KafkaError as error:
+                if error.code is not ErrorCode.UNKNOWN_MEMBER_ID:
+                    raise
+                raise CommandError(f"{group} has members: its offsets can be set when they have left") from error
         return rows
 
     rows = with_admin(bootstrap_server, work)

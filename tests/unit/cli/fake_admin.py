@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from types import SimpleNamespace
 from typing import Any
 
-from anabranch import KafkaError, TopicPartition
+from anabranch import ErrorCode, KafkaError, TopicPartition
 from client.admin_types import (
     ConfigEntry,
     ConfigSource,
@@ -115,7 +115,7 @@ class FakeAdmin:
         return {tp: EpochEnd(epoch, self.epoch_end_offsets[tp.partition, epoch]) for tp, epoch in asked.items()}
 
     async def list_offsets(
-        self, specs: Mapping[TopicPartition, str | int], *, within_ms: int
+        self, specs: Mapping[TopicPartition, str | int], *, within_ms: int | None = None
     ) -> dict[TopicPartition, OffsetAndTimestamp]:
         """The end (-1, -1) is one that nobody can tell. By time: see ``kept_from``."""
         if any(not isinstance(spec, str) for spec in specs.values()):
@@ -134,6 +134,11 @@ class FakeAdmin:
 
     async def list_group_offsets(self, group: str, partitions: Any = None) -> dict[TopicPartition, OffsetAndMetadata]:
         return {TopicPartition("t", p): OffsetAndMetadata(offset) for p, offset in self.groups[group].items()}
+
+    async def alter_group_offsets(self, group: str, offsets: Mapping[TopicPartition, int]) -> None:
+        self.calls.append(("offsets", group, dict(offsets)))
+        if self.members:
+            raise KafkaError(ErrorCode.UNKNOWN_MEMBER_ID, "the group does not know this member")
 
     async def group_positions(self, group: str, partitions: Iterable[TopicPartition]) -> Any:
         return {tp: GroupPosition(self.positions.get(tp.partition, -1), False) for tp in partitions}

@@ -330,6 +330,17 @@ def test_hole_22_groups_describe_says_what_is_about_to_expire(
     assert (wait["waits_for"], wait["position"], wait["until"], wait["expiring"]) == (5, 25, 40, expiring)
 
 
+def test_offsets_of_a_group_with_members_are_refused_with_the_reason(run: Run) -> None:
+    reset = ("groups", "reset-offsets", "g", "--topic", "t", "--to-earliest")
+    state = {"groups": {"g": {0: 3}}, "ends": dict.fromkeys(range(4), (2, 10))}
+    idle = FakeAdmin(**state)
+    assert run(idle, *reset)[0] == 0
+    assert idle.calls[-1] == ("offsets", "g", dict.fromkeys([TopicPartition("t", p) for p in range(4)], 2))
+    busy = FakeAdmin(**state, members=(MemberDescription("m-1", None, "c", "/127.0.0.1", ()),))
+    status, _, err = run(busy, *reset)
+    assert status == 1 and "g has members" in err
+
+
 def test_no_table_is_cut_however_narrow_the_terminal(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("COLUMNS", "20")
     admin = FakeAdmin(**SHRUNK, groups={"a-group-with-a-name-of-some-length": {0: 90}})
