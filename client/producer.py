@@ -135,6 +135,7 @@ class Producer(Client[ProducerConfig]):
     ) -> RecordHandle:
         """Take one record into the buffer and return the handle to await for its ``RecordMetadata``.
 
+        It goes to ``partition`` if one is given, whatever its key: the order of the key is the caller's affair then.
         Waits only for the topic's first metadata and for room in ``buffer_memory``, together at most
         ``max_block_ms``. Without ``linger_ms`` the record leaves as soon as the caller waits for anything; a loop of
         sends alone gives way when a batch is full, and every 2 ms, so that what it sends at once goes in few requests.
@@ -297,10 +298,11 @@ class Producer(Client[ProducerConfig]):
         return self._sender.metrics.values()
 
     async def partitions_for(self, topic: str) -> list[int]:
-        """Ids of the topic's partitions, ascending."""
+        """Ids of the topic's partitions that take records, ascending: not of those that are marked for deletion."""
         self._ensure_open()
         info = await self._metadata.topic(topic, self._config.max_block_ms)
-        return sorted(info.partitions)
+        _, undeleted = info.layout
+        return sorted(partition for partition in info.partitions if partition < undeleted)
 
 
 def _as_bytes(name: str, data: object) -> bytes:

@@ -125,6 +125,16 @@ def test_one_request_has_one_layout_of_a_topic(run: Run) -> None:
     run(check)
 
 
+def test_what_a_user_may_choose_from_takes_records(run: Run) -> None:
+    async def check() -> None:
+        broker = ordered(4)
+        broker.announce("t", (2, 3, 1))
+        async with broker.running(), Producer(bootstrap_servers=broker.address, **FAST) as producer:
+            assert await producer.partitions_for("t") == [0, 1, 2]
+
+    run(check)
+
+
 def test_a_lost_answer_is_asked_about_where_it_was_sent(run: Run) -> None:
     """Hole 17: the retry keeps its partition and its layout, is told a duplicate, and is not written twice."""
 
