@@ -25,13 +25,14 @@ from bench.memory import watch_memory
 from bench.targets import Target, anabranch_target, kafka_target
 
 FAIL_OVER = "fail-over"
-RESIZES = frozenset({"resize-hand-over", "resize-throughput", "resize-throughput-saturated", "resize-thousand"})
-"""Only Anabranch can: ``records`` of these is the number of resizes."""
+REPEATED = frozenset(
+    {"resize-hand-over", "resize-throughput", "resize-throughput-saturated", "resize-thousand", "cost-of-order"}
+)
+"""Only Anabranch can: ``records`` of these is the number of resizes, or of rounds."""
 MEMORY = "memory"
 
 
 CREATE_DEADLINE_S = 120
-ORDERED_KEY = "enable.ordered.delivery"
 DRAINED = {"delete.records.when.drained": "true"}
 STAMPED = {**DRAINED, "message.timestamp.type": "LogAppendTime"}
 
@@ -72,8 +73,7 @@ WORKLOADS = [
     Workload("3 replicas: one record at a time", "confluent-latency", 1_000, 1024, replicas=3),
     Workload("3 replicas: memory", MEMORY, 400_000, 1024, replicas=3, partitions=12),
     Workload("3 replicas: leader killed", FAIL_OVER, 0, 0, replicas=3, partitions=1),
-    Workload("produce 100 B by key, ordered", "anabranch-produce-keyed", 200_000, 100, ours={}),
-    Workload("produce 100 B by key, unordered", "anabranch-produce-keyed", 200_000, 100, ours={ORDERED_KEY: "false"}),
+    Workload("produce 100 B by key: cost of order", "cost-of-order", 240, 100, ours={}),
     Workload("resize: hand-over, 1,280 records/s", "resize-hand-over", 24, 50, replicas=3, partitions=4, ours=STAMPED),
     Workload("resize: hand-over, 3,200 records/s", "resize-hand-over", 24, 20, replicas=3, partitions=4, ours=STAMPED),
     Workload("resize: throughput", "resize-throughput", 6, 100, replicas=3, partitions=4, ours=DRAINED),
@@ -98,7 +98,7 @@ def run_load(target: Target, workload: Workload, topic: str, scale: float, site:
     """One run of one workload: what the client measured and what the brokers spent on it."""
     if workload.kind == FAIL_OVER:
         return fail_over(target, topic)
-    if workload.kind in RESIZES:
+    if workload.kind in REPEATED:
         speed = {"loop_ms": loop_ms()}
         return speed | run_client(target, workload, workload.kind, topic, workload.records, site)
     records = max(1000, int(workload.records * scale))
@@ -129,6 +129,7 @@ def run_client(
     """One client process: what it measured. Raises ``SystemExit`` with the end of its errors when it fails."""
     command = [sys.executable, "-P", "-m", "bench.load", kind, "--bootstrap", target.bootstrap, "--topic", topic]
     command += ["--partitions", str(workload.partitions), "--records", str(records), "--size", str(workload.size)]
+    command += ["--pids", *map(str, target.pids())]
     done = subprocess.run(command, env=client_environment(site), capture_output=True, text=True, timeout=300)
     if done.returncode != 0:
         raise SystemExit(f"{workload.name} against {target.name} failed: {done.stderr.strip()[-800:]}")
@@ -192,6 +193,12 @@ def print_table(targets: list[Target], workloads: list[Workload]) -> None:
         ("p50 ms", "p50_ms"),
         ("p99 ms", "p99_ms"),
         ("from kill -9 of the leader to the next acknowledgement, s", "fail_over_s"),
+        ("what a record by key takes longer with ordered delivery, %", "order_percent"),
+        ("the same without, against itself, %", "order_control_percent"),
+        ("what it costs the client's processor more, %", "order_client_cpu_percent"),
+        ("the same without, against itself, %", "order_client_cpu_control_percent"),
+        ("what it costs the brokers' processors more, %", "order_broker_cpu_percent"),
+        ("the same without, against itself, %", "order_broker_cpu_control_percent"),
         ("hand-over p50, ms", "hand_over_p50_ms"),
         ("hand-over p99, ms", "hand_over_p99_ms"),
         ("the slowest second of a resize against the seconds before, %: the median resize", "window_percent"),
@@ -215,7 +222,6 @@ def print_table(targets: list[Target], workloads: list[Workload]) -> None:
             cells = [f"{target.name} {spread(target.samples.get(workload.name, []), key):<36}" for target in targets]
             print(f"  {workload.name:<38} {' '.join(cells)} {ratio(targets, workload, key)}")
     print_client_ratios(targets[0], workloads)
-    print_cost_of_order(targets[0], workloads)
     for target in targets:
         start_mb, most_mb = target.start_rss / 1e6, target.load_rss / 1e6
         print(
@@ -235,16 +241,6 @@ def print_client_ratios(target: Target, workloads: list[Workload]) -> None:
                     for name in (workload.name, f"{what}, {other}")
                 )
                 print(f"{what}: our client over {other}'s rate {ours / theirs:.2f}")
-
-
-def print_cost_of_order(target: Target, workloads: list[Workload]) -> None:
-    """The rate of our producer with ordered delivery over that without."""
-    ways = [f"produce 100 B by key, {way}" for way in ("ordered", "unordered")]
-    if {workload.name for workload in workloads} >= set(ways):
-        ordered, unordered = (
-            statistics.median(sample["records_per_s"] for sample in target.samples[way]) for way in ways
-        )
-        print(f"produce 100 B by key: ordered over unordered rate {ordered / unordered:.3f}")
 
 
 def ratio(targets: list[Target], workload: Workload, key: str) -> str:

@@ -11,12 +11,11 @@ import json
 import os
 import time
 from collections.abc import Callable
-from functools import partial
 from typing import Any
 
 import anyio
 
-from bench import resize_load
+from bench import order_load, resize_load
 
 WARM_UP_RECORDS = 2_000
 PRODUCE_TIMEOUT_S = 120.0
@@ -138,15 +137,12 @@ def confluent_latency(arguments: argparse.Namespace) -> dict[str, float]:
 # ---------------------------------------------------------------- aiokafka and anabranch, which share their interface
 
 
-async def send_all(
-    producer: Any, topic: str, payload: list[bytes], count: int, partitions: int, *, keyed: bool = False
-) -> None:
+async def send_all(producer: Any, topic: str, payload: list[bytes], count: int, partitions: int) -> None:
     """Send ``count`` records and wait for all of them, a bounded number unconfirmed."""
     waiting: list[Any] = []
-    keys = [b"key-%d" % number for number in range(1_024)]
     for number in range(count):
-        where = {"key": keys[number & 1023]} if keyed else {"partition": number // 64 % partitions}
-        waiting.append(await producer.send(topic, value=payload[number & 511], **where))
+        partition = number // 64 % partitions
+        waiting.append(await producer.send(topic, value=payload[number & 511], partition=partition))
         if len(waiting) >= 50_000:
             for handle in waiting:
                 await handle
@@ -155,11 +151,11 @@ async def send_all(
         await handle
 
 
-async def timed_produce(producer: Any, arguments: argparse.Namespace, *, keyed: bool = False) -> dict[str, float]:
+async def timed_produce(producer: Any, arguments: argparse.Namespace) -> dict[str, float]:
     payload = values(arguments.size)
-    await send_all(producer, arguments.topic, payload, WARM_UP_RECORDS, arguments.partitions, keyed=keyed)
+    await send_all(producer, arguments.topic, payload, WARM_UP_RECORDS, arguments.partitions)
     started = time.perf_counter()
-    await send_all(producer, arguments.topic, payload, arguments.records, arguments.partitions, keyed=keyed)
+    await send_all(producer, arguments.topic, payload, arguments.records, arguments.partitions)
     return result(arguments.records, time.perf_counter() - started)
 
 
@@ -209,14 +205,13 @@ async def aiokafka_fetch(arguments: argparse.Namespace) -> dict[str, float]:
         await consumer.stop()
 
 
-async def anabranch_produce(arguments: argparse.Namespace, *, keyed: bool = False) -> dict[str, float]:
-    """``keyed``: the producer places each record by its key."""
+async def anabranch_produce(arguments: argparse.Namespace) -> dict[str, float]:
     from anabranch import Producer
 
     async with Producer(
         bootstrap_servers=arguments.bootstrap, acks="all", linger_ms=LINGER_MS, batch_size=BATCH_BYTES
     ) as producer:
-        return await timed_produce(producer, arguments, keyed=keyed)
+        return await timed_produce(producer, arguments)
 
 
 async def anabranch_fetch(arguments: argparse.Namespace) -> dict[str, float]:
@@ -241,8 +236,10 @@ LOADS: dict[str, Callable[[argparse.Namespace], Any]] = {
     "aiokafka-fetch": lambda arguments: asyncio.run(aiokafka_fetch(arguments)),
     "anabranch-produce": lambda arguments: anyio.run(anabranch_produce, arguments),
     "anabranch-fetch": lambda arguments: anyio.run(anabranch_fetch, arguments),
-    "anabranch-produce-keyed": lambda arguments: anyio.run(partial(anabranch_produce, arguments, keyed=True)),
-    **{kind: lambda arguments, run=run: anyio.run(run, arguments) for kind, run in resize_load.LOADS.items()},
+    **{
+        kind: lambda arguments, run=run: anyio.run(run, arguments)
+        for kind, run in (order_load.LOADS | resize_load.LOADS).items()
+    },
 }
 
 
@@ -254,6 +251,7 @@ def main() -> None:
     parser.add_argument("--partitions", type=int, required=True)
     parser.add_argument("--records", type=int, required=True)
     parser.add_argument("--size", type=int, required=True, help="bytes of each value")
+    parser.add_argument("--pids", type=int, nargs="*", default=[], help="of the brokers, whose CPU is counted")
     arguments = parser.parse_args()
     print(json.dumps(LOADS[arguments.kind](arguments)))
 
