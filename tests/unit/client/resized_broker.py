@@ -48,7 +48,7 @@ from tests.unit.client.fake_broker import FakeBroker
 PARENT, CHILD = TopicPartition("t", 0), TopicPartition("t", 1)
 NO_SECOND_TRY = {"retry_backoff_ms": 600_000, "retry_backoff_max_ms": 600_000}
 """Whatever waits for this pause waits longer than a test."""
-FAST = {"retry_backoff_ms": 5, "auto_offset_reset": "earliest"}
+FAST = {"retry_backoff_ms": 5, "fetch_max_wait_ms": 20, "auto_offset_reset": "earliest"}
 
 
 class Resized(FakeBroker):
@@ -236,6 +236,11 @@ class Grouped(Coordinated):
         )
 
 
+def member_of(broker: FakeBroker, **config: Any) -> Consumer:
+    """A consumer in group ``g`` that commits when it is told to."""
+    return Consumer(bootstrap_servers=broker.address, group_id="g", enable_auto_commit=False, **FAST | config)
+
+
 class Story:
     """Callbacks and deliveries in the order in which they come."""
 
@@ -251,7 +256,7 @@ class Story:
 
     async def read_until(self, consumer: Consumer, holds: Callable[[], bool], **arguments: Any) -> None:
         while not holds():
-            found = await consumer.getmany(timeout_ms=1000, **arguments)
+            found = await consumer.getmany(timeout_ms=20, **arguments)
             self.lines += [(tp.partition, record.offset) for tp, records in found.items() for record in records]
 
     def records(self, partition: int) -> list[int]:

@@ -142,7 +142,7 @@ def test_sessions_send_only_what_changed(run: Run) -> None:
         broker.fetch_hook = session
         async with (
             broker.running(),
-            Consumer(bootstrap_servers=broker.address, auto_offset_reset="earliest") as consumer,
+            Consumer(bootstrap_servers=broker.address, auto_offset_reset="earliest", fetch_max_wait_ms=20) as consumer,
         ):
             consumer.assign([T0, T1])
             await read(consumer, 20)
@@ -314,7 +314,7 @@ def test_a_lost_session_starts_again_with_a_full_fetch(run: Run) -> None:
         broker.fetch_hook = forget
         async with (
             broker.running(),
-            Consumer(bootstrap_servers=broker.address, auto_offset_reset="earliest") as consumer,
+            Consumer(bootstrap_servers=broker.address, auto_offset_reset="earliest", fetch_max_wait_ms=20) as consumer,
         ):
             consumer.assign([T0])
             assert len(await read(consumer, 10)) == 10
@@ -328,7 +328,7 @@ def test_pause_seek_and_ends(run: Run) -> None:
     async def check() -> None:
         async with (
             filled(20, partitions=2).running() as broker,
-            Consumer(bootstrap_servers=broker.address, auto_offset_reset="earliest") as consumer,
+            Consumer(bootstrap_servers=broker.address, auto_offset_reset="earliest", fetch_max_wait_ms=20) as consumer,
         ):
             consumer.assign([T0, T1])
             consumer.pause(T0)

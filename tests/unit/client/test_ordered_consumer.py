@@ -59,9 +59,7 @@ def test_hole_25_under_read_committed_the_last_stable_offset_is_the_end(run: Run
         broker.fetch_hook = hold
         async with (
             broker.running(),
-            Consumer(
-                bootstrap_servers=broker.address, isolation_level="read_committed", fetch_max_wait_ms=10, **FAST
-            ) as consumer,
+            Consumer(bootstrap_servers=broker.address, isolation_level="read_committed", **FAST) as consumer,
         ):
             consumer.assign([CHILD, PARENT], partition_key_listener=story)
             await story.read_until(consumer, lambda: len(story.records(0)) == 8)

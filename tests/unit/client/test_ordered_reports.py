@@ -7,7 +7,6 @@ from typing import Any
 import anyio
 import pytest
 
-from client import Consumer
 from client.client_metrics import CONSUMER_GROUP
 from client.errors import CommitFailedError, ErrorCode
 from client.ordered_delivery.reports import Progress
@@ -23,19 +22,14 @@ from protocol.generated.offset_commit import (
 )
 from protocol.types import TopicPartition
 from tests.unit.client.conftest import Run
-from tests.unit.client.resized_broker import CHILD, FAST, PARENT, Coordinated, Grouped, Story
+from tests.unit.client.resized_broker import CHILD, PARENT, Coordinated, Grouped, Story, member_of
 
 
 def test_hole_21_the_groups_committed_offset_frees(run: Run) -> None:
     async def check() -> None:
         broker = Coordinated()
         broker.committed[0] = (9, 1000)
-        async with (
-            broker.running(),
-            Consumer(
-                bootstrap_servers=broker.address, group_id="g", enable_auto_commit=False, retry_backoff_max_ms=5, **FAST
-            ) as consumer,
-        ):
+        async with broker.running(), member_of(broker, retry_backoff_max_ms=5) as consumer:
             consumer.assign([CHILD])
             while not broker.seen(ApiKey.CONSUMER_GROUP_POSITION):
                 assert not await consumer.getmany(timeout_ms=20)
@@ -48,10 +42,7 @@ def test_hole_21_the_groups_committed_offset_frees(run: Run) -> None:
 def test_hole_18_the_commit_comes_before_the_child_goes_on(run: Run) -> None:
     async def check() -> None:
         story, broker = Story(), Coordinated()
-        async with (
-            broker.running(),
-            Consumer(bootstrap_servers=broker.address, group_id="g", enable_auto_commit=False, **FAST) as consumer,
-        ):
+        async with broker.running(), member_of(broker) as consumer:
             consumer.assign([CHILD, PARENT], partition_key_listener=story)
             await story.read_until(consumer, lambda: ("load", [1]) in story.lines)
             assert broker.committed[0] == (10, 1000)
@@ -82,10 +73,7 @@ def test_an_offset_that_was_fetched_is_committed_before_it_is_reported(run: Run)
             )
 
         broker.answers[ApiKey.OFFSET_COMMIT] = refuse
-        async with (
-            broker.running(),
-            Consumer(bootstrap_servers=broker.address, group_id="g", enable_auto_commit=False, **FAST) as consumer,
-        ):
+        async with broker.running(), member_of(broker) as consumer:
             consumer.subscribe(["t"], partition_key_listener=story)
             while refused < 3:
                 assert not await consumer.getmany(timeout_ms=20)
@@ -109,16 +97,7 @@ def test_without_a_commit_a_member_goes_on_when_its_coordinator_has_answered(run
             return await polled(body)
 
         broker.answers[ApiKey.CONSUMER_GROUP_POSITION] = refuse
-        async with (
-            broker.running(),
-            Consumer(
-                bootstrap_servers=broker.address,
-                group_id="g",
-                enable_auto_commit=False,
-                ordered_delivery_commit_before_report=False,
-                **FAST,
-            ) as consumer,
-        ):
+        async with broker.running(), member_of(broker, ordered_delivery_commit_before_report=False) as consumer:
             consumer.subscribe(["t"], partition_key_listener=story)
             await story.read_until(consumer, lambda: refused >= 3)
         assert ("load", [1]) not in story.lines
@@ -133,12 +112,7 @@ def test_a_parent_that_is_assigned_anew_is_waited_for_where_it_is_now(run: Run, 
     async def check() -> None:
         story, broker = Story(), Coordinated()
         broker.committed[0] = (3, 1000)
-        async with (
-            broker.running(),
-            Consumer(
-                bootstrap_servers=broker.address, group_id="g", enable_auto_commit=False, retry_backoff_max_ms=5, **FAST
-            ) as consumer,
-        ):
+        async with broker.running(), member_of(broker, retry_backoff_max_ms=5) as consumer:
             consumer.assign(before, partition_key_listener=story)
             while not consumer.explain_blocked():
                 await consumer.getmany(CHILD, timeout_ms=20)
@@ -166,10 +140,7 @@ def test_who_goes_back_in_the_flush_callback_reports_nothing_before_that(
                     consumer.seek(PARENT, 4)
                     super().on_partition_key_maybe_revoked(partitions)
 
-        async with (
-            broker.running(),
-            Consumer(bootstrap_servers=broker.address, group_id="g", enable_auto_commit=False, **FAST) as consumer,
-        ):
+        async with broker.running(), member_of(broker) as consumer:
             story, reports, ahead = GoesBack(), consumer._ordered._reports, []
             say = reports.said
 
@@ -213,10 +184,7 @@ def test_a_report_goes_with_its_commit(run: Run) -> None:
             return await polls(body)
 
         broker.answers |= {ApiKey.OFFSET_COMMIT: take, ApiKey.CONSUMER_GROUP_POSITION: poll}
-        async with (
-            broker.running(),
-            Consumer(bootstrap_servers=broker.address, group_id="g", enable_auto_commit=False, **FAST) as consumer,
-        ):
+        async with broker.running(), member_of(broker) as consumer:
             consumer.subscribe(["t"], partition_key_listener=story)
             await story.read_until(consumer, lambda: broker.reports.get(0) == 10, max_records=10)
             await consumer.getmany()
@@ -256,10 +224,7 @@ def test_who_goes_back_when_a_commit_was_cancelled_says_so(run: Run) -> None:
 
         polls = broker.poll
         broker.answers |= {ApiKey.OFFSET_COMMIT: take, ApiKey.CONSUMER_GROUP_POSITION: poll}
-        async with (
-            broker.running(),
-            Consumer(bootstrap_servers=broker.address, group_id="g", enable_auto_commit=False, **FAST) as consumer,
-        ):
+        async with broker.running(), member_of(broker) as consumer:
             consumer.subscribe(["t"])
             while known < 1:
                 await consumer.getmany(timeout_ms=20, max_records=1)
@@ -300,10 +265,7 @@ def test_behind_a_commit_that_was_refused_nothing_goes_on(run: Run) -> None:
             return response
 
         broker.answers[ApiKey.OFFSET_COMMIT] = refuse
-        async with (
-            broker.running(),
-            Consumer(bootstrap_servers=broker.address, group_id="g", enable_auto_commit=False, **FAST) as consumer,
-        ):
+        async with broker.running(), member_of(broker) as consumer:
             consumer.assign([CHILD, PARENT], partition_key_listener=story)
             await story.read_until(consumer, lambda: ("load", [1]) in story.lines)
             assert not refusals
@@ -347,16 +309,7 @@ def test_what_was_lost_while_a_callback_ran_is_given_up_before_anything_is_deliv
                 self.lines.append(("lost", [tp.partition for tp in partitions]))
 
         story = Slow()
-        async with (
-            broker.running(),
-            Consumer(
-                bootstrap_servers=broker.address,
-                group_id="g",
-                enable_auto_commit=False,
-                heartbeat_interval_ms=5,
-                **FAST,
-            ) as consumer,
-        ):
+        async with broker.running(), member_of(broker, heartbeat_interval_ms=5) as consumer:
             consumer.subscribe(["t"], listener=story, partition_key_listener=story)
             await story.read_until(consumer, lambda: (0, 0) in story.lines, max_records=1)
             has_read.set()
@@ -370,10 +323,7 @@ def test_what_was_lost_while_a_callback_ran_is_given_up_before_anything_is_deliv
 def test_a_member_follows_its_own_partition_whatever_its_coordinator_knows(run: Run) -> None:
     async def check() -> None:
         story, broker = Story(), Grouped([PARENT, CHILD])
-        async with (
-            broker.running(),
-            Consumer(bootstrap_servers=broker.address, group_id="g", enable_auto_commit=False, **FAST) as consumer,
-        ):
+        async with broker.running(), member_of(broker) as consumer:
             consumer.subscribe(["t"], partition_key_listener=story)
             await story.read_until(consumer, lambda: len(story.records(1)) == 5)
             while not consumer.metrics()[CONSUMER_GROUP]["position-report-total"]:
@@ -391,10 +341,7 @@ def test_what_was_rewound_and_read_again_is_reported_again(run: Run) -> None:
 
     async def check() -> None:
         story, broker = Story(), Coordinated()
-        async with (
-            broker.running(),
-            Consumer(bootstrap_servers=broker.address, group_id="g", enable_auto_commit=False, **FAST) as consumer,
-        ):
+        async with broker.running(), member_of(broker) as consumer:
             consumer.assign([CHILD, PARENT], partition_key_listener=story)
             await story.read_until(consumer, lambda: len(story.records(1)) == 5)
             consumer.assign([PARENT], partition_key_listener=story)
@@ -414,10 +361,7 @@ def test_a_rewind_counts_though_nobody_waits_any_more(run: Run) -> None:
 
     async def check() -> None:
         broker = Grouped([PARENT])
-        async with (
-            broker.running(),
-            Consumer(bootstrap_servers=broker.address, group_id="g", enable_auto_commit=False, **FAST) as consumer,
-        ):
+        async with broker.running(), member_of(broker) as consumer:
             consumer.subscribe(["t"])
             while broker.reports.get(0) != 10:
                 await consumer.getmany(timeout_ms=20)
@@ -433,16 +377,7 @@ def test_a_rewind_counts_though_nobody_waits_any_more(run: Run) -> None:
 def test_committing_before_reporting_can_be_turned_off(run: Run) -> None:
     async def check() -> None:
         story, broker = Story(), Coordinated()
-        async with (
-            broker.running(),
-            Consumer(
-                bootstrap_servers=broker.address,
-                group_id="g",
-                enable_auto_commit=False,
-                ordered_delivery_commit_before_report=False,
-                **FAST,
-            ) as consumer,
-        ):
+        async with broker.running(), member_of(broker, ordered_delivery_commit_before_report=False) as consumer:
             consumer.assign([CHILD, PARENT], partition_key_listener=story)
             await story.read_until(consumer, lambda: ("load", [1]) in story.lines)
             assert not broker.committed
@@ -458,12 +393,7 @@ def test_an_offset_of_an_earlier_incarnation_is_dropped(run: Run) -> None:
     async def check() -> None:
         broker = Coordinated()
         broker.committed = {0: (3, 1000), 1: (4, 7)}
-        async with (
-            broker.running(),
-            Consumer(
-                bootstrap_servers=broker.address, group_id="g", enable_auto_commit=False, auto_offset_reset="latest"
-            ) as consumer,
-        ):
+        async with broker.running(), member_of(broker, auto_offset_reset="latest") as consumer:
             consumer.assign([PARENT, CHILD])
             assert await consumer.position(PARENT) == 3
             assert await consumer.position(CHILD) == 0
@@ -480,12 +410,7 @@ def test_kafka_12261_latest_is_earliest_for_a_partition_born_after_the_group_beg
     async def check() -> None:
         broker = Coordinated()
         broker.committed = dict(committed)
-        async with (
-            broker.running(),
-            Consumer(
-                bootstrap_servers=broker.address, group_id="g", enable_auto_commit=False, auto_offset_reset="latest"
-            ) as consumer,
-        ):
+        async with broker.running(), member_of(broker, auto_offset_reset="latest") as consumer:
             consumer.assign([PARENT, CHILD])
             assert await consumer.position(CHILD) == start
 
