@@ -35,9 +35,9 @@ class WaitsFor:
         where = f"{self.on.topic}-{self.on.partition}"
         who = f", read by {self.member}" if self.member is not None else ""
         if self.missing is Missing.POSITION:
-            position = "unknown" if self.position < 0 else str(self.position)
+            known = f"at {self.position} of" if self.position >= 0 else "not known to have reached"
             committed = f" ({self.committed} committed)" if self.committed > self.position else ""
-            return f"{what} partition {self.partition}: {where} at {position} of {self.threshold}{committed}{who}"
+            return f"{what} partition {self.partition}: {where} {known} {self.threshold}{committed}{who}"
         return f"{what} partition {self.partition}: {self.missing.value} ({where}{who}) is not known yet"
 
 
