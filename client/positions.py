@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Container, Iterable, Iterator, Mapping
 
 import anyio
@@ -19,6 +20,11 @@ from client.signal import Signal
 from client.subscription import FetchState, PartitionState, Subscription
 from protocol.types import TopicPartition
 from runtime.env import Env
+
+_log = logging.getLogger(__name__)
+
+_TELLS_AFTER_ATTEMPTS = 5
+"""Rounds without an answer before the log says so: elections and new metadata take fewer."""
 
 
 class PositionResolver:
@@ -133,6 +139,9 @@ class PositionResolver:
         self._attempt += 1
         self._metadata.request_update()
         self._left = {tp: asked.get(tp, self._leader(tp)) for tp in self._waiting()}
+        if self._attempt == _TELLS_AFTER_ATTEMPTS:
+            waiting = ", ".join(str(tp) for tp in self._left)
+            _log.warning("%s: nothing is read while no broker says where to begin: %s", waiting, self.failure)
         self._wake_for_new_leaders()
         self.settled.set()
         self._on_change()

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import logging
+
 import pytest
 
 from client import Consumer
@@ -10,6 +12,8 @@ from protocol.generated.metadata import MetadataResponse
 from protocol.types import TopicPartition
 from tests.unit.client.conftest import Run
 from tests.unit.client.test_consumer import T0, T1, filled, read
+
+AT_ONCE = {"retry_backoff_ms": 1, "retry_backoff_max_ms": 1}
 
 
 @pytest.mark.parametrize("why", ["removed", "no leader"])
@@ -43,3 +47,22 @@ def test_a_partition_without_a_position_holds_up_no_other(run: Run, why: str) ->
             assert absent in consumer.assignment()
 
     run(check)
+
+
+def test_the_log_says_what_is_not_read_for_want_of_a_partition(run: Run, caplog: pytest.LogCaptureFixture) -> None:
+    """Assigned by hand: in a group the next assignment is without it."""
+
+    async def check() -> None:
+        async with (
+            filled(10).running() as broker,
+            Consumer(bootstrap_servers=broker.address, auto_offset_reset="earliest", **AT_ONCE) as consumer,
+        ):
+            consumer.assign([T0, TopicPartition("t", 7)])
+            while not caplog.records:
+                await consumer.getmany(timeout_ms=20)
+
+    with caplog.at_level(logging.WARNING, "client.positions"):
+        run(check)
+    [told] = [record.getMessage() for record in caplog.records]
+    assert told.startswith("t-7: nothing is read while no broker says where to begin: ")
+    assert "UNKNOWN_TOPIC_OR_PARTITION" in told
