@@ -432,7 +432,8 @@ class Consumer(Client[ConsumerConfig]):
         """Commit ``offsets`` (next offset to read, or that and a metadata string), or the position of every partition.
 
         Raises CommitFailedError when the group has moved on without this member; other errors that may pass are tried
-        again for ``default_api_timeout_ms``.
+        again for ``default_api_timeout_ms``. For a partition that a merge has removed an offset is taken without an
+        error, for a member cannot know in time, and counts for nothing.
         """
         self._need_link()
         assert self._coordinator is not None
