@@ -368,9 +368,9 @@ class Consumer(Client[ConsumerConfig]):
 
     async def position(self, partition: TopicPartition) -> int:
         """The offset of the record delivered next. Waits for it to be known, at most ``default_api_timeout_ms``."""
-        self._ensure_open()
         deadline = self._env.clock.monotonic() + self._config.default_api_timeout_ms / 1000
         while True:
+            self._ensure_open()
             state = self._subscription.state(partition)
             if state.has_position:
                 return state.position

@@ -116,6 +116,7 @@ class Client(Generic[Config]):
             await self._stop(clean)
         finally:
             self._closed = True
+            self._metadata.close()
             self._connections.close()
 
 

@@ -56,6 +56,7 @@ class Metadata:
         self._asked = Signal()
         self._hurried = Signal()
         self._updated = anyio.Event()
+        self._closed = False
         self._listeners: list[Callable[[], None]] = []
 
     # ------------------------------------------------------------ wants
@@ -188,11 +189,21 @@ class Metadata:
 
     # ------------------------------------------------------------ waiting
 
+    def close(self) -> None:
+        """No update comes any more: who waits for one is told so."""
+        self._closed = True
+        self._updated.set()
+
     async def wait_update(self, timeout_s: float | None = None) -> None:
-        """Return after the next refresh, successful or not, or after ``timeout_s``."""
+        """Return after the next refresh, successful or not, or after ``timeout_s``.
+
+        ClientClosedError when the client is closed meanwhile, or was before.
+        """
         updated = self._updated
         with anyio.move_on_after(timeout_s):
             await updated.wait()
+        if self._closed:
+            raise ClientClosedError("the client is closed")
 
     async def topic(self, name: str, timeout_ms: float) -> TopicInfo:
         """A topic with its partitions. KafkaTimeoutError when it is not there after ``timeout_ms``."""

@@ -3,14 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
+from contextlib import suppress
 from typing import Any
 
 import anyio
 import pytest
 
-from anabranch import Admin, Consumer, Producer
+from anabranch import Admin, Consumer, Producer, TopicPartition
+from client.errors import ClientClosedError, KafkaError
+from client.producer_batch import RecordHandle
+from tests.unit.client.fake_broker import FakeBroker
 
 Run = Callable[[Callable[[], Awaitable[Any]]], Any]
+DEADLINE_S = 5.0
+"""Less than any of the clients' own."""
 
 
 @pytest.mark.parametrize("kind", [Admin, Consumer, Producer])
@@ -35,3 +41,50 @@ def test_the_block_of_a_closed_client_goes_on(run: Run, kind: Any) -> None:
             return True
 
     assert run(check)
+
+
+WAITS: dict[str, tuple[type, Callable[[Any], Awaitable[Any]]]] = {
+    "list_topics": (Admin, lambda admin: admin.list_topics()),
+    "position": (Consumer, lambda consumer: consumer.position(TopicPartition("t", 0))),
+    "end_offsets": (Consumer, lambda consumer: consumer.end_offsets([TopicPartition("t", 0)])),
+    "partitions_for_topic": (Consumer, lambda consumer: consumer.partitions_for_topic("t")),
+    "send": (Producer, lambda producer: producer.send("t", b"v")),
+    "send to a partition": (Producer, lambda producer: producer.send("t", b"v", partition=7)),
+    "partitions_for": (Producer, lambda producer: producer.partitions_for("t")),
+}
+
+
+@pytest.mark.parametrize("has_broker", [False, True], ids=["no broker", "broker"])
+@pytest.mark.parametrize("what", WAITS)
+def test_who_waits_when_a_client_is_closed_is_told_so(run: Run, what: str, has_broker: bool) -> None:
+    """Also in the moment of the answer: a record that a closed producer took would never be heard of again."""
+    kind, call = WAITS[what]
+
+    async def check() -> None:
+        broker = FakeBroker({"t": 1})
+        async with broker.running():
+            for _ in range(10 if has_broker else 1):  # what is woken in one moment goes on in any order
+                async with kind(bootstrap_servers=broker.address if has_broker else "127.0.0.1:1") as client:
+                    await closed_while_it_waits(client, call)
+
+    run(check)
+
+
+async def closed_while_it_waits(client: Any, call: Callable[[Any], Awaitable[Any]]) -> None:
+    """Close a client as soon as it has metadata, or without: the call ends, and so does the fate of a record."""
+    if isinstance(client, Consumer):
+        client.assign([TopicPartition("t", 0)])
+    answered = anyio.Event()
+    client._metadata.on_update(answered.set)
+
+    async def close() -> None:
+        with anyio.move_on_after(0.05):  # pause: longer than a broker takes that is there
+            await answered.wait()
+        await client.close()
+
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(close)
+        with anyio.fail_after(DEADLINE_S), suppress(ClientClosedError, KafkaError):
+            found = await call(client)
+            if isinstance(found, RecordHandle):
+                await found.wait()
