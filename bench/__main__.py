@@ -257,7 +257,7 @@ def ratio(targets: list[Target], workload: Workload, key: str) -> str:
 def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m bench", description=__doc__)
     parser.add_argument("--rounds", type=int, default=5)
-    parser.add_argument("--scale", type=float, default=1.0, help="multiply the number of records by this")
+    parser.add_argument("--scale", type=float, default=1.0, help="multiply the records by this, not the resizes")
     parser.add_argument("--only", nargs="*", default=[], help="workloads whose name contains one of these words")
     parser.add_argument("--json", type=Path, default=None)
     parser.add_argument("--no-kafka", action="store_true")

@@ -49,7 +49,7 @@ class ProcessorTicks(NamedTuple):
 
 
 def processor_ticks() -> ProcessorTicks:
-    """So far."""
+    """What ``/proc/stat`` has counted so far."""
     ticks = [int(field) for field in Path("/proc/stat").read_text().split("\n", 1)[0].split()[1:9]]
     return ProcessorTicks(sum(ticks), ticks[7])
 

@@ -63,10 +63,7 @@ def _check_layout(initial: int, undeleted: int) -> None:
 def modulus(initial: int, undeleted: int) -> int:
     """The largest ``initial * 2**level`` that is at most ``undeleted``."""
     _check_layout(initial, undeleted)
-    m = initial
-    while m * 2 <= undeleted:
-        m *= 2
-    return m
+    return initial << (undeleted // initial).bit_length() - 1
 
 
 def place(key_hash: int, initial: int, undeleted: int) -> int:

@@ -7,7 +7,7 @@ unlike, but what is added is some, and on a machine that others share time tells
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
@@ -18,6 +18,7 @@ import pytest
 import trio
 
 from client import Admin, NewTopic, Producer
+from client.partitioner import cached_hash, cached_place
 from runtime.sim_scheduler import run_deterministic
 from tests.sim_cluster import SimCluster
 
@@ -25,7 +26,8 @@ ROOT = Path(__file__).parents[2]
 OF_A_RECORD = tuple(str(ROOT / package) for package in ("client", "broker", "protocol"))
 TOPIC = "cost"
 RECORDS = 6_000
-KEYS = 1_024
+KNOWN_KEYS = [number % 1_024 for number in range(RECORDS)]
+NEW_KEYS = range(1_024, 1_024 + RECORDS)
 LIMIT = 1.03
 SENDS: dict[str, Any] = {"linger_ms": 50, "metadata_max_age_ms": 1_000}
 """Only age tells a producer of more partitions of a topic without order: no broker refuses what it sends."""
@@ -53,13 +55,13 @@ def counted_lines() -> Iterator[list[int]]:
         sys.settrace(before)
 
 
-async def send_by_key(producer: Producer) -> None:
-    for number in range(RECORDS):
-        await producer.send(TOPIC, b"x" * 100, b"key-%d" % (number % KEYS))
+async def send(producer: Producer, keys: Iterable[int]) -> None:
+    for key in keys:
+        await producer.send(TOPIC, b"x" * 100, b"key-%d" % key)
     await producer.flush()
 
 
-async def lines_of_sends(*, is_ordered: bool, created: int, now: int) -> int:
+async def lines_of_sends(*, is_ordered: bool, created: int, now: int, keys: Sequence[int]) -> int:
     """Of a topic ``created`` with so many partitions that has ``now`` so many, once what is asked once is known."""
     configs = {"enable.ordered.delivery": "true" if is_ordered else "false"}
     async with trio.open_nursery() as nursery:
@@ -72,26 +74,30 @@ async def lines_of_sends(*, is_ordered: bool, created: int, now: int) -> int:
             Producer(bootstrap_servers=servers, env=cluster.client_env("producer"), **SENDS) as producer,
         ):
             await admin.create_topics([NewTopic(TOPIC, created, 1, configs)])
-            await send_by_key(producer)
+            assert (await admin.describe_topics([TOPIC]))[TOPIC].ordered_delivery is is_ordered
+            await send(producer, KNOWN_KEYS)
             if now != created:
                 await admin.create_partitions({TOPIC: now})
             with trio.fail_after(DEADLINE_S):
                 while await producer.partitions_for(TOPIC) != list(range(now)):
-                    await send_by_key(producer)
-            await send_by_key(producer)
+                    await send(producer, KNOWN_KEYS)
+            await send(producer, KNOWN_KEYS)
             with counted_lines() as found:
-                await send_by_key(producer)
+                await send(producer, keys)
         await cluster.end()
         nursery.cancel_scope.cancel()
     return found[0]
 
 
-@pytest.mark.parametrize(("created", "now"), [(6, 6), (4, 6)], ids=["created", "split"])
-def test_order_costs_the_produce_path_next_to_nothing(created: int, now: int) -> None:
-    """After a split as before it: a key's place is as near at hand."""
+@pytest.mark.parametrize("keys", [KNOWN_KEYS, NEW_KEYS], ids=["known keys", "new keys"])
+@pytest.mark.parametrize(("created", "now"), [(6, 6), (4, 6), (1, 16)])
+def test_order_costs_the_produce_path_next_to_nothing(created: int, now: int, keys: Sequence[int]) -> None:
+    """After splits as before them, and also for a key whose place is yet to be found."""
 
     def lines(*, is_ordered: bool) -> int:
-        return run_deterministic(0, partial(lines_of_sends, is_ordered=is_ordered, created=created, now=now))
+        cached_hash.cache_clear()
+        cached_place.cache_clear()
+        return run_deterministic(0, partial(lines_of_sends, is_ordered=is_ordered, created=created, now=now, keys=keys))
 
     ordered, unordered = lines(is_ordered=True), lines(is_ordered=False)
     print(f"lines for {RECORDS} records: ordered {ordered}, unordered {unordered}, {ordered / unordered:.4f} of it")
