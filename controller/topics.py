@@ -10,7 +10,7 @@ from controller.context import Context
 from controller.events import ResizesDue, StateChanged, TopicChanged, TopicsChanged
 from controller.image import PartitionImage, TopicImage
 from controller.partitions import first_elections, write_states
-from controller.resize import checks, unseen
+from controller.resize import checks, consistency, unseen
 from controller.resize.step_log import log_step
 from controller.states import PartitionStatus
 from controller.store import ImageStaleError, read_each
@@ -138,7 +138,7 @@ async def _load_topic(context: Context, name: str) -> None:
         _log.error("znode %s is gone; the partition is left as it is", paths.partition_state(name, index))
         del topic.partitions[index]
         topic.unreadable.add(index)
-    if await _settle(context, topic):
+    if await _set_aside(context, topic) and await _settle(context, topic):
         context.image.topics[name] = topic
     else:
         malformed[name] = found.mzxid
@@ -155,12 +155,31 @@ async def _load_partition(context: Context, topic: TopicImage, index: int) -> No
     except MalformedZnodeError as error:
         _log.error("%s; the partition is left as it is", error)
         topic.unreadable.add(index)
-        watched = await context.store.get(path, context.events.watch(StateChanged(path)))
-        if watched is None or watched.version != found.version:
-            context.events.put(StateChanged(path))
+        await _await_repair(context, path, found.version)
         return
     status = PartitionStatus.ONLINE if state.leader >= 0 else PartitionStatus.OFFLINE
     topic.partitions[index] = PartitionImage(status, state, found.version, found.czxid, found.mzxid)
+
+
+async def _set_aside(context: Context, topic: TopicImage) -> bool:
+    """Leave the states alone that cannot be; False when it may as well be the topic that is wrong."""
+    examined = consistency.examine(topic)
+    for index, why in examined.wrong.items():
+        path = paths.partition_state(topic.name, index)
+        left = "the partition" if examined.is_told else f"that, or {paths.topic(topic.name)}, is wrong; the topic"
+        _log.error("znode %s: %s; %s is left as it is", path, why, left)
+        await _await_repair(context, path, topic.partitions[index].epoch)
+        if examined.is_told:
+            del topic.partitions[index]
+            topic.unreadable.add(index)
+    return examined.is_told
+
+
+async def _await_repair(context: Context, path: str, version: int) -> None:
+    """Have everything read again when the state, read at ``version``, is another."""
+    watched = await context.store.get(path, context.events.watch(StateChanged(path)))
+    if watched is None or watched.version != version:
+        context.events.put(StateChanged(path))
 
 
 def _decode(name: str, found: Znode, otherwise: str) -> TopicZnode | None:
