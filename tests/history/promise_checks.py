@@ -18,6 +18,7 @@ from tests.history.events import (
     Positioned,
     PositionReported,
     PositionTold,
+    Removed,
     Revoked,
 )
 from tests.history.index import History, Violation
@@ -90,6 +91,8 @@ class _Promise:
         self._delivered: dict[str, _Delivered] = {}
         self._newest: dict[ProducerKey, dict[TopicPartition, Polled]] = {}
         self._flushed: dict[Holding, list[int]] = {}
+        self._lost: dict[Holding, int] = {}
+        self._removed = {event.tp for event in history.of(Removed)}
         self._unflushed: dict[Holding, dict[ProducerKey, Polled]] = {}
         """The last records that a member delivered of a partition since it flushed, lost or was assigned it."""
         self._loaded: dict[Holding, int] = {}
@@ -99,6 +102,9 @@ class _Promise:
     def flushed(self, at: int, member: str, partitions: list[TopicPartition]) -> None:
         for tp in partitions:
             self._flushed.setdefault((member, tp), []).append(at)
+
+    def lost(self, at: int, member: str, partitions: list[TopicPartition]) -> None:
+        self._lost.update(((member, tp), at) for tp in partitions)
 
     def loaded(self, at: int, member: str, partitions: list[TopicPartition]) -> None:
         self._loaded.update(((member, tp), at) for tp in partitions)
@@ -154,6 +160,8 @@ class _Promise:
         flushed = flushes[first] if first < len(flushes) else None
         if self._owners.taken_over(tp, owner, earlier.event.generation, event.generation):
             pass
+        elif flushed is None and tp in self._removed and self._lost.get((owner, tp), -1) > earlier.at:
+            pass  # its group had no member any more that could be asked, and all of the partition was committed
         elif flushed is None:
             yield self._violation(f"{owner} did not flush what it did with {before}", earlier.event, event)
         elif loaded < flushed:
@@ -185,8 +193,9 @@ def promise(history: History) -> Iterator[Violation]:
     A produced before B: A delivered, then ``on_partition_key_maybe_revoked`` of A's owner returned, then
     ``on_partition_key_assigned`` of B's owner returned, then B delivered; and A never again. The callbacks of a
     rebalance count as well: they flush and load whole partitions. A member that lost a partition to another in a later
-    generation flushes nothing any more; what it did not commit is delivered again. While it does not know that, it
-    flushes what it delivered itself before it goes on with the key elsewhere.
+    generation flushes nothing any more; what it did not commit is delivered again. Nor does one that lost it while the
+    group had no member, and the partition was removed. While it does not know that, it flushes what it delivered itself
+    before it goes on with the key elsewhere.
     """
     groups = {event.group: None for event in history.of(OrderedGroup)}
     if not groups:
@@ -203,6 +212,8 @@ def promise(history: History) -> Iterator[Violation]:
             state.loaded(at, event.member, event.partitions)
         elif isinstance(event, KeysFlushed) or (isinstance(event, Revoked) and not event.lost):
             state.flushed(at, event.member, event.partitions)
+        elif isinstance(event, Revoked):
+            state.lost(at, event.member, event.partitions)
         elif isinstance(event, Polled):
             yield from state.polled(at, event)
 

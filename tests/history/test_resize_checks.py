@@ -16,6 +16,7 @@ from tests.history.events import (
     KeysLoaded,
     OrderedGroup,
     Polled,
+    Removed,
     Replica,
     Revoked,
     Sent,
@@ -95,6 +96,7 @@ def test_giving_a_partition_up_flushes_it_and_getting_one_loads_it() -> None:
     assert broken([*BEGIN, assigned("one", 1, PARENT), A, lost, *later]) == [], "another has it: nothing to flush"
     nobody = [assigned("two", 2, CHILD), polled("two", 2, CHILD, "b")]
     assert broken([*BEGIN, assigned("one", 1, PARENT), A, *nobody]) == ["promise"]
+    assert broken([*BEGIN, assigned("one", 1, PARENT), A, lost, *nobody]) == ["promise"], "there is somebody to ask"
 
 
 def test_a_member_that_was_given_up_may_still_deliver_what_it_had() -> None:
@@ -119,6 +121,18 @@ def test_a_member_that_was_given_up_still_flushes_its_own_before_it_goes_on() ->
 def test_a_record_that_expired_keeps_nobody_waiting() -> None:
     expired = [*SENT, OrderedGroup(0.0, "g"), *stored(PARENT, start=1), *stored(CHILD, "b")]
     assert broken([*expired, *OWNERS, LOAD, B]) == []
+
+
+def test_a_member_whose_partition_was_removed_while_its_group_was_empty_flushes_nothing() -> None:
+    """It stood still meanwhile: nobody could ask it, and what it had done there was committed, so saved, to the end."""
+    kept = [*stored(PARENT, "b"), *stored(CHILD, "a", broker=ARCHIVE, incarnation=7)]
+    begun = [*SENT, OrderedGroup(0.0, "g"), *kept, assigned("one", 1, PARENT, CHILD), polled("one", 1, CHILD, "a")]
+    lost = Revoked(3.0, "g", "one", 1, [PARENT, CHILD], lost=True)
+    again = [assigned("one", 2, PARENT), polled("one", 2, PARENT, "b")]
+    removed = Removed(3.0, CHILD, 7)
+    assert broken([*begun, removed, lost, *again]) == []
+    assert broken([*begun, lost, *again]) == ["promise"]
+    assert broken([*begun, removed, *again]) == ["promise"]
 
 
 def test_two_lives_of_a_partition_are_two_partitions() -> None:
