@@ -38,11 +38,21 @@ NEVER = (ErrorCode.INVALID_PARTITIONS.name, ErrorCode.INVALID_REQUEST.name)
 """Of a count that the topic can never have, and of an internal topic; any other refusal may pass."""
 
 
-async def check_count(admin: Admin, name: str, count: int) -> None:
-    """Raise ``CommandError`` for what the topic can never be resized to, whatever the moment and its config."""
+_DRAINS = frozenset({DRAIN_KEY, "cleanup.policy", "retention.ms"})
+"""Whether marked partitions ever get empty is judged by these, and the last thing that the controller asks."""
+
+
+async def check_resize(admin: Admin, name: str, count: int, changes: Mapping[str, str | None]) -> None:
+    """Raise ``CommandError`` for a resize that is refused, unless for configs that are among the ``changes``."""
     refused = await _refusal(admin, name, count)
-    if refused is not None and refused.startswith(NEVER):
+    if refused is not None and not await _is_of_configs(admin, name, count, refused, changes):
         raise CommandError(refused)
+
+
+async def _is_of_configs(admin: Admin, name: str, count: int, refused: str, changes: Mapping[str, str | None]) -> bool:
+    if DRAIN_KEY not in refused or _DRAINS.isdisjoint(changes):
+        return False
+    return count < (await admin.describe_topics([name]))[name].partition_count
 
 
 async def plan_resize(admin: Admin, name: str, count: int, changes: Mapping[str, str | None]) -> dict[str, Any]:

@@ -20,7 +20,7 @@ from anabranch.cli.admin import parse_configs, with_admin
 from anabranch.cli.errors import CommandError
 from anabranch.cli.options import DEFAULT_BOOTSTRAP, Bootstrap, Int, JsonFlag
 from anabranch.cli.output import print_json, print_table
-from anabranch.cli.resize import DRAIN_KEY, begin_resize, check_count, plan_resize, print_plan, wait_until_resized
+from anabranch.cli.resize import DRAIN_KEY, begin_resize, check_resize, plan_resize, print_plan, wait_until_resized
 from anabranch.cli.topic_view import describe_topics, print_topic
 from zk_schemas.znode import format_id
 
@@ -166,7 +166,7 @@ def alter(
 
     async def work(admin: Admin) -> list[int] | None:
         if partitions is not None and changes:
-            await check_count(admin, topic, partitions)
+            await check_resize(admin, topic, partitions, changes)
         if changes:
             await admin.incremental_alter_configs(topics={topic: changes})
         if partitions is None:

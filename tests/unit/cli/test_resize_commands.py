@@ -11,6 +11,7 @@ import pytest
 from anabranch import ErrorCode, KafkaError, KafkaTimeoutError, TopicPartition
 from anabranch.cli import admin as cli_admin
 from anabranch.cli.main import main
+from anabranch.cli.resize import DRAIN_KEY
 from client.admin_types import MemberDescription, PartitionEpochs
 from tests.unit.cli.fake_admin import FakeAdmin
 
@@ -132,8 +133,35 @@ def test_a_dry_run_of_a_shrink_that_nobody_drains_says_so(run: Run) -> None:
     assert "no group has committed offsets of the topic" in out
 
 
-def test_a_refused_resize_says_which_configs_were_changed_before(run: Run) -> None:
-    admin = FakeAdmin(refusal=KafkaError(ErrorCode.POLICY_VIOLATION, "t: not now"))
+@pytest.mark.parametrize(
+    ("count", "said"),
+    [
+        ("8", f"t: cannot grow while partitions 4, 5 are marked; they go with {DRAIN_KEY}=true"),
+        ("4", "t: another resize is unfinished"),
+    ],
+)
+def test_a_refused_resize_changes_no_config(run: Run, count: str, said: str) -> None:
+    """Least of all how what is marked already goes."""
+    admin = FakeAdmin(undeleted=6, total=6, version=1, refusal=KafkaError(ErrorCode.POLICY_VIOLATION, said))
+    arguments = ["topics", "alter", "t", "--partitions", count, "--delete-records-when-drained"]
+    status, _, err = run(admin, *arguments)
+    assert (status, err) == (1, f"anabranch: POLICY_VIOLATION: {said}\n")
+    assert admin.calls == [("partitions", {"t": int(count)}, True)]
+
+
+@pytest.mark.parametrize("config", [f"{DRAIN_KEY}=true", "retention.ms=1000", "cleanup.policy=delete"])
+def test_what_a_config_of_the_command_may_lift_is_asked_again_when_it_is_set(run: Run, config: str) -> None:
+    said = f"t: never expire; set {DRAIN_KEY}=true"
+    admin = FakeAdmin(undeleted=6, total=6, version=1, refusal=KafkaError(ErrorCode.POLICY_VIOLATION, said))
+    run(admin, "topics", "alter", "t", "--partitions", "4", "--config", config)
+    assert [call[0] for call in admin.calls] == ["partitions", "configs", "partitions"]
+
+
+def test_a_resize_refused_after_all_says_which_configs_were_changed_before(run: Run) -> None:
+    def refuse(_admin: FakeAdmin) -> None:
+        raise KafkaError(ErrorCode.POLICY_VIOLATION, "t: not now")
+
+    admin = FakeAdmin(on_create_partitions=refuse)
     arguments = ["topics", "alter", "t", "--partitions", "6", "--config", "segment.bytes=1000"]
     status, _, err = run(admin, *arguments)
     assert (status, err) == (1, "anabranch: POLICY_VIOLATION: t: not now (segment.bytes changed all the same)\n")
