@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from itertools import accumulate
 
@@ -154,6 +154,8 @@ def _records_between(history: History, tp: TopicPartition, start: int, end: int)
 def commits(history: History) -> Iterator[Violation]:
     """A committed offset does not go back within a generation, neither as committed nor as fetched.
 
+    But where a member went back itself (``Positioned``).
+
     Only what was answered before the other request began is compared: requests that overlap have no order. A commit
     whose answer was lost may take effect late, so a fetch may show that one too.
     """
@@ -168,6 +170,7 @@ def commits(history: History) -> Iterator[Violation]:
         key=lambda event: event.asked_ms,
     )
     gone = {event.tp: event.at_ms for event in history.of(Removed)}
+    sought = list(history.of(Positioned))
     last: dict[GroupPartition, Committed] = {}
     unknown: dict[GroupPartition, list[Committed]] = {}
     done = 0
@@ -182,7 +185,7 @@ def commits(history: History) -> Iterator[Violation]:
             if place not in last or past.generation > last[place].generation or past.offset > last[place].offset:
                 last[place] = past
         before = last.get((event.group, event.tp))
-        if before is None or event.offset >= before.offset:
+        if before is None or event.offset >= before.offset or _went_back(sought, before, event):
             continue
         if isinstance(event, Committed):
             if event.generation == before.generation:
@@ -191,6 +194,16 @@ def commits(history: History) -> Iterator[Violation]:
             continue  # with a partition what was committed of it goes
         elif event.offset not in {other.offset for other in unknown.get((event.group, event.tp), [])}:
             yield Violation("commits", f"{event.tp} in {event.group}", "a commit is forgotten", (before, event))
+
+
+def _went_back(sought: Iterable[Positioned], before: Committed, event: Committed | OffsetFetched) -> bool:
+    """Whether a member was told to read on below ``before`` since that was committed."""
+    return any(
+        (one.group, one.tp) == (event.group, event.tp)
+        and one.offset < before.offset
+        and before.asked_ms <= one.at_ms <= event.at_ms
+        for one in sought
+    )
 
 
 def owners(history: History) -> Iterator[Violation]:

@@ -87,7 +87,10 @@ class _Promise:
         self._group = group
         self._chains = chains
         self._owners = _Owners(history, group)
-        self._jumps = any(event.group == group for event in history.of(Positioned))
+        positioned = [event for event in history.of(Positioned) if event.group == group]
+        self._jumps = bool(positioned)
+        self._chosen = {(event.member, event.tp) for event in positioned}
+        """Where a member read on elsewhere than it was."""
         self._delivered: dict[str, _Delivered] = {}
         self._newest: dict[ProducerKey, dict[TopicPartition, Polled]] = {}
         self._flushed: dict[Holding, list[int]] = {}
@@ -119,7 +122,10 @@ class _Promise:
         if sent is None or not sent.idempotent:
             return
         key, order = (sent.producer, sent.key), self._history.order[event.value]
-        yield from self._behind_newer(event, key, order)
+        if event.value in self._delivered and (event.member, event.tp) in self._chosen:
+            self._again(event.tp, key)
+        else:
+            yield from self._behind_newer(event, key, order)
         for tp, chain in self._chains.get(key, {}).items():
             before = chain.last_before(order) if tp != event.tp else None
             if before is not None:
@@ -132,6 +138,10 @@ class _Promise:
             newest[event.tp] = event
         self._delivered[event.value] = _Delivered(at, event)
         self._unflushed.setdefault((event.member, event.tp), {})[key] = event
+
+    def _again(self, tp: TopicPartition, key: ProducerKey) -> None:
+        """A member went back on a partition: what is delivered of the key elsewhere from now on comes after it anew."""
+        self._shown = {shown: how for shown, how in self._shown.items() if shown[1:] != (key, tp)}
 
     def _violation(self, what: str, *events: Polled) -> Violation:
         where = f"{events[-1].tp} in {self._group}"
@@ -191,11 +201,13 @@ def promise(history: History) -> Iterator[Violation]:
     """Of a producer and key, a record is delivered after all earlier ones of other partitions, flush and load between.
 
     A produced before B: A delivered, then ``on_partition_key_maybe_revoked`` of A's owner returned, then
-    ``on_partition_key_assigned`` of B's owner returned, then B delivered; and A never again. The callbacks of a
-    rebalance count as well: they flush and load whole partitions. A member that lost a partition to another in a later
-    generation flushes nothing any more; what it did not commit is delivered again. Nor does one that lost it while the
-    group had no member, and the partition was removed. While it does not know that, it flushes what it delivered itself
-    before it goes on with the key elsewhere.
+    ``on_partition_key_assigned`` of B's owner returned, then B delivered; and A never again, but to a member that went
+    back there itself: then what comes of the key elsewhere comes after that delivery of A in the same way.
+
+    The callbacks of a rebalance count as well: they flush and load whole partitions. A member that lost a partition to
+    another in a later generation flushes nothing any more; what it did not commit is delivered again. Nor does one that
+    lost it while the group had no member, and the partition was removed. While it does not know that, it flushes what
+    it delivered itself before it goes on with the key elsewhere.
     """
     groups = {event.group: None for event in history.of(OrderedGroup)}
     if not groups:

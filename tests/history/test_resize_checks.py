@@ -10,12 +10,14 @@ from tests.history.events import (
     ARCHIVE,
     Acked,
     Assigned,
+    Committed,
     Created,
     Event,
     KeysFlushed,
     KeysLoaded,
     OrderedGroup,
     Polled,
+    Positioned,
     Removed,
     Replica,
     Revoked,
@@ -116,6 +118,24 @@ def test_a_member_that_was_given_up_still_flushes_its_own_before_it_goes_on() ->
     assert broken([*start, *taken, flushed("one", PARENT), *goes_on]) == []
     lost = Revoked(3.0, "g", "one", 1, [PARENT, CHILD], lost=True)
     assert broken([*start, *taken, lost, assigned("one", 3, CHILD), polled("one", 3, CHILD, "b")]) == []
+
+
+def test_who_went_back_is_waited_for_again() -> None:
+    sent = [*SENT, Sent(0.0, "p", "t", "k", "c")]
+    start = [*sent, OrderedGroup(0.0, "g"), *stored(PARENT, "a"), *stored(CHILD, "b", "c"), *OWNERS, A, FLUSH, LOAD, B]
+    back, last = Positioned(4.0, "g", "one", PARENT, 0), polled("two", 1, CHILD, "c", 1)
+    assert broken([*start, back, A, last]) == ["promise"]
+    assert broken([*start, back, A, LOAD, FLUSH, last]) == ["promise"]
+    assert broken([*start, back, A, FLUSH, LOAD, last]) == []
+    assert broken([*start, back, last, A]) == []
+    assert broken([*start, A, last]) == ["polls", "promise"], "it was not told to"
+
+
+def test_commits_go_back_with_who_went_back() -> None:
+    first, second = (Committed(at, "g", "one", 1, PARENT, offset, "ok", at) for at, offset in ((3.0, 1), (5.0, 0)))
+    start = [*BEGIN, *OWNERS, A, first]
+    assert broken([*start, second]) == ["commits"]
+    assert broken([*start, Positioned(4.0, "g", "one", PARENT, 0), second]) == []
 
 
 def test_a_record_that_expired_keeps_nobody_waiting() -> None:

@@ -296,6 +296,17 @@ async def test_of_two_in_one_moment_the_second_is_refused(world: World, autojump
     await is_whole(world, 6, layout_version=1)
 
 
+async def test_a_request_that_names_the_topic_twice_is_refused(world: World, autojump_clock: object) -> None:
+    """Nobody can say which of the counts was meant, also of the same."""
+    for counts in ((6, 8), (6, 6)):
+        request = alter(counts[0])
+        request.topics = [alter(count).topics[0] for count in counts]
+        [result] = (await world.request(request)).results
+        assert result.error_code == ErrorCode.INVALID_REQUEST
+        assert result.error_message == "The topic is named more than once in the request."
+    assert len((await world.topic(TOPIC)).partitions) == 4
+
+
 @pytest.mark.parametrize("second", [4, 9], ids=["shrink", "grow"])
 async def test_a_second_is_refused_until_the_leaders_of_new_partitions_have_answered(
     world: World, autojump_clock: object, second: int

@@ -85,6 +85,17 @@ class Member:
         ordered = self.consumer._ordered
         return ordered is not None and bool(ordered._reports.asked)
 
+    @property
+    def is_blocked(self) -> bool:
+        """Whether something keeps what it reads waiting."""
+        return self.consumer is not None and bool(self.consumer.explain_blocked())
+
+    def go_back(self) -> None:
+        """Read the parent from the start."""
+        assert self.consumer is not None
+        self.consumer.seek(PARENT, 0)
+        self._scene.recorder.add(Positioned(now_ms(), GROUP, self._name, PARENT, 0))
+
     def leave(self) -> None:
         """End, and say so."""
         self._scope.cancel()
@@ -146,10 +157,8 @@ class Member:
     async def on_partitions_assigned(self, tps: list[TopicPartition]) -> None:
         self._told(Assigned, tps)
         if self.goes_back and PARENT in tps:
-            assert self.consumer is not None
             self.goes_back = False
-            self.consumer.seek(PARENT, 0)
-            self._scene.recorder.add(Positioned(now_ms(), GROUP, self._name, PARENT, 0))
+            self.go_back()
         await self.begins.wait()
 
     def on_partitions_revoked(self, tps: list[TopicPartition]) -> None:
@@ -206,6 +215,9 @@ class GroupScene(Scene):
         """What was written is delivered in time, or ``late`` is found."""
         if not await self.until(lambda: value in self.delivered, limit_s):
             self.is_late = True
+
+    def deliveries(self, value: str) -> int:
+        return sum(isinstance(event, Polled) and event.value == value for event in self.recorder.events)
 
     def is_delivered_to(self, name: str, value: str) -> bool:
         polled = (event for event in self.recorder.events if isinstance(event, Polled))
@@ -322,6 +334,21 @@ async def report_when_thrown_out(scene: GroupScene) -> None:
     await scene.until(lambda: newer in scene.delivered, LITTLE_S)
     scene.b.flushes.set()
     scene.a.belongs.set()
+
+
+async def go_on_behind_a_member_that_goes_back(scene: GroupScene) -> None:
+    """The parent's owner reads it again when the child has gone on, and has not flushed that yet."""
+    older, newer = await split_unread(scene)
+    await scene.begin()
+    assert await scene.until(lambda: newer in scene.delivered)
+    scene.a.keeps = older
+    scene.a.go_back()
+    assert await scene.until(lambda: scene.deliveries(older) == 2)
+    await scene.until(lambda: scene.b.is_blocked, LITTLE_S)
+    newest = await scene.write(scene.key(1, 2))
+    await scene.until(lambda: newest in scene.delivered, LITTLE_S)
+    scene.a.flushes.set()
+    await scene.expect_soon(newest)
 
 
 async def go_on_behind_anothers_commit(scene: GroupScene) -> None:
