@@ -165,7 +165,7 @@ class WatermarkSeen(_Event, tag="watermark"):
 
 
 class Fault(_Event, tag="fault"):
-    """Something was broken or mended; for the reader of a failure."""
+    """Something was broken or mended; for the reader of a failure. A ``member crash`` names who cannot be asked."""
 
     kind: str
     what: str

@@ -10,6 +10,7 @@ from protocol.types import TopicPartition
 from tests.history.events import (
     Assigned,
     Committed,
+    Fault,
     KeysFlushed,
     KeysLoaded,
     OffsetFetched,
@@ -95,6 +96,7 @@ class _Promise:
         self._newest: dict[ProducerKey, dict[TopicPartition, Polled]] = {}
         self._flushed: dict[Holding, list[int]] = {}
         self._lost: dict[Holding, int] = {}
+        self._crashed: dict[str, int] = {}
         self._removed = {event.tp for event in history.of(Removed)}
         self._unflushed: dict[Holding, dict[ProducerKey, Polled]] = {}
         """The last records that a member delivered of a partition since it flushed, lost or was assigned it."""
@@ -108,6 +110,12 @@ class _Promise:
 
     def lost(self, at: int, member: str, partitions: list[TopicPartition]) -> None:
         self._lost.update(((member, tp), at) for tp in partitions)
+
+    def crashed(self, at: int, member: str) -> None:
+        self._crashed[member] = at
+
+    def _is_gone(self, member: str, tp: TopicPartition, since: int) -> bool:
+        return max(self._lost.get((member, tp), -1), self._crashed.get(member, -1)) > since
 
     def loaded(self, at: int, member: str, partitions: list[TopicPartition]) -> None:
         self._loaded.update(((member, tp), at) for tp in partitions)
@@ -170,7 +178,7 @@ class _Promise:
         flushed = flushes[first] if first < len(flushes) else None
         if self._owners.taken_over(tp, owner, earlier.event.generation, event.generation):
             pass
-        elif flushed is None and tp in self._removed and self._lost.get((owner, tp), -1) > earlier.at:
+        elif flushed is None and tp in self._removed and self._is_gone(owner, tp, earlier.at):
             pass  # its group had no member any more that could be asked, and all of the partition was committed
         elif flushed is None:
             yield self._violation(f"{owner} did not flush what it did with {before}", earlier.event, event)
@@ -206,8 +214,8 @@ def promise(history: History) -> Iterator[Violation]:
 
     The callbacks of a rebalance count as well: they flush and load whole partitions. A member that lost a partition to
     another in a later generation flushes nothing any more; what it did not commit is delivered again. Nor does one that
-    lost it while the group had no member, and the partition was removed. While it does not know that, it flushes what
-    it delivered itself before it goes on with the key elsewhere.
+    lost it, or crashed, while the group had no member, and the partition was removed. While it does not know that, it
+    flushes what it delivered itself before it goes on with the key elsewhere.
     """
     groups = {event.group: None for event in history.of(OrderedGroup)}
     if not groups:
@@ -215,6 +223,9 @@ def promise(history: History) -> Iterator[Violation]:
     chains = _chains(history)
     states = {group: _Promise(history, group, chains) for group in groups}
     for at, event in enumerate(history.events):
+        if isinstance(event, Fault) and event.kind == "member crash":
+            for group in states.values():
+                group.crashed(at, event.what)
         state = states.get(getattr(event, "group", ""))
         if state is None:
             continue

@@ -13,6 +13,7 @@ from tests.history.events import (
     Committed,
     Created,
     Event,
+    Fault,
     KeysFlushed,
     KeysLoaded,
     OrderedGroup,
@@ -151,6 +152,9 @@ def test_a_member_whose_partition_was_removed_while_its_group_was_empty_flushes_
     again = [assigned("one", 2, PARENT), polled("one", 2, PARENT, "b")]
     removed = Removed(3.0, CHILD, 7)
     assert broken([*begun, removed, lost, *again]) == []
+    crash = [Fault(3.0, "member crash", "one"), assigned("two", 2, PARENT), polled("two", 2, PARENT, "b")]
+    assert broken([*begun, removed, *crash]) == []
+    assert broken([*begun, *crash]) == ["promise"]
     assert broken([*begun, lost, *again]) == ["promise"]
     assert broken([*begun, removed, *again]) == ["promise"]
 
