@@ -27,9 +27,22 @@ async def set_field(world: World, partition: int, **fields: Any) -> bytes:
     return before
 
 
-def kill(world: World) -> None:
+async def edited_unseen(world: World, partition: int, **fields: Any) -> bytes:
+    """Write fields of a state while no controller is in office, then have one take it; what the state was before."""
     world.kill_controller(1000)
     world.zk.end_session(world.sessions[1000].session_id)
+    before = await set_field(world, partition, **fields)
+    await world.start_controller(1001)
+    await world.until(world.active)
+    return before
+
+
+async def goes_on_when_repaired(world: World, partition: int, intact: bytes, count: int) -> None:
+    """The topic can be resized to ``count`` then, and nobody was ever told another initial count."""
+    await world.store.set(paths.partition_state(TOPIC, partition), intact)
+    await world.until(lambda: accepts(world, count))
+    await world.until(lambda: finished(world, count))
+    assert told_initial(world) == {4}
 
 
 def told_initial(world: World) -> set[int]:
@@ -66,19 +79,14 @@ async def test_one_state_at_odds_with_all_else_is_set_aside_until_it_is_repaired
 ) -> None:
     await resized(world, 6)
     topic = await world.topic(TOPIC)
-    kill(world)
-    intact = await set_field(world, partition, **fields)
-    await world.start_controller(1001)
+    intact = await edited_unseen(world, partition, **fields)
     result = (await world.request(alter(8))).results[0]
     assert result.error_code == ErrorCode.POLICY_VIOLATION
     assert result.error_message == f"The states of partitions {partition} cannot be read: see the log."
     path = paths.partition_state(TOPIC, partition)
     assert f"znode {path}: {why}" in caplog.text
     assert await world.topic(TOPIC) == topic
-    await world.store.set(path, intact)
-    await world.until(lambda: accepts(world, 8))
-    await world.until(lambda: finished(world, 8))
-    assert told_initial(world) == {4}
+    await goes_on_when_repaired(world, partition, intact, 8)
 
 
 async def test_an_edit_under_a_controller_in_office_is_set_aside_when_it_is_found(
@@ -100,17 +108,11 @@ async def test_where_state_or_topic_may_be_wrong_nothing_is_decided(
     """One partition was split off: without its map the topic might as well have been created with it."""
     await resized(world, 5)
     topic = await world.topic(TOPIC)
-    kill(world)
-    intact = await set_field(world, 4, **{CREATED: None})
-    await world.start_controller(1001)
-    await world.until(world.active)
+    intact = await edited_unseen(world, 4, **{CREATED: None})
     result = (await world.request(alter(6))).results[0]
     assert result.error_code == ErrorCode.INVALID_TOPIC_EXCEPTION
     state, of_topic = paths.partition_state(TOPIC, 4), paths.topic(TOPIC)
     assert f"znode {state}: {CREATED} is missing" in caplog.text
     assert f"that, or {of_topic}, is wrong; the topic is left as it is" in caplog.text
     assert await world.topic(TOPIC) == topic
-    await world.store.set(state, intact)
-    await world.until(lambda: accepts(world, 6))
-    await world.until(lambda: finished(world, 6))
-    assert told_initial(world) == {4}
+    await goes_on_when_repaired(world, 4, intact, 6)
