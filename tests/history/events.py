@@ -251,6 +251,14 @@ class PositionReported(_Event, tag="position_reported"):
     commits: bool = True
 
 
+class Heard(_Event, tag="heard"):
+    """The coordinator answered a member whose session it had prolonged: it lasts until then at least, if not left."""
+
+    group: str
+    member: str
+    until_ms: float
+
+
 class PositionTold(_Event, tag="position_told"):
     """A coordinator tells a member the group's position on a partition."""
 
@@ -333,6 +341,7 @@ Event: TypeAlias = (
     | KeysLoaded
     | KeysFlushed
     | PositionReported
+    | Heard
     | PositionTold
     | Created
     | Removed

@@ -10,7 +10,9 @@ from protocol.types import TopicPartition
 from tests.history.events import (
     Assigned,
     Committed,
+    Event,
     Fault,
+    Heard,
     KeysFlushed,
     KeysLoaded,
     OffsetFetched,
@@ -97,35 +99,48 @@ class _Promise:
         self._flushed: dict[Holding, list[int]] = {}
         self._lost: dict[Holding, int] = {}
         self._crashed: dict[str, int] = {}
-        self._removed = {event.tp for event in history.of(Removed)}
+        self._session_ends: dict[str, float] = {}
+        self._removed: dict[TopicPartition, tuple[int, frozenset[str]]] = {}
+        """When a partition was removed, and the members whose sessions were not over then."""
         self._unflushed: dict[Holding, dict[ProducerKey, Polled]] = {}
         """The last records that a member delivered of a partition since it flushed, lost or was assigned it."""
         self._loaded: dict[Holding, int] = {}
         self._shown: dict[tuple[Holding, ProducerKey, TopicPartition], tuple[int, str]] = {}
         """What was found in order already: a chain's last record, by which load."""
 
-    def flushed(self, at: int, member: str, partitions: list[TopicPartition]) -> None:
-        for tp in partitions:
-            self._flushed.setdefault((member, tp), []).append(at)
+    def take(self, at: int, event: Event) -> Iterator[Violation]:
+        """What happened next, in this group or to the cluster."""
+        if isinstance(event, Assigned | Revoked | KeysFlushed):
+            for tp in event.partitions:  # what the member delivered of these is flushed, or no longer its own
+                self._unflushed.pop((event.member, tp), None)
+        match event:
+            case Polled():
+                yield from self._polled(at, event)
+            case KeysLoaded() | Assigned():
+                self._loaded.update(((event.member, tp), at) for tp in event.partitions)
+            case Revoked(lost=True):
+                self._lost.update(((event.member, tp), at) for tp in event.partitions)
+            case KeysFlushed() | Revoked():
+                for tp in event.partitions:
+                    self._flushed.setdefault((event.member, tp), []).append(at)
+            case Heard():
+                self._session_ends[event.member] = event.until_ms
+            case Fault(kind="member crash"):
+                self._crashed[event.what] = at
+            case Removed():
+                alive = [member for member, end_ms in self._session_ends.items() if end_ms > event.at_ms]
+                self._removed[event.tp] = at, frozenset(alive)
 
-    def lost(self, at: int, member: str, partitions: list[TopicPartition]) -> None:
-        self._lost.update(((member, tp), at) for tp in partitions)
+    def _was_not_to_be_asked(self, member: str, tp: TopicPartition, since: int) -> bool:
+        """Whether the partition was removed after ``since`` with its owner's session over, which then lost it, or died.
 
-    def crashed(self, at: int, member: str) -> None:
-        self._crashed[member] = at
+        Its group had no member any more that could be asked, and all of the partition was committed.
+        """
+        removed, alive = self._removed.get(tp, (-1, frozenset()))
+        is_gone = max(self._lost.get((member, tp), -1), self._crashed.get(member, -1)) > since
+        return is_gone and removed > since and member not in alive
 
-    def _is_gone(self, member: str, tp: TopicPartition, since: int) -> bool:
-        return max(self._lost.get((member, tp), -1), self._crashed.get(member, -1)) > since
-
-    def loaded(self, at: int, member: str, partitions: list[TopicPartition]) -> None:
-        self._loaded.update(((member, tp), at) for tp in partitions)
-
-    def begun(self, member: str, partitions: list[TopicPartition]) -> None:
-        """What a member delivered of these before is flushed, or no longer its own."""
-        for tp in partitions:
-            self._unflushed.pop((member, tp), None)
-
-    def polled(self, at: int, event: Polled) -> Iterator[Violation]:
+    def _polled(self, at: int, event: Polled) -> Iterator[Violation]:
         sent = self._history.sent.get(event.value)
         if sent is None or not sent.idempotent:
             return
@@ -178,10 +193,9 @@ class _Promise:
         flushed = flushes[first] if first < len(flushes) else None
         if self._owners.taken_over(tp, owner, earlier.event.generation, event.generation):
             pass
-        elif flushed is None and tp in self._removed and self._is_gone(owner, tp, earlier.at):
-            pass  # its group had no member any more that could be asked, and all of the partition was committed
         elif flushed is None:
-            yield self._violation(f"{owner} did not flush what it did with {before}", earlier.event, event)
+            if not self._was_not_to_be_asked(owner, tp, earlier.at):
+                yield self._violation(f"{owner} did not flush what it did with {before}", earlier.event, event)
         elif loaded < flushed:
             what = f"{event.member} loaded before {owner} had flushed what it did with {before}"
             yield self._violation(what, earlier.event, event)
@@ -214,7 +228,7 @@ def promise(history: History) -> Iterator[Violation]:
 
     The callbacks of a rebalance count as well: they flush and load whole partitions. A member that lost a partition to
     another in a later generation flushes nothing any more; what it did not commit is delivered again. Nor does one that
-    lost it, or crashed, while the group had no member, and the partition was removed. While it does not know that, it
+    lost it, or crashed, and whose session was over when the partition was removed. While it does not know that, it
     flushes what it delivered itself before it goes on with the key elsewhere.
     """
     groups = {event.group: None for event in history.of(OrderedGroup)}
@@ -223,22 +237,10 @@ def promise(history: History) -> Iterator[Violation]:
     chains = _chains(history)
     states = {group: _Promise(history, group, chains) for group in groups}
     for at, event in enumerate(history.events):
-        if isinstance(event, Fault) and event.kind == "member crash":
-            for group in states.values():
-                group.crashed(at, event.what)
-        state = states.get(getattr(event, "group", ""))
-        if state is None:
-            continue
-        if isinstance(event, Assigned | Revoked | KeysFlushed):
-            state.begun(event.member, event.partitions)
-        if isinstance(event, KeysLoaded | Assigned):
-            state.loaded(at, event.member, event.partitions)
-        elif isinstance(event, KeysFlushed) or (isinstance(event, Revoked) and not event.lost):
-            state.flushed(at, event.member, event.partitions)
-        elif isinstance(event, Revoked):
-            state.lost(at, event.member, event.partitions)
-        elif isinstance(event, Polled):
-            yield from state.polled(at, event)
+        group = getattr(event, "group", None)
+        for name, state in states.items():
+            if group is None or group == name:
+                yield from state.take(at, event)
 
 
 def callbacks(history: History) -> Iterator[Violation]:

@@ -14,6 +14,7 @@ from tests.history.events import (
     Created,
     Event,
     Fault,
+    Heard,
     KeysFlushed,
     KeysLoaded,
     OrderedGroup,
@@ -155,6 +156,10 @@ def test_a_member_whose_partition_was_removed_while_its_group_was_empty_flushes_
     crash = [Fault(3.0, "member crash", "one"), assigned("two", 2, PARENT), polled("two", 2, PARENT, "b")]
     assert broken([*begun, removed, *crash]) == []
     assert broken([*begun, *crash]) == ["promise"]
+    for ends in (lost, *crash[:1]):
+        heard = Heard(2.5, "g", "one", 3.1)
+        assert broken([*begun, heard, removed, ends, *crash[1:]]) == ["promise"], "its session was not over"
+        assert broken([*begun, removed, heard, ends, *crash[1:]]) == [], "it was back too late to be asked"
     assert broken([*begun, lost, *again]) == ["promise"]
     assert broken([*begun, removed, *again]) == ["promise"]
 

@@ -13,6 +13,8 @@ from client.consumer import Consumer
 from client.coordinator_link import CoordinatorLink, OffsetAndMetadata
 from client.errors import CommitFailedError, KafkaError
 from protocol.generated.consumer_group_position import ConsumerGroupPositionRequest, ConsumerGroupPositionResponse
+from protocol.generated.heartbeat import HeartbeatResponse
+from protocol.generated.join_group import JoinGroupRequest
 from protocol.generated.offset_commit import OffsetCommitRequest
 from protocol.records import RecordBatch
 from protocol.types import TopicPartition
@@ -21,6 +23,7 @@ from tests.history.events import (
     UNKNOWN,
     Committed,
     Event,
+    Heard,
     OffsetFetched,
     Outcome,
     PositionReported,
@@ -100,19 +103,26 @@ class Recorder:
 
     def _spy_on_positions(self, link: CoordinatorLink, member: str) -> None:
         ask, group = link.request, link.group_id
+        session_ms = 0
 
         async def request(body: Any, **options: Any) -> Any:
             if isinstance(body, OffsetCommitRequest):
                 for tp, incarnation, position in _processed(body):
                     generation = body.generation_id
                     self.add(PositionReported(now_ms(), group, member, generation, tp, position, incarnation, False))
-            if not isinstance(body, ConsumerGroupPositionRequest):
-                return await ask(body, **options)
-            for tp, incarnation, position in _positions(body):
-                self.add(PositionReported(now_ms(), group, member, body.generation_id, tp, position, incarnation))
+            if isinstance(body, JoinGroupRequest):
+                nonlocal session_ms
+                session_ms = body.session_timeout_ms
+            if isinstance(body, ConsumerGroupPositionRequest):
+                for tp, incarnation, position in _positions(body):
+                    self.add(PositionReported(now_ms(), group, member, body.generation_id, tp, position, incarnation))
+            asked_ms = now_ms()
             answer = await ask(body, **options)
-            for tp, incarnation, position in _positions(answer):
-                self.add(PositionTold(now_ms(), group, member, tp, position, incarnation))
+            if isinstance(answer, HeartbeatResponse | ConsumerGroupPositionResponse) and not answer.error_code:
+                self.add(Heard(now_ms(), group, member, asked_ms + session_ms))
+            if isinstance(answer, ConsumerGroupPositionResponse):
+                for tp, incarnation, position in _positions(answer):
+                    self.add(PositionTold(now_ms(), group, member, tp, position, incarnation))
             return answer
 
         link.request = request  # type: ignore[method-assign]
