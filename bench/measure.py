@@ -6,8 +6,14 @@ import os
 import statistics
 import time
 from collections.abc import Iterable
+from contextlib import suppress
 from pathlib import Path
 from typing import NamedTuple
+
+from kazoo.client import KazooClient
+
+from zk_schemas import paths
+from zk_schemas.topic import TopicZnode
 
 TICKS_PER_S = os.sysconf("SC_CLK_TCK")
 
@@ -23,8 +29,11 @@ def cpu_s(pids: Iterable[int]) -> float:
 
 def running_s(pids: Iterable[int]) -> float:
     """Seconds that the threads there are now have run so far: exact, where ``cpu_s`` counts in ticks."""
-    threads = (thread for pid in pids for thread in Path(f"/proc/{pid}/task").iterdir())
-    return sum(int((thread / "schedstat").read_text().split()[0]) for thread in threads) / 1e9
+    total = 0
+    for thread in (thread for pid in pids for thread in Path(f"/proc/{pid}/task").iterdir()):
+        with suppress(FileNotFoundError, ProcessLookupError):  # it ended meanwhile
+            total += int((thread / "schedstat").read_text().split()[0])
+    return total / 1e9
 
 
 def rss_bytes(pids: Iterable[int]) -> int:
@@ -35,6 +44,21 @@ def rss_bytes(pids: Iterable[int]) -> int:
             if line.startswith("VmRSS:"):
                 total += int(line.split()[1]) * 1024
     return total
+
+
+def znode_bytes(zookeeper: str, topic: str) -> dict[str, float]:
+    """What a topic takes in ZooKeeper: its own znode, and the largest state of a partition."""
+    client = KazooClient(zookeeper)
+    client.start()
+    try:
+        path = paths.topic(topic)
+        data = client.get(path)[0]
+        states = (paths.partition_state(topic, index) for index in TopicZnode.decode(path, data).partitions)
+        largest = max(len(client.get(state)[0]) for state in states)
+    finally:
+        client.stop()
+        client.close()
+    return {"topic_znode_bytes": len(data), "partition_znode_bytes": largest}
 
 
 class ProcessorTicks(NamedTuple):

@@ -32,6 +32,8 @@ class Target:
     """kill -9 of a broker."""
     restart: Callable[[int], None]
     """Have a killed broker start again."""
+    zookeeper: str = ""
+    """Where it answers, if the cluster has one."""
     start_rss: int = 0
     load_rss: int = 0
     samples: dict[str, list[dict[str, float]]] = field(default_factory=dict)
@@ -64,6 +66,7 @@ def anabranch_target(directory: Path, replicas: int) -> Iterator[Target]:
             lambda: _other_pids(cluster),
             lambda broker_id: os.kill(cluster.broker_pids()[broker_id], signal.SIGKILL),
             lambda _broker_id: None,
+            cluster.state["zookeeper"],
         )
 
 

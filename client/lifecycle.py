@@ -6,6 +6,7 @@ that it leaves, over connections that are still there.
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from types import TracebackType
 from typing import Generic, Self, TypeVar
 
@@ -21,7 +22,7 @@ from runtime.env import Env
 Config = TypeVar("Config", bound=ClientConfig)
 
 
-class Client(Generic[Config]):
+class Client(ABC, Generic[Config]):
     """Base of the three clients. ``_start`` and ``_stop`` are the subclass's; both run inside ``async with``."""
 
     def __init__(self, config: Config, env: Env | None) -> None:
@@ -63,9 +64,9 @@ class Client(Generic[Config]):
             topic_idle_ms=topic_idle_ms,
         )
 
+    @abstractmethod
     async def _start(self, tasks: TaskGroup) -> None:
         """Create the parts and start the tasks."""
-        raise NotImplementedError
 
     async def _stop(self, clean: bool) -> None:
         """Finish what is under way; ``clean`` is False when the block is left by an exception."""
