@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterable
 from typing import Any
 
 import trio
@@ -275,7 +275,7 @@ class ActiveController:
         while True:
             for broker_id in list(self.image.brokers):
                 self._senders.remove(broker_id)
-            self._context = self._new_context()
+            self._context = self._new_context(self.image.suspects)
             try:
                 await topics.on_topics_changed(self._context)
                 await deletion.on_deletions_changed(self._context)
@@ -293,9 +293,9 @@ class ActiveController:
         )
         self._flush()
 
-    def _new_context(self) -> Context:
+    def _new_context(self, suspects: Iterable[str] = ()) -> Context:
         config = self._config
-        image = ClusterImage(config.controller_id, self._office.controller_epoch)
+        image = ClusterImage(config.controller_id, self._office.controller_epoch, suspects=set(suspects))
         batch = RequestBatch(image, config.inter_broker_listener_name)
         return Context(config, self._env.rng, image, self._store, batch, self._senders, self._events, self._metrics)
 

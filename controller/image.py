@@ -134,6 +134,8 @@ class ClusterImage:
     """Topics being deleted: ``{(partition, broker): status}``."""
     config_changes_seen: str | None = None
     """The last notification of an altered config that was read; None: the topics are being read just now."""
+    suspects: set[str] = field(default_factory=set)
+    """States that this controller could not read, or set aside, at some time of its term, by path."""
     malformed: dict[str, int] = field(default_factory=dict)
     """Topics that cannot be read, with the mzxid of their znode: what their partitions are is not known."""
 

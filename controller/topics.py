@@ -110,7 +110,7 @@ async def _take_edit(context: Context, topic: TopicImage, edited: TopicZnode, ve
     if edited.absent or begun != edited:
         topic.version = await _write_topic(context, topic.name, begun, version)
     topic.znode = begun
-    for index in sorted(begun.partitions.keys() - topic.partitions.keys()):
+    for index in sorted(begun.partitions.keys() - topic.partitions.keys() - topic.unreadable):
         topic.partitions[index] = PartitionImage(PartitionStatus.NONEXISTENT.enter(PartitionStatus.NEW))
     if count != known.undeleted_partition_count:
         log_step(context, topic, "asked for", [])
@@ -158,7 +158,8 @@ async def _load_partition(context: Context, topic: TopicImage, index: int) -> No
         await _await_repair(context, path, found.version)
         return
     status = PartitionStatus.ONLINE if state.leader >= 0 else PartitionStatus.OFFLINE
-    topic.partitions[index] = PartitionImage(status, state, found.version, found.czxid, found.mzxid)
+    mzxid = 0 if path in context.image.suspects else found.mzxid  # who restarted since it was edited, nobody saw
+    topic.partitions[index] = PartitionImage(status, state, found.version, found.czxid, mzxid)
 
 
 async def _set_aside(context: Context, topic: TopicImage) -> bool:
@@ -177,6 +178,7 @@ async def _set_aside(context: Context, topic: TopicImage) -> bool:
 
 async def _await_repair(context: Context, path: str, version: int) -> None:
     """Have everything read again when the state, read at ``version``, is another."""
+    context.image.suspects.add(path)
     watched = await context.store.get(path, context.events.watch(StateChanged(path)))
     if watched is None or watched.version != version:
         context.events.put(StateChanged(path))

@@ -25,6 +25,8 @@ Config: TypeAlias = Mapping[str, object]
 Undone: TypeAlias = tuple[str, dict[str, Any]]
 """Why, and the fields of the znode with what they were."""
 ORDERED_KEY = "enable.ordered.delivery"
+PROVEN = frozenset({"initial_partition_count", "undeleted_partition_count", "layout_version"})
+"""What the states tell of the topic when a tool has dropped it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,7 +47,7 @@ def needs_config(topic: TopicImage) -> bool:
 def judge(topic: TopicImage, config: Config) -> Judgement:
     """What becomes of a topic that was just read; ``config`` may be empty unless ``needs_config``."""
     undone = []
-    for rule in _RULES if not topic.unreadable else (_added,):
+    for rule in _RULES if not topic.unreadable else ():  # what cannot be read may be anything
         found = rule(topic, config)
         if found is not None:
             why, changes = found
@@ -58,7 +60,11 @@ def judge(topic: TopicImage, config: Config) -> Judgement:
         return Judgement(None, [f"it has {len(znode.partitions)} partitions, fewer than its layout counts"])
     if (version := _ambiguous_version(topic)) is not None:
         return Judgement(None, [f"its partitions store layouts of version {version} with different counts"])
-    corrected = corrected_layout(topic)
+    was_resized = any(state.layout is not None for state in topic.states())
+    if topic.unreadable and was_resized and (missing := sorted(znode.absent & PROVEN)):
+        unreadable = checks.listed(sorted(topic.unreadable))
+        return Judgement(None, [f"{missing[0]} is missing, and the states of partitions {unreadable} cannot be read"])
+    corrected = None if topic.unreadable else corrected_layout(topic)
     if corrected is not None:
         topic = _with(topic, **corrected._asdict())
     if topic.znode.ordered_delivery is None and plan.was_resized(topic):
@@ -82,7 +88,8 @@ def initial_count(topic: TopicImage) -> int:
     When all of those are gone again, the last merge led back to it. Of a topic that was never resized all partitions
     that were led are of it, and perhaps more, which its other count tells, unless a tool dropped both.
     """
-    split = [index for index, state in _states(topic).items() if state.leader_epoch_after_creation]
+    states = _states(topic).items()
+    split = [index for index, state in states if index > 0 and state.leader_epoch_after_creation]
     if split:
         return min(split)
     if any(state.layout is not None for state in topic.states()):
@@ -205,14 +212,14 @@ def _added(topic: TopicImage, _config: Config) -> Undone | None:
     undeleted = znode.undeleted_partition_count if growing is None else growing[1].undeleted_partition_count
     unknown = [index for index in sorted(znode.partitions) if index >= undeleted and topic.state(index) is None]
     going = plan.marked(topic)
-    added = [index for index in unknown if index not in topic.unreadable and index > max(going, default=-1)]
+    added = [index for index in unknown if index > max(going, default=-1)]
     if not added:
         return None
     known = {index: replicas for index, replicas in znode.partitions.items() if index < added[0]}
     if topic.name in INTERNAL_TOPICS:
         why = "it is internal and cannot grow"
-    elif going or topic.unreadable:
-        why = "partitions are marked, so it cannot grow" if going else "some states cannot be read, so it cannot grow"
+    elif going:
+        why = "partitions are marked, so it cannot grow"
     elif growing is not None:
         why = "another grow is unfinished"
     elif uneven := checks.uneven(known, znode.partitions):

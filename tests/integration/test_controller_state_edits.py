@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from typing import Any
 
 import pytest
+import trio
 
 from protocol.errors import ErrorCode
 from protocol.generated.leader_and_isr import LeaderAndIsrRequest
+from runtime.env import ZkOp
 from tests.controller_world import World
 from tests.resize_world import TOPIC, alter, finished, resized
 from zk_schemas import paths
@@ -63,10 +66,19 @@ async def accepts(world: World, count: int) -> bool:
         (4, {CREATED: {}}, f"{CREATED} is missing, though the topic was created with 4 partitions"),
         (2, {CREATED: {"0": 0}}, f"{CREATED} is set, though the topic was created with 4 partitions"),
         (5, {CREATED: {"3": 0}}, f"{CREATED} names partition 3, which is no ancestor of 5"),
-        (5, {CREATED: {"1": 99}}, f"{CREATED} names leader epoch 99 of partition 1, which is at"),
-        (5, {CREATED: {"0": 0, "1": 0}}, f"{CREATED} names 2 partitions"),
+        (5, {CREATED: {"0": 0, "1": 0}}, f"{CREATED} names partition 0, which is no ancestor of 5"),
+        (5, {"layout": None}, f"{CREATED} is set without layout"),
+        (0, {CREATED: {"0": 0}}, f"{CREATED} is set, though the topic was created with 4 partitions"),
         (2, {DELETED: {"0": 0}}, f"{DELETED} is set, though the topic was created with 4 partitions"),
         (1, {"sealed_offset": 3}, f"sealed_offset is set without {DELETED}"),
+        (1, {"leader": -2}, "leader is -2, that of a partition being removed, without sealed_offset"),
+        (1, {"leader": -1, "isr": []}, "isr is empty, though the partition was led, at last in leader epoch 1"),
+        (4, {"leader": -1, "isr": []}, "isr is empty, though the partition was led, at last in leader epoch 0"),
+        (
+            2,
+            {"layout": {"undeleted_partition_count": 5, "layout_version": 2}},
+            "layout is 5 partitions in version 2, that of the topic and of the other partitions 6 partitions in",
+        ),
     ],
 )
 async def test_one_state_at_odds_with_all_else_is_set_aside_until_it_is_repaired(
@@ -116,3 +128,120 @@ async def test_where_state_or_topic_may_be_wrong_nothing_is_decided(
     assert f"that, or {of_topic}, is wrong; the topic is left as it is" in caplog.text
     assert await world.topic(TOPIC) == topic
     await goes_on_when_repaired(world, 4, intact, 6)
+
+
+@pytest.mark.parametrize(("partition", "field", "value"), [(5, CREATED, {"1": 99}), (1, "leader_epoch", 0)])
+async def test_of_two_states_at_odds_neither_is_believed(
+    world: World, autojump_clock: object, caplog: pytest.LogCaptureFixture, partition: int, field: str, value: object
+) -> None:
+    """Whichever was edited: when it is repaired the topic goes on."""
+    await resized(world, 5)
+    await resized(world, 6)
+    intact = await edited_unseen(world, partition, **{field: value})
+    result = (await world.request(alter(8))).results[0]
+    assert result.error_message == "The states of partitions 1, 5 cannot be read: see the log."
+    known, named = (2, 99) if field == CREATED else (0, 1)
+    assert f"{CREATED} names leader epoch {named} of partition 1, which is at {known}" in caplog.text
+    assert f"leader_epoch is {known}, though {CREATED} of partition 5 names {named}" in caplog.text
+    await goes_on_when_repaired(world, partition, intact, 8)
+
+
+async def test_a_map_in_a_topic_that_was_never_resized_changes_no_count(world: World, autojump_clock: object) -> None:
+    await world.until(lambda: is_online(world))
+    topic = await world.topic(TOPIC)
+    intact = await edited_unseen(world, 3, **{CREATED: {"0": 0}})
+    await world.request(alter(6))
+    assert await world.topic(TOPIC) == topic
+    await goes_on_when_repaired(world, 3, intact, 6)
+
+
+async def is_online(world: World) -> bool:
+    return await world.store.exists(paths.partition_state(TOPIC, 3)) is not None
+
+
+@pytest.mark.parametrize(("partition", "ancestor"), [(5, "1"), (4, "0")])
+async def test_a_mark_that_no_shrink_set_removes_nothing(
+    world: World, autojump_clock: object, caplog: pytest.LogCaptureFixture, partition: int, ancestor: str
+) -> None:
+    """A shrink begins with the topic; this may also be one whose topic was put back to what it was."""
+    await resized(world, 6)
+    topic = await world.topic(TOPIC)
+    intact = await edited_unseen(world, partition, **{DELETED: {ancestor: 0}})
+    result = (await world.request(alter(8))).results[0]
+    assert result.error_code == ErrorCode.INVALID_TOPIC_EXCEPTION
+    assert f"{DELETED} is set, though the topic counts the partition; that, or" in caplog.text
+    assert await world.topic(TOPIC) == topic
+    await goes_on_when_repaired(world, partition, intact, 8)
+
+
+async def test_a_state_that_was_taken_away_is_not_made_anew_by_a_later_edit(
+    world: World, autojump_clock: object
+) -> None:
+    """It would be another incarnation, before which brokers delete what they have."""
+    await resized(world, 6)
+    world.kill_controller(1000)
+    world.zk.end_session(world.sessions[1000].session_id)
+    await world.store.delete(paths.partition_state(TOPIC, 2))
+    await world.start_controller(1001)
+    await world.until(world.active)
+    edited = await world.store.get(paths.topic(TOPIC))
+    version = await world.store.set(paths.topic(TOPIC), edited.data)
+    assert version == edited.version + 1
+    await world.request(alter(8))
+    assert await world.store.exists(paths.partition_state(TOPIC, 2)) is None
+
+
+async def test_who_restarted_while_a_state_was_set_aside_does_not_lead_on(world: World, autojump_clock: object) -> None:
+    """The state is repaired after the broker is back: its time of writing tells nothing."""
+    await resized(world, 6)
+    before = await world.state(TOPIC, 5)
+    intact = await edited_unseen(world, 5, **{CREATED: {"0": 0}})
+    leader = world.brokers[before.leader]
+    leader.leave()
+    await world.until(lambda: is_dropped(world, before.leader))
+    await leader.register()
+    await world.store.set(paths.partition_state(TOPIC, 5), intact)
+    await world.until(lambda: is_led_anew(world, before.leader_epoch))
+
+
+async def is_dropped(world: World, broker: int) -> bool:
+    """By the states that are not set aside."""
+    return all([broker not in (await world.state(TOPIC, index)).isr for index in range(5)])
+
+
+async def is_led_anew(world: World, epoch: int) -> bool:
+    return (await world.state(TOPIC, 5)).leader_epoch > epoch
+
+
+async def test_a_grow_that_was_accepted_goes_on_when_an_unrelated_state_is_repaired(
+    world: World, autojump_clock: object
+) -> None:
+    """Nothing of it was recorded yet but in the assignment."""
+    await world.until(lambda: is_online(world))
+    await stopped_before_states(world)
+    topic = await world.topic(TOPIC)
+    assert len(topic.partitions) == 6
+    intact = await edited_unseen(world, 2, sealed_offset=3)
+    assert (await world.request(alter(8))).results[0].error_code == ErrorCode.POLICY_VIOLATION
+    assert await world.topic(TOPIC) == topic
+    await world.store.set(paths.partition_state(TOPIC, 2), intact)
+    await world.until(lambda: finished(world, 6))
+    assert told_initial(world) == {4}
+
+
+async def stopped_before_states(world: World) -> None:
+    """Ask for 6 partitions, with the controller held before it writes a state of a new one."""
+    session, held = world.sessions[1000], trio.Event()
+    write = session.multi
+
+    async def multi(ops: Sequence[ZkOp]) -> Any:
+        if any(op.path.startswith(paths.partition(TOPIC, 4)) for op in ops):
+            held.set()
+            await trio.sleep_forever()
+        return await write(ops)
+
+    session.multi = multi  # type: ignore[method-assign]
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(world.request, alter(6, timeout_ms=100))
+        await held.wait()
+        nursery.cancel_scope.cancel()
