@@ -113,7 +113,7 @@ async def _take_edit(context: Context, topic: TopicImage, edited: TopicZnode, ve
     for index in sorted(begun.partitions.keys() - topic.partitions.keys() - topic.unreadable):
         topic.partitions[index] = PartitionImage(PartitionStatus.NONEXISTENT.enter(PartitionStatus.NEW))
     if count != known.undeleted_partition_count:
-        log_step(context, topic, "asked for", [])
+        log_step(context, topic, "asked-for", [])
         context.batch.metadata(TopicPartition(topic.name, index) for index in sorted(topic.partitions))
         context.events.put(ResizesDue())
 

@@ -128,7 +128,7 @@ async def on_offsets_answered(context: Context, event: BrokerAnswered) -> None:
     await write_states(context, [change for change, _ in changes])
     for change, sealed_offset in changes:
         _log.warning(
-            "resize: topic=%s step=seal lowered partitions=%s sealed=%s end=%s",
+            "resize: topic=%s step=seal-lowered partitions=%s sealed=%s end=%s",
             *(*change.tp, sealed_offset, change.state.sealed_offset),
         )
     if learnt:

@@ -43,7 +43,7 @@ async def advance(context: Context, topic: TopicImage) -> None:
             begun.append(StateChange(TopicPartition(topic.name, index), change))
     await write_states(context, begun)
     if begun:
-        log_step(context, topic, "removal begins", [change.tp.partition for change in begun])
+        log_step(context, topic, "removal-begins", [change.tp.partition for change in begun])
     for index in run:
         _stop(context, topic, index)
     if all(_is_stopped(topic, index) for index in run):
@@ -122,5 +122,5 @@ async def _forget(context: Context, topic: TopicImage, run: list[int]) -> None:
         del topic.partitions[index]
     for index in sorted(topic.partitions):
         context.batch.leader_and_isr(TopicPartition(topic.name, index))
-    log_step(context, topic, "removal ends", run)
+    log_step(context, topic, "removal-ends", run)
     context.events.put(ResizesDue())

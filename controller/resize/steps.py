@@ -65,10 +65,10 @@ async def _advance(context: Context, topic: TopicImage) -> None:
 
 
 async def _grow(context: Context, topic: TopicImage) -> None:
-    await _write(context, topic, "grow: record new", plan.records_of_new(topic, context.image.controller_epoch))
-    await _write(context, topic, "grow: losers", plan.bumps_of_losers(topic, context.image.controller_epoch))
+    await _write(context, topic, "grow-record-new", plan.records_of_new(topic, context.image.controller_epoch))
+    await _write(context, topic, "grow-losers", plan.bumps_of_losers(topic, context.image.controller_epoch))
     layout = plan.grow_layout(topic, plan.new_partitions(topic))
-    await write_topic(context, topic, topic.znode.replace(**layout._asdict()), "grow: counted")
+    await write_topic(context, topic, topic.znode.replace(**layout._asdict()), "grow-counted")
 
 
 async def _elect(context: Context, topic: TopicImage, gainers: Sequence[int]) -> None:
@@ -82,19 +82,19 @@ async def _elect(context: Context, topic: TopicImage, gainers: Sequence[int]) ->
         led = plan.first_leader(state, topic.replicas(index), electable, image.controller_epoch)
         if led is not None:
             changes.append(plan.Change(index, led))
-    await _write(context, topic, "grow: gainers", changes)
+    await _write(context, topic, "grow-gainers", changes)
     if changes:
         context.events.put(ResizesDue())
 
 
 async def _shrink(context: Context, topic: TopicImage) -> None:
     epoch = context.image.controller_epoch
-    await _write(context, topic, "shrink: record marked", plan.records_of_marked(topic, epoch))
-    await _write(context, topic, "shrink: losers", plan.bumps_of_marked(topic, epoch))
+    await _write(context, topic, "shrink-record-marked", plan.records_of_marked(topic, epoch))
+    await _write(context, topic, "shrink-losers", plan.bumps_of_marked(topic, epoch))
     ends.ask(context, topic)
-    await _write(context, topic, "shrink: sealed", ends.seals(topic, epoch))
+    await _write(context, topic, "shrink-sealed", ends.seals(topic, epoch))
     if plan.all_sealed(topic):
-        await _write(context, topic, "shrink: survivors", plan.bumps_of_survivors(topic, epoch))
+        await _write(context, topic, "shrink-survivors", plan.bumps_of_survivors(topic, epoch))
         if plan.survivors_told(topic):
             await removal.advance(context, topic)
 

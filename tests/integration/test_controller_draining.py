@@ -247,6 +247,6 @@ async def test_steps_and_warnings_are_counted_for_prometheus(nursery: trio.Nurse
     while count := await stream.receive_into(buffer):
         received += bytes(buffer[:count])
     text = received.decode()
-    assert 'anabranch_resize_steps_total{step="grow: losers",topic="t"} 1.0' in text
+    assert 'anabranch_resize_steps_total{step="grow-losers",topic="t"} 1.0' in text
     assert "anabranch_active_controller 1.0" in text
     assert "anabranch_unfinished_resizes 0.0" in text

@@ -12,24 +12,24 @@ from tests.resize_world import TOPIC, alter, finished, hold_records, led_by, res
 
 pytestmark = pytest.mark.trio
 GROW = [
-    "asked for initial=4 undeleted=4 assigned=6 layout_version=0 partitions=",
-    "grow: record new initial=4 undeleted=4 assigned=6 layout_version=0 partitions=4,5",
-    "grow: losers initial=4 undeleted=4 assigned=6 layout_version=0 partitions=0-3",
-    "grow: counted initial=4 undeleted=6 assigned=6 layout_version=1 partitions=",
-    "grow: gainers initial=4 undeleted=6 assigned=6 layout_version=1 partitions=4,5",
+    "asked-for initial=4 undeleted=4 assigned=6 layout_version=0 partitions=",
+    "grow-record-new initial=4 undeleted=4 assigned=6 layout_version=0 partitions=4,5",
+    "grow-losers initial=4 undeleted=4 assigned=6 layout_version=0 partitions=0-3",
+    "grow-counted initial=4 undeleted=6 assigned=6 layout_version=1 partitions=",
+    "grow-gainers initial=4 undeleted=6 assigned=6 layout_version=1 partitions=4,5",
     "finished initial=4 undeleted=6 assigned=6 layout_version=1 partitions=",
 ]
 SHRINK = [
-    "asked for initial=4 undeleted=4 assigned=6 layout_version=2 partitions=",
-    "shrink: record marked initial=4 undeleted=4 assigned=6 layout_version=2 partitions=4,5",
-    "shrink: losers initial=4 undeleted=4 assigned=6 layout_version=2 partitions=4,5",
-    "shrink: sealed initial=4 undeleted=4 assigned=6 layout_version=2 partitions=4,5",
-    "shrink: survivors initial=4 undeleted=4 assigned=6 layout_version=2 partitions=0-3",
+    "asked-for initial=4 undeleted=4 assigned=6 layout_version=2 partitions=",
+    "shrink-record-marked initial=4 undeleted=4 assigned=6 layout_version=2 partitions=4,5",
+    "shrink-losers initial=4 undeleted=4 assigned=6 layout_version=2 partitions=4,5",
+    "shrink-sealed initial=4 undeleted=4 assigned=6 layout_version=2 partitions=4,5",
+    "shrink-survivors initial=4 undeleted=4 assigned=6 layout_version=2 partitions=0-3",
     "finished initial=4 undeleted=4 assigned=6 layout_version=2 partitions=",
 ]
 REMOVAL = [
-    "removal begins initial=4 undeleted=4 assigned=6 layout_version=2 partitions=4,5",
-    "removal ends initial=4 undeleted=4 assigned=4 layout_version=2 partitions=4,5",
+    "removal-begins initial=4 undeleted=4 assigned=6 layout_version=2 partitions=4,5",
+    "removal-ends initial=4 undeleted=4 assigned=4 layout_version=2 partitions=4,5",
 ]
 
 

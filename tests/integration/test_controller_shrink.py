@@ -153,7 +153,7 @@ async def test_an_unclean_election_below_the_seal_lowers_it(
     hold_records(world, range(4, 6), 25)
     world.brokers[leader].leave()
     await world.until(lambda: _sealed(world, 5, 25))
-    lowered = "resize: topic=t step=seal lowered partitions=5 sealed=40 end=25"
+    lowered = "resize: topic=t step=seal-lowered partitions=5 sealed=40 end=25"
     await world.until(lambda: lowered in [record.message for record in caplog.records])
 
 

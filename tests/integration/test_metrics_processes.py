@@ -120,7 +120,7 @@ def test_hand_overs_and_refused_layouts_are_counted_on_both_sides(cluster: Proce
     assert brokers.get(("anabranch_layout_refusals_total", ("Fetch", topic)), 0) >= consumed["layout-refusals-total"]
     controller = of_controller(cluster)
     assert (controller["anabranch_active_controller", ()], controller["anabranch_unfinished_resizes", ()]) == (1, 0)
-    assert controller["anabranch_resize_steps_total", ("asked for", topic)] == 2
+    assert controller["anabranch_resize_steps_total", ("asked-for", topic)] == 2
 
 
 def refused_by(cluster: ProcessCluster, topic: str, key: bytes, partitions: Sequence[int]) -> list[int]:
