@@ -43,7 +43,7 @@ def demo(
     events
         Only the first so many events.
     seconds
-        How long to stream them; the resizes fall into it.
+        How long to stream them; the resizes fall into it, and hold it up where they are slow.
     dir
         Where everything goes and stays: logs, the workers' files, the exported segments. What an earlier demo left
         there is replaced.
@@ -86,6 +86,8 @@ def show(result: DemoResult, console: Console) -> None:
     facts = Table(show_header=False, box=None, pad_edge=False)
     facts.add_row("events, keys", f"{verdict.events:,}, {verdict.keys:,}")
     facts.add_row("written in, delivered after", f"{result.produce_s:.1f} s, {result.deliver_s:.1f} s")
+    if result.held_s >= 0.1:
+        facts.add_row("the stream waited for slow resizes", f"{result.held_s:.1f} s")
     facts.add_row("partitions", " -> ".join(map(str, [PARTITIONS, *(done.partitions for done in result.steps)])))
     for done in result.steps:
         if done.killed is not None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import subprocess
 import sys
@@ -50,6 +51,12 @@ class Worker:
         if status != 0:
             last_words = self.log.read_text(errors="replace").strip().splitlines()[-1:]
             raise CommandError(f"{self.name} exited with status {status}: {' '.join(last_words)}")
+
+    async def tell(self, line: str) -> None:
+        """Write a line to its stdin; one that has ended does without."""
+        assert self.process is not None and self.process.stdin is not None
+        with contextlib.suppress(trio.BrokenResourceError):
+            await self.process.stdin.send_all(f"{line}\n".encode())
 
     async def finish(self) -> None:
         """Ask it to stop: its stdin closes."""

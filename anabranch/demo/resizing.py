@@ -1,9 +1,10 @@
-"""The demo's resizes: when, how far, and which broker dies meanwhile."""
+"""The demo's resizes: when, how far, which broker dies meanwhile, and how far the stream goes before each is done."""
 
 from __future__ import annotations
 
+import math
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -16,17 +17,23 @@ from anabranch.local.cluster import LocalCluster
 RESIZE_DEADLINE_MS = 60_000
 DRAIN_DEADLINE_S = 30.0
 RETRY_S = 0.2
+LOOK_S = 0.02
 
 
 class Step(NamedTuple):
-    """A resize to ``partitions``, begun when the share ``at`` of the stream is over; ``kill``: a broker dies in it."""
+    """A resize to ``partitions``, begun when the share ``at`` of the stream is acknowledged.
+
+    The stream goes on meanwhile, but not beyond the share ``until`` before the resize is carried out: some of it is
+    left for the new layout, however slow the machine is. ``kill``: a broker dies in it.
+    """
 
     at: float
+    until: float
     partitions: int
     kill: bool = False
 
 
-STEPS = (Step(0.12, 6), Step(0.32, 9), Step(0.52, 6, kill=True), Step(0.82, 4))
+STEPS = (Step(0.12, 0.28, 6), Step(0.32, 0.48, 9), Step(0.52, 0.78, 6, kill=True), Step(0.82, 0.94, 4))
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,12 +51,24 @@ class Done:
         return self.partitions < self.partitions_before
 
 
+@dataclass(frozen=True, slots=True)
+class Stream:
+    """The stream of ``events``: how many are acknowledged in all topics, and a way to let it go on to one of them."""
+
+    events: int
+    acknowledged: Callable[[], int]
+    let_go_on: Callable[[int], Awaitable[None]]
+
+
 class Resizer:
     """Resizes both topics by ``STEPS``, the next when the one before is done."""
 
-    def __init__(self, cluster: LocalCluster, topics: Sequence[str], say: Callable[[str], None]) -> None:
+    def __init__(
+        self, cluster: LocalCluster, topics: Sequence[str], stream: Stream, say: Callable[[str], None]
+    ) -> None:
         self._cluster = cluster
         self._topics = topics
+        self._stream = stream
         self._say = say
         self._partitions = 0
         self.done: list[Done] = []
@@ -58,12 +77,16 @@ class Resizer:
     def finished(self) -> bool:
         return len(self.done) == len(STEPS)
 
-    async def run(self, started: float, seconds: float) -> None:
+    async def run(self) -> None:
         """Take all steps. Raises ``CommandError`` when one is not carried out in time."""
+        stream = self._stream
         async with Admin(bootstrap_servers=self._cluster.bootstrap) as admin:
             for step in STEPS:
-                await trio.sleep_until(started + step.at * seconds)
+                await stream.let_go_on(math.ceil(step.until * stream.events))
+                while stream.acknowledged() < math.floor(step.at * stream.events):
+                    await trio.sleep(LOOK_S)
                 await self._take(admin, step)
+        await stream.let_go_on(stream.events)
 
     async def _take(self, admin: Admin, step: Step) -> None:
         topic = (await admin.describe_topics(self._topics[:1]))[self._topics[0]]

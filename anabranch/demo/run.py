@@ -21,7 +21,7 @@ from anabranch.cli.resize_plan import moves
 from anabranch.demo.events import Event, load_events
 from anabranch.demo.hand_over import Flush, Percentiles, Resize, hand_overs, percentiles
 from anabranch.demo.processes import Worker
-from anabranch.demo.resizing import STEPS, Done, Resizer, drained_after
+from anabranch.demo.resizing import STEPS, Done, Resizer, Stream, drained_after
 from anabranch.demo.states import StateStore
 from anabranch.demo.verify import Acknowledged, Observed, Verdict, disordered, verify
 from anabranch.demo.view import LiveView
@@ -34,7 +34,7 @@ PARTITIONS = 4
 PRODUCERS = 2
 CONSUMERS = 3
 STREAM_S = 36.0
-"""How long the events are streamed: the resizes fall into it."""
+"""How long the events are streamed: the resizes fall into it, and hold it where they are slow."""
 TOPIC_CONFIGS = {
     "segment.bytes": str(256 * 1024),
     "min.insync.replicas": "2",
@@ -76,6 +76,7 @@ class DemoResult:
     hand_over_shrinking: Percentiles
     hand_over_killed: Percentiles
     produce_s: float
+    held_s: float
     deliver_s: float
     exported: ExportReport
     drained_s: float | None = None
@@ -93,6 +94,7 @@ class DemoResult:
             "producers": PRODUCERS,
             "consumers": CONSUMERS,
             "produce_seconds": round(self.produce_s, 3),
+            "held_seconds": round(self.held_s, 3),
             "deliver_seconds": round(self.deliver_s, 3),
             "resizes": [asdict(done) for done in self.steps],
             "keys_moved": self.keys_moved,
@@ -127,7 +129,7 @@ def make_side(bootstrap: str, directory: Path, topic: str, label: str) -> Side:
 async def stream_events(
     cluster: LocalCluster, directory: Path, limit: int | None, seconds: float, view: LiveView
 ) -> tuple[list[Side], list[Worker], list[Done], float, float]:
-    """Create both topics, run the workers and the resizes: who did what, and two durations in seconds."""
+    """Run the workers and the resizes: who did what, and two durations in seconds."""
     bootstrap = cluster.bootstrap
     total = sum(1 for _ in load_events(limit))
     sides = [make_side(bootstrap, directory, TOPIC, "reader"), make_side(bootstrap, directory, CONTROL, "control")]
@@ -151,11 +153,11 @@ async def stream_events(
         view.stage(f"{PRODUCERS} producers stream {total:,} events into both topics, {PARTITIONS} partitions each")
         for worker in producers:
             await nursery.start(worker.run)
+        resizer = Resizer(cluster, [side.topic for side in sides], _stream(producers, total, len(sides)), view.stage)
+        nursery.start_soon(resizer.run)
         while not any(worker.last["count"] for worker in producers):
             await trio.sleep(0.02)
         started = trio.current_time()
-        resizer = Resizer(cluster, [TOPIC, CONTROL], view.stage)
-        nursery.start_soon(resizer.run, started, seconds)
         produced_at = await _all_delivered(producers, sides, total, resizer, view)
         delivered_at = trio.current_time()
         for side in sides:
@@ -163,6 +165,14 @@ async def stream_events(
                 await worker.finish()
         nursery.cancel_scope.deadline = trio.current_time() + WORKER_STOP_DEADLINE_S
     return sides, producers, resizer.done, produced_at - started, delivered_at - started
+
+
+def _stream(producers: list[Worker], events: int, topics: int) -> Stream:
+    async def let_go_on(sequence: int) -> None:
+        for worker in producers:
+            await worker.tell(str(sequence))
+
+    return Stream(events, lambda: sum(worker.last["count"] for worker in producers) // topics, let_go_on)
 
 
 async def _group_is_complete(consumers: list[Worker]) -> None:
@@ -279,6 +289,7 @@ async def run_demo(
             hand_over_shrinking=took(lambda step: step.killed is None and step.shrinks),
             hand_over_killed=took(lambda step: step.killed is not None),
             produce_s=produce_s,
+            held_s=max(worker.last.get("held_s", 0.0) for worker in producers),
             deliver_s=deliver_s,
             exported=exported,
         )

@@ -44,10 +44,11 @@ class Reporter:
 async def produce(arguments: argparse.Namespace) -> None:
     """Send this producer's share of the events to every topic, at an even pace, and record where each was acknowledged.
 
-    The same producer writes all topics: they see the same events at the same time.
+    The same producer writes all topics: they see the same events at the same time. Each line on stdin is the sequence
+    of the event to go on to; there it waits for the next line.
     """
     report = Reporter()
-    confirmed = 0
+    confirmed, held_s = 0, 0.0
     waiting: deque[tuple[str, int, Any]] = deque()
     with open(arguments.out, "w", encoding="utf-8") as out:
 
@@ -60,9 +61,17 @@ async def produce(arguments: argparse.Namespace) -> None:
             report(count=confirmed)
 
         async with Producer(bootstrap_servers=arguments.bootstrap, linger_ms=5) as producer:
+            until = await _next_limit(0)
             started = time.monotonic()
             for event in share_of(arguments.index, arguments.count, arguments.events):
-                early_s = started + event.sequence / arguments.rate - time.monotonic()
+                while event.sequence > until:
+                    while waiting:
+                        await confirm_first()
+                    report(force=True, count=confirmed)
+                    held_since = time.monotonic()
+                    until = await _next_limit(event.sequence)
+                    held_s += time.monotonic() - held_since
+                early_s = started + held_s + event.sequence / arguments.rate - time.monotonic()
                 if early_s > AHEAD_S:
                     await anyio.sleep(early_s)
                 for topic in arguments.topic:
@@ -73,7 +82,15 @@ async def produce(arguments: argparse.Namespace) -> None:
                 report(count=confirmed)
             while waiting:
                 await confirm_first()
-    report(force=True, count=confirmed, done=True)
+    report(force=True, count=confirmed, held_s=held_s)
+
+
+async def _next_limit(sequence: int) -> int:
+    """The sequence of the event to go on to, from stdin. Exits when it is closed: nobody waits for what is left."""
+    line = await anyio.to_thread.run_sync(sys.stdin.readline, abandon_on_cancel=True)
+    if not line:
+        raise SystemExit(f"stdin was closed at event {sequence}")
+    return int(line)
 
 
 class Recorder:
