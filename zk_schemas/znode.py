@@ -16,6 +16,8 @@ _MISSING: Any = object()
 _INT32_MAX = 2**31 - 1
 _MAX_DIGITS = 10
 _INT64_MAX = 2**63 - 1
+_MAX_DEPTH = 32
+"""How deep JSON may be nested: all of it is written again with what is changed, by code that descends into it."""
 MAX_EPOCH = 2**30
 """No cluster lives to see a leader epoch or layout version of more; what is above can soon not be raised any more."""
 
@@ -49,10 +51,14 @@ class ZnodeReader:
         """``data`` as a JSON object."""
         try:
             fields = msgspec.json.decode(data)
-        except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
             raise MalformedZnodeError(path, "", f"not JSON: {error}") from None
         if not isinstance(fields, dict):
             raise MalformedZnodeError(path, "", f"a JSON object was expected, not {describe(fields)}")
+        if data.count(b"[") + data.count(b"{") > _MAX_DEPTH:
+            for name, value in fields.items():
+                if _is_deeper(value, _MAX_DEPTH):
+                    raise MalformedZnodeError(path, name, f"is nested more than {_MAX_DEPTH} deep")
         return cls(path, fields)
 
     def fail(self, field: str, detail: str) -> NoReturn:
@@ -183,6 +189,13 @@ class ZnodeReader:
                 self.fail(field, f"a partition number was expected, not {key!r}")
             keyed[int(key)] = item
         return dict(sorted(keyed.items()))
+
+
+def _is_deeper(value: object, levels: int) -> bool:
+    if not isinstance(value, dict | list):
+        return False
+    items = value.values() if isinstance(value, dict) else value
+    return levels == 0 or any(_is_deeper(item, levels - 1) for item in items)
 
 
 def encode_fields(fields: Mapping[str, Any], extra: Mapping[str, Any]) -> bytes:

@@ -131,6 +131,8 @@ def test_bad_endpoints_are_refused(text: str) -> None:
 BAD: list[tuple[Any, bytes, str]] = [
     (TopicZnode, b"", ""),
     (TopicZnode, b"[1]", ""),
+    (TopicZnode, b'{"partitions":{"0":[1]},"theirs":%s1%s}' % (b"[" * 33, b"]" * 33), "theirs"),
+    (TopicZnode, b'{"theirs":%s1%s}' % (b"[" * 5000, b"]" * 5000), ""),
     (TopicZnode, b"{}", "partitions"),
     (TopicZnode, b'{"partitions":{}}', "partitions"),
     (TopicZnode, b'{"partitions":{"0":[1],"2":[1]}}', "partitions"),
