@@ -100,8 +100,8 @@ class _Promise:
         self._lost: dict[Holding, int] = {}
         self._crashed: dict[str, int] = {}
         self._session_ends: dict[str, float] = {}
-        self._removed: dict[TopicPartition, tuple[int, frozenset[str]]] = {}
-        """When a partition was removed, and the members whose sessions were not over then."""
+        self._removed: dict[TopicPartition, list[tuple[int, frozenset[str]]]] = {}
+        """When a partition was removed, each time, and the members whose sessions were not over then."""
         self._unflushed: dict[Holding, dict[ProducerKey, Polled]] = {}
         """The last records that a member delivered of a partition since it flushed, lost or was assigned it."""
         self._loaded: dict[Holding, int] = {}
@@ -129,16 +129,16 @@ class _Promise:
                 self._crashed[event.what] = at
             case Removed():
                 alive = [member for member, end_ms in self._session_ends.items() if end_ms > event.at_ms]
-                self._removed[event.tp] = at, frozenset(alive)
+                self._removed.setdefault(event.tp, []).append((at, frozenset(alive)))
 
     def _was_not_to_be_asked(self, member: str, tp: TopicPartition, since: int) -> bool:
         """Whether the partition was removed after ``since`` with its owner's session over, which then lost it, or died.
 
         Its group had no member any more that could be asked, and all of the partition was committed.
         """
-        removed, alive = self._removed.get(tp, (-1, frozenset()))
+        alive = next((alive for removed, alive in self._removed.get(tp, ()) if removed > since), None)
         is_gone = max(self._lost.get((member, tp), -1), self._crashed.get(member, -1)) > since
-        return is_gone and removed > since and member not in alive
+        return is_gone and alive is not None and member not in alive
 
     def _polled(self, at: int, event: Polled) -> Iterator[Violation]:
         sent = self._history.sent.get(event.value)

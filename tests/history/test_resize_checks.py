@@ -162,6 +162,10 @@ def test_a_member_whose_partition_was_removed_while_its_group_was_empty_flushes_
         assert broken([*begun, removed, heard, ends, *crash[1:]]) == [], "it was back too late to be asked"
     assert broken([*begun, lost, *again]) == ["promise"]
     assert broken([*begun, removed, *again]) == ["promise"]
+    once_more, back = Removed(9.0, CHILD, 8), Heard(8.0, "g", "one", 9.1)
+    heard = Heard(2.5, "g", "one", 3.1)
+    assert broken([*begun, heard, removed, lost, once_more, *again]) == ["promise"], "its session was not over"
+    assert broken([*begun, removed, lost, back, once_more, *again]) == [], "the first removal was its own"
 
 
 def test_two_lives_of_a_partition_are_two_partitions() -> None:
