@@ -161,6 +161,7 @@ def apply(context: Context, change: StateChange, version: int, incarnation: int 
     partition.state = change.state
     partition.epoch = version
     partition.mzxid = -1
+    context.image.suspects.discard(paths.partition_state(*change.tp))
     if change.create:
         partition.incarnation = incarnation
     context.image.topics[change.tp.topic].flush = context.senders.last_flush + 1

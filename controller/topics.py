@@ -134,7 +134,7 @@ async def _load_topic(context: Context, name: str) -> None:
     topic = TopicImage(name, znode, found.version, found.czxid)
     for index in znode.partitions:
         await _load_partition(context, topic, index)
-    for index in unseen.lost_states(topic):
+    for index in await _lost_states(context, topic):
         _log.error("znode %s is gone; the partition is left as it is", paths.partition_state(name, index))
         del topic.partitions[index]
         topic.unreadable.add(index)
@@ -160,6 +160,17 @@ async def _load_partition(context: Context, topic: TopicImage, index: int) -> No
     status = PartitionStatus.ONLINE if state.leader >= 0 else PartitionStatus.OFFLINE
     mzxid = 0 if path in context.image.suspects else found.mzxid  # who restarted since it was edited, nobody saw
     topic.partitions[index] = PartitionImage(status, state, found.version, found.czxid, mzxid)
+
+
+async def _lost_states(context: Context, topic: TopicImage) -> list[int]:
+    """Partitions whose state somebody has taken away: a state made anew would be another incarnation, before which
+    brokers delete what they have of the partition. The znode above it was made and would be removed together with it.
+    """
+    missing = [index for index in topic.partitions if topic.state(index) is None]
+    if not missing:
+        return []
+    left = set(await context.store.children(paths.partitions(topic.name)))
+    return sorted({index for index in missing if str(index) in left} | set(unseen.lost_states(topic)))
 
 
 async def _set_aside(context: Context, topic: TopicImage) -> bool:

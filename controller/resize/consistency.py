@@ -8,6 +8,7 @@ nobody can say which of two is right nothing is decided.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator, Mapping
 from typing import NamedTuple
 
@@ -30,23 +31,22 @@ def examine(topic: TopicImage) -> Examined:
     told, proven = topic.znode.initial_partition_count, unseen.initial_count(topic)
     against_told = _contradictions(topic, told)
     if proven == told or topic.unreadable:
-        marked = {} if against_told else _marked_by_nobody(topic)
+        marked = {} if against_told else _marks_at_odds(topic)
         return Examined(against_told or marked, is_told=not marked)
     is_absent = "initial_partition_count" in topic.znode.absent
     against_proven = _contradictions(topic, proven)
     if len(against_told) == 1 and against_proven and not is_absent:
         return Examined(against_told, is_told=True)
-    was_resized = any(state.layout is not None for state in topic.states())
     if not is_absent and not against_told and (alone := _lone_proof(topic, proven)):
         return Examined(alone, is_told=False)
-    if not against_proven and (is_absent or len(against_told) != 1 or not was_resized):
+    if not against_proven and (is_absent or len(against_told) != 1 or not unseen.has_layouts(topic)):
         return Examined({}, is_told=True)
     return Examined(against_told | against_proven, is_told=False)
 
 
 def _contradictions(topic: TopicImage, initial: int) -> dict[int, str]:
     """The states that cannot be if the topic was created with ``initial`` partitions."""
-    found = _stray_layout(topic)
+    found = _stray_layout(topic) | _stray_gainers(topic) | _led_too_early(topic)
     for index in sorted(topic.partitions):
         state = topic.state(index)
         for partition, why in () if state is None else _against(topic, index, state, initial):
@@ -88,24 +88,101 @@ def _was_led(topic: TopicImage, index: int, state: PartitionState, initial: int)
     return is_known and state.leader_epoch != topic.znode.last_leader_epochs.get(index, -1)
 
 
-def _agreed(topic: TopicImage) -> tuple[Layout, dict[int, Layout]]:
-    """The topic's layout, and those of the partitions that take records; none while a grow is under way."""
-    layout = Layout(topic.znode.undeleted_partition_count, topic.znode.layout_version)
-    if any(state.never_led for state in topic.states()):
-        return layout, {}
-    return layout, {index: topic.layout(index) for index in range(layout[0]) if topic.state(index) is not None}
+def _topic_layout(topic: TopicImage) -> Layout:
+    return Layout(topic.znode.undeleted_partition_count, topic.znode.layout_version)
+
+
+def _states(topic: TopicImage) -> dict[int, PartitionState]:
+    return {index: state for index in sorted(topic.partitions) if (state := topic.state(index)) is not None}
+
+
+def _led(topic: TopicImage) -> dict[int, PartitionState]:
+    """The states of partitions that were led."""
+    return {index: state for index, state in _states(topic).items() if not state.never_led}
+
+
+def _gainers_unreadable(topic: TopicImage) -> bool:
+    return max(topic.unreadable, default=-1) >= topic.znode.undeleted_partition_count
 
 
 def _stray_layout(topic: TopicImage) -> dict[int, str]:
-    """A layout newer than that of the topic and of all other partitions."""
-    agreed, counted = _agreed(topic)
-    stray = [index for index, layout in counted.items() if layout != agreed]
-    if len(stray) != 1 or len(counted) == 1:
+    """A layout newer than that of the topic and of all other partitions, or one that nobody else has in its place."""
+    agreed, states = _topic_layout(topic), _states(topic)
+    if len(states) == 1 or topic.znode.absent & unseen.PROVEN:
         return {}
-    layout = counted[stray[0]]
-    if layout.layout_version < agreed.layout_version:
+    gainers = [index for index, state in states.items() if index >= agreed[0] and state.never_led]
+    grown = {topic.layout(index) for index in gainers}  # who loses keys to them has it before the topic
+    newer = [index for index in states if topic.layout(index)[1] > agreed[1] and topic.layout(index) not in grown]
+    other = _unlike_others(topic)
+    if len(newer) == 1 and not _gainers_unreadable(topic) and not _is_of_edited_shrink(topic, newer[0]):
+        stray = newer + gainers if len(gainers) == 1 else newer
+    elif len(other) == 1 and not _is_of_edited_shrink(topic, other[0]):
+        stray = other
+    else:
         return {}
-    return {stray[0]: f"layout is {_shown(layout)}, that of the topic and of the other partitions {_shown(agreed)}"}
+    told = f"that of the topic and of the others {_shown(agreed)}"
+    return {index: f"layout is {_shown(topic.layout(index))}, {told}" for index in stray}
+
+
+def _unlike_others(topic: TopicImage) -> list[int]:
+    """Partitions with another layout of the topic's version, or not with the topic's when all that are counted have it.
+
+    They have it before what a grow adds is counted.
+    """
+    agreed, states = _topic_layout(topic), _states(topic)
+    counted = {index: state for index, state in states.items() if index < agreed[0]}
+    is_grown = any(state.never_led and state.layout == agreed for state in counted.values())
+    are_alike = all(topic.layout(index) == agreed for index, state in counted.items() if not state.never_led)
+    return [
+        index
+        for index, state in states.items()
+        if topic.layout(index) != agreed
+        and (
+            (state.layout is not None and state.layout[1] == agreed[1])
+            or (index in counted and (is_grown or (are_alike and state.never_led)))
+        )
+    ]
+
+
+def _stray_gainers(topic: TopicImage) -> dict[int, str]:
+    """Partitions never led that one grow cannot have added together; all when none of their layouts is the usual."""
+    layouts = {index: state.layout for index, state in _states(topic).items() if state.never_led and state.layout}
+    counted = Counter(layouts.values()).most_common(2)
+    if len(counted) < 2:
+        return {}
+    usual = counted[0][0] if counted[0][1] > counted[1][1] else None
+    return {
+        index: f"layout is {_shown(layout)}, unlike that of the others that the grow adds"
+        for index, layout in layouts.items()
+        if layout != usual
+    }
+
+
+def _is_of_edited_shrink(topic: TopicImage, partition: int) -> bool:
+    """Whether the layout of this partition may be that of a shrink under way, and the topic what was edited.
+
+    A shrink marks all partitions beyond its count, and no others, before one of them gets its layout.
+    """
+    agreed, layout, led = _topic_layout(topic), topic.layout(partition), _led(topic)
+    follows = layout[0] < agreed[0] and layout[1] == agreed[1] + 1
+    marked = [index for index, state in led.items() if state.leader_epoch_before_deletion]
+    beyond = [index for index in led if index >= layout[0]]
+    return (follows or layout[1] == agreed[1]) and bool(marked) and marked == beyond
+
+
+def _led_too_early(topic: TopicImage) -> dict[int, str]:
+    """What a grow adds is not led before all who lose keys to it have the new layout, and the topic."""
+    agreed, led = _topic_layout(topic), _led(topic)
+    if all(topic.layout(index) != agreed for index in led if index < agreed.undeleted_partition_count):
+        return {}
+    return {
+        index: "the partition is led, though the grow that adds it is not that far"
+        for index, state in led.items()
+        if agreed.undeleted_partition_count <= index < topic.layout(index).undeleted_partition_count
+        and topic.layout(index).layout_version == agreed.layout_version + 1
+        and state.leader_epoch_after_creation
+        and not state.leader_epoch_before_deletion
+    }
 
 
 def _lone_proof(topic: TopicImage, initial: int) -> dict[int, str]:
@@ -118,13 +195,26 @@ def _lone_proof(topic: TopicImage, initial: int) -> dict[int, str]:
     return {storing[0]: f"layout is of {initial} partitions with none split off, though the topic began with {told}"}
 
 
-def _marked_by_nobody(topic: TopicImage) -> dict[int, str]:
-    """Counted partitions that are marked for deletion though no shrink is under way: the topic says so first."""
-    agreed, counted = _agreed(topic)
-    if any(layout != agreed for layout in counted.values()):
+def _marks_at_odds(topic: TopicImage) -> dict[int, str]:
+    """Counted partitions that are marked for deletion though no shrink marks them, and gaps in what a shrink marks.
+
+    The topic says first that there is a shrink, which marks from its count on. Where it tells of one that marks none,
+    that was put back.
+    """
+    undeleted, led = topic.znode.undeleted_partition_count, _led(topic)
+    marked = [index for index, state in led.items() if state.leader_epoch_before_deletion]
+    is_proven = any(topic.layout(index) == _topic_layout(topic) for index in led)
+    is_under_way = any(index >= undeleted and state.sealed_offset < 0 for index, state in led.items())
+    if not (is_proven or is_under_way):
         return {}
-    marked = [index for index in counted if (state := topic.state(index)) and state.leader_epoch_before_deletion]
-    return dict.fromkeys(marked, "leaderEpochBeforeDeletion is set, though the topic counts the partition")
+    name = "leaderEpochBeforeDeletion"
+    last = max((index for index in marked if led[index].sealed_offset < 0), default=-1)
+    found = {index: f"{name} is set, though the topic counts the partition" for index in marked if index < undeleted}
+    for index in led:
+        if undeleted <= index < last and index not in marked:
+            found[index] = f"{name} is missing, though partition {last} is marked"
+            found[last] = f"{name} is set, though partition {index} is not marked"
+    return found
 
 
 def _shown(layout: Layout) -> str:

@@ -13,7 +13,7 @@ from protocol.errors import ErrorCode
 from protocol.generated.leader_and_isr import LeaderAndIsrRequest
 from runtime.env import ZkOp
 from tests.controller_world import World
-from tests.resize_world import TOPIC, alter, finished, resized
+from tests.resize_world import TOPIC, alter, finished, hold_records, resized
 from zk_schemas import paths
 
 pytestmark = pytest.mark.trio
@@ -30,10 +30,15 @@ async def set_field(world: World, partition: int, **fields: Any) -> bytes:
     return before
 
 
-async def edited_unseen(world: World, partition: int, **fields: Any) -> bytes:
-    """Write fields of a state while no controller is in office, then have one take it; what the state was before."""
+def vacate(world: World) -> None:
+    """No controller is in office."""
     world.kill_controller(1000)
     world.zk.end_session(world.sessions[1000].session_id)
+
+
+async def edited_unseen(world: World, partition: int, **fields: Any) -> bytes:
+    """Write fields of a state while no controller is in office, then have one take it; what the state was before."""
+    vacate(world)
     before = await set_field(world, partition, **fields)
     await world.start_controller(1001)
     await world.until(world.active)
@@ -77,7 +82,7 @@ async def accepts(world: World, count: int) -> bool:
         (
             2,
             {"layout": {"undeleted_partition_count": 5, "layout_version": 2}},
-            "layout is 5 partitions in version 2, that of the topic and of the other partitions 6 partitions in",
+            "layout is 5 partitions in version 2, that of the topic and of the others 6 partitions in",
         ),
     ],
 )
@@ -179,8 +184,7 @@ async def test_a_state_that_was_taken_away_is_not_made_anew_by_a_later_edit(
 ) -> None:
     """It would be another incarnation, before which brokers delete what they have."""
     await resized(world, 6)
-    world.kill_controller(1000)
-    world.zk.end_session(world.sessions[1000].session_id)
+    vacate(world)
     await world.store.delete(paths.partition_state(TOPIC, 2))
     await world.start_controller(1001)
     await world.until(world.active)
@@ -189,6 +193,118 @@ async def test_a_state_that_was_taken_away_is_not_made_anew_by_a_later_edit(
     assert version == edited.version + 1
     await world.request(alter(8))
     assert await world.store.exists(paths.partition_state(TOPIC, 2)) is None
+
+
+async def draining(world: World) -> None:
+    """The topic with partitions 4 and 5 sealed, their records unread."""
+    await resized(world, 6)
+    hold_records(world, range(6), 10)
+    await resized(world, 4)
+    await world.until(lambda: is_sealed(world))
+
+
+async def is_sealed(world: World) -> bool:
+    states = [await world.state(TOPIC, index) for index in range(6)]
+    return all(state.layout == (4, 2) for state in states) and min(state.sealed_offset for state in states[4:]) == 10
+
+
+@pytest.mark.parametrize("partition", [0, 5])
+async def test_a_state_that_was_taken_away_leaves_its_topic_as_it_was(
+    world: World, autojump_clock: object, caplog: pytest.LogCaptureFixture, partition: int
+) -> None:
+    """Of a marked partition too: its unread records are nowhere else."""
+    await draining(world)
+    topic, path = await world.topic(TOPIC), paths.partition_state(TOPIC, partition)
+    vacate(world)
+    await world.store.delete(path)
+    await world.start_controller(1001)
+    await world.until(world.active)
+    assert f"znode {path} is gone; the partition is left as it is" in caplog.text
+    assert await world.topic(TOPIC) == topic
+    assert await world.store.exists(path) is None
+
+
+async def test_a_state_of_a_new_topic_is_not_made_anew_either(world: World, autojump_clock: object) -> None:
+    """Nor one that is taken away because it could not be read: brokers would delete what they have."""
+    await world.until(lambda: is_online(world))
+    path = paths.partition_state(TOPIC, 3)
+    await edited_unseen(world, 3, sealed_offset=3)
+    await world.store.delete(path)
+    await world.until(lambda: accepts_none(world))
+    assert await world.store.exists(path) is None
+
+
+async def accepts_none(world: World) -> bool:
+    return "partitions 3 cannot be read" in ((await world.request(alter(6))).results[0].error_message or "")
+
+
+@pytest.mark.parametrize("layout", [(6, 9), (5, 9), (5, 3), (4, 3), (3, 9)], ids=str)
+async def test_a_layout_of_a_marked_partition_resizes_nothing(
+    world: World, autojump_clock: object, caplog: pytest.LogCaptureFixture, layout: tuple[int, int]
+) -> None:
+    await draining(world)
+    topic = await world.topic(TOPIC)
+    states = [await world.state(TOPIC, index) for index in range(5)]
+    await edited_unseen(world, 5, layout={"undeleted_partition_count": layout[0], "layout_version": layout[1]})
+    assert f"layout is {layout[0]} partitions in version {layout[1]}, that of the topic" in caplog.text
+    assert await world.topic(TOPIC) == topic
+    assert [(await world.state(TOPIC, index)).layout for index in range(5)] == [state.layout for state in states]
+
+
+async def test_a_tool_that_drops_our_fields_of_a_drained_topic_ends_no_controller(
+    world: World, autojump_clock: object
+) -> None:
+    """All counts are the first one then, as if it was never resized; the states know the version."""
+    await resized(world, 6)
+    await resized(world, 4)
+    await world.until(lambda: is_drained(world))
+    topic = await world.topic(TOPIC)
+    vacate(world)
+    known = json.loads((await world.store.get(paths.topic(TOPIC))).data)
+    plain = {
+        name: known[name] for name in ("version", "topic_id", "partitions", "adding_replicas", "removing_replicas")
+    }
+    await world.store.set(paths.topic(TOPIC), json.dumps(plain).encode())
+    await world.start_controller(1001)
+    await world.until(lambda: accepts(world, 6))
+    await world.until(lambda: finished(world, 6))
+    assert (await world.topic(TOPIC)).layout_version == topic.layout_version + 1
+
+
+async def is_drained(world: World) -> bool:
+    return len((await world.topic(TOPIC)).partitions) == 4
+
+
+async def test_json_without_end_in_a_state_ends_no_controller(
+    world: World, autojump_clock: object, caplog: pytest.LogCaptureFixture
+) -> None:
+    await resized(world, 6)
+    path = paths.partition_state(TOPIC, 2)
+    intact = (await world.store.get(path)).data
+    vacate(world)
+    await world.store.set(path, b'{"theirs":' + b"[" * 5000 + b"]" * 5000 + b"}")
+    await world.start_controller(1001)
+    await world.until(world.active)
+    assert f"znode {path}: not JSON" in caplog.text
+    await goes_on_when_repaired(world, 2, intact, 8)
+
+
+async def test_a_repaired_state_is_as_any_other_when_the_cluster_is_read_again(
+    world: World, autojump_clock: object
+) -> None:
+    """It was led anew once, for nobody saw who had restarted; not with every reading."""
+    await resized(world, 6)
+    before = await world.state(TOPIC, 5)
+    intact = await edited_unseen(world, 5, **{CREATED: {"0": 0}})
+    await world.store.set(paths.partition_state(TOPIC, 5), intact)
+    await world.until(lambda: is_led_anew(world, before.leader_epoch))
+    led = await world.state(TOPIC, 5)
+    other = await set_field(world, 2, sealed_offset=3)
+    await world.alter_isr(TOPIC, 2, [1, 2])
+    await world.store.set(paths.partition_state(TOPIC, 2), other)
+    await world.until(lambda: accepts(world, 8))
+    await world.until(lambda: finished(world, 8))
+    assert (await world.state(TOPIC, 5)).leader_epoch == led.leader_epoch + 1, "that of the grow"
 
 
 async def test_who_restarted_while_a_state_was_set_aside_does_not_lead_on(world: World, autojump_clock: object) -> None:
