@@ -98,6 +98,10 @@ class TopicImage:
         """The states there are, in order of partition."""
         return [state for index in sorted(self.partitions) if (state := self.partitions[index].state) is not None]
 
+    def has_layouts(self) -> bool:
+        """Whether some state says that the topic was resized."""
+        return any(state.layout is not None for state in self.states())
+
     def layout(self, partition: int) -> Layout:
         """The layout in force at a partition: its own, or the first one when it was never resized."""
         state = self.state(partition)

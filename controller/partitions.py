@@ -95,8 +95,8 @@ def first_elections(context: Context, topics: Iterable[str]) -> list[StateChange
     changes = []
     for name in sorted(topics):
         topic = image.topics[name]
-        if name in image.deletions:
-            continue
+        if name in image.deletions or (topic.unreadable and topic.has_layouts()):
+            continue  # without what cannot be read nobody knows what is new
         for index, partition in sorted(topic.partitions.items()):
             if partition.status is not PartitionStatus.NEW or index >= topic.znode.undeleted_partition_count:
                 continue  # what a grow adds is led once those who lose keys to it have answered

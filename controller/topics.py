@@ -169,6 +169,8 @@ async def _lost_states(context: Context, topic: TopicImage) -> list[int]:
     missing = [index for index in topic.partitions if topic.state(index) is None]
     if not missing:
         return []
+    if len(missing) == len(topic.partitions) and topic.znode.absent:
+        return []  # Kafka's controller makes the znodes of a new topic one by one
     left = set(await context.store.children(paths.partitions(topic.name)))
     return sorted({index for index in missing if str(index) in left} | set(unseen.lost_states(topic)))
 

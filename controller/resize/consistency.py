@@ -39,7 +39,7 @@ def examine(topic: TopicImage) -> Examined:
         return Examined(against_told, is_told=True)
     if not is_absent and not against_told and (alone := _lone_proof(topic, proven)):
         return Examined(alone, is_told=False)
-    if not against_proven and (is_absent or len(against_told) != 1 or not unseen.has_layouts(topic)):
+    if not against_proven and (is_absent or len(against_told) != 1 or not topic.has_layouts()):
         return Examined({}, is_told=True)
     return Examined(against_told | against_proven, is_told=False)
 
@@ -110,6 +110,8 @@ def _stray_layout(topic: TopicImage) -> dict[int, str]:
     agreed, states = _topic_layout(topic), _states(topic)
     if len(states) == 1 or topic.znode.absent & unseen.PROVEN:
         return {}
+    if unseen.growing_to(topic) and all(topic.layout(index) != agreed for index in states):
+        return {}  # nobody confirms the topic
     gainers = [index for index, state in states.items() if index >= agreed[0] and state.never_led]
     grown = {topic.layout(index) for index in gainers}  # who loses keys to them has it before the topic
     newer = [index for index in states if topic.layout(index)[1] > agreed[1] and topic.layout(index) not in grown]
@@ -201,8 +203,9 @@ def _marks_at_odds(topic: TopicImage) -> dict[int, str]:
     The topic says first that there is a shrink, which marks from its count on. Where it tells of one that marks none,
     that was put back.
     """
-    undeleted, led = topic.znode.undeleted_partition_count, _led(topic)
+    led = _led(topic)
     marked = [index for index, state in led.items() if state.leader_epoch_before_deletion]
+    undeleted = _marked_from(topic, marked)
     is_proven = any(topic.layout(index) == _topic_layout(topic) for index in led)
     is_under_way = any(index >= undeleted and state.sealed_offset < 0 for index, state in led.items())
     if not (is_proven or is_under_way):
@@ -215,6 +218,13 @@ def _marks_at_odds(topic: TopicImage) -> dict[int, str]:
             found[index] = f"{name} is missing, though partition {last} is marked"
             found[last] = f"{name} is set, though partition {index} is not marked"
     return found
+
+
+def _marked_from(topic: TopicImage, marked: list[int]) -> int:
+    """The count that the shrink under way leads to: the topic's, unless that was lowered since one was told."""
+    undeleted, first, led = topic.znode.undeleted_partition_count, min(marked, default=-1), _led(topic)
+    told = any(led[index].sealed_offset < 0 and topic.layout(index)[0] == first for index in marked)
+    return first if told and any(undeleted <= index < first for index in led) else undeleted
 
 
 def _shown(layout: Layout) -> str:

@@ -41,13 +41,13 @@ def needs_config(topic: TopicImage) -> bool:
     """Whether anything is to be judged by the topic's configuration: not of one that was never resized."""
     znode = topic.znode
     counts = {znode.initial_partition_count, znode.undeleted_partition_count, len(znode.partitions)}
-    return znode.layout_version > 0 or has_layouts(topic) or len(counts) > 1 or counts != {initial_count(topic)}
+    return znode.layout_version > 0 or topic.has_layouts() or len(counts) > 1 or counts != {initial_count(topic)}
 
 
 def judge(topic: TopicImage, config: Config) -> Judgement:
     """What becomes of a topic that was just read; ``config`` may be empty unless ``needs_config``."""
     undone = []
-    is_short = has_layouts(topic) and stored_layout(topic).undeleted_partition_count > len(topic.znode.partitions)
+    is_short = topic.has_layouts() and stored_layout(topic).undeleted_partition_count > len(topic.znode.partitions)
     for rule in () if topic.unreadable or is_short else _RULES:  # what cannot be read may be anything
         found = rule(topic, config)
         if found is not None:
@@ -61,7 +61,7 @@ def judge(topic: TopicImage, config: Config) -> Judgement:
         return Judgement(None, [f"it has {len(znode.partitions)} partitions, fewer than its layout counts"])
     if (version := _ambiguous_version(topic)) is not None:
         return Judgement(None, [f"its partitions store layouts of version {version} with different counts"])
-    if topic.unreadable and has_layouts(topic) and (missing := sorted(znode.absent & PROVEN)):
+    if topic.unreadable and topic.has_layouts() and (missing := sorted(znode.absent & PROVEN)):
         unreadable = checks.listed(sorted(topic.unreadable))
         return Judgement(None, [f"{missing[0]} is missing, and the states of partitions {unreadable} cannot be read"])
     corrected = None if topic.unreadable else corrected_layout(topic)
@@ -73,11 +73,6 @@ def judge(topic: TopicImage, config: Config) -> Judgement:
 
 
 # ---------------------------------------------------------------- what the states prove
-
-
-def has_layouts(topic: TopicImage) -> bool:
-    """Whether some state says that the topic was resized."""
-    return any(state.layout is not None for state in topic.states())
 
 
 def stored_layout(topic: TopicImage) -> Layout:
@@ -97,7 +92,7 @@ def initial_count(topic: TopicImage) -> int:
     split = [index for index, state in states if index > 0 and state.leader_epoch_after_creation]
     if split:
         return min(split)
-    if has_layouts(topic):
+    if topic.has_layouts():
         return stored_layout(topic).undeleted_partition_count
     znode, led = topic.znode, max(_states(topic), default=-1) + 1
     if led and "initial_partition_count" in znode.absent:
@@ -111,7 +106,7 @@ def lost_states(topic: TopicImage) -> list[int]:
     A state made anew would be another incarnation, before which brokers delete what they have of the partition.
     """
     states = _states(topic)
-    if not has_layouts(topic):
+    if not topic.has_layouts():
         return []
     led = [index for index, state in states.items() if not state.never_led]
     counted = max(stored_layout(topic).undeleted_partition_count, max(led, default=-1) + 1)
@@ -169,7 +164,7 @@ def _version(topic: TopicImage, _config: Config) -> Undone | None:
     """A resize raises the version by one; a version that cannot be raised any more would end all resizing."""
     stored, found = stored_layout(topic), topic.znode.layout_version
     is_lost = found < stored.layout_version and "layout_version" in topic.znode.absent
-    is_known = not has_layouts(topic) and topic.znode.last_leader_epochs  # it was resized, whatever its states say
+    is_known = not topic.has_layouts() and topic.znode.last_leader_epochs  # it was resized, whatever its states say
     if is_known or (found <= stored.layout_version + 1 and not is_lost):
         return None
     return f"layout_version is {stored.layout_version}, not {found}", {"layout_version": stored.layout_version}

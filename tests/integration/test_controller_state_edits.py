@@ -234,6 +234,18 @@ async def test_a_state_of_a_new_topic_is_not_made_anew_either(world: World, auto
     assert await world.store.exists(path) is None
 
 
+async def test_no_state_is_made_anew_when_all_were_taken_away(world: World, autojump_clock: object) -> None:
+    await world.until(lambda: is_online(world))
+    vacate(world)
+    states = [paths.partition_state(TOPIC, index) for index in range(4)]
+    for path in states:
+        await world.store.delete(path)
+    await world.start_controller(1001)
+    await world.until(world.active)
+    await world.request(alter(6))
+    assert not any([await exists(world, path) for path in states])
+
+
 async def accepts_none(world: World) -> bool:
     return "partitions 3 cannot be read" in ((await world.request(alter(6))).results[0].error_message or "")
 
@@ -273,6 +285,34 @@ async def test_a_tool_that_drops_our_fields_of_a_drained_topic_ends_no_controlle
 
 async def is_drained(world: World) -> bool:
     return len((await world.topic(TOPIC)).partitions) == 4
+
+
+async def test_with_a_state_that_cannot_be_read_an_edit_adds_no_partition(world: World, autojump_clock: object) -> None:
+    """It would be led at once, without an ancestor: nobody knows then what is new."""
+    await resized(world, 6)
+    vacate(world)
+    await world.store.set(paths.partition_state(TOPIC, 2), b"{")
+    topic = json.loads((await world.store.get(paths.topic(TOPIC))).data)
+    topic["partitions"] |= {"6": [1, 2, 3], "7": [1, 2, 3]}
+    await world.store.set(paths.topic(TOPIC), json.dumps(topic | {"undeleted_partition_count": 8}).encode())
+    await world.start_controller(1001)
+    await world.until(world.active)
+    await world.request(alter(9))
+    assert await world.store.exists(paths.partition_state(TOPIC, 6)) is None
+
+
+async def test_a_topic_that_kafkas_controller_was_about_to_begin_is_led(world: World, autojump_clock: object) -> None:
+    """It makes the znodes above a state in requests of their own."""
+    vacate(world)
+    assignment = json.dumps({"version": 1, "partitions": {"0": [1, 2, 3]}}).encode()
+    for path, data in ((paths.topic("u"), assignment), (paths.partitions("u"), b""), (paths.partition("u", 0), b"")):
+        await world.store.create(path, data)
+    await world.start_controller(1001)
+    await world.until(lambda: exists(world, paths.partition_state("u", 0)))
+
+
+async def exists(world: World, path: str) -> bool:
+    return await world.store.exists(path) is not None
 
 
 async def test_json_without_end_in_a_state_ends_no_controller(

@@ -121,6 +121,38 @@ def test_a_topic_that_is_put_back_to_before_it_grew_blames_no_state(counts: tupl
     assert consistency.examine(dataclasses.replace(topic, znode=edited)) == CORRECT
 
 
+@pytest.mark.parametrize("count", [5, 6, 7])
+@pytest.mark.parametrize("fields", [{"layout_version": 1}, {"undeleted_partition_count": 8}, {}], ids=str)
+def test_an_edit_of_the_topic_while_it_grows_blames_no_state(count: int, fields: dict[str, int]) -> None:
+    """Before the grow is counted nothing confirms what the topic says; the edit is undone."""
+    topic = created(4)
+    for _ in history(topic, count):
+        if topic.znode.undeleted_partition_count > 4 or topic.state(count - 1) is None:
+            continue
+        assigned = topic.znode.partitions | {index: [1, 2, 3] for index in range(count, 8)}
+        edited = dataclasses.replace(topic, znode=topic.znode.replace(partitions=assigned, **fields))
+        assert consistency.examine(edited) == CORRECT
+        found = judged(edited)
+        assert found is not None
+        assert found.partitions.keys() == set(range(count))
+        assert found.undeleted_partition_count in (4, count)
+
+
+@pytest.mark.parametrize("version", [2, 3])
+def test_a_count_lowered_while_a_shrink_is_under_way_blames_no_state(version: int) -> None:
+    """As soon as a marked partition was told the count before it; the edit is undone."""
+    topic, seen = created(4), 0
+    for _ in history(topic, 8, 6):
+        if topic.layout(6) == (6, 2) and topic.layout(0) == (8, 1):
+            seen += 1
+            edited = topic.znode.replace(undeleted_partition_count=5, layout_version=version)
+            found = dataclasses.replace(topic, znode=edited)
+            if min(state.sealed_offset for state in topic.states()[6:]) < 0:
+                assert consistency.examine(found) == CORRECT
+                assert judged(found) == topic.znode
+    assert seen > 2
+
+
 def test_of_one_partition_alone_the_topic_is_believed_no_less_than_the_state() -> None:
     topic = after(1, 3, 1, 0)
     edited = dataclasses.replace(topic, znode=topic.znode.replace(layout_version=0))
