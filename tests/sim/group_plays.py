@@ -323,9 +323,12 @@ async def report_when_thrown_out(scene: GroupScene) -> None:
     older, newer = await split_unread(scene)
     scene.a.keeps = scene.b.keeps = older
     scene.b.goes_back = True
+    scene.b.begins = trio.Event()  # nobody asks before it is committed
     scene.join(scene.c, partition_assignment_strategy=[RangeAssignor()])
     await scene.begin(partition_assignment_strategy=[RangeAssignor()])
     assert await scene.until(lambda: scene.is_committed("a", PARENT, 1))
+    scene.b.begins.set()
+    assert await scene.until(lambda: scene.a.is_asked)
     scene.a.belongs = trio.Event()
     scene.a.flushes.set()
     assert await scene.until(lambda: (scene.b.assignment, scene.c.assignment) == ({PARENT}, {CHILD}))

@@ -84,10 +84,10 @@ class Plan:
 
     @classmethod
     def slow(cls, seed: int) -> Plan:
-        """A topic that grows and shrinks, and no trouble but that users take long."""
+        """A topic of few keys that grows and shrinks, and no trouble but that users take long."""
         plan = cls.resizing(seed)._with_slow_users()
-        group = replace(plan.load.group, crashes=0.0)
-        return replace(plan, load=replace(plan.load, group=group), faults=("nothing",))
+        group = replace(plan.load.group, crashes=0.0, stateful=False, slow=0.5)
+        return replace(plan, load=replace(plan.load, group=group, keys=3), faults=("nothing",))
 
     @classmethod
     def of(cls, seed: int) -> Plan:
