@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import itertools
+import os
 from collections.abc import Callable
 
 import pytest
 
 from anabranch.testing.cluster import Cluster
+
+# Spark reads this: its JVM lives for seconds here, and would compile for most of them.
+os.environ.setdefault("SPARK_SUBMIT_OPTS", "-XX:TieredStopAtLevel=1")
 
 
 @pytest.fixture(scope="session")

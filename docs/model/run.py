@@ -22,6 +22,8 @@ from pathlib import Path
 HERE = Path(__file__).resolve().parent
 PASS = "pass"
 HEAP = "-Xmx2g"
+SHORT, LONG = ["-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1"], ["-XX:+UseParallelGC"]
+"""Options of the JVM: what runs for seconds would compile longer than it runs."""
 STATES = re.compile(r"^(\d+) states generated, (\d+) distinct states found, \d+ states left on queue", re.MULTILINE)
 DEPTH = re.compile(r"^The depth of the complete state graph search is (\d+)", re.MULTILINE)
 VIOLATED = re.compile(r"^Error: Invariant (\w+) is violated", re.MULTILINE)
@@ -140,7 +142,7 @@ def check(configuration: Configuration, java: str, jar: Path, keep: Path | None 
         write(configuration, directory)
         command = [
             java,
-            "-XX:+UseParallelGC",
+            *(SHORT if configuration.ci else LONG),
             HEAP,
             f"-Djava.io.tmpdir={scratch}",
             "-cp",

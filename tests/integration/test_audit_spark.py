@@ -2,8 +2,6 @@
 
 import json
 import os
-import subprocess
-import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -404,18 +402,3 @@ def fail_to_start() -> None:
 def test_a_failed_start_shows_what_the_jvm_said() -> None:
     with pytest.raises(RuntimeError, match="did not start: no java\nsaid before"):
         fail_to_start()
-
-
-def test_run_audit_in_a_process_of_its_own_is_quiet(tmp_path: Path) -> None:
-    """As ``anabranch audit`` runs it: from any directory, nothing on the terminal but what the caller prints."""
-    write_sample(tmp_path / "exported")
-    code = (
-        "import json, sys; from audit.run import run_audit; "
-        "print(json.dumps(run_audit(sys.argv[1], order_by='tsv:0').to_json()))"
-    )
-    command = [sys.executable, "-c", code, str(tmp_path / "exported")]
-    result = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False, timeout=240)
-    assert result.returncode == 0, result.stderr
-    assert result.stderr == ""
-    report = json.loads(result.stdout)
-    assert report["passed"] and report["records"] == 480

@@ -18,9 +18,9 @@ SECONDS = 10
 """Shorter than it takes to resize when a broker was killed: the stream has to wait for that."""
 
 
-def anabranch(*arguments: str, timeout_s: float = 280) -> subprocess.CompletedProcess[str]:
+def anabranch(*arguments: str, cwd: Path | None = None, timeout_s: float = 280) -> subprocess.CompletedProcess[str]:
     command = [sys.executable, "-m", "anabranch.cli.main", *arguments]
-    return subprocess.run(command, capture_output=True, text=True, timeout=timeout_s)
+    return subprocess.run(command, cwd=cwd, capture_output=True, text=True, timeout=timeout_s)
 
 
 def test_the_demo_passes_and_an_edited_record_is_named(tmp_path: Path) -> None:
@@ -56,8 +56,9 @@ def test_the_demo_passes_and_an_edited_record_is_named(tmp_path: Path) -> None:
     data[at] ^= 0x01
     segment.write_bytes(data)
     report_file = tmp_path / "audit.json"
-    audited = anabranch("audit", str(directory / "export"), "--order-by", "tsv:0", "--json", str(report_file))
-    assert audited.returncode == 1
+    audit = ["audit", str(directory / "export"), "--order-by", "tsv:0", "--json", str(report_file)]
+    audited = anabranch(*audit, cwd=tmp_path)
+    assert (audited.returncode, audited.stderr) == (1, "")
     assert "FAIL" in audited.stdout
     failed = {check["name"]: check for check in json.loads(report_file.read_text())["checks"] if not check["passed"]}
     offender = failed["crc"]["offenders"][0]

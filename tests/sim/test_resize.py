@@ -7,6 +7,7 @@ partitions that were marked are gone. ``make sim SEEDS=n FIRST=s`` runs as many 
 from __future__ import annotations
 
 import os
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -55,4 +56,6 @@ def test_a_few_runs_have_what_they_are_about(monkeypatch: pytest.MonkeyPatch) ->
 
 
 def test_a_seed_run_twice_gives_the_same_trace() -> None:
-    assert live(Plan.resizing(FIRST_SEED)).trace == live(Plan.resizing(FIRST_SEED)).trace
+    plan = Plan.resizing(FIRST_SEED)
+    plan = replace(plan, load=replace(plan.load, records=50))
+    assert live(plan).trace == live(plan).trace
