@@ -27,7 +27,7 @@ def test_the_demo_passes_and_an_edited_record_is_named(tmp_path: Path) -> None:
     directory, result_file = tmp_path / "demo", tmp_path / "result.json"
     sizes = ["--events", str(EVENTS), "--seconds", str(SECONDS)]
     done = anabranch("demo", *sizes, "--dir", str(directory), "--json", str(result_file))
-    assert done.returncode == 0, done.stdout + done.stderr
+    assert (done.returncode, done.stderr) == (0, ""), done.stdout + done.stderr
     assert "PASS" in done.stdout
     result = json.loads(result_file.read_text())
     assert (result["passed"], result["violations"]) == (True, 0)
