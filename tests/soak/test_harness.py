@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 import trio
+from confluent_kafka import TopicPartition as StockPartition
 
 from broker.log.checkpoint_files import encode_offsets
 from broker.log.paths import RECOVERY_POINT_CHECKPOINT
@@ -17,11 +18,12 @@ from protocol.framing import RequestHeader, encode_request
 from protocol.generated.metadata import MetadataRequest
 from protocol.types import TopicPartition
 from tests.batches import batch_of
-from tests.history.events import Replica, StoredBatch
+from tests.history.events import UNKNOWN, Replica, Revoked, StoredBatch, read_history
 from tests.soak import disks
 from tests.soak.faults import BROKER_KINDS, SIDE_KINDS, Faults, kill_schedule, mixed_schedule
 from tests.soak.network import HOST, FaultyNetwork, sender_of
-from tests.soak.workload import Pace, value_id
+from tests.soak.recorder import Recorder
+from tests.soak.workload import Pace, Progress, StockMember, value_id
 
 TP = TopicPartition("t", 0)
 
@@ -169,3 +171,14 @@ def test_a_value_is_known_by_what_stands_before_the_padding() -> None:
 def test_the_pace_makes_up_for_no_more_than_a_second() -> None:
     pace = Pace(10.0)
     assert [pace.due(100.0), pace.due(100.5), pace.due(100.55), pace.due(160.5)] == [0, 5, 0, 10]
+
+
+def test_a_stock_member_records_what_is_revoked_after_its_membership_has_ended(tmp_path: Path) -> None:
+    recorder = Recorder(tmp_path / "history")
+    member = StockMember("one", "g", "127.0.0.1:1", recorder, Progress())
+    member._consumer.close()
+    member._revoked(member._consumer, [StockPartition("t", 0)])
+    recorder.close()
+    (revoked,) = read_history(recorder.path)
+    assert isinstance(revoked, Revoked)
+    assert (revoked.member, revoked.generation, revoked.partitions) == ("one", UNKNOWN, [TP])

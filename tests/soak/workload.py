@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 import threading
 import time
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -196,13 +197,18 @@ class StockMember:
             logger=recorder.logger(name),
         )
         self._positions: dict[TopicPartition, int] = {}
+        self._last_generation = UNKNOWN
 
     def _generation(self) -> int:
-        return int.from_bytes(
-            bytes(self._consumer.consumer_group_metadata())[_GENERATION_AT], sys.byteorder, signed=True
-        )
+        """Of the membership, or its last: a librdkafka that closes may tell of a rebalance after it has ended that."""
+        with suppress(RuntimeError):
+            metadata = bytes(self._consumer.consumer_group_metadata())
+            self._last_generation = int.from_bytes(metadata[_GENERATION_AT], sys.byteorder, signed=True)
+        return self._last_generation
 
     def _assigned(self, consumer: Any, partitions: list[Any]) -> None:
+        if self._stop.is_set():
+            return  # told while it closes: it reads nothing of these
         mine = [TopicPartition(found.topic, found.partition) for found in partitions]
         self._recorder.record(
             Assigned(self._recorder.now_ms(), self._group, self._name, self._generation(), mine),
