@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from typing import Any
 
 import trio
 
 from broker.log.batch_reader import BatchReader
 from client.consumer import Consumer
-from client.coordinator_link import CoordinatorLink, OffsetAndMetadata
-from client.errors import CommitFailedError, KafkaError
+from client.coordinator_link import CoordinatorLink
+from client.errors import KafkaError
 from protocol.generated.consumer_group_position import ConsumerGroupPositionRequest, ConsumerGroupPositionResponse
 from protocol.generated.heartbeat import HeartbeatResponse
 from protocol.generated.join_group import JoinGroupRequest
@@ -19,9 +19,9 @@ from protocol.generated.offset_commit import OffsetCommitRequest
 from protocol.records import RecordBatch
 from protocol.types import TopicPartition
 from runtime.sim_storage import SimDisk, SimStorage
+from tests.commits import record_commits
 from tests.history.events import (
     UNKNOWN,
-    Committed,
     Event,
     Heard,
     OffsetFetched,
@@ -56,36 +56,8 @@ class Recorder:
         """Record every commit and every look at committed offsets of a member, those in the background too."""
         link = consumer._link
         assert link is not None
-        commit, fetch = link.commit_offsets, link.fetch_offsets
-        group = link.group_id
-
-        async def commit_offsets(
-            offsets: Mapping[TopicPartition, OffsetAndMetadata], timeout_ms: float, **of_member: Any
-        ) -> set[TopicPartition]:
-            asked_ms, outcome = now_ms(), "unknown"
-            try:
-                reported: set[TopicPartition] = await commit(offsets, timeout_ms, **of_member)
-                outcome = "ok"
-                return reported
-            except CommitFailedError:
-                outcome = "refused"
-                raise
-            finally:
-                generation = of_member.get("generation_id", -1)
-                for tp, offset in offsets.items():
-                    self.add(
-                        Committed(
-                            now_ms(),
-                            group,
-                            member,
-                            generation,
-                            tp,
-                            offset.offset,
-                            _outcome(outcome),
-                            asked_ms,
-                            getattr(offset, "incarnation", UNKNOWN),
-                        )
-                    )
+        record_commits(consumer, member, now_ms, self.add)
+        fetch, group = link.fetch_offsets, link.group_id
 
         async def fetch_offsets(partitions: Any, timeout_ms: float, **options: Any) -> Any:
             asked_ms = now_ms()
@@ -98,7 +70,6 @@ class Recorder:
             return found
 
         self._spy_on_positions(link, member)
-        link.commit_offsets = commit_offsets  # type: ignore[method-assign]
         link.fetch_offsets = fetch_offsets  # type: ignore[method-assign]
 
     def _spy_on_positions(self, link: CoordinatorLink, member: str) -> None:
@@ -143,11 +114,6 @@ def _processed(body: OffsetCommitRequest) -> Iterator[tuple[TopicPartition, int,
         for offset in topic.partitions:
             if offset.is_processed:
                 yield TopicPartition(topic.name, offset.partition_index), offset.incarnation, offset.committed_offset
-
-
-def _outcome(text: str) -> Outcome:
-    assert text in ("ok", "refused", "unknown")
-    return text  # type: ignore[return-value]
 
 
 def raised_outcome(error: KafkaError) -> Outcome:

@@ -7,6 +7,8 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from itertools import islice
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, cast
 
 import pytest
 import trio
@@ -14,11 +16,14 @@ from confluent_kafka import TopicPartition as StockPartition
 
 from broker.log.checkpoint_files import encode_offsets
 from broker.log.paths import RECOVERY_POINT_CHECKPOINT
+from client.coordinator_link import OffsetAndMetadata
+from client.errors import KafkaTimeoutError
 from protocol.framing import RequestHeader, encode_request
 from protocol.generated.metadata import MetadataRequest
 from protocol.types import TopicPartition
 from tests.batches import batch_of
-from tests.history.events import UNKNOWN, Replica, Revoked, StoredBatch, read_history
+from tests.commits import record_commits
+from tests.history.events import UNKNOWN, Committed, Replica, Revoked, StoredBatch, read_history
 from tests.soak import disks
 from tests.soak.faults import BROKER_KINDS, SIDE_KINDS, Faults, kill_schedule, mixed_schedule
 from tests.soak.network import HOST, FaultyNetwork, sender_of
@@ -182,3 +187,24 @@ def test_a_stock_member_records_what_is_revoked_after_its_membership_has_ended(t
     (revoked,) = read_history(recorder.path)
     assert isinstance(revoked, Revoked)
     assert (revoked.member, revoked.generation, revoked.partitions) == ("one", UNKNOWN, [TP])
+
+
+@pytest.mark.trio
+async def test_what_a_consumer_commits_by_itself_is_recorded_too() -> None:
+    """A flush commits before it is reported: a member that is lost then never asked for that commit."""
+
+    async def answered(offsets: Any, timeout_ms: float, **of_member: Any) -> set[TopicPartition]:
+        if timeout_ms < 0:
+            raise KafkaTimeoutError("nobody answers")
+        return {TP}
+
+    link = SimpleNamespace(commit_offsets=answered, group_id="g")
+    seen: list[Committed] = []
+    record_commits(cast("Any", SimpleNamespace(_link=link)), "one", lambda: 5.0, seen.append)
+    assert await link.commit_offsets({TP: OffsetAndMetadata(7, incarnation=3)}, 1.0, generation_id=2) == {TP}
+    with pytest.raises(KafkaTimeoutError):
+        await link.commit_offsets({TP: OffsetAndMetadata(9)}, -1.0)
+    assert seen == [
+        Committed(5.0, "g", "one", 2, TP, 7, "ok", 5.0, 3),
+        Committed(5.0, "g", "one", -1, TP, 9, "unknown", 5.0),
+    ]

@@ -18,6 +18,7 @@ from confluent_kafka import TopicPartition as StockPartition
 from anabranch import Consumer, Producer
 from client.errors import KafkaError
 from protocol.types import TopicPartition
+from tests.commits import record_commits
 from tests.history.events import (
     UNKNOWN,
     Acked,
@@ -397,33 +398,13 @@ class OwnMember:
     async def _commit(self) -> None:
         if not self._positions:
             return
-        recorder, asked, generation = self._recorder, self._recorder.now_ms(), self._generation()
-        offsets = dict(self._positions)
-        try:
-            await self._consumer.commit(offsets)
-            failed = False
-        except KafkaError:
-            failed = True
-        recorder.record(
-            *(
-                Committed(
-                    recorder.now_ms(),
-                    self._group,
-                    self._name,
-                    generation,
-                    tp,
-                    offset,
-                    "unknown" if failed else "ok",
-                    asked,
-                )
-                for tp, offset in offsets.items()
-            )
-        )
-        if not failed:
+        with suppress(KafkaError):
+            await self._consumer.commit(dict(self._positions))
             self._positions.clear()
 
     async def run(self, topic: str, stop: Stop) -> None:
         async with self._consumer as consumer:
+            record_commits(consumer, self._name, self._recorder.now_ms, self._recorder.record)
             consumer.subscribe([topic], listener=self, partition_key_listener=self)
             committed_at = trio.current_time()
             while not stop.is_set():

@@ -1,0 +1,37 @@
+"""Every commit of a consumer for a history: what its user asked for and what it commits by itself, with a flush say."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from client.consumer import Consumer
+from client.coordinator_link import OffsetAndMetadata
+from protocol.types import TopicPartition
+from tests.history.events import Committed, Outcome
+
+
+def record_commits(
+    consumer: Consumer, member: str, now_ms: Callable[[], float], record: Callable[[Committed], None]
+) -> None:
+    """Have ``record`` called for each offset once its request has ended; without an ``ok`` it may be written or not."""
+    link = consumer._link
+    assert link is not None
+    commit, group = link.commit_offsets, link.group_id
+
+    async def commit_offsets(
+        offsets: Mapping[TopicPartition, OffsetAndMetadata], timeout_ms: float, **of_member: Any
+    ) -> set[TopicPartition]:
+        asked_ms = now_ms()
+        outcome: Outcome = "unknown"
+        try:
+            reported: set[TopicPartition] = await commit(offsets, timeout_ms, **of_member)
+            outcome = "ok"
+            return reported
+        finally:
+            generation = of_member.get("generation_id", -1)
+            for tp, offset in offsets.items():
+                told = offset.offset, outcome, asked_ms, offset.incarnation
+                record(Committed(now_ms(), group, member, generation, tp, *told))
+
+    link.commit_offsets = commit_offsets  # type: ignore[method-assign]
