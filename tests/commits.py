@@ -1,4 +1,4 @@
-"""Every commit of a consumer for a history: what its user asked for and what it commits by itself, with a flush say."""
+"""Every commit of a consumer for a history: what its user asked for and what it commits by itself, as with a flush."""
 
 from __future__ import annotations
 

@@ -23,12 +23,12 @@ from protocol.generated.metadata import MetadataRequest
 from protocol.types import TopicPartition
 from tests.batches import batch_of
 from tests.commits import record_commits
-from tests.history.events import UNKNOWN, Committed, Replica, Revoked, StoredBatch, read_history
+from tests.history.events import Committed, Replica, Revoked, StoredBatch, read_history
 from tests.soak import disks
 from tests.soak.faults import BROKER_KINDS, SIDE_KINDS, Faults, kill_schedule, mixed_schedule
 from tests.soak.network import HOST, FaultyNetwork, sender_of
 from tests.soak.recorder import Recorder
-from tests.soak.workload import Pace, Progress, StockMember, value_id
+from tests.soak.workload import Pace, Progress, StockMember, Stop, value_id
 
 TP = TopicPartition("t", 0)
 
@@ -178,15 +178,18 @@ def test_the_pace_makes_up_for_no_more_than_a_second() -> None:
     assert [pace.due(100.0), pace.due(100.5), pace.due(100.55), pace.due(160.5)] == [0, 5, 0, 10]
 
 
-def test_a_stock_member_records_what_is_revoked_after_its_membership_has_ended(tmp_path: Path) -> None:
+def test_a_stock_member_is_told_of_rebalances_after_its_membership_has_ended(tmp_path: Path) -> None:
     recorder = Recorder(tmp_path / "history")
     member = StockMember("one", "g", "127.0.0.1:1", recorder, Progress())
+    member._last_generation, member._stop = 3, Stop()
     member._consumer.close()
     member._revoked(member._consumer, [StockPartition("t", 0)])
+    member._stop.set()
+    member._assigned(member._consumer, [StockPartition("t", 0)])
     recorder.close()
     (revoked,) = read_history(recorder.path)
     assert isinstance(revoked, Revoked)
-    assert (revoked.member, revoked.generation, revoked.partitions) == ("one", UNKNOWN, [TP])
+    assert (revoked.member, revoked.generation, revoked.partitions) == ("one", 3, [TP])
 
 
 @pytest.mark.trio
