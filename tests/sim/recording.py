@@ -11,7 +11,6 @@ import trio
 from broker.log.batch_reader import BatchReader
 from client.consumer import Consumer
 from client.coordinator_link import CoordinatorLink
-from client.errors import KafkaError
 from protocol.generated.consumer_group_position import ConsumerGroupPositionRequest, ConsumerGroupPositionResponse
 from protocol.generated.heartbeat import HeartbeatResponse
 from protocol.generated.join_group import JoinGroupRequest
@@ -25,7 +24,6 @@ from tests.history.events import (
     Event,
     Heard,
     OffsetFetched,
-    Outcome,
     PositionReported,
     PositionTold,
     Replica,
@@ -114,11 +112,6 @@ def _processed(body: OffsetCommitRequest) -> Iterator[tuple[TopicPartition, int,
         for offset in topic.partitions:
             if offset.is_processed:
                 yield TopicPartition(topic.name, offset.partition_index), offset.incarnation, offset.committed_offset
-
-
-def raised_outcome(error: KafkaError) -> Outcome:
-    """What a failed send means for the record: a client's deadline says nothing."""
-    return "unknown"
 
 
 # ---------------------------------------------------------------- replicas
