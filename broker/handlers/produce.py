@@ -6,7 +6,8 @@ error closes the connection, so that the client refreshes its metadata. DUPLICAT
 success without an offset: to a batch older than those a partition remembers. KIP-253: from version 9 on a producer
 names the layout it placed the records by; ``replication.layout`` says what is refused. What is refused for good with
 acks=all is answered once no replica in sync has the batch from an earlier leader: its producer may write the records
-again, in another partition or with other sequences. Skipped: transactions (a transactional id is refused).
+again, in another partition or with other sequences. Skipped: transactions. A transactional id is refused, and so is a
+transactional batch without one: nobody would end its transaction, and the last stable offset would stay below it.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ from broker.replication.delayed_produce import Awaited, AwaitedAppend, AwaitedRe
 from broker.replication.layout import ClientLayout, LayoutRefusal, produce_admission, refusal_of_absent
 from broker.replication.partition import Partition
 from broker.request_context import Answer, CloseConnectionError, RequestContext
+from protocol.batch_layout import CODEC_MASK, MAGIC, MAGIC_AT, TRANSACTIONAL_BIT
 from protocol.compression import CompressionType
 from protocol.errors import ErrorCode, KafkaError
 from protocol.generated.produce import (
@@ -34,7 +36,7 @@ _ADMIN_CLIENT_ID = "__admin_client"
 _FIRST_BATCH_V2_VERSION = 3
 _FIRST_ZSTD_VERSION = 7
 _ATTRIBUTES_AT = 22
-_CODEC_MASK = 0x07
+_NO_TRANSACTIONS = "transactions are not supported by this cluster"
 
 
 def handle(ctx: RequestContext, request: ProduceRequest) -> Answer:
@@ -42,8 +44,8 @@ def handle(ctx: RequestContext, request: ProduceRequest) -> Answer:
     if acks not in (ACKS_ALL, 0, 1):
         return _refuse(request, KafkaError(ErrorCode.INVALID_REQUIRED_ACKS, f"acks {acks} is not -1, 0 or 1"))
     if request.transactional_id is not None:
-        detail = "transactions are not supported by this cluster"
-        return _answer(request, _refuse(request, KafkaError(ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED, detail)))
+        refusal = KafkaError(ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED, _NO_TRANSACTIONS)
+        return _answer(request, _refuse(request, refusal))
     topics = []
     waiting: list[Awaited] = []
     for topic in request.topic_data:
@@ -113,15 +115,20 @@ def _leader(ctx: RequestContext, key: TopicPartition, layout: ClientLayout) -> P
 
 
 def _usable_records(ctx: RequestContext, topic: str, records: object) -> memoryview:
-    """The records, after what does not depend on the log is checked: version, codec, internal topics."""
+    """The records, after what does not depend on the log is checked: version, codec, transactions, internal topics."""
     if ctx.api_version < _FIRST_BATCH_V2_VERSION:
         raise KafkaError(
             ErrorCode.UNSUPPORTED_FOR_MESSAGE_FORMAT, "only record batch v2 (Produce version 3 and up) is stored"
         )
     if not isinstance(records, memoryview) or len(records) <= _ATTRIBUTES_AT:
         raise KafkaError(ErrorCode.CORRUPT_MESSAGE, "a partition without a record batch")
-    if ctx.api_version < _FIRST_ZSTD_VERSION and records[_ATTRIBUTES_AT] & _CODEC_MASK == CompressionType.ZSTD:
+    if ctx.api_version < _FIRST_ZSTD_VERSION and records[_ATTRIBUTES_AT] & CODEC_MASK == CompressionType.ZSTD:
         raise KafkaError(ErrorCode.UNSUPPORTED_COMPRESSION_TYPE, "zstd needs Produce version 7")
+    if records[MAGIC_AT] == MAGIC and records[_ATTRIBUTES_AT] & TRANSACTIONAL_BIT:
+        raise KafkaError(
+            ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED,
+            f"a transactional batch in a request without a transactional id; {_NO_TRANSACTIONS}",
+        )
     if topic in INTERNAL_TOPICS and ctx.client_id != _ADMIN_CLIENT_ID:
         raise KafkaError(ErrorCode.INVALID_TOPIC_EXCEPTION, f"{topic} is an internal topic")
     return records

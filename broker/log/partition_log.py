@@ -188,11 +188,11 @@ class PartitionLog:
 
     @property
     def last_stable_offset(self) -> int:
-        """Below it every transaction is decided and replicated."""
-        if not self.producers.has_transactions:
-            return self.high_watermark
+        """Below it every transaction is decided and replicated; it is never below the log start."""
         unstable = self.producers.first_unstable_offset
-        return self.high_watermark if unstable is None else min(unstable, self.high_watermark)
+        if unstable is None:
+            return self.high_watermark
+        return min(max(unstable, self.log_start_offset), self.high_watermark)
 
     # ------------------------------------------------------------ append
 

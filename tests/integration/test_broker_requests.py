@@ -11,7 +11,7 @@ import trio
 import trio.testing
 
 from broker.log.partition_log import PartitionLog
-from protocol.batch_builder import BatchBuilder
+from protocol.batch_builder import BatchBuilder, build_batch
 from protocol.compression import CompressionType
 from protocol.errors import ErrorCode, KafkaError
 from protocol.generated.delete_records import DeleteRecordsPartition, DeleteRecordsRequest, DeleteRecordsTopic
@@ -200,6 +200,27 @@ async def test_transactions_are_refused(tmp_path: Path) -> None:
     async with one_broker(tmp_path) as broker:
         response = await broker.request(InitProducerIdRequest(transactional_id="tx"))
         assert response.error_code == ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED
+
+
+async def test_a_transactional_batch_without_a_transactional_id_is_refused(tmp_path: Path) -> None:
+    """Nobody would end its transaction: the last stable offset would stay there. Other partitions are not refused."""
+    transactional = build_batch([(b"k", b"v", (), 1_000)], producer_id=7, base_sequence=0, is_transactional=True)
+    data = [
+        PartitionProduceData(index=0, records=transactional),
+        PartitionProduceData(index=1, records=batch(b"plain")),
+    ]
+    async with one_broker(tmp_path) as broker:
+        await broker.create_topic("t", 2)
+        request = ProduceRequest(
+            acks=-1, timeout_ms=5_000, topic_data=[TopicProduceData(name="t", partition_data=data)]
+        )
+        refused, taken = (await broker.request(request)).responses[0].partition_responses
+        await produce(broker, batch(b"after"))
+        committed = (await broker.request(fetch(isolation_level=1))).responses[0].partitions[0]
+    assert refused.error_code == ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED
+    assert "transactional batch" in refused.error_message
+    assert (taken.error_code, taken.base_offset) == (0, 0)
+    assert (committed.last_stable_offset, committed.high_watermark) == (1, 1)
 
 
 async def test_offsets_by_time(tmp_path: Path) -> None:

@@ -212,6 +212,16 @@ def test_an_open_transaction_holds_the_last_stable_offset(world: LogWorld) -> No
     assert log.read(0, 1000, upper_bound=5).aborted_transactions is None
 
 
+def test_the_last_stable_offset_is_not_below_the_log_start(world: LogWorld) -> None:
+    """An open transaction whose first records were deleted."""
+    log = world.create()
+    log.append_as_leader(idempotent(0, 2, is_transactional=True), 0)
+    fill(log, 2)
+    log.advance_high_watermark(6)
+    log.advance_log_start(4)
+    assert (log.last_stable_offset, log.high_watermark) == (4, 6)
+
+
 # ---------------------------------------------------------------- delete
 
 
