@@ -52,6 +52,7 @@ if TYPE_CHECKING:
         OutcomeUnknownError,
         PartitionMarkedError,
         RecordDeserializationError,
+        RefusedWithBatchError,
         RetriableError,
         UnassignedParentError,
     )
@@ -92,6 +93,7 @@ __all__ = [
     "RecordHandle",
     "RecordMetadata",
     "Records",
+    "RefusedWithBatchError",
     "RetriableError",
     "TopicDescription",
     "TopicPartition",
@@ -115,6 +117,7 @@ _ERRORS = frozenset(
         "OutcomeUnknownError",
         "PartitionMarkedError",
         "RecordDeserializationError",
+        "RefusedWithBatchError",
         "RetriableError",
         "UnassignedParentError",
     }

@@ -30,6 +30,7 @@ __all__ = [
     "OutcomeUnknownError",
     "PartitionMarkedError",
     "RecordDeserializationError",
+    "RefusedWithBatchError",
     "RetriableError",
     "UnassignedParentError",
     "error_for",
@@ -85,6 +86,13 @@ class OutcomeUnknownError(KafkaError):
             f"{count} records for {tp} may or may not have been written: their answer was lost, and the partition has "
             f"been removed or created again since",
         )
+
+
+class RefusedWithBatchError(KafkaError):
+    """The record was not written because other records of its batch are at fault; nothing is wrong with this one.
+
+    It may be sent again. ``code`` is that of the records at fault.
+    """
 
 
 class PartitionMarkedError(KafkaError):

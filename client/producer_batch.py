@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
 from typing import NamedTuple
 
 import anyio
 
-from client.errors import KafkaError
+from client.errors import KafkaError, RefusedWithBatchError, error_for
 from protocol.batch_builder import BatchBuilder
 from protocol.types import NO_PRODUCER_EPOCH, NO_PRODUCER_ID, NO_SEQUENCE, TopicPartition
 from zk_schemas.partition_state import Layout
@@ -38,6 +38,8 @@ class BatchResult:
     base_offset: int = -1
     log_append_time_ms: int = -1
     log_start_offset: int = -1
+    record_errors: Mapping[int, str] = field(default_factory=dict)
+    """By index the records of a refused batch that are at fault, and what is wrong with each."""
 
 
 class ProducerBatch:
@@ -64,6 +66,7 @@ class ProducerBatch:
         "pinned",
         "producer_epoch",
         "producer_id",
+        "record_errors",
         "refused",
         "result",
         "retry_at_ms",
@@ -95,6 +98,8 @@ class ProducerBatch:
         self.base_sequence: int = NO_SEQUENCE
         self.result: BatchResult | None = None
         self.error: KafkaError | None = None
+        self.record_errors: Mapping[int, str] = {}
+        """By index the records that the broker found at fault when it refused the batch; empty: it named none."""
         self.moved: list[tuple[ProducerBatch, int]] | None = None
         """For each record the batch it is in now, and its index there."""
         self._event: anyio.Event | None = None
@@ -143,6 +148,18 @@ class ProducerBatch:
         self.data = None
         if self._event is not None:
             self._event.set()
+
+    def error_of(self, index: int) -> KafkaError | None:
+        """Why the record at ``index`` was not written, None when the batch did not fail."""
+        error = self.error
+        if error is None or not self.record_errors:
+            return error
+        message = self.record_errors.get(index)
+        if message is not None:
+            return error_for(error.code, f"{self.tp}: {message}")
+        return RefusedWithBatchError(
+            error.code, f"{self.tp}: {len(self.record_errors)} other records of the batch were refused; send it again"
+        )
 
     async def wait(self) -> None:
         """Return once the batch is resolved."""
@@ -201,8 +218,9 @@ class RecordHandle:
         while not batch.resolved:
             await batch.wait()
             batch, index = self._locate()
-        if batch.error is not None:
-            raise batch.error
+        error = batch.error_of(index)
+        if error is not None:
+            raise error
         result = batch.result
         assert result is not None
         stamped = result.log_append_time_ms >= 0

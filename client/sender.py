@@ -321,6 +321,7 @@ class Sender:
         elif outcome is Outcome.SPLIT:
             accumulator.split(batch, now_ms)
         else:
+            batch.record_errors = result.record_errors
             accumulator.fail(batch, error_for(code, f"{batch.tp}: {message or code.message}"))
 
     def _layout_refused(self, batch: ProducerBatch, now_ms: float) -> None:
@@ -384,8 +385,10 @@ _INT_MAX = 2**31 - 1
 
 
 def _read_result(part: PartitionProduceResponse) -> tuple[ErrorCode, BatchResult, str | None]:
-    message = part.error_message
-    if message is None and part.record_errors:
-        message = part.record_errors[0].batch_index_error_message
-    result = BatchResult(part.base_offset, part.log_append_time_ms, part.log_start_offset)
-    return ErrorCode.of(part.error_code), result, message
+    code, message = ErrorCode.of(part.error_code), part.error_message
+    record_errors = {
+        record.batch_index: record.batch_index_error_message or message or code.message for record in part.record_errors
+    }
+    if message is None and record_errors:
+        message = next(iter(record_errors.values()))
+    return code, BatchResult(part.base_offset, part.log_append_time_ms, part.log_start_offset, record_errors), message

@@ -7,6 +7,8 @@ retriable follows the parent class of Kafka's exception.
 from __future__ import annotations
 
 import enum
+from collections.abc import Sequence
+from typing import NamedTuple
 
 
 class ClientAction(enum.Enum):
@@ -228,6 +230,21 @@ class KafkaError(Exception):
 
     def __str__(self) -> str:
         return f"{self.code.name} ({self.code.value}): {self.message}"
+
+
+class RecordError(NamedTuple):
+    """One record of a refused batch (KIP-467): its index in the batch, and what is wrong with it."""
+
+    batch_index: int
+    message: str
+
+
+class RefusedRecordsError(KafkaError):
+    """A batch that was refused; ``records`` are those at fault, where it is known."""
+
+    def __init__(self, code: ErrorCode, message: str = "", records: Sequence[RecordError] = ()) -> None:
+        self.records = records
+        super().__init__(code, message)
 
 
 class RetriableError(KafkaError):

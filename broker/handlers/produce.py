@@ -18,8 +18,9 @@ from broker.replication.partition import Partition
 from broker.request_context import Answer, CloseConnectionError, RequestContext
 from protocol.batch_layout import CODEC_MASK, MAGIC, MAGIC_AT, TRANSACTIONAL_BIT
 from protocol.compression import CompressionType
-from protocol.errors import ErrorCode, KafkaError
+from protocol.errors import ErrorCode, KafkaError, RefusedRecordsError
 from protocol.generated.produce import (
+    BatchIndexAndErrorMessage,
     PartitionProduceData,
     PartitionProduceResponse,
     ProduceRequest,
@@ -135,8 +136,17 @@ def _usable_records(ctx: RequestContext, topic: str, records: object) -> memoryv
 
 
 def _error(index: int, error: KafkaError) -> PartitionProduceResponse:
+    at_fault = error.records if isinstance(error, RefusedRecordsError) else ()
     return PartitionProduceResponse(
-        index=index, error_code=error.code, base_offset=-1, log_start_offset=-1, error_message=error.message
+        index=index,
+        error_code=error.code,
+        base_offset=-1,
+        log_start_offset=-1,
+        record_errors=[
+            BatchIndexAndErrorMessage(batch_index=record.batch_index, batch_index_error_message=record.message)
+            for record in at_fault
+        ],
+        error_message=error.message,
     )
 
 

@@ -11,7 +11,7 @@ from broker.log.producer_state import AppendOrigin
 from protocol.batch_builder import BatchBuilder
 from protocol.batch_layout import LOG_APPEND_TIME, Buffer
 from protocol.compression import CompressionType, CorruptRecordError
-from protocol.errors import ErrorCode, KafkaError
+from protocol.errors import ErrorCode, RecordError, RefusedRecordsError
 from protocol.records import Record, RecordBatch, set_log_append_time, validate_produce_batch
 
 _CODECS = {
@@ -22,6 +22,9 @@ _CODECS = {
     "zstd": CompressionType.ZSTD,
 }
 _NO_TIMESTAMP = -1
+
+MAX_NAMED_RECORDS = 1_000
+"""Records at fault that one refusal names. Those beyond are named when a client sends them again as good ones."""
 
 
 def validate_append(records: Buffer, config: LogConfig, now_ms: int, origin: AppendOrigin) -> RecordBatch:
@@ -73,29 +76,33 @@ def _writable(batch: RecordBatch) -> RecordBatch:
 
 
 def _refuse_null_keys(records: list[Record]) -> None:
-    for index, record in enumerate(records):
-        if record.key is None:
-            raise CorruptRecordError(
-                f"record {index} of the batch has no key; a compacted topic needs one", ErrorCode.INVALID_RECORD
-            )
+    indices = [index for index, record in enumerate(records) if record.key is None]
+    if indices:
+        raise _refused_records(ErrorCode.INVALID_RECORD, indices, len(records), "a compacted topic needs a key")
+
+
+def _refused_records(code: ErrorCode, indices: list[int], count: int, rule: str) -> RefusedRecordsError:
+    """The refusal of a batch of ``count`` records, of which those at ``indices`` break ``rule`` (KIP-467)."""
+    named = indices[:MAX_NAMED_RECORDS]
+    which = f"the first is record {indices[0]}" if indices else "its header does not agree with them"
+    message = f"{rule}; {len(indices)} of the batch's {count} records break this rule, {which}"
+    return RefusedRecordsError(code, message, [RecordError(index, rule) for index in named])
 
 
 def _check_timestamps(batch: RecordBatch, config: LogConfig, now_ms: int) -> None:
     after_ms = min(config.message_timestamp_after_max_ms, config.message_timestamp_difference_max_ms)
     before_ms = min(config.message_timestamp_before_max_ms, config.message_timestamp_difference_max_ms)
-    if batch.max_timestamp - now_ms > after_ms:
-        raise KafkaError(
-            ErrorCode.INVALID_TIMESTAMP,
-            f"timestamp {batch.max_timestamp} is more than {after_ms} ms ahead of the broker's time {now_ms}",
-        )
-    if before_ms == MAX_LONG:
+    if batch.max_timestamp - now_ms <= after_ms and before_ms == MAX_LONG:
         return
-    for record in batch.records():
-        if record.timestamp != _NO_TIMESTAMP and now_ms - record.timestamp > before_ms:
-            raise KafkaError(
-                ErrorCode.INVALID_TIMESTAMP,
-                f"timestamp {record.timestamp} is more than {before_ms} ms behind the broker's time {now_ms}",
-            )
+    records = batch.records()
+    indices = [
+        index
+        for index, record in enumerate(records)
+        if record.timestamp != _NO_TIMESTAMP and not -after_ms <= now_ms - record.timestamp <= before_ms
+    ]
+    if indices or batch.max_timestamp - now_ms > after_ms:
+        rule = f"a timestamp is at most {after_ms} ms ahead of the broker's time {now_ms} and {before_ms} ms behind it"
+        raise _refused_records(ErrorCode.INVALID_TIMESTAMP, indices, len(records), rule)
 
 
 def _recompressed(batch: RecordBatch, config: LogConfig) -> RecordBatch:

@@ -44,6 +44,7 @@ class Awaited(ABC):
         """Answer with an error; always True."""
         self.result.error_code = code
         self.result.error_message = None
+        self.result.record_errors = []
         self.result.base_offset = self.result.log_start_offset = -1
         return True
 

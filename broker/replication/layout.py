@@ -12,7 +12,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import NamedTuple, TypeAlias
 
-from protocol.errors import ErrorCode, KafkaError
+from protocol.errors import ErrorCode, RefusedRecordsError
 from protocol.key_placement import place, positive_hash
 from protocol.records import RecordBatch
 
@@ -58,7 +58,7 @@ class DeliveryRules(NamedTuple):
     legacy: LegacyProducers = LegacyProducers.VERIFY
 
 
-class LayoutRefusal(KafkaError):
+class LayoutRefusal(RefusedRecordsError):
     """A request refused for its layout (25310), or for naming none (44)."""
 
 

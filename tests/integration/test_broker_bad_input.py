@@ -189,6 +189,23 @@ async def test_a_compression_bomb_is_not_unpacked(tmp_path: Path) -> None:
         assert await produce(broker, batch()) == 0
 
 
+async def test_a_refused_batch_names_the_records_at_fault(tmp_path: Path) -> None:
+    """KIP-467: a client fails the records without a key and may send the others again."""
+    async with one_broker(tmp_path, {"log.cleanup.policy": "compact"}) as broker:
+        await broker.create_topic("t")
+        builder = BatchBuilder(CompressionType.NONE, 1 << 20)
+        for key in (b"a", None, b"b", None):
+            builder.append(key, b"value", (), 1_000)
+        data = PartitionProduceData(index=0, records=bytes(builder.build()))
+        topic_data = [TopicProduceData(name="t", partition_data=[data])]
+        response = await broker.request(ProduceRequest(acks=-1, timeout_ms=5_000, topic_data=topic_data))
+        refused = response.responses[0].partition_responses[0]
+        assert refused.error_code == ErrorCode.INVALID_RECORD
+        assert [error.batch_index for error in refused.record_errors] == [1, 3]
+        assert "needs a key" in refused.error_message
+        assert await end_offset(broker) == 0
+
+
 async def test_acks_0_with_an_error_closes_the_connection(tmp_path: Path) -> None:
     async with one_broker(tmp_path) as broker:
         data = PartitionProduceData(index=0, records=bytes(batch()))

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import pytest
+from confluent_kafka import KafkaError, Message, Producer
 
 from anabranch.testing.cluster import Cluster
 from tests.interop.rich_clients import RICH_LIBRARIES, Rich
@@ -73,3 +74,23 @@ def test_a_batch_larger_than_a_fetch_is_read_all_the_same(
     huge = Rich(b"k", b"x" * 2_500_000, (), FIRST_MS)
     client.produce(cluster.bootstrap, topic, [huge], "all", max_bytes=3_000_000)
     assert client.consume(cluster.bootstrap, topic, 1) == [huge]
+
+
+def test_librdkafka_blames_the_records_without_a_key_alone(cluster: Cluster, fresh_name: Callable[[str], str]) -> None:
+    """KIP-467: the others of the batch get an error that lets an application send them again."""
+    topic = fresh_name("compacted")
+    create_topic(cluster.bootstrap, topic, 1, {"cleanup.policy": "compact"})
+    found: dict[bytes, int] = {}
+
+    def note(value: bytes) -> Callable[[KafkaError | None, Message], None]:
+        return lambda error, _: found.update({value: 0 if error is None else error.code()})
+
+    producer = Producer({"bootstrap.servers": cluster.bootstrap, "linger.ms": 500})
+    for index in range(10):
+        value = b"%d" % index
+        producer.produce(topic, value, key=None if index % 4 == 3 else value, on_delivery=note(value))
+    assert producer.flush(20) == 0
+    at_fault = {b"3", b"7"}
+    assert {value for value, code in found.items() if code == KafkaError.INVALID_RECORD} == at_fault
+    others = {code for value, code in found.items() if value not in at_fault}
+    assert others == {KafkaError._INVALID_DIFFERENT_RECORD}

@@ -28,7 +28,12 @@ from protocol.generated.metadata import (
     MetadataResponsePartition,
     MetadataResponseTopic,
 )
-from protocol.generated.produce import PartitionProduceResponse, ProduceResponse, TopicProduceResponse
+from protocol.generated.produce import (
+    BatchIndexAndErrorMessage,
+    PartitionProduceResponse,
+    ProduceResponse,
+    TopicProduceResponse,
+)
 from protocol.records import RecordBatch, set_base_offset
 from protocol.types import TopicPartition
 from runtime.env import Env, Stream
@@ -54,6 +59,7 @@ class Fault:
 
     error: ErrorCode | str
     applied: bool = False
+    record_errors: dict[int, str] = field(default_factory=dict)
 
 
 @dataclass
@@ -284,9 +290,13 @@ class FakeBroker:
                 if fault is not None:
                     drop = drop or fault.error is DROP
                     code = code if fault.error is DROP else ErrorCode(fault.error)
-                answer.partition_responses.append(
-                    PartitionProduceResponse(index=data.index, error_code=code, base_offset=base)
-                )
+                part = PartitionProduceResponse(index=data.index, error_code=code, base_offset=base)
+                if fault is not None:
+                    part.record_errors = [
+                        BatchIndexAndErrorMessage(batch_index=index, batch_index_error_message=message)
+                        for index, message in fault.record_errors.items()
+                    ]
+                answer.partition_responses.append(part)
         self._release()
         if drop:
             return DROP

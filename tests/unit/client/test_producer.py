@@ -12,7 +12,14 @@ import anyio
 import pytest
 
 from client import Producer
-from client.errors import BufferExhaustedError, ClientClosedError, ErrorCode, KafkaError, KafkaTimeoutError
+from client.errors import (
+    BufferExhaustedError,
+    ClientClosedError,
+    ErrorCode,
+    KafkaError,
+    KafkaTimeoutError,
+    RefusedWithBatchError,
+)
 from protocol.api_keys import ApiKey
 from protocol.compression import CompressionType
 from protocol.key_placement import positive_hash
@@ -189,6 +196,25 @@ def test_an_error_that_will_not_pass_reaches_the_handle(run: Run) -> None:
             assert refused.value.code is ErrorCode.POLICY_VIOLATION
             await producer.send_and_wait("t", value=b"2")
             assert broker.logs[T0].values() == [b"2"]
+
+    run(check)
+
+
+def test_a_refusal_that_names_records_is_blamed_on_them_alone(run: Run) -> None:
+    async def check() -> None:
+        broker = FakeBroker({"t": 1})
+        broker.faults[T0] = deque([Fault(ErrorCode.INVALID_RECORD, record_errors={1: "it has no key"})])
+        async with broker.running():
+            async with Producer(bootstrap_servers=broker.address, linger_ms=20) as producer:
+                handles = [await producer.send("t", key=key, value=b"v") for key in (b"a", None, b"b")]
+            errors = []
+            for handle in handles:
+                with pytest.raises(KafkaError) as refused:
+                    await handle
+                errors.append(refused.value)
+        assert [error.code for error in errors] == [ErrorCode.INVALID_RECORD] * 3
+        assert [isinstance(error, RefusedWithBatchError) for error in errors] == [True, False, True]
+        assert "it has no key" in errors[1].message
 
     run(check)
 

@@ -1,16 +1,17 @@
 from __future__ import annotations
 
+import struct
 from typing import Any
 
 import pytest
 
-from broker.log.append_validation import validate_append
+from broker.log.append_validation import MAX_NAMED_RECORDS, validate_append
 from broker.log.log_config import LogConfig
 from broker.log.producer_state import AppendOrigin
-from protocol.batch_builder import build_control_batch
-from protocol.batch_layout import LOG_APPEND_TIME
+from protocol.batch_builder import BatchBuilder, build_control_batch
+from protocol.batch_layout import CRC_AT, LOG_APPEND_TIME
 from protocol.compression import CompressionType
-from protocol.errors import ErrorCode, KafkaError
+from protocol.errors import ErrorCode, KafkaError, RefusedRecordsError
 from protocol.records import RecordBatch
 from tests.log_world import START_MS, batch
 
@@ -62,6 +63,54 @@ def test_a_compacted_topic_needs_keys() -> None:
     assert validate(data).count == 1
     assert code_of(data, cleanup_policy=("delete", "compact")) == ErrorCode.INVALID_RECORD
     assert validate(batch(b"v"), cleanup_policy=("compact",)).count == 1
+
+
+MAX_TIMESTAMP_AT = 35
+
+
+def refusal_of(data: bytes | bytearray, **config: Any) -> RefusedRecordsError:
+    with pytest.raises(RefusedRecordsError) as caught:
+        validate(data, **config)
+    return caught.value
+
+
+def built(*records: tuple[bytes | None, int]) -> bytes:
+    """A batch of records with these keys and timestamps."""
+    builder = BatchBuilder(CompressionType.NONE, 2**31 - 1)
+    for key, timestamp in records:
+        builder.append(key, b"v", (), timestamp)
+    return builder.build()
+
+
+def test_the_records_without_a_key_are_named() -> None:
+    data = built((b"k", START_MS), (None, START_MS), (b"", START_MS), (None, START_MS))
+    refused = refusal_of(data, cleanup_policy=("compact",))
+    assert refused.code is ErrorCode.INVALID_RECORD
+    assert [record.batch_index for record in refused.records] == [1, 3]
+    assert all("key" in record.message for record in refused.records)
+    assert "2 of the batch's 4 records" in refused.message
+
+
+def test_the_records_with_a_time_out_of_bounds_are_named() -> None:
+    data = built((b"k", START_MS), (b"k", START_MS - 11), (b"k", START_MS + 10), (b"k", START_MS + 11))
+    refused = refusal_of(data, message_timestamp_difference_max_ms=10)
+    assert refused.code is ErrorCode.INVALID_TIMESTAMP
+    assert [record.batch_index for record in refused.records] == [1, 3]
+
+
+def test_a_header_whose_time_is_out_of_bounds_is_refused_though_no_record_is() -> None:
+    data = bytearray(batch(b"a", timestamp=START_MS))
+    struct.pack_into(">q", data, MAX_TIMESTAMP_AT, START_MS + 11)
+    struct.pack_into(">I", data, CRC_AT, RecordBatch(data).compute_crc())
+    refused = refusal_of(data, message_timestamp_after_max_ms=10)
+    assert (refused.code, list(refused.records)) == (ErrorCode.INVALID_TIMESTAMP, [])
+
+
+def test_a_refusal_names_a_bounded_number_of_records() -> None:
+    data = built(*[(None, START_MS)] * (MAX_NAMED_RECORDS + 5))
+    refused = refusal_of(data, cleanup_policy=("compact",))
+    assert [record.batch_index for record in refused.records] == list(range(MAX_NAMED_RECORDS))
+    assert f"{MAX_NAMED_RECORDS + 5} of the batch's" in refused.message
 
 
 @pytest.mark.parametrize("codec", [CompressionType.NONE, CompressionType.LZ4])
