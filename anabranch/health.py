@@ -4,6 +4,10 @@ For container health checks: takes the same configuration as the server it asks 
 and imports neither an event loop nor ZooKeeper, so that it may run every few seconds. A broker serves when each of its
 listeners answers ApiVersions and names this broker in Metadata, that is, when it is registered and the controller has
 told it so. A controller serves when its listener answers, whether it is active or stands by.
+
+What fails behind a server that serves (a log that cannot be compacted, a log dir that refuses writes, a listener that
+cannot accept) is printed, a line each. That alone is no reason to restart the server, so the exit status is 0, or 1
+with ``--strict``.
 """
 
 from __future__ import annotations
@@ -18,7 +22,7 @@ from typing import Any
 
 from protocol.api_keys import ApiKey
 from protocol.errors import ErrorCode
-from protocol.framing import ClientConnection, FrameError, RequestHeader, decode_response, encode_request
+from protocol.framing import HEALTH_CHECK, ClientConnection, FrameError, RequestHeader, decode_response, encode_request
 from protocol.generated.api_versions import ApiVersionsRequest
 from protocol.generated.metadata import MetadataRequest
 from protocol.primitives import DecodeError, Message
@@ -26,9 +30,8 @@ from zk_schemas.config_def import ConfigError
 
 TIMEOUT_S = 3.0
 _LOOPBACK = "127.0.0.1"
-_CLIENT_ID = "anabranch-health"
-_VERSIONS = {ApiKey.API_VERSIONS: 0, ApiKey.METADATA: 1}
-"""Old versions serve as well: what is asked for has been in them from the start."""
+_VERSIONS = {ApiKey.API_VERSIONS: 3, ApiKey.METADATA: 1}
+_WHO_ASKS = ApiVersionsRequest(client_software_name=HEALTH_CHECK, client_software_version="1")
 
 
 class UnhealthyError(Exception):
@@ -37,20 +40,26 @@ class UnhealthyError(Exception):
 
 def known_brokers(host: str, port: int, timeout_s: float = TIMEOUT_S) -> list[int]:
     """The ids of the brokers that this one knows, itself included. Raises ``UnhealthyError``."""
-    _, metadata = _ask(host, port, [ApiVersionsRequest(), MetadataRequest(topics=[])], timeout_s)
-    return sorted(broker.node_id for broker in metadata.brokers)
+    return _broker(host, port, timeout_s)[0]
 
 
-def check_broker(host: str, port: int, broker_id: int, timeout_s: float = TIMEOUT_S) -> None:
-    """Raises ``UnhealthyError`` unless the listener answers and lists ``broker_id`` among the brokers."""
-    known = known_brokers(host, port, timeout_s)
+def _broker(host: str, port: int, timeout_s: float) -> tuple[list[int], list[str]]:
+    versions, metadata = _ask(host, port, [_WHO_ASKS, MetadataRequest(topics=[])], timeout_s)
+    return sorted(broker.node_id for broker in metadata.brokers), list(versions.background_failures)
+
+
+def check_broker(host: str, port: int, broker_id: int, timeout_s: float = TIMEOUT_S) -> list[str]:
+    """What fails behind the broker. Raises ``UnhealthyError`` unless it answers and lists ``broker_id``."""
+    known, failures = _broker(host, port, timeout_s)
     if broker_id not in known:
         raise UnhealthyError(f"{host}:{port} answers, but broker {broker_id} is not registered: it knows {known}")
+    return failures
 
 
-def check_controller(host: str, port: int, timeout_s: float = TIMEOUT_S) -> None:
-    """Raises ``UnhealthyError`` unless the listener answers."""
-    _ask(host, port, [ApiVersionsRequest()], timeout_s)
+def check_controller(host: str, port: int, timeout_s: float = TIMEOUT_S) -> list[str]:
+    """What fails behind the controller. Raises ``UnhealthyError`` unless the listener answers."""
+    (versions,) = _ask(host, port, [_WHO_ASKS], timeout_s)
+    return list(versions.background_failures)
 
 
 def _ask(host: str, port: int, requests: Sequence[Message], timeout_s: float) -> list[Any]:
@@ -65,7 +74,7 @@ def _ask(host: str, port: int, requests: Sequence[Message], timeout_s: float) ->
 def _exchange(connection: socket.socket, correlation_id: int, request: Any) -> Any:
     key = ApiKey(request.API_KEY)
     version = _VERSIONS[key]
-    parts = encode_request(RequestHeader(key, version, correlation_id, _CLIENT_ID), request)
+    parts = encode_request(RequestHeader(key, version, correlation_id, HEALTH_CHECK), request)
     connection.sendall(b"".join(part for part in parts if isinstance(part, bytes | bytearray | memoryview)))
     frames = ClientConnection()
     while (frame := frames.next_frame()) is None:
@@ -80,21 +89,23 @@ def _exchange(connection: socket.socket, correlation_id: int, request: Any) -> A
     return response
 
 
-def _check_configured_broker(properties: str | None, where: str, settings: Sequence[str]) -> None:
+def _check_configured_broker(properties: str | None, where: str, settings: Sequence[str]) -> list[str]:
     from broker.config import BrokerConfig, gather, without_ignored
 
     given, _ = without_ignored(gather(properties, where, os.environ, settings))
     config = BrokerConfig.from_given(given, where, socket.gethostname())
+    failures: dict[str, None] = {}
     for listener in config.listeners:
         host = _LOOPBACK if listener.host in ("", "0.0.0.0", "::") else listener.host
-        check_broker(host, listener.port, config.broker_id)
+        failures |= dict.fromkeys(check_broker(host, listener.port, config.broker_id))
+    return list(failures)
 
 
-def _check_configured_controller(properties: str | None, where: str, settings: Sequence[str]) -> None:
+def _check_configured_controller(properties: str | None, where: str, settings: Sequence[str]) -> list[str]:
     from controller.config import ControllerConfig, gather
 
     config = ControllerConfig.parse(gather(properties, where, os.environ, settings), where)
-    check_controller(config.host, config.port)
+    return check_controller(config.host, config.port)
 
 
 CHECKS = {"broker": _check_configured_broker, "controller": _check_configured_controller}
@@ -106,17 +117,20 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("role", choices=sorted(CHECKS))
     parser.add_argument("--config", type=Path, help="the properties file of the server")
     parser.add_argument("--set", action="append", default=[], metavar="KEY=VALUE", help="wins over the others")
+    parser.add_argument("--strict", action="store_true", help="exit status 1 when background work fails, too")
     arguments = parser.parse_args(argv)
     try:
         properties = arguments.config.read_text() if arguments.config is not None else None
-        CHECKS[arguments.role](properties, str(arguments.config or ""), arguments.set)
+        failures = CHECKS[arguments.role](properties, str(arguments.config or ""), arguments.set)
     except UnhealthyError as error:
         print(error, file=sys.stderr)  # noqa: T201
         return 1
     except (ConfigError, OSError) as error:
         print(f"{arguments.role}: {error}", file=sys.stderr)  # noqa: T201
         return 2
-    return 0
+    for failure in failures:
+        print(f"failing: {failure}")  # noqa: T201
+    return 1 if failures and arguments.strict else 0
 
 
 if __name__ == "__main__":

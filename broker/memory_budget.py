@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import trio
+from runtime.wake_ups import WakeUps
 
 
 class MemoryBudget:
@@ -11,7 +11,7 @@ class MemoryBudget:
     def __init__(self, limit_bytes: int) -> None:
         self._limit_bytes = limit_bytes
         self._held_bytes = 0
-        self._room = trio.Event()
+        self._room = WakeUps()
 
     @property
     def limited(self) -> bool:
@@ -26,10 +26,9 @@ class MemoryBudget:
         """Take (or, negative, give back) bytes."""
         self._held_bytes += delta_bytes
         if delta_bytes < 0:
-            self._room.set()
+            self._room.wake()
 
     async def wait_for_room(self, already_held_bytes: int) -> None:
         """Return when below the limit. One who holds a part of a request goes on, or nobody could ever finish."""
         while self._held_bytes >= self._limit_bytes and not already_held_bytes:
-            self._room = trio.Event()
             await self._room.wait()

@@ -41,6 +41,7 @@ from protocol.generated.alter_partition import AlterPartitionRequest, AlterParti
 from protocol.generated.api_versions import ApiVersion
 from protocol.topic_names import OFFSETS_TOPIC
 from protocol.types import TopicPartition
+from runtime.background import Background
 from runtime.env import Env, ZkError, ZkStore
 from runtime.metrics import Gauge
 
@@ -75,9 +76,11 @@ class Node:
         self.metadata_changed = trio.Event()
         self.state_change_lock = trio.Lock()
         """Held while a LeaderAndIsr or StopReplica is applied, reading configuration included."""
+        self.background = Background(env.clock, propagate_bugs=env.propagate_bugs)
         self.metrics = BrokerMetrics()
+        self.metrics.add_background(self.background)
         self.layout_refusals = LayoutRefusals(env.clock, self.metrics)
-        self.purgatory = Purgatory(env.clock)
+        self.purgatory = Purgatory(env.clock, self.background)
         self.logs = LogManager(
             LogManagerConfig.from_values(
                 dynamic.values,
@@ -87,6 +90,7 @@ class Node:
                 topic_defaults=dynamic.default_log_config,
             ),
             env,
+            self.background,
         )
         self.controller = ControllerClient(env, zk, f"broker-{config.broker_id}")
         self.controller.on_moved = dynamic.read_all_again
@@ -103,7 +107,7 @@ class Node:
         self.replicas = self._new_replica_manager()
         offsets_log = ReplicatedOffsetsLog(self.replicas, self.purgatory, env.clock, config.values)
         self.groups = GroupCoordinator(
-            GroupConfig.from_values(config.values), env.clock, env.rng, offsets_log, self.metadata
+            GroupConfig.from_values(config.values), env.clock, env.rng, offsets_log, self.metadata, self.background
         )
         slots = config.values["max.incremental.fetch.session.cache.slots"]
         self.fetch_sessions = FetchSessionCache(slots, env.clock, env.rng, self.purgatory)
@@ -140,8 +144,11 @@ class Node:
             self._replication_address,
             lambda: self.broker_epoch,
             self.follower_throttle,
+            self.background,
         )
-        return ReplicaManager(config.broker_id, self.logs, self.metadata, self.dynamic, self, services, fetchers)
+        return ReplicaManager(
+            config.broker_id, self.logs, self.metadata, self.dynamic, self, services, fetchers, self.background
+        )
 
     def _throttle(self, rate_key: str, replicas_key: str) -> ReplicationQuota:
         dynamic = self.dynamic

@@ -71,7 +71,7 @@ async def _run_services(
         async with trio.open_nursery() as nursery:
             node = Node(config, dynamic, env, zk, cluster_id, nursery)
             nursery.start_soon(node.purgatory.run)
-            nursery.start_soon(dynamic.run)
+            nursery.start_soon(node.background.keep, "dynamic-config", dynamic.run)
             await nursery.start(node.controller.run)
             task_status.started(node)
 
@@ -81,13 +81,13 @@ async def _serve(node: Node, on_ready: Callable[[Mapping[str, ListenerAddress]],
     try:
         node.nursery.start_soon(node.logs.run)
         node.nursery.start_soon(node.groups.run)
-        node.nursery.start_soon(node.isr_changes.run)
-        node.nursery.start_soon(node.log_dir_failures.run)
+        node.nursery.start_soon(node.background.keep, "isr-changes", node.isr_changes.run)
+        node.nursery.start_soon(node.background.keep, "log-dir-failures", node.log_dir_failures.run)
         # A replica that falls behind leaves the ISR within one and a half times the lag that is allowed.
         node.nursery.start_soon(node.replicas.watch_lag, node.config.values["replica.lag.time.max.ms"] / 2000)
         dispatcher = Dispatcher()
         node.advertised = dispatcher.advertised
-        server = Server(node, dispatcher)
+        server = Server(node, dispatcher, node.background)
         await _offer_metrics(node)
         registration = Registration(
             node.zk,
@@ -121,7 +121,7 @@ async def _serve(node: Node, on_ready: Callable[[Mapping[str, ListenerAddress]],
 async def _offer_metrics(node: Node) -> None:
     address = node.config.values["metrics.listener"]
     if address is not None:
-        listener = MetricsListener(node.env.network, address, node.metrics.render)
+        listener = MetricsListener(node.env.network, address, node.metrics.render, node.background)
         await listener.listen()
         node.nursery.start_soon(listener.run)
 

@@ -13,19 +13,25 @@ from broker.dispatch import Dispatcher
 from broker.memory_budget import MemoryBudget
 from broker.node import Node
 from protocol.framing import BufferPool
+from runtime.accepting import accept_connections
+from runtime.background import Background
 from runtime.env import Listener, Stream
+from runtime.wake_ups import WakeUps
 
 logger = structlog.get_logger(__name__)
 
 _SWEEPS_PER_IDLE_TIME = 10
 _MAX_SWEEP_S = 10.0
+_LIMIT_CHECK_S = 1.0
+"""How soon a listener at ``max.connections`` sees that the limit was raised."""
 
 
 class Server:
     """All listeners of a broker and their connections."""
 
-    def __init__(self, node: Node, dispatcher: Dispatcher) -> None:
+    def __init__(self, node: Node, dispatcher: Dispatcher, background: Background | None = None) -> None:
         self._node = node
+        self._background = background or Background()
         self._dispatcher = dispatcher
         self._budget = MemoryBudget(node.config.values["queued.max.request.bytes"])
         self._pool = BufferPool()
@@ -34,7 +40,7 @@ class Server:
         """What ``listen`` says where to reach this broker, by listener name."""
         self._connections: dict[Connection, None] = {}
         self._per_host: Counter[str] = Counter()
-        self._fewer = trio.Event()
+        self._fewer = WakeUps()
 
     @property
     def connection_count(self) -> int:
@@ -74,16 +80,16 @@ class Server:
     async def _accept(self, name: str, listener: Listener, nursery: trio.Nursery) -> None:
         # With a listener of their own, controller and brokers get through however many clients there are.
         limited = len(self._listeners) == 1 or name != self._node.config.inter_broker_listener
-        while True:
+
+        async def room() -> None:
             while limited and len(self._connections) >= self._node.dynamic.values["max.connections"]:
-                self._fewer = trio.Event()
-                await self._fewer.wait()
-            try:
-                stream = await listener.accept()
-            except OSError as error:
-                logger.info("listener.closed", listener=name, reason=str(error))
-                return
+                with trio.move_on_after(_LIMIT_CHECK_S):
+                    await self._fewer.wait()
+
+        def take(stream: Stream) -> None:
             self._admit(name, stream, nursery)
+
+        await accept_connections(name, listener, self._background, take, room)
 
     def _admit(self, name: str, stream: Stream, nursery: trio.Nursery) -> None:
         connection = Connection(self._node, self._dispatcher, self._budget, name, stream, self._pool)
@@ -106,7 +112,7 @@ class Server:
             self._per_host[connection.client_host] -= 1
             if not self._per_host[connection.client_host]:
                 del self._per_host[connection.client_host]
-            self._fewer.set()
+            self._fewer.wake()
 
     async def _sweep(self) -> None:
         """Close the connections whose time is over."""
@@ -118,6 +124,7 @@ class Server:
             await trio.sleep(min(max_idle_s / _SWEEPS_PER_IDLE_TIME, _MAX_SWEEP_S))
             now = self._node.env.clock.monotonic()
             for connection in list(self._connections):
-                reason = connection.overdue(now, max_idle_s)
-                if reason is not None:
-                    connection.close(reason)
+                with self._background.guard("idle-connections", connection.client_host):
+                    reason = connection.overdue(now, max_idle_s)
+                    if reason is not None:
+                        connection.close(reason)

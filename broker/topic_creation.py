@@ -81,7 +81,11 @@ class TopicCreator:
 
     async def _create(self, name: str) -> None:
         try:
-            code = await self._ask(name)
+            try:
+                code = await self._ask(name)
+            except Exception as error:
+                self._node.background.failed_once("topic-creation", name, error)
+                code = ErrorCode.UNKNOWN_SERVER_ERROR
             if code in (ErrorCode.NONE, ErrorCode.TOPIC_ALREADY_EXISTS, ErrorCode.REQUEST_TIMED_OUT):
                 self._errors.pop(name, None)
             else:

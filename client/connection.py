@@ -58,7 +58,8 @@ class Pending:
     async def wait(self, timeout_s: float) -> Any:
         """The response. KafkaTimeoutError after ``timeout_s``, and the connection is closed: answers have an order."""
         if not self.settled:
-            self._event = anyio.Event()
+            if self._event is None:
+                self._event = anyio.Event()
             with anyio.move_on_after(timeout_s):
                 await self._event.wait()
         return self.result(timeout_s)

@@ -175,7 +175,8 @@ class MovedKeys:
         """Return once every acknowledged record has its tombstone in the buffer, where it needs one."""
         self.progress()
         while any(born.pending for born in self._born.values()):
-            self._idle = anyio.Event()
+            if self._idle.is_set():
+                self._idle = anyio.Event()
             self._wake.set()
             await self._idle.wait()
 

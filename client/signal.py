@@ -39,7 +39,7 @@ class Signal:
                     event = self._event = anyio.Event()
                 with anyio.move_on_after(timeout_s):
                     await event.wait()
-                if self._event is event:
+                if self._event is event and event.is_set():  # else another task may wait for it
                     self._event = None
         seen = self._pending
         self._pending = False

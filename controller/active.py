@@ -47,6 +47,7 @@ from protocol.generated.leader_and_isr import LeaderAndIsrRequest
 from protocol.generated.list_offsets import ListOffsetsRequest
 from protocol.generated.stop_replica import StopReplicaRequest
 from protocol.types import TopicPartition
+from runtime.background import Background
 from runtime.env import Env, SessionState
 
 _log = logging.getLogger(__name__)
@@ -66,16 +67,25 @@ RELOAD_BACKOFF_S = 0.1
 class ActiveController:
     """One term of office: ``run`` ends by ``ControllerMovedError``, ``submit`` takes requests meanwhile."""
 
-    def __init__(self, env: Env, config: ControllerConfig, office: Office, metrics: ControllerMetrics) -> None:
+    def __init__(
+        self,
+        env: Env,
+        config: ControllerConfig,
+        office: Office,
+        metrics: ControllerMetrics,
+        background: Background | None = None,
+    ) -> None:
         assert env.zk is not None
         self._env = env
         self._zk = env.zk
         self._config = config
         self._office = office
         self._metrics = metrics
+        self._background = background or Background(env.clock, propagate_bugs=env.propagate_bugs)
         self._events = EventQueue()
         client_id = f"controller-{config.controller_id}"
-        self._senders = Senders(env.network, client_id, config.controller_socket_timeout_ms / 1000, self._answered)
+        timeout_s = config.controller_socket_timeout_ms / 1000
+        self._senders = Senders(env.network, client_id, timeout_s, self._answered, self._background)
         self._store = GuardedStore(env.zk, office.epoch_version)
         self._context = self._new_context()
         self._progress = trio.Event()
@@ -182,7 +192,9 @@ class ActiveController:
         while True:
             await trio.sleep(self._config.partition_drain_check_interval_ms / 1000)
             if any(plan.marked(topic) for topic in self.image.topics.values()):
-                found = await draining.drain(lambda: self._context, link)
+                found: dict[TopicPartition, Wait] = {}
+                with self._background.guard("partition-drain", passes=ControllerMovedError):
+                    found = await draining.drain(lambda: self._context, link)
                 for line in changed(waits, found):
                     _log.info(line)
                 waits = draining.still_marked(self.image, waits | found)
@@ -192,7 +204,8 @@ class ActiveController:
         link = BrokerLink(self._env.network, self._config)
         while True:
             await trio.sleep(self._config.retention_warning_interval_ms / 1000)
-            await expiry.look(self._context, link, self._env.clock.now_ms())
+            with self._background.guard("retention-warnings", passes=ControllerMovedError):
+                await expiry.look(self._context, link, self._env.clock.now_ms())
 
     async def _decide(self) -> None:
         await self._load()

@@ -15,6 +15,7 @@ from controller.metrics import ControllerMetrics
 from controller.resize import plan
 from controller.server import serve
 from controller.store import ControllerMovedError
+from runtime.background import Background
 from runtime.env import Env, SessionState, ZkConnectionError, ZkSessionExpiredError, ZkStore
 from runtime.metrics import Gauge
 from runtime.metrics_listener import MetricsListener
@@ -35,10 +36,12 @@ async def run(config: ControllerConfig, env: Env, *, on_ready: Ready | None = No
     try:
         async with trio.open_nursery() as nursery:
             if config.metrics_listener is not None:
-                scraped = MetricsListener(env.network, config.metrics_listener, process.metrics.render)
+                scraped = MetricsListener(
+                    env.network, config.metrics_listener, process.metrics.render, process.background
+                )
                 await scraped.listen()
                 nursery.start_soon(scraped.run)
-            nursery.start_soon(serve, listener, lambda: process.active, config)
+            nursery.start_soon(serve, listener, lambda: process.active, config, process.background)
             if on_ready is not None:
                 on_ready(config.host, listener.port)
             await process.stand_for_ever(env.zk)
@@ -52,7 +55,9 @@ class _Process:
         self._env = env
         self._port = port
         self.active: ActiveController | None = None
+        self.background = Background(env.clock, propagate_bugs=env.propagate_bugs)
         self.metrics = ControllerMetrics()
+        self.metrics.add_background(self.background)
         self.metrics.gauges += [
             Gauge(
                 "anabranch_active_controller", "1 while this controller is in office", lambda: self.active is not None
@@ -90,7 +95,7 @@ class _Process:
         if office is None:
             return
         _log.info("controller %s is active with epoch %s", config.controller_id, office.controller_epoch)
-        self.active = ActiveController(self._env, config, office, self.metrics)
+        self.active = ActiveController(self._env, config, office, self.metrics, self.background)
         try:
             await self.active.run()
         finally:

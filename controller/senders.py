@@ -17,6 +17,7 @@ import trio
 from controller.image import LiveBroker
 from controller.request_batch import BrokerRequest
 from protocol.errors import KafkaError
+from runtime.background import Background
 from runtime.channel import Channel
 from runtime.env import Network
 from zk_schemas.broker_registration import Endpoint
@@ -24,6 +25,8 @@ from zk_schemas.broker_registration import Endpoint
 _log = logging.getLogger(__name__)
 RETRY_BACKOFF_S = 0.1
 """Kafka's pause before a request to a broker is repeated."""
+LONGEST_PAUSE_S = 10.0
+"""Before a request is repeated that fails otherwise than by the connection."""
 
 Answered = Callable[[LiveBroker, BrokerRequest, Any], None]
 
@@ -40,8 +43,16 @@ class _Sender:
 class Senders:
     """The senders of one term of office. ``answered`` is called in order per broker, for every request."""
 
-    def __init__(self, network: Network, client_id: str, request_timeout_s: float, answered: Answered) -> None:
+    def __init__(
+        self,
+        network: Network,
+        client_id: str,
+        request_timeout_s: float,
+        answered: Answered,
+        background: Background | None = None,
+    ) -> None:
         self._network = network
+        self._background = background or Background()
         self._client_id = client_id
         self._request_timeout_s = request_timeout_s
         self._answered = answered
@@ -99,6 +110,9 @@ class Senders:
                     await self._connection(sender)
                 except (OSError, KafkaError) as error:
                     _log.warning("broker %s at %s: %s", sender.broker.id, sender.endpoint, error)
+                except Exception as error:
+                    pause_s = self._background.failed("broker-requests", sender.broker.id, error, LONGEST_PAUSE_S)
+                    await trio.sleep(pause_s)
                 await trio.sleep(RETRY_BACKOFF_S)
 
     async def _connection(self, sender: _Sender) -> None:
@@ -117,6 +131,7 @@ class Senders:
             await self._connected.wait()
             response = await channel.request(request, timeout_s=self._request_timeout_s)
             sender.queue.popleft()
+            self._background.succeeded("broker-requests", sender.broker.id)
             self._answered(sender.broker, request, response)
 
     async def _next(self, sender: _Sender) -> BrokerRequest:

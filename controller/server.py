@@ -9,7 +9,7 @@ from __future__ import annotations
 import logging
 import math
 from collections.abc import Callable
-from typing import Any
+from typing import Any, cast
 
 import trio
 
@@ -18,8 +18,11 @@ from controller.admin.dispatch import HANDLERS, api_versions, error_response
 from controller.config import ControllerConfig
 from protocol.api_keys import ApiKey
 from protocol.errors import ErrorCode
-from protocol.framing import Request, ServerConnection, encode_response
+from protocol.framing import HEALTH_CHECK, Request, ServerConnection, encode_response
+from protocol.generated.api_versions import ApiVersionsRequest
 from protocol.primitives import DecodeError
+from runtime.accepting import accept_connections
+from runtime.background import Background
 from runtime.env import Listener, Stream
 
 _log = logging.getLogger(__name__)
@@ -29,16 +32,19 @@ MAX_UNANSWERED = 64
 Active = Callable[[], ActiveController | None]
 
 
-async def serve(listener: Listener, active: Active, config: ControllerConfig) -> None:
+async def serve(listener: Listener, active: Active, config: ControllerConfig, background: Background) -> None:
     """Accept connections until cancelled. ``active``: who decides now, None when this controller is standing by."""
     async with trio.open_nursery() as nursery:
-        while True:
-            stream = await listener.accept()
-            nursery.start_soon(_Connection(stream, active, config).run)
+
+        def take(stream: Stream) -> None:
+            nursery.start_soon(_Connection(stream, active, config, background).run)
+
+        await accept_connections("controller.listener", listener, background, take)
 
 
 class _Connection:
-    def __init__(self, stream: Stream, active: Active, config: ControllerConfig) -> None:
+    def __init__(self, stream: Stream, active: Active, config: ControllerConfig, background: Background) -> None:
+        self._background = background
         self._stream = stream
         self._active = active
         self._max_idle_s = config.connections_max_idle_ms / 1000 if config.connections_max_idle_ms >= 0 else math.inf
@@ -52,6 +58,8 @@ class _Connection:
             async with trio.open_nursery() as nursery:
                 await self._read(nursery)
                 nursery.cancel_scope.cancel()
+        except Exception as error:  # what one peer sent must not end the controller
+            self._background.failed_once("controller.listener", self._stream.peer, error)
         finally:
             self._stream.close()
             self._frames.close()
@@ -79,7 +87,11 @@ class _Connection:
         key, version = request.header.api_key, request.header.api_version
         if key == ApiKey.API_VERSIONS:
             error = ErrorCode.UNSUPPORTED_VERSION if request.unsupported else ErrorCode.NONE
-            nursery.start_soon(self._send, request, 0 if request.unsupported else version, api_versions(error))
+            answer = api_versions(error)
+            asked = cast(ApiVersionsRequest, request.body)
+            if not request.unsupported and asked.client_software_name == HEALTH_CHECK:
+                answer.background_failures = self._background.describe()
+            nursery.start_soon(self._send, request, 0 if request.unsupported else version, answer)
             return
         if key not in HANDLERS:
             raise DecodeError(f"API {key} is not served by a controller")

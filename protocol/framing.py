@@ -22,6 +22,8 @@ GROWTH: Final = 16
 SIZE_BYTES: Final = 4
 MAX_FRAME_BYTES: Final = 100 * 1024 * 1024
 """Kafka's default of ``socket.request.max.bytes``."""
+HEALTH_CHECK: Final = "anabranch-health"
+"""The software name in the ApiVersions request of a health check."""
 
 _API_VERSIONS: Final = ApiKey.API_VERSIONS.value
 _UNSUPPORTED_VERSION: Final = ErrorCode.UNSUPPORTED_VERSION.value

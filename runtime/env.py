@@ -352,3 +352,5 @@ class Env:
     rng: random.Random = field(default_factory=random.Random)
     storage: Storage | None = None
     zk: ZkStore | None = None
+    propagate_bugs: bool = False
+    """Whether an unexpected error in background work ends the process, as a simulation wants it."""

@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING
 
 from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
+
+if TYPE_CHECKING:
+    from runtime.background import Background
 
 
 class Counter:
@@ -46,6 +50,17 @@ class Metrics(Collector):
     def __init__(self, *counters: Counter) -> None:
         self.counters = counters
         self.gauges: list[Gauge] = []
+
+    def add_background(self, background: Background) -> None:
+        """Count and show the failures of the process's background work."""
+        self.counters = (*self.counters, background.failures)
+        self.gauges.append(
+            Gauge(
+                "anabranch_background_failing",
+                "Items of background work that fail now; `python -m anabranch.health` names them",
+                lambda: len(background.failing()),
+            )
+        )
 
     def collect(self) -> Iterator[Metric]:
         """For a Prometheus registry."""

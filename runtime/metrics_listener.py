@@ -7,6 +7,8 @@ from collections.abc import Callable
 import structlog
 import trio
 
+from runtime.accepting import accept_connections
+from runtime.background import Background
 from runtime.env import Listener, Network, Stream
 
 logger = structlog.get_logger(__name__)
@@ -21,8 +23,11 @@ _PATIENCE_S = 5.0
 class MetricsListener:
     """Serves what ``render`` returns. ``address`` is ``host:port``; port 0 is any free one, ``port`` says which."""
 
-    def __init__(self, network: Network, address: str, render: Callable[[], bytes]) -> None:
+    def __init__(
+        self, network: Network, address: str, render: Callable[[], bytes], background: Background | None = None
+    ) -> None:
         self._network = network
+        self._background = background or Background()
         self._host, _, port = address.rpartition(":")
         self._wanted_port = int(port)
         self._render = render
@@ -44,11 +49,12 @@ class MetricsListener:
         assert self._listener is not None
         try:
             async with trio.open_nursery() as nursery:
-                while True:
-                    stream = await self._listener.accept()
-                    nursery.start_soon(self._serve, stream)
-        except OSError as error:
-            logger.info("listener.closed", listener="metrics.listener", reason=str(error))
+                await accept_connections(
+                    "metrics.listener",
+                    self._listener,
+                    self._background,
+                    lambda stream: nursery.start_soon(self._serve, stream),
+                )
         finally:
             self._listener.close()
 
@@ -60,6 +66,8 @@ class MetricsListener:
                     await stream.send([self._answer(request)])
         except OSError as error:
             logger.debug("metrics.connection_lost", reason=str(error))
+        except Exception as error:  # a number that cannot be worked out must not end the process
+            self._background.failed_once("metrics", "", error)
         finally:
             stream.close()
 

@@ -325,7 +325,13 @@ class World:
             }
         )
         session = self.zk.session()
-        env = Env(SimClock(), self.fabric.node(host), random.Random(self._seed + controller_id), zk=session)
+        env = Env(
+            SimClock(),
+            self.fabric.node(host),
+            random.Random(self._seed + controller_id),
+            zk=session,
+            propagate_bugs=True,
+        )
         self.sessions[controller_id] = session
         scope = self.scopes[controller_id] = trio.CancelScope()
         ready = trio.Event()

@@ -105,7 +105,13 @@ class SimCluster:
             }
         )
         process = SimProcess(name, config, self.zk.session(SESSION_TIMEOUT_MS))
-        env = Env(self.clock, self.fabric.node(name), random.Random(self.rng.getrandbits(64)), zk=process.session)
+        env = Env(
+            self.clock,
+            self.fabric.node(name),
+            random.Random(self.rng.getrandbits(64)),
+            zk=process.session,
+            propagate_bugs=True,
+        )
         await self._start(process, run_controller, config, env)
 
     async def start_broker(self, broker_id: int, **keys: object) -> None:
@@ -126,7 +132,7 @@ class SimCluster:
         storage = self.disks[name].mount()
         process = SimProcess(name, config, self.zk.session(SESSION_TIMEOUT_MS), storage)
         rng = random.Random(self.rng.getrandbits(64))
-        env = Env(self.clock, self.fabric.node(name), rng, storage, process.session)
+        env = Env(self.clock, self.fabric.node(name), rng, storage, process.session, propagate_bugs=True)
         await self._start(process, run_broker, config, env)
 
     async def _start(self, process: SimProcess, run: Any, config: Any, env: Env) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Literal
 
 from anabranch.cli.options import Settings
 from anabranch.cli.signals import end_on_sigterm, wait_for_stop_signal
@@ -70,6 +71,23 @@ def controller(*, config: Path | None = None, set_: Settings = None) -> int:
     from controller.__main__ import main
 
     return main(_arguments(config, set_))
+
+
+def health(role: Literal["broker", "controller"], /, *, config: Path | None = None, set_: Settings = None) -> int:
+    """Ask a broker or controller on this machine whether it serves, and what fails behind it. Exit status 0 or 1.
+
+    Parameters
+    ----------
+    role
+        broker or controller.
+    config
+        The properties file of the server.
+    set_
+        key=value, wins over the file and the environment.
+    """
+    from anabranch.health import main
+
+    return main([role, *_arguments(config, set_)])
 
 
 def _arguments(config: Path | None, settings: list[str] | None) -> list[str]:

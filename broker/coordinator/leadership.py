@@ -24,11 +24,13 @@ from broker.coordinator.offsets_log import OffsetsLog
 from broker.coordinator.shard import Shard
 from broker.coordinator.timer import DeadlineTimer
 from broker.log.slices import TimeSlice
-from protocol.errors import ErrorCode, KafkaError
+from protocol.errors import ErrorCode
+from runtime.background import Background
 from runtime.env import Clock
 
 FIRST_RETRY_S = 0.1
 LAST_RETRY_S = 30.0
+_TASK = "group-loading"
 
 _log = structlog.get_logger(__name__)
 
@@ -57,7 +59,9 @@ class Leadership:
         log: OffsetsLog,
         timer: DeadlineTimer,
         on_loaded: Callable[[LoadedPartition], None],
+        background: Background | None = None,
     ) -> None:
+        self._background = background or Background(clock)
         self.loaded: dict[int, LoadedPartition] = {}
         self.is_closed = False
         self._config = config
@@ -143,17 +147,12 @@ class Leadership:
             while True:
                 try:
                     await self._load_once(loading)
+                    self._background.succeeded(_TASK, loading.partition)
                     return
-                except (KafkaError, OSError) as error:
+                except Exception as error:
                     if self._loads.get(loading.partition) is not loading:
                         return
-                    _log.error(
-                        "cannot load a partition of the offsets topic; trying again",
-                        topic_partition=loading.partition,
-                        leader_epoch=loading.leader_epoch,
-                        error=str(error),
-                        retry_s=pause_s,
-                    )
+                    self._background.failed(_TASK, loading.partition, error, pause_s)
                     await trio.sleep(pause_s)
                     pause_s = min(pause_s * 2, LAST_RETRY_S)
 

@@ -45,6 +45,7 @@ from protocol.generated.offset_fetch import (
 from protocol.generated.sync_group import SyncGroupRequest, SyncGroupResponse
 from protocol.topic_names import OFFSETS_TOPIC
 from protocol.types import TopicPartition
+from runtime.background import Background
 from runtime.env import Clock
 
 R = TypeVar("R")
@@ -62,13 +63,23 @@ class GroupCoordinator:
     COORDINATOR_LOAD_IN_PROGRESS while its partition is read, COORDINATOR_NOT_AVAILABLE once closed.
     """
 
-    def __init__(self, config: GroupConfig, clock: Clock, rng: random.Random, log: OffsetsLog, topics: Topics) -> None:
+    def __init__(
+        self,
+        config: GroupConfig,
+        clock: Clock,
+        rng: random.Random,
+        log: OffsetsLog,
+        topics: Topics,
+        background: Background | None = None,
+    ) -> None:
         self._config = config
+        self._clock = clock
+        self._background = background or Background(clock)
         self._rng = rng
         self._topics = topics
         self._timer = DeadlineTimer(lambda: int(clock.monotonic() * 1000), self._on_due)
         self._deletions = RecentDeletions()
-        self._leadership = Leadership(config, clock, log, self._timer, self._remove_deleted)
+        self._leadership = Leadership(config, clock, log, self._timer, self._remove_deleted, self._background)
 
     # ------------------------------------------------------------ life
 
@@ -76,9 +87,9 @@ class GroupCoordinator:
         """Load, time out and expire until cancelled; then everything that waits is answered."""
         try:
             async with trio.open_nursery() as nursery:
-                nursery.start_soon(self._timer.run)
-                nursery.start_soon(self._leadership.run)
-                nursery.start_soon(self._expire_offsets)
+                nursery.start_soon(self._background.keep, "group-deadlines", self._timer.run)
+                nursery.start_soon(self._background.keep, "group-loading", self._leadership.run)
+                nursery.start_soon(self._background.keep, "offset-expiry", self._expire_offsets)
         finally:
             self.close()
 
@@ -110,8 +121,15 @@ class GroupCoordinator:
         assert isinstance(key, tuple)
         partition, group_id = key
         loaded = self._leadership.loaded.get(partition)
-        if loaded is not None:
+        if loaded is None:
+            return
+        try:
             loaded.on_due(group_id, deadline_ms)
+        except Exception as error:
+            pause_s = self._background.failed("group-deadlines", group_id, error)
+            self._timer.set(key, int((self._clock.monotonic() + pause_s) * 1000))
+        else:
+            self._background.succeeded("group-deadlines", group_id)
 
     def _remove_deleted(self, loaded: LoadedPartition) -> None:
         """Tombstone what is committed for partitions deleted a short while ago: that may have been missed, or lost."""
@@ -133,7 +151,8 @@ class GroupCoordinator:
                 await trio.lowlevel.checkpoint()
             if loaded is None or loaded.is_closed:
                 return
-            _visit(loaded, group_id, expiry.expire_offsets)
+            with self._background.guard("offset-expiry", group_id):
+                _visit(loaded, group_id, expiry.expire_offsets)
         if loaded is not None and not loaded.is_closed:
             self._remove_deleted(loaded)
 

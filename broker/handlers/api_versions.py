@@ -11,6 +11,7 @@ import re
 from broker.request_context import Answer, RequestContext
 from protocol.api_keys import ApiKey
 from protocol.errors import ErrorCode
+from protocol.framing import HEALTH_CHECK
 from protocol.generated.api_versions import ApiVersionsRequest, ApiVersionsResponse
 
 _SOFTWARE = re.compile(r"[a-zA-Z0-9](?:[a-zA-Z0-9\-.]*[a-zA-Z0-9])?")
@@ -20,7 +21,8 @@ def handle(ctx: RequestContext, request: ApiVersionsRequest) -> Answer:
     names = (request.client_software_name, request.client_software_version)
     if ctx.api_version >= 3 and not all(_SOFTWARE.fullmatch(name) for name in names):
         return ApiVersionsResponse(error_code=ErrorCode.INVALID_REQUEST)
-    return ApiVersionsResponse(api_keys=ctx.node.advertised)
+    failures = ctx.node.background.describe() if request.client_software_name == HEALTH_CHECK else []
+    return ApiVersionsResponse(api_keys=ctx.node.advertised, background_failures=failures)
 
 
 def unsupported(ctx: RequestContext, _request: ApiVersionsRequest) -> Answer:

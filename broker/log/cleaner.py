@@ -22,13 +22,14 @@ from broker.log.partition_log import PartitionLog
 from broker.log.paths import CLEANED_SUFFIX, CLEANER_CHECKPOINT, SEGMENT_SUFFIXES
 from broker.log.segment import MAX_RELATIVE_OFFSET, LogSegment
 from broker.log.slices import TimeSlice
-from protocol.errors import KafkaError
 from protocol.records import RecordBatch
 from protocol.types import TopicPartition
+from runtime.background import Background
 from runtime.env import Env, Storage
 
 logger = structlog.get_logger(__name__)
 
+TASK = "log-cleaner"
 _INDEX_ENTRY_BYTES = 8
 
 
@@ -52,8 +53,9 @@ class DirtyRange:
 class LogCleaner:
     """Compacts the dirtiest log, then the next; waits ``log.cleaner.backoff.ms`` when none is dirty enough."""
 
-    def __init__(self, env: Env, config: LogManagerConfig) -> None:
+    def __init__(self, env: Env, config: LogManagerConfig, background: Background | None = None) -> None:
         assert env.storage is not None
+        self._background = background or Background(env.clock, propagate_bugs=env.propagate_bugs)
         self._env = env
         self._storage: Storage = env.storage
         self._config = config
@@ -99,23 +101,29 @@ class LogCleaner:
                 await trio.sleep(self._config.cleaner_backoff_ms / 1000)
 
     async def clean_dirtiest(self) -> bool:
-        """Clean the log with the largest dirty ratio above its ``min.cleanable.dirty.ratio``; whether there was one."""
+        """Clean the log with the largest dirty ratio above its ``min.cleanable.dirty.ratio``; whether there was one.
+
+        One that could not be cleaned, or not even looked at, has a pause, and the next one its turn.
+        """
         best: tuple[float, PartitionLog, DirtyRange] | None = None
         for log in self._logs.values():
-            if not log.config.compacts:
+            if not log.config.compacts or not self._background.due(TASK, log.partition):
                 continue
-            dirty = self.dirty_range(log)
+            try:
+                dirty = self.dirty_range(log)
+            except Exception as error:
+                self._background.failed(TASK, log.partition, error)
+                continue
             eligible = dirty.dirty_bytes > 0 and (dirty.overdue or dirty.ratio > log.config.min_cleanable_dirty_ratio)
-            if eligible and (best is None or dirty.ratio > best[0]):
+            if not eligible:
+                self._background.succeeded(TASK, log.partition)
+            elif best is None or dirty.ratio > best[0]:
                 best = dirty.ratio, log, dirty
         if best is None:
             return False
         _, log, dirty = best
-        try:
+        with self._background.guard(TASK, log.partition):
             await self.clean(log, dirty)
-        except (OSError, KafkaError) as error:
-            logger.error("cleaner.failed", partition=str(log.partition), error=str(error))
-            return False
         return True
 
     def dirty_range(self, log: PartitionLog) -> DirtyRange:

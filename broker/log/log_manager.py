@@ -30,6 +30,7 @@ from broker.log.producer_state import ProducerState
 from broker.log.slices import TimeSlice
 from protocol.errors import ErrorCode, KafkaError
 from protocol.types import TopicPartition
+from runtime.background import Background
 from runtime.env import Env, Storage
 
 __all__ = ["LogDirDescription", "LogDirError", "LogManager", "LogManagerConfig"]
@@ -53,8 +54,9 @@ class LogDirDescription:
 class LogManager:
     """Every log of the broker, by partition."""
 
-    def __init__(self, config: LogManagerConfig, env: Env) -> None:
+    def __init__(self, config: LogManagerConfig, env: Env, background: Background | None = None) -> None:
         assert env.storage is not None
+        self._background = background or Background(env.clock, propagate_bugs=env.propagate_bugs)
         self._config = config
         self._env = env
         self._storage: Storage = env.storage
@@ -66,8 +68,8 @@ class LogManager:
         self._to_flush: dict[TopicPartition, PartitionLog] = {}
         self._created: list[PartitionLog] = []
         self._flush_wanted = trio.Event()
-        self.cleaner = LogCleaner(env, config)
-        self.moves = LogMoves(env, self, config.producer_id_expiration_ms)
+        self.cleaner = LogCleaner(env, config, self._background)
+        self.moves = LogMoves(env, self, config.producer_id_expiration_ms, self._background)
         self.on_switched: Callable[[PartitionLog], None] = lambda log: None
         """Called when another log took a partition's place: it is in another log dir now."""
 
@@ -248,6 +250,7 @@ class LogManager:
         directory.log_count -= 1
         self._to_flush.pop(log.partition, None)
         self.cleaner.forget(log.partition)
+        self._background.forget(log.partition)
         self._stale[directory.path] = directory
         self._doomed_directories.append((self._env.clock.now_ms() + log.config.file_delete_delay_ms, doomed))
 
@@ -300,34 +303,37 @@ class LogManager:
             nursery.start_soon(self._every, config.producer_id_expiration_check_interval_ms, self._expire_producers)
             nursery.start_soon(self._every, config.flush_scheduler_interval_ms, self._collect_due_flushes)
             nursery.start_soon(self._every, int(_DOOMED_CHECK_S * 1000), self._remove_doomed)
-            nursery.start_soon(self._flush_when_wanted)
-            nursery.start_soon(self.moves.run)
+            nursery.start_soon(self._background.keep, "log-flusher", self._flush_when_wanted)
+            nursery.start_soon(self._background.keep, "log-moves", self.moves.run)
             if config.cleaner_enable:
-                nursery.start_soon(self.cleaner.run)
+                nursery.start_soon(self._background.keep, "log-cleaner", self.cleaner.run)
 
     async def _every(self, interval_ms: int, work: Callable[[], Awaitable[None]]) -> None:
         while True:
             await trio.sleep(min(interval_ms / 1000, 86_400 * 365))
-            try:
+            with self._background.guard(work.__name__.strip("_").replace("_", "-")):
                 await work()
-            except (OSError, KafkaError) as error:  # the disk refuses; the next round tries again
-                logger.error("log_manager.background_failed", work=work.__name__, error=str(error))
 
-    async def _each(self, work: Callable[[PartitionLog], object]) -> None:
-        """Call ``work`` for every log, in slices; one that the disk refuses keeps no other from its turn."""
+    async def _each(self, task: str, work: Callable[[PartitionLog], object]) -> None:
+        """Call ``work`` for every log, in slices; one that fails keeps no other from its turn, and has a pause."""
         time_slice = TimeSlice(self._env.clock)
         for log in self.logs():
-            if log.partition in self._logs:
-                try:
+            if self._logs.get(log.partition) is log and self._background.due(task, log.partition):
+                with self._background.guard(task, log.partition):
                     work(log)
-                except (OSError, KafkaError) as error:
-                    logger.error("log_manager.log_failed", partition=str(log.partition), error=str(error))
             if time_slice.due():
                 await time_slice.pause()
 
+    def _each_directory(self, task: str, work: Callable[[LogDirectory], object]) -> None:
+        """Call ``work`` for every log dir; one that refuses writes keeps no other from its turn."""
+        for directory in self._directories.values():
+            if self._background.due(task, directory.path):
+                with self._background.guard(task, directory.path):
+                    work(directory)
+
     async def apply_retention(self) -> None:
         """Delete what ``retention.ms``, ``retention.bytes`` and the log starts allow, in every log."""
-        await self._each(self._apply_retention_to)
+        await self._each("retention", self._apply_retention_to)
 
     @staticmethod
     def _apply_retention_to(log: PartitionLog) -> None:
@@ -338,19 +344,16 @@ class LogManager:
 
     async def _expire_producers(self) -> None:
         now_ms = self._env.clock.now_ms()
-        await self._each(lambda log: log.producers.remove_expired(now_ms))
+        await self._each("producer-expiry", lambda log: log.producers.remove_expired(now_ms))
 
     async def _checkpoint_recovery(self) -> None:
-        for directory in self._directories.values():
-            directory.write_recovery_points(self._logs_in(directory))
+        self._each_directory("recovery-points", lambda home: home.write_recovery_points(self._logs_in(home)))
 
     async def _checkpoint_starts(self) -> None:
-        for directory in self._directories.values():
-            directory.write_log_starts(self._logs_in(directory))
+        self._each_directory("log-starts", lambda home: home.write_log_starts(self._logs_in(home)))
 
     async def _checkpoint_watermarks(self) -> None:
-        for directory in self._directories.values():
-            directory.write_high_watermarks(self._logs_in(directory))
+        self._each_directory("high-watermarks", lambda home: home.write_high_watermarks(self._logs_in(home)))
 
     def _write_checkpoints(self, directory: LogDirectory) -> None:
         directory.write_recovery_points(self._logs_in(directory))
@@ -361,14 +364,16 @@ class LogManager:
 
     async def _remove_doomed(self) -> None:
         now_ms = self._env.clock.now_ms()
-        for directory in list(self._stale.values()):
-            self._write_checkpoints(directory)
-        due = [path for due_ms, path in self._doomed_directories if due_ms <= now_ms]
-        self._doomed_directories = [item for item in self._doomed_directories if item[0] > now_ms]
-        for path in due:
-            self._storage.remove_tree(path)
+        stale = list(self._stale.values())
+        self._each_directory("checkpoints", lambda home: self._write_checkpoints(home) if home in stale else None)
+        for doomed in [item for item in self._doomed_directories if item[0] <= now_ms]:
+            path = doomed[1]
+            if self._background.due("directory-removal", path):
+                with self._background.guard("directory-removal", path):
+                    self._storage.remove_tree(path)
+                    self._doomed_directories.remove(doomed)
             await trio.lowlevel.checkpoint()
-        await self._each(lambda log: log.remove_due_files())
+        await self._each("file-removal", lambda log: log.remove_due_files())
 
     # ------------------------------------------------------------ flush
 
@@ -393,7 +398,7 @@ class LogManager:
             self._stale[directory.path] = directory
 
     async def _collect_due_flushes(self) -> None:
-        await self._each(lambda log: self._want_flush(log) if log.flush_due else None)
+        await self._each("flush", lambda log: self._want_flush(log) if log.flush_due else None)
 
     async def _flush_when_wanted(self) -> None:
         while True:
@@ -408,10 +413,8 @@ class LogManager:
 
     async def _flush(self, log: PartitionLog, flush: Callable[[], Awaitable[None]]) -> None:
         if self._logs.get(log.partition) is log:
-            try:
+            with self._background.guard("log-flush", log.partition):
                 await flush()
-            except KafkaError as error:  # logged there
-                logger.debug("log_manager.flush_failed", partition=str(log.partition), error=str(error))
 
 
 def _storage_error(what: str, error: OSError) -> KafkaError:

@@ -23,6 +23,7 @@ from broker.log.slices import TimeSlice
 from protocol.errors import ErrorCode, KafkaError
 from protocol.records import RecordBatch
 from protocol.types import TopicPartition
+from runtime.background import Background
 from runtime.env import Env, Storage
 
 if TYPE_CHECKING:
@@ -45,8 +46,9 @@ class FutureReplica(NamedTuple):
 class LogMoves:
     """What is being moved, and where replicas that do not exist yet shall go."""
 
-    def __init__(self, env: Env, manager: LogManager, producer_expiration_ms: int) -> None:
+    def __init__(self, env: Env, manager: LogManager, producer_expiration_ms: int, background: Background) -> None:
         assert env.storage is not None
+        self._background = background
         self._env = env
         self._storage: Storage = env.storage
         self._manager = manager
@@ -113,8 +115,8 @@ class LogMoves:
                 while not await self._copy(partition, target):
                     self._discard(partition)
                     await trio.lowlevel.checkpoint()
-            except (OSError, KafkaError) as error:
-                logger.error("log_move.failed", partition=str(partition), to=target.path, error=str(error))
+            except Exception as error:  # given up, as Kafka does: who wants it asks again
+                self._background.failed_once("log-moves", f"{partition} to {target.path}", error)
                 self._discard(partition)
         if self._scopes.get(partition) is scope:
             del self._scopes[partition]

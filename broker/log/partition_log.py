@@ -561,11 +561,11 @@ class PartitionLog:
     def remove_due_files(self, *, all_of_them: bool = False) -> int:
         """Remove the ``.deleted`` files whose delay is over; how many."""
         now_ms = self._clock.now_ms()
-        due = [path for due_ms, path in self._doomed if all_of_them or due_ms <= now_ms]
-        self._doomed = [item for item in self._doomed if not all_of_them and item[0] > now_ms]
-        for path in due:
-            if self._storage.exists(path):
-                self._storage.remove(path)
+        due = [item for item in self._doomed if all_of_them or item[0] <= now_ms]
+        for doomed in due:
+            if self._storage.exists(doomed[1]):
+                self._storage.remove(doomed[1])
+            self._doomed.remove(doomed)  # one that could not be removed stays, and those behind it
         return len(due)
 
     # ------------------------------------------------------------ flush and end

@@ -269,7 +269,7 @@ class ReplicaFetcher:
     def _take_partition(self, key: TopicPartition, followed: FollowedPartition, data: Any) -> Outcome:
         try:
             outcome = followed.take(self._plan.offset(key), data)
-        except KafkaError as error:
+        except Exception as error:  # whatever it was, the other partitions of this leader are followed on
             storage_failure(followed, error)
             outcome = Outcome.FENCED if followed.partition.failed else Outcome.RETRY_LATER
         if outcome is Outcome.FENCED:
@@ -317,7 +317,7 @@ class ReplicaFetcher:
             if key in starts and key in ends:
                 try:
                     followed.reset_to_range(starts[key], ends[key])
-                except KafkaError as error:
+                except Exception as error:
                     storage_failure(followed, error)
                     continue
                 followed.retry_at = -math.inf

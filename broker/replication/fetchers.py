@@ -15,6 +15,7 @@ from broker.replication.partition import Partition
 from broker.replication.throttle import ReplicationQuota
 from protocol.topic_names import INTERNAL_TOPICS
 from protocol.types import TopicPartition
+from runtime.background import Background
 from runtime.env import Clock, Network
 
 NO_LEADER = -1
@@ -35,7 +36,9 @@ class ReplicaFetchers:
         address: Callable[[int], tuple[str, int] | None],
         broker_epoch: Callable[[], int],
         throttle: ReplicationQuota,
+        background: Background | None = None,
     ) -> None:
+        self._background = background or Background()
         self._config = config
         self._clock = clock
         self._network = network
@@ -79,7 +82,10 @@ class ReplicaFetchers:
             fetcher.unfollow(key)
 
     async def _run(self, key: _Key, fetcher: ReplicaFetcher) -> None:
-        await fetcher.run()
+        while True:
+            await self._background.keep(f"replica-fetcher-{fetcher.leader_id}", fetcher.run)
+            if fetcher.is_idle:
+                break
         # Nobody ran between its last look and here: it has nothing to follow.
         del self._fetchers[key]
 

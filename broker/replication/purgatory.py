@@ -8,10 +8,12 @@ from __future__ import annotations
 
 import heapq
 import math
+from collections.abc import Callable
 from itertools import count
 
 import trio
 
+from runtime.background import Background
 from runtime.env import Clock
 
 _COMPACT_ABOVE = 1024
@@ -38,8 +40,9 @@ class DelayedOperation:
 class Purgatory:
     """Where delayed operations wait. Only ``run`` completes them, never the code that makes a change."""
 
-    def __init__(self, clock: Clock) -> None:
+    def __init__(self, clock: Clock, background: Background | None = None) -> None:
         self._clock = clock
+        self._background = background or Background()
         self._heap: list[tuple[float, int, DelayedOperation]] = []
         self._order = count()
         self._changed: dict[DelayedOperation, None] = {}
@@ -80,18 +83,26 @@ class Purgatory:
         changed, self._changed = self._changed, {}
         for operation in changed:
             if not operation.completed:
-                operation.try_complete()
+                self._complete(operation, operation.try_complete)
+
+    def _complete(self, operation: DelayedOperation, step: Callable[[], None]) -> None:
+        """Take a step of one operation. One that fails is over: its client hears nothing and asks again."""
+        try:
+            step()
+        except Exception as error:
+            operation.completed = True
+            self._background.failed_once("delayed-requests", type(operation).__name__, error)
 
     def _expire(self) -> None:
         now = self._clock.monotonic()
         while self._heap and (self._heap[0][0] <= now or self._heap[0][2].completed):
             operation = heapq.heappop(self._heap)[2]
             if not operation.completed:
-                operation.expire()
+                self._complete(operation, operation.expire)
 
     def close(self) -> None:
         """Answer everything that waits with what there is."""
         while self._heap:
             operation = heapq.heappop(self._heap)[2]
             if not operation.completed:
-                operation.expire()
+                self._complete(operation, operation.expire)

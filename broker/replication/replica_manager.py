@@ -21,6 +21,7 @@ from protocol.errors import ErrorCode, KafkaError
 from protocol.generated.leader_and_isr import LeaderAndIsrPartitionState
 from protocol.generated.stop_replica import StopReplicaPartitionState
 from protocol.types import ZERO_UUID, TopicPartition
+from runtime.background import Background
 
 logger = structlog.get_logger(__name__)
 
@@ -65,7 +66,9 @@ class ReplicaManager:
         listener: RoleListener,
         services: PartitionServices,
         followers: Followers,
+        background: Background | None = None,
     ) -> None:
+        self._background = background or Background()
         self._local_id = local_id
         self._logs = logs
         self._metadata = metadata
@@ -278,7 +281,8 @@ class ReplicaManager:
         while True:
             await trio.sleep(interval_s)
             for partition in self.all():
-                partition.review_isr()
+                with self._background.guard("isr-review", partition.key):
+                    partition.review_isr()
 
     def brokers_changed(self) -> None:
         """Brokers came or went: a watermark may have waited for one that is gone."""

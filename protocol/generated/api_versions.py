@@ -170,6 +170,32 @@ def _decode_tag_finalized_features(data: memoryview) -> tuple[list[FinalizedFeat
         ))
     return finalized_features, pos
 
+def _decode_tag_background_failures(data: memoryview) -> tuple[list[str], int]:
+    size = len(data)
+    pos = 0
+    n = data[pos]
+    pos += 1
+    if n > 127:
+        n, pos = read_uvarint(data, pos - 1)
+    n -= 1
+    if n < 0 or n > size - pos:
+        raise bad_length("background_failures", n, pos, size)
+    background_failures = []
+    background_failures_count = n
+    for _ in range(background_failures_count):
+        n = data[pos]
+        pos += 1
+        if n > 127:
+            n, pos = read_uvarint(data, pos - 1)
+        n -= 1
+        end = pos + n
+        if n < 0 or end > size:
+            raise bad_length("background_failures[]", n, pos, size)
+        background_failures_item = str(data[pos:end], "utf-8")
+        pos = end
+        background_failures.append(background_failures_item)
+    return background_failures, pos
+
 def _encode_tag_supported_features(value: list[SupportedFeatureKey], out: bytearray) -> None:
     n = len(value) + 1
     if n < 128:
@@ -204,6 +230,21 @@ def _encode_tag_finalized_features(value: list[FinalizedFeatureKey], out: bytear
             write_uvarint(out, n)
         out += raw
         out += _pack_hhB(finalized_features_item.max_version_level, finalized_features_item.min_version_level, 0)
+
+def _encode_tag_background_failures(value: list[str], out: bytearray) -> None:
+    n = len(value) + 1
+    if n < 128:
+        out.append(n)
+    else:
+        write_uvarint(out, n)
+    for background_failures_item in value:
+        raw = background_failures_item.encode()
+        n = len(raw) + 1
+        if n < 128:
+            out.append(n)
+        else:
+            write_uvarint(out, n)
+        out += raw
 
 def _decode_api_versions_request_v0(data: memoryview) -> tuple[ApiVersionsRequest, int]:
     pos = 0
@@ -362,6 +403,7 @@ def _decode_api_versions_response_v3(data: memoryview) -> tuple[ApiVersionsRespo
     supported_features: list[SupportedFeatureKey] = EMPTY
     finalized_features_epoch: int = -1
     finalized_features: list[FinalizedFeatureKey] = EMPTY
+    background_failures: list[str] = EMPTY
     if n:
         tags, pos = read_tags(data, pos, n)
         value = tags.get(0)
@@ -373,6 +415,9 @@ def _decode_api_versions_response_v3(data: memoryview) -> tuple[ApiVersionsRespo
         value = tags.get(2)
         if value is not None:
             finalized_features = whole(_decode_tag_finalized_features(value), value, "finalized_features")
+        value = tags.get(10261)
+        if value is not None:
+            background_failures = whole(_decode_tag_background_failures(value), value, "background_failures")
     decoded = ApiVersionsResponse(
         error_code=error_code,
         api_keys=api_keys,
@@ -380,6 +425,7 @@ def _decode_api_versions_response_v3(data: memoryview) -> tuple[ApiVersionsRespo
         supported_features=supported_features,
         finalized_features_epoch=finalized_features_epoch,
         finalized_features=finalized_features,
+        background_failures=background_failures,
     )
     return decoded, pos
 
@@ -394,7 +440,7 @@ def _encode_api_versions_response_v3(message: ApiVersionsResponse, out: bytearra
     for api_keys_item in message.api_keys:
         out += _pack_hhhB(api_keys_item.api_key, api_keys_item.min_version, api_keys_item.max_version, 0)
     out += _pack_i(message.throttle_time_ms)
-    tag_count = (1 if bool(message.supported_features) else 0) + (1 if message.finalized_features_epoch != -1 else 0) + (1 if bool(message.finalized_features) else 0)
+    tag_count = (1 if bool(message.supported_features) else 0) + (1 if message.finalized_features_epoch != -1 else 0) + (1 if bool(message.finalized_features) else 0) + (1 if bool(message.background_failures) else 0)
     out.append(tag_count)
     if tag_count:
         if bool(message.supported_features):
@@ -413,6 +459,12 @@ def _encode_api_versions_response_v3(message: ApiVersionsResponse, out: bytearra
             tagged = bytearray()
             _encode_tag_finalized_features(message.finalized_features, tagged)
             write_uvarint(out, 2)
+            write_uvarint(out, len(tagged))
+            out += tagged
+        if bool(message.background_failures):
+            tagged = bytearray()
+            _encode_tag_background_failures(message.background_failures, tagged)
+            write_uvarint(out, 10261)
             write_uvarint(out, len(tagged))
             out += tagged
     parts.append(out)
@@ -457,6 +509,7 @@ class ApiVersionsResponse(Message):
         "supported_features",
         "finalized_features_epoch",
         "finalized_features",
+        "background_failures",
     )
     __slots__ = FIELDS
     API_KEY: ClassVar[int] = 18
@@ -483,6 +536,7 @@ class ApiVersionsResponse(Message):
         supported_features: list[SupportedFeatureKey] = EMPTY,
         finalized_features_epoch: int = -1,
         finalized_features: list[FinalizedFeatureKey] = EMPTY,
+        background_failures: list[str] = EMPTY,
     ) -> None:
         self.error_code = error_code
         self.api_keys = [] if api_keys is EMPTY else api_keys
@@ -490,3 +544,4 @@ class ApiVersionsResponse(Message):
         self.supported_features = [] if supported_features is EMPTY else supported_features
         self.finalized_features_epoch = finalized_features_epoch
         self.finalized_features = [] if finalized_features is EMPTY else finalized_features
+        self.background_failures = [] if background_failures is EMPTY else background_failures

@@ -1,5 +1,7 @@
 """ApiVersions (18): the APIs and versions the broker serves.
 
+Tag 10261 names what fails in the server's background work; only a health check is told.
+
 Version 1 brings the throttle time; 3 is flexible, names the client's software (KIP-511) and may list features. The
 response header is always version 0, and an unsupported version is answered in version 0.
 """
@@ -60,5 +62,6 @@ RESPONSE = message(
                 field("min_version_level", "int16", "3+"),
             ],
         ),
+        field("background_failures", "[]string", "3+", ignorable=True, tag=10261),
     ],
 )

@@ -23,10 +23,10 @@ HOST = "127.0.0.1"
 Answer = Callable[[Request], Any]
 
 
-def answers(*broker_ids: int, error: ErrorCode = ErrorCode.NONE) -> Answer:
+def answers(*broker_ids: int, error: ErrorCode = ErrorCode.NONE, failing: list[str] | None = None) -> Answer:
     def answer(request: Request) -> Any:
         if request.header.api_key == ApiKey.API_VERSIONS:
-            return ApiVersionsResponse(error_code=error)
+            return ApiVersionsResponse(error_code=error, background_failures=failing or [])
         return MetadataResponse(brokers=[MetadataResponseBroker(node_id=number, host=HOST) for number in broker_ids])
 
     return answer
@@ -63,6 +63,18 @@ def test_a_broker_that_lists_itself_is_healthy() -> None:
         check_broker(HOST, port, 2)
 
 
+@pytest.mark.parametrize(("strict", "status"), [([], 0), (["--strict"], 1)])
+def test_what_fails_behind_a_server_is_printed(
+    capsys: pytest.CaptureFixture[str], strict: list[str], status: int
+) -> None:
+    with listening(answers(2, failing=["log-cleaner t-0: failed"])) as port:
+        assert check_broker(HOST, port, 2) == ["log-cleaner t-0: failed"]
+    with listening(answers(failing=["listener A: failed"])) as port:
+        given = ["--set", f"controller.listener=PLAINTEXT://{HOST}:{port}", "--set", "zookeeper.connect=h:1"]
+        assert main(["controller", *given, "--set", "controller.id=1000", *strict]) == status
+    assert capsys.readouterr().out == "failing: listener A: failed\n"
+
+
 def test_a_broker_that_the_cluster_does_not_know_is_not_healthy() -> None:
     with listening(answers(1, 2)) as port, pytest.raises(UnhealthyError, match=r"broker 3 is not registered.*\[1, 2\]"):
         check_broker(HOST, port, 3)
@@ -72,7 +84,7 @@ def test_a_broker_that_the_cluster_does_not_know_is_not_healthy() -> None:
     ("answer", "said"),
     [
         (None, "closed instead of answering API_VERSIONS"),
-        (answers(error=ErrorCode.UNSUPPORTED_VERSION), "API_VERSIONS answered UNSUPPORTED_VERSION"),
+        (answers(error=ErrorCode.INVALID_REQUEST), "API_VERSIONS answered INVALID_REQUEST"),
     ],
 )
 def test_a_controller_whose_listener_does_not_answer_is_not_healthy(answer: Answer | None, said: str) -> None:

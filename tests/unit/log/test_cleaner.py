@@ -1,19 +1,23 @@
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from broker.log.cleaner import LogCleaner, group_segments
 from broker.log.compaction import CleanedTransactions, KeyOffsets
+from broker.log.log_config import LogConfig
 from broker.log.log_directory import LogDirectory
+from broker.log.log_manager import LogManager
 from broker.log.manager_config import LogManagerConfig
 from broker.log.partition_log import AppendOrigin, PartitionLog
 from protocol.batch_builder import build_batch, build_control_batch
 from protocol.batch_layout import CONTROL_ABORT, CONTROL_COMMIT
 from protocol.key_placement import MOVED_HEADER
 from protocol.records import RecordBatch
-from tests.log_world import START_MS, Crash, LogWorld, batch, idempotent, read_all, values
+from protocol.types import TopicPartition
+from tests.log_world import START_MS, TOPIC_ID, Crash, LogWorld, batch, idempotent, read_all, values
 
 pytestmark = pytest.mark.trio
 
@@ -293,3 +297,34 @@ async def test_segments_deleted_under_the_cleaner_are_left_to_their_fate(world: 
     old = list(log.segments[:1])
     log.truncate_fully_and_start_at(9)
     assert not log.replace_segments(old, log.segments[0])
+
+
+async def test_an_unreadable_log_keeps_no_other_from_being_cleaned(world: LogWorld) -> None:
+    config = LogManagerConfig(1, "c", (str(world.root / "d"),))
+    manager = LogManager(config, world.env)
+    await manager.start()
+    for name, batches in (("bad", 40), ("good", 30)):
+        settings = LogConfig(cleanup_policy=("compact",), segment_bytes=1000, min_cleanable_dirty_ratio=0.01)
+        log = manager.create(TopicPartition(name, 0), TOPIC_ID, 7, settings)
+        for _ in range(batches):
+            put(log, k=b"v" * 100)
+    bad, good = (manager.get(TopicPartition(name, 0)) for name in ("bad", "good"))
+    assert bad is not None and good is not None
+    damaged = Path(bad.segments[0].path(".log"))
+    whole = damaged.read_bytes()
+    damaged.write_bytes(whole[:16] + b"\x09" + whole[17:])
+    bad.segments[0].close()
+    before = good.size_bytes
+    await clean(manager.cleaner)
+    assert good.size_bytes < before / 3
+    assert not await manager.cleaner.clean_dirtiest(), "the bad one is left alone for a while"
+    bad.update_config(LogConfig(cleanup_policy=("compact",), max_compaction_lag_ms=10))
+    world.clock.ms += 1000
+    world.clock.seconds += 10
+    assert not await manager.cleaner.clean_dirtiest(), "its age cannot even be read"
+    damaged.write_bytes(whole)
+    bad.segments[0].close()
+    world.clock.seconds += 10
+    await clean(manager.cleaner)
+    assert bad.size_bytes < before / 3
+    manager.close_at_once()

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import errno
 import random
 import uuid
 from collections.abc import Callable
@@ -17,12 +18,18 @@ from broker.log.paths import PARTITION_METADATA
 from protocol.errors import ErrorCode, KafkaError
 from protocol.types import TopicPartition
 from runtime.env import Env
+from runtime.real_trio import RealClock as LoopClock
 from runtime.sim_network import SimFabric
 from runtime.sim_storage import SimDisk
 from tests.log_world import START_MS, TOPIC_ID, LogWorld, batch, values
 
 pytestmark = pytest.mark.trio
 
+CHECKPOINT_INTERVALS = (
+    "high_watermark_checkpoint_interval_ms",
+    "flush_offset_checkpoint_interval_ms",
+    "flush_start_offset_checkpoint_interval_ms",
+)
 A, B = TopicPartition("a", 0), TopicPartition("a-b", 3)
 
 
@@ -314,4 +321,36 @@ async def test_a_truncation_lowers_the_recovery_point_on_disk_at_once(world: Log
     assert directory.read_checkpoints()[A].recovery_point == 3
     log.truncate_to(1)
     assert directory.read_checkpoints()[A].recovery_point == 1
+    manager.close_at_once()
+
+
+async def test_a_dir_that_refuses_writes_keeps_no_other_from_its_housekeeping(
+    world: LogWorld, monkeypatch: pytest.MonkeyPatch, autojump_clock: object
+) -> None:
+    world.env.clock = LoopClock()
+    manager = manager_for(world, "d", "e", **dict.fromkeys(CHECKPOINT_INTERVALS, 100))
+    await manager.start()
+    for partition in (A, B):
+        manager.create(partition, TOPIC_ID, 7, LogConfig(segment_bytes=300, file_delete_delay_ms=0))
+        for _ in range(10):
+            put(manager, partition, b"v" * 50)
+    refusing, working = (Path(manager.home(partition).path) for partition in (A, B))  # type: ignore[union-attr]
+    really_open = world.storage.open
+
+    def open_or_refuse(path: str, *, create: bool = False) -> Any:
+        if create and path.startswith(str(refusing)) and path.endswith(".tmp"):
+            raise OSError(errno.EROFS, "Read-only file system", path)
+        return really_open(path, create=create)
+
+    monkeypatch.setattr(world.storage, "open", open_or_refuse)
+    for log in manager.logs():
+        log.delete_records_before(8)
+        log.delete_old_segments()
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(manager.run)
+        await trio.sleep(10)  # virtual time: the clock jumps
+        nursery.cancel_scope.cancel()
+    for name in ("replication-offset-checkpoint", "log-start-offset-checkpoint", "recovery-point-offset-checkpoint"):
+        assert (working / name).exists() and not (refusing / name).exists()
+    assert not list(world.root.rglob("*.deleted"))
     manager.close_at_once()

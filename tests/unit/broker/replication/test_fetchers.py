@@ -40,6 +40,10 @@ class Fetcher:
         if not self.keys:
             self.left.set()
 
+    @property
+    def is_idle(self) -> bool:
+        return not self.keys
+
     async def run(self) -> None:
         await self.left.wait()
 

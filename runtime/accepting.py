@@ -1,0 +1,57 @@
+"""Accepting connections for as long as a listener is open, whatever becomes of one of them."""
+
+from __future__ import annotations
+
+import errno
+from collections.abc import Awaitable, Callable
+
+import structlog
+import trio
+
+from runtime.background import Background
+from runtime.env import Listener, Stream
+
+logger = structlog.get_logger(__name__)
+
+_FIRST_PAUSE_S = 0.05
+_LONGEST_PAUSE_S = 1.0
+"""Clients wait meanwhile, so a listener that fails is tried again soon."""
+
+
+async def _at_once() -> None:
+    return None
+
+
+async def accept_connections(
+    name: str,
+    listener: Listener,
+    background: Background,
+    take: Callable[[Stream], None],
+    room: Callable[[], Awaitable[None]] = _at_once,
+) -> None:
+    """Give each connection to ``take``, until the listener is closed (EBADF) or this is cancelled.
+
+    accept(2) also reports what happened to the connection it would have returned (EPROTO, ENETDOWN and others, Linux
+    man page): that is no reason to accept no more. ``room`` returns when another connection may be accepted.
+    """
+    in_a_row = 0
+    while True:
+        await room()
+        try:
+            stream = await listener.accept()
+        except OSError as error:
+            if error.errno == errno.EBADF:
+                logger.info("listener.closed", listener=name, reason=str(error))
+                return
+            background.failed("listener", name, error, _LONGEST_PAUSE_S)
+            if in_a_row:
+                await trio.sleep(min(_LONGEST_PAUSE_S, _FIRST_PAUSE_S * 2 ** min(in_a_row, 10)))
+            in_a_row += 1
+            continue
+        in_a_row = 0
+        background.succeeded("listener", name)
+        try:
+            take(stream)
+        except Exception as error:
+            stream.close()
+            background.failed_once("listener", name, error)

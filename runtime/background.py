@@ -1,0 +1,176 @@
+"""What a process does behind its requests, task by task and item by item: what fails is counted, named and left alone.
+
+A task looks after many items: logs, directories, groups, peers. One that fails must not stop the others, nor the
+process, and must not be tried without a pause. ``guard`` is put around the work for one item, ``keep`` around a task.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Protocol
+
+import structlog
+import trio
+
+from protocol.errors import KafkaError
+from runtime.env import ZkError
+from runtime.metrics import Counter
+
+logger = structlog.get_logger(__name__)
+
+FIRST_PAUSE_S = 1.0
+LONGEST_PAUSE_S = 300.0
+LONGEST_RESTART_S = 30.0
+FORGOTTEN_AFTER_S = 3600.0
+"""A failure is no longer shown when the item was not tried again for so long: nobody looks after it any more."""
+MAX_FAILING = 1000
+"""So many failing items are named; all are counted."""
+_EXPECTED = (OSError, KafkaError, ZkError, ValueError)
+
+
+class Monotonic(Protocol):
+    """A clock, as far as failures need one."""
+
+    def monotonic(self) -> float: ...
+
+
+class LoopTime:
+    """The event loop's clock."""
+
+    def monotonic(self) -> float:
+        return trio.current_time()
+
+
+@dataclass(slots=True)
+class Failure:
+    """An item that fails. ``times``: in a row; ``retry_at`` and ``failed_at`` are times of ``clock.monotonic()``."""
+
+    task: str
+    item: str
+    error: str
+    times: int
+    failed_at: float
+    retry_at: float
+
+    def describe(self, now: float) -> str:
+        """One line for an operator."""
+        what = f"{self.task} {self.item}".rstrip()
+        pause_s = max(0.0, self.retry_at - now)
+        return f"{what}: failed {self.times} times, tried again in {pause_s:.0f} s: {self.error}"
+
+
+class Background:
+    """The failures of one process. ``propagate_bugs``: what is no error of a disk, a peer or a format is raised."""
+
+    def __init__(self, clock: Monotonic | None = None, *, propagate_bugs: bool = False) -> None:
+        self._clock: Monotonic = clock or LoopTime()
+        self._propagate_bugs = propagate_bugs
+        self._failing: dict[tuple[str, str], Failure] = {}
+        self.failures = Counter(
+            "anabranch_background_failures",
+            "Failures of background work that the process survived; `python -m anabranch.health` names the items",
+            "task",
+        )
+
+    def due(self, task: str, item: object = "") -> bool:
+        """Whether an item may be tried: it did not fail, or its pause is over."""
+        failure = self._failing.get((task, str(item))) if self._failing else None
+        return failure is None or self._clock.monotonic() >= failure.retry_at
+
+    @contextmanager
+    def guard(self, task: str, item: object = "", *, passes: type[Exception] | tuple[()] = ()) -> Iterator[None]:
+        """Survive the failure of the block, which works on one item; ``due`` then says no for a while.
+
+        An error of the kind ``passes`` is no failure of the item and goes on.
+        """
+        try:
+            yield
+        except passes:
+            raise
+        except Exception as error:
+            self.failed(task, item, error)
+        else:
+            self.succeeded(task, item)
+
+    def failed(self, task: str, item: object, error: Exception, longest_s: float = LONGEST_PAUSE_S) -> float:
+        """Count a failure; the seconds until the item may be tried again."""
+        now = self._clock.monotonic()
+        key = task, str(item)
+        known = self._failing.pop(key, None)
+        times = known.times + 1 if known is not None else 1
+        pause_s = min(longest_s, FIRST_PAUSE_S * float(2 ** min(times - 1, 20)))
+        if len(self._failing) >= MAX_FAILING:
+            del self._failing[next(iter(self._failing))]
+        self._failing[key] = Failure(*key, _text(error), times, now, now + pause_s)
+        self._count(task, key[1], error, times=times, retry_s=pause_s)
+        return pause_s
+
+    def failed_once(self, task: str, item: object, error: Exception) -> None:
+        """Count the failure of something that is over with it, such as a connection."""
+        self._count(task, str(item), error)
+
+    def _count(self, task: str, item: str, error: Exception, **more: float) -> None:
+        if self._propagate_bugs and _is_bug(error):
+            raise error
+        self.failures.add(task)
+        logger.error("background.failed", task=task, item=item, error=_text(error), **more, exc_info=_is_bug(error))
+
+    def succeeded(self, task: str, item: object = "") -> None:
+        """The item works again, if it did not."""
+        if self._failing and (known := self._failing.pop((task, str(item)), None)) is not None:
+            logger.info("background.recovered", task=task, item=known.item, times=known.times)
+
+    def forget(self, item: object) -> None:
+        """There is nothing by this name any more."""
+        for key in [key for key in self._failing if key[1] == str(item)]:
+            del self._failing[key]
+
+    def failing(self) -> list[Failure]:
+        """What fails now, the longest untried first."""
+        oldest = self._clock.monotonic() - FORGOTTEN_AFTER_S
+        self._failing = {key: known for key, known in self._failing.items() if known.failed_at >= oldest}
+        return list(self._failing.values())
+
+    def describe(self) -> list[str]:
+        """``failing``, a line each."""
+        now = self._clock.monotonic()
+        return [failure.describe(now) for failure in self.failing()]
+
+    async def keep(self, task: str, run: Callable[[], Awaitable[None]]) -> None:
+        """Run a task that should not end by itself, again after each failure, until cancelled.
+
+        It counts as recovered once it has run for as long as it paused before.
+        """
+        pause_s = 0.0
+        while True:
+            try:
+                if pause_s == 0.0:
+                    await run()
+                else:
+                    await self._run_again(task, run, pause_s)
+                return
+            except Exception as error:
+                pause_s = self.failed(task, "", error, LONGEST_RESTART_S)
+            await trio.sleep(pause_s)
+
+    async def _run_again(self, task: str, run: Callable[[], Awaitable[None]], proof_s: float) -> None:
+        async def note_recovery() -> None:
+            await trio.sleep(proof_s)
+            self.succeeded(task)
+
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(note_recovery)
+            await run()
+            nursery.cancel_scope.cancel()
+
+
+def _text(error: Exception) -> str:
+    return str(error) or type(error).__name__
+
+
+def _is_bug(error: BaseException) -> bool:
+    if isinstance(error, ExceptionGroup):
+        return any(_is_bug(each) for each in error.exceptions)
+    return not isinstance(error, _EXPECTED)

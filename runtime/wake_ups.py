@@ -1,0 +1,27 @@
+"""Waiting for a condition that other tasks make true, by any number of tasks."""
+
+from __future__ import annotations
+
+import trio
+
+
+class WakeUps:
+    """Who waits looks at its condition, then calls ``wait``, and looks again: ``while not condition: await wait()``.
+
+    Every task that waits is woken by every ``wake``: there is one event at a time, and only ``wake`` replaces it.
+    """
+
+    __slots__ = ("_next",)
+
+    def __init__(self) -> None:
+        self._next = trio.Event()
+
+    def wake(self) -> None:
+        """The condition of some task may hold now."""
+        if self._next.statistics().tasks_waiting:
+            woken, self._next = self._next, trio.Event()
+            woken.set()
+
+    async def wait(self) -> None:
+        """Return after the next ``wake``."""
+        await self._next.wait()

@@ -1,0 +1,89 @@
+"""The limit of connections, over several listeners."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import trio
+import trio.testing
+
+from broker.dispatch import Dispatcher
+from broker.server import Server
+
+pytestmark = pytest.mark.trio
+LIMIT = 2
+
+
+class FakeStream:
+    """A connection on which nothing is sent."""
+
+    peer = "192.0.2.1:5"
+
+    def __init__(self) -> None:
+        self._closed = trio.Event()
+
+    def close(self) -> None:
+        self._closed.set()
+
+    async def wait_readable(self) -> None:
+        await self._closed.wait()
+        raise OSError("closed")
+
+
+class FakeListener:
+    def __init__(self) -> None:
+        self._send, self._receive = trio.open_memory_channel[FakeStream](10)
+        self.accepted = 0
+
+    def offer(self, stream: FakeStream) -> None:
+        self._send.send_nowait(stream)
+
+    async def accept(self) -> FakeStream:
+        stream = await self._receive.receive()
+        self.accepted += 1
+        return stream
+
+
+def fake_node(values: dict[str, int]) -> Any:
+    return SimpleNamespace(
+        config=SimpleNamespace(
+            values={
+                "queued.max.request.bytes": -1,
+                "socket.request.max.bytes": 1 << 20,
+                "connections.max.idle.ms": 600_000,
+            },
+            inter_broker_listener="INTERNAL",
+        ),
+        dynamic=SimpleNamespace(values=values),
+        env=SimpleNamespace(clock=SimpleNamespace(monotonic=trio.current_time)),
+    )
+
+
+async def test_every_listener_accepts_again_below_the_limit(autojump_clock: object) -> None:
+    values = {"max.connections": LIMIT, "max.connections.per.ip": 1000}
+    server = Server(fake_node(values), Dispatcher())
+    listeners = {name: FakeListener() for name in ("A", "B", "INTERNAL")}
+    server._listeners = listeners  # type: ignore[assignment]
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(server.run)
+        held = [FakeStream() for _ in range(3)]
+        for name, stream in zip("AAB", held, strict=True):  # B waited in accept when the limit was reached
+            listeners[name].offer(stream)
+            await trio.testing.wait_all_tasks_blocked()
+        for stream in held:
+            stream.close()
+        await trio.testing.wait_all_tasks_blocked()
+        for name in "AB":
+            listeners[name].offer(FakeStream())
+        await trio.testing.wait_all_tasks_blocked()
+        assert (listeners["A"].accepted, listeners["B"].accepted) == (3, 2)
+        for name in "AB":
+            listeners[name].offer(FakeStream())
+        await trio.testing.wait_all_tasks_blocked()
+        assert server.connection_count <= LIMIT + 1, "a listener that waited in accept takes one more"
+        values["max.connections"] = LIMIT + 5
+        await trio.sleep(2)  # virtual time: the clock jumps
+        assert (listeners["A"].accepted, listeners["B"].accepted) == (4, 3), "a raised limit is seen"
+        nursery.cancel_scope.cancel()
