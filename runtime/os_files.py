@@ -12,21 +12,31 @@ from collections.abc import Callable
 import trio
 
 from runtime.env import Buffer, File, FileRange
+from runtime.reclaimer import SMALL_FILE_BYTES, Reclaimer
 
 _DIRECTORY_MODE = 0o755
 _FILE_MODE = 0o644
 
 
 class Descriptor:
-    """A file descriptor that closes with its last reference: a file's own or a range's that waits to be sent."""
+    """A file descriptor that closes with its last reference: a file's own or a range's that waits to be sent.
 
-    __slots__ = ("fd",)
+    With ``reclaimer``, a large file whose name was removed is closed in its thread: that close frees the blocks.
+    """
 
-    def __init__(self, fd: int) -> None:
+    __slots__ = ("fd", "reclaimer")
+
+    def __init__(self, fd: int, reclaimer: Reclaimer | None = None) -> None:
         self.fd = fd
+        self.reclaimer = reclaimer
 
     def __del__(self) -> None:
         with contextlib.suppress(OSError):
+            if self.reclaimer is not None:
+                stat = os.fstat(self.fd)
+                if stat.st_nlink == 0 and stat.st_size > SMALL_FILE_BYTES:
+                    self.reclaimer.close(self.fd)
+                    return
             os.close(self.fd)
 
 
@@ -55,9 +65,9 @@ class OsFile:
 
     __slots__ = ("_commits", "_descriptor", "_path")
 
-    def __init__(self, path: str, fd: int, commits: GroupCommits) -> None:
+    def __init__(self, path: str, descriptor: Descriptor, commits: GroupCommits) -> None:
         self._path = path
-        self._descriptor: Descriptor | None = Descriptor(fd)
+        self._descriptor: Descriptor | None = descriptor
         self._commits = commits
 
     @property
@@ -192,10 +202,12 @@ class OsStorage:
 
     def __init__(self) -> None:
         self._commits = GroupCommits()
+        self._reclaimer = Reclaimer()
 
     def open(self, path: str, *, create: bool = False) -> File:
         flags = os.O_RDWR | os.O_CLOEXEC | (os.O_CREAT if create else 0)
-        return OsFile(path, os.open(path, flags, _FILE_MODE), self._commits)
+        descriptor = Descriptor(os.open(path, flags, _FILE_MODE), self._reclaimer)
+        return OsFile(path, descriptor, self._commits)
 
     def exists(self, path: str) -> bool:
         return os.path.exists(path)
@@ -210,10 +222,18 @@ class OsStorage:
         os.rename(old, new)
 
     def remove(self, path: str) -> None:
+        held: Descriptor | None = None
+        if os.lstat(path).st_size > SMALL_FILE_BYTES and self._reclaimer.has_room:
+            with contextlib.suppress(OSError):  # out of descriptors: the caller waits for the blocks
+                held = Descriptor(os.open(path, os.O_RDONLY | os.O_CLOEXEC), self._reclaimer)
         os.remove(path)
+        del held
 
     def remove_tree(self, path: str) -> None:
         shutil.rmtree(path)
+
+    async def unlink_tree(self, path: str) -> None:
+        await trio.to_thread.run_sync(self.remove_tree, path)
 
     def size(self, path: str) -> int:
         return os.stat(path).st_size

@@ -311,6 +311,11 @@ class SimStorage:
             self.disk.files.pop(name, None)
             self.disk.directories.pop(name, None)
 
+    async def unlink_tree(self, path: str) -> None:
+        self._path(path)
+        await trio.lowlevel.checkpoint()
+        self.remove_tree(path)
+
     def size(self, path: str) -> int:
         return len(self._existing(path).content)
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import uuid
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
+from typing import TypeVar
 
 import structlog
 import trio
@@ -23,6 +24,7 @@ from broker.log.paths import (
     directory_name,
     is_delete_directory,
     join,
+    parent_of,
     parse_directory_name,
     parse_future_directory_name,
 )
@@ -38,6 +40,8 @@ __all__ = ["LogDirDescription", "LogDirError", "LogManager", "LogManagerConfig"]
 logger = structlog.get_logger(__name__)
 
 _DOOMED_CHECK_S = 1.0
+
+R = TypeVar("R")
 
 
 @dataclass(frozen=True, slots=True)
@@ -144,7 +148,7 @@ class LogManager:
                 continue
             path = join(directory.path, name)
             if partition in self._logs:
-                self._storage.remove_tree(path)
+                await self._storage.unlink_tree(path)
                 self.moves.request(partition, directory.path)
                 continue
             final = join(directory.path, directory_name(partition))
@@ -254,6 +258,18 @@ class LogManager:
         self._stale[directory.path] = directory
         self._doomed_directories.append((self._env.clock.now_ms() + log.config.file_delete_delay_ms, doomed))
 
+    def discard(self, future: PartitionLog) -> None:
+        """Remove a move's copy that is not needed any more, soon; what resists is left for the next start."""
+        future.close_files()
+        unique = uuid.UUID(int=self._env.rng.getrandbits(128), version=4)
+        doomed = join(parent_of(future.directory), delete_directory_name(future.partition, unique))
+        try:
+            self._storage.rename(future.directory, doomed)
+        except OSError as error:
+            logger.warning("log.not_removed", path=future.directory, error=str(error))
+            return
+        self._doomed_directories.append((0, doomed))
+
     def directory(self, path: str) -> LogDirectory | None:
         """The log dir of this path, None when this broker has none such."""
         return self._directories.get(path)
@@ -314,15 +330,22 @@ class LogManager:
             with self._background.guard(work.__name__.strip("_").replace("_", "-")):
                 await work()
 
-    async def _each(self, task: str, work: Callable[[PartitionLog], object]) -> None:
-        """Call ``work`` for every log, in slices; one that fails keeps no other from its turn, and has a pause."""
+    async def _each(
+        self, task: str, work: Callable[[PartitionLog], R], until: Callable[[R], bool] = lambda _result: True
+    ) -> None:
+        """Call ``work`` for every log, in slices, and for each again ``until`` its result is the last.
+
+        One that fails keeps no other from its turn, and has a pause.
+        """
         time_slice = TimeSlice(self._env.clock)
         for log in self.logs():
-            if self._logs.get(log.partition) is log and self._background.due(task, log.partition):
+            is_through = not self._background.due(task, log.partition)
+            while not is_through and self._logs.get(log.partition) is log:
+                is_through = True
                 with self._background.guard(task, log.partition):
-                    work(log)
-            if time_slice.due():
-                await time_slice.pause()
+                    is_through = until(work(log))
+                if time_slice.due():
+                    await time_slice.pause()
 
     def _each_directory(self, task: str, work: Callable[[LogDirectory], object]) -> None:
         """Call ``work`` for every log dir; one that refuses writes keeps no other from its turn."""
@@ -333,14 +356,15 @@ class LogManager:
 
     async def apply_retention(self) -> None:
         """Delete what ``retention.ms``, ``retention.bytes`` and the log starts allow, in every log."""
-        await self._each("retention", self._apply_retention_to)
+        await self._each("retention", self._apply_retention_to, until=lambda deleted: not deleted)
 
     @staticmethod
-    def _apply_retention_to(log: PartitionLog) -> None:
+    def _apply_retention_to(log: PartitionLog) -> int:
         deleted = log.delete_old_segments()
         if deleted:
             logger.info("log.segments_deleted", partition=str(log.partition), count=deleted)
         log.release_caches()
+        return deleted
 
     async def _expire_producers(self) -> None:
         now_ms = self._env.clock.now_ms()
@@ -370,10 +394,9 @@ class LogManager:
             path = doomed[1]
             if self._background.due("directory-removal", path):
                 with self._background.guard("directory-removal", path):
-                    self._storage.remove_tree(path)
+                    await self._storage.unlink_tree(path)
                     self._doomed_directories.remove(doomed)
-            await trio.lowlevel.checkpoint()
-        await self._each("file-removal", lambda log: log.remove_due_files())
+        await self._each("file-removal", lambda log: log.remove_due_files(), until=lambda removed: not removed)
 
     # ------------------------------------------------------------ flush
 

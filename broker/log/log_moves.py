@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING, NamedTuple
 import structlog
 import trio
 
-from broker.log.blank_directories import remove_unused
 from broker.log.log_directory import LogDirectory
 from broker.log.partition_log import PartitionLog
 from broker.log.paths import future_directory_name, join
@@ -24,7 +23,7 @@ from protocol.errors import ErrorCode, KafkaError
 from protocol.records import RecordBatch
 from protocol.types import TopicPartition
 from runtime.background import Background
-from runtime.env import Env, Storage
+from runtime.env import Env
 
 if TYPE_CHECKING:
     from broker.log.log_manager import LogManager
@@ -47,10 +46,8 @@ class LogMoves:
     """What is being moved, and where replicas that do not exist yet shall go."""
 
     def __init__(self, env: Env, manager: LogManager, producer_expiration_ms: int, background: Background) -> None:
-        assert env.storage is not None
         self._background = background
         self._env = env
-        self._storage: Storage = env.storage
         self._manager = manager
         self._producer_expiration_ms = producer_expiration_ms
         self._preferred: dict[TopicPartition, str] = {}
@@ -180,8 +177,7 @@ class LogMoves:
     def _discard(self, partition: TopicPartition) -> None:
         future = self._futures.pop(partition, None)
         if future is not None:
-            future.close_files()
-            remove_unused(self._storage, future.directory)
+            self._manager.discard(future)
 
 
 def _read(log: PartitionLog, offset: int, max_bytes: int) -> bytes:

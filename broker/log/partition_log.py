@@ -23,7 +23,7 @@ from broker.log.log_config import LogConfig
 from broker.log.log_state import AppendResult, LogRead, LogState
 from broker.log.paths import LEADER_EPOCH_CHECKPOINT, LOG_SUFFIX, PARTITION_COUNT_CHECKPOINT, join
 from broker.log.producer_state import AppendOrigin, ProducerState
-from broker.log.retention import SegmentFacts, count_deletable
+from broker.log.retention import FILES_REMOVED_AT_ONCE, SEGMENTS_DELETED_AT_ONCE, SegmentFacts, count_deletable
 from broker.log.segment import LogSegment
 from broker.log.segment_swap import commit_cleaned, finish_swap
 from broker.log.snapshot_files import SnapshotFiles, replay_producers, restore_producers
@@ -39,8 +39,7 @@ __all__ = ["AppendOrigin", "AppendResult", "LogRead", "PartitionLog"]
 logger = structlog.get_logger(__name__)
 
 
-_DISK_IS_GONE = frozenset({errno.EIO, errno.EROFS, errno.ENODEV, errno.ENXIO})
-"""A full disk is not among them: it takes writes again once there is room."""
+_DISK_IS_GONE = frozenset({errno.EIO, errno.EROFS, errno.ENODEV, errno.ENXIO})  # a full disk is not gone
 
 
 def _ignore(_log: PartitionLog) -> None:
@@ -506,7 +505,7 @@ class PartitionLog:
     # ------------------------------------------------------------ retention
 
     def delete_old_segments(self) -> int:
-        """Delete the segments that retention or the log start allow; how many. Raises 56."""
+        """Delete segments that retention or the log start allow, oldest first, some at a time; how many. Raises 56."""
         now_ms = self._clock.now_ms()
         ends = [*self._bases[1:], self.log_end_offset]
         facts = [
@@ -514,6 +513,7 @@ class PartitionLog:
             for segment, end in zip(self._segments, ends)
         ]
         count = count_deletable(facts, self.config, now_ms, self.high_watermark, self.log_start_offset)
+        count = min(count, SEGMENTS_DELETED_AT_ONCE)
         if count == 0:
             return 0
         try:
@@ -559,9 +559,11 @@ class PartitionLog:
         return True
 
     def remove_due_files(self, *, all_of_them: bool = False) -> int:
-        """Remove the ``.deleted`` files whose delay is over; how many."""
+        """Remove ``.deleted`` files whose delay is over, some at a time unless ``all_of_them``; how many."""
         now_ms = self._clock.now_ms()
         due = [item for item in self._doomed if all_of_them or item[0] <= now_ms]
+        if not all_of_them:
+            del due[FILES_REMOVED_AT_ONCE:]
         for doomed in due:
             if self._storage.exists(doomed[1]):
                 self._storage.remove(doomed[1])

@@ -46,6 +46,11 @@ def join(directory: str, name: str) -> str:
     return f"{directory}/{name}"
 
 
+def parent_of(path: str) -> str:
+    """The directory that ``path`` is in."""
+    return path.rpartition("/")[0]
+
+
 def segment_file(directory: str, base_offset: int, suffix: str) -> str:
     """Path of a segment's file: the base offset in 20 digits and the suffix."""
     return f"{directory}/{base_offset:020d}{suffix}"

@@ -7,6 +7,10 @@ from typing import NamedTuple
 
 from broker.log.log_config import LogConfig
 
+FILES_REMOVED_AT_ONCE = 64
+SEGMENTS_DELETED_AT_ONCE = 32
+"""Both of one log, between two moments at which other tasks run."""
+
 
 class SegmentFacts(NamedTuple):
     """What retention needs to know of a segment. ``end_offset`` is the next segment's base, or the log's end."""

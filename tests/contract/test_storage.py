@@ -145,6 +145,20 @@ def test_directories(world: World) -> None:
     assert storage.listdir(world.folder) == []
 
 
+@pytest.mark.trio
+async def test_a_directory_is_removed_with_all_in_it(world: World) -> None:
+    storage = world.storage
+    storage.makedirs(world.path("a/b"))
+    for name in ("a/f", "a/b/g"):
+        storage.open(world.path(name), create=True).append(b"1")
+    reader = storage.open(world.path("a/b/g"))
+    await storage.unlink_tree(world.path("a"))
+    assert storage.listdir(world.folder) == []
+    assert reader.pread(0, 1) == b"1"
+    with pytest.raises(FileNotFoundError):
+        await storage.unlink_tree(world.path("a"))
+
+
 def test_rename_moves_files_and_whole_directories(world: World) -> None:
     storage = world.storage
     storage.makedirs(world.path("t-0/sub"))

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import errno
 import random
+import threading
 import uuid
 from collections.abc import Callable
 from pathlib import Path
@@ -15,6 +16,8 @@ from broker.log.checkpoint_files import PartitionMetadata
 from broker.log.log_config import LogConfig
 from broker.log.log_manager import LogDirError, LogManager, LogManagerConfig
 from broker.log.paths import PARTITION_METADATA
+from broker.log.retention import FILES_REMOVED_AT_ONCE, SEGMENTS_DELETED_AT_ONCE
+from broker.log.slices import TimeSlice
 from protocol.errors import ErrorCode, KafkaError
 from protocol.types import TopicPartition
 from runtime.env import Env
@@ -130,25 +133,87 @@ async def test_malformed_meta_properties_are_named(world: LogWorld) -> None:
         await manager_for(world).start()
 
 
-async def test_a_deleted_log_leaves_at_once_and_its_files_later(
-    world: LogWorld, autojump_clock: trio.testing.MockClock
+async def test_directories_are_removed_by_another_thread_than_the_loops(
+    world: LogWorld, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    manager = manager_for(world, topic_defaults=LogConfig(file_delete_delay_ms=0))
+    await manager.start()
+    manager.create(A, TOPIC_ID, 7)
+    manager.delete(A)
+    removers: list[str] = []
+    remove_tree = world.storage.remove_tree
+
+    def remove(path: str) -> None:
+        removers.append(threading.current_thread().name)
+        remove_tree(path)
+
+    monkeypatch.setattr(world.storage, "remove_tree", remove)
+    await manager._remove_doomed()
+    assert len(removers) == 1 and removers[0] != threading.current_thread().name
+    assert not any(name.endswith("-delete") for name in world.storage.listdir(str(world.root / "d")))
+    manager.close_at_once()
+
+
+async def test_retention_and_removal_take_a_bounded_number_of_files_at_a_time(
+    world: LogWorld, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Between two pauses at most so many files are renamed or removed, however many are due."""
+    manager = manager_for(world, topic_defaults=LogConfig(file_delete_delay_ms=0, segment_bytes=100, retention_ms=1))
+    await manager.start()
+    log = manager.create(A, TOPIC_ID, 7)
+    segments = 3 * SEGMENTS_DELETED_AT_ONCE
+    for _ in range(segments + 1):
+        put(manager, A, b"x" * 20)
+    assert len(log.segments) == segments + 1
+    world.clock.ms += 1000
+    steps = Steps(monkeypatch, world.storage)
+    await manager.apply_retention()
+    assert len(log.segments) == 1
+    assert 0 < max(steps.renames) <= 5 * SEGMENTS_DELETED_AT_ONCE
+    await manager._remove_doomed()
+    assert sum(steps.removals) >= segments and max(steps.removals) <= FILES_REMOVED_AT_ONCE + 5
+    manager.close_at_once()
+
+
+class Steps:
+    """How many renames and removals came between two steps of sliced work."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, storage: Any) -> None:
+        self.renames, self.removals = [0], [0]
+        rename, remove, due = storage.rename, storage.remove, TimeSlice.due
+
+        def counted_rename(old: str, new: str) -> None:
+            self.renames[-1] += 1
+            rename(old, new)
+
+        def counted_remove(path: str) -> None:
+            self.removals[-1] += 1
+            remove(path)
+
+        def step(work: TimeSlice) -> bool:
+            self.renames.append(0)
+            self.removals.append(0)
+            return due(work)
+
+        monkeypatch.setattr(storage, "rename", counted_rename)
+        monkeypatch.setattr(storage, "remove", counted_remove)
+        monkeypatch.setattr(TimeSlice, "due", step)
+
+
+async def test_a_deleted_log_leaves_at_once_and_its_files_later(world: LogWorld) -> None:
     manager = manager_for(world, topic_defaults=LogConfig(file_delete_delay_ms=5000))
     await manager.start()
     manager.create(A, TOPIC_ID, 7)
     put(manager, A, b"1")
-    async with trio.open_nursery() as nursery:
-        nursery.start_soon(manager.run)
-        manager.delete(A)
-        assert manager.get(A) is None
-        (doomed,) = (world.root / "d").glob("*-delete")
-        assert doomed.name.startswith("a-0.")
-        await trio.sleep(2)  # virtual time: a round of removal
-        assert doomed.exists()
-        world.clock.ms += 5000
-        await trio.sleep(2)  # virtual time: a round of removal
-        assert not doomed.exists()
-        nursery.cancel_scope.cancel()
+    manager.delete(A)
+    assert manager.get(A) is None
+    (doomed,) = (world.root / "d").glob("*-delete")
+    assert doomed.name.startswith("a-0.")
+    await manager._remove_doomed()
+    assert doomed.exists()
+    world.clock.ms += 5000
+    await manager._remove_doomed()
+    assert not doomed.exists()
     manager.close_at_once()
 
 

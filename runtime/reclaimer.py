@@ -1,0 +1,50 @@
+"""Gives the blocks of removed files back to the file system in a thread: the kernel takes 0.4 s for a gibibyte.
+
+An unlinked file's blocks are freed by the close of its last descriptor. Whoever removes a large file keeps one open and
+hands it over to be closed here.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import queue
+import threading
+
+SMALL_FILE_BYTES = 4 << 20
+"""Files up to this size are freed at once: that takes the kernel less than 2 ms."""
+MAX_WAITING = 256
+"""Descriptors that may wait to be closed."""
+_END = -1
+
+
+class Reclaimer:
+    """Closes descriptors in one thread, which is started with the first of them and ends with this object."""
+
+    def __init__(self) -> None:
+        self._queue: queue.SimpleQueue[int] = queue.SimpleQueue()
+        self._started = False
+
+    @property
+    def has_room(self) -> bool:
+        """Whether another descriptor may be kept open for this."""
+        return self._queue.qsize() < MAX_WAITING
+
+    def close(self, fd: int) -> None:
+        """Close ``fd`` soon. Never waits for the file system; a finalizer may call it at any moment."""
+        self._queue.put(fd)
+        if not self._started:
+            self._started = True
+            try:
+                threading.Thread(target=_close_all, args=(self._queue,), name="reclaimer", daemon=True).start()
+            except RuntimeError:  # the interpreter is ending, and the kernel closes everything
+                self._started = False
+
+    def __del__(self) -> None:
+        self._queue.put(_END)
+
+
+def _close_all(fds: queue.SimpleQueue[int]) -> None:
+    while (fd := fds.get()) != _END:
+        with contextlib.suppress(OSError):
+            os.close(fd)

@@ -1,0 +1,91 @@
+"""The blocks of a large file are freed by another thread than the one that removes it."""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from runtime.os_files import OsStorage
+from runtime.reclaimer import MAX_WAITING, SMALL_FILE_BYTES, Reclaimer
+
+
+class Closes:
+    """Which thread closed the last descriptor of a removed file, in order."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.freed_by: list[str] = []
+        self._changed = threading.Condition()
+        self._close: Callable[[int], None] = os.close
+        monkeypatch.setattr(os, "close", self.close)
+
+    def close(self, fd: int) -> None:
+        is_removed = os.fstat(fd).st_nlink == 0
+        self._close(fd)
+        if is_removed:
+            with self._changed:
+                self.freed_by.append(threading.current_thread().name)
+                self._changed.notify_all()
+
+    def wait_for(self, count: int) -> list[str]:
+        with self._changed:
+            assert self._changed.wait_for(lambda: len(self.freed_by) >= count, timeout=10)
+        return self.freed_by
+
+
+@pytest.fixture
+def closes(monkeypatch: pytest.MonkeyPatch) -> Closes:
+    return Closes(monkeypatch)
+
+
+def sparse(path: Path, size: int) -> str:
+    with path.open("wb") as file:
+        file.truncate(size)
+    return str(path)
+
+
+def test_a_large_file_is_freed_by_the_reclaimer(tmp_path: Path, closes: Closes) -> None:
+    storage = OsStorage()
+    path = sparse(tmp_path / "large", SMALL_FILE_BYTES + 1)
+    storage.remove(path)
+    assert not storage.exists(path), "the name goes at once"
+    assert closes.wait_for(1) == ["reclaimer"]
+
+
+def test_the_last_reader_of_a_removed_file_does_not_free_it_either(tmp_path: Path, closes: Closes) -> None:
+    storage = OsStorage()
+    path = sparse(tmp_path / "large", SMALL_FILE_BYTES + 1)
+    file = storage.open(path)
+    held = file.range(0, 3)
+    storage.remove(path)
+    closes.wait_for(1)
+    file.close()
+    assert held.read() == b"\0\0\0"
+    del held
+    assert closes.wait_for(2) == ["reclaimer", "reclaimer"]
+
+
+def test_a_small_file_is_removed_as_it_is(tmp_path: Path, closes: Closes) -> None:
+    storage = OsStorage()
+    path = sparse(tmp_path / "small", SMALL_FILE_BYTES)
+    file = storage.open(path)
+    storage.remove(path)
+    file.close()
+    assert closes.freed_by == [threading.current_thread().name]
+
+
+def test_a_file_that_is_missing_is_an_error(tmp_path: Path) -> None:
+    with pytest.raises(FileNotFoundError):
+        OsStorage().remove(str(tmp_path / "none"))
+
+
+def test_descriptors_that_wait_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(threading.Thread, "start", lambda thread: None)
+    reclaimer = Reclaimer()
+    for _ in range(MAX_WAITING):
+        assert reclaimer.has_room
+        reclaimer.close(-2)
+    assert not reclaimer.has_room
