@@ -8,6 +8,7 @@ from collections.abc import Iterable
 from client.assignors.model import MemberSubscription
 from protocol.generated import consumer_protocol as schema
 from protocol.generated.consumer_protocol import ConsumerProtocolAssignment, ConsumerProtocolSubscription
+from protocol.subscriptions import read_subscription
 from protocol.types import TopicPartition
 
 PROTOCOL_TYPE = "consumer"
@@ -37,9 +38,8 @@ def encode_subscription(
 
 
 def decode_subscription(data: bytes, group_instance_id: str | None = None) -> MemberSubscription:
-    """A member's subscription of any version. DecodeError when it is malformed."""
-    version = _read_version(data, _HIGHEST_SUBSCRIPTION)
-    body = ConsumerProtocolSubscription.decode(memoryview(data)[_VERSION.size :], version)
+    """A member's subscription of any version, as much of it as there is. DecodeError when its topics cannot be read."""
+    body = read_subscription(data)
     return MemberSubscription(
         topics=frozenset(body.topics),
         owned=_flatten(body.owned_partitions),

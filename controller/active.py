@@ -189,12 +189,13 @@ class ActiveController:
         """Look after partitions marked for deletion, which get empty without anybody telling."""
         link = BrokerLink(self._env.network, self._config)
         waits: dict[TopicPartition, Wait] = {}
+        holders = draining.Holders()
         while True:
             await trio.sleep(self._config.partition_drain_check_interval_ms / 1000)
             if any(plan.marked(topic) for topic in self.image.topics.values()):
                 found: dict[TopicPartition, Wait] = {}
                 with self._background.guard("partition-drain", passes=ControllerMovedError):
-                    found = await draining.drain(lambda: self._context, link)
+                    found = await draining.drain(lambda: self._context, link, holders)
                 for line in changed(waits, found):
                     _log.info(line)
                 waits = draining.still_marked(self.image, waits | found)

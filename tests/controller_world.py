@@ -26,7 +26,12 @@ from protocol.generated.delete_records import (
     DeleteRecordsResponse,
     DeleteRecordsTopicResult,
 )
-from protocol.generated.describe_groups import DescribedGroup, DescribeGroupsRequest, DescribeGroupsResponse
+from protocol.generated.describe_groups import (
+    DescribedGroup,
+    DescribedGroupMember,
+    DescribeGroupsRequest,
+    DescribeGroupsResponse,
+)
 from protocol.generated.leader_and_isr import (
     LeaderAndIsrPartitionError,
     LeaderAndIsrRequest,
@@ -84,6 +89,14 @@ class FakeBroker:
         """What the logs of partitions it leads are said to hold; empty ones are not named."""
         self.groups: dict[str, dict[tuple[str, int], tuple[int, int]]] = {}
         """What groups that it coordinates have committed: ``{(topic, partition): (offset, incarnation)}``."""
+        self.members: dict[str, list[tuple[bytes, bytes]]] = {}
+        """Subscription and assignment of each member of groups that subscribe."""
+        self.kinds: dict[str, str] = {}
+        """Protocol types of groups that do not consume."""
+        self.keeps: set[tuple[str, int]] = set()
+        """Partitions that it deletes no records of: it closes the connection instead."""
+        self.group_errors: dict[str, ErrorCode] = {}
+        """What is answered when groups are described."""
         self.states: dict[str, str] = {}
         """What groups are doing; a group that is not named is stable."""
         self.positions: dict[str, dict[tuple[str, int], int]] = {}
@@ -183,9 +196,7 @@ class FakeBroker:
         if isinstance(request, OffsetFetchRequest):
             return OffsetFetchResponse(groups=[self._committed(group.group_id) for group in request.groups])
         if isinstance(request, DescribeGroupsRequest):
-            states = [(name, self.states.get(name, "Stable")) for name in request.groups]
-            groups = [DescribedGroup(group_id=name, group_state=state, members=[]) for name, state in states]
-            return DescribeGroupsResponse(groups=groups)
+            return DescribeGroupsResponse(groups=[self._described(name) for name in request.groups])
         if isinstance(request, ConsumerGroupPositionRequest):
             return self._positions(request)
         if isinstance(request, DeleteRecordsRequest):
@@ -203,6 +214,24 @@ class FakeBroker:
             ]
         )
 
+    def _described(self, name: str) -> DescribedGroup:
+        """As a coordinator does, it tells of members only while the group is stable."""
+        state, members = self.states.get(name, "Stable"), self.members.get(name)
+        return DescribedGroup(
+            error_code=self.group_errors.get(name, ErrorCode.NONE),
+            group_id=name,
+            group_state=state,
+            protocol_type=self.kinds.get(name, "" if members is None else "consumer"),
+            members=[
+                DescribedGroupMember(
+                    member_id=f"{name}-{number}",
+                    member_metadata=subscription if state == "Stable" else b"",
+                    member_assignment=assignment if state == "Stable" else b"",
+                )
+                for number, (subscription, assignment) in enumerate(members or [])
+            ],
+        )
+
     def _committed(self, name: str) -> OffsetFetchResponseGroup:
         topics = [
             OffsetFetchResponseTopics(
@@ -211,7 +240,7 @@ class FakeBroker:
                     OffsetFetchResponsePartitions(partition_index=index, committed_offset=offset, incarnation=czxid)
                 ],
             )
-            for (topic, index), (offset, czxid) in self.groups[name].items()
+            for (topic, index), (offset, czxid) in self.groups.get(name, {}).items()
         ]
         return OffsetFetchResponseGroup(group_id=name, topics=topics)
 
@@ -238,6 +267,8 @@ class FakeBroker:
         for topic in request.topics:
             results = []
             for asked in topic.partitions:
+                if (topic.name, asked.partition_index) in self.keeps:
+                    raise OSError("closed")
                 for broker in self._world.brokers.values():
                     broker.logs[topic.name, asked.partition_index].start_offset = asked.offset
                 results.append(DeleteRecordsPartitionResult(partition_index=asked.partition_index))

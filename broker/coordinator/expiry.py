@@ -14,8 +14,8 @@ from broker.coordinator.group import Group
 from broker.coordinator.group_state import GroupState
 from broker.coordinator.outcome import Now, Outcome, Then
 from broker.coordinator.shard import Shard, Turn
-from broker.coordinator.subscription import CONSUMER_PROTOCOL_TYPE
 from protocol.errors import ErrorCode
+from protocol.subscriptions import CONSUMER_PROTOCOL_TYPE
 from protocol.types import TopicPartition
 
 MAX_TOMBSTONES_PER_BATCH = 1_000

@@ -13,7 +13,7 @@ from broker.coordinator.durable import NO_TIMESTAMP, StableGeneration
 from broker.coordinator.group_state import GroupState, check_transition
 from broker.coordinator.outcome import Token
 from broker.coordinator.positions import GroupPositions
-from broker.coordinator.subscription import CONSUMER_PROTOCOL_TYPE, subscribed_topics
+from protocol.subscriptions import CONSUMER_PROTOCOL_TYPE, subscribed_topics
 from protocol.types import TopicPartition
 
 Protocols: TypeAlias = list[tuple[str, bytes]]

@@ -31,7 +31,6 @@ from broker.coordinator.outcome import Now, Outcome, Then, Token, is_committed
 from broker.coordinator.positions import Processed, Report, on_committed, take_processed
 from broker.coordinator.responses import offset_append_error
 from broker.coordinator.shard import Shard, Turn
-from broker.coordinator.subscription import CONSUMER_PROTOCOL_TYPE
 from protocol.errors import ErrorCode
 from protocol.generated.offset_commit import (
     OffsetCommitRequest,
@@ -52,6 +51,7 @@ from protocol.generated.offset_fetch import (
     OffsetFetchResponsePartitions,
     OffsetFetchResponseTopics,
 )
+from protocol.subscriptions import CONSUMER_PROTOCOL_TYPE
 from protocol.types import TopicPartition
 
 Exists: TypeAlias = Callable[[str, int], bool]

@@ -21,13 +21,13 @@ from typing import TYPE_CHECKING, NamedTuple
 from broker.coordinator.durable import StableGeneration
 from broker.coordinator.group_state import GroupState
 from broker.coordinator.outcome import Token
-from broker.coordinator.subscription import assigned_partitions
 from protocol.errors import ErrorCode
 from protocol.generated.consumer_group_position import (
     ConsumerGroupPositionResponse,
     ConsumerGroupPositionResponsePartition,
     ConsumerGroupPositionResponseTopic,
 )
+from protocol.subscriptions import assigned_partitions
 from protocol.types import TopicPartition
 
 if TYPE_CHECKING:

@@ -1,12 +1,14 @@
 """Emptying partitions marked for deletion once every group has read them: topic key ``delete.records.when.drained``.
 
 Compacted topics and topics whose records never expire could not shrink otherwise (hole 23). A group counts that has
-committed an offset of the topic or has a member that subscribes to it; at least one must. Whatever cannot be learnt of
-the groups, a coordinator that is loading or away, puts the deletion off to the next round.
+committed an offset of the topic or has a member that subscribes to it; at least one must. Whatever cannot be learnt
+puts the deletion off to the next round: a coordinator that is loading or away that of all partitions, a group in the
+middle of a rebalance, of which nobody can tell what it reads, that of those it has not committed the end of.
 """
 
 from __future__ import annotations
 
+import contextlib
 import logging
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
@@ -15,7 +17,14 @@ from controller.context import Context
 from controller.image import ClusterImage, OffsetQuestion, TopicImage
 from controller.resize import plan
 from controller.resize.checks import DRAIN_KEY, listed, unfinished
-from controller.resize.groups import BrokerLink, Group, UnknownGroupsError, read_groups, readers, unprocessed
+from controller.resize.groups import (
+    BrokerLink,
+    Group,
+    UnknownGroupsError,
+    read_again,
+    read_groups,
+    unprocessed,
+)
 from controller.resize.waits import Wait
 from controller.topic_config import topic_values
 from protocol.errors import ErrorCode, KafkaError
@@ -75,40 +84,81 @@ def still_marked(image: ClusterImage, waits: dict[TopicPartition, Wait]) -> dict
     return {tp: wait for tp, wait in waits.items() if tp in marked}
 
 
-async def read_by_all(
-    link: BrokerLink, image: ClusterImage, groups: Sequence[Group], leftover: Leftover
-) -> Wait | None:
-    """None: some group reads the topic, and each that does is done with the partition."""
-    reading = readers(groups, leftover.tp.topic)
-    for group in reading:
+class Holders:
+    """The group that each partition was found to wait for. As long as it holds the partition no other need be asked."""
+
+    def __init__(self) -> None:
+        self._groups: dict[TopicPartition, Group] = {}
+
+    async def still_hold(
+        self, link: BrokerLink, image: ClusterImage, left: Sequence[Leftover]
+    ) -> dict[TopicPartition, Wait]:
+        """Those of ``left`` that wait for the same group as before. Each group is read once."""
+        asked: dict[str, Group | None] = {}
+        waits: dict[TopicPartition, Wait] = {}
+        before, self._groups = self._groups, {}
+        for leftover in left:
+            group = before.get(leftover.tp)
+            if group is None:
+                continue
+            if group.name not in asked:
+                asked[group.name] = await read_again(link, image, group)
+            again = asked[group.name]
+            if again is not None and again.may_read(leftover.tp.topic):
+                with contextlib.suppress(OSError, KafkaError, UnknownGroupsError):  # then all groups are read
+                    wait = await self._wait(link, image, again, leftover)
+                    if wait is not None:
+                        waits[leftover.tp] = wait
+        return waits
+
+    async def read_by_all(
+        self, link: BrokerLink, image: ClusterImage, groups: Sequence[Group], leftover: Leftover
+    ) -> Wait | None:
+        """None: some group reads the topic, and each that does, or may do so, is done with the partition."""
+        reading = [group for group in groups if group.may_read(leftover.tp.topic)]
+        for group in sorted(reading, key=lambda group: not group.reads(leftover.tp.topic)):
+            wait = await self._wait(link, image, group, leftover)
+            if wait is not None:
+                return wait
+        return None if reading else Wait("a group that reads the topic")
+
+    async def _wait(self, link: BrokerLink, image: ClusterImage, group: Group, leftover: Leftover) -> Wait | None:
         wait = await unprocessed(link, image, group, leftover.tp, leftover.incarnation, leftover.sealed_offset)
         if wait is not None:
-            return wait
-    return None if reading else Wait("a group that reads the topic")
+            self._groups[leftover.tp] = group
+        return wait
 
 
-async def drain(current: Callable[[], Context], link: BrokerLink) -> dict[TopicPartition, Wait]:
+async def drain(current: Callable[[], Context], link: BrokerLink, holders: Holders) -> dict[TopicPartition, Wait]:
     """One round: have what every group has read deleted; what the other partitions wait for. Raises
     ``ControllerMovedError``.
 
     Asking takes time, and ``current`` knows what was decided meanwhile: of what was left over something may be gone,
-    moved or created anew, and if this controller was replaced while it asked, all of it may be.
+    moved or created anew, and if this controller was replaced while it asked, all of it may be. What fails of one
+    partition holds no other.
     """
     waits, left = await _left(current())
-    if not left:
-        return waits
+    held = await holders.still_hold(link, current().image, left)
+    waits |= held
+    left = [leftover for leftover in left if leftover.tp not in held]
     try:
-        groups = await read_groups(link, lambda: current().image)
-        for leftover in left:
-            wait = await read_by_all(link, current().image, groups, leftover)
+        groups = (await read_groups(link, lambda: current().image)).require_all() if left else []
+    except UnknownGroupsError as error:
+        return waits | {leftover.tp: _not_learnt(error) for leftover in left}
+    for leftover in left:
+        try:
+            wait = await holders.read_by_all(link, current().image, groups, leftover)
             if wait is None:
                 wait = await _delete(current, link, leftover)
-            if wait is not None:
-                waits[leftover.tp] = wait
-    except (OSError, KafkaError, UnknownGroupsError) as error:
-        for leftover in left:
-            waits.setdefault(leftover.tp, Wait(f"what the groups have read: {error}"))
+        except (OSError, KafkaError, UnknownGroupsError) as error:
+            wait = _not_learnt(error)
+        if wait is not None:
+            waits[leftover.tp] = wait
     return waits
+
+
+def _not_learnt(error: Exception) -> Wait:
+    return Wait(f"what the groups have read: {error}")
 
 
 async def _delete(current: Callable[[], Context], link: BrokerLink, leftover: Leftover) -> Wait | None:

@@ -15,7 +15,7 @@ from controller import list_offsets
 from controller.context import Context
 from controller.image import TopicImage
 from controller.resize import plan
-from controller.resize.groups import BrokerLink, Group, UnknownGroupsError, read_groups, readers
+from controller.resize.groups import BrokerLink, Group, read_groups, readers
 from controller.topic_config import topic_values
 from protocol.errors import ErrorCode, KafkaError
 from protocol.generated.offset_for_leader_epoch import (
@@ -78,13 +78,16 @@ async def look(context: Context, link: BrokerLink, now_ms: int) -> list[Expiring
     kept_after = {name: when for name, when in kept_after.items() if when > 0}
     if not kept_after:
         return []
-    try:
-        groups = await read_groups(link, lambda: context.image)
-        for topic in topics:
-            if topic.name in kept_after and readers(groups, topic.name):
-                found += await _look_at(context, link, topic, groups, kept_after[topic.name])
-    except (OSError, KafkaError, UnknownGroupsError) as error:
-        _log.info("what is about to expire is looked for again: %s", error)
+    groups = await read_groups(link, lambda: context.image)
+    unknown = [groups.unknown] if groups.unknown else []
+    for topic in topics:
+        if topic.name in kept_after and readers(groups.known, topic.name):
+            try:
+                found += await _look_at(context, link, topic, groups.known, kept_after[topic.name])
+            except (OSError, KafkaError) as error:
+                unknown.append(f"{topic.name}: {error}")
+    for why in unknown:
+        _log.info("what is about to expire is looked for again: %s", why)
     for entry in found:
         context.metrics.retention_warnings.add(entry.tp.topic, entry.group)
         _log.warning(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import AsyncIterator, Callable, Iterable, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -11,25 +11,25 @@ from controller.config import ControllerConfig
 from controller.image import ClusterImage, LiveBroker
 from controller.request_batch import inter_broker_endpoint
 from controller.resize.waits import Wait
-from protocol.errors import ErrorCode
+from protocol.errors import ErrorCode, KafkaError
 from protocol.generated.consumer_group_position import (
     ConsumerGroupPositionRequest,
     ConsumerGroupPositionRequestPartition,
     ConsumerGroupPositionRequestTopic,
 )
-from protocol.generated.consumer_protocol import ConsumerProtocolSubscription
 from protocol.generated.describe_groups import DescribeGroupsRequest
 from protocol.generated.list_groups import ListGroupsRequest
 from protocol.generated.offset_fetch import OffsetFetchRequest, OffsetFetchRequestGroup
-from protocol.primitives import decode_tolerantly
+from protocol.subscriptions import CONSUMER_PROTOCOL_TYPE, assigned_partitions, subscribed_topics
 from protocol.topic_names import OFFSETS_TOPIC
 from protocol.types import TopicPartition
 from runtime.channel import Channel
 from runtime.env import Network
 
-_CONSUMER_PROTOCOL = "consumer"
-_SETTLED_STATES = ("Stable", "Empty", "Dead")
+_STABLE, _EMPTY = "Stable", "Empty"
 _OFFSET_FETCH_OF_GROUPS = 8
+_GROUPS_TOGETHER = 20
+"""Groups of one question: all that they have committed is in one answer, which is written and read in one piece."""
 _NO_GENERATION = -1
 """With no member id: anybody's question."""
 
@@ -45,17 +45,38 @@ class Group:
     name: str
     coordinator: int = -1
     is_settled: bool = True
-    """No rebalance is under way."""
+    """No rebalance is under way, and its coordinator has told the group's state and offsets."""
     offsets: dict[TopicPartition, tuple[int, int]] = field(default_factory=dict)
-    subscribed: set[str] = field(default_factory=set)
+    topics: frozenset[str] = frozenset()
+    """Those its members subscribe to, or are assigned where that cannot be read."""
+    unknown: str = ""
+    """What has to come before it is known which topics the members read; "" when it is known."""
 
     def reads(self, topic: str) -> bool:
-        return topic in self.subscribed or any(tp.topic == topic for tp in self.offsets)
+        return topic in self.topics or any(tp.topic == topic for tp in self.offsets)
+
+    def may_read(self, topic: str) -> bool:
+        """True also while nobody can tell."""
+        return bool(self.unknown) or self.reads(topic)
 
     def committed(self, tp: TopicPartition, incarnation: int) -> int:
         """-1: nothing. An offset of an earlier incarnation says nothing."""
         offset, committed_with = self.offsets.get(tp, (-1, -1))
         return offset if committed_with in (-1, incarnation) else -1
+
+
+@dataclass(frozen=True, slots=True)
+class Groups:
+    """The groups of the cluster, by name. ``unknown`` says why there may be others; "" when these are all."""
+
+    known: list[Group]
+    unknown: str = ""
+
+    def require_all(self) -> list[Group]:
+        """Raises ``UnknownGroupsError`` when there may be others."""
+        if self.unknown:
+            raise UnknownGroupsError(self.unknown)
+        return self.known
 
 
 class BrokerLink:
@@ -83,20 +104,42 @@ class BrokerLink:
             yield channel
 
 
-async def read_groups(link: BrokerLink, current: Callable[[], ClusterImage]) -> list[Group]:
-    """Every group of the cluster, whose image ``current`` gives. Raises ``OSError``, ``KafkaError``, and
-    ``UnknownGroupsError`` when a coordinator is loading or away, or moved meanwhile, so that perhaps neither broker
-    told of its groups, or when a member's subscription cannot be read.
+async def read_groups(link: BrokerLink, current: Callable[[], ClusterImage]) -> Groups:
+    """The groups of the cluster, whose image ``current`` gives.
+
+    Not all of them, perhaps, when a coordinator is loading or away, or moved meanwhile, so that neither broker told of
+    its groups. What cannot be learnt of one group says nothing of another.
     """
-    image = current()
-    if OFFSETS_TOPIC not in image.topics:
-        return []
-    coordinators = _coordinators(image)
-    brokers = [image.brokers[id] for id in sorted(image.brokers)]
-    groups = [group for broker in brokers for group in await _groups_of(link, broker)]
-    if _coordinators(current()) != coordinators:
-        raise UnknownGroupsError("some groups have another coordinator now")
-    return groups
+    image, groups, unknown = current(), list[Group](), ""
+    try:
+        coordinators = _coordinators(image)
+    except UnknownGroupsError as error:
+        return Groups([], str(error))
+    if not coordinators:
+        return Groups([])
+    for broker in [image.brokers[id] for id in sorted(image.brokers)]:
+        try:
+            groups += await _groups_of(link, broker)
+        except (OSError, KafkaError, UnknownGroupsError) as error:
+            unknown = unknown or str(error)
+    try:
+        is_moved = _coordinators(current()) != coordinators
+    except UnknownGroupsError:
+        is_moved = True
+    if is_moved:
+        unknown = unknown or "some groups have another coordinator now"
+    return Groups(groups, unknown)
+
+
+async def read_again(link: BrokerLink, image: ClusterImage, group: Group) -> Group | None:
+    """The group as it is now; None when its coordinator does not answer any more."""
+    broker = image.brokers.get(group.coordinator)
+    if broker is None:
+        return None
+    try:
+        return (await _read(link, broker, [group.name]))[0]
+    except (OSError, KafkaError):
+        return None
 
 
 def _coordinators(image: ClusterImage) -> dict[int, tuple[int, int]]:
@@ -117,22 +160,48 @@ async def _groups_of(link: BrokerLink, broker: LiveBroker) -> list[Group]:
     listed = (await link.ask(broker, (ListGroupsRequest(), None)))[0]
     _check(listed.error_code, "groups", broker)
     names = sorted(entry.group_id for entry in listed.groups)
-    if not names:
-        return []
+    found: list[Group] = []
+    for start in range(0, len(names), _GROUPS_TOGETHER):
+        found += await _read(link, broker, names[start : start + _GROUPS_TOGETHER])
+    return found
+
+
+async def _read(link: BrokerLink, broker: LiveBroker, names: list[str]) -> list[Group]:
+    """These groups of a coordinator.
+
+    Members first: who commits and leaves in between is then seen at least once.
+    """
     groups = {name: Group(name, broker.id) for name in names}
     fetch = OffsetFetchRequest(groups=[OffsetFetchRequestGroup(group_id=name, topics=None) for name in names])
-    fetched, described = await link.ask(
-        broker, (fetch, _OFFSET_FETCH_OF_GROUPS), (DescribeGroupsRequest(groups=names), None)
+    described, fetched = await link.ask(
+        broker, (DescribeGroupsRequest(groups=names), None), (fetch, _OFFSET_FETCH_OF_GROUPS)
     )
+    for told in described.groups:
+        _take_members(groups[told.group_id], told)
     for answered in fetched.groups:
-        _check(answered.error_code, f"offsets of {answered.group_id}", broker)
-        groups[answered.group_id].offsets = _offsets(answered)
-    for group in described.groups:
-        _check(group.error_code, f"members of {group.group_id}", broker)
-        groups[group.group_id].is_settled = group.group_state in _SETTLED_STATES
-        if group.protocol_type == _CONSUMER_PROTOCOL:
-            groups[group.group_id].subscribed = _subscribed(group.members)
+        group = groups[answered.group_id]
+        if answered.error_code != ErrorCode.NONE:
+            _is_unknown(group, f"its coordinator to tell its offsets: error {answered.error_code}")
+        else:
+            group.offsets = _offsets(answered)
     return [groups[name] for name in names]
+
+
+def _take_members(group: Group, told: Any) -> None:
+    """What its members read, as DescribeGroups tells it: of a group that is not stable, nothing."""
+    if told.error_code != ErrorCode.NONE:
+        _is_unknown(group, f"its coordinator to tell its members: error {told.error_code}")
+    elif told.group_state not in (_STABLE, _EMPTY):
+        group.is_settled = False
+        if told.protocol_type in (CONSUMER_PROTOCOL_TYPE, ""):
+            group.unknown = "the end of its rebalance"  # or of its deletion, which may fail
+    elif told.protocol_type == CONSUMER_PROTOCOL_TYPE:
+        group.topics, group.unknown = _topics(told.members)
+
+
+def _is_unknown(group: Group, until: str) -> None:
+    group.is_settled = False
+    group.unknown = group.unknown or until
 
 
 async def unprocessed(
@@ -142,14 +211,15 @@ async def unprocessed(
 
     A commit may run ahead of the callback. Members that keep order say themselves how far they are once somebody wants
     to know, as this does: no member may have heard yet that the partition is marked. A group in which nobody waits for
-    the partition, or may do so yet, is one whose members do not keep order, and its commits are all there is.
-    Raises as ``BrokerLink.ask`` and ``read_groups``.
+    the partition, or may do so yet, is one whose members do not keep order, and its commits are all there is. Of a
+    group that may read the topic or not, as far as anybody can tell, nothing is removed.
+    Raises ``OSError``, ``KafkaError``, ``UnknownGroupsError``.
     """
     committed = group.committed(tp, incarnation)
-    if committed < end_offset:
+    if committed < end_offset and group.reads(tp.topic):
         return Wait("its commits", group.name, committed, end_offset)
-    if not group.is_settled:
-        return Wait("the end of its rebalance", group.name, committed, end_offset)
+    if committed < end_offset or not group.is_settled:
+        return Wait(group.unknown or "the end of its rebalance", group.name, committed, end_offset)
     broker = image.brokers.get(group.coordinator)
     if broker is None:
         raise UnknownGroupsError(f"the coordinator of {group.name} is away")
@@ -185,18 +255,25 @@ def _offsets(answered: Any) -> dict[TopicPartition, tuple[int, int]]:
     }
 
 
-def _subscribed(members: Iterable[Any]) -> set[str]:
-    """Topics that members name in their subscriptions."""
+def _topics(members: Sequence[Any]) -> tuple[frozenset[str], str]:
+    """Topics that members of a stable group name in their subscriptions, and what is missing to know them all.
+
+    Some clients cut a subscription short; what stands before the cut is read. Of one that cannot be read the group's
+    assignment says what it is about, if any of it was assigned.
+    """
     topics: set[str] = set()
+    unknown = ""
     for member in members:
-        data = bytes(member.member_metadata)
-        if not data:
-            continue
-        try:
-            topics.update(decode_tolerantly(ConsumerProtocolSubscription, data)[1].topics)
-        except ValueError as error:
-            raise UnknownGroupsError(f"the subscription of {member.member_id} cannot be read: {error}") from error
-    return topics
+        found = subscribed_topics([bytes(member.member_metadata)])
+        if found is None:
+            unknown = f"a subscription of member {member.member_id} that can be read"
+        else:
+            topics |= found
+    if unknown:
+        assigned = {tp.topic for member in members for tp in assigned_partitions(bytes(member.member_assignment))}
+        topics |= assigned
+        unknown = "" if assigned else unknown
+    return frozenset(topics), unknown
 
 
 def readers(groups: Sequence[Group], topic: str) -> list[Group]:

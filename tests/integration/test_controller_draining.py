@@ -8,8 +8,12 @@ import pytest
 import trio
 
 from protocol.errors import ErrorCode
+from protocol.generated.consumer_protocol import ConsumerProtocolAssignment, ConsumerProtocolSubscription
+from protocol.generated.consumer_protocol import TopicPartition as AssignedPartitions
 from protocol.generated.delete_topics import DeleteTopicsRequest, DeleteTopicState
 from protocol.generated.list_groups import ListGroupsRequest
+from protocol.generated.offset_fetch import OffsetFetchRequest
+from protocol.primitives import encode_versioned
 from tests.controller_world import FakeBroker, Log, World
 from tests.resize_world import BROKERS, TOPIC, configure, creation, finished, hold_records, resized, started
 from zk_schemas import paths
@@ -94,6 +98,120 @@ async def test_nothing_is_deleted_while_nobody_reads_the_topic(world: World, aut
     await marked_and_committed(world)
     await trio.sleep(10)  # virtual time: several looks
     assert world.brokers[1].logs[TOPIC, 5].start_offset == 0
+
+
+def subscription(*topics: str) -> bytes:
+    return encode_versioned(ConsumerProtocolSubscription(topics=list(topics)), 1)
+
+
+def assigned(topic: str) -> bytes:
+    partitions = [AssignedPartitions(topic=topic, partitions=[0])]
+    return encode_versioned(ConsumerProtocolAssignment(assigned_partitions=partitions), 1)
+
+
+@pytest.mark.parametrize("state", ["PreparingRebalance", "CompletingRebalance", "Dead"])
+async def test_nothing_is_deleted_while_nobody_can_tell_what_a_group_reads(
+    world: World, autojump_clock: object, caplog: pytest.LogCaptureFixture, state: str
+) -> None:
+    """It has committed nothing. A deletion of the group may fail, and then it is there again."""
+    caplog.set_level(logging.INFO)
+    await marked_and_committed(world, ("g", 40))
+    broker = world.brokers[3]
+    broker.states["h"], broker.members["h"], broker.groups["h"] = state, [(subscription(TOPIC), b"")], {}
+    await trio.sleep(10)  # virtual time: several looks
+    assert world.brokers[1].logs[TOPIC, 5].start_offset == 0
+    assert said(caplog)[-1] == "partitions=4,5 group=h read=-1,-1 sealed=40,40 for=the end of its rebalance"
+    broker.states["h"] = "Stable"
+    await trio.sleep(10)  # virtual time: several looks
+    assert said(caplog)[-1] == "partitions=4,5 group=h read=-1,-1 sealed=40,40 for=its commits"
+    broker.states["h"], broker.members["h"] = "Stable", [(subscription("other"), b"")]
+    await world.until(lambda: finished(world, 4))
+
+
+async def test_a_group_of_another_kind_holds_nothing_while_it_rebalances(world: World, autojump_clock: object) -> None:
+    await marked_and_committed(world, ("g", 40))
+    broker = world.brokers[3]
+    broker.states["workers"], broker.kinds["workers"], broker.groups["workers"] = "PreparingRebalance", "connect", {}
+    await world.until(lambda: finished(world, 4))
+
+
+@pytest.mark.parametrize(
+    "of_group", [ErrorCode.COORDINATOR_LOAD_IN_PROGRESS, ErrorCode.NOT_COORDINATOR, ErrorCode.COORDINATOR_NOT_AVAILABLE]
+)
+async def test_nothing_is_deleted_while_a_coordinator_does_not_tell_of_a_group(
+    world: World, autojump_clock: object, caplog: pytest.LogCaptureFixture, of_group: ErrorCode
+) -> None:
+    caplog.set_level(logging.INFO)
+    await marked_and_committed(world, ("g", 40))
+    world.brokers[3].group_errors["h"], world.brokers[3].groups["h"] = of_group, {}
+    await trio.sleep(10)  # virtual time: several looks
+    assert world.brokers[1].logs[TOPIC, 5].start_offset == 0
+    why = f"its coordinator to tell its members: error {of_group.value}"
+    assert said(caplog)[-1] == f"partitions=4,5 group=h read=-1,-1 sealed=40,40 for={why}"
+    world.brokers[3].group_errors.clear()
+    await world.until(lambda: finished(world, 4))
+
+
+NONSENSE = b"\x00\x01\x7f\xff\xff\xff nonsense"
+
+
+@pytest.mark.parametrize(
+    ("members", "holds"),
+    [
+        pytest.param([(subscription("other")[:-4], b"")], False, id="without owned partitions"),
+        pytest.param([(subscription(TOPIC)[:-4], b"")], True, id="of the topic, without owned partitions"),
+        pytest.param([(NONSENSE, assigned("other"))], False, id="unreadable, assigned another topic"),
+        pytest.param([(NONSENSE, assigned(TOPIC))], True, id="unreadable, assigned the topic"),
+        pytest.param([(NONSENSE, b"")], True, id="unreadable, assigned nothing"),
+        pytest.param([(b"", assigned("other")), (b"", b"")], False, id="empty, one is assigned another topic"),
+        pytest.param([(subscription("other"), b""), (NONSENSE, b"")], True, id="one of two is unreadable"),
+    ],
+)
+async def test_a_subscription_holds_no_more_than_it_may_be_about(
+    world: World, autojump_clock: object, members: list[tuple[bytes, bytes]], holds: bool
+) -> None:
+    await marked_and_committed(world, ("g", 40))
+    world.brokers[3].members["foreign"], world.brokers[3].groups["foreign"] = members, {}
+    if not holds:
+        await world.until(lambda: finished(world, 4))
+        return
+    await trio.sleep(10)  # virtual time: several looks
+    assert world.brokers[1].logs[TOPIC, 5].start_offset == 0
+
+
+async def test_what_holds_one_partition_holds_no_other(world: World, autojump_clock: object) -> None:
+    """The broker that leads 4 does not answer when it is asked to delete; 5 goes."""
+    for broker in world.brokers.values():
+        broker.keeps.add((TOPIC, 4))
+    await marked_and_committed(world, ("g", 40))
+    await world.until(lambda: world.brokers[1].logs[TOPIC, 5].start_offset == 40)
+
+
+async def test_while_one_group_holds_a_partition_the_others_are_not_asked(world: World, autojump_clock: object) -> None:
+    await marked_and_committed(world, ("slow", 39))
+    for number in range(30):
+        world.brokers[3].groups[f"other-{number}"] = {("other", 0): (1, -1)}
+    await world.until(lambda: world.brokers[1].logs[TOPIC, 4].start_offset == 40)
+    await trio.sleep(2)  # virtual time: one more look finds that the group still holds 5
+    seen = {broker.id: len(broker.requests) for broker in world.brokers.values()}
+    await trio.sleep(10)  # virtual time: several looks
+    asked = [r for r in world.brokers[3].requests[seen[3] :] if isinstance(r, ListGroupsRequest | OffsetFetchRequest)]
+    assert not asked
+    of_holder = [r for r in world.brokers[2].requests[seen[2] :] if isinstance(r, OffsetFetchRequest)]
+    assert {group.group_id for request in of_holder for group in request.groups} == {"slow"}
+    del world.brokers[2].groups["slow"]
+    world.brokers[3].groups["other-0"][TOPIC, 5] = (40, -1)
+    await world.until(lambda: finished(world, 4))
+
+
+async def test_a_question_names_few_groups(world: World, autojump_clock: object) -> None:
+    """An answer is decoded in one piece."""
+    await marked_and_committed(world, ("g", 40))
+    for number in range(50):
+        world.brokers[3].groups[f"other-{number}"] = {("other", 0): (1, -1)}
+    await world.until(lambda: finished(world, 4))
+    sizes = [len(request.groups) for request in world.brokers[3].sent(OffsetFetchRequest)]
+    assert max(sizes) <= 20 and sum(sizes) >= 50
 
 
 async def test_an_offset_of_an_earlier_incarnation_has_not_read_it(world: World, autojump_clock: object) -> None:

@@ -476,3 +476,20 @@ async def test_cancelling_run_answers_what_waits(autojump_clock: trio.testing.Mo
         joining = join(running)
         nursery.cancel_scope.cancel()
     assert value(joining).error_code == ErrorCode.COORDINATOR_NOT_AVAILABLE
+
+
+async def test_what_a_group_reads_is_not_told_before_it_is_stable(
+    running: Running, autojump_clock: trio.testing.MockClock
+) -> None:
+    """Not in the initial delay and not in a rebalance; that it consumes is told at once."""
+    await running.loaded()
+
+    def described() -> tuple[str, str, int]:
+        request = DescribeGroupsRequest(groups=[GROUP])
+        (group,) = running.coordinator.describe_groups(Context(api_version=5), request).groups
+        return group.group_state, group.protocol_type, sum(bool(member.member_metadata) for member in group.members)
+
+    join(running)
+    assert described() == ("PreparingRebalance", "consumer", 0)
+    await pass_time(3.001)
+    assert described() == ("CompletingRebalance", "consumer", 0)

@@ -1,0 +1,73 @@
+"""Reads the blobs of a consumer group's members: the topics they subscribe to, and who was assigned what.
+
+Clients of every make write them, and no two read them alike, so nothing here is strict. A newer version is read as the
+newest known, and bytes behind the last field are left alone, as Java clients do. A subscription that ends early (old
+kafka-go writes version 1 without its last field) is read as far as it goes: each version only adds fields at the end.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterable
+
+from protocol.generated.consumer_protocol import ConsumerProtocolAssignment, ConsumerProtocolSubscription
+from protocol.primitives import DecodeError, read_version
+from protocol.types import TopicPartition
+
+CONSUMER_PROTOCOL_TYPE = "consumer"
+_NEWEST = max(ConsumerProtocolSubscription.DECODERS)
+_NEWEST_ASSIGNMENT = max(ConsumerProtocolAssignment.DECODERS)
+_VERSION_BYTES = 2
+_COUNT = struct.Struct(">i")
+_LENGTH = struct.Struct(">h")
+
+
+def read_subscription(blob: bytes) -> ConsumerProtocolSubscription:
+    """A member's subscription, as much of it as there is. Raises ``DecodeError`` when not even its topics are."""
+    version = read_version(blob)
+    if version < 0:
+        raise DecodeError(f"ConsumerProtocolSubscription has no version {version}")
+    body = memoryview(blob)[_VERSION_BYTES:]
+    for tried in range(min(version, _NEWEST), -1, -1):
+        try:
+            return ConsumerProtocolSubscription.decode_prefix(body, tried)[0]
+        except DecodeError:
+            continue
+    return ConsumerProtocolSubscription(topics=_read_topics(body))
+
+
+def _read_topics(body: memoryview) -> list[str]:
+    """The first field of every version."""
+    try:
+        count, pos = _COUNT.unpack_from(body)[0], _COUNT.size
+        if not 0 <= count <= len(body):
+            raise DecodeError(f"topics: {count} of them in {len(body)} bytes")
+        topics = []
+        for _ in range(count):
+            (length,) = _LENGTH.unpack_from(body, pos)
+            pos += _LENGTH.size
+            if not 0 <= length <= len(body) - pos:
+                raise DecodeError(f"topics: a name of {length} bytes at byte {pos} of {len(body)}")
+            topics.append(str(body[pos : pos + length], "utf-8"))
+            pos += length
+        return topics
+    except (struct.error, UnicodeDecodeError) as error:
+        raise DecodeError(f"topics: {error}") from error
+
+
+def subscribed_topics(subscriptions: Iterable[bytes]) -> frozenset[str] | None:
+    """Union of the topics in ``ConsumerProtocolSubscription`` blobs; None when one of them cannot be read."""
+    try:
+        return frozenset(topic for blob in subscriptions for topic in read_subscription(blob).topics)
+    except DecodeError:
+        return None
+
+
+def assigned_partitions(assignment: bytes) -> list[TopicPartition]:
+    """The partitions in a ``ConsumerProtocolAssignment`` blob; none when it cannot be read (another kind of group)."""
+    try:
+        version = min(read_version(assignment), _NEWEST_ASSIGNMENT)
+        decoded = ConsumerProtocolAssignment.decode_prefix(memoryview(assignment)[_VERSION_BYTES:], version)[0]
+    except DecodeError:
+        return []
+    return [TopicPartition(found.topic, index) for found in decoded.assigned_partitions for index in found.partitions]
