@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+
 from runtime.env import Storage
 
 WRITE_AT_BYTES = 4096
@@ -17,25 +19,33 @@ class IndexFile:
 
     ENTRY_BYTES = 1
 
-    __slots__ = ("_data", "_storage", "_written", "path")
+    __slots__ = ("_data", "_storage", "_torn", "_written", "path")
 
     def __init__(self, storage: Storage, path: str, *, create: bool = False) -> None:
         self._storage = storage
         self.path = path
         self._data: bytearray | None = None
         self._written = 0
+        self._torn = False
+        """Whether the file may hold something else behind its first ``_written`` bytes."""
         if create:
-            self._replace_file()
+            self._data, self._torn = bytearray(), True
+            self.write()
 
     @property
     def entries(self) -> bytearray:
         """All entries, loaded when they are not in memory."""
         if self._data is None:
-            self._data = (
-                bytearray(self._storage.read_bytes(self.path)) if self._storage.exists(self.path) else bytearray()
-            )
+            try:
+                self._data = bytearray(self._storage.read_bytes(self.path))
+            except FileNotFoundError:
+                self._data = bytearray()
             self._written = len(self._data)
         return self._data
+
+    def load(self) -> None:
+        """Have the entries in memory: what changes them raises nothing then. Raises ``OSError``."""
+        _ = self.entries
 
     @property
     def count(self) -> int:
@@ -59,36 +69,47 @@ class IndexFile:
     def write(self) -> None:
         """Write what is in memory only. Raises ``OSError``."""
         data = self._data
-        if data is None or len(data) == self._written:
+        if data is None or (len(data) == self._written and not self._torn):
             return
         file = self._storage.open(self.path, create=True)
         try:
-            file.append(data[self._written :])
+            if self._torn:
+                file.truncate(self._written)
+            if len(data) > self._written:
+                self._torn = True
+                file.append(data[self._written :])
         finally:
             file.close()
-        self._written = len(data)
+        self._written, self._torn = len(data), False
 
     def keep(self, count: int) -> None:
-        """Drop all entries but the first ``count``."""
+        """Drop all entries but the first ``count``. A failing cut of the file is tried again by the next ``write``."""
         data = self.entries
         size = count * self.ENTRY_BYTES
         del data[size:]
         if self._written > size:
-            file = self._storage.open(self.path, create=True)
-            try:
-                file.truncate(size)
-            finally:
-                file.close()
-            self._written = size
+            self._written, self._torn = size, True
+            with contextlib.suppress(OSError):
+                self.write()
 
     def reset(self) -> None:
-        """Start again with an empty file."""
-        self._data = bytearray()
-        self._replace_file()
+        """Start again with an empty file, now or by the next ``write``."""
+        self._data, self._written, self._torn = bytearray(), 0, True
+        with contextlib.suppress(OSError):
+            self.write()
+
+    def renamed_to(self, path: str) -> None:
+        """Give the file another name. When the disk refuses, the entries in memory become the file there later."""
+        self.load()
+        old, self.path = self.path, path
+        try:
+            self._storage.rename(old, path)
+        except OSError:
+            self._written, self._torn = 0, True
 
     def release(self) -> None:
         """Drop the entries from memory when the file has them all."""
-        if self._data is not None and len(self._data) == self._written:
+        if self._data is not None and len(self._data) == self._written and not self._torn:
             self._data = None
 
     async def sync(self) -> None:
@@ -100,11 +121,3 @@ class IndexFile:
                 await file.sync()
             finally:
                 file.close()
-
-    def _replace_file(self) -> None:
-        file = self._storage.open(self.path, create=True)
-        try:
-            file.truncate(0)
-        finally:
-            file.close()
-        self._written = 0

@@ -79,8 +79,8 @@ class LayoutHistory:
     async def sync(self) -> None:
         """Have the file on disk as it is now. Raises ``OSError``."""
         self.save()
-        self.unsynced = False
         file = self._storage.open(self._path)
+        self.unsynced = False
         try:
             await file.sync()
         except OSError:

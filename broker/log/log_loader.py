@@ -1,13 +1,16 @@
 """Opening a log that is on disk: finish what a crash interrupted, recover what it may have damaged, rebuild the rest.
 
 After an unclean shutdown the segments from the recovery point on are read batch by batch: the log ends before the first
-bad one, and their indexes, the leader epochs and the producers are built again. The work is cut into slices.
+bad one, and their indexes, the leader epochs and the producers are built again. Below the recovery point, and after an
+orderly stop, the segments have to join: when records are missing or twice there, the log is broken, and stays as it is
+for whoever can bring its files back. The work is cut into slices.
 """
 
 from __future__ import annotations
 
 import contextlib
 from dataclasses import dataclass
+from itertools import pairwise
 
 import structlog
 
@@ -38,6 +41,8 @@ from runtime.env import Env, Storage
 
 logger = structlog.get_logger(__name__)
 
+MAX_OFFSET = 2**63 - 1
+
 
 @dataclass(frozen=True, slots=True)
 class Checkpoints:
@@ -62,7 +67,7 @@ async def open_log(
 ) -> PartitionLog:
     """The log in ``directory``. ``clean``: the last shutdown wrote everything, so nothing needs recovery.
 
-    Never raises for what a log file holds; ``OSError`` for what the disk refuses.
+    Never raises for what a log file holds: a log with a hole ``is_broken``. ``OSError`` for what the disk refuses.
     """
     loader = _Loader(env, directory, partition, config, checkpoints)
     await loader.load_segments(clean=clean)
@@ -89,7 +94,10 @@ class _Loader:
         self._epochs = LeaderEpochCache(self._storage, join(directory, LEADER_EPOCH_CHECKPOINT))
         self._layouts = LayoutHistory(self._storage, join(directory, PARTITION_COUNT_CHECKPOINT))
         self._segments: list[LogSegment] = []
+        self._first_recovered = 0
+        """Base offset of the first segment that was read batch by batch."""
         self._end_offset = 0
+        self._failure = ""
         self._log = logger.bind(partition=str(partition))
 
     # ------------------------------------------------------------ segments
@@ -112,34 +120,81 @@ class _Loader:
         if not self._segments:
             self._start_over(self._checkpoints.log_start_offset)
             return
-        first = self._first_to_recover(clean, bases)
+        await self._remove_strays()
+        first = self._first_to_recover(clean)
         for index, segment in enumerate(self._segments):
             if self._work.due():
                 await self._work.pause()
             is_last = index == len(self._segments) - 1
-            if index < first and self._is_sound(segment, is_last=is_last):
-                continue
-            damaged = await self._recover(segment, None if is_last else bases[index + 1])
-            if index < first:  # below the recovery point, where no flush will come again
-                with contextlib.suppress(OSError):
-                    await segment.sync_indexes()
-            elif damaged and not is_last:
-                self._drop_after(index)
-                break
-        self._end_offset = self._load_end()
+            following = None if is_last else self._segments[index + 1]
+            end = self._sound_end(segment, is_last=is_last) if index < first else None
+            if end is None and (index >= first or is_last):
+                damaged, end = await self._recover(segment, following)
+                if damaged and following is not None:
+                    self._drop_after(index)
+                    break
+            elif end is None:
+                end = await self._rebuild_below_recovery_point(segment, following)
+            if following is not None and end is not None and not self._failure and index < first:
+                self._check_join(segment, end, following)
+            if self._failure:
+                self._end_offset = segment.base_offset if end is None else end
+                self._log.error("log.broken", directory=self._directory, reason=self._failure)
+                return
+        self._end_offset = self._segments[-1].load_tail()
 
-    def _first_to_recover(self, clean: bool, bases: list[int]) -> int:
+    def _first_to_recover(self, clean: bool) -> int:
         """Index of the segment that holds the recovery point: what is before it is on disk."""
-        if clean:
-            return len(bases)
+        bases = [segment.base_offset for segment in self._segments]
         point = self._checkpoints.recovery_point
-        return max(sum(1 for base in bases if base <= point) - 1, 0)
+        first = len(bases) if clean else max(sum(1 for base in bases if base <= point) - 1, 0)
+        self._first_recovered = bases[first] if first < len(bases) else MAX_OFFSET
+        return first
 
-    def _is_sound(self, segment: LogSegment, *, is_last: bool) -> bool:
-        """Whether a segment that needs no recovery has the indexes it should have."""
+    async def _remove_strays(self) -> None:
+        """Remove empty segments at whose offsets the segment before them has records: a roll that was given up."""
+        for before, segment in pairwise(list(self._segments)):
+            if segment.size_bytes or before not in self._segments:
+                continue
+            end = before.base_offset
+            reader = BatchReader(before.file, before.size_bytes)
+            position = 0
+            with contextlib.suppress(CorruptRecordError):
+                while end <= segment.base_offset and position < before.size_bytes:
+                    batch = reader.at(position)
+                    end, position = batch.next_offset, position + batch.length
+                    if self._work.due():
+                        await self._work.pause()
+            if end > segment.base_offset:
+                self._log.warning("log.stray_removed", file=segment.path(LOG_SUFFIX), records_until=end)
+                self._segments.remove(segment)
+                for path in segment.mark_deleted():
+                    self._storage.remove(path)
+
+    def _check_join(self, segment: LogSegment, end: int, following: LogSegment) -> None:
+        """Whether a segment that ends with ``end`` and the next one join, where nothing may be missing."""
+        if following.base_offset <= self._checkpoints.log_start_offset:
+            return  # nobody reads there
+        if end > following.base_offset or self._lacks_records(end, following.base_offset):
+            what = "miss" if end < following.base_offset else "both have"
+            low, high = sorted((end, following.base_offset))
+            files = f"{segment.path(LOG_SUFFIX)} and {following.path(LOG_SUFFIX)}"
+            self._failure = f"{files} {what} offsets {low} to {high - 1}"
+
+    async def _rebuild_below_recovery_point(self, segment: LogSegment, following: LogSegment | None) -> int | None:
+        """Build a segment's indexes again, where no flush will come again; the segment's end, None when it is bad."""
+        damage, end = await self._recover(segment, following, cut=False)
+        if damage:
+            self._failure = f"{segment.path(LOG_SUFFIX)}, which was synced, is damaged: {damage}"
+        with contextlib.suppress(OSError):
+            await segment.sync_indexes()
+        return end
+
+    def _sound_end(self, segment: LogSegment, *, is_last: bool) -> int | None:
+        """Where a segment that needs no recovery ends; None when its indexes are not what they should be."""
         has_indexes = self._storage.exists(segment.offset_index.path) and self._storage.exists(segment.time_index.path)
         if not has_indexes:
-            return False
+            return None
         # A sealed segment's time index ends with a final entry, so that an empty one means lost.
         times_lost = segment.size_bytes > 0 and segment.time_index.size_on_disk() == 0 and not is_last
         sound = not times_lost and (
@@ -147,21 +202,23 @@ class _Loader:
             and segment.time_index.is_sane()
             and segment.txn_index.is_sane()
         )
-        if sound and is_last:
-            try:
-                segment.load_tail()
-            except CorruptRecordError:
-                return False
+        end = None
+        if sound:
+            with contextlib.suppress(CorruptRecordError):
+                end = segment.load_tail()
+                segment.is_sealed = True
         if not is_last:
             segment.release()
-        return sound
+        return end
 
-    async def _recover(self, segment: LogSegment, following: int | None) -> bool:
-        """Read a segment batch by batch, build its indexes, cut it before the first bad batch.
+    async def _recover(self, segment: LogSegment, following: LogSegment | None, *, cut: bool = True) -> tuple[str, int]:
+        """Read a segment batch by batch, build its indexes; its damage and its end.
 
-        ``following`` is the next segment's base offset. True when the log ends here: damage, or records are missing.
+        Damage is a bad batch, or records that are missing before the ``following`` segment. The segment is cut there,
+        unless ``cut`` is false and records would be lost with it.
         """
-        last_allowed = MAX_RELATIVE_OFFSET + segment.base_offset if following is None else following - 1
+        next_base = None if following is None else following.base_offset
+        last_allowed = MAX_RELATIVE_OFFSET + segment.base_offset if next_base is None else next_base - 1
         file = segment.file
         size = file.size()
         reader = BatchReader(file, size)
@@ -182,25 +239,28 @@ class _Loader:
             next_offset = batch.next_offset
             if self._work.due():
                 await self._work.pause()
-        if not damage and following is not None and self._lacks_records(next_offset, following):
-            damage = f"the file ends before offset {next_offset}, the next begins with {following}"
-        if damage:
+        if next_offset == next_base and not cut:
+            cut, damage = bool(damage), ""  # what follows is no record of the log
+        elif not damage and next_base is not None and self._lacks_records(next_offset, next_base):
+            damage = f"the file ends before offset {next_offset}, the next begins with {next_base}"
+        if segment.size_bytes < size and cut:
             self._log.warning(
                 "log.truncated",
                 file=file.path,
                 kept_bytes=segment.size_bytes,
                 dropped_bytes=size - segment.size_bytes,
-                reason=damage,
+                reason=damage or "no batch",
             )
             file.truncate(segment.size_bytes)
         if not segment.txn_index.is_sane():
             segment.txn_index.reset()
-        segment.txn_index.truncate_to(next_offset)
+        if cut or not damage:
+            segment.txn_index.truncate_to(next_offset)
         try:
             segment.seal()
         except OSError as error:  # a full disk does not keep anyone from reading; the next flush writes them
             self._log.warning("log.indexes_not_written", file=file.path, error=str(error))
-        return bool(damage)
+        return damage, next_offset
 
     def _lacks_records(self, end_offset: int, following: int) -> bool:
         """Whether offsets are missing between two segments that compaction cannot have taken."""
@@ -213,9 +273,6 @@ class _Loader:
             for path in segment.mark_deleted():
                 self._storage.remove(path)
         del self._segments[index + 1 :]
-
-    def _load_end(self) -> int:
-        return self._segments[-1].load_tail()
 
     def _remove_orphans(self, names: list[str], bases: set[int]) -> None:
         for name in names:
@@ -231,6 +288,8 @@ class _Loader:
     async def state(self, *, clean: bool, producer_expiration_ms: int) -> LogState:
         """Everything a ``PartitionLog`` begins with."""
         log_start = max(self._checkpoints.log_start_offset, self._segments[0].base_offset)
+        if self._failure:
+            return self._broken_state(min(log_start, self._end_offset))
         if log_start > self._end_offset:
             self._log.warning("log.start_above_end", log_start_offset=log_start, log_end_offset=self._end_offset)
             for segment in self._segments:
@@ -243,7 +302,9 @@ class _Loader:
         snapshots = SnapshotFiles(self._storage, self._directory, self._storage.listdir(self._directory))
         snapshots.keep_for([segment.base_offset for segment in self._segments])
         producers = ProducerState(producer_expiration_ms)
-        restore_producers(producers, snapshots, log_start, end, self._now_ms)
+        snapshots.remove_above(end)
+        # The segments that were recovered have their transaction indexes completed by what is read again.
+        restore_producers(producers, snapshots, log_start, min(end, self._first_recovered), self._now_ms)
         for _ in replay_producers(producers, self._segments, end, snapshots):
             if self._work.due():
                 await self._work.pause()
@@ -263,4 +324,21 @@ class _Loader:
             high_watermark,
             recovery_point,
             truncation_synced=clean,
+        )
+
+    def _broken_state(self, log_start: int) -> LogState:
+        """What is known of a log that cannot be used: it ends before the hole, and says why."""
+        end = self._end_offset
+        return LogState(
+            IdentityFile.load(self._storage, self._directory, synced=True),
+            self._segments,
+            self._epochs,
+            self._layouts,
+            ProducerState(),
+            SnapshotFiles(self._storage, self._directory, self._storage.listdir(self._directory)),
+            log_start,
+            end,
+            min(max(self._checkpoints.high_watermark, log_start), end),
+            min(self._checkpoints.recovery_point, end),
+            failure=self._failure,
         )

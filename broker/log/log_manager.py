@@ -222,15 +222,18 @@ class LogManager:
         directory = self._homes[partition]
         unique = uuid.UUID(int=self._env.rng.getrandbits(128), version=4)
         doomed = join(directory.path, delete_directory_name(partition, unique))
-        log.close_files()
         try:
             self._storage.rename(log.directory, doomed)
         except OSError as error:
             raise _storage_error(f"{partition}: the log cannot be deleted", error) from error
+        log.close_files()
         self._forget(log, directory, doomed)
 
     def switch(self, log: PartitionLog, future: PartitionLog, target: LogDirectory) -> None:
-        """``future``, a copy of ``log`` that is complete, takes its place, in ``target``. Raises ``OSError``."""
+        """``future``, a copy of ``log`` that is complete, takes its place, in ``target``.
+
+        Raises ``OSError``, and the log is as before, or broken: then the next start finds the copy alone, and takes it.
+        """
         partition = log.partition
         directory = self._homes[partition]
         unique = uuid.UUID(int=self._env.rng.getrandbits(128), version=4)
@@ -240,7 +243,10 @@ class LogManager:
         try:
             self._storage.rename(future.directory, final)
         except OSError:
-            self._storage.rename(doomed, log.directory)
+            try:
+                self._storage.rename(doomed, log.directory)
+            except OSError as error:
+                log.fail(f"it is neither in {log.directory} nor in {final} until the next start: {error}")
             raise
         log.close_files()
         future.moved_to(final)

@@ -124,6 +124,8 @@ class LogMoves:
         log = self._manager.get(partition)
         if log is None:
             return True
+        if log.is_broken:
+            raise KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, f"{partition}: the log is broken: {log.failure}")
         future = self._create(log, target)
         logger.info("log_move.started", partition=str(partition), source=log.directory, to=target.path)
         time_slice = TimeSlice(self._env.clock)
@@ -170,8 +172,11 @@ class LogMoves:
         if log.latest_epoch > future.latest_epoch:
             future.assign_epoch(log.latest_epoch)
         future.layouts.take_over(log.layouts)
-        self._manager.switch(log, future, target)
-        del self._futures[log.partition]
+        try:
+            self._manager.switch(log, future, target)
+        finally:
+            if self._manager.get(log.partition) is future or log.is_broken:  # else the copy is thrown away
+                del self._futures[log.partition]
         logger.info("log_move.finished", partition=str(log.partition), to=future.directory)
 
     def _discard(self, partition: TopicPartition) -> None:

@@ -62,3 +62,5 @@ class LogState:
     recovery_point: int
     truncation_synced: bool = True
     """False when a process that ended unclean may have truncated without a sync."""
+    failure: str = ""
+    """Why the log cannot be used: records are missing or overlap. Nothing was changed then."""

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import errno
 import random
-from bisect import bisect_right
 from collections.abc import Callable, Sequence
 
 import structlog
@@ -23,16 +22,17 @@ from broker.log.log_config import LogConfig
 from broker.log.log_state import AppendResult, LogRead, LogState
 from broker.log.paths import LEADER_EPOCH_CHECKPOINT, LOG_SUFFIX, PARTITION_COUNT_CHECKPOINT, join
 from broker.log.producer_state import AppendOrigin, ProducerState
-from broker.log.retention import FILES_REMOVED_AT_ONCE, SEGMENTS_DELETED_AT_ONCE, SegmentFacts, count_deletable
-from broker.log.segment import LogSegment
+from broker.log.retention import SEGMENTS_DELETED_AT_ONCE, count_deletable
+from broker.log.segment import MAX_RELATIVE_OFFSET, LogSegment
 from broker.log.segment_swap import commit_cleaned, finish_swap
+from broker.log.segments import Segments
 from broker.log.snapshot_files import SnapshotFiles, replay_producers, restore_producers
-from broker.log.txn_index import AbortedTxn
 from protocol.batch_layout import Buffer
+from protocol.compression import CorruptRecordError
 from protocol.errors import ErrorCode, KafkaError
 from protocol.records import RecordBatch, iter_batches, set_base_offset
 from protocol.types import TopicPartition
-from runtime.env import Clock, Env, FileRange, Storage
+from runtime.env import Clock, Env, Storage
 
 __all__ = ["AppendOrigin", "AppendResult", "LogRead", "PartitionLog"]
 
@@ -50,9 +50,7 @@ class PartitionLog:
     """One replica's log. Offsets: log start <= last stable <= high watermark <= log end; records are below log end."""
 
     __slots__ = (
-        "_bases",
         "_clock",
-        "_doomed",
         "_epochs",
         "_flush_limit",
         "_flush_lock",
@@ -62,12 +60,12 @@ class PartitionLog:
         "_segments",
         "_snapshots",
         "_storage",
-        "_sync_failure",
         "_synced_truncations",
         "_truncations",
         "_unflushed",
         "config",
         "directory",
+        "failure",
         "high_watermark",
         "identity",
         "is_broken",
@@ -99,8 +97,7 @@ class PartitionLog:
         self.identity = state.identity
         """Whose log this is."""
         self.config = config
-        self._segments = state.segments
-        self._bases = [segment.base_offset for segment in state.segments]
+        self._segments = Segments(env.storage, state.segments)
         self._epochs = state.epochs
         self.layouts = state.layouts
         self._snapshots = state.snapshots
@@ -115,16 +112,16 @@ class PartitionLog:
         self.on_flush_needed: Callable[[PartitionLog], None] = _ignore
         """Called when ``flush.messages`` is reached or a segment was rolled: the log manager flushes soon."""
         self.on_log_start_moved: Callable[[PartitionLog], None] = _ignore
-        self.is_broken = False
-        """The disk failed in a way that does not pass: until the next start nothing here is to be relied on."""
+        self.failure = state.failure
+        """What is wrong with a broken log, where it is known."""
+        self.is_broken = bool(state.failure)
+        """The disk failed in a way that does not pass: until the next start nothing is appended here."""
         self.on_truncated: Callable[[PartitionLog], None] = _ignore
         """Called when a truncation lowered the recovery point: the log manager writes its checkpoint at once."""
         self._flush_lock = trio.Lock()
         self._flush_limit = 0
-        self._sync_failure = ""
         self._last_flush_ms = env.clock.now_ms()
         self._unflushed = 0
-        self._doomed: list[tuple[int, str]] = []
         self._jitter_ms = self._draw_jitter()
 
     @classmethod
@@ -158,7 +155,7 @@ class PartitionLog:
         """The log's directory has another name now; its open files are the same."""
         self.directory = directory
         self.identity.moved_to(directory)
-        for segment in self._segments:
+        for segment in self._segments.items:
             segment.moved_to(directory)
         self._snapshots.moved_to(directory)
         self._epochs.moved_to(join(directory, LEADER_EPOCH_CHECKPOINT))
@@ -169,12 +166,12 @@ class PartitionLog:
     @property
     def segments(self) -> Sequence[LogSegment]:
         """The segments, oldest first; there is always one. The last takes appends."""
-        return self._segments
+        return self._segments.items
 
     @property
     def size_bytes(self) -> int:
         """Bytes in all log files."""
-        return sum(segment.size_bytes for segment in self._segments)
+        return sum(segment.size_bytes for segment in self._segments.items)
 
     @property
     def latest_epoch(self) -> int:
@@ -210,6 +207,7 @@ class PartitionLog:
         ``validate_append``, of ``admission`` and of ``ProducerState.check``, or KAFKA_STORAGE_ERROR 56 when the disk
         refuses, with the log as it was before.
         """
+        self._check_usable()
         now_ms = self._clock.now_ms()
         batch = validate_append(records, self.config, now_ms, origin)
         if admission is not None and self.producers.find_duplicate(batch) is None:
@@ -243,6 +241,7 @@ class PartitionLog:
         Raises ``KafkaError``: CORRUPT_MESSAGE 2 for a bad CRC or offsets that do not follow on, 56 when the disk
         refuses. Batches before the bad one are appended.
         """
+        self._check_usable()
         now_ms = self._clock.now_ms()
         for batch in iter_batches(records, allow_partial_tail=True):
             batch.ensure_valid()
@@ -271,9 +270,11 @@ class PartitionLog:
     def _segment_for(
         self, length: int, last_offset: int, max_timestamp: int, base_offset: int, now_ms: int
     ) -> LogSegment:
-        segment = self._segments[-1]
+        """The segment for a batch. A new one joins the last one's end, unless the batch is too far from that."""
+        segment = self._segments.active
         if segment.must_roll(length, last_offset, max_timestamp, now_ms, self.config, self._jitter_ms):
-            segment = self._roll(base_offset, now_ms)
+            joins = last_offset - self.log_end_offset <= MAX_RELATIVE_OFFSET
+            segment = self._roll(self.log_end_offset if joins else base_offset, now_ms)
         return segment
 
     def _record(self, segment: LogSegment, batch: RecordBatch, base_offset: int) -> None:
@@ -292,10 +293,12 @@ class PartitionLog:
 
     def roll_if_needed(self) -> bool:
         """Roll when the active segment is older than ``segment.ms`` and holds records; whether it was. Raises 56."""
-        active = self._segments[-1]
+        active = self._segments.active
         now_ms = self._clock.now_ms()
-        if not active.size_bytes or not active.must_roll(
-            0, self.log_end_offset, now_ms, now_ms, self.config, self._jitter_ms
+        if (
+            self.is_broken
+            or not active.size_bytes
+            or not active.must_roll(0, self.log_end_offset, now_ms, now_ms, self.config, self._jitter_ms)
         ):
             return False
         self.roll()
@@ -303,18 +306,20 @@ class PartitionLog:
 
     def roll(self) -> LogSegment:
         """Begin a new segment at the log end; the active one when that is empty. Raises 56."""
+        self._check_usable()
         try:
             return self._roll(self.log_end_offset, self._clock.now_ms())
         except OSError as error:
             raise self._storage_error("roll", error) from error
 
     def _roll(self, base_offset: int, now_ms: int) -> LogSegment:
-        active = self._segments[-1]
+        """Begin a new segment, or raise ``OSError`` with the log as it was."""
+        active = self._segments.active
         if active.base_offset == base_offset:
             return active
+        active.prepare()
         segment = LogSegment(self._storage, self.directory, base_offset, self.config, now_ms, create=True)
         self._segments.append(segment)
-        self._bases.append(base_offset)
         self._jitter_ms = self._draw_jitter()
         try:
             active.seal()
@@ -351,59 +356,21 @@ class PartitionLog:
                 f"{self.partition}: offset {offset} is not in [{self.log_start_offset}, {self.log_end_offset}]",
             )
         try:
-            records = self._read_range(offset, max_bytes, upper_bound, at_least_one)
+            records = self._segments.read(offset, max_bytes, upper_bound, self.log_end_offset, at_least_one)
         except OSError as error:
             raise self._storage_error("read", error) from error
         aborted = None
         if include_aborted:
-            aborted = self._aborted_from(offset, upper_bound) if records else []
+            aborted = self._segments.aborted(offset, upper_bound) if records else []
         return LogRead(offset, records, self.high_watermark, self.last_stable_offset, self.log_start_offset, aborted)
-
-    def _read_range(self, offset: int, max_bytes: int, upper_bound: int, at_least_one: bool) -> FileRange | bytes:
-        if offset >= upper_bound or (max_bytes <= 0 and not at_least_one):
-            return b""
-        for index in range(bisect_right(self._bases, offset) - 1, len(self._segments)):
-            segment = self._segments[index]
-            start = segment.locate(offset)
-            if start is None:
-                continue
-            limit = segment.size_bytes
-            if upper_bound < self.log_end_offset:
-                if segment.base_offset >= upper_bound:
-                    return b""
-                bound = segment.locate(upper_bound)
-                limit = segment.size_bytes if bound is None else bound.position
-            if limit <= start.position or (start.length > max_bytes and not at_least_one):
-                return b""
-            end = segment.end_of_range(start, max_bytes, limit)
-            return segment.file.range(start.position, end - start.position)
-        return b""
-
-    def _aborted_from(self, offset: int, upper_bound: int) -> list[AbortedTxn]:
-        found: list[AbortedTxn] = []
-        for segment in self._segments[max(bisect_right(self._bases, offset) - 1, 0) :]:
-            more, complete = segment.txn_index.collect(offset, upper_bound)
-            found += more
-            if complete:
-                break
-        return found
 
     def offset_for_time(self, timestamp: int) -> tuple[int, int, int] | None:
         """(timestamp, offset, leader epoch) of the first record at or after ``timestamp``; None when there is none."""
-        for segment in self._segments:
-            if segment.largest_timestamp() >= timestamp:
-                found = segment.find_by_timestamp(timestamp, self.log_start_offset)
-                if found is not None:
-                    return found
-        return None
+        return self._segments.offset_for_time(timestamp, self.log_start_offset)
 
     def offset_of_max_timestamp(self) -> tuple[int, int, int] | None:
         """(timestamp, offset, leader epoch) of the first record with the largest timestamp (KIP-734), or None."""
-        filled = [segment for segment in self._segments if segment.size_bytes]
-        if not filled:
-            return None
-        segment = max(filled, key=lambda candidate: candidate.largest_timestamp())
-        return segment.find_by_timestamp(segment.largest_timestamp(), self.log_start_offset)
+        return self._segments.offset_of_max_timestamp(self.log_start_offset)
 
     def end_offset_for_epoch(self, epoch: int) -> tuple[int, int]:
         """(epoch, end offset) for OffsetForLeaderEpoch, (-1, -1) when not known (KIP-101, KIP-279)."""
@@ -454,35 +421,58 @@ class PartitionLog:
         if offset >= self.log_end_offset:
             self._epochs.truncate_from_end(offset)
             return False
-        if offset < self._bases[0]:
+        if offset < self._segments.bases[0]:
             self.truncate_fully_and_start_at(offset)
             return True
+        self._check_usable()
+        keep = self._segments.index_of(offset) + 1
         try:
-            keep = bisect_right(self._bases, offset)
-            self._drop_segments(keep, len(self._segments))
-            self._segments[-1].truncate_to(offset)
+            self._snapshots.remove_above(offset)
+            self._segments.items[keep - 1].prepare()
+            try:
+                while len(self._segments.items) > keep:  # from the end: at each moment the log is whole up to there
+                    self._drop_segment(-1)
+                self._segments.active.truncate_to(offset)
+            finally:
+                self._end_at_last_batch()
         except OSError as error:
             raise self._storage_error("truncate", error) from error
-        end = self._end_of_last_segment()
-        self._ended_at(end)
-        restore_producers(self.producers, self._snapshots, self.log_start_offset, end, self._clock.now_ms())
-        for _ in replay_producers(self.producers, self._segments, end):
-            pass
         return True
 
-    def truncate_fully_and_start_at(self, offset: int) -> None:
-        """Drop everything; the next record is ``offset`` (a follower out of its leader's range). Raises 56."""
+    def _end_at_last_batch(self) -> None:
+        """Segments or batches were dropped from the end: the log and its producers end with what is left."""
         try:
-            self._drop_segments(0, len(self._segments))
-            segment = LogSegment(self._storage, self.directory, offset, self.config, self._clock.now_ms(), create=True)
+            end = self._segments.active.load_tail()
+            self._ended_at(end)
+            restore_producers(self.producers, self._snapshots, self.log_start_offset, end, self._clock.now_ms())
+            for _ in replay_producers(self.producers, self._segments.items, end):
+                pass
+        except (OSError, CorruptRecordError) as error:
+            self.fail(f"where it ends now, and with which producers, cannot be read: {error}")
+            raise
+
+    def truncate_fully_and_start_at(self, offset: int) -> None:
+        """Drop everything; the next record is ``offset`` (a follower out of its leader's range). Raises 56.
+
+        First everything is dropped from the start, as retention does; then the empty log gets another offset, by the
+        rename of its one file. What fails leaves the steps before it, and a second call goes on.
+        """
+        self._check_usable()
+        now_ms = self._clock.now_ms()
+        try:
+            self._roll(self.log_end_offset, now_ms)
+            self.advance_log_start(self.log_end_offset)
+            self.high_watermark = self.log_end_offset
+            while len(self._segments.items) > 1:
+                self._drop_segment(0)
+            self._snapshots.remove_above(-1)
+            self._segments.rename_empty(offset, self.config, now_ms)
         except OSError as error:
             raise self._storage_error("truncate", error) from error
-        self._segments.append(segment)
-        self._bases.append(offset)
         self.log_start_offset = offset
         self._epochs.clear()
-        self._snapshots.remove_above(-1)
         self._ended_at(offset)
+        self.high_watermark = offset
         self.producers.clear(offset)
         self.on_log_start_moved(self)
 
@@ -495,80 +485,73 @@ class PartitionLog:
         self.high_watermark = min(self.high_watermark, end)
         self.log_start_offset = min(self.log_start_offset, end)
         self._epochs.truncate_from_end(end)
-        self._snapshots.remove_above(end)
         if lowered:
             self.on_truncated(self)
-
-    def _end_of_last_segment(self) -> int:
-        return self._segments[-1].load_tail()
 
     # ------------------------------------------------------------ retention
 
     def delete_old_segments(self) -> int:
-        """Delete segments that retention or the log start allow, oldest first, some at a time; how many. Raises 56."""
+        """Delete segments that retention or the log start allow, oldest first, some at a time; how many.
+
+        Raises 56, and some may be gone then. Of a broken log everything is kept.
+        """
+        if self.is_broken:
+            return 0
         now_ms = self._clock.now_ms()
-        ends = [*self._bases[1:], self.log_end_offset]
-        facts = [
-            SegmentFacts(end, segment.size_bytes, segment.retention_timestamp())
-            for segment, end in zip(self._segments, ends)
-        ]
+        facts = self._segments.facts(self.log_end_offset)
         count = count_deletable(facts, self.config, now_ms, self.high_watermark, self.log_start_offset)
         count = min(count, SEGMENTS_DELETED_AT_ONCE)
         if count == 0:
             return 0
         try:
-            if count == len(self._segments):
+            if count == len(self._segments.items):
                 self._roll(self.log_end_offset, now_ms)
-            self.advance_log_start(self._bases[count])
-            self._drop_segments(0, count)
+            self.advance_log_start(self._segments.bases[count])
+            for _ in range(count):
+                self._drop_segment(0)
         except OSError as error:
             raise self._storage_error("delete segments", error) from error
         return count
 
-    def _drop_segments(self, first: int, last: int) -> None:
-        """Forget the segments [first, last); their files go after ``file.delete.delay.ms``."""
-        due_ms = self._clock.now_ms() + self.config.file_delete_delay_ms
-        dropped = self._segments[first:last]
-        del self._segments[first:last]
-        del self._bases[first:last]
-        for segment in dropped:
-            self._doomed += [(due_ms, path) for path in segment.mark_deleted()]
-            self._snapshots.remove_at(segment.base_offset)
+    def _drop_segment(self, index: int) -> None:
+        """Forget the first (0) or the last (-1) segment; its files go after ``file.delete.delay.ms``.
+
+        Raises ``OSError``, and the segment is there as before then.
+        """
+        segment = self._segments.drop(index, self._clock.now_ms() + self.config.file_delete_delay_ms)
+        self._snapshots.remove_at(segment.base_offset)
 
     def replace_segments(self, old: Sequence[LogSegment], cleaned: LogSegment) -> bool:
-        """Put a complete cleaned segment in the place of ``old``; False when some of those are gone. Raises 56.
+        """Put a complete cleaned segment in the place of ``old``; False when some of those are gone.
 
-        Readers keep what they have: a range of a removed file stays readable.
+        Readers keep what they have: a range of a removed file stays readable. Raises 56 with the log as it was, or
+        broken: once it is decided that the cleaned segment stays, the next start has to finish what cannot be finished.
         """
-        first = bisect_right(self._bases, old[0].base_offset) - 1
+        self._check_usable()
+        first = self._segments.index_of(old[0].base_offset)
         last = first + len(old)
-        if first < 0 or self._segments[first:last] != list(old) or last >= len(self._segments):
+        if first < 0 or self._segments.items[first:last] != list(old) or last >= len(self._segments.items):
             return False
         try:
             commit_cleaned(self._storage, self.directory, cleaned.base_offset)
-            for segment in old:
-                segment.close()
-            finish_swap(self._storage, self.directory, cleaned.base_offset, [segment.base_offset for segment in old])
-            cleaned.take_over_names()
         except OSError as error:
             raise self._storage_error("replace segments", error) from error
-        self._segments[first:last] = [cleaned]
-        self._bases[first:last] = [cleaned.base_offset]
+        try:
+            finish_swap(self._storage, self.directory, cleaned.base_offset, [segment.base_offset for segment in old])
+        except OSError as error:
+            self.fail(f"the cleaned segment {cleaned.base_offset} is not in place: {error}")
+            raise self._storage_error("replace segments", error) from error
+        for segment in old:
+            segment.close()
+        cleaned.take_over_names()
+        self._segments.replace(first, last, cleaned)
         for segment in old[1:]:
             self._snapshots.remove_at(segment.base_offset)
         return True
 
     def remove_due_files(self, *, all_of_them: bool = False) -> int:
         """Remove ``.deleted`` files whose delay is over, some at a time unless ``all_of_them``; how many."""
-        now_ms = self._clock.now_ms()
-        due = [item for item in self._doomed if all_of_them or item[0] <= now_ms]
-        if not all_of_them:
-            del due[FILES_REMOVED_AT_ONCE:]
-        for doomed in due:
-            if self._storage.exists(doomed[1]):
-                self._storage.remove(doomed[1])
-            self._doomed.remove(doomed)  # one that could not be removed stays, and those behind it
-        return len(due)
+        return self._segments.remove_files(None if all_of_them else self._clock.now_ms())
 
     # ------------------------------------------------------------ flush and end
 
@@ -617,21 +600,20 @@ class PartitionLog:
             await self._sync_identity()
 
     async def _sync_identity(self) -> None:
-        if self._sync_failure:
-            raise KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, f"{self.partition}: {self._sync_failure}")
+        if self.failure:
+            self._check_usable()
         try:
             await self.identity.sync()
         except OSError as error:
-            self.is_broken = True
-            self._sync_failure = f"sync of {self.identity.path} failed: {error}"
+            self.fail(f"sync of {self.identity.path} failed: {error}")
             raise self._storage_error("sync partition.metadata", error) from error
 
     async def _sync(self, segment: LogSegment) -> None:
         try:
             await segment.file.sync()
         except OSError as error:
-            if segment in self._segments:  # else it was deleted meanwhile
-                self._sync_failure = f"sync of {segment.path(LOG_SUFFIX)} failed: {error}"
+            if segment in self._segments.items:  # else it was deleted meanwhile
+                self.fail(f"sync of {segment.path(LOG_SUFFIX)} failed: {error}")
                 raise
 
     async def _sync_layouts(self) -> None:
@@ -645,14 +627,14 @@ class PartitionLog:
         truncations, was_truncated = self._truncations, not self.truncation_synced
         self._unflushed = 0
         self._last_flush_ms = self._clock.now_ms()
-        first = max(bisect_right(self._bases, self.recovery_point) - 1, 0)
+        first = max(self._segments.index_of(self.recovery_point), 0)
         try:
-            for segment in self._segments[first:]:
-                if segment not in self._segments:
+            for segment in self._segments.items[first:]:
+                if segment not in self._segments.items:
                     continue  # deleted while another was synced
                 if segment.size_bytes or was_truncated:
                     await self._sync(segment)
-                if segment is not self._segments[-1] and segment in self._segments:
+                if segment is not self._segments.active and segment in self._segments.items:
                     await segment.sync_indexes()
             self._epochs.save()
             if was_truncated:
@@ -666,20 +648,24 @@ class PartitionLog:
 
     def release_caches(self) -> None:
         """Drop what look-ups in sealed segments left in memory."""
-        for segment in self._segments[:-1]:
+        for segment in self._segments.items[:-1]:
             segment.release()
 
     def update_config(self, config: LogConfig) -> None:
         """Take over a changed configuration, from the next call on."""
         self.config = config
-        for segment in self._segments:
+        for segment in self._segments.items:
             segment.configure(config)
 
     async def close(self) -> None:
         """Flush, write indexes, snapshot and epochs, give the files up: opening again needs no recovery. Raises 56."""
         await self.flush()
+        self._check_usable()
         try:
-            self._segments[-1].seal()
+            for segment in self._segments.items:
+                if not segment.is_sealed:
+                    segment.prepare()
+                    segment.seal()
             self._snapshots.take(self.producers)
             self._epochs.save()
             self.remove_due_files(all_of_them=True)
@@ -690,8 +676,19 @@ class PartitionLog:
     def close_files(self) -> None:
         """Give the files up as they are; a range that is being sent stays readable."""
         self.identity.close()
-        for segment in self._segments:
+        for segment in self._segments.items:
             segment.close()
+
+    def fail(self, reason: str) -> None:
+        """Nothing that was not on disk is to be relied on: the log is of no use until it is opened again."""
+        self.is_broken = True
+        self.failure = self.failure or reason
+        logger.error("log.broken", partition=str(self.partition), reason=reason)
+
+    def _check_usable(self) -> None:
+        if self.is_broken:
+            reason = self.failure or "the disk failed"
+            raise KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, f"{self.partition}: the log is broken: {reason}")
 
     def _storage_error(self, action: str, error: OSError) -> KafkaError:
         logger.error("log.storage_error", partition=str(self.partition), action=action, error=str(error))

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 from bisect import bisect_left
 from collections.abc import Iterator
 from typing import NamedTuple
 
 from broker.log.log_config import LogConfig
 from broker.log.offset_index import OffsetIndex
-from broker.log.paths import DELETED_SUFFIX, SEGMENT_SUFFIXES, segment_file
+from broker.log.paths import DELETED_SUFFIX, LOG_SUFFIX, SEGMENT_SUFFIXES, segment_file
 from broker.log.time_index import NO_TIMESTAMP, TimeIndex
 from broker.log.txn_index import TxnIndex
 from protocol.batch_layout import HEADER_BYTES, Buffer
@@ -59,21 +60,24 @@ class LogSegment:
     """A segment's files and what appends and look-ups need of them in memory.
 
     ``size_bytes`` is the log file's valid size. The log file is opened on first use; indexes hold no descriptor.
+    A new segment is there once its ``.log`` is, which comes last.
     """
 
     __slots__ = (
         "_bytes_since_index",
-        "_directory",
         "_file",
         "_index_interval_bytes",
         "_max_index_entries",
         "_max_time_entries",
+        "_prepared",
         "_recent_last_offsets",
         "_recent_positions",
         "_storage",
         "_suffix",
         "base_offset",
         "created_ms",
+        "directory",
+        "is_sealed",
         "max_timestamp",
         "offset_index",
         "offset_of_max_timestamp",
@@ -93,22 +97,33 @@ class LogSegment:
         *,
         create: bool = False,
         suffix: str = "",
+        in_place_of: str = "",
     ) -> None:
+        """``create``: new files; the log is the empty file ``in_place_of``, which gets another name, if there is one.
+
+        Raises ``OSError``, and no log file was created or renamed then.
+        """
         self._storage = storage
-        self._directory = directory
+        self.directory = directory
         self._suffix = suffix
         self.base_offset = base_offset
         self.created_ms = now_ms
         self._file: File | None = None
+        self._prepared = False
+        self.is_sealed = False
+        """Whether the index files are complete."""
         if create:
-            self._file = storage.open(self.path(".log"), create=True)
-            self._file.truncate(0)
+            for leftover in (self.path(LOG_SUFFIX), self.path(".txnindex")):
+                if storage.exists(leftover):
+                    storage.remove(leftover)
         self.offset_index = OffsetIndex(storage, self.path(".index"), base_offset, create=create)
         self.time_index = TimeIndex(storage, self.path(".timeindex"), base_offset, create=create)
         self.txn_index = TxnIndex(storage, self.path(".txnindex"))
-        if create and storage.exists(self.txn_index.path):
-            storage.remove(self.txn_index.path)
-        self.size_bytes = 0 if create else storage.size(self.path(".log"))
+        if in_place_of:
+            storage.rename(in_place_of, self.path(LOG_SUFFIX))
+        elif create:
+            self._file = storage.open(self.path(LOG_SUFFIX), create=True)
+        self.size_bytes = 0 if create else storage.size(self.path(LOG_SUFFIX))
         self.max_timestamp: int | None = NO_TIMESTAMP if create else None
         self.offset_of_max_timestamp = base_offset
         self.rolling_timestamp: int | None = None
@@ -125,7 +140,7 @@ class LogSegment:
 
     def path(self, suffix: str) -> str:
         """Path of one of the segment's files."""
-        return segment_file(self._directory, self.base_offset, suffix) + self._suffix
+        return segment_file(self.directory, self.base_offset, suffix) + self._suffix
 
     @property
     def file(self) -> File:
@@ -138,8 +153,29 @@ class LogSegment:
 
     def append(self, data: Buffer, last_offset: int, max_timestamp: int) -> None:
         """Append one batch. Raises ``OSError``; nothing has changed then."""
-        (self._file or self.file).append(data)
+        if not self._prepared:
+            self.prepare()
+        try:
+            (self._file or self.file).append(data)
+        except OSError:
+            self._prepared = False  # a part of the batch may be left
+            raise
         self.account(last_offset, len(data), max_timestamp)
+
+    def prepare(self) -> None:
+        """Load what a change of the segment needs, and cut off what a failed append left. Raises ``OSError``.
+
+        Only the log file's own change can fail after it.
+        """
+        if self._prepared:
+            return
+        for index in (self.offset_index, self.time_index, self.txn_index):
+            index.load()
+        self.largest_timestamp()
+        if self.file.size() > self.size_bytes:
+            self.file.truncate(self.size_bytes)
+        self._prepared = True
+        self.is_sealed = False
 
     def account(self, last_offset: int, length: int, max_timestamp: int) -> None:
         """Index a batch that stands at ``size_bytes`` of the file, and count it in."""
@@ -289,20 +325,23 @@ class LogSegment:
     # ------------------------------------------------------------ change and end
 
     def truncate_to(self, offset: int) -> int:
-        """Drop the batches from the one that holds ``offset`` on; bytes dropped."""
+        """Drop the batches from the one that holds ``offset`` on; bytes dropped.
+
+        Raises ``OSError``; nothing has changed then. ``load_tail`` is to be called before the next append.
+        """
+        self.prepare()
         found = self.locate(offset)
-        self._recent_last_offsets.clear()
-        self._recent_positions.clear()
         if found is None:
             return 0
         dropped = self.size_bytes - found.position
         self.file.truncate(found.position)
+        self._recent_last_offsets.clear()
+        self._recent_positions.clear()
         self.size_bytes = found.position
         self.offset_index.truncate_to(offset)
         self.time_index.truncate_to(offset)
         self.txn_index.truncate_to(offset)
         self.rolling_timestamp = None
-        self.load_tail()
         return dropped
 
     def begin_rebuild(self) -> None:
@@ -323,12 +362,14 @@ class LogSegment:
         self.offset_index.write()
         self.time_index.write()
         self.txn_index.write()
+        self.is_sealed, self._prepared = True, False
 
     def release(self) -> None:
         """Drop the indexes from memory; for sealed segments."""
         self.offset_index.release()
         self.time_index.release()
         self.txn_index.release()
+        self._prepared = False
         self._recent_last_offsets.clear()
         self._recent_positions.clear()
 
@@ -347,7 +388,7 @@ class LogSegment:
 
     def moved_to(self, directory: str) -> None:
         """The directory of the segment's files has another name now."""
-        self._directory = directory
+        self.directory = directory
         self.offset_index.path = self.path(".index")
         self.time_index.path = self.path(".timeindex")
         self.txn_index.path = self.path(".txnindex")
@@ -355,21 +396,27 @@ class LogSegment:
     def take_over_names(self) -> None:
         """The log and transaction index of a cleaned segment have their final names now: move the other indexes there.
 
-        Raises ``OSError``; the indexes missing then are built again at the next start.
+        One that cannot be moved is written there later, or built again at the next start.
         """
-        old_suffix, self._suffix = self._suffix, ""
-        for index, suffix in ((self.offset_index, ".index"), (self.time_index, ".timeindex")):
-            index.path = self.path(suffix)
-            self._storage.rename(index.path + old_suffix, index.path)
+        self._suffix = ""
+        self.offset_index.renamed_to(self.path(".index"))
+        self.time_index.renamed_to(self.path(".timeindex"))
         self.txn_index.path = self.path(".txnindex")
 
     def mark_deleted(self) -> list[str]:
-        """Close, and rename the files to ``.deleted``; their new paths, to be removed later."""
+        """Close, and rename the files to ``.deleted``; their new paths, to be removed later.
+
+        The segment is gone with the name of its log. Raises ``OSError``, and it is there as before then. An index that
+        keeps its name makes way for a new segment's, and is removed at the next start.
+        """
+        log = self.path(LOG_SUFFIX)
+        self._storage.rename(log, log + DELETED_SUFFIX)
         self.close()
-        renamed = []
+        renamed = [log + DELETED_SUFFIX]
         for suffix in SEGMENT_SUFFIXES:
             path = self.path(suffix)
-            if self._storage.exists(path):
-                self._storage.rename(path, path + DELETED_SUFFIX)
-                renamed.append(path + DELETED_SUFFIX)
+            if suffix != LOG_SUFFIX and self._storage.exists(path):
+                with contextlib.suppress(OSError):
+                    self._storage.rename(path, path + DELETED_SUFFIX)
+                    renamed.append(path + DELETED_SUFFIX)
         return renamed

@@ -17,8 +17,9 @@ _TXN_INDEX = ".txnindex"
 
 
 def commit_cleaned(storage: Storage, directory: str, base_offset: int) -> None:
-    """Decide that the cleaned segment at ``base_offset`` is the one to keep. Raises ``OSError``."""
+    """Decide that the cleaned segment at ``base_offset`` is the one to keep. Raises ``OSError``: it is not, then."""
     txn_index = segment_file(directory, base_offset, _TXN_INDEX)
+    _remove(storage, txn_index + SWAP_SUFFIX)  # an earlier attempt's
     if storage.exists(txn_index + CLEANED_SUFFIX):
         storage.rename(txn_index + CLEANED_SUFFIX, txn_index + SWAP_SUFFIX)
     elif storage.exists(txn_index):  # nothing aborted is left: an empty index takes the old one's place

@@ -48,33 +48,34 @@ class SnapshotFiles:
         return None
 
     def remove_above(self, offset: int) -> None:
-        """Remove the snapshots above ``offset``: the log they describe is gone."""
+        """Remove the snapshots above ``offset``, before what they describe is cut from the log. Raises ``OSError``."""
         self._remove([known for known in self.offsets if known > offset])
 
     def remove_at(self, offset: int) -> None:
-        """Remove the snapshot at ``offset``, if there is one."""
-        self._remove([known for known in self.offsets if known == offset])
+        """Remove the snapshot at ``offset``, if there is one and the disk allows it; else it is removed with others."""
+        with contextlib.suppress(OSError):
+            self._remove([known for known in self.offsets if known == offset])
 
     def keep_for(self, segment_bases: Collection[int]) -> None:
         """Remove those that belong to no segment, the newest excepted: a shutdown took it."""
-        self._remove([known for known in self.offsets[:-1] if known not in segment_bases])
+        with contextlib.suppress(OSError):
+            self._remove([known for known in self.offsets[:-1] if known not in segment_bases])
 
     def _remove(self, offsets: list[int]) -> None:
-        for offset in offsets:
+        for offset in reversed(offsets):
             with contextlib.suppress(FileNotFoundError):
                 self._storage.remove(self._path(offset))
-        self.offsets = [known for known in self.offsets if known not in offsets]
+            self.offsets.remove(offset)
 
     def _path(self, offset: int) -> str:
         return segment_file(self._directory, offset, SNAPSHOT_SUFFIX)
 
 
 def restore_producers(
-    state: ProducerState, snapshots: SnapshotFiles, log_start_offset: int, log_end_offset: int, now_ms: int
+    state: ProducerState, snapshots: SnapshotFiles, log_start_offset: int, at_most: int, now_ms: int
 ) -> None:
-    """Set ``state`` to the newest snapshot at or below the log's end, or to nothing at the log's start."""
-    snapshots.remove_above(log_end_offset)
-    found = snapshots.load_latest(log_end_offset)
+    """Set ``state`` to the newest snapshot at or below ``at_most``, or to nothing at the log's start."""
+    found = snapshots.load_latest(at_most)
     if found is None:
         state.clear(log_start_offset)
     else:

@@ -151,7 +151,7 @@ class ReplicaManager:
         try:
             partition = self._with_log(key, topic_id, state)
         except KafkaError as error:
-            logger.error("replica.log_not_created", partition=str(key), error=str(error))
+            logger.error("replica.log_not_usable", partition=str(key), error=str(error))
             return error.code
         self._take_role(partition, state)
         return ErrorCode.NONE
@@ -175,6 +175,8 @@ class ReplicaManager:
         if log is None:
             config = self._settings.log_config(key.topic)
             log = self._logs.create(key, topic_id, state.incarnation, config)
+        elif log.failure:
+            raise KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, f"the log is broken: {log.failure}")
         else:
             _identify(log, topic_id, state.incarnation)
         partition = self._partitions.get(key)

@@ -136,8 +136,9 @@ def test_roll_when_an_offset_is_too_far_for_an_index_entry(world: LogWorld) -> N
     log = world.create()
     log.append_as_follower(bytes(batch(b"a", base_offset=5)))
     log.append_as_follower(bytes(batch(b"b", base_offset=5 + 2**31)))
-    assert [segment.base_offset for segment in log.segments] == [0, 5 + 2**31]
-    assert log.log_end_offset == 6 + 2**31
+    log.append_as_follower(bytes(batch(b"c", base_offset=6 + 2**32)))
+    assert [segment.base_offset for segment in log.segments] == [0, 6, 6 + 2**32]
+    assert log.log_end_offset == 7 + 2**32
 
 
 def test_jitter_comes_from_the_env(world: LogWorld) -> None:

@@ -1,0 +1,138 @@
+"""The segments of one log in order: finding what is in them, and dropping the first or the last."""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Sequence
+
+from broker.log.log_config import LogConfig
+from broker.log.paths import LOG_SUFFIX
+from broker.log.retention import FILES_REMOVED_AT_ONCE, SegmentFacts
+from broker.log.segment import LogSegment
+from broker.log.txn_index import AbortedTxn
+from runtime.env import FileRange, Storage
+
+
+class Segments:
+    """At least one segment, ascending; the last takes appends. ``bases`` are their base offsets."""
+
+    __slots__ = ("_doomed", "_storage", "bases", "items")
+
+    def __init__(self, storage: Storage, segments: Sequence[LogSegment]) -> None:
+        self._storage = storage
+        self._doomed: list[tuple[int, str]] = []
+        self.items = list(segments)
+        self.bases = [segment.base_offset for segment in segments]
+
+    @property
+    def active(self) -> LogSegment:
+        """The one that takes appends."""
+        return self.items[-1]
+
+    def facts(self, log_end_offset: int) -> list[SegmentFacts]:
+        """What retention asks of each. Raises ``OSError``."""
+        return [
+            SegmentFacts(end, segment.size_bytes, segment.retention_timestamp())
+            for segment, end in zip(self.items, [*self.bases[1:], log_end_offset])
+        ]
+
+    # ------------------------------------------------------------ change
+
+    def append(self, segment: LogSegment) -> None:
+        """Have a new, empty segment behind the others."""
+        self.items.append(segment)
+        self.bases.append(segment.base_offset)
+
+    def replace(self, first: int, last: int, segment: LogSegment) -> None:
+        """Have ``segment`` in the place of [first, last)."""
+        self.items[first:last] = [segment]
+        self.bases[first:last] = [segment.base_offset]
+
+    def rename_empty(self, base_offset: int, config: LogConfig, now_ms: int) -> None:
+        """Give the only segment, which is empty, another base offset. Raises ``OSError``; it is as before then."""
+        empty = self.active
+        assert len(self.items) == 1 and empty.size_bytes == 0
+        if empty.base_offset == base_offset:
+            return
+        empty.prepare()
+        log = empty.path(LOG_SUFFIX)
+        renamed = LogSegment(self._storage, empty.directory, base_offset, config, now_ms, create=True, in_place_of=log)
+        empty.close()
+        self.replace(0, 1, renamed)
+
+    def drop(self, index: int, due_ms: int) -> LogSegment:
+        """Forget the first (0) or the last (-1) segment; its files go at ``due_ms``.
+
+        Raises ``OSError``, and the segment is there as before then.
+        """
+        segment = self.items[index]
+        self._doomed += [(due_ms, path) for path in segment.mark_deleted()]
+        del self.items[index], self.bases[index]
+        return segment
+
+    def remove_files(self, now_ms: int | None) -> int:
+        """Remove some of the files that are due at ``now_ms``, all when that is None; how many. Raises ``OSError``."""
+        due = [item for item in self._doomed if now_ms is None or item[0] <= now_ms]
+        if now_ms is not None:
+            del due[FILES_REMOVED_AT_ONCE:]
+        for item in due:
+            if self._storage.exists(item[1]):
+                self._storage.remove(item[1])
+            self._doomed.remove(item)
+        return len(due)
+
+    # ------------------------------------------------------------ look up
+
+    def index_of(self, offset: int) -> int:
+        """Index of the last segment that begins at or below ``offset``; -1 when none does."""
+        return bisect_right(self.bases, offset) - 1
+
+    def read(
+        self, offset: int, max_bytes: int, upper_bound: int, log_end_offset: int, at_least_one: bool
+    ) -> FileRange | bytes:
+        """The batches from ``offset`` on, see ``PartitionLog.read``. Raises ``OSError``."""
+        if offset >= upper_bound or (max_bytes <= 0 and not at_least_one):
+            return b""
+        for index in range(self.index_of(offset), len(self.items)):
+            segment = self.items[index]
+            start = segment.locate(offset)
+            if start is None:
+                continue
+            limit = segment.size_bytes
+            if upper_bound < log_end_offset:
+                if segment.base_offset >= upper_bound:
+                    return b""
+                bound = segment.locate(upper_bound)
+                limit = segment.size_bytes if bound is None else bound.position
+            if limit <= start.position or (start.length > max_bytes and not at_least_one):
+                return b""
+            end = segment.end_of_range(start, max_bytes, limit)
+            return segment.file.range(start.position, end - start.position)
+        return b""
+
+    def aborted(self, offset: int, upper_bound: int) -> list[AbortedTxn]:
+        """The aborted transactions that overlap [``offset``, ``upper_bound``). Raises ``OSError``."""
+        found: list[AbortedTxn] = []
+        for segment in self.items[max(self.index_of(offset), 0) :]:
+            more, complete = segment.txn_index.collect(offset, upper_bound)
+            found += more
+            if complete:
+                break
+        return found
+
+    def offset_for_time(self, timestamp: int, from_offset: int) -> tuple[int, int, int] | None:
+        """(timestamp, offset, leader epoch) of the first record at or after ``timestamp``; None when there is none."""
+        for segment in self.items:
+            if segment.largest_timestamp() >= timestamp:
+                found = segment.find_by_timestamp(timestamp, from_offset)
+                if found is not None:
+                    return found
+        return None
+
+    def offset_of_max_timestamp(self, from_offset: int) -> tuple[int, int, int] | None:
+        """(timestamp, offset, leader epoch) of the first record with the largest timestamp (KIP-734), or None."""
+        filled = [segment for segment in self.items if segment.size_bytes]
+        if not filled:
+            return None
+        segment = max(filled, key=lambda candidate: candidate.largest_timestamp())
+        return segment.find_by_timestamp(segment.largest_timestamp(), from_offset)

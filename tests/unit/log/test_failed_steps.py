@@ -1,0 +1,204 @@
+"""Steps of the log that the disk refuses half-way: the log is as before, on disk too, or nothing is appended to it."""
+
+from __future__ import annotations
+
+import pytest
+
+from broker.log.log_loader import Checkpoints
+from broker.log.partition_log import PartitionLog
+from protocol.errors import ErrorCode, KafkaError
+from tests.log_world import LogWorld, batch, idempotent, values
+
+pytestmark = pytest.mark.trio
+
+SIZE = len(idempotent(0))
+SMALL = len(batch(b"small"))
+LOG = "{:020d}.log"
+
+
+def with_failed_roll(world: LogWorld, suffix: str) -> PartitionLog:
+    """Offsets 0 to 3 and, after a roll that the disk refused for one of the files, 4 to 6 in the same segment."""
+    log = world.create(segment_bytes=2000)
+    for _ in range(4):
+        log.append_as_leader(batch(b"a" * 300), 0)
+    world.storage.full_for = suffix
+    with pytest.raises(KafkaError) as raised:
+        log.append_as_leader(batch(b"L" * 1500), 0)
+    assert raised.value.code == ErrorCode.KAFKA_STORAGE_ERROR
+    world.storage.full_for = ""
+    for _ in range(3):
+        log.append_as_leader(batch(b"small"), 0)
+    return log
+
+
+@pytest.mark.parametrize("suffix", [".log", ".index", ".timeindex"])
+@pytest.mark.parametrize("clean", [True, False])
+async def test_what_follows_a_failed_roll_is_kept(world: LogWorld, suffix: str, clean: bool) -> None:
+    log = with_failed_roll(world, suffix)
+    assert world.names(".log") == [LOG.format(0)]
+    before = values(log)
+    if clean:
+        await log.close()
+    again = await world.reopen(clean=clean, segment_bytes=2000)
+    assert values(again) == before
+    assert again.append_as_leader(batch(b"next"), 0).base_offset == 7
+
+
+@pytest.mark.parametrize("clean", [True, False])
+async def test_an_empty_segment_that_a_roll_left_is_no_segment(world: LogWorld, clean: bool) -> None:
+    log = with_failed_roll(world, ".log")
+    for _ in range(12):
+        log.append_as_leader(batch(b"b" * 300), 0)
+    before = values(log)
+    await (log.close() if clean else log.flush())
+    for suffix in (".log", ".index"):
+        world.file(f"{4:020d}{suffix}").write_bytes(b"")
+    again = await world.reopen(
+        clean=clean, segment_bytes=2000, checkpoints=Checkpoints(recovery_point=log.recovery_point)
+    )
+    assert values(again) == before
+    assert LOG.format(4) not in world.names()
+
+
+async def test_a_new_segment_is_empty_whatever_was_left_at_its_names(world: LogWorld) -> None:
+    log = world.create(segment_bytes=3 * SIZE)
+    for suffix in (".log", ".index", ".timeindex", ".txnindex"):
+        world.file(f"{3:020d}{suffix}").write_bytes(b"left over" * 10)
+    for sequence in range(4):
+        log.append_as_leader(idempotent(sequence), 0)
+    assert [offset for offset, _, _ in values(log)] == [0, 1, 2, 3]
+    assert world.file(LOG.format(3)).stat().st_size == SIZE
+
+
+async def test_what_a_failed_append_leaves_is_cut_off(world: LogWorld) -> None:
+    log = world.create()
+    log.append_as_leader(batch(b"small"), 0)
+    log.segments[-1].file.append(b"a part of a batch")
+    log.segments[-1]._prepared = False
+    log.append_as_leader(batch(b"small"), 0)
+    assert world.file(LOG.format(0)).stat().st_size == 2 * SMALL
+    assert [offset for offset, _, _ in values(log)] == [0, 1]
+
+
+# ---------------------------------------------------------------- segments that do not join
+
+
+async def hole(world: LogWorld, *, clean: bool = True, **checkpoints: int) -> PartitionLog:
+    """A log whose middle one of three segments is gone."""
+    log = world.create(segment_bytes=3 * SIZE)
+    for sequence in range(9):
+        log.append_as_leader(idempotent(sequence), 0)
+    await log.close()
+    world.file(LOG.format(3)).unlink()
+    return await world.reopen(
+        clean=clean, segment_bytes=3 * SIZE, checkpoints=Checkpoints(9, high_watermark=9, **checkpoints)
+    )
+
+
+@pytest.mark.parametrize("clean", [True, False])
+async def test_a_log_with_a_hole_is_broken_and_ends_before_it(world: LogWorld, clean: bool) -> None:
+    log = await hole(world, clean=clean)
+    assert log.is_broken
+    assert f"{LOG.format(0)} and {world.directory}/{LOG.format(6)} miss offsets 3 to 5" in log.failure
+    assert (log.log_end_offset, log.high_watermark, log.recovery_point) == (3, 3, 3)
+    with pytest.raises(KafkaError, match="miss offsets 3 to 5"):
+        log.append_as_leader(batch(b"x"), 0)
+    with pytest.raises(KafkaError, match="miss offsets 3 to 5"):
+        await log.close()
+    assert world.names(".log") == [LOG.format(0), LOG.format(6)]
+
+
+async def test_a_broken_log_is_whole_again_when_its_file_is_back(world: LogWorld) -> None:
+    lost = None
+    log = world.create(segment_bytes=3 * SIZE)
+    for sequence in range(9):
+        log.append_as_leader(idempotent(sequence), 0)
+    await log.close()
+    before = values(log)
+    lost = world.file(LOG.format(3)).read_bytes()
+    world.file(LOG.format(3)).unlink()
+    assert (await world.reopen(clean=True)).is_broken
+    world.file(LOG.format(3)).write_bytes(lost)
+    again = await world.reopen(checkpoints=Checkpoints(3))
+    assert not again.is_broken and values(again) == before
+
+
+async def test_a_gap_that_compaction_made_is_no_hole(world: LogWorld) -> None:
+    log = await hole(world, first_dirty_offset=6)
+    assert not log.is_broken
+    assert [offset for offset, _, _ in values(log)] == [0, 1, 2, 6, 7, 8]
+
+
+async def test_a_hole_below_the_log_start_is_nobodys_concern(world: LogWorld) -> None:
+    log = await hole(world, log_start_offset=6)
+    assert not log.is_broken
+    assert [offset for offset, _, _ in values(log)] == [6, 7, 8]
+
+
+async def test_records_that_are_there_twice_break_a_log(world: LogWorld) -> None:
+    log = world.create(segment_bytes=3 * SIZE)
+    for sequence in range(9):
+        log.append_as_leader(idempotent(sequence), 0)
+    await log.close()
+    with world.file(LOG.format(0)).open("ab") as file:
+        file.write(world.file(LOG.format(3)).read_bytes()[:SIZE])
+    again = await world.reopen(clean=True)
+    assert "both have offsets 3 to 3" in again.failure
+
+
+async def test_a_damaged_segment_below_the_recovery_point_is_not_cut(world: LogWorld) -> None:
+    log = world.create(segment_bytes=3 * SIZE)
+    for sequence in range(9):
+        log.append_as_leader(idempotent(sequence), 0)
+    await log.close()
+    path = world.file(LOG.format(3))
+    whole = path.read_bytes()
+    path.write_bytes(whole[:-5] + b"\xff" + whole[-4:])
+    world.file(f"{3:020d}.index").unlink()  # so that the segment is read
+    again = await world.reopen(clean=True)
+    assert again.is_broken and path.name in again.failure
+    assert (again.log_end_offset, path.stat().st_size) == (5, len(whole))
+
+
+async def test_a_follower_of_a_compacted_log_has_segments_that_join(world: LogWorld) -> None:
+    log = world.create(segment_bytes=2 * SIZE)
+    for offset in (0, 4, 9, 11):
+        log.append_as_follower(bytes(batch(b"v", base_offset=offset)))
+    await log.close()
+    assert [segment.base_offset for segment in log.segments] == [0, 5, 10][: len(log.segments)]
+    again = await world.reopen(clean=True)
+    assert [offset for offset, _, _ in values(again)] == [0, 4, 9, 11]
+
+
+# ---------------------------------------------------------------- truncation
+
+
+async def test_a_truncation_whose_producers_cannot_be_read_breaks_the_log(world: LogWorld) -> None:
+    log = world.create()
+    for sequence in range(4):
+        log.append_as_leader(idempotent(sequence), 0)
+    segment = log.segments[-1]
+
+    def unreadable() -> int:
+        raise OSError(5, "Input/output error")
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(type(segment), "load_tail", lambda _self: unreadable())
+        with pytest.raises(KafkaError):
+            log.truncate_to(2)
+    assert log.is_broken
+    with pytest.raises(KafkaError):
+        log.append_as_leader(idempotent(4), 0)
+    assert (await world.reopen()).log_end_offset == 2
+
+
+async def test_truncating_fully_renames_the_empty_log(world: LogWorld) -> None:
+    log = world.create(segment_bytes=3 * SIZE)
+    for sequence in range(9):
+        log.append_as_leader(idempotent(sequence), 0)
+    for start in (100, 100, 4):
+        log.truncate_fully_and_start_at(start)
+        assert (log.log_start_offset, log.log_end_offset, log.high_watermark) == (start,) * 3
+        assert world.names(".log") == [LOG.format(start)]
+    assert log.append_as_leader(idempotent(0), 1).base_offset == 4
+    assert (await world.reopen()).log_start_offset == 4
