@@ -7,7 +7,7 @@ effective: topic override, then broker (this one, then the default of all), then
 from __future__ import annotations
 
 import uuid
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping
 from typing import Any
 
 import structlog
@@ -45,8 +45,12 @@ class DynamicConfig:
         self._reload = False
         self.values: Mapping[str, Any] = config.values
         self._topic_defaults = topic_defaults(config.values)
-        self.on_topics_changed: Callable[[list[str]], None] = lambda topics: None
-        """Called with the topics whose effective configuration may have changed."""
+        self._unapplied: set[str] = set()
+        """Topics of which other overrides were read than were in force."""
+        self._all_unapplied = False
+        """Whether what every topic may inherit has changed."""
+        self.on_topics_changed: Callable[[Collection[str] | None], Awaitable[None]] = _apply_to_nothing
+        """Awaited with the topics whose effective configuration changed; None: that of every topic may have."""
 
     # ------------------------------------------------------------ what is in force
 
@@ -87,7 +91,12 @@ class DynamicConfig:
     # ------------------------------------------------------------ reading
 
     async def load(self) -> None:
-        """Read everything. Raises ``ZkError``."""
+        """Read everything, before anything has a configuration. Raises ``ZkError``."""
+        await self._load_all()
+        self._unapplied.clear()
+        self._all_unapplied = False
+
+    async def _load_all(self) -> None:
         changes = await self._zk.children(paths.CONFIG_CHANGES)
         self._seen = changes[-1] if changes else ""
         await self._load_brokers()
@@ -107,11 +116,11 @@ class DynamicConfig:
             return
         while True:
             try:
-                known = self._topics.get(topic)
                 await self._load_topic(topic)
                 self._read_for[topic] = (topic_id, layout_version)
-                if self._topics.get(topic) != known:
-                    self.on_topics_changed([topic])
+                if topic in self._unapplied:
+                    self._unapplied.discard(topic)
+                    await self.on_topics_changed((topic,))
                 return
             except (ZkConnectionError, ZkSessionExpiredError) as error:
                 logger.info("config.order_waits", topic=topic, error=str(error))
@@ -125,6 +134,8 @@ class DynamicConfig:
     async def _load_topic(self, topic: str) -> None:
         """Read one topic's overrides again. Raises ``ZkError``."""
         overrides = await self._read(ConfigZnode.topic_path(topic), TOPIC_CONFIGS)
+        if overrides != self._topics.get(topic, {}):
+            self._unapplied.add(topic)
         if overrides:
             self._topics[topic] = overrides
         else:
@@ -134,7 +145,16 @@ class DynamicConfig:
         self._default_overrides = await self._read(ConfigZnode.broker_path(None), BROKER_CONFIGS)
         self._own_overrides = await self._read(ConfigZnode.broker_path(self._config.broker_id), BROKER_CONFIGS)
         self.values = {**self._config.values, **self._default_overrides, **self._own_overrides}
-        self._topic_defaults = topic_defaults(self.values)
+        defaults = topic_defaults(self.values)
+        self._all_unapplied |= defaults != self._topic_defaults
+        self._topic_defaults = defaults
+
+    async def _apply_unapplied(self) -> None:
+        """Have what was read since the last call taken over."""
+        topics, everything = self._unapplied, self._all_unapplied
+        self._unapplied, self._all_unapplied = set(), False
+        if topics or everything:
+            await self.on_topics_changed(None if everything else topics)
 
     async def _read(self, path: str, table: ConfigDef) -> dict[str, Any]:
         """The overrides at ``path``, parsed; one that cannot be used is reported and left out."""
@@ -185,11 +205,12 @@ class DynamicConfig:
         if self._reload:
             self._reload = False
             try:
-                await self.load()
+                await self._load_all()
             except ZkError:
                 self._reload = True
                 raise
-            self.on_topics_changed([])
+            finally:
+                await self._apply_unapplied()
         for name in await self._zk.children(paths.CONFIG_CHANGES, self._woken):
             if name > self._seen:
                 await self._apply(f"{paths.CONFIG_CHANGES}/{name}")
@@ -205,14 +226,17 @@ class DynamicConfig:
             return
         if change.entity_type == "topics":
             await self._load_topic(change.entity_name)
-            self.on_topics_changed([change.entity_name])
         elif change.entity_type == "brokers" and change.entity_name in (
             paths.DEFAULT_BROKER,
             str(self._config.broker_id),
         ):
             await self._load_brokers()
-            self.on_topics_changed([])
+        await self._apply_unapplied()
         logger.info("config.changed", entity=change.entity_path)
+
+
+async def _apply_to_nothing(_topics: Collection[str] | None) -> None:
+    return None
 
 
 def _usable(given: Mapping[str, str], table: ConfigDef, where: str) -> dict[str, Any]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Collection
 from typing import Any, TypeVar
 
 import structlog
@@ -34,6 +34,7 @@ from broker.replication.partition import Partition
 from broker.replication.purgatory import Purgatory
 from broker.replication.replica_manager import ReplicaManager
 from broker.replication.services import SharedServices
+from broker.replication.settings import take_over_settings
 from broker.replication.throttle import ReplicationQuota
 from broker.topic_creation import TopicCreator
 from protocol.errors import ErrorCode, KafkaError
@@ -241,7 +242,5 @@ class Node:
         topic = None if info is None else info.layout
         return keeps_tombstones(key.partition, own, topic, 0 if info is None else len(info.partitions))
 
-    def _settings_changed(self, topics: list[str]) -> None:
-        """``topics`` empty: the broker's own values changed, which every topic may inherit."""
-        affected = topics or sorted({partition.key.topic for partition in self.replicas.all()})
-        self.replicas.settings_changed(affected, self.logs.update_config)
+    async def _settings_changed(self, topics: Collection[str] | None) -> None:
+        await take_over_settings(self.replicas, self.logs, self.dynamic, self.env.clock, topics)

@@ -72,9 +72,7 @@ async def open_log(
     loader = _Loader(env, directory, partition, config, checkpoints)
     await loader.load_segments(clean=clean)
     state = await loader.state(clean=clean, producer_expiration_ms=producer_expiration_ms)
-    log = PartitionLog(env, directory, partition, config, state)
-    log.update_config(config)
-    return log
+    return PartitionLog(env, directory, partition, config, state)
 
 
 class _Loader:

@@ -284,12 +284,6 @@ class LogManager:
         """The log dir a partition's log is in."""
         return self._homes.get(partition)
 
-    def update_config(self, topic: str, config: LogConfig) -> None:
-        """Take over a topic's new configuration, at once."""
-        for partition, log in self._logs.items():
-            if partition.topic == topic:
-                log.update_config(config)
-
     def log_dirs(self) -> list[LogDirDescription]:
         """Every log dir with the sizes of its logs."""
         found = []

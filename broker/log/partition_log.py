@@ -653,6 +653,8 @@ class PartitionLog:
 
     def update_config(self, config: LogConfig) -> None:
         """Take over a changed configuration, from the next call on."""
+        if config == self.config:
+            return
         self.config = config
         for segment in self._segments.items:
             segment.configure(config)

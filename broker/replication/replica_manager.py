@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import uuid
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from typing import Protocol
 
 import structlog
@@ -293,14 +293,12 @@ class ReplicaManager:
 
     # ------------------------------------------------------------ configuration
 
-    def settings_changed(self, topics: Iterable[str], update_log: Callable[[str, LogConfig], None]) -> None:
-        """Give every hosted partition of ``topics`` its configuration anew."""
-        for topic in topics:
-            update_log(topic, self._settings.log_config(topic))
-            for key, partition in self._partitions.items():
-                if key.topic == topic:
-                    partition.min_insync_replicas = self._settings.min_insync_replicas(topic)
-                    self._set_rules(partition)
+    def settings_changed(self, key: TopicPartition) -> None:
+        """Give a partition the configuration of its topic anew, if it is hosted."""
+        partition = self._partitions.get(key)
+        if partition is not None:
+            partition.min_insync_replicas = self._settings.min_insync_replicas(key.topic)
+            self._set_rules(partition)
 
     def _set_rules(self, partition: Partition) -> None:
         """The configuration, but for what the first resize has settled: an edit by hand does not change that."""
