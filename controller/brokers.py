@@ -137,6 +137,7 @@ async def on_leader_and_isr_answered(context: Context, event: BrokerAnswered) ->
     if event.response.error_code == ErrorCode.NONE:
         _acknowledge(context, event.broker.id, request, not_done)
     await _on_replicas_failed(context, event.broker.id, failed)
+    await _on_replicas_served_again(context, event, not_done)
 
 
 def _acknowledge(context: Context, broker: int, request: LeaderAndIsrRequest, not_done: set[TopicPartition]) -> None:
@@ -165,6 +166,25 @@ def on_refusals_due(context: Context) -> None:
         partition = image.partition(tp)
         if partition is not None and partition.state is not None and tp.topic not in image.deletions:
             context.batch.leader_and_isr(tp)
+
+
+async def _on_replicas_served_again(context: Context, event: BrokerAnswered, not_done: set[TopicPartition]) -> None:
+    """A full disk has room again, or a log could be opened: the replica may lead and be in sync again."""
+    failed = context.image.failed.get(event.broker.id)
+    if not failed or event.response.error_code:
+        return
+    request = cast(LeaderAndIsrRequest, event.request)
+    named = {
+        TopicPartition(topic.topic_name, state.partition_index)
+        for topic in request.topic_states
+        for state in topic.partition_states
+    }
+    served = sorted(failed & named - not_done)
+    if served:
+        failed.difference_update(served)
+        _log.info("broker %s serves again %s", event.broker.id, ", ".join(map(str, served)))
+        context.batch.metadata(served)
+        await elect(context, [led for led in context.image.led_partitions() if led[0] in served])
 
 
 async def _on_replicas_failed(context: Context, broker: int, failed: list[TopicPartition]) -> None:

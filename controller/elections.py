@@ -128,6 +128,20 @@ def before_shutdown(
     return None if leader is None else _changed(state, controller_epoch, leader=leader, isr=in_sync)
 
 
+def resigned(
+    state: PartitionState,
+    replicas: Sequence[int],
+    electable: Collection[int],
+    isr: Sequence[int],
+    controller_epoch: int,
+) -> PartitionState | None:
+    """The leader wants to lead no more: its disk is full. The first electable replica of ``isr``, which is the ISR
+    without the leader, takes over. None: there is none such.
+    """
+    leader = _first(replicas, isr, electable)
+    return None if leader is None else _changed(state, controller_epoch, leader=leader, isr=list(isr))
+
+
 def offline(state: PartitionState, controller_epoch: int) -> PartitionState:
     """Nobody leads; the ISR stays, and the leader epoch rises."""
     return _changed(state, controller_epoch, leader=NO_LEADER, isr=state.isr)

@@ -32,7 +32,7 @@ async def on_log_dirs_failed(context: Context) -> None:
             _log.error("%s; the notice is removed", error)
     for broker in brokers:
         if broker in context.image.brokers:
-            _log.warning("broker %s lost a log dir", broker)
+            _log.warning("broker %s lost a log dir, or has one back", broker)
             context.batch.everything_to(broker)
     for ops in chunks(read):
         await context.store.write(ops)

@@ -68,6 +68,8 @@ class Background:
         self._clock: Monotonic = clock or LoopTime()
         self._propagate_bugs = propagate_bugs
         self._failing: dict[tuple[str, str], Failure] = {}
+        self.sources: list[Callable[[], list[str]]] = []
+        """What else does not work, a line each."""
         self.failures = Counter(
             "anabranch_background_failures",
             "Failures of background work that the process survived; `python -m anabranch.health` names the items",
@@ -134,9 +136,10 @@ class Background:
         return list(self._failing.values())
 
     def describe(self) -> list[str]:
-        """``failing``, a line each."""
+        """What fails now, a line each."""
         now = self._clock.monotonic()
-        return [failure.describe(now) for failure in self.failing()]
+        known = [line for source in self.sources for line in source()]
+        return known + [failure.describe(now) for failure in self.failing()]
 
     async def keep(self, task: str, run: Callable[[], Awaitable[None]]) -> None:
         """Run a task that should not end by itself, again after each failure, until cancelled.

@@ -58,7 +58,7 @@ class Metrics(Collector):
             Gauge(
                 "anabranch_background_failing",
                 "Items of background work that fail now; `python -m anabranch.health` names them",
-                lambda: len(background.failing()),
+                lambda: len(background.describe()),
             )
         )
 

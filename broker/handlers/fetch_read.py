@@ -107,6 +107,8 @@ class FetchRead:
             partition_or_none = self._replicas.hosted(key)
             if partition_or_none is not None:
                 self.target.watch(partition_or_none)
+                if partition_or_none.log.is_broken:
+                    partition_or_none.fail()  # somebody else is to lead it
             return _refused(key, error)
 
     def _check_layout(self, key: TopicPartition, partition: Partition) -> None:

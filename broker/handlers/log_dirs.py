@@ -45,6 +45,7 @@ def describe_log_dirs(ctx: RequestContext, request: DescribeLogDirsRequest) -> A
                 topics.setdefault(future.partition.topic, []).append(_future(future))
         results.append(
             DescribeLogDirsResult(
+                error_code=ErrorCode.KAFKA_STORAGE_ERROR if directory.is_lost else ErrorCode.NONE,
                 log_dir=directory.path,
                 topics=[DescribeLogDirsTopic(name=name, partitions=shown) for name, shown in topics.items()],
             )

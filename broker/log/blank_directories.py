@@ -63,11 +63,12 @@ def remove_blank_copies(storage: Storage, log_dirs: Iterable[str]) -> None:
 
 def _may_be_of(storage: Storage, copy: str, path: str) -> bool:
     """Whether a copy may be of the log in ``path``: both name the same incarnation, or one of them none."""
-    known = {_incarnation(storage, directory) for directory in (copy, path)} - {-1}
+    known = {incarnation_of(storage, directory) for directory in (copy, path)} - {-1}
     return len(known) < 2
 
 
-def _incarnation(storage: Storage, path: str) -> int:
+def incarnation_of(storage: Storage, path: str) -> int:
+    """Which incarnation of its partition a directory holds, -1 when it does not say. Raises ``OSError``."""
     try:
         return decode_partition_metadata(path, storage.read_bytes(join(path, PARTITION_METADATA))).incarnation
     except (FileNotFoundError, MalformedFileError):

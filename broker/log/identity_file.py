@@ -6,6 +6,7 @@ import uuid
 
 import structlog
 
+from broker.log import disk_errors
 from broker.log.checkpoint_files import (
     MalformedFileError,
     PartitionMetadata,
@@ -91,7 +92,7 @@ class IdentityFile:
             return
         file = self._storage.open(self.path)
         try:
-            await file.sync()
+            await disk_errors.sync(file)
         finally:
             file.close()
         self._unsynced = False

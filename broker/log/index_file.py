@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 
+from broker.log import disk_errors
 from runtime.env import Storage
 
 WRITE_AT_BYTES = 4096
@@ -118,6 +119,6 @@ class IndexFile:
         if self._storage.exists(self.path):
             file = self._storage.open(self.path)
             try:
-                await file.sync()
+                await disk_errors.sync(file)
             finally:
                 file.close()

@@ -89,6 +89,13 @@ class LayoutHistory:
         finally:
             file.close()
 
+    async def try_sync(self) -> None:
+        """As ``sync``, by one who tries again with the next flush: no record depends on it."""
+        try:
+            await self.sync()
+        except OSError as error:
+            logger.warning("log.layouts_not_synced", path=self._path, error=str(error))
+
     def _changed(self) -> None:
         self._dirty = self.unsynced = True
         try:

@@ -38,6 +38,10 @@ class LogDirError(Exception):
     """A log dir that this broker must not or cannot use; the message says why and what to do."""
 
 
+class LogDirLostError(LogDirError):
+    """The disk refuses a log dir: a broker that has others starts without it (KIP-112)."""
+
+
 class LogDirectory:
     """A log dir that is locked by this process from ``open`` to ``close``."""
 
@@ -54,7 +58,8 @@ class LogDirectory:
     def open(self, meta: MetaProperties) -> None:
         """Lock the dir, check or write ``meta.properties``, take the clean-shutdown marker away.
 
-        Raises ``LogDirError``: in use by another process, another broker's or cluster's, or refused by the disk.
+        Raises ``LogDirError``: in use by another process, another broker's or cluster's; ``LogDirLostError``: refused
+        by the disk.
         """
         lock_path = join(self.path, LOCK_FILE)
         try:
@@ -66,7 +71,7 @@ class LogDirectory:
                 "stop that process, or give this broker a log.dirs of its own"
             ) from error
         except OSError as error:
-            raise LogDirError(f"log dir {self.path} cannot be used: {error}") from error
+            raise LogDirLostError(f"log dir {self.path} cannot be used: {error}") from error
         try:
             self._check_meta(meta)
             marker = join(self.path, CLEAN_SHUTDOWN_MARKER)
@@ -75,7 +80,7 @@ class LogDirectory:
                 self._storage.remove(marker)
         except OSError as error:
             self.close()
-            raise LogDirError(f"log dir {self.path} cannot be used: {error}") from error
+            raise LogDirLostError(f"log dir {self.path} cannot be used: {error}") from error
         except LogDirError:
             self.close()
             raise

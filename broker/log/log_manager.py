@@ -10,11 +10,13 @@ from typing import TypeVar
 import structlog
 import trio
 
-from broker.log.blank_directories import remove_blank_copies
+from broker.log.blank_directories import incarnation_of, remove_blank_copies
 from broker.log.checkpoint_files import MetaProperties, PartitionMetadata
 from broker.log.cleaner import LogCleaner
+from broker.log.disk_errors import is_out_of_space, passes
+from broker.log.full_directories import FullDirectories
 from broker.log.log_config import LogConfig
-from broker.log.log_directory import LogDirectory, LogDirError
+from broker.log.log_directory import LogDirectory, LogDirError, LogDirLostError
 from broker.log.log_loader import Checkpoints, open_log
 from broker.log.log_moves import FutureReplica, LogMoves
 from broker.log.manager_config import LogManagerConfig
@@ -40,19 +42,35 @@ __all__ = ["LogDirDescription", "LogDirError", "LogManager", "LogManagerConfig"]
 logger = structlog.get_logger(__name__)
 
 _DOOMED_CHECK_S = 1.0
+_REOPEN_CHECK_MS = 10_000
 
 R = TypeVar("R")
 
 
 @dataclass(frozen=True, slots=True)
 class LogDirDescription:
-    """A log dir as DescribeLogDirs shows it; bytes are -1 when the file system does not say."""
+    """A log dir as DescribeLogDirs shows it; bytes are -1 when the file system does not say.
+
+    ``is_lost``: the disk refused it at the start, and nothing of it is known.
+    """
 
     path: str
     total_bytes: int
     usable_bytes: int
     size_bytes: dict[TopicPartition, int] = field(default_factory=dict)
     futures: list[FutureReplica] = field(default_factory=list)
+    is_lost: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class UnreadableLog:
+    """A log that could not be opened at the start, in a log dir that could."""
+
+    directory: LogDirectory
+    path: str
+    error: str
+    passes: bool
+    """Whether another try may succeed: there was no space, or no descriptor."""
 
 
 class LogManager:
@@ -65,6 +83,10 @@ class LogManager:
         self._env = env
         self._storage: Storage = env.storage
         self._directories = {path: LogDirectory(self._storage, path) for path in config.log_dirs}
+        self._lost: dict[str, str] = {}  # log dirs that the disk refused, and why
+        self._unreadable: dict[TopicPartition, UnreadableLog] = {}
+        self._config_for: Callable[[str], LogConfig] = lambda _topic: config.topic_defaults
+        self._full = FullDirectories(env.clock, self._storage, config.room_bytes, self._room_changed)
         self._logs: dict[TopicPartition, PartitionLog] = {}
         self._homes: dict[TopicPartition, LogDirectory] = {}
         self._doomed_directories: list[tuple[int, str]] = []
@@ -76,27 +98,54 @@ class LogManager:
         self.moves = LogMoves(env, self, config.producer_id_expiration_ms, self._background)
         self.on_switched: Callable[[PartitionLog], None] = lambda log: None
         """Called when another log took a partition's place: it is in another log dir now."""
+        self.on_room_changed: Callable[[bool], None] = lambda is_full: None
+        """Called when a log dir became full, or has room again: ``is_full`` of its logs is set before."""
+        self._background.sources.append(self._describe_faults)
 
     # ------------------------------------------------------------ start and stop
 
     async def start(self, config_for: Callable[[str], LogConfig] | None = None) -> None:
         """Lock the dirs and open every log in them, with ``config_for(topic)``.
 
-        Raises ``LogDirError`` with every dir unlocked again.
+        A dir that the disk refuses is left out while there are others (KIP-112). Raises ``LogDirError`` with every dir
+        unlocked again.
         """
         meta = MetaProperties(self._config.broker_id, self._config.cluster_id)
         try:
-            for directory in self._directories.values():
-                directory.open(meta)
+            for directory in list(self._directories.values()):
+                try:
+                    directory.open(meta)
+                    self._storage.listdir(directory.path)
+                except (LogDirLostError, OSError) as error:
+                    self._lose(directory, error)
             self._remove_blank_copies()
-            settings = config_for or (lambda _topic: self._config.topic_defaults)
-            for directory in self._directories.values():
-                await self._load(directory, settings)
-            for directory in self._directories.values():
-                await self._settle_moves(directory, settings)
+            settings = self._config_for = config_for or self._config_for
+            for work in (self._load, self._settle_moves):
+                for directory in list(self._directories.values()):
+                    try:
+                        await work(directory, settings)
+                    except OSError as error:
+                        self._lose(directory, error)
         except BaseException:
             self.close_at_once()
             raise
+
+    def _lose(self, directory: LogDirectory, error: Exception) -> None:
+        """Go on without a dir. Raises ``LogDirError`` when it was the last one."""
+        for log in self._logs_in(directory):
+            log.close_files()
+            del self._logs[log.partition], self._homes[log.partition]
+            self.cleaner.forget(log.partition)
+        self._unreadable = {key: log for key, log in self._unreadable.items() if log.directory is not directory}
+        self._doomed_directories = [
+            item for item in self._doomed_directories if not item[1].startswith(directory.path + "/")
+        ]
+        directory.close()
+        del self._directories[directory.path]
+        self._lost[directory.path] = str(error)
+        logger.error("log_dir.lost", path=directory.path, error=str(error))
+        if not self._directories:
+            raise LogDirError("no log dir can be used: " + "; ".join(self._lost.values())) from error
 
     def _remove_blank_copies(self) -> None:
         try:
@@ -115,12 +164,28 @@ class LogManager:
             partition = parse_directory_name(name)
             if partition is None:
                 continue
-            if partition in self._logs:
-                raise LogDirError(f"{partition} is in {path} and in {self._logs[partition].directory}: move one away")
+            if partition in self._logs and not self._settle_copies(partition, directory, path):
+                continue
             found = checkpoints.get(partition, Checkpoints())
             await self._open(directory, path, partition, config_for(partition.topic), found, directory.was_clean)
         loaded = len(self._logs_in(directory))
         logger.info("log_dir.loaded", path=directory.path, logs=loaded, recovered=not directory.was_clean)
+
+    def _settle_copies(self, partition: TopicPartition, directory: LogDirectory, path: str) -> bool:
+        """A partition of which ``path`` is a second log: the later incarnation stays. Whether that is this one.
+
+        A dir that was lost for a while may hold a partition that was removed and created again meanwhile, elsewhere.
+        Raises ``LogDirError`` when both are of one incarnation, or one does not say of which.
+        """
+        known = self._logs[partition]
+        here, there = incarnation_of(self._storage, path), known.identity.incarnation
+        if here < 0 or there < 0 or here == there:
+            raise LogDirError(f"{partition} is in {path} and in {known.directory}: move one away")
+        if here > there:
+            self.delete(partition)
+            return True
+        self._doom(partition, directory, path, 0)
+        return False
 
     async def _open(
         self,
@@ -136,8 +201,13 @@ class LogManager:
             log = await open_log(
                 self._env, path, partition, config, checkpoints, clean=clean, producer_expiration_ms=expiration_ms
             )
-        except OSError as error:
-            raise LogDirError(f"log {path} cannot be opened: {error}") from error
+        except (OSError, KafkaError, ValueError) as error:
+            is_passing = isinstance(error, OSError) and passes(error)
+            if not is_passing:
+                self._storage.listdir(directory.path)  # raises when it is the dir that is lost
+            self._unreadable[partition] = UnreadableLog(directory, path, str(error), is_passing)
+            logger.error("log.unreadable", partition=str(partition), path=path, error=str(error))
+            return
         self._adopt(log, directory)
 
     async def _settle_moves(self, directory: LogDirectory, config_for: Callable[[str], LogConfig]) -> None:
@@ -189,12 +259,25 @@ class LogManager:
         return list(self._logs.values())
 
     def create(
-        self, partition: TopicPartition, topic_id: uuid.UUID, incarnation: int, config: LogConfig | None = None
+        self,
+        partition: TopicPartition,
+        topic_id: uuid.UUID,
+        incarnation: int,
+        config: LogConfig | None = None,
+        *,
+        is_new: bool = True,
     ) -> PartitionLog:
-        """A new log, in the dir with the fewest. Raises ``ValueError`` when it exists, KAFKA_STORAGE_ERROR 56."""
+        """A new log, in the dir with the fewest that has room. ``is_new``: the partition was never here before.
+
+        Raises ``ValueError`` when it exists, KAFKA_STORAGE_ERROR 56, also when it may be in a dir that is lost, and
+        REPLICA_NOT_AVAILABLE 9 when it can be tried again soon.
+        """
         if partition in self._logs:
             raise ValueError(f"{partition} has a log already")
-        directory = self.moves.preferred(partition) or min(self._directories.values(), key=lambda home: home.log_count)
+        self._check_not_lost(partition, incarnation, is_new)
+        directory = self.moves.preferred(partition) or min(
+            self._directories.values(), key=lambda home: (home in self._full, home.log_count)
+        )
         try:
             if directory.path in self._stale:
                 self._write_checkpoints(directory)
@@ -207,16 +290,42 @@ class LogManager:
                 ProducerState(self._config.producer_id_expiration_ms),
             )
         except OSError as error:
+            if is_out_of_space(error):
+                self._full.note(directory)
+            elif passes(error):
+                raise KafkaError(ErrorCode.REPLICA_NOT_AVAILABLE, f"{partition}: not created: {error}") from error
             raise _storage_error(f"{partition}: the log cannot be created in {directory.path}", error) from error
         self._adopt(log, directory)
         self._created.append(log)
         self._flush_wanted.set()
         return log
 
+    def _check_not_lost(self, partition: TopicPartition, incarnation: int, is_new: bool) -> None:
+        """Raise 56 when the partition's log is here and cannot be read, or may be in a log dir that is lost."""
+        unreadable = self._unreadable.get(partition)
+        if unreadable is not None:
+            try:
+                known = incarnation_of(self._storage, unreadable.path)
+            except OSError:
+                known = -1
+            if not 0 <= known < incarnation:
+                raise KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, f"{partition}: {unreadable.error}")
+            self.delete(partition)
+        elif self._lost and not is_new:
+            lost = ", ".join(self._lost)
+            raise KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, f"{partition} may be in a log dir that is lost: {lost}")
+
     def delete(self, partition: TopicPartition) -> None:
         """Rename the log's directory for deletion; its files go after ``file.delete.delay.ms``. Raises 56."""
         log = self._logs.get(partition)
         if log is None:
+            unreadable = self._unreadable.get(partition)
+            if unreadable is not None:
+                try:
+                    self._doom(partition, unreadable.directory, unreadable.path, 0)
+                except OSError as error:
+                    raise _storage_error(f"{partition}: the log cannot be deleted", error) from error
+                del self._unreadable[partition]
             return
         self.moves.cancel(partition)
         directory = self._homes[partition]
@@ -228,6 +337,13 @@ class LogManager:
             raise _storage_error(f"{partition}: the log cannot be deleted", error) from error
         log.close_files()
         self._forget(log, directory, doomed)
+
+    def _doom(self, partition: TopicPartition, directory: LogDirectory, path: str, due_ms: int) -> None:
+        """Rename a log's directory, which is not in use, for deletion. Raises ``OSError``."""
+        unique = uuid.UUID(int=self._env.rng.getrandbits(128), version=4)
+        doomed = join(directory.path, delete_directory_name(partition, unique))
+        self._storage.rename(path, doomed)
+        self._doomed_directories.append((due_ms, doomed))
 
     def switch(self, log: PartitionLog, future: PartitionLog, target: LogDirectory) -> None:
         """``future``, a copy of ``log`` that is complete, takes its place, in ``target``.
@@ -276,6 +392,10 @@ class LogManager:
             return
         self._doomed_directories.append((0, doomed))
 
+    def is_lost(self, path: str) -> bool:
+        """Whether this is a log dir of the broker's that the disk refused at the start."""
+        return path in self._lost
+
     def directory(self, path: str) -> LogDirectory | None:
         """The log dir of this path, None when this broker has none such."""
         return self._directories.get(path)
@@ -292,7 +412,20 @@ class LogManager:
             sizes = {log.partition: log.size_bytes for log in self._logs_in(directory)}
             futures = [future for future in self.moves.futures() if future.directory == directory.path]
             found.append(LogDirDescription(directory.path, total_bytes, usable_bytes, sizes, futures))
-        return found
+        return found + [LogDirDescription(path, -1, -1, is_lost=True) for path in self._lost]
+
+    def _describe_faults(self) -> list[str]:
+        """What of the log dirs cannot be used now, a line each."""
+        return [
+            *(f"log-dir {path}: lost until the next start: {error}" for path, error in self._lost.items()),
+            *(f"log-dir {path}: full" for path in self._full.paths),
+            *(f"log {tp}: unreadable until the next start: {log.error}" for tp, log in self._unreadable.items()),
+            *(
+                f"log {log.partition}: broken until the next start: {log.failure or 'the disk failed'}"
+                for log in self._logs.values()
+                if log.is_broken
+            ),
+        ]
 
     def _adopt(self, log: PartitionLog, directory: LogDirectory) -> None:
         self._logs[log.partition] = log
@@ -301,10 +434,28 @@ class LogManager:
         log.on_flush_needed = self._want_flush
         log.on_log_start_moved = self._log_start_moved
         log.on_truncated = self._truncated
+        log.on_disk_full = self._disk_full
+        log.is_full = directory in self._full
         self.cleaner.adopt(log, directory)
 
     def _logs_in(self, directory: LogDirectory) -> list[PartitionLog]:
         return [log for partition, log in self._logs.items() if self._homes[partition] is directory]
+
+    # ------------------------------------------------------------ full dirs
+
+    def _disk_full(self, log: PartitionLog) -> None:
+        directory = self._homes.get(log.partition)
+        if directory is not None:
+            self._full.note(directory)
+
+    def _room_changed(self, directory: LogDirectory, is_full: bool) -> None:
+        for log in self._logs_in(directory):
+            log.is_full = is_full
+            if not is_full:
+                self._background.forget(log.partition)  # what failed for want of space is tried now
+        if not is_full:
+            self._background.forget(directory.path)
+        self.on_room_changed(is_full)
 
     # ------------------------------------------------------------ background
 
@@ -319,6 +470,8 @@ class LogManager:
             nursery.start_soon(self._every, config.producer_id_expiration_check_interval_ms, self._expire_producers)
             nursery.start_soon(self._every, config.flush_scheduler_interval_ms, self._collect_due_flushes)
             nursery.start_soon(self._every, int(_DOOMED_CHECK_S * 1000), self._remove_doomed)
+            nursery.start_soon(self._background.keep, "log-dir-room", self._full.run)
+            nursery.start_soon(self._every, _REOPEN_CHECK_MS, self._open_again)
             nursery.start_soon(self._background.keep, "log-flusher", self._flush_when_wanted)
             nursery.start_soon(self._background.keep, "log-moves", self.moves.run)
             if config.cleaner_enable:
@@ -329,6 +482,17 @@ class LogManager:
             await trio.sleep(min(interval_ms / 1000, 86_400 * 365))
             with self._background.guard(work.__name__.strip("_").replace("_", "-")):
                 await work()
+
+    async def _open_again(self) -> None:
+        """Open the logs for which there was no space, or no descriptor, at the start."""
+        opened = False
+        for partition, log in list(self._unreadable.items()):
+            if log.passes and log.directory not in self._full and self._unreadable.pop(partition, None) is log:
+                config = self._config_for(partition.topic)
+                await self._open(log.directory, log.path, partition, config, Checkpoints(), clean=False)
+                opened = opened or partition in self._logs
+        if opened:
+            self.on_room_changed(False)
 
     async def _each(
         self, task: str, work: Callable[[PartitionLog], R], until: Callable[[R], bool] = lambda _result: True

@@ -62,6 +62,8 @@ class LogMoves:
         Raises LOG_DIR_NOT_FOUND 57 for a dir this broker does not have, REPLICA_NOT_AVAILABLE 9 once remembered.
         """
         target = self._manager.directory(path)
+        if self._manager.is_lost(path):
+            raise KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, f"the log dir {path} is lost")
         if target is None:
             raise KafkaError(ErrorCode.LOG_DIR_NOT_FOUND, f"{path} is none of this broker's log.dirs")
         if self._manager.get(partition) is None:

@@ -13,6 +13,7 @@ _KEYS = {
     "log.cleaner.backoff.ms": "cleaner_backoff_ms",
     "log.cleaner.dedupe.buffer.size": "cleaner_dedupe_buffer_bytes",
     "log.cleaner.enable": "cleaner_enable",
+    "log.dir.room.bytes": "room_bytes",
     "log.cleaner.io.max.bytes.per.second": "cleaner_io_max_bytes_per_second",
     "log.flush.offset.checkpoint.interval.ms": "flush_offset_checkpoint_interval_ms",
     "log.flush.scheduler.interval.ms": "flush_scheduler_interval_ms",
@@ -43,6 +44,7 @@ class LogManagerConfig:
     producer_id_expiration_check_interval_ms: int = 600_000
     producer_id_expiration_ms: int = DEFAULT_EXPIRATION_MS
     retention_check_interval_ms: int = 300_000
+    room_bytes: int = 64 * 1024 * 1024
 
     @classmethod
     def from_values(

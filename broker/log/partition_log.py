@@ -5,13 +5,13 @@ Opening one that exists, with its recovery, is ``log_loader``; compaction is ``c
 
 from __future__ import annotations
 
-import errno
 import random
 from collections.abc import Callable, Sequence
 
 import structlog
 import trio
 
+from broker.log import disk_errors
 from broker.log.append_validation import batch_log_append_time, validate_append
 from broker.log.blank_directories import blank_directory
 from broker.log.checkpoint_files import PartitionMetadata
@@ -37,9 +37,6 @@ from runtime.env import Clock, Env, Storage
 __all__ = ["AppendOrigin", "AppendResult", "LogRead", "PartitionLog"]
 
 logger = structlog.get_logger(__name__)
-
-
-_DISK_IS_GONE = frozenset({errno.EIO, errno.EROFS, errno.ENODEV, errno.ENXIO})  # a full disk is not gone
 
 
 def _ignore(_log: PartitionLog) -> None:
@@ -69,9 +66,11 @@ class PartitionLog:
         "high_watermark",
         "identity",
         "is_broken",
+        "is_full",
         "layouts",
         "log_end_offset",
         "log_start_offset",
+        "on_disk_full",
         "on_flush_needed",
         "on_log_start_moved",
         "on_truncated",
@@ -112,6 +111,10 @@ class PartitionLog:
         self.on_flush_needed: Callable[[PartitionLog], None] = _ignore
         """Called when ``flush.messages`` is reached or a segment was rolled: the log manager flushes soon."""
         self.on_log_start_moved: Callable[[PartitionLog], None] = _ignore
+        self.on_disk_full: Callable[[PartitionLog], None] = _ignore
+        """Called when a write was refused for want of space."""
+        self.is_full = False
+        """Its log dir is full, as far as the log manager knows."""
         self.failure = state.failure
         """What is wrong with a broken log, where it is known."""
         self.is_broken = bool(state.failure)
@@ -592,7 +595,7 @@ class PartitionLog:
             if wanted > self.recovery_point or not self.truncation_synced:
                 await self._flush_to(self.log_end_offset)
             if self.layouts.unsynced:
-                await self._sync_layouts()
+                await self.layouts.try_sync()
 
     async def sync_identity(self) -> None:
         """Return when the disk has whose log a new one is. Raises 56, as ``flush``."""
@@ -605,22 +608,18 @@ class PartitionLog:
         try:
             await self.identity.sync()
         except OSError as error:
-            self.fail(f"sync of {self.identity.path} failed: {error}")
+            if isinstance(error, disk_errors.SyncFailedError):
+                self.fail(f"sync of {self.identity.path} failed: {error}")
             raise self._storage_error("sync partition.metadata", error) from error
 
     async def _sync(self, segment: LogSegment) -> None:
+        file = segment.file
         try:
-            await segment.file.sync()
+            await disk_errors.sync(file)
         except OSError as error:
             if segment in self._segments.items:  # else it was deleted meanwhile
                 self.fail(f"sync of {segment.path(LOG_SUFFIX)} failed: {error}")
                 raise
-
-    async def _sync_layouts(self) -> None:
-        try:
-            await self.layouts.sync()
-        except OSError as error:  # no record depends on it; the next flush tries again
-            logger.warning("log.layouts_not_synced", partition=str(self.partition), error=str(error))
 
     async def _flush_to(self, target: int) -> None:
         self._flush_limit = target  # a truncation lowers it: what is appended after one is not in these syncs
@@ -640,8 +639,6 @@ class PartitionLog:
             if was_truncated:
                 await self._storage.sync_directory(self.directory)
         except OSError as error:
-            # What a failed sync leaves on disk is not known, and a later one that succeeds does not say it either.
-            self.is_broken = True
             raise self._storage_error("flush", error) from error
         self.recovery_point = max(self.recovery_point, self._flush_limit)
         self._synced_truncations = truncations
@@ -694,6 +691,8 @@ class PartitionLog:
 
     def _storage_error(self, action: str, error: OSError) -> KafkaError:
         logger.error("log.storage_error", partition=str(self.partition), action=action, error=str(error))
-        if error.errno in _DISK_IS_GONE:
+        if disk_errors.is_out_of_space(error):
+            self.on_disk_full(self)
+        elif not disk_errors.passes(error):
             self.is_broken = True
         return KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, f"{self.partition}: {action} failed: {error}")

@@ -36,6 +36,8 @@ LOG_START_CHECKPOINT = "log-start-offset-checkpoint"
 CLEANER_CHECKPOINT = "cleaner-offset-checkpoint"
 CLEAN_SHUTDOWN_MARKER = ".kafka_cleanshutdown"
 LOCK_FILE = ".lock"
+ROOM_PROBE = ".room_probe"
+"""Written and removed again to see whether a full log dir has room."""
 META_PROPERTIES = "meta.properties"
 
 _MAX_NAME_LENGTH = 255

@@ -27,6 +27,8 @@ from runtime.env import Clock, Network
 logger = structlog.get_logger(__name__)
 
 FETCH_VERSION = 12
+FULL_RETRY_S = 2.0
+"""How long a partition in a full log dir waits before it looks again whether there is room."""
 _LIST_OFFSETS_VERSION = 6
 _LATEST, _EARLIEST = -1, -2
 
@@ -102,6 +104,8 @@ class ReplicaFetcher:
         self._followed: dict[TopicPartition, FollowedPartition] = {}
         self._waiting: dict[TopicPartition, None] = {}
         """Partitions that are not fetched before their ``retry_at``."""
+        self._without_room: list[FollowedPartition] = []
+        """Partitions in full log dirs whose leaders are asked where their logs begin."""
         self._wake = trio.Event()
         self._added = trio.Event()
         """A partition was added."""
@@ -120,9 +124,11 @@ class ReplicaFetcher:
     def follow(self, partition: Partition) -> None:
         """Fetch a partition from its log end on, in its leader epoch."""
         key = partition.key
-        self._followed[key] = FollowedPartition(partition)
+        followed = self._followed[key] = FollowedPartition(partition)
         self._waiting.pop(key, None)
         self._plan.want(key)
+        if partition.log.is_full:
+            self._retry_later(key, followed)
         self._wake.set()
         self._lacks_added = True
         self._added.set()
@@ -193,6 +199,9 @@ class ReplicaFetcher:
         while self._followed:
             wake = self._wake = trio.Event()
             resumes_at = self._resume_waiting()
+            if self._without_room:
+                await self._follow_log_starts(channel)
+                continue
             if self._plan.is_empty:
                 with trio.move_on_at(resumes_at):
                     await wake.wait()
@@ -232,10 +241,16 @@ class ReplicaFetcher:
         return [one for one in followed if not one.partition.log.is_synced]
 
     def _resume_waiting(self) -> float:
-        """Fetch again what has waited long enough; when the next one has, ``inf`` without any."""
+        """Fetch again what has waited long enough; when the next one has, ``inf`` without any.
+
+        What is in a full log dir waits on: a replica that fetched would be in sync, and writers would wait for it.
+        """
         now, resumes_at = self._clock.monotonic(), math.inf
         for key in list(self._waiting):
             retry_at = self._followed[key].retry_at
+            if retry_at <= now and self._followed[key].partition.log.is_full:
+                self._without_room.append(self._followed[key])
+                retry_at = self._followed[key].retry_at = now + FULL_RETRY_S
             if retry_at <= now:
                 del self._waiting[key]
                 self._plan.want(key)
@@ -286,7 +301,10 @@ class ReplicaFetcher:
         return outcome
 
     def _retry_later(self, key: TopicPartition, followed: FollowedPartition) -> None:
-        followed.retry(self._clock.monotonic(), self._config.backoff_s)
+        now = self._clock.monotonic()
+        followed.retry(now, self._config.backoff_s)
+        if followed.partition.log.is_full:
+            followed.retry_at = now + FULL_RETRY_S
         self._waiting[key] = None
         self._plan.drop(key)
 
@@ -298,9 +316,15 @@ class ReplicaFetcher:
                 await followed.partition.log.flush()
             except Exception as error:  # whatever it was, the leader must not count what may not be on disk
                 storage_failure(followed, error)
+                key = followed.partition.key
+                is_current = self._followed.get(key) is followed
+                if isinstance(error, KafkaError) and not followed.partition.log.is_broken:
+                    if is_current:
+                        self._retry_later(key, followed)  # no space, or no descriptor: synced before the next fetch
+                    return
                 followed.partition.fail()
-                if self._followed.get(followed.partition.key) is followed:
-                    self.unfollow(followed.partition.key)
+                if is_current:
+                    self.unfollow(key)
 
         async with trio.open_nursery() as nursery:
             for followed in appended:
@@ -321,6 +345,18 @@ class ReplicaFetcher:
                     storage_failure(followed, error)
                     continue
                 followed.retry_at = -math.inf
+
+    async def _follow_log_starts(self, channel: Channel) -> None:
+        """Delete what the leaders have deleted of the partitions without room: that may make room."""
+        waiting, self._without_room = self._without_room, []
+        starts = await self._list_offsets(channel, waiting, _EARLIEST)
+        for followed in waiting:
+            key = followed.partition.key
+            if key in starts and self._followed.get(key) is followed and followed.is_current:
+                try:
+                    followed.raise_log_start(min(starts[key], followed.partition.log.log_end_offset))
+                except Exception as error:
+                    storage_failure(followed, error)
 
     async def _list_offsets(
         self, channel: Channel, lost: list[FollowedPartition], timestamp: int

@@ -9,6 +9,9 @@ import structlog
 import trio
 
 from broker.replication.partition import Partition
+from protocol.errors import KafkaError
+
+RETRY_S = 1.0
 
 logger = structlog.get_logger(__name__)
 
@@ -33,8 +36,16 @@ class Flusher:
         try:
             while self._asked[partition]:
                 self._asked[partition] = False
-                await partition.log.flush()
-                partition.flushed()
+                try:
+                    await partition.log.flush()
+                except KafkaError as error:
+                    if partition.log.is_broken:
+                        raise
+                    logger.warning("log.sync_delayed", partition=str(partition.key), error=str(error))
+                    self._asked[partition] = True  # no space, or no descriptor: what waits for the sync waits on
+                    await trio.sleep(RETRY_S)
+                else:
+                    partition.flushed()
         except Exception as error:  # whatever it was, nothing is acknowledged that may not be on disk
             logger.error("log.not_synced", partition=str(partition.key), error=str(error))
             partition.log.is_broken = True

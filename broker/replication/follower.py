@@ -75,7 +75,7 @@ class FollowedPartition:
         log.advance_high_watermark(data.high_watermark)
         starts_later = data.log_start_offset > log.log_start_offset
         if starts_later:
-            self._raise_log_start(data.log_start_offset)
+            self.raise_log_start(data.log_start_offset)
         if has_records and log.log_end_offset > fetch_offset:
             return Outcome.APPENDED
         return Outcome.MOVED if starts_later else Outcome.NOTHING_NEW
@@ -124,9 +124,9 @@ class FollowedPartition:
             logger.warning("replica.starts_again", partition=str(self.partition.key), offset=leader_start)
             log.truncate_fully_and_start_at(leader_start)
         elif leader_start > log.log_start_offset:
-            self._raise_log_start(leader_start)
+            self.raise_log_start(leader_start)
 
-    def _raise_log_start(self, offset: int) -> None:
+    def raise_log_start(self, offset: int) -> None:
         """Records the leader has deleted are gone here too."""
         log = self.partition.log
         if offset > log.log_end_offset:

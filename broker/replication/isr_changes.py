@@ -98,7 +98,11 @@ class IsrChanges:
             return True
         code = ErrorCode.of(answer.error_code)
         is_news = answer.leader_epoch == partition.leader_epoch and answer.current_isr_version > pending.partition_epoch
-        if code is ErrorCode.NONE and is_news:
+        if code is ErrorCode.NONE and answer.leader_epoch > pending.leader_epoch:
+            # It resigned: the LeaderAndIsr that names the new leader ends what is pending.
+            logger.info("isr.resigned", partition=str(partition.key), leader=answer.leader_id)
+            self._pending.pop(partition.key, None)
+        elif code is ErrorCode.NONE and is_news:
             partition.isr_committed(answer.isr, answer.current_isr_version)
             logger.info("isr.changed", partition=str(partition.key), isr=list(partition.isr))
         elif code in _NOTHING_WRITTEN:

@@ -158,6 +158,8 @@ class Partition:
             self._services.flush(self)
         self._advance_high_watermark()
         self.notify()
+        if self.log.is_full:
+            self.review_isr()
 
     def make_follower(self, leader_id: int, leader_epoch: int, isr: Sequence[int], replicas: Sequence[int]) -> None:
         """Stop leading; requests for the partition are refused from here on."""
@@ -300,8 +302,15 @@ class Partition:
             self._propose([*self.isr, replica_id])
 
     def review_isr(self) -> None:
-        """Propose an ISR without the replicas that lag, or with one that could join and was refused earlier."""
+        """Propose an ISR without the replicas that lag, or with one that could join and was refused earlier.
+
+        A leader whose disk is full proposes the others alone, and the controller elects one of them. Without others it
+        goes on leading: what is there can be read.
+        """
         if not self.is_leader or self.pending_isr is not None:
+            return
+        if self.log.is_full and any(self._services.is_live(replica) for replica in self._others_in_sync()):
+            self._propose(self._others_in_sync())
             return
         now, max_lag_s = self._services.clock.monotonic(), self._services.max_lag_s
         lagging = isr.lagging_replicas(self.isr, self.local_id, self.progress, self.log.log_end_offset, now, max_lag_s)
@@ -328,6 +337,8 @@ class Partition:
         if self.is_leader:
             self._advance_high_watermark()
         self.notify()
+        if self.log.is_full:
+            self.review_isr()
 
     def isr_refused(self, pending: PendingIsr) -> None:
         """The controller wrote nothing and will not: the committed ISR stays, who was to join tries later."""

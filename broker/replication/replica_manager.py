@@ -82,12 +82,22 @@ class ReplicaManager:
         self.controller_epoch = NO_EPOCH
         self._closed = False
         logs.on_switched = self._log_switched
+        logs.on_room_changed = self._room_changed
 
     def _log_switched(self, log: PartitionLog) -> None:
         """A partition's log is in another log dir now."""
         partition = self._partitions.get(log.partition)
         if partition is not None:
             partition.log = log
+
+    def _room_changed(self, is_full: bool) -> None:
+        """A log dir became full: others lead, where they can. Or it has room: the controller gives all orders again."""
+        if not is_full:
+            self._services.storage_failed()
+            return
+        for partition in self.all():
+            if partition.log.is_full:
+                partition.review_isr()
 
     # ------------------------------------------------------------ look-up
 
@@ -174,7 +184,7 @@ class ReplicaManager:
             log = None
         if log is None:
             config = self._settings.log_config(key.topic)
-            log = self._logs.create(key, topic_id, state.incarnation, config)
+            log = self._logs.create(key, topic_id, state.incarnation, config, is_new=state.is_new)
         elif log.failure:
             raise KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, f"the log is broken: {log.failure}")
         else:

@@ -5,12 +5,16 @@ from UpdateMetadata. Answered after the write; where nothing is to be written, a
 still in office, for one that was replaced without noticing may say nothing but NOT_CONTROLLER (KAFKA-14154). The epochs
 are compared before the ISR is judged, so a leader that is told INVALID_REQUEST or INELIGIBLE_REPLICA knows that nothing
 was written since the state it knows.
+
+A leader that proposes the other members of its ISR resigns, for its disk is full (docs/adr/0025): one of them is
+elected, and every replica gets the new leader epoch by LeaderAndIsr.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
+from controller import elections
 from controller.admin.outcome import Outcome
 from controller.context import Context
 from controller.events import ReassignmentsDue
@@ -26,6 +30,7 @@ from protocol.generated.alter_partition import (
     PartitionData,
 )
 from protocol.types import TopicPartition
+from zk_schemas.partition_state import PartitionState
 
 
 async def alter_partition(context: Context, request: AlterPartitionRequest, version: int) -> Outcome:
@@ -48,7 +53,12 @@ async def alter_partition(context: Context, request: AlterPartitionRequest, vers
             replicas = image.topics[tp.topic].replicas(tp.partition)
             eligible = {id: broker.epoch for id, broker in image.electable(tp).items()}
             answer.error_code = judge(found, replicas, eligible, request.broker_id, asked)
-            if answer.error_code == ErrorCode.NONE and list(asked.new_isr) != found.state.isr:
+            if answer.error_code == ErrorCode.NONE and resigns(found.state, request.broker_id, asked):
+                wanted = list(asked.new_isr)
+                state = elections.resigned(found.state, replicas, eligible, wanted, image.controller_epoch)
+                assert state is not None, "judged before"
+                changes[tp] = StateChange(tp, state)
+            elif answer.error_code == ErrorCode.NONE and list(asked.new_isr) != found.state.isr:
                 state = found.state.replace(isr=list(asked.new_isr), controller_epoch=image.controller_epoch)
                 changes[tp] = StateChange(tp, state, isr_only=True)
     await write_states(context, list(changes.values()))
@@ -76,7 +86,12 @@ def judge(
         return ErrorCode.NONE  # the answer was lost
     if asked.current_isr_version != partition.epoch:
         return ErrorCode.INVALID_UPDATE_VERSION
-    if sender not in new_isr or len(set(new_isr)) != len(new_isr) or not set(new_isr) <= set(replicas):
+    if resigns(state, sender, asked):
+        is_rest = bool(new_isr) and set(new_isr) == set(state.isr) - {sender}
+        if not is_rest:
+            return ErrorCode.INVALID_REQUEST
+        return ErrorCode.NONE if any(replica in eligible for replica in new_isr) else ErrorCode.INELIGIBLE_REPLICA
+    if len(set(new_isr)) != len(new_isr) or not set(new_isr) <= set(replicas):
         return ErrorCode.INVALID_REQUEST
     epochs = dict(zip(new_isr, asked.new_isr_epochs))
     for replica in new_isr:
@@ -85,6 +100,11 @@ def judge(
         if replica not in eligible or epochs.get(replica, -1) not in (-1, eligible[replica]):
             return ErrorCode.INELIGIBLE_REPLICA  # KAFKA-14140, KIP-903
     return ErrorCode.NONE
+
+
+def resigns(state: PartitionState, sender: int, asked: PartitionData) -> bool:
+    """Whether the leader asks for an ISR without itself: another member of the ISR is to lead."""
+    return sender == state.leader and sender not in asked.new_isr
 
 
 def _response(

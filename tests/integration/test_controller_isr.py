@@ -80,7 +80,7 @@ async def test_stale_epochs_are_refused_before_the_isr_is_judged(world: World, a
     assert (await world.state("t", 0)).isr == [1, 2]
 
 
-@pytest.mark.parametrize("isr", [[], [2, 3], [1, 9], [1, 1]])
+@pytest.mark.parametrize("isr", [[], [1, 9], [1, 1]])
 async def test_an_isr_that_cannot_be_is_refused(world: World, isr: list[int], autojump_clock: object) -> None:
     assert (await ask(world, isr, 0)).error_code == ErrorCode.INVALID_REQUEST
     assert (await world.state("t", 0)).isr == [1, 2, 3]
@@ -107,3 +107,27 @@ async def test_a_replica_that_registered_anew_since_it_fetched_does_not_join(
     answer = await ask(world, [1, 2, 3], 1, epochs=[-1, -1, epoch - 1])
     assert answer.error_code == ErrorCode.INELIGIBLE_REPLICA
     assert (await ask(world, [1, 2, 3], 1, epochs=[-1, -1, epoch])).error_code == ErrorCode.NONE
+
+
+async def test_a_leader_that_proposes_the_others_alone_is_replaced(world: World, autojump_clock: object) -> None:
+    """Its disk is full (docs/adr/0025)."""
+    answer = await ask(world, [2, 3], 0)
+    assert (answer.error_code, answer.leader_id, answer.leader_epoch) == (ErrorCode.NONE, 2, 1)
+    state = await world.state("t", 0)
+    assert (state.leader, state.leader_epoch, state.isr) == (2, 1, [2, 3])
+
+    def told() -> bool:
+        orders = [broker.sent(LeaderAndIsrRequest)[-1].topic_states for broker in world.brokers.values()]
+        return all(order and order[0].partition_states[0].leader == 2 for order in orders)
+
+    await world.until(told)
+    again = await ask(world, [2, 3], 0)
+    assert again.error_code == ErrorCode.FENCED_LEADER_EPOCH
+
+
+@pytest.mark.parametrize("isr", [[], [2], [2, 3, 4]])
+async def test_a_leader_resigns_to_the_whole_rest_of_its_isr(
+    world: World, isr: list[int], autojump_clock: object
+) -> None:
+    assert (await ask(world, isr, 0)).error_code == ErrorCode.INVALID_REQUEST
+    assert (await world.state("t", 0)).leader == 1

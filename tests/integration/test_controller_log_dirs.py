@@ -44,3 +44,23 @@ async def test_who_cannot_serve_a_replica_loses_it(
     await world.until(moved)
     assert (await world.state("t", 0)).isr == [2]
     assert ((await world.state("t", 1)).leader, (await world.state("t", 1)).isr) == (1, [1, 2])
+
+
+async def test_a_replica_that_is_served_again_may_lead(nursery: trio.Nursery, autojump_clock: object) -> None:
+    """It could not be created, or opened, on a full disk, which has room again."""
+    world = World(nursery)
+    await world.start_controller()
+    await world.start_broker(1)
+    await world.until(lambda: bool(world.brokers[1].sent(UpdateMetadataRequest)))
+    world.brokers[1].errors["t", 0] = ErrorCode.KAFKA_STORAGE_ERROR
+    await world.request(
+        CreateTopicsRequest(topics=[CreatableTopic(name="t", num_partitions=1, replication_factor=1)], timeout_ms=1000)
+    )
+
+    async def led_by(leader: int) -> bool:
+        return (await world.state("t", 0)).leader == leader
+
+    await world.until(lambda: led_by(-1))
+    world.brokers[1].errors.clear()
+    await world.store.create(paths.LOG_DIR_EVENT_PREFIX, LogDirEvent(1).encode(), sequence=True)
+    await world.until(lambda: led_by(1))

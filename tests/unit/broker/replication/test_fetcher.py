@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import errno
 from functools import partial
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import trio
 import trio.testing
 
-from broker.replication.fetcher import FetcherConfig, ReplicaFetcher
+from broker.replication.fetcher import FULL_RETRY_S, FetcherConfig, ReplicaFetcher
 from broker.replication.follower import Outcome
+from protocol.errors import ErrorCode, KafkaError
 from protocol.generated.fetch import FetchRequest, FetchResponse
 from protocol.types import TopicPartition
 from runtime.real_trio import RealNetwork
@@ -125,3 +128,49 @@ async def test_a_new_leader_epoch_is_followed_while_the_leader_holds_a_fetch() -
         (2, False),
         (3, True),
     ]
+
+
+def test_a_partition_in_a_full_log_dir_is_not_fetched_until_there_is_room() -> None:
+    """A replica that fetched would be in sync, and writers would wait for what it cannot append."""
+    world = ReplicaWorld()
+    world.elect(1, 0, [1, 3])
+    log = world[2].log
+    log.is_full = True
+    fetcher = ReplicaFetcher(1, CONFIG, world.clock, RealNetwork(), lambda: None, lambda: 1, world.throttle)
+    fetcher.follow(world[2].partition)
+    assert fetcher._plan.is_empty and list(fetcher._waiting) == [KEY]
+    world.clock.seconds += FULL_RETRY_S
+    assert fetcher._resume_waiting() == world.clock.seconds + FULL_RETRY_S
+    assert fetcher._plan.is_empty
+    assert [one.partition.key for one in fetcher._without_room] == [KEY], "its leader is asked where the log begins"
+    log.is_full = False
+    world.clock.seconds += FULL_RETRY_S
+    fetcher._resume_waiting()
+    assert not fetcher._plan.is_empty
+
+
+async def flush_fails(world: ReplicaWorld, number: int) -> ReplicaFetcher:
+    fetcher = ReplicaFetcher(1, CONFIG, world.clock, RealNetwork(), lambda: None, lambda: 1, world.throttle)
+    fetcher.follow(world[2].partition)
+    (followed,) = fetcher._unsynced()
+
+    async def fail() -> None:
+        world[2].log.is_broken = number == errno.EIO
+        raise KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, errno.errorcode[number])
+
+    followed.partition.log = SimpleNamespace(flush=fail, is_full=False, is_broken=number == errno.EIO)  # type: ignore[assignment]
+    await fetcher._flush([followed])
+    return fetcher
+
+
+@pytest.mark.trio
+@pytest.mark.parametrize(("number", "is_followed"), [(errno.ENOSPC, True), (errno.EIO, False)])
+async def test_a_follower_that_cannot_sync_for_want_of_space_tries_again(number: int, is_followed: bool) -> None:
+    world = ReplicaWorld(flushes_on_ack=True)
+    world.elect(1, 0, [1, 2])
+    world.append(1, b"a")
+    world.catch_up(1, 2)
+    fetcher = await flush_fails(world, number)
+    assert fetcher.is_idle is not is_followed
+    assert world[2].partition.failed is not is_followed
+    assert fetcher._plan.is_empty, "nothing is claimed meanwhile"

@@ -405,3 +405,33 @@ def test_the_low_watermark_is_where_the_last_live_replica_begins() -> None:
     assert world[1].partition.low_watermark == 0
     del world.live[3]
     assert world[1].partition.low_watermark == 5
+
+
+def test_a_leader_whose_disk_is_full_proposes_the_others_of_its_isr() -> None:
+    world = ReplicaWorld()
+    world.elect(1, 0, [1, 2, 3])
+    leader = world[1].partition
+    leader.log.is_full = True
+    leader.review_isr()
+    assert leader.pending_isr is not None and leader.pending_isr.isr == (2, 3)
+    leader.review_isr()
+    assert world[1].services.proposed == [leader], "one question at a time"
+    world.elect(1, 1, [1])
+    leader.review_isr()
+    assert leader.pending_isr is None, "alone in sync it goes on leading: its records can be read"
+    world.version += 1
+    leader.isr_committed([1, 2], world.version)
+    assert leader.pending_isr is not None and leader.pending_isr.isr == (2,), "another one came into sync"
+    world.elect(2, 2, [1, 2])
+    world.elect(1, 3, [1, 2])
+    assert leader.pending_isr is not None and leader.pending_isr.isr == (2,), "elected with a disk that is still full"
+
+
+def test_a_leader_whose_disk_is_full_does_not_resign_to_brokers_that_are_gone() -> None:
+    world = ReplicaWorld()
+    world.elect(1, 0, [1, 2])
+    del world.live[2]
+    leader = world[1].partition
+    leader.log.is_full = True
+    leader.review_isr()
+    assert leader.pending_isr is None

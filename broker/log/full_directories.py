@@ -1,0 +1,99 @@
+"""Which log dirs are full, and when there is room again.
+
+A full log dir keeps its replicas and serves reads. Its broker leads none of them while others can (see
+docs/adr/0025), follows none of them, and looks every second, later every half minute, whether there is room.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable
+
+import structlog
+import trio
+
+from broker.log.log_directory import LogDirectory
+from broker.log.paths import ROOM_PROBE, join
+from runtime.env import Clock, Storage
+
+logger = structlog.get_logger(__name__)
+
+CHECK_S = 1.0
+LONGEST_PAUSE_S = 30.0
+RELAPSE_S = 60.0
+"""A log dir that is full again so soon after there was room is looked at less often."""
+PROBE_BYTES = 64 * 1024
+
+
+class FullDirectories:
+    """``changed`` is called with a log dir that became full, and again when there is room."""
+
+    def __init__(
+        self, clock: Clock, storage: Storage, min_free_bytes: int, changed: Callable[[LogDirectory, bool], None]
+    ) -> None:
+        self._clock = clock
+        self._storage = storage
+        self._min_free_bytes = min_free_bytes
+        self._changed = changed
+        self._full: dict[str, tuple[LogDirectory, float]] = {}
+        self._last_room: dict[str, tuple[float, float]] = {}
+        """By path: when there was room again, and the pause between looks before that."""
+
+    def __contains__(self, directory: LogDirectory) -> bool:
+        return directory.path in self._full
+
+    @property
+    def paths(self) -> list[str]:
+        return list(self._full)
+
+    def note(self, directory: LogDirectory) -> None:
+        """A write was refused for want of space."""
+        if directory in self:
+            return
+        now = self._clock.monotonic()
+        room_at, pause_s = self._last_room.get(directory.path, (-RELAPSE_S, CHECK_S))
+        pause_s = min(2 * pause_s, LONGEST_PAUSE_S) if now - room_at < RELAPSE_S else CHECK_S
+        self._last_room[directory.path] = room_at, pause_s
+        self._full[directory.path] = directory, now + pause_s
+        logger.error("log_dir.full", path=directory.path)
+        self._changed(directory, True)
+
+    async def run(self) -> None:
+        """Look for room until cancelled."""
+        while True:
+            await trio.sleep(CHECK_S)
+            self.look()
+
+    def look(self) -> None:
+        """Look where it is time to."""
+        now = self._clock.monotonic()
+        for path, (directory, look_at) in list(self._full.items()):
+            if look_at > now:
+                continue
+            if self._has_room(directory):
+                del self._full[path]
+                self._last_room[path] = now, self._last_room[path][1]
+                logger.info("log_dir.has_room", path=path)
+                self._changed(directory, False)
+            else:
+                self._full[path] = directory, now + CHECK_S
+
+    def _has_room(self, directory: LogDirectory) -> bool:
+        """Enough is free, and a file can be written: quotas do not show in what is free."""
+        total, free = directory.usage()
+        if 0 <= free < min(self._min_free_bytes, total // 20):
+            return False
+        path = join(directory.path, ROOM_PROBE)
+        try:
+            file = self._storage.open(path, create=True)
+            try:
+                file.truncate(0)
+                file.append(bytes(min(PROBE_BYTES, max(free, 0) or PROBE_BYTES)))
+            finally:
+                file.close()
+        except OSError:
+            return False
+        finally:
+            with contextlib.suppress(OSError):
+                self._storage.remove(path)
+        return True

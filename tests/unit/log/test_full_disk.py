@@ -1,0 +1,142 @@
+"""A full disk, and descriptors that are used up: nothing that passes marks a replica as broken."""
+
+from __future__ import annotations
+
+import errno
+import random
+from typing import Any
+
+import pytest
+
+from broker.log import full_directories
+from broker.log.disk_errors import SyncFailedError, is_out_of_space, passes
+from broker.log.log_config import LogConfig
+from broker.log.log_manager import LogManager, LogManagerConfig
+from protocol.errors import ErrorCode, KafkaError
+from protocol.types import TopicPartition
+from runtime.env import Env
+from runtime.real_trio import RealNetwork
+from runtime.sim_storage import SimDisk
+from tests.log_world import TOPIC_ID, LogWorld, ManualClock, batch, values
+
+pytestmark = pytest.mark.trio
+A = TopicPartition("a", 0)
+PASSING = [errno.ENOSPC, errno.EDQUOT, errno.EMFILE, errno.ENFILE, errno.ENOMEM]
+
+
+@pytest.mark.parametrize("number", PASSING)
+@pytest.mark.parametrize("what", [".index", ".log", "partition.metadata", "leader-epoch-checkpoint.tmp"])
+async def test_a_flush_that_cannot_open_a_file_is_tried_again(
+    world: LogWorld, monkeypatch: pytest.MonkeyPatch, number: int, what: str
+) -> None:
+    log = world.create(index_interval_bytes=0)
+    really_open, refused = world.storage.open, True
+
+    def open_file(path: str, *, create: bool = False) -> Any:
+        if refused and path.endswith(what):
+            raise OSError(number, "refused", path)
+        return really_open(path, create=create)
+
+    for _ in range(3):
+        log.append_as_leader(batch(b"1"), 0)
+    log.roll()
+    log.close_files()
+    log.identity._unsynced = True
+    monkeypatch.setattr(world.storage, "open", open_file)
+    log.append_as_leader(batch(b"1"), 1) if what != ".log" else None
+    with pytest.raises(KafkaError) as failed:
+        await log.flush()
+    assert failed.value.code is ErrorCode.KAFKA_STORAGE_ERROR
+    assert not log.is_broken and log.recovery_point == 0
+    refused = False
+    await log.flush()
+    assert log.recovery_point == log.log_end_offset
+    log.append_as_leader(batch(b"1"), 1)
+
+
+async def test_a_failed_fdatasync_breaks_a_replica_whatever_it_says(world: LogWorld) -> None:
+    """With delayed allocation a full disk may show in fdatasync: pages that were acknowledged are gone."""
+    log = world.create()
+    log.append_as_leader(batch(b"1"), 0)
+
+    async def no_space() -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    world.storage.before_sync = no_space  # type: ignore[method-assign]
+    with pytest.raises(KafkaError):
+        await log.flush()
+    assert log.is_broken
+
+
+async def test_which_errors_pass() -> None:
+    for number in PASSING:
+        assert passes(OSError(number, "")) and not passes(SyncFailedError(number, ""))
+    for number in (errno.EIO, errno.EROFS, errno.ENODEV, errno.EACCES, errno.EISDIR):
+        assert not passes(OSError(number, ""))
+    assert is_out_of_space(OSError(errno.ENOSPC, "")) and not is_out_of_space(OSError(errno.EMFILE, ""))
+
+
+async def test_a_full_log_dir_is_noticed_and_used_again_when_there_is_room() -> None:
+    clock = ManualClock()
+    disk = SimDisk(random.Random(0), clock=clock, capacity_bytes=200_000)
+    env = Env(clock, RealNetwork(), random.Random(0), disk.mount())
+    manager = LogManager(LogManagerConfig(1, "c", ("/d",)), env)
+    told: list[bool] = []
+    manager.on_room_changed = told.append
+    await manager.start()
+    log = manager.create(A, TOPIC_ID, 7, LogConfig())
+
+    def append_until_full() -> None:
+        refused = None
+        while refused is None:
+            try:
+                log.append_as_leader(batch(bytes(10_000)), 0)
+            except KafkaError as error:
+                refused = error.code
+        assert refused is ErrorCode.KAFKA_STORAGE_ERROR
+
+    append_until_full()
+    assert log.is_full and not log.is_broken and told == [True]
+    assert manager._background.describe() == ["log-dir /d: full"]
+    count = len(values(log))
+    assert count == log.log_end_offset > 10, "reads go on"
+    looks = 0
+
+    def look() -> None:
+        nonlocal looks
+        clock.seconds += full_directories.CHECK_S
+        manager._full.look()
+        looks += 1
+
+    look()
+    assert log.is_full
+    disk.capacity_bytes = 400_000
+    look()
+    assert not log.is_full and told == [True, False] and manager._background.describe() == []
+    append_until_full()
+    disk.capacity_bytes = 1_000_000
+    looks = 0
+    while log.is_full:
+        look()
+    assert looks == 2, "a disk that is full again at once is looked at less often"
+    assert not [name for name in disk.files if "probe" in name]
+    log.append_as_leader(batch(b"1"), 0)
+    manager.close_at_once()
+
+
+async def test_a_new_log_goes_where_there_is_room() -> None:
+    clock = ManualClock()
+    disk = SimDisk(random.Random(0), clock=clock)
+    manager = LogManager(
+        LogManagerConfig(1, "c", ("/d", "/e")), Env(clock, RealNetwork(), random.Random(0), disk.mount())
+    )
+    await manager.start()
+    first = manager.create(A, TOPIC_ID, 7)
+    second = manager.create(TopicPartition("b", 0), TOPIC_ID, 7)
+    assert (first.directory, second.directory) == ("/d/a-0", "/e/b-0")
+    second.on_disk_full(second)
+    assert [manager.create(TopicPartition("c", index), TOPIC_ID, 7).directory for index in range(2)] == [
+        "/d/c-0",
+        "/d/c-1",
+    ]
+    manager.close_at_once()

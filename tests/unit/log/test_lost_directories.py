@@ -1,0 +1,176 @@
+"""Log dirs and logs that the disk refuses at the start: a broker serves what it can read (KIP-112)."""
+
+from __future__ import annotations
+
+import errno
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from broker.log.log_manager import LogDirError, LogManager, LogManagerConfig
+from protocol.errors import ErrorCode, KafkaError
+from protocol.types import TopicPartition
+from tests.log_world import TOPIC_ID, LogWorld, batch, values
+
+pytestmark = pytest.mark.trio
+A, B, C = TopicPartition("a", 0), TopicPartition("b", 0), TopicPartition("c", 0)
+
+
+def manager_for(world: LogWorld) -> LogManager:
+    return LogManager(LogManagerConfig(1, "c", (str(world.root / "d"), str(world.root / "e"))), world.env)
+
+
+async def filled(world: LogWorld) -> None:
+    """A broker with a log in each of its two dirs was here, and stopped."""
+    manager = manager_for(world)
+    await manager.start()
+    for partition in (A, B):
+        log = manager.create(partition, TOPIC_ID, 7)
+        log.append_as_leader(batch(b"1"), 0)
+    await manager.shutdown()
+
+
+def lose(path: Path) -> None:
+    """What a dead disk leaves of a log dir, or of a file, cannot be opened as one."""
+    path.rename(path.with_name(path.name + "-lost"))
+    if path.suffix == ".log":
+        path.mkdir()
+    else:
+        path.write_bytes(b"")
+
+
+def find(path: Path) -> None:
+    shutil.rmtree(path) if path.is_dir() else path.unlink()
+    path.with_name(path.name + "-lost").rename(path)
+
+
+def code_of_create(manager: LogManager, partition: TopicPartition, incarnation: int = 7, **more: Any) -> ErrorCode:
+    try:
+        manager.create(partition, TOPIC_ID, incarnation, **more)
+    except KafkaError as error:
+        return error.code
+    return ErrorCode.NONE
+
+
+async def test_a_broker_starts_without_a_log_dir_that_is_lost(world: LogWorld) -> None:
+    await filled(world)
+    lose(world.root / "d")
+    manager = manager_for(world)
+    await manager.start()
+    assert manager.get(A) is None and manager.get(B) is not None
+    assert [(Path(shown.path).name, shown.is_lost) for shown in manager.log_dirs()] == [("e", False), ("d", True)]
+    assert code_of_create(manager, A, is_new=False) is ErrorCode.KAFKA_STORAGE_ERROR, "its records may be in d"
+    assert code_of_create(manager, C) is ErrorCode.NONE
+    assert "log-dir" in manager._background.describe()[0] and "/d" in manager._background.describe()[0]
+    await manager.shutdown()
+    find(world.root / "d")
+    again = manager_for(world)
+    await again.start()
+    found = again.get(A)
+    assert found is not None and len(values(found)) == 1
+    again.close_at_once()
+
+
+async def test_a_broker_whose_log_dirs_are_all_lost_does_not_start(world: LogWorld) -> None:
+    await filled(world)
+    for name in "de":
+        lose(world.root / name)
+    with pytest.raises(LogDirError, match=r"no log dir can be used: .*/d cannot be used.*/e cannot be used"):
+        await manager_for(world).start()
+
+
+async def test_a_log_dir_whose_contents_cannot_be_listed_is_lost(
+    world: LogWorld, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await filled(world)
+    really_listdir = world.storage.listdir
+
+    def listdir(path: str) -> list[str]:
+        if path.endswith("/d"):
+            raise OSError(errno.EIO, "Input/output error", path)
+        return really_listdir(path)
+
+    monkeypatch.setattr(world.storage, "listdir", listdir)
+    manager = manager_for(world)
+    await manager.start()
+    assert manager.get(A) is None and manager.get(B) is not None
+    manager.close_at_once()
+
+
+async def test_an_unreadable_log_keeps_no_other_from_being_served(world: LogWorld) -> None:
+    await filled(world)
+    damaged = world.root / "d" / "a-0" / "00000000000000000000.log"
+    lose(damaged)
+    manager = manager_for(world)
+    await manager.start()
+    assert manager.get(A) is None and manager.get(B) is not None
+    assert not any(shown.is_lost for shown in manager.log_dirs())
+    assert code_of_create(manager, A) is ErrorCode.KAFKA_STORAGE_ERROR
+    assert "log a-0: unreadable" in manager._background.describe()[0]
+    await manager.shutdown()
+    find(damaged)
+    again = manager_for(world)
+    await again.start()
+    assert again.get(A) is not None
+    again.close_at_once()
+
+
+@pytest.mark.parametrize("deleted", [True, False])
+async def test_an_unreadable_log_makes_way(world: LogWorld, deleted: bool) -> None:
+    """It was deleted, or is of an earlier incarnation than is to be created."""
+    await filled(world)
+    lose(world.root / "d" / "a-0" / "00000000000000000000.log")
+    manager = manager_for(world)
+    await manager.start()
+    if deleted:
+        manager.delete(A)
+    assert code_of_create(manager, A, 8) is ErrorCode.NONE
+    log = manager.get(A)
+    assert log is not None and values(log) == []
+    assert len([name for log_dir in "de" for name in (world.root / log_dir).glob("a-0.*-delete")]) == 1
+    manager.close_at_once()
+
+
+async def test_a_log_that_lacked_a_descriptor_at_the_start_is_opened_later(
+    world: LogWorld, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await filled(world)
+    really_open = world.storage.open
+    out_of_descriptors = True
+
+    def open_file(path: str, *, create: bool = False) -> Any:
+        if out_of_descriptors and "/a-0/" in path:
+            raise OSError(errno.EMFILE, "Too many open files", path)
+        return really_open(path, create=create)
+
+    monkeypatch.setattr(world.storage, "open", open_file)
+    (world.root / "d" / ".kafka_cleanshutdown").unlink()
+    manager = manager_for(world)
+    told: list[bool] = []
+    manager.on_room_changed = told.append
+    await manager.start()
+    assert manager.get(A) is None
+    await manager._open_again()
+    assert manager.get(A) is None and told == []
+    out_of_descriptors = False
+    await manager._open_again()
+    assert manager.get(A) is not None and told == [False], "the controller gives its orders again"
+    manager.close_at_once()
+
+
+@pytest.mark.parametrize("later_in", ["d", "e"])
+async def test_of_two_incarnations_in_two_dirs_the_later_stays(world: LogWorld, later_in: str) -> None:
+    """A dir was lost for a while, and the partition was removed and created again meanwhile."""
+    for name, incarnation in (("d", 9 if later_in == "d" else 7), ("e", 9 if later_in == "e" else 7)):
+        manager = LogManager(LogManagerConfig(1, "c", (str(world.root / name),)), world.env)
+        await manager.start()
+        manager.create(A, TOPIC_ID, incarnation).append_as_leader(batch(b"1"), 0)
+        await manager.shutdown()
+    manager = manager_for(world)
+    await manager.start()
+    log = manager.get(A)
+    assert log is not None and log.identity.incarnation == 9
+    assert Path(log.directory).parent.name == later_in
+    manager.close_at_once()
