@@ -34,6 +34,8 @@ class PartitionInfo:
     replicas: list[int]
     offline_replicas: list[int]
     incarnation: int = -1
+    base_offset: int = -1
+    """Where its log began, as its predecessor's ended there; -1: it has none."""
 
 
 @dataclass(slots=True)
@@ -82,11 +84,21 @@ class MetadataCache:
         info = self.topics.get(topic)
         return info is not None and partition in info.removed
 
+    def goes_on(self, topic: str, partition: int) -> bool:
+        """Whether offsets committed for a removed partition hold: it was merged away, or created again since."""
+        return self.merged_away(topic, partition) or self.base_offset(topic, partition) >= 0
+
     def incarnation(self, topic: str, partition: int) -> int:
         """That of the partition as it is now, -1 when it is not known or does not exist."""
         info = self.topics.get(topic)
         found = None if info is None else info.partitions.get(partition)
         return -1 if found is None else found.incarnation
+
+    def base_offset(self, topic: str, partition: int) -> int:
+        """Where a partition that was created again began; -1 when it was not, or that is not known."""
+        info = self.topics.get(topic)
+        found = None if info is None else info.partitions.get(partition)
+        return -1 if found is None else found.base_offset
 
     def partition_count(self, topic: str) -> int | None:
         """Number of partitions of a topic, None when it does not exist."""
@@ -138,9 +150,12 @@ class MetadataCache:
         topic = self.topics.get(name)
         if topic is not None and topic.topic_id != state.topic_id and ZERO_UUID not in (topic.topic_id, state.topic_id):
             self._names.pop(topic.topic_id, None)
-            named = {partition.partition_index for partition in state.partition_states}
+            named = {partition.partition_index: partition.incarnation for partition in state.partition_states}
+            is_other = 0 in topic.partitions and named.get(0, -1) > topic.partitions[0].incarnation
             for index in [index for index in topic.partitions if index not in named]:
                 removed[TopicPartition(name, index)] = topic.remove(index, topic.partitions[index].incarnation)
+            if is_other:
+                topic.removed.clear()  # what is gone was another topic's
         if topic is None:
             topic = TopicInfo()
         if state.topic_id != ZERO_UUID:
@@ -165,11 +180,14 @@ class MetadataCache:
                     partition.replicas,
                     partition.offline_replicas,
                     partition.incarnation,
+                    partition.base_offset,
                 )
         if topic.partitions:
             topic.partitions = dict(sorted(topic.partitions.items()))
             self.topics[name] = topic
             self._names[topic.topic_id] = name
         else:
+            for index in sorted(topic.removed):
+                removed.setdefault(TopicPartition(name, index), -1)
             self.topics.pop(name, None)
             self._names.pop(topic.topic_id, None)

@@ -64,7 +64,7 @@ def on_broker_joined(context: Context, broker: int) -> None:
 async def on_stop_replica_answered(context: Context, event: BrokerAnswered) -> None:
     """A broker answered a StopReplica; a topic whose replicas are all deleted loses its znodes."""
     touched: dict[str, None] = {}
-    for tp, broker, _, error in deletions(event):
+    for tp, broker, _, error, _ in deletions(event):
         replicas = context.image.deletions.get(tp.topic)
         key = (tp.partition, broker)
         if replicas is None or replicas.get(key) is not ReplicaStatus.DELETION_STARTED:

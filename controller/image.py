@@ -56,6 +56,8 @@ class Ending:
     """``{broker: broker epoch}`` to whom StopReplica was sent."""
     stopped: set[int] = field(default_factory=set)
     """Brokers that deleted their replica."""
+    deleted_end_offset: int = -1
+    """The highest log end of the deleted replicas."""
 
 
 class OffsetQuestion(enum.Enum):

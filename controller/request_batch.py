@@ -217,6 +217,7 @@ class RequestBatch:
             replicas=list(replicas),
             offline_replicas=[replica for replica in replicas if replica not in serving],
             incarnation=partition.incarnation,
+            base_offset=topic.znode.base_offset(index) if topic.znode.has_predecessor(index) else -1,
         )
 
     def _stop_request(self, broker: LiveBroker, batch: _BrokerBatch) -> StopReplicaRequest:
@@ -307,6 +308,7 @@ def _leader_and_isr_state(
         ordered_delivery=_ordered_delivery(topic),
         incarnation=partition.incarnation,
         layout_version=layout.layout_version,
+        base_offset=topic.znode.base_offset(index),
     )
 
 

@@ -10,24 +10,26 @@ from protocol.types import TopicPartition
 
 
 class Deletion(NamedTuple):
-    """A replica that ``broker`` was told to delete; ``error`` 0: it is gone."""
+    """A replica that ``broker`` was told to delete; ``error`` 0: it is gone. ``log_end_offset`` -1: not known."""
 
     tp: TopicPartition
     broker: int
     incarnation: int
     error: int
+    log_end_offset: int
 
 
 def deletions(event: BrokerAnswered) -> list[Deletion]:
     """Each replica that was to be deleted, in the order it was asked for."""
     request = cast(StopReplicaRequest, event.request)
-    errors = {(e.topic_name, e.partition_index): e.error_code for e in event.response.partition_errors}
+    answers = {(e.topic_name, e.partition_index): e for e in event.response.partition_errors}
     return [
         Deletion(
             tp := TopicPartition(topic.topic_name, asked.partition_index),
             event.broker.id,
             asked.incarnation,
-            event.response.error_code or errors.get(tp, 0),
+            event.response.error_code or (answers[tp].error_code if tp in answers else 0),
+            answers[tp].log_end_offset if tp in answers else -1,
         )
         for topic in request.topic_states
         for asked in topic.partition_states

@@ -87,6 +87,8 @@ class FakeBroker:
         """``{(topic, partition): error}`` to answer with."""
         self.logs: dict[tuple[str, int], Log] = {}
         """What the logs of partitions it leads are said to hold; empty ones are not named."""
+        self.forgets_ends = False
+        """It does not know where the replicas ended that it deleted."""
         self.groups: dict[str, dict[tuple[str, int], tuple[int, int]]] = {}
         """What groups that it coordinates have committed: ``{(topic, partition): (offset, incarnation)}``."""
         self.members: dict[str, list[tuple[bytes, bytes]]] = {}
@@ -208,6 +210,7 @@ class FakeBroker:
                     topic_name=topic.topic_name,
                     partition_index=state.partition_index,
                     error_code=self.errors.get((topic.topic_name, state.partition_index), ErrorCode.NONE),
+                    log_end_offset=self._end_of_deleted(topic.topic_name, state.partition_index),
                 )
                 for topic in request.topic_states
                 for state in topic.partition_states
@@ -231,6 +234,10 @@ class FakeBroker:
                 for number, (subscription, assignment) in enumerate(members or [])
             ],
         )
+
+    def _end_of_deleted(self, topic: str, partition: int) -> int:
+        log = self.logs.get((topic, partition))
+        return -1 if log is None or self.forgets_ends else log.end_offset
 
     def _committed(self, name: str) -> OffsetFetchResponseGroup:
         topics = [

@@ -44,6 +44,8 @@ class Broker:
     def __init__(self, broker: OneBroker, node: Node) -> None:
         self.harness = broker
         self.node = node
+        self.stopped_at = -1
+        """The log end in the last answer to a StopReplica."""
 
     # ------------------------------------------------------------ the controller
 
@@ -82,6 +84,7 @@ class Broker:
         response = await self.harness.request(
             StopReplicaRequest(controller_id=1000, controller_epoch=epoch, topic_states=topics)
         )
+        self.stopped_at = response.partition_errors[0].log_end_offset
         return int(response.partition_errors[0].error_code)
 
     async def configure(self, zk: FakeZk, **config: str) -> None:

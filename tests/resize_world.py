@@ -172,6 +172,8 @@ class Rules:
             self._break(f"{index} was removed without a word")
         if index in topic.partitions or topic.last_leader_epochs.get(index) != before.leader_epoch:
             self._break(f"the topic znode was not written with the removal of {index}")
+        if topic.last_offsets.get(index, 0) < before.sealed_offset:
+            self._break(f"where {index} was sealed at {before.sealed_offset}, it ends at {topic.last_offsets}")
         if self._topic is not None and topic.topic_id == self._topic.topic_id:
             self._break("the topic id stayed when partitions went")
         assert self._topic is not None

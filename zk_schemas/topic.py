@@ -19,8 +19,10 @@ class TopicZnode:
 
     ``partitions`` maps each partition, from 0 without gaps, to its assigned replicas (broker ids, preferred first).
     Partitions from ``undeleted_partition_count`` on are marked for deletion or not yet led. ``last_leader_epochs``
-    holds the last leader epoch of each removed partition. ``absent`` names what of id, counts and layout
-    version was not there and stands here as a default (a topic written by another tool): the controller then writes it.
+    holds the last leader epoch of each partition that was removed at some time, ``last_offsets`` where its log ended,
+    if that is not 0: created again, its log begins there, and both entries stay. ``absent`` names what of
+    id, counts and layout version was not there and stands here as a default (a topic written by another tool): the
+    controller then writes it.
     ``ordered_delivery`` is what ``enable.ordered.delivery`` said when the first resize began, which is settled by that;
     None before.
 
@@ -33,6 +35,7 @@ class TopicZnode:
     undeleted_partition_count: int
     layout_version: int = 0
     last_leader_epochs: dict[int, int] = field(default_factory=dict)
+    last_offsets: dict[int, int] = field(default_factory=dict)
     adding_replicas: dict[int, list[int]] = field(default_factory=dict)
     removing_replicas: dict[int, list[int]] = field(default_factory=dict)
     ordered_delivery: bool | None = None
@@ -48,6 +51,14 @@ class TopicZnode:
     def new(cls, topic_id: uuid.UUID, partitions: dict[int, list[int]]) -> TopicZnode:
         """A topic that was never resized."""
         return cls(topic_id, partitions, len(partitions), len(partitions))
+
+    def base_offset(self, partition: int) -> int:
+        """Where a log of the partition begins: where that of its predecessor ended, 0 without one."""
+        return self.last_offsets.get(partition, 0)
+
+    def has_predecessor(self, partition: int) -> bool:
+        """Whether the partition was removed at some time."""
+        return partition in self.last_leader_epochs
 
     @classmethod
     def decode(cls, path: str, data: bytes) -> TopicZnode:
@@ -67,6 +78,7 @@ class TopicZnode:
             undeleted_partition_count=reader.integer("undeleted_partition_count", len(partitions), low=1),
             layout_version=reader.integer("layout_version", 0),
             last_leader_epochs=reader.epochs("last_leader_epochs"),
+            last_offsets=reader.offsets("last_offsets"),
             adding_replicas=reader.replicas("adding_replicas", {}),
             removing_replicas=reader.replicas("removing_replicas", {}),
             ordered_delivery=reader.optional_flag("ordered_delivery"),
@@ -86,6 +98,8 @@ class TopicZnode:
         fields["undeleted_partition_count"] = self.undeleted_partition_count
         fields["layout_version"] = self.layout_version
         fields["last_leader_epochs"] = self.last_leader_epochs
+        if self.last_offsets:
+            fields["last_offsets"] = self.last_offsets
         if self.ordered_delivery is not None:
             fields["ordered_delivery"] = self.ordered_delivery
         return encode_fields(fields, self.extra)

@@ -19,6 +19,8 @@ _INT64_MAX = 2**63 - 1
 _MAX_DEPTH = 32
 """How deep JSON may be nested: all of it is written again with what is changed, by code that descends into it."""
 MAX_EPOCH = 2**30
+MAX_OFFSET = 2**62
+"""Leaves room for the records that follow."""
 """No cluster lives to see a leader epoch or layout version of more; what is above can soon not be raised any more."""
 
 
@@ -132,6 +134,11 @@ class ZnodeReader:
         """``{partition: leader epoch}``; empty when absent."""
         value = self._number_keyed(field, {})
         return {key: self._checked_integer(f"{field}.{key}", item, -1, MAX_EPOCH) for key, item in value.items()}
+
+    def offsets(self, field: str) -> dict[int, int]:
+        """``{partition: offset}``; empty when absent."""
+        value = self._number_keyed(field, {})
+        return {key: self._checked_integer(f"{field}.{key}", item, 0, MAX_OFFSET) for key, item in value.items()}
 
     def replicas(self, field: str, default: dict[str, Any] = _MISSING) -> dict[int, list[int]]:
         """``{partition: [broker ids]}``."""

@@ -4,14 +4,16 @@ OffsetCommit v2-4 carry a retention of their own, v6 leader epochs, v7 ``group.i
 in tag 10256 and, in tag 10260, that the offset is a report as well (``positions``).
 OffsetFetch v2 null topics for all and an error on top, v7 ``require_stable``, v8 many groups at once
 and incarnations. An offset committed without an incarnation is of the one that the broker knows; one of an earlier
-incarnation says nothing of the partition there is now and is neither stored nor told (hole 20). One of an incarnation
-that nobody has heard of waits: the client is told to try again, until this broker's metadata has caught up. Stored, a
-forged one would have every later commit refused as one of an earlier incarnation.
+incarnation says nothing of the partition there is now and is neither stored nor told (hole 20), but that its group was
+there: a partition that was removed and created again is told to be read from its beginning. One of an incarnation that
+nobody has heard of waits: the client is told to try again, until this broker's metadata has caught up. Stored, a forged
+one would have every later commit refused as one of an earlier incarnation.
 Commits within transactions are another API; an offset they hold open would count as pending here.
 """
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TypeAlias
@@ -252,13 +254,15 @@ def fetch_offsets(
     shard: Shard,
     group_id: str,
     topics: list[OffsetFetchRequestTopics] | None,
-    incarnation_of: IncarnationOf,
+    known: Topics,
     *,
     require_stable: bool,
 ) -> OffsetFetchResponseGroup:
     """Committed offsets of a group, all of them for ``topics`` None; -1 where there is none.
 
     An offset of an earlier incarnation than the broker knows is none: a stock client would take it for the partition's.
+    Of one that was removed and created again the group has read nothing yet, so its offset is where that began; without
+    any, ``auto.offset.reset=latest`` would skip its first records. One of a partition that is gone is kept, not told.
     ``require_stable`` refuses a partition with a commit on its way (KIP-447): UNSTABLE_OFFSET_COMMIT.
     """
     committed = shard.durable.offsets_of(group_id)
@@ -267,7 +271,7 @@ def fetch_offsets(
     if topics is None:
         of_topic: dict[str, list[int]] = {}
         for tp in sorted(committed):
-            if _is_current(tp, committed[tp], incarnation_of):
+            if _now(tp, committed[tp], known) is not None:
                 of_topic.setdefault(tp.topic, []).append(tp.partition)
         wanted = list(of_topic.items())
     else:
@@ -281,15 +285,22 @@ def fetch_offsets(
                 partitions.append(_no_offset(index, ErrorCode.UNSTABLE_OFFSET_COMMIT))
             else:
                 found = committed.get(tp)
-                is_current = found is not None and _is_current(tp, found, incarnation_of)
-                partitions.append(_fetched(index, found if is_current else None))
+                partitions.append(_fetched(index, None if found is None else _now(tp, found, known)))
         result.topics.append(OffsetFetchResponseTopics(name=name, partitions=partitions))
     return result
 
 
-def _is_current(tp: TopicPartition, committed: OffsetAndMetadata, incarnation_of: IncarnationOf) -> bool:
-    """Also when the incarnation is not known, or is one the broker has not heard of yet."""
-    return not NO_INCARNATION < committed.incarnation < incarnation_of(tp.topic, tp.partition)
+def _now(tp: TopicPartition, committed: OffsetAndMetadata, known: Topics) -> OffsetAndMetadata | None:
+    """What a committed offset says of the partition there is now: itself where no later incarnation is known."""
+    if known.merged_away(*tp):
+        return None
+    incarnation = known.incarnation(*tp)
+    if not NO_INCARNATION < committed.incarnation < incarnation:
+        return committed
+    base = known.base_offset(*tp)
+    if base < 0:
+        return None
+    return dataclasses.replace(committed, offset=base, leader_epoch=NO_LEADER_EPOCH, incarnation=incarnation)
 
 
 def _no_offset(index: int, error: ErrorCode = ErrorCode.NONE) -> OffsetFetchResponsePartitions:

@@ -71,6 +71,10 @@ class Topics(Protocol):
         """Which creation of the partition exists, higher for a later one; -1 when it is not known or does not exist."""
         ...
 
+    def base_offset(self, topic: str, partition: int) -> int:
+        """Where a partition that was removed and created again began; -1 when it was not, or that is not known."""
+        ...
+
     def partition_count(self, topic: str) -> int | None:
         """Number of partitions of a topic, None when it does not exist."""
         ...

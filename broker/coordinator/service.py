@@ -256,11 +256,11 @@ class GroupCoordinator:
         if isinstance(found, ErrorCode):
             token.fill(OffsetFetchResponseGroup(group_id=group_id, error_code=found))
             return token
-        shard, incarnation_of = found.shard, self._topics.incarnation
+        shard = found.shard
 
         def answer(error: ErrorCode) -> None:
             if error is ErrorCode.NONE:
-                fetched = offsets.fetch_offsets(shard, group_id, topics, incarnation_of, require_stable=require_stable)
+                fetched = offsets.fetch_offsets(shard, group_id, topics, self._topics, require_stable=require_stable)
                 token.fill(fetched)
             else:
                 token.fill(OffsetFetchResponseGroup(group_id=group_id, error_code=error))

@@ -16,7 +16,12 @@ from protocol.generated.leader_and_isr import (
     LeaderAndIsrResponse,
     LeaderAndIsrTopicError,
 )
-from protocol.generated.stop_replica import StopReplicaPartitionError, StopReplicaRequest, StopReplicaResponse
+from protocol.generated.stop_replica import (
+    StopReplicaPartitionError,
+    StopReplicaPartitionState,
+    StopReplicaRequest,
+    StopReplicaResponse,
+)
 from protocol.generated.update_metadata import UpdateMetadataRequest, UpdateMetadataResponse
 from protocol.topic_names import OFFSETS_TOPIC
 from protocol.types import TopicPartition
@@ -96,8 +101,13 @@ def _update_metadata(ctx: RequestContext, request: UpdateMetadataRequest) -> Upd
     removed = ctx.node.metadata.update(request)
     if removed:
         ctx.node.dynamic.forget_topics(key.topic for key in removed)
-        gone = {key: incarnation for key, incarnation in removed.items() if key.topic != OFFSETS_TOPIC}
-        ctx.node.groups.on_partitions_deleted(gone)
+        ctx.node.groups.on_partitions_deleted(
+            {
+                key: incarnation
+                for key, incarnation in removed.items()
+                if key.topic != OFFSETS_TOPIC and not ctx.node.metadata.goes_on(*key)
+            }
+        )
     ctx.node.replicas.brokers_changed()
     ctx.node.metadata_was_updated()
     return UpdateMetadataResponse()
@@ -114,14 +124,20 @@ def stop_replica(ctx: RequestContext, request: StopReplicaRequest) -> Answer:
                 return StopReplicaResponse(error_code=code)
             return StopReplicaResponse(
                 partition_errors=[
-                    StopReplicaPartitionError(
-                        topic_name=topic.topic_name,
-                        partition_index=state.partition_index,
-                        error_code=node.replicas.stop(topic.topic_name, state),
-                    )
+                    _stop(ctx, topic.topic_name, state)
                     for topic in request.topic_states
                     for state in topic.partition_states
                 ]
             )
 
     return node.later(stop, lambda error: StopReplicaResponse(error_code=error.code))
+
+
+def _stop(ctx: RequestContext, topic: str, state: StopReplicaPartitionState) -> StopReplicaPartitionError:
+    stopped = ctx.node.replicas.stop(topic, state)
+    return StopReplicaPartitionError(
+        topic_name=topic,
+        partition_index=state.partition_index,
+        error_code=stopped.error_code,
+        log_end_offset=stopped.log_end_offset,
+    )

@@ -134,12 +134,13 @@ class FetchRead:
     def _read_log(self, partition: Partition, state: FetchedPartition) -> LogRead:
         log = partition.log
         limits = self._limits
+        offset = state.fetch_offset
         max_bytes = max(0, min(state.max_bytes, limits.max_bytes - self.size_bytes))
         at_least_one = self.size_bytes == 0
         if limits.is_follower:
             upper_bound = log.log_end_offset
-            if not log.log_start_offset <= state.fetch_offset <= upper_bound:
-                raise KafkaError(ErrorCode.OFFSET_OUT_OF_RANGE, f"{partition.key}: {state.fetch_offset}")
+            if not log.log_start_offset <= offset <= upper_bound:
+                raise KafkaError(ErrorCode.OFFSET_OUT_OF_RANGE, f"{partition.key}: {offset}")
             self._note_progress(partition, state)
             in_sync = limits.replica_id in partition.isr
             state.is_held_back = not in_sync and self._throttle.is_throttled(partition.key)
@@ -148,10 +149,11 @@ class FetchRead:
         elif limits.replica_id == _DEBUGGING_CONSUMER:
             upper_bound = log.log_end_offset
         else:
+            offset = partition.readable_offset(offset)
             # The watermark of a new leader lags: a consumer may stand above it, and waits.
             upper_bound = log.last_stable_offset if limits.read_committed else log.high_watermark
         return log.read(
-            state.fetch_offset,
+            offset,
             max_bytes,
             upper_bound=upper_bound,
             at_least_one=at_least_one,

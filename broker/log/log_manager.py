@@ -266,11 +266,12 @@ class LogManager:
         config: LogConfig | None = None,
         *,
         is_new: bool = True,
+        start_offset: int = 0,
     ) -> PartitionLog:
-        """A new log, in the dir with the fewest that has room. ``is_new``: the partition was never here before.
+        """A new log that begins at ``start_offset``, in the dir with the fewest that has room.
 
-        Raises ``ValueError`` when it exists, KAFKA_STORAGE_ERROR 56, also when it may be in a dir that is lost, and
-        REPLICA_NOT_AVAILABLE 9 when it can be tried again soon.
+        ``is_new``: the partition was never here before. Raises ``ValueError`` when it exists, KAFKA_STORAGE_ERROR 56,
+        also when it may be in a dir that is lost, and REPLICA_NOT_AVAILABLE 9 when it can be tried again soon.
         """
         if partition in self._logs:
             raise ValueError(f"{partition} has a log already")
@@ -288,6 +289,7 @@ class LogManager:
                 PartitionMetadata(topic_id, incarnation),
                 config or self._config.topic_defaults,
                 ProducerState(self._config.producer_id_expiration_ms),
+                start_offset=start_offset,
             )
         except OSError as error:
             if is_out_of_space(error):

@@ -118,9 +118,10 @@ class FollowedPartition:
     def reset_to_range(self, leader_start: int, leader_end: int) -> None:
         """The leader's log does not hold what was asked for: go where it begins, or back to where it ends."""
         log = self.partition.log
-        if leader_end < log.log_end_offset:
+        has_nothing_of_it = leader_end < log.log_start_offset
+        if leader_end < log.log_end_offset and not has_nothing_of_it:
             self._truncate_to(leader_end)
-        if leader_start > log.log_end_offset:
+        if has_nothing_of_it or leader_start > log.log_end_offset:
             logger.warning("replica.starts_again", partition=str(self.partition.key), offset=leader_start)
             log.truncate_fully_and_start_at(leader_start)
         elif leader_start > log.log_start_offset:

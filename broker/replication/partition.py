@@ -65,6 +65,7 @@ class Partition:
     __slots__ = (
         "_refused_until",
         "_services",
+        "base_offset",
         "controller_epoch",
         "delivery",
         "epoch_start_offset",
@@ -103,6 +104,8 @@ class Partition:
         self.role = Role.FOLLOWER
         self.term = 0
         """Goes up whenever it begins to lead: what was appended in an earlier term may be gone."""
+        self.base_offset = 0
+        """Where this incarnation began. Below it there never was a record of it: a hole, as compaction leaves."""
         self.leader_id = -1
         self.leader_epoch = NO_EPOCH
         self.epoch_start_offset = 0
@@ -186,6 +189,14 @@ class Partition:
             ErrorCode.FENCED_LEADER_EPOCH if older else ErrorCode.UNKNOWN_LEADER_EPOCH,
             f"{self.key}: the request has leader epoch {current_leader_epoch}, the broker {self.leader_epoch}",
         )
+
+    def readable_offset(self, position: int) -> int:
+        """Where a consumer at ``position`` reads on: one below the base has read all of the incarnation before.
+
+        Out of range, ``auto.offset.reset=latest`` would skip what there is. Once records are deleted, it is.
+        """
+        start = self.log.log_start_offset
+        return start if 0 <= position < start == self.base_offset else position
 
     # ------------------------------------------------------------ append
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Iterable
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 import structlog
 import trio
@@ -27,9 +27,23 @@ logger = structlog.get_logger(__name__)
 
 EPOCH_DURING_DELETE = -2
 """Leader epoch of a StopReplica that deletes a topic: it overrides every other (KIP-570)."""
-_NO_REPLICA = (-1, -1)
 _AFTER_ALL_EPOCHS = 2**31
 _MAX_DELETED_KNOWN = 100_000
+
+
+class Stopped(NamedTuple):
+    """The answer to a StopReplica; ``log_end_offset`` is where a deleted replica ended, -1 when that is not known."""
+
+    error_code: ErrorCode
+    log_end_offset: int = -1
+
+
+class _Deleted(NamedTuple):
+    """What the last StopReplica that deleted a replica meant, and where that replica ended."""
+
+    incarnation: int = -1
+    leader_epoch: int = -1
+    log_end_offset: int = -1
 
 
 class TopicSettings(Protocol):
@@ -77,8 +91,7 @@ class ReplicaManager:
         self._services = services
         self._followers = followers
         self._partitions: dict[TopicPartition, Partition] = {}
-        self._deleted: dict[TopicPartition, tuple[int, int]] = {}
-        """Incarnation and leader epoch of the last StopReplica that deleted each replica."""
+        self._deleted: dict[TopicPartition, _Deleted] = {}
         self.controller_epoch = NO_EPOCH
         self._closed = False
         logs.on_switched = self._log_switched
@@ -141,7 +154,7 @@ class ReplicaManager:
         log = self._logs.get(key)
         if log is not None and 0 <= state.incarnation < log.identity.incarnation:
             return ErrorCode.STALE_CONTROLLER_EPOCH
-        if state.incarnation >= 0 and (state.incarnation, state.leader_epoch) <= self._deleted.get(key, _NO_REPLICA):
+        if state.incarnation >= 0 and (state.incarnation, state.leader_epoch) <= self._deleted.get(key, _Deleted())[:2]:
             # An order from before the deletion would revive the replica, empty and with a layout of long ago.
             return ErrorCode.STALE_CONTROLLER_EPOCH
         is_same = partition is not None and state.incarnation in (-1, partition.log.identity.incarnation)
@@ -184,16 +197,21 @@ class ReplicaManager:
             log = None
         if log is None:
             config = self._settings.log_config(key.topic)
-            log = self._logs.create(key, topic_id, state.incarnation, config, is_new=state.is_new)
+            log = self._logs.create(
+                key, topic_id, state.incarnation, config, is_new=state.is_new, start_offset=state.base_offset
+            )
         elif log.failure:
             raise KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, f"the log is broken: {log.failure}")
         else:
             _identify(log, topic_id, state.incarnation)
+            if log.size_bytes == 0 and log.log_end_offset < state.base_offset:
+                log.truncate_fully_and_start_at(state.base_offset)  # a crash left the directory without its segment
         partition = self._partitions.get(key)
         if partition is None:
             min_insync_replicas = self._settings.min_insync_replicas(key.topic)
             partition = Partition(key, self._local_id, log, min_insync_replicas, self._services)
             self._partitions[key] = partition
+        partition.base_offset = state.base_offset
         return partition
 
     def _take_role(self, partition: Partition, state: LeaderAndIsrPartitionState) -> None:
@@ -243,35 +261,44 @@ class ReplicaManager:
 
     # ------------------------------------------------------------ StopReplica
 
-    def stop(self, topic: str, state: StopReplicaPartitionState) -> ErrorCode:
+    def stop(self, topic: str, state: StopReplicaPartitionState) -> Stopped:
         """Stop, and perhaps delete, one replica (KIP-570). A replica that is not here counts as stopped."""
         key = TopicPartition(topic, state.partition_index)
         partition = self._partitions.get(key)
         log = self._logs.get(key)
         meant = state.incarnation
         if log is not None and 0 <= meant < log.identity.incarnation:
-            return ErrorCode.NONE  # the incarnation that is meant is gone; its successor stays (hole 20)
+            return Stopped(ErrorCode.NONE)  # the incarnation that is meant is gone; its successor stays (hole 20)
         # The leader epochs of two incarnations do not compare: a log of an earlier one than is meant goes as well.
         is_same = log is None or meant == -1 or log.identity.incarnation in (-1, meant)
         if partition is not None and is_same and 0 <= state.leader_epoch < partition.leader_epoch:
-            return ErrorCode.FENCED_LEADER_EPOCH
+            return Stopped(ErrorCode.FENCED_LEADER_EPOCH)
         self._drop(key)
-        if state.delete_partition:
-            self._remember_deleted(key, meant, state.leader_epoch)
-        if state.delete_partition and log is not None:
+        if not state.delete_partition:
+            return Stopped(ErrorCode.NONE)
+        end = log.log_end_offset if log is not None and is_same else -1
+        deleted = self._remember_deleted(key, meant, state.leader_epoch, end)
+        if log is not None:
             try:
                 self._logs.delete(key)
             except KafkaError as error:
                 logger.error("replica.not_deleted", partition=str(key), error=str(error))
-                return error.code
-        return ErrorCode.NONE
+                return Stopped(error.code)
+        return Stopped(ErrorCode.NONE, deleted.log_end_offset)
 
-    def _remember_deleted(self, key: TopicPartition, incarnation: int, leader_epoch: int) -> None:
-        """A replica that comes back, by a reassignment say, comes with a higher leader epoch."""
-        self._deleted.pop(key, None)
-        self._deleted[key] = (incarnation, _AFTER_ALL_EPOCHS if leader_epoch == EPOCH_DURING_DELETE else leader_epoch)
+    def _remember_deleted(self, key: TopicPartition, incarnation: int, leader_epoch: int, end: int) -> _Deleted:
+        """A replica that comes back, by a reassignment say, comes with a higher leader epoch.
+
+        Asked once more, because the answer was lost, this broker has no log any more and answers the same end.
+        """
+        before = self._deleted.pop(key, _Deleted())
+        if before.incarnation == incarnation:
+            end = max(end, before.log_end_offset)
+        epoch = _AFTER_ALL_EPOCHS if leader_epoch == EPOCH_DURING_DELETE else leader_epoch
+        deleted = self._deleted[key] = _Deleted(incarnation, epoch, end)
         if len(self._deleted) > _MAX_DELETED_KNOWN:
             del self._deleted[next(iter(self._deleted))]
+        return deleted
 
     def _drop(self, key: TopicPartition) -> None:
         partition = self._partitions.pop(key, None)

@@ -218,6 +218,8 @@ def edit_refusal(known: TopicZnode, edited: TopicZnode) -> str | None:
         return "initial_partition_count cannot be changed"
     if edited.last_leader_epochs != known.last_leader_epochs:
         return "last_leader_epochs cannot be changed"
+    if edited.last_offsets not in ({}, known.last_offsets):
+        return "last_offsets cannot be changed"
     if len(edited.partitions) < len(known.partitions):
         return f"{len(known.partitions)} partitions cannot become {len(edited.partitions)}"
     moved = [index for index, replicas in known.partitions.items() if edited.partitions[index] != replicas]
@@ -266,6 +268,7 @@ def begun(known: TopicZnode, edited: TopicZnode) -> TopicZnode:
     return edited.replace(
         undeleted_partition_count=counts[0],
         layout_version=counts[1],
+        last_offsets=known.last_offsets,
         ordered_delivery=known.ordered_delivery,
         absent=frozenset(),
     )

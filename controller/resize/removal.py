@@ -2,13 +2,19 @@
 
 A run of drained partitions at the end of the assignment goes together: their states say so first, so that from then on
 only the removal is resumed; then every replica is deleted; then one multi takes them out of the assignment, deletes
-their states, keeps their last leader epochs and gives the topic a new id, without which running producers of some
-clients would not lower their count (holes 11, 13 and 20).
+their states, keeps their last leader epochs and where their logs ended, and gives the topic a new id, without which
+running producers of some clients would not lower their count (holes 11, 13 and 20).
+
+A partition that is created again goes on there (``base_offset``): with offsets that begin anew, a position or a commit
+of before would skip its first records. Its replicas report their ends when they are deleted, for markers of
+transactions may follow the seal. A broker that deleted its replica and restarted before its answer arrived does not
+know the end any more; the seal, which the state holds, and the end of the incarnation before are the least it can be.
 """
 
 from __future__ import annotations
 
 import logging
+from collections.abc import Iterable
 
 from controller.context import Context
 from controller.events import BrokerAnswered, ResizesDue
@@ -52,13 +58,15 @@ async def advance(context: Context, topic: TopicImage) -> None:
 
 def on_stop_replica_answered(context: Context, event: BrokerAnswered) -> None:
     """Take in which replicas are deleted."""
-    for tp, broker, incarnation, error in deletions(event):
+    for tp, broker, incarnation, error, log_end_offset in deletions(event):
         partition = context.image.partition(tp)
         state = partition.state if partition is not None else None
         if partition is None or state is None or not state.being_removed or incarnation != partition.incarnation:
             continue
         if error == ErrorCode.NONE:
-            ending_of(partition).stopped.add(broker)
+            ending = ending_of(partition)
+            ending.stopped.add(broker)
+            ending.deleted_end_offset = max(ending.deleted_end_offset, log_end_offset)
             context.events.put(ResizesDue())
         else:
             _log.error("broker %s did not delete %s: error %s; it is asked again", broker, tp, error)
@@ -103,6 +111,18 @@ def _is_stopped(topic: TopicImage, index: int) -> bool:
     return ending_of(topic.partitions[index]).stopped.issuperset(topic.replicas(index))
 
 
+def _last_offsets(topic: TopicImage, run: Iterable[int]) -> dict[int, int]:
+    ends = dict(topic.znode.last_offsets)
+    for index in run:
+        partition = topic.partitions[index]
+        assert partition.state is not None
+        reported = ending_of(partition).deleted_end_offset
+        end = max(topic.znode.base_offset(index), partition.state.sealed_offset, reported)
+        if end > 0:
+            ends[index] = end
+    return ends
+
+
 async def _forget(context: Context, topic: TopicImage, run: list[int]) -> None:
     znode = topic.znode
     epochs = {index: state.leader_epoch for index in run if (state := topic.state(index)) is not None}
@@ -111,6 +131,7 @@ async def _forget(context: Context, topic: TopicImage, run: list[int]) -> None:
         adding_replicas={index: added for index, added in znode.adding_replicas.items() if index not in epochs},
         removing_replicas={index: gone for index, gone in znode.removing_replicas.items() if index not in epochs},
         last_leader_epochs={**znode.last_leader_epochs, **epochs},
+        last_offsets=_last_offsets(topic, run),
         topic_id=new_topic_id(context.rng),
     )
     ops: list[ZkOp] = [SetOp(paths.topic(topic.name), left.encode(), topic.version)]

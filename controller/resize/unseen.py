@@ -3,7 +3,8 @@
 A controller in office remembers what it wrote last. One that takes office has the znodes alone, but each partition's
 state stores its layout and from whom it was split off. They tell the initial count, and the undeleted count and layout
 version before the edit, so what a live edit may not do is undone here as well. What nothing else proves stays as it is:
-``last_leader_epochs``, whose partitions are gone, and another order or additional replicas in the assignment.
+``last_leader_epochs`` and ``last_offsets``, whose partitions are gone, and another order or additional replicas in
+the assignment.
 """
 
 from __future__ import annotations

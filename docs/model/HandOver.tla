@@ -11,7 +11,8 @@ EXTENDS Integers, Sequences, FiniteSets
 CONSTANTS
   Where,      \* the partition of each record of the key, in the order they were produced
   Members,
-  Faults,     \* how many of each: [rebalance, eviction, crash, failover, seek, ahead]
+  Unowned,    \* whether the group may leave partitions to nobody
+  Faults,     \* how many of each: [rebalance, eviction, crash, failover, seek, ahead, expiry]
   Off         \* the rules that are switched off
 
 VARIABLES
@@ -21,11 +22,12 @@ VARIABLES
   position,   \* positions in the coordinator's memory
   member,     \* each member: generation, whether it runs, what it heard of others' positions, and its partitions
   flushed,    \* the highest offset of each partition whose flush callback has returned
+  start,      \* log starts: retention has removed what lies below
   delivered,  \* records delivered
   broken,
   left
 
-vars == <<group, committed, told, position, member, flushed, delivered, broken, left>>
+vars == <<group, committed, told, position, member, flushed, start, delivered, broken, left>>
 
 Rule(name) == name \notin Off
 Records == DOMAIN Where
@@ -35,6 +37,7 @@ Count(p, last) == Cardinality({r \in 1..last : Where[r] = p})
 Offset(r) == Count(Where[r], r) - 1
 RecordAt(p, offset) == CHOOSE r \in Records : Where[r] = p /\ Offset(r) = offset
 End(p) == Count(p, Len(Where))
+Greatest(a, b) == IF a > b THEN a ELSE b
 Unknown == -1
 Nobody == "nobody"
 
@@ -44,15 +47,16 @@ Nobody == "nobody"
 NotMine == [mine |-> FALSE, begun |-> FALSE, at |-> 0, safe |-> 0, sure |-> 0, kept |-> 0, open |-> 0, said |-> -1,
             load |-> "no", loaded |-> [p \in Parts |-> 0]]
 
-Assignments == [Parts -> Members]
+Owners(members) == [Parts -> IF Unowned THEN members \cup {Nobody} ELSE members]
 Silence == [p \in Parts |-> 0]
 Init ==
-  /\ \E owner \in Assignments :
+  /\ \E owner \in Owners(Members) :
        group = [generation |-> 1, owner |-> owner, joined |-> Members, stable |-> TRUE]
   /\ committed = [p \in Parts |-> 0] /\ told = [p \in Parts |-> 0]
   /\ position = [p \in Parts |-> 0]
   /\ member = [m \in Members |-> [generation |-> 0, was |-> 0, runs |-> TRUE, heard |-> Silence, parts |-> [p \in Parts |-> NotMine]]]
   /\ flushed = [p \in Parts |-> 0]
+  /\ start = [p \in Parts |-> 0]
   /\ delivered = {} /\ broken = ""
   /\ left = Faults
 
@@ -70,7 +74,7 @@ Rebalance ==
   /\ left.rebalance > 0 /\ left' = [left EXCEPT !.rebalance = @ - 1]
   /\ group.stable
   /\ group' = [group EXCEPT !.stable = FALSE, !.joined = {}]
-  /\ UNCHANGED <<committed, told, position, member, flushed, delivered, broken>>
+  /\ UNCHANGED <<committed, told, position, member, flushed, delivered, broken, start>>
 
 \* A member learns of it: flushes, commits, gives everything up and joins again.
 Flushable(m) == {p \in Parts : Mine(m, p).mine /\ Mine(m, p).safe < Mine(m, p).at}
@@ -82,7 +86,7 @@ Join(m) ==
   /\ group' = [group EXCEPT !.joined = @ \cup {m}]
   /\ member' = [member EXCEPT ![m].was = member[m].generation, ![m].generation = 0, ![m].heard = Silence,
                               ![m].parts = [p \in Parts |-> [NotMine EXCEPT !.kept = Mine(m, p).kept]]]
-  /\ UNCHANGED <<committed, told, position, flushed, delivered, broken, left>>
+  /\ UNCHANGED <<committed, told, position, flushed, delivered, broken, left, start>>
 
 \* The generation that commits and positions are fenced by lives on while members come back: they commit before they join.
 Heard(m) == member[m].generation = group.generation
@@ -94,10 +98,10 @@ Complete ==
   /\ LET away == Members \ (group.joined \cup Gone) IN
      \/ away = {} /\ UNCHANGED left
      \/ away # {} /\ left.eviction > 0 /\ (\A m \in away : FlushedAll(m) \/ ~Heard(m)) /\ left' = [left EXCEPT !.eviction = @ - 1]
-  /\ \E owner \in [Parts -> group.joined] :
+  /\ \E owner \in Owners(group.joined) :
        group' = [group EXCEPT !.generation = @ + 1, !.stable = TRUE, !.owner = owner]
   /\ position' = IF Rule("positions_die") THEN [p \in Parts |-> Answered(p)] ELSE position
-  /\ UNCHANGED <<committed, told, member, flushed, delivered, broken>>
+  /\ UNCHANGED <<committed, told, member, flushed, delivered, broken, start>>
 
 \* A member that was thrown out finds out and asks to be let in again; that is one more rebalance.
 ComeBack(m) ==
@@ -105,7 +109,7 @@ ComeBack(m) ==
   /\ group' = [group EXCEPT !.stable = FALSE, !.joined = {m}]
   /\ member' = [member EXCEPT ![m].generation = 0, ![m].was = 0, ![m].heard = Silence,
                               ![m].parts = [p \in Parts |-> NotMine]]
-  /\ UNCHANGED <<committed, told, position, flushed, delivered, broken, left>>
+  /\ UNCHANGED <<committed, told, position, flushed, delivered, broken, left, start>>
 
 \* Of the generation before this one a member still knows its own commits.
 Remembered(m, p) == IF member[m].was + 1 = group.generation THEN Mine(m, p).kept ELSE 0
@@ -115,21 +119,21 @@ Sync(m) ==
        ![m].generation = group.generation,
        ![m].parts = [p \in Parts |->
          IF group.owner[p] # m THEN NotMine ELSE [NotMine EXCEPT !.mine = TRUE, !.kept = Remembered(m, p)]]]
-  /\ UNCHANGED <<group, committed, told, position, flushed, delivered, broken, left>>
+  /\ UNCHANGED <<group, committed, told, position, flushed, delivered, broken, left, start>>
 
 \* The offset to begin at is fetched; nobody asks for whom, so a member that was thrown out since may be told another's.
 Fetch(m, p) ==
   /\ Mine(m, p).mine /\ ~Mine(m, p).begun
-  /\ With(m, p, [Mine(m, p) EXCEPT !.begun = TRUE, !.at = Answered(p), !.safe = Answered(p), !.sure = Answered(p),
+  /\ With(m, p, [Mine(m, p) EXCEPT !.begun = TRUE, !.at = Greatest(Answered(p), start[p]), !.safe = Answered(p), !.sure = Answered(p),
                                    !.kept = IF Rule("own_commits_only") THEN @ ELSE Answered(p), !.open = Answered(p)])
-  /\ UNCHANGED <<group, committed, told, position, flushed, delivered, broken, left>>
+  /\ UNCHANGED <<group, committed, told, position, flushed, delivered, broken, left, start>>
 
 Crash(m) ==
   /\ left.crash > 0 /\ left' = [left EXCEPT !.crash = @ - 1]
   /\ member[m].runs /\ Gone \cup {m} # Members
   /\ member' = [member EXCEPT ![m] = [generation |-> 0, was |-> 0, runs |-> FALSE, heard |-> Silence, parts |-> [p \in Parts |-> NotMine]]]
   /\ group' = [group EXCEPT !.stable = FALSE, !.joined = IF group.stable THEN {} ELSE @ \ {m}]
-  /\ UNCHANGED <<committed, told, position, flushed, delivered, broken>>
+  /\ UNCHANGED <<committed, told, position, flushed, delivered, broken, start>>
 
 -----------------------------------------------------------------------------
 (* The coordinator's memory *)
@@ -139,23 +143,38 @@ FailOver ==
   /\ told' = [p \in Parts |-> 0]
   /\ position' = IF ~Rule("never_upward") THEN [p \in Parts |-> End(p)]
                  ELSE IF Rule("rebuilt") THEN committed ELSE [p \in Parts |-> Unknown]
-  /\ UNCHANGED <<group, committed, member, flushed, delivered, broken>>
+  /\ UNCHANGED <<group, committed, member, flushed, delivered, broken, start>>
 
 OnDisk(p) ==
   /\ told[p] > committed[p]
   /\ committed' = [committed EXCEPT ![p] = told[p]]
-  /\ UNCHANGED <<group, told, position, member, flushed, delivered, broken, left>>
+  /\ UNCHANGED <<group, told, position, member, flushed, delivered, broken, left, start>>
 
 
 -----------------------------------------------------------------------------
 (* A member and one of its partitions *)
 
-\* The coordinator answers a poll, of the present generation only.
+\* Retention removes what was delivered. (What it removes unread is lost, with any rules.)
+Expire(p) ==
+  /\ left.expiry > 0 /\ left' = [left EXCEPT !.expiry = @ - 1]
+  /\ \E o \in (start[p] + 1)..End(p) :
+       /\ \A r \in Records : Where[r] = p /\ Offset(r) < o => r \in delivered
+       /\ start' = [start EXCEPT ![p] = o]
+  /\ UNCHANGED <<group, committed, told, position, member, flushed, delivered, broken>>
+\* A member finds that its position is out of range.
+Skip(m, p) ==
+  /\ Mine(m, p).begun /\ Mine(m, p).at < start[p]
+  /\ With(m, p, [Mine(m, p) EXCEPT !.at = start[p]])
+  /\ UNCHANGED <<group, committed, told, position, flushed, delivered, broken, left, start>>
+
+\* The coordinator answers a poll, of the present generation only. Where nobody owns a partition, the log start counts too.
 Hear(m) ==
-  LET heard == [p \in Parts |-> IF Mine(m, p).mine THEN 0 ELSE position[p]] IN
+  LET counts(p) == group.owner[p] = Nobody \/ ~Rule("owner_counts")
+      heard == [p \in Parts |-> IF Mine(m, p).mine THEN 0
+                                ELSE IF counts(p) THEN Greatest(position[p], start[p]) ELSE position[p]] IN
   /\ Current(m) /\ member[m].heard # heard
   /\ member' = [member EXCEPT ![m].heard = heard]
-  /\ UNCHANGED <<group, committed, told, position, flushed, delivered, broken, left>>
+  /\ UNCHANGED <<group, committed, told, position, flushed, delivered, broken, left, start>>
 
 Least(a, b) == IF a < b THEN a ELSE b
 \* How far a partition is, as the member knows it: of its own by what it did itself, also when it was thrown out since.
@@ -174,19 +193,19 @@ Open(m, p) ==
   \* New keys may come now: their state is loaded before their first record.
   /\ With(m, p, [Mine(m, p) EXCEPT !.open = Allowed(p, Known(m)),
                                    !.load = IF Rule("load_after_open") THEN "no" ELSE @])
-  /\ UNCHANGED <<group, committed, told, position, flushed, delivered, broken, left>>
+  /\ UNCHANGED <<group, committed, told, position, flushed, delivered, broken, left, start>>
 
 Load(m, p) ==
   /\ Mine(m, p).begun /\ Mine(m, p).load = "no"
   /\ With(m, p, [Mine(m, p) EXCEPT !.load = "running", !.loaded = flushed])
-  /\ UNCHANGED <<group, committed, told, position, flushed, delivered, broken, left>>
+  /\ UNCHANGED <<group, committed, told, position, flushed, delivered, broken, left, start>>
 Loaded(m, p) ==
   /\ Mine(m, p).mine /\ Mine(m, p).load = "running"
   /\ With(m, p, [Mine(m, p) EXCEPT !.load = "yes"])
-  /\ UNCHANGED <<group, committed, told, position, flushed, delivered, broken, left>>
+  /\ UNCHANGED <<group, committed, told, position, flushed, delivered, broken, left, start>>
 
 Deliver(m, p) ==
-  /\ Mine(m, p).mine /\ Mine(m, p).at < Mine(m, p).open
+  /\ Mine(m, p).mine /\ Mine(m, p).at < Mine(m, p).open /\ Mine(m, p).at >= start[p]
   /\ Mine(m, p).load = "yes" \/ ~Rule("load_returned")
   /\ LET r == RecordAt(p, Mine(m, p).at)
          older == {a \in 1..(r - 1) : Where[a] # p} IN
@@ -199,14 +218,14 @@ Deliver(m, p) ==
           ELSE IF Current(m) /\ \E b \in delivered : b > r /\ Where[b] # p THEN "delivered again behind a newer record"
           ELSE broken
   /\ With(m, p, [Mine(m, p) EXCEPT !.at = @ + 1])
-  /\ UNCHANGED <<group, committed, told, position, flushed, left>>
+  /\ UNCHANGED <<group, committed, told, position, flushed, left, start>>
 
 \* The user came back for more and the flush callback returned.
 Flush(m, p) ==
   /\ Mine(m, p).mine /\ Mine(m, p).safe < Mine(m, p).at
   /\ With(m, p, [Mine(m, p) EXCEPT !.safe = Mine(m, p).at])
   /\ flushed' = [flushed EXCEPT ![p] = IF Mine(m, p).at > @ THEN Mine(m, p).at ELSE @]
-  /\ UNCHANGED <<group, committed, told, position, delivered, broken, left>>
+  /\ UNCHANGED <<group, committed, told, position, delivered, broken, left, start>>
 
 Commit(m, p) ==
   LET offset == IF Rule("flush_first") THEN Mine(m, p).safe ELSE Mine(m, p).at
@@ -216,7 +235,7 @@ Commit(m, p) ==
   /\ IF ~taken THEN UNCHANGED <<committed, told>>
      ELSE IF Rule("commit_on_disk") THEN committed' = [committed EXCEPT ![p] = offset] /\ UNCHANGED told
      ELSE told' = [told EXCEPT ![p] = offset] /\ UNCHANGED committed
-  /\ UNCHANGED <<group, position, flushed, delivered, broken, left>>
+  /\ UNCHANGED <<group, position, flushed, delivered, broken, left, start>>
 
 \* A periodic commit runs ahead of the flush callback. (With the member dies what it did not flush, so these stay away
 \* from crashes and are not thrown out before they have flushed.)
@@ -225,7 +244,7 @@ CommitAhead(m, p) ==
   /\ Mine(m, p).mine /\ Heard(m) /\ committed[p] < Mine(m, p).at
   /\ committed' = [committed EXCEPT ![p] = Mine(m, p).at]
   /\ With(m, p, [Mine(m, p) EXCEPT !.sure = Mine(m, p).at, !.kept = Mine(m, p).at])
-  /\ UNCHANGED <<group, told, position, flushed, delivered, broken>>
+  /\ UNCHANGED <<group, told, position, flushed, delivered, broken, start>>
 
 Report(m, p) ==
   LET offset == IF Rule("commit_first") THEN Flushed(m, p, Mine(m, p).sure)
@@ -236,7 +255,7 @@ Report(m, p) ==
   /\ IF Rule("asked_again") THEN position[p] # offset /\ UNCHANGED member
      ELSE Mine(m, p).said # offset /\ With(m, p, [Mine(m, p) EXCEPT !.said = offset])
   /\ position' = [position EXCEPT ![p] = offset]
-  /\ UNCHANGED <<group, committed, told, flushed, delivered, broken, left>>
+  /\ UNCHANGED <<group, committed, told, flushed, delivered, broken, left, start>>
 
 \* The user goes back to the beginning; the position goes back with him.
 Seek(m, p) ==
@@ -245,14 +264,14 @@ Seek(m, p) ==
   /\ With(m, p, [Mine(m, p) EXCEPT !.at = 0, !.safe = 0, !.sure = 0, !.kept = 0])
   /\ committed' = [committed EXCEPT ![p] = 0]
   /\ position' = [position EXCEPT ![p] = 0]
-  /\ UNCHANGED <<group, told, flushed, delivered, broken>>
+  /\ UNCHANGED <<group, told, flushed, delivered, broken, start>>
 
 -----------------------------------------------------------------------------
 Step(m) ==
   \/ Join(m) \/ Sync(m) \/ ComeBack(m) \/ Hear(m)
-  \/ \E p \in Parts : Open(m, p) \/ Fetch(m, p) \/ CommitAhead(m, p) \/ Load(m, p) \/ Loaded(m, p) \/ Deliver(m, p) \/ Flush(m, p) \/ Commit(m, p) \/ Report(m, p)
+  \/ \E p \in Parts : Open(m, p) \/ Fetch(m, p) \/ Skip(m, p) \/ CommitAhead(m, p) \/ Load(m, p) \/ Loaded(m, p) \/ Deliver(m, p) \/ Flush(m, p) \/ Commit(m, p) \/ Report(m, p)
 Next ==
-  \/ Rebalance \/ Complete \/ FailOver \/ \E p \in Parts : OnDisk(p)
+  \/ Rebalance \/ Complete \/ FailOver \/ \E p \in Parts : OnDisk(p) \/ Expire(p)
   \/ \E m \in Members : Step(m) \/ Crash(m) \/ \E p \in Parts : Seek(m, p)
 
 Spec == Init /\ [][Next]_vars
@@ -263,7 +282,7 @@ Fair ==
   /\ \A m \in Members :
        /\ WF_vars(Join(m)) /\ WF_vars(Sync(m)) /\ WF_vars(ComeBack(m)) /\ WF_vars(Hear(m))
        /\ \A p \in Parts :
-            /\ WF_vars(Fetch(m, p)) /\ WF_vars(Open(m, p)) /\ WF_vars(Load(m, p)) /\ WF_vars(Loaded(m, p)) /\ WF_vars(Deliver(m, p))
+            /\ WF_vars(Fetch(m, p)) /\ WF_vars(Skip(m, p)) /\ WF_vars(Open(m, p)) /\ WF_vars(Load(m, p)) /\ WF_vars(Loaded(m, p)) /\ WF_vars(Deliver(m, p))
             /\ WF_vars(Flush(m, p)) /\ WF_vars(Commit(m, p)) /\ WF_vars(Report(m, p))
 
 -----------------------------------------------------------------------------

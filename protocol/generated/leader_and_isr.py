@@ -59,6 +59,7 @@ class LeaderAndIsrPartitionState(Base):
         "ordered_delivery",
         "incarnation",
         "layout_version",
+        "base_offset",
     )
     __slots__ = FIELDS
 
@@ -80,6 +81,7 @@ class LeaderAndIsrPartitionState(Base):
         ordered_delivery: int = -1,
         incarnation: int = -1,
         layout_version: int = -1,
+        base_offset: int = 0,
     ) -> None:
         self.partition_index = partition_index
         self.controller_epoch = controller_epoch
@@ -96,6 +98,7 @@ class LeaderAndIsrPartitionState(Base):
         self.ordered_delivery = ordered_delivery
         self.incarnation = incarnation
         self.layout_version = layout_version
+        self.base_offset = base_offset
 
 
 class LeaderAndIsrTopicState(Base):
@@ -202,6 +205,12 @@ def _decode_tag_topic_states_partition_states_layout_version(data: memoryview) -
     pos += 4
     return layout_version, pos
 
+def _decode_tag_topic_states_partition_states_base_offset(data: memoryview) -> tuple[int, int]:
+    pos = 0
+    base_offset, = _unpack_q(data, pos)
+    pos += 8
+    return base_offset, pos
+
 def _encode_tag_topic_states_partition_states_undeleted_partition_count(value: int, out: bytearray) -> None:
     out += _pack_i(value)
 
@@ -216,6 +225,9 @@ def _encode_tag_topic_states_partition_states_incarnation(value: int, out: bytea
 
 def _encode_tag_topic_states_partition_states_layout_version(value: int, out: bytearray) -> None:
     out += _pack_i(value)
+
+def _encode_tag_topic_states_partition_states_base_offset(value: int, out: bytearray) -> None:
+    out += _pack_q(value)
 
 def _decode_leader_and_isr_request_v5(data: memoryview) -> tuple[LeaderAndIsrRequest, int]:
     size = len(data)
@@ -294,6 +306,7 @@ def _decode_leader_and_isr_request_v5(data: memoryview) -> tuple[LeaderAndIsrReq
             topic_states_partition_states_ordered_delivery: int = -1
             topic_states_partition_states_incarnation: int = -1
             topic_states_partition_states_layout_version: int = -1
+            topic_states_partition_states_base_offset: int = 0
             if n:
                 tags, pos = read_tags(data, pos, n)
                 value = tags.get(10253)
@@ -311,6 +324,9 @@ def _decode_leader_and_isr_request_v5(data: memoryview) -> tuple[LeaderAndIsrReq
                 value = tags.get(10257)
                 if value is not None:
                     topic_states_partition_states_layout_version = whole(_decode_tag_topic_states_partition_states_layout_version(value), value, "topic_states[].partition_states[].layout_version")
+                value = tags.get(10261)
+                if value is not None:
+                    topic_states_partition_states_base_offset = whole(_decode_tag_topic_states_partition_states_base_offset(value), value, "topic_states[].partition_states[].base_offset")
             topic_states_partition_states.append(LeaderAndIsrPartitionState(
                 partition_index=topic_states_partition_states_partition_index,
                 controller_epoch=topic_states_partition_states_controller_epoch,
@@ -327,6 +343,7 @@ def _decode_leader_and_isr_request_v5(data: memoryview) -> tuple[LeaderAndIsrReq
                 ordered_delivery=topic_states_partition_states_ordered_delivery,
                 incarnation=topic_states_partition_states_incarnation,
                 layout_version=topic_states_partition_states_layout_version,
+                base_offset=topic_states_partition_states_base_offset,
             ))
         n = data[pos]
         pos += 1
@@ -430,7 +447,7 @@ def _encode_leader_and_isr_request_v5(message: LeaderAndIsrRequest, out: bytearr
                 write_uvarint(out, n)
             out += pack(f">{len(topic_states_partition_states_item.removing_replicas)}i", *topic_states_partition_states_item.removing_replicas)
             out += _pack_t(topic_states_partition_states_item.is_new)
-            tag_count = (1 if topic_states_partition_states_item.undeleted_partition_count != -1 else 0) + (1 if topic_states_partition_states_item.initial_partition_count != -1 else 0) + (1 if topic_states_partition_states_item.ordered_delivery != -1 else 0) + (1 if topic_states_partition_states_item.incarnation != -1 else 0) + (1 if topic_states_partition_states_item.layout_version != -1 else 0)
+            tag_count = (1 if topic_states_partition_states_item.undeleted_partition_count != -1 else 0) + (1 if topic_states_partition_states_item.initial_partition_count != -1 else 0) + (1 if topic_states_partition_states_item.ordered_delivery != -1 else 0) + (1 if topic_states_partition_states_item.incarnation != -1 else 0) + (1 if topic_states_partition_states_item.layout_version != -1 else 0) + (1 if topic_states_partition_states_item.base_offset != 0 else 0)
             out.append(tag_count)
             if tag_count:
                 if topic_states_partition_states_item.undeleted_partition_count != -1:
@@ -461,6 +478,12 @@ def _encode_leader_and_isr_request_v5(message: LeaderAndIsrRequest, out: bytearr
                     tagged = bytearray()
                     _encode_tag_topic_states_partition_states_layout_version(topic_states_partition_states_item.layout_version, tagged)
                     write_uvarint(out, 10257)
+                    write_uvarint(out, len(tagged))
+                    out += tagged
+                if topic_states_partition_states_item.base_offset != 0:
+                    tagged = bytearray()
+                    _encode_tag_topic_states_partition_states_base_offset(topic_states_partition_states_item.base_offset, tagged)
+                    write_uvarint(out, 10261)
                     write_uvarint(out, len(tagged))
                     out += tagged
         out.append(0)

@@ -21,7 +21,7 @@ from protocol.primitives import (
 from protocol.types import Part
 
 _pack_h = Struct(">h").pack
-_pack_ihB = Struct(">ihB").pack
+_pack_ih = Struct(">ih").pack
 _pack_iiq = Struct(">iiq").pack
 _pack_iit = Struct(">ii?").pack
 _pack_q = Struct(">q").pack
@@ -76,6 +76,7 @@ class StopReplicaPartitionError(Base):
         "topic_name",
         "partition_index",
         "error_code",
+        "log_end_offset",
     )
     __slots__ = FIELDS
 
@@ -85,10 +86,12 @@ class StopReplicaPartitionError(Base):
         topic_name: str = "",
         partition_index: int = 0,
         error_code: int = 0,
+        log_end_offset: int = -1,
     ) -> None:
         self.topic_name = topic_name
         self.partition_index = partition_index
         self.error_code = error_code
+        self.log_end_offset = log_end_offset
 
 
 def _decode_tag_topic_states_partition_states_incarnation(data: memoryview) -> tuple[int, int]:
@@ -98,6 +101,15 @@ def _decode_tag_topic_states_partition_states_incarnation(data: memoryview) -> t
     return incarnation, pos
 
 def _encode_tag_topic_states_partition_states_incarnation(value: int, out: bytearray) -> None:
+    out += _pack_q(value)
+
+def _decode_tag_partition_errors_log_end_offset(data: memoryview) -> tuple[int, int]:
+    pos = 0
+    log_end_offset, = _unpack_q(data, pos)
+    pos += 8
+    return log_end_offset, pos
+
+def _encode_tag_partition_errors_log_end_offset(value: int, out: bytearray) -> None:
     out += _pack_q(value)
 
 def _decode_stop_replica_request_v3(data: memoryview) -> tuple[StopReplicaRequest, int]:
@@ -229,12 +241,17 @@ def _decode_stop_replica_response_v3(data: memoryview) -> tuple[StopReplicaRespo
         pos = end
         partition_errors_partition_index, partition_errors_error_code, n = _unpack_ihB(data, pos)
         pos += 7
+        partition_errors_log_end_offset: int = -1
         if n:
-            pos = skip_tags(data, pos, n)
+            tags, pos = read_tags(data, pos, n)
+            value = tags.get(10262)
+            if value is not None:
+                partition_errors_log_end_offset = whole(_decode_tag_partition_errors_log_end_offset(value), value, "partition_errors[].log_end_offset")
         partition_errors.append(StopReplicaPartitionError(
             topic_name=partition_errors_topic_name,
             partition_index=partition_errors_partition_index,
             error_code=partition_errors_error_code,
+            log_end_offset=partition_errors_log_end_offset,
         ))
     n = data[pos]
     pos += 1
@@ -262,7 +279,16 @@ def _encode_stop_replica_response_v3(message: StopReplicaResponse, out: bytearra
         else:
             write_uvarint(out, n)
         out += raw
-        out += _pack_ihB(partition_errors_item.partition_index, partition_errors_item.error_code, 0)
+        out += _pack_ih(partition_errors_item.partition_index, partition_errors_item.error_code)
+        tag_count = (1 if partition_errors_item.log_end_offset != -1 else 0)
+        out.append(tag_count)
+        if tag_count:
+            if partition_errors_item.log_end_offset != -1:
+                tagged = bytearray()
+                _encode_tag_partition_errors_log_end_offset(partition_errors_item.log_end_offset, tagged)
+                write_uvarint(out, 10262)
+                write_uvarint(out, len(tagged))
+                out += tagged
     out.append(0)
     parts.append(out)
 

@@ -48,6 +48,7 @@ class UpdateMetadataPartitionState(Base):
         "replicas",
         "offline_replicas",
         "incarnation",
+        "base_offset",
     )
     __slots__ = FIELDS
 
@@ -63,6 +64,7 @@ class UpdateMetadataPartitionState(Base):
         replicas: list[int] = EMPTY,
         offline_replicas: list[int] = EMPTY,
         incarnation: int = -1,
+        base_offset: int = -1,
     ) -> None:
         self.partition_index = partition_index
         self.controller_epoch = controller_epoch
@@ -73,6 +75,7 @@ class UpdateMetadataPartitionState(Base):
         self.replicas = [] if replicas is EMPTY else replicas
         self.offline_replicas = [] if offline_replicas is EMPTY else offline_replicas
         self.incarnation = incarnation
+        self.base_offset = base_offset
 
 
 class UpdateMetadataTopicState(Base):
@@ -156,6 +159,12 @@ def _decode_tag_topic_states_partition_states_incarnation(data: memoryview) -> t
     pos += 8
     return incarnation, pos
 
+def _decode_tag_topic_states_partition_states_base_offset(data: memoryview) -> tuple[int, int]:
+    pos = 0
+    base_offset, = _unpack_q(data, pos)
+    pos += 8
+    return base_offset, pos
+
 def _decode_tag_topic_states_undeleted_partition_count(data: memoryview) -> tuple[int, int]:
     pos = 0
     undeleted_partition_count, = _unpack_i(data, pos)
@@ -181,6 +190,9 @@ def _decode_tag_topic_states_layout_version(data: memoryview) -> tuple[int, int]
     return layout_version, pos
 
 def _encode_tag_topic_states_partition_states_incarnation(value: int, out: bytearray) -> None:
+    out += _pack_q(value)
+
+def _encode_tag_topic_states_partition_states_base_offset(value: int, out: bytearray) -> None:
     out += _pack_q(value)
 
 def _encode_tag_topic_states_undeleted_partition_count(value: int, out: bytearray) -> None:
@@ -259,11 +271,15 @@ def _decode_update_metadata_request_v7(data: memoryview) -> tuple[UpdateMetadata
             n = data[pos]
             pos += 1
             topic_states_partition_states_incarnation: int = -1
+            topic_states_partition_states_base_offset: int = -1
             if n:
                 tags, pos = read_tags(data, pos, n)
                 value = tags.get(10256)
                 if value is not None:
                     topic_states_partition_states_incarnation = whole(_decode_tag_topic_states_partition_states_incarnation(value), value, "topic_states[].partition_states[].incarnation")
+                value = tags.get(10261)
+                if value is not None:
+                    topic_states_partition_states_base_offset = whole(_decode_tag_topic_states_partition_states_base_offset(value), value, "topic_states[].partition_states[].base_offset")
             topic_states_partition_states.append(UpdateMetadataPartitionState(
                 partition_index=topic_states_partition_states_partition_index,
                 controller_epoch=topic_states_partition_states_controller_epoch,
@@ -274,6 +290,7 @@ def _decode_update_metadata_request_v7(data: memoryview) -> tuple[UpdateMetadata
                 replicas=topic_states_partition_states_replicas,
                 offline_replicas=topic_states_partition_states_offline_replicas,
                 incarnation=topic_states_partition_states_incarnation,
+                base_offset=topic_states_partition_states_base_offset,
             ))
         n = data[pos]
         pos += 1
@@ -432,13 +449,19 @@ def _encode_update_metadata_request_v7(message: UpdateMetadataRequest, out: byte
             else:
                 write_uvarint(out, n)
             out += pack(f">{len(topic_states_partition_states_item.offline_replicas)}i", *topic_states_partition_states_item.offline_replicas)
-            tag_count = (1 if topic_states_partition_states_item.incarnation != -1 else 0)
+            tag_count = (1 if topic_states_partition_states_item.incarnation != -1 else 0) + (1 if topic_states_partition_states_item.base_offset != -1 else 0)
             out.append(tag_count)
             if tag_count:
                 if topic_states_partition_states_item.incarnation != -1:
                     tagged = bytearray()
                     _encode_tag_topic_states_partition_states_incarnation(topic_states_partition_states_item.incarnation, tagged)
                     write_uvarint(out, 10256)
+                    write_uvarint(out, len(tagged))
+                    out += tagged
+                if topic_states_partition_states_item.base_offset != -1:
+                    tagged = bytearray()
+                    _encode_tag_topic_states_partition_states_base_offset(topic_states_partition_states_item.base_offset, tagged)
+                    write_uvarint(out, 10261)
                     write_uvarint(out, len(tagged))
                     out += tagged
         tag_count = (1 if topic_states_item.undeleted_partition_count != -1 else 0) + (1 if topic_states_item.initial_partition_count != -1 else 0) + (1 if topic_states_item.ordered_delivery != -1 else 0) + (1 if topic_states_item.layout_version != -1 else 0)

@@ -3,6 +3,7 @@
 Only version 5 is implemented: grouped by topic, with topic ids; requests and responses are flexible. Type 1 is a
 full list, 0 not known, 2 an incremental one. KIP-253 tags stand on the partition, for two partitions of one topic
 differ while a resize runs. Whether keys keep their order is -1 before the first resize: the configuration says.
+The base offset (ours, tag 10261) is where a new log begins: above 0 for a partition that was removed and created again.
 """
 
 from protocol.schema import field, message
@@ -44,6 +45,7 @@ REQUEST = message(
                         field("ordered_delivery", "int8", "5+", default=-1, ignorable=True, tag=10255),
                         field("incarnation", "int64", "5+", default=-1, ignorable=True, tag=10256),
                         field("layout_version", "int32", "5+", default=-1, ignorable=True, tag=10257),
+                        field("base_offset", "int64", "5+", default=0, ignorable=True, tag=10261),
                     ],
                 ),
             ],

@@ -1,6 +1,8 @@
 """StopReplica (5): the controller tells a broker to stop, and perhaps delete, replicas.
 
-Only version 3 is implemented: grouped by topic, flexible. KIP-253: tag 10256 names the incarnation that is meant.
+Only version 3 is implemented: grouped by topic, flexible. KIP-253: tag 10256 names the incarnation that is meant. Tag
+10262 of the answer (ours) says where a deleted replica ended, -1 when the broker does not know: a partition that is
+created again goes on there.
 """
 
 from protocol.schema import field, message
@@ -51,6 +53,7 @@ RESPONSE = message(
                 field("topic_name", "string", "3+"),
                 field("partition_index", "int32", "3+"),
                 field("error_code", "int16", "3+"),
+                field("log_end_offset", "int64", "3+", default=-1, ignorable=True, tag=10262),
             ],
         ),
     ],

@@ -37,6 +37,7 @@ REQUEST = message(
                         field("replicas", "[]int32", "7+"),
                         field("offline_replicas", "[]int32", "7+", ignorable=True),
                         field("incarnation", "int64", "7+", default=-1, ignorable=True, tag=10256),
+                        field("base_offset", "int64", "7+", default=-1, ignorable=True, tag=10261),
                     ],
                 ),
                 field("undeleted_partition_count", "int32", "7+", default=-1, ignorable=True, tag=10253),

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from itertools import pairwise
+from collections.abc import Iterable, Iterator
+from itertools import accumulate, pairwise
 from typing import Final
 
 from protocol.errors import ErrorCode
@@ -127,8 +127,9 @@ def _epochs_of_values(history: History) -> dict[str, StoredBatch]:
 def lives(history: History) -> Iterator[Violation]:
     """A partition that was removed and created again shares nothing with its predecessor.
 
-    Its leader epochs go on above (a late request of an old leader is fenced), no record of one is in the other, and a
-    group that committed in one has committed nothing in the other.
+    Its leader epochs go on above (a late request of an old leader is fenced), and so do its offsets (a consumer's
+    position of before skips nothing). No record of one is in the other, and a group that committed in one has read
+    nothing of the other: it begins where that begins.
     """
     by_place: dict[TopicPartition, list[TopicPartition]] = {}
     for tp in history.tps:
@@ -139,9 +140,10 @@ def lives(history: History) -> Iterator[Violation]:
         names.sort(key=lambda tp: int(tp.topic.rpartition("#")[2]))
         for older, newer in pairwise(names):
             yield from _epochs_apart(history, older, newer)
+            yield from _offsets_apart(history, older, newer)
     yield from _values_apart(history, [tp for names in by_place.values() for tp in names])
     if by_place:
-        yield from _commits_apart(history, {tp for names in by_place.values() for tp in names})
+        yield from _commits_apart(history, by_place.values())
 
 
 def _epochs_apart(history: History, older: TopicPartition, newer: TopicPartition) -> Iterator[Violation]:
@@ -160,13 +162,31 @@ def _values_apart(history: History, names: list[TopicPartition]) -> Iterator[Vio
                     yield Violation("lives", str(tp), f"{value} is also in {seen[value]}")
 
 
-def _commits_apart(history: History, names: set[TopicPartition]) -> Iterator[Violation]:
+def _end_of(history: History, tp: TopicPartition) -> int:
+    """Where the logs of a life end, as far as they are known."""
+    return max((log.replica.log_end_offset for log in history.different_logs(tp)), default=0)
+
+
+def _offsets_apart(history: History, older: TopicPartition, newer: TopicPartition) -> Iterator[Violation]:
+    end = _end_of(history, older)
+    for log in history.different_logs(newer):
+        if log.batches and log.batches[0].base_offset < end:
+            what = f"begins with offset {log.batches[0].base_offset}; its predecessor ended at {end}"
+            yield Violation("lives", str(newer), what)
+
+
+def _commits_apart(history: History, places: Iterable[list[TopicPartition]]) -> Iterator[Violation]:
+    begins: dict[TopicPartition, int] = {}
+    for names in places:
+        ends = list(accumulate((_end_of(history, tp) for tp in names), max, initial=0))
+        begins.update(zip(names, ends))
     highest: dict[tuple[str, TopicPartition], int] = {}
     for event in history.of(Committed):
         if event.outcome != "refused":
             place = event.group, event.tp
             highest[place] = max(highest.get(place, 0), event.offset)
     for event in history.of(OffsetFetched):
-        if event.tp in names and event.offset > highest.get((event.group, event.tp), 0):
+        bound = max(begins.get(event.tp, 0), highest.get((event.group, event.tp), 0))
+        if event.tp in begins and event.offset > bound:
             what = f"{event.offset} is fetched, which nobody committed in this life"
             yield Violation("lives", f"{event.tp} in {event.group}", what, (event,))

@@ -52,11 +52,15 @@ KEYS = 4
 
 @dataclass(slots=True)
 class _Partition:
-    """One life of a partition: its log, which all replicas share, and where the group is in it."""
+    """One life of a partition: its log, which all replicas share, and where the group is in it.
+
+    ``values`` begin with a blank for each offset below ``base``, which were those of the life before.
+    """
 
     tp: TopicPartition
     incarnation: int
     epoch: int
+    base: int = 0
     owner: str = ""
     batches: list[StoredBatch] = field(default_factory=list)
     values: list[str] = field(default_factory=list)
@@ -67,9 +71,15 @@ class _Partition:
     """Which event was the last flush of an owner."""
     loaded_at: int = -1
 
+    def __post_init__(self) -> None:
+        self.values = [""] * self.base
+        self.position = self.committed = self.base
+
     def replica(self, at_ms: float, broker: int, high_watermark: int) -> list[Event]:
         end = len(self.values)
-        found: list[Event] = [Replica(at_ms, broker, self.tp, 0, end, high_watermark, incarnation=self.incarnation)]
+        found: list[Event] = [
+            Replica(at_ms, broker, self.tp, self.base, end, high_watermark, incarnation=self.incarnation)
+        ]
         for batch in self.batches:
             found.append(
                 StoredBatch(
@@ -97,6 +107,7 @@ class _World:
     partitions: list[_Partition] = field(default_factory=list)
     removed: list[_Partition] = field(default_factory=list)
     last_epochs: dict[int, int] = field(default_factory=dict)
+    last_ends: dict[int, int] = field(default_factory=dict)
     undeleted: int = INITIAL
     version: int = 0
     lives: int = 0
@@ -128,7 +139,7 @@ class _World:
         number = len(self.partitions)
         self.lives += 1
         epoch = self.last_epochs.get(number, -1) + 1
-        partition = _Partition(TopicPartition(TOPIC, number), self.lives, epoch)
+        partition = _Partition(TopicPartition(TOPIC, number), self.lives, epoch, self.last_ends.get(number, 0))
         self.partitions.append(partition)
         self.add(Created(self.tick(), partition.tp, partition.incarnation))
         self._tell_layout(partition)
@@ -174,6 +185,7 @@ class _World:
         while len(self.partitions) > self.undeleted and self.partitions[-1].committed == self.partitions[-1].sealed:
             gone = self.partitions.pop()
             self.last_epochs[gone.tp.partition] = gone.epoch
+            self.last_ends[gone.tp.partition] = len(gone.values)
             self.removed.append(gone)
             self.add(Revoked(self.tick(), GROUP, gone.owner, self.generation, [gone.tp]))
             self.add(Removed(self.tick(), gone.tp, gone.incarnation))

@@ -169,11 +169,13 @@ def test_a_member_whose_partition_was_removed_while_its_group_was_empty_flushes_
 
 
 def test_two_lives_of_a_partition_are_two_partitions() -> None:
-    first, second = stored(CHILD, "a", broker=ARCHIVE, incarnation=7), stored(CHILD, "b", incarnation=8)
-    acks = [Acked(2.0, "p", CHILD, 0, "a"), Acked(6.0, "p", CHILD, 0, "b")]
+    first, second = stored(CHILD, "a", broker=ARCHIVE, incarnation=7), stored(CHILD, "b", start=1, incarnation=8)
+    acks = [Acked(2.0, "p", CHILD, 0, "a"), Acked(6.0, "p", CHILD, 1, "b")]
     born = [Created(1.0, CHILD, 7), Created(5.0, CHILD, 8)]
     assert broken([*SENT, *born, *acks, *first, *second]) == []
     assert broken([*SENT, *born, *acks, *first]) == ["lost_acknowledged"]
+    at_0 = stored(CHILD, "b", incarnation=8)
+    assert broken([*SENT, *born, acks[0], *first, *at_0]) == ["lives"], "its offsets go on"
 
 
 def test_a_state_is_what_was_stored_when_it_was_loaded() -> None:

@@ -208,13 +208,15 @@ def keep_the_old_layout(events: list[Event], rng: random.Random) -> list[Event]:
 
 def lower_a_seal(events: list[Event], rng: random.Random) -> list[Event]:
     """The same as a record behind it."""
-    sealed = some(events, rng, Sealed, lambda e: e.sealed_offset > 0)
+    with_records = {(e.tp, e.incarnation) for e in events if isinstance(e, StoredBatch)}
+    sealed = some(events, rng, Sealed, lambda e: (e.tp, e.incarnation) in with_records)
     return replaced(events, sealed, changed(sealed, sealed_offset=sealed.sealed_offset - 1))
 
 
 def append_after_the_seal(events: list[Event], rng: random.Random) -> list[Event]:
     """On a replica that nobody counts as in sync."""
-    sealed = some(events, rng, Sealed, lambda e: e.sealed_offset > 0)
+    with_records = {(e.tp, e.incarnation) for e in events if isinstance(e, StoredBatch)}
+    sealed = some(events, rng, Sealed, lambda e: (e.tp, e.incarnation) in with_records)
     life = sealed.tp, sealed.incarnation
     epoch = next(
         e.leader_epoch
@@ -272,6 +274,16 @@ def begin_a_life_at_an_old_epoch(events: list[Event], rng: random.Random) -> lis
     return replaced(events, mine[0], changed(mine[0], leader_epoch=before[-1].leader_epoch))
 
 
+def begin_a_life_at_offset_0(events: list[Event], rng: random.Random) -> list[Event]:
+    _, other = a_second_life(events, rng)
+    found = [e for e in events if isinstance(e, StoredBatch) and (e.tp, e.incarnation) == (other.tp, other.incarnation)]
+    assume(found and found[0].base_offset > 0)
+    for copy in copies(events, found[0]):
+        if copy.incarnation == other.incarnation:
+            events = replaced(events, copy, changed(copy, base_offset=0))
+    return events
+
+
 def bring_a_record_back(events: list[Event], rng: random.Random) -> list[Event]:
     one, other = a_second_life(events, rng)
     batch = some(events, rng, StoredBatch, lambda e: (e.tp, e.incarnation) == (one.tp, one.incarnation))
@@ -317,6 +329,7 @@ RESIZE_MUTATIONS: list[tuple[Mutate, str]] = [
     (refuse_it_without_saying_why, "layouts"),
     (take_a_record_by_the_last_layout, "layouts"),
     (begin_a_life_at_an_old_epoch, "lives"),
+    (begin_a_life_at_offset_0, "lives"),
     (bring_a_record_back, "lives"),
     (remember_a_commit_of_the_last_life, "lives"),
     (skip_the_first_of_a_newborn, "unseen"),

@@ -82,5 +82,6 @@ async def test_deleted_at_any_point_and_created_again(autojump_clock: object, op
             assert [state.layout for state in states] == [Layout(6, 1)] * 6
             assert [state.leader_epoch_after_creation for state in states] == [{}, {}, {}, {}, {0: 0}, {1: 0}]
             assert (await world.topic(TOPIC)).last_leader_epochs == {}
+            assert (await world.topic(TOPIC)).last_offsets == {}
             nursery.cancel_scope.cancel()
     raise AssertionError(f"{operation} has more than {MOST_POINTS} points")

@@ -12,7 +12,6 @@ import pytest
 import trio
 
 from broker.coordinator import offsets, position_poll, positions
-from broker.coordinator.service import GroupCoordinator
 from broker.handlers import offset_for_leader_epoch
 from broker.handlers.fetch_read import FetchRead
 from broker.log.producer_state import ProducerState
@@ -30,9 +29,11 @@ from controller import request_batch
 from controller.resize import checks, ends, plan, removal
 from controller.store import GuardedStore
 from protocol.key_placement import parent
+from protocol.types import TopicPartition
 from runtime.env import DeleteOp
 from tests.gate_mutations import no_creation_barrier
 from tests.sim.mutations import Mutation
+from zk_schemas.topic import TopicZnode
 
 Patch = pytest.MonkeyPatch
 ORDER = ("promise",)
@@ -65,19 +66,15 @@ def keys_are_not_loaded(patch: Patch) -> None:
     patch.setattr(PartitionKeyListener, "assigned", nothing)
 
 
-def offsets_of_any_incarnation_count(patch: Patch) -> None:
-    """Nobody removes those of a partition that is gone either, nor compares the leader epoch that they name."""
-    fetched = offsets._fetched
+def a_partition_created_again_begins_at_0(patch: Patch) -> None:
+    """And what was committed for the one before counts, without the leader epoch that it names."""
 
-    def without_incarnation(index: int, committed: Any) -> Any:
-        if committed is not None:
-            committed = dataclasses.replace(committed, incarnation=-1, leader_epoch=-1)
-        return fetched(index, committed)
+    def as_committed(tp: TopicPartition, committed: Any, known: Any) -> Any:
+        gone = known.merged_away(*tp)
+        return None if gone else dataclasses.replace(committed, incarnation=-1, leader_epoch=-1)
 
-    patch.setattr(GroupCoordinator, "on_partitions_deleted", lambda *_: None)
-    patch.setattr(GroupCoordinator, "_remove_deleted", lambda *_: None)
-    patch.setattr(offsets, "_is_current", lambda *_: True)
-    patch.setattr(offsets, "_fetched", without_incarnation)
+    patch.setattr(TopicZnode, "base_offset", lambda *_: 0)
+    patch.setattr(offsets, "_now", as_committed)
 
 
 def the_gate_decides_while_a_callback_runs(patch: Patch) -> None:

@@ -395,7 +395,7 @@ async def refuse_before_all_have_followed(scene: Scene) -> None:
 
 
 async def create_a_partition_again(scene: Scene) -> None:
-    """What the group committed for the partition before says nothing of the one there is now (hole 20)."""
+    """What the group committed for the partition before skips nothing of the one there is now (hole 20)."""
     await scene.resize(2)
     key = scene.key(1, 2)
     for _ in range(5):

@@ -68,7 +68,7 @@ RULES: tuple[tuple[Play, SwitchOff, str], ...] = (
     ),
     (plays.split_a_partition_with_a_batch_unresolved, off.a_retry_names_the_newest_layout, "routing"),
     (plays.refuse_before_all_have_followed, off.a_refusal_is_told_before_all_have_followed, "duplicates"),
-    (plays.create_a_partition_again, off.offsets_of_any_incarnation_count, "unseen"),
+    (plays.create_a_partition_again, off.a_partition_created_again_begins_at_0, "unseen"),
 )
 
 

@@ -86,3 +86,49 @@ def test_what_a_new_topic_id_does_not_name_is_gone() -> None:
     assert cache.contains("t", 1)
     assert told(2, 0) == {TopicPartition("t", 1): 11}
     assert not cache.contains("t", 1)
+
+
+def test_offsets_of_a_partition_that_was_merged_away_go_on() -> None:
+    """Until its topic is deleted: then they are nobody's, also those of partitions that were gone before."""
+    cache = MetadataCache()
+
+    def told(**leaders: int) -> dict[TopicPartition, int]:
+        states = [
+            UpdateMetadataPartitionState(partition_index=int(name[1]), leader=leader, incarnation=7 + int(name[1]))
+            for name, leader in leaders.items()
+        ]
+        topics = [UpdateMetadataTopicState(topic_name="t", layout_version=2, partition_states=states)]
+        return cache.update(UpdateMetadataRequest(topic_states=topics))
+
+    told(p0=1, p1=1)
+    assert told(p1=LEADER_DURING_DELETE) == {TopicPartition("t", 1): 8}
+    assert cache.goes_on("t", 1)
+    assert told(p0=LEADER_DURING_DELETE) == {T0: 7, TopicPartition("t", 1): -1}
+    assert not cache.goes_on("t", 0) and not cache.goes_on("t", 1)
+
+
+def test_offsets_of_a_partition_that_was_created_again_go_on_whatever_is_heard_late() -> None:
+    cache = MetadataCache()
+    states = [UpdateMetadataPartitionState(partition_index=0, leader=1, incarnation=9, base_offset=40)]
+    cache.update(
+        UpdateMetadataRequest(topic_states=[UpdateMetadataTopicState(topic_name="t", partition_states=states)])
+    )
+    assert update(cache, LEADER_DURING_DELETE, 7) == {T0: 7}
+    assert cache.goes_on("t", 0) and cache.base_offset("t", 0) == 40
+
+
+def test_a_topic_that_was_created_anew_has_merged_nothing_away() -> None:
+    """The broker was not told of the deletion: the new topic has fewer partitions, and its first is another one."""
+    cache = MetadataCache()
+
+    def told(topic_id: int, *incarnations: int) -> dict[TopicPartition, int]:
+        states = [
+            UpdateMetadataPartitionState(partition_index=p, leader=1, incarnation=incarnation)
+            for p, incarnation in enumerate(incarnations)
+        ]
+        topic = UpdateMetadataTopicState(topic_name="t", topic_id=uuid.UUID(int=topic_id), partition_states=states)
+        return cache.update(UpdateMetadataRequest(topic_states=[topic]))
+
+    told(1, 10, 11)
+    assert told(2, 20) == {TopicPartition("t", 1): 11}
+    assert not cache.goes_on("t", 1)

@@ -83,6 +83,7 @@ class Driver:
     missing_topics: frozenset[str] = frozenset()
     merged: frozenset[tuple[str, int]] = frozenset()
     incarnations: dict[tuple[str, int], int] = field(default_factory=dict)
+    bases: dict[tuple[str, int], int] = field(default_factory=dict)
     ids: int = 0
     tokens: int = 0
 
@@ -337,7 +338,7 @@ class Driver:
         """What the broker's metadata says."""
         topics = EveryTopic()
         topics.missing, topics.merged = set(self.missing_topics), set(self.merged)
-        topics.incarnations = self.incarnations
+        topics.incarnations, topics.bases = self.incarnations, self.bases
         return topics
 
     def incarnation_of(self, topic: str, partition: int) -> int:
@@ -407,12 +408,12 @@ class Driver:
 
     def fetched(self, group: str = GROUP, *, require_stable: bool = False) -> Any:
         """All committed offsets of a group."""
-        return offsets.fetch_offsets(self.shard, group, None, self.incarnation_of, require_stable=require_stable)
+        return offsets.fetch_offsets(self.shard, group, None, self.topics, require_stable=require_stable)
 
     def fetched_one(self, partition: tuple[str, int], group: str = GROUP) -> int:
         """The committed offset of a partition as OffsetFetch tells it."""
         topics = [OffsetFetchRequestTopics(name=partition[0], partition_indexes=[partition[1]])]
-        (topic,) = offsets.fetch_offsets(self.shard, group, topics, self.incarnation_of, require_stable=False).topics
+        (topic,) = offsets.fetch_offsets(self.shard, group, topics, self.topics, require_stable=False).topics
         return topic.partitions[0].committed_offset
 
     def state(self, group: str = GROUP) -> str:

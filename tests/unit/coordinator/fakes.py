@@ -106,6 +106,7 @@ class EveryTopic:
         self.missing: set[str] = set()
         self.merged: set[tuple[str, int]] = set()
         self.incarnations: dict[tuple[str, int], int] = {}
+        self.bases: dict[tuple[str, int], int] = {}
         self.offsets_partitions = offsets_partitions
 
     def contains(self, topic: str, partition: int) -> bool:
@@ -116,6 +117,9 @@ class EveryTopic:
 
     def incarnation(self, topic: str, partition: int) -> int:
         return self.incarnations.get((topic, partition), -1)
+
+    def base_offset(self, topic: str, partition: int) -> int:
+        return self.bases.get((topic, partition), -1)
 
     def partition_count(self, topic: str) -> int | None:
         return self.offsets_partitions

@@ -113,7 +113,7 @@ def test_an_incarnation_that_nobody_knows_of_is_stored_once_the_broker_has_heard
 
 def found_after_restart(driver: Driver) -> list[tuple[int, int]]:
     successor = driver.restarted()
-    successor.incarnations = driver.incarnations
+    successor.incarnations, successor.bases = driver.incarnations, driver.bases
     return found(successor)
 
 
@@ -129,6 +129,29 @@ def test_hole_20_an_offset_of_an_earlier_incarnation_is_not_told() -> None:
     assert driver.fetched_one(T0) == -1
     driver.commit({T0: 1})
     assert driver.fetched_one(T0) == 1
+
+
+def test_hole_20_a_group_reads_a_partition_that_was_created_again_from_its_beginning() -> None:
+    """Without an offset ``auto.offset.reset=latest`` would skip its first records."""
+    driver = knows(OLD)
+    driver.commit({T0: 5})
+    driver.incarnations[T0], driver.bases[T0] = NOW, 8
+    assert found(driver) == found_after_restart(driver) == [(8, NOW)]
+    assert driver.fetched_one(T0) == 8
+    driver.commit({T0: 11})
+    assert found(driver) == [(11, NOW)]
+    driver.commit({T0: 6})
+    assert found(driver) == [(6, NOW)], "a stock consumer's, of before: the broker reads on from the beginning"
+
+
+def test_hole_20_what_is_committed_for_a_partition_that_was_merged_away_is_kept_and_not_told() -> None:
+    driver = knows(OLD)
+    driver.commit({T0: 5})
+    driver.merged = frozenset([T0])
+    assert found(driver) == []
+    assert driver.fetched_one(T0) == -1
+    driver.merged, driver.incarnations[T0], driver.bases[T0] = frozenset(), NOW, 8
+    assert found(driver) == [(8, NOW)]
 
 
 def test_an_offset_of_a_later_incarnation_is_told_by_a_broker_that_lags() -> None:

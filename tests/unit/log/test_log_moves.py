@@ -61,10 +61,10 @@ async def until(condition: Callable[[], bool]) -> None:
 
 
 @asynccontextmanager
-async def running(world: LogWorld) -> AsyncIterator[LogManager]:
+async def running(world: LogWorld, start_offset: int = 0) -> AsyncIterator[LogManager]:
     manager = manager_for(world)
     await manager.start()
-    manager.create(T, TOPIC_ID, 7)
+    manager.create(T, TOPIC_ID, 7, start_offset=start_offset)
     async with trio.open_nursery() as nursery:
         nursery.start_soon(manager.moves.run)
         yield manager
@@ -151,6 +151,18 @@ async def test_records_written_during_the_move_are_there(world: LogWorld, monkey
         await until(lambda: log_of(manager) is not before)
         assert values(log_of(manager))[-1] == (50, b"k", b"while it moved")
         assert len(values(log_of(manager))) == 51
+
+
+async def test_an_empty_log_that_begins_above_0_moves_as_such(world: LogWorld) -> None:
+    """That of a partition that was created again, before its first record."""
+    async with running(world, start_offset=40) as manager:
+        before = log_of(manager)
+        before.assign_epoch(3)
+        manager.moves.request(T, other_dir(world, manager))
+        await until(lambda: log_of(manager) is not before)
+        after = log_of(manager)
+        assert (after.log_start_offset, after.log_end_offset, after.high_watermark) == (40, 40, 40)
+        assert after.end_offset_for_epoch(2) == (2, 40)
 
 
 async def test_a_log_whose_start_lies_inside_of_a_batch_moves(world: LogWorld) -> None:

@@ -151,3 +151,36 @@ def test_a_follower_ahead_of_an_unclean_leader_goes_back_to_its_end() -> None:
     world.append(3, b"c")
     world.catch_up(3, 1)
     assert world[1].records() == world[3].records() == [(0, 1, b"c")]
+
+
+def created_at(world: ReplicaWorld, base: int, *replicas: int) -> None:
+    for replica in replicas:
+        world[replica].log.truncate_fully_and_start_at(base)
+        world[replica].partition.base_offset = base
+
+
+def test_replicas_of_a_partition_that_was_created_again_begin_where_it_ended() -> None:
+    world = ReplicaWorld()
+    created_at(world, 40, 1, 2, 3)
+    world.elect(1, 3, [1, 2, 3])
+    world.catch_up(1, 2, 3)
+    assert world[1].log.high_watermark == 40
+    assert world.append(1, b"first") == 40
+    world.catch_up(1, 2, 3)
+    world.elect(2, 4, [1, 2, 3])
+    world.catch_up(2, 1, 3)
+    assert [world[replica].records() for replica in (1, 2, 3)] == [[(40, 3, b"first")]] * 3
+    assert {world[replica].log.end_offset_for_epoch(1) for replica in (1, 2, 3)} == {(1, 40)}
+
+
+def test_a_replica_that_begins_elsewhere_goes_where_its_leader_begins() -> None:
+    """A broker of an earlier version creates it at 0."""
+    for leader, begins_at in ((1, 40), (2, 0)):
+        world = ReplicaWorld(2)
+        created_at(world, 40, 1)
+        world.elect(leader, 3, [leader])
+        other = 3 - leader
+        world.append(leader, b"first")
+        world.catch_up(leader, other)
+        assert world[other].records() == [(begins_at, 3, b"first")]
+        assert world[other].log.log_start_offset == begins_at
