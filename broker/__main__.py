@@ -70,6 +70,7 @@ async def _run_until_signal(config: BrokerConfig) -> None:
         values["zookeeper.connect"],
         values["zookeeper.session.timeout.ms"],
         connect_timeout_ms=values["zookeeper.connection.timeout.ms"],
+        max_request_bytes=values["jute.maxbuffer"],
     )
     async with connection as zk, trio.open_nursery() as nursery:
 

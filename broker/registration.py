@@ -13,7 +13,15 @@ from contextlib import suppress
 import structlog
 import trio
 
-from runtime.env import NodeExistsError, NoNodeError, SessionState, ZkConnectionError, ZkError, ZkStore
+from runtime.env import (
+    NodeExistsError,
+    NoNodeError,
+    SessionState,
+    ZkConnectionError,
+    ZkError,
+    ZkRequestTooLargeError,
+    ZkStore,
+)
 from zk_schemas.broker_registration import BrokerRegistration
 
 logger = structlog.get_logger(__name__)
@@ -58,6 +66,8 @@ class Registration:
                 with suppress(NodeExistsError, ZkConnectionError):  # whose it is shows below
                     await self._zk.create(self._path, self._describe().encode(), ephemeral=True)
             stat = await self._zk.exists(self._path, gone.set)
+        except ZkRequestTooLargeError:
+            raise
         except ZkError as error:
             logger.warning("broker.registration_delayed", path=self._path, error=str(error))
             await trio.sleep(_RETRY_S)

@@ -56,6 +56,7 @@ async def _run_until_signal(config: ControllerConfig) -> None:
         config.zookeeper_connect,
         config.zookeeper_session_timeout_ms,
         connect_timeout_ms=config.zookeeper_connection_timeout_ms,
+        max_request_bytes=config.jute_maxbuffer,
     )
     async with connection as zk, trio.open_nursery() as nursery:
         nursery.start_soon(run, config, real_env(zk=zk))

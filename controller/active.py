@@ -11,6 +11,7 @@ import trio
 from controller import brokers, configs, deletion, leaders, log_dirs, reassignment, topics
 from controller.admin.dispatch import HANDLERS, error_response
 from controller.admin.outcome import Outcome
+from controller.admin.slices import joined, sliced
 from controller.config import ControllerConfig
 from controller.context import Context
 from controller.election import Office, wait_until_deposed
@@ -23,32 +24,37 @@ from controller.events import (
     DrainsDue,
     Event,
     EventQueue,
+    FirstLeadersDue,
     LeadersDue,
     LogDirsFailed,
     Mark,
     QuestionsDue,
+    ReadAgainDue,
     ReassignmentsDue,
     RefusalsDue,
+    RemovalDue,
     ResizesDue,
     StateChanged,
     TopicChanged,
     TopicsChanged,
 )
+from controller.giving_up import give_up
 from controller.image import ClusterImage, LiveBroker
 from controller.metrics import ControllerMetrics
+from controller.partitions import lead_first
 from controller.request_batch import BrokerRequest, RequestBatch
 from controller.resize import draining, ends, expiry, plan, removal, steps
 from controller.resize.groups import BrokerLink
 from controller.resize.waits import Wait, changed
 from controller.senders import Senders
 from controller.store import ControllerMovedError, GuardedStore, ImageStaleError
-from protocol.errors import ErrorCode
+from protocol.errors import ErrorCode, KafkaError
 from protocol.generated.leader_and_isr import LeaderAndIsrRequest
 from protocol.generated.list_offsets import ListOffsetsRequest
 from protocol.generated.stop_replica import StopReplicaRequest
 from protocol.types import TopicPartition
 from runtime.background import Background
-from runtime.env import Env, SessionState
+from runtime.env import Env, SessionState, ZkError, ZkRequestTooLargeError
 
 _log = logging.getLogger(__name__)
 FIRST_LEADER_CHECK_S = 5
@@ -62,6 +68,8 @@ MAX_RESIZE_RETRY_S = 0.5
 """The longest such pause. After as long without a question the next one begins with the shortest again."""
 RELOAD_BACKOFF_S = 0.1
 """Pause before the cluster is read again after somebody else wrote a znode that was to be written."""
+READ_AGAIN_S = 30.0
+"""Pause before the cluster is read again after a step was given up that may succeed another time."""
 
 
 class ActiveController:
@@ -109,6 +117,7 @@ class ActiveController:
                     self._remind_of_leaders,
                     self._remind_of_refusals,
                     self._remind_of_resizes,
+                    self._remind_of_given_up,
                     self._drain,
                     self._warn_of_retention,
                 ):
@@ -185,6 +194,12 @@ class ActiveController:
             self._events.put(QuestionsDue())
             pause_s = min(pause_s * RESIZE_RETRY_GROWTH, MAX_RESIZE_RETRY_S)
 
+    async def _remind_of_given_up(self) -> None:
+        while True:
+            await self._events.wait_given_up()
+            await trio.sleep(READ_AGAIN_S)
+            self._events.put(ReadAgainDue())
+
     async def _drain(self) -> None:
         """Look after partitions marked for deletion, which get empty without anybody telling."""
         link = BrokerLink(self._env.network, self._config)
@@ -212,15 +227,28 @@ class ActiveController:
         await self._load()
         while True:
             for event in await self._events.drain():
-                try:
-                    await self._handle(event)
-                except ImageStaleError as error:
-                    _log.warning("%s; reading the cluster again", error)
-                    if isinstance(event, AdminCall):
-                        self._events.put(event)
-                    await trio.sleep(RELOAD_BACKOFF_S)
-                    await self._load()
+                await self._take_urgent()
+                await self._take(event)
+            await self._take_urgent()
             self._flush()
+
+    async def _take_urgent(self) -> None:
+        """Elections go before what else there is to do, and brokers are told of them at once."""
+        while (event := self._events.urgent()) is not None:
+            await self._take(event)
+            self._flush()
+
+    async def _take(self, event: Event) -> None:
+        try:
+            await self._handle(event)
+        except ImageStaleError as error:
+            _log.warning("%s; reading the cluster again", error)
+            if isinstance(event, AdminCall):
+                self._events.put(event)
+            await trio.sleep(RELOAD_BACKOFF_S)
+            await self._load()
+        except ZkError as error:
+            give_up(self._context, type(event).__name__, error)
 
     async def _handle(self, event: Event) -> None:
         context = self._context
@@ -232,6 +260,12 @@ class ActiveController:
             await topics.on_topic_changed(context, event.name)
         elif isinstance(event, StateChanged):
             raise ImageStaleError(f"{event.path} changed, which could not be read")
+        elif isinstance(event, ReadAgainDue):
+            raise ImageStaleError("a step was given up")
+        elif isinstance(event, FirstLeadersDue):
+            await lead_first(context, ())
+        elif isinstance(event, RemovalDue):
+            await deletion.remove_znodes(context, event.name)
         elif isinstance(event, DeletionsChanged):
             await deletion.on_deletions_changed(context)
         elif isinstance(event, ConfigsChanged):
@@ -258,14 +292,28 @@ class ActiveController:
             await self._handle_call(event)
 
     async def _handle_call(self, call: AdminCall) -> None:
-        """A request that cannot be dealt with is answered so; the cluster goes on."""
+        """Decide one slice of a request. One that cannot be dealt with is answered so; the cluster goes on."""
+        if call.left is None:
+            call.left = sliced(call.api_key, call.body)
+        some = call.left[0]
         try:
-            call.outcome = await HANDLERS[call.api_key](self._context, call.body, call.version)
+            outcome = await HANDLERS[call.api_key](self._context, some, call.version)
         except (ControllerMovedError, ImageStaleError):
             raise
+        except ZkError as error:
+            give_up(self._context, f"request {call.api_key}", error)
+            too_large = isinstance(error, ZkRequestTooLargeError)
+            refusal = KafkaError(ErrorCode.INVALID_REQUEST if too_large else ErrorCode.UNKNOWN_SERVER_ERROR, str(error))
+            outcome = Outcome(error_response(call.api_key, some, refusal.code, refusal.message))
         except Exception:
             _log.exception("request %s failed", call.api_key)
-            call.outcome = Outcome(error_response(call.api_key, call.body, ErrorCode.UNKNOWN_SERVER_ERROR))
+            outcome = Outcome(error_response(call.api_key, some, ErrorCode.UNKNOWN_SERVER_ERROR))
+        call.left.popleft()
+        call.outcomes.append(outcome)
+        if call.left:
+            self._events.put(call)
+            return
+        call.outcome = joined(call.api_key, call.outcomes)
         call.decided.set()
 
     async def _handle_answer(self, event: BrokerAnswered) -> None:
@@ -291,11 +339,7 @@ class ActiveController:
                 self._senders.remove(broker_id)
             self._context = self._new_context(self.image.suspects)
             try:
-                await topics.on_topics_changed(self._context)
-                await deletion.on_deletions_changed(self._context)
-                await brokers.on_brokers_changed(self._context)
-                await configs.on_configs_changed(self._context)
-                await log_dirs.on_log_dirs_failed(self._context)
+                await self._read_all()
                 self._events.put(ResizesDue())
                 break
             except ImageStaleError as error:
@@ -306,6 +350,19 @@ class ActiveController:
             "controller epoch %s: %s brokers, %s topics", image.controller_epoch, len(image.brokers), len(image.topics)
         )
         self._flush()
+
+    async def _read_all(self) -> None:
+        for step in (
+            topics.on_topics_changed,
+            deletion.on_deletions_changed,
+            brokers.on_brokers_changed,
+            configs.on_configs_changed,
+            log_dirs.on_log_dirs_failed,
+        ):
+            try:
+                await step(self._context)
+            except ZkError as error:
+                give_up(self._context, step.__name__, error)
 
     def _new_context(self, suspects: Iterable[str] = ()) -> Context:
         config = self._config

@@ -26,6 +26,7 @@ _SHARED_KEYS = (
     "zookeeper.connect",
     "zookeeper.session.timeout.ms",
     "zookeeper.connection.timeout.ms",
+    "jute.maxbuffer",
     "inter.broker.listener.name",
     "num.partitions",
     "default.replication.factor",
@@ -113,6 +114,7 @@ class ControllerConfig:
     zookeeper_connect: str
     zookeeper_session_timeout_ms: int = 18_000
     zookeeper_connection_timeout_ms: int = 18_000
+    jute_maxbuffer: int = 0xFFFFF
     inter_broker_listener_name: str | None = None
     controller_socket_timeout_ms: int = 30_000
     num_partitions: int = 1
@@ -142,6 +144,7 @@ class ControllerConfig:
             zookeeper_connect=values["zookeeper.connect"],
             zookeeper_session_timeout_ms=session_timeout_ms,
             zookeeper_connection_timeout_ms=values["zookeeper.connection.timeout.ms"] or session_timeout_ms,
+            jute_maxbuffer=values["jute.maxbuffer"],
             inter_broker_listener_name=values["inter.broker.listener.name"],
             controller_socket_timeout_ms=values["controller.socket.timeout.ms"],
             num_partitions=values["num.partitions"],

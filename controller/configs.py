@@ -6,9 +6,10 @@ import logging
 
 from controller.context import Context
 from controller.events import ConfigsChanged
+from controller.giving_up import give_up
 from controller.partitions import elect_offline
 from controller.resize.unseen import ORDERED_KEY
-from runtime.env import CreateOp, SetOp, ZkOp
+from runtime.env import CreateOp, SetOp, ZkError, ZkOp
 from zk_schemas import paths
 from zk_schemas.config import ConfigChange, ConfigZnode
 from zk_schemas.config_def import ConfigError
@@ -30,7 +31,10 @@ async def on_configs_changed(context: Context) -> None:
     image.config_changes_seen = changes[-1] if changes else ""
     for name in await _altered_topics(context, unseen):
         if name in image.topics and name not in image.deletions:
-            await keep_ordered_delivery(context, name, image.topics[name].znode.ordered_delivery)
+            try:
+                await keep_ordered_delivery(context, name, image.topics[name].znode.ordered_delivery)
+            except ZkError as error:
+                give_up(context, f"undoing an edit of the config of {name}", error)
 
 
 async def _altered_topics(context: Context, changes: list[str]) -> list[str]:

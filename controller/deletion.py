@@ -10,11 +10,11 @@ import logging
 from collections.abc import Collection
 
 from controller.context import Context
-from controller.events import BrokerAnswered, DeletionsChanged, TopicChanged
+from controller.events import BrokerAnswered, DeletionsChanged, RemovalDue, TopicChanged
 from controller.image import TopicImage
 from controller.states import PartitionStatus, ReplicaStatus
 from controller.stop_replica import deletions
-from controller.store import chunks
+from controller.store import MAX_OPERATIONS, chunks, read_each
 from controller.topics import on_topics_changed
 from protocol.errors import ErrorCode
 from protocol.types import TopicPartition
@@ -22,6 +22,8 @@ from runtime.env import DeleteOp, ZkOp
 from zk_schemas import paths
 
 _log = logging.getLogger(__name__)
+REMOVED_AT_ONCE = MAX_OPERATIONS // 2 - 1
+"""Partitions whose znodes are removed before other events are looked at: each takes two operations of a multi."""
 
 
 async def on_deletions_changed(context: Context) -> None:
@@ -76,7 +78,7 @@ async def on_stop_replica_answered(context: Context, event: BrokerAnswered) -> N
             replicas[key] = replicas[key].enter(ReplicaStatus.DELETION_INELIGIBLE)
             _log.error("broker %s did not delete %s: error %s", broker, tp, error)
     for name in touched:
-        await _finish_when_deleted(context, name)
+        _finish_when_deleted(context, name)
 
 
 async def _start(context: Context, topic: TopicImage) -> None:
@@ -97,22 +99,34 @@ async def _start(context: Context, topic: TopicImage) -> None:
     _log.info("deleting topic %s", topic.name)
 
 
-async def _finish_when_deleted(context: Context, name: str) -> None:
+def _finish_when_deleted(context: Context, name: str) -> None:
+    """Have the znodes of a topic removed once every replica is deleted."""
+    if all(status is ReplicaStatus.DELETION_SUCCESSFUL for status in context.image.deletions[name].values()):
+        context.events.put(RemovalDue(name))
+
+
+async def remove_znodes(context: Context, name: str) -> None:
+    """Remove the znodes of partitions, some of them now and the others by and by; the topic's own go last."""
     image = context.image
-    replicas = image.deletions[name]
-    if any(status is not ReplicaStatus.DELETION_SUCCESSFUL for status in replicas.values()):
-        return
-    groups: list[list[ZkOp]] = []
-    for index in await context.store.children(paths.partitions(name)):
-        partition_path = f"{paths.partitions(name)}/{index}"
-        children = await context.store.children(partition_path)
-        groups.append([*(DeleteOp(f"{partition_path}/{child}") for child in children), DeleteOp(partition_path)])
-    last = await _leftovers(context, name)
-    topic_ops: list[ZkOp] = [DeleteOp(paths.topic(name))]
-    if await context.store.exists(paths.partitions(name)) is not None:
-        topic_ops.insert(0, DeleteOp(paths.partitions(name)))
-    for ops in chunks([*groups, [*topic_ops, *last]]):
+    replicas = image.deletions.get(name)
+    if replicas is None or any(status is not ReplicaStatus.DELETION_SUCCESSFUL for status in replicas.values()):
+        return  # the cluster was read again, and the deletion begun anew
+    indexes = await context.store.children(paths.partitions(name))
+    now, later = indexes[:REMOVED_AT_ONCE], indexes[REMOVED_AT_ONCE:]
+    groups: dict[str, list[ZkOp]] = {}
+
+    async def look(index: str) -> None:
+        path = paths.partitions(name) + f"/{index}"
+        children = await context.store.children(path)
+        groups[index] = [*(DeleteOp(f"{path}/{child}") for child in children), DeleteOp(path)]
+
+    await read_each(now, look)
+    last = [] if later else await _topic_znodes(context, name)
+    for ops in chunks([*(groups[index] for index in now), last]):
         await context.store.write(ops)
+    if later:
+        context.events.put(RemovalDue(name))
+        return
     for key, status in replicas.items():
         replicas[key] = status.enter(ReplicaStatus.NONEXISTENT)
     for partition in image.topics[name].partitions.values():
@@ -120,6 +134,13 @@ async def _finish_when_deleted(context: Context, name: str) -> None:
     del image.deletions[name], image.topics[name]
     context.events.forget_watch(TopicChanged(name))
     _log.info("deleted topic %s", name)
+
+
+async def _topic_znodes(context: Context, name: str) -> list[ZkOp]:
+    last = await _leftovers(context, name)
+    if await context.store.exists(paths.partitions(name)) is None:
+        return [DeleteOp(paths.topic(name)), *last]
+    return [DeleteOp(paths.partitions(name)), DeleteOp(paths.topic(name)), *last]
 
 
 async def _leftovers(context: Context, name: str) -> list[ZkOp]:

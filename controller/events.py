@@ -41,6 +41,18 @@ class StateChanged:
 
 
 @dataclass(frozen=True, slots=True)
+class FirstLeadersDue:
+    """Some new partitions have no leaders yet: the next of them are to get theirs."""
+
+
+@dataclass(frozen=True, slots=True)
+class RemovalDue:
+    """The znodes of a deleted topic are to be removed, as many as are removed at once."""
+
+    name: str
+
+
+@dataclass(frozen=True, slots=True)
 class DeletionsChanged:
     """``/admin/delete_topics`` changed."""
 
@@ -85,6 +97,11 @@ class DrainsDue:
     """It is time to see whether partitions marked for deletion are empty."""
 
 
+@dataclass(frozen=True, slots=True)
+class ReadAgainDue:
+    """It is time to read the cluster again, for a step was given up that may succeed now."""
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class BrokerAnswered:
     """A broker answered a request of this controller."""
@@ -103,6 +120,10 @@ class AdminCall:
     version: int
     decided: trio.Event = field(default_factory=trio.Event)
     outcome: Any = None
+    left: deque[Any] | None = None
+    """The slices of it that are not decided yet; None before the first."""
+    outcomes: list[Any] = field(default_factory=list)
+    """What was decided of each slice."""
 
 
 Mark: TypeAlias = (
@@ -110,6 +131,8 @@ Mark: TypeAlias = (
     | TopicsChanged
     | TopicChanged
     | StateChanged
+    | FirstLeadersDue
+    | RemovalDue
     | DeletionsChanged
     | ConfigsChanged
     | LogDirsFailed
@@ -119,26 +142,31 @@ Mark: TypeAlias = (
     | ResizesDue
     | QuestionsDue
     | DrainsDue
+    | ReadAgainDue
 )
 Event: TypeAlias = Mark | BrokerAnswered | AdminCall
+_URGENT = (BrokersChanged, LogDirsFailed)
+"""What may leave partitions without a leader."""
 
 
 class EventQueue:
-    """First in, first out. Filled by plain calls, so a watch callback can put into it."""
+    """First in, first out, but for what is urgent. Filled by plain calls, so a watch callback can put into it."""
 
     def __init__(self) -> None:
         self._events: deque[Event] = deque()
+        self._urgent: deque[Event] = deque()
         self._marks: set[Mark] = set()
         self._watches: dict[Mark, Callable[[], None]] = {}
         self._arrived = trio.Event()
         self._soon = trio.Event()
+        self._given_up = trio.Event()
 
     def put(self, event: Event) -> None:
         if not isinstance(event, BrokerAnswered | AdminCall):
             if event in self._marks:
                 return
             self._marks.add(event)
-        self._events.append(event)
+        (self._urgent if isinstance(event, _URGENT) else self._events).append(event)
         self._arrived.set()
 
     def soon(self) -> None:
@@ -150,6 +178,15 @@ class EventQueue:
         await self._soon.wait()
         self._soon = trio.Event()
 
+    def read_again_later(self) -> None:
+        """A step was given up that may succeed another time."""
+        self._given_up.set()
+
+    async def wait_given_up(self) -> None:
+        """Return once ``read_again_later`` was called."""
+        await self._given_up.wait()
+        self._given_up = trio.Event()
+
     def watch(self, mark: Mark) -> Callable[[], None]:
         """A callback that puts ``mark``; the same one each time, so that setting a watch again adds none."""
         return self._watches.setdefault(mark, lambda: self.put(mark))
@@ -157,12 +194,20 @@ class EventQueue:
     def forget_watch(self, mark: Mark) -> None:
         self._watches.pop(mark, None)
 
+    def urgent(self) -> Event | None:
+        """The oldest urgent event, or None: to be asked for before each other event."""
+        if not self._urgent:
+            return None
+        event = self._urgent.popleft()
+        self._marks.discard(event)
+        return event
+
     async def drain(self) -> list[Event]:
-        """Wait for at least one event; return all that are there, the oldest first."""
-        while not self._events:
+        """Wait for at least one event; return all that are there and not urgent, the oldest first."""
+        while not self._events and not self._urgent:
             self._arrived = trio.Event()
             await self._arrived.wait()
         drained = list(self._events)
         self._events.clear()
-        self._marks.clear()
+        self._marks.difference_update(drained)
         return drained

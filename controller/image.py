@@ -91,6 +91,11 @@ class TopicImage:
     def reassigning(self, partition: int) -> bool:
         return partition in self.znode.adding_replicas or partition in self.znode.removing_replicas
 
+    @property
+    def moving(self) -> list[int]:
+        """Partitions that are being reassigned."""
+        return sorted(self.znode.adding_replicas.keys() | self.znode.removing_replicas.keys())
+
     def state(self, partition: int) -> PartitionState | None:
         """The stored state; None while there is none."""
         found = self.partitions.get(partition)
@@ -142,6 +147,8 @@ class ClusterImage:
     """The last notification of an altered config that was read; None: the topics are being read just now."""
     suspects: set[str] = field(default_factory=set)
     """States that this controller could not read, or set aside, at some time of its term, by path."""
+    awaiting_first_leaders: dict[str, None] = field(default_factory=dict)
+    """Topics of which some new partitions are to get their first leaders next."""
     malformed: dict[str, int] = field(default_factory=dict)
     """Topics that cannot be read, with the mzxid of their znode: what their partitions are is not known."""
 
@@ -190,5 +197,5 @@ class ClusterImage:
         found = self.topics.get(topic)
         if found is None:
             return False
-        counted = [found.partitions.get(index) for index in range(found.znode.undeleted_partition_count)]
+        counted = map(found.partitions.get, range(found.znode.undeleted_partition_count - 1, -1, -1))
         return all(partition is not None and partition.status is PartitionStatus.ONLINE for partition in counted)

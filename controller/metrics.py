@@ -21,4 +21,9 @@ class ControllerMetrics(Metrics):
             "topic",
             "group",
         )
-        super().__init__(self.resize_steps, self.retention_warnings)
+        self.given_up_steps = Counter(
+            "anabranch_given_up_steps",
+            "Steps of the controller that ZooKeeper did not take, by the error: see its log",
+            "error",
+        )
+        super().__init__(self.resize_steps, self.retention_warnings, self.given_up_steps)

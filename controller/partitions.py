@@ -2,23 +2,28 @@
 
 from __future__ import annotations
 
+import itertools
 import logging
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TypeAlias
 
 from controller import elections
 from controller.context import Context
+from controller.events import FirstLeadersDue
+from controller.giving_up import give_up
 from controller.image import PartitionImage, TopicImage
 from controller.states import PartitionStatus
-from controller.store import ImageStaleError, chunks
+from controller.store import MAX_OPERATIONS, ImageStaleError, chunks, read_each
 from controller.topic_config import unclean_election_allowed
 from protocol.types import TopicPartition
-from runtime.env import CreateOp, SetOp, ZkOp
+from runtime.env import CreateOp, SetOp, ZkError, ZkOp
 from zk_schemas import paths
 from zk_schemas.partition_state import NO_LEADER, PartitionState
 
 _log = logging.getLogger(__name__)
+FIRST_LEADERS_AT_ONCE = MAX_OPERATIONS // 2 - 1
+"""Partitions that get their first state before other events are looked at: each takes two operations of a multi."""
 Led: TypeAlias = tuple[TopicPartition, TopicImage, PartitionImage, PartitionState]
 """A partition that has a state, as ``ClusterImage.led_partitions`` yields them."""
 
@@ -36,7 +41,7 @@ class StateChange:
 async def elect_after_broker_change(context: Context) -> None:
     """Write what the present brokers change: leaders, ISRs, and first leaders of partitions that had none."""
     await elect(context, list(context.image.led_partitions()))
-    await write_states(context, first_elections(context, context.image.topics))
+    await lead_first(context, context.image.topics)
 
 
 async def elect_offline(context: Context) -> None:
@@ -89,10 +94,25 @@ def unclean_order(topic: TopicImage, partition: int) -> list[int]:
     return sorted(topic.replicas(partition), key=lambda replica: replica in adding)
 
 
-def first_elections(context: Context, topics: Iterable[str]) -> list[StateChange]:
+async def lead_first(context: Context, topics: Iterable[str]) -> None:
+    """Write first states for new partitions of ``topics`` of which some replica is live: some of them now, the others
+    by and by, so that nothing that happens meanwhile waits for them.
+    """
+    image = context.image
+    image.awaiting_first_leaders.update(dict.fromkeys(topics))
+    names = sorted(image.awaiting_first_leaders.keys() & image.topics.keys())
+    found = first_elections(context, names)
+    refused = await write_states(context, list(itertools.islice(found, FIRST_LEADERS_AT_ONCE)))
+    following = None if refused else next(found, None)
+    left = names[names.index(following.tp.topic) :] if following is not None else []
+    image.awaiting_first_leaders = dict.fromkeys(left)
+    if left:
+        context.events.put(FirstLeadersDue())
+
+
+def first_elections(context: Context, topics: Iterable[str]) -> Iterator[StateChange]:
     """First states for the new partitions of ``topics`` of which some replica is live."""
     image = context.image
-    changes = []
     for name in sorted(topics):
         topic = image.topics[name]
         if name in image.deletions or (topic.unreadable and topic.has_layouts()):
@@ -104,41 +124,83 @@ def first_elections(context: Context, topics: Iterable[str]) -> list[StateChange
             electable = image.electable(tp)
             state = elections.first_state(topic.replicas(index), electable, image.controller_epoch)
             if state is not None:
-                changes.append(StateChange(tp, state, create=True))
-    return changes
+                yield StateChange(tp, state, create=True)
 
 
-async def write_states(context: Context, changes: Sequence[StateChange]) -> None:
-    """Write the changes, several to a multi. Raises ``ControllerMovedError``, ``ImageStaleError``."""
-    await write_together(context, [[change] for change in changes])
+async def write_states(context: Context, changes: Sequence[StateChange]) -> set[TopicPartition]:
+    """Write the changes, several to a multi. Those that ZooKeeper does not take are left out; returns whose they are.
+
+    Raises ``ControllerMovedError``, ``ImageStaleError``.
+    """
+    by_path = _by_path(changes)
+    refused: set[TopicPartition] = set()
+    for ops in chunks(await _operations(context, [[change] for change in changes])):
+        try:
+            await _write_chunk(context, ops, by_path)
+        except ZkError as error:
+            of_chunk = [by_path[op.path].tp for op in ops if op.path in by_path]
+            refused.update(of_chunk)
+            give_up(context, f"writing {len(of_chunk)} partition states from {of_chunk[0]} on", error)
+    return refused
 
 
 async def write_together(context: Context, groups: Sequence[Sequence[StateChange]]) -> None:
-    """As ``write_states``; the changes of a group are all written in one multi."""
-    parents: set[str] = set()
-    operations = [[op for change in group for op in await _operations(context, change, parents)] for group in groups]
-    by_path = {paths.partition_state(*change.tp): change for group in groups for change in group}
-    for ops in chunks(operations):
-        versions = await context.store.write(ops)
-        written = [(by_path[op.path], version) for op, version in zip(ops, versions) if op.path in by_path]
-        incarnation = await _incarnation(context, [change for change, _ in written])
-        for change, version in written:
-            apply(context, change, version, incarnation)
+    """Write groups of changes, each group whole in one multi, in order. Raises ``ZkError`` too, for a group that cannot
+    be written: those before it are written then.
+    """
+    by_path = _by_path([change for group in groups for change in group])
+    for ops in chunks(await _operations(context, groups)):
+        await _write_chunk(context, ops, by_path)
 
 
-async def _operations(context: Context, change: StateChange, parents: set[str]) -> list[ZkOp]:
-    path, data = paths.partition_state(*change.tp), change.state.encode()
-    if not change.create:
-        partition = context.image.partition(change.tp)
-        assert partition is not None
-        return [SetOp(path, data, partition.epoch)]
-    ops: list[ZkOp] = []
-    for parent in (paths.partitions(change.tp.topic), paths.partition(*change.tp)):
-        if parent not in parents:
-            parents.add(parent)
-            if await context.store.exists(parent) is None:
-                ops.append(CreateOp(parent, b""))
-    return [*ops, CreateOp(path, data)]
+def _by_path(changes: Iterable[StateChange]) -> dict[str, StateChange]:
+    return {paths.partition_state(*change.tp): change for change in changes}
+
+
+async def _write_chunk(context: Context, ops: Sequence[ZkOp], by_path: Mapping[str, StateChange]) -> None:
+    versions = await context.store.write(ops)
+    written = [(by_path[op.path], version) for op, version in zip(ops, versions) if op.path in by_path]
+    incarnation = await _incarnation(context, [change for change, _ in written])
+    for change, version in written:
+        apply(context, change, version, incarnation)
+
+
+async def _operations(context: Context, groups: Sequence[Sequence[StateChange]]) -> list[list[ZkOp]]:
+    """The operations of each group; the first that needs a znode above its state creates it."""
+    present = await _present_parents(
+        context, {change.tp.topic for group in groups for change in group if change.create}
+    )
+    operations = []
+    for group in groups:
+        ops: list[ZkOp] = []
+        for change in group:
+            path, data = paths.partition_state(*change.tp), change.state.encode()
+            if not change.create:
+                partition = context.image.partition(change.tp)
+                assert partition is not None
+                ops.append(SetOp(path, data, partition.epoch))
+                continue
+            for parent in (paths.partitions(change.tp.topic), paths.partition(*change.tp)):
+                if parent not in present:
+                    present.add(parent)
+                    ops.append(CreateOp(parent, b""))
+            ops.append(CreateOp(path, data))
+        operations.append(ops)
+    return operations
+
+
+async def _present_parents(context: Context, topics: Iterable[str]) -> set[str]:
+    """The znodes above partition states that are there."""
+    present: set[str] = set()
+
+    async def look(topic: str) -> None:
+        path = paths.partitions(topic)
+        names = await context.store.children(path)
+        if names or await context.store.exists(path) is not None:
+            present.update((path, *(f"{path}/{name}" for name in names)))
+
+    await read_each(sorted(topics), look)
+    return present
 
 
 async def _incarnation(context: Context, changes: Sequence[StateChange]) -> int:

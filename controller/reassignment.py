@@ -4,6 +4,10 @@ A reassignment is two writes, each one multi over the topic znode and the states
 new, the second, once every replica of the target is in sync, only the target. Both raise the leader epoch, so that
 every replica takes them over. What is in the znodes is all there is to know: a new controller goes on from there, and a
 replica whose StopReplica was lost is found as a stray when its broker is next told everything.
+
+A topic is either reassigned or resized. During a reassignment a resize is refused with REASSIGNMENT_IN_PROGRESS. Until
+every leader has acknowledged a resize, a reassignment is refused with POLICY_VIOLATION. While marked partitions only
+drain, which takes long, partitions may move.
 """
 
 from __future__ import annotations
@@ -14,18 +18,21 @@ from dataclasses import dataclass
 
 from controller import elections
 from controller.context import Context
+from controller.giving_up import give_up
 from controller.image import TopicImage
 from controller.partitions import StateChange, apply
-from controller.replica_assignment import ReplicaAssignment, check_target
+from controller.replica_assignment import ReplicaAssignment, check_target, into
+from controller.resize import plan
+from controller.resize.checks import unfinished
 from controller.store import MAX_OPERATIONS
 from protocol.errors import ErrorCode, KafkaError
 from protocol.types import TopicPartition
-from runtime.env import SetOp
+from runtime.env import SetOp, ZkError
 from zk_schemas import paths
 from zk_schemas.partition_state import PartitionState
 
 _log = logging.getLogger(__name__)
-_PARTITIONS_PER_WRITE = MAX_OPERATIONS // 2
+PARTITIONS_PER_WRITE = MAX_OPERATIONS // 2
 """One multi has the topic znode and a state for each partition."""
 
 
@@ -56,7 +63,8 @@ async def reassign(
             continue
         if step is not None:
             steps.append(step)
-    await _write(context, steps)
+    for step, zk_error in await _write(context, steps):
+        refused[step.tp] = KafkaError(ErrorCode.INVALID_REPLICA_ASSIGNMENT, str(zk_error))
     return refused
 
 
@@ -67,7 +75,8 @@ async def advance(context: Context) -> None:
         step = _last_step(context, tp, assignment, assignment)
         if step is not None:
             steps.append(step)
-    await _write(context, steps)
+    for step, error in await _write(context, steps):
+        give_up(context, f"the end of the reassignment of {step.tp}", error)
 
 
 def in_progress(context: Context) -> Iterator[tuple[TopicPartition, ReplicaAssignment]]:
@@ -88,13 +97,17 @@ def _first_step(context: Context, tp: TopicPartition, target: Sequence[int] | No
     partition = image.partition(tp)
     if partition is None or partition.state is None or tp.topic in image.deletions or partition.state.being_removed:
         raise KafkaError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, "The partition does not exist.")
-    if partition.state.never_led:
-        raise KafkaError(ErrorCode.LEADER_NOT_AVAILABLE, "The partition was split off just now and has no leader yet.")
     before = ReplicaAssignment.of(image.topics[tp.topic].znode, tp.partition)
     if target is None:
         if not before.in_progress:
             raise KafkaError(ErrorCode.NO_REASSIGNMENT_IN_PROGRESS, "No partition reassignment is in progress.")
         target = before.origin
+    elif not plan.is_settled(image.topics[tp.topic]):
+        raise KafkaError(
+            ErrorCode.POLICY_VIOLATION,
+            f"{tp.topic} is being resized: {unfinished(image.topics[tp.topic])}; reassign its partitions when that is"
+            " done.",
+        )
     check_target(before, target, image.brokers)
     after = before.reassign_to(target)
     if after == before:
@@ -130,22 +143,28 @@ def _last_step(
     return None if changed is None else _Step(tp, before, done, changed)
 
 
-async def _write(context: Context, steps: Sequence[_Step]) -> None:
+async def _write(context: Context, steps: Sequence[_Step]) -> list[tuple[_Step, ZkError]]:
+    """Write the steps; returns those that ZooKeeper does not take, and why."""
     by_topic: dict[str, list[_Step]] = {}
     for step in steps:
         by_topic.setdefault(step.tp.topic, []).append(step)
+    refused: list[tuple[_Step, ZkError]] = []
     for name, of_topic in by_topic.items():
-        for first in range(0, len(of_topic), _PARTITIONS_PER_WRITE):
-            await _write_some(context, context.image.topics[name], of_topic[first : first + _PARTITIONS_PER_WRITE])
+        for first in range(0, len(of_topic), PARTITIONS_PER_WRITE):
+            some = of_topic[first : first + PARTITIONS_PER_WRITE]
+            try:
+                await _write_some(context, context.image.topics[name], some)
+            except ZkError as error:
+                refused += [(step, error) for step in some]
+    return refused
 
 
 async def _write_some(context: Context, topic: TopicImage, steps: Sequence[_Step]) -> None:
-    znode = topic.znode
-    ops = []
-    for step in steps:
-        znode = step.after.into(znode, step.tp.partition)
-        epoch = topic.partitions[step.tp.partition].epoch
-        ops.append(SetOp(paths.partition_state(*step.tp), step.state.encode(), epoch))
+    znode = into(topic.znode, {step.tp.partition: step.after for step in steps})
+    ops = [
+        SetOp(paths.partition_state(*step.tp), step.state.encode(), topic.partitions[step.tp.partition].epoch)
+        for step in steps
+    ]
     versions = await context.store.write([SetOp(paths.topic(topic.name), znode.encode(), topic.version), *ops])
     topic.znode, topic.version = znode, versions[0]
     for step, version in zip(steps, versions[1:]):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 
 from protocol.errors import ErrorCode, KafkaError
@@ -23,14 +23,6 @@ class ReplicaAssignment:
             list(znode.partitions[partition]),
             list(znode.adding_replicas.get(partition, [])),
             list(znode.removing_replicas.get(partition, [])),
-        )
-
-    def into(self, znode: TopicZnode, partition: int) -> TopicZnode:
-        """The topic with this assignment."""
-        return znode.replace(
-            partitions=znode.partitions | {partition: self.replicas},
-            adding_replicas=_with(znode.adding_replicas, partition, self.adding),
-            removing_replicas=_with(znode.removing_replicas, partition, self.removing),
         )
 
     @property
@@ -84,6 +76,16 @@ def check_target(assignment: ReplicaAssignment, target: Sequence[int], live: Col
         raise KafkaError(ErrorCode.INVALID_REPLICA_ASSIGNMENT, problem)
 
 
-def _with(replicas: dict[int, list[int]], partition: int, value: list[int]) -> dict[int, list[int]]:
-    others = {index: some for index, some in replicas.items() if index != partition}
-    return dict(sorted((others | {partition: value}).items())) if value else others
+def into(znode: TopicZnode, assignments: Mapping[int, ReplicaAssignment]) -> TopicZnode:
+    """The topic with these assignments, by partition."""
+    return znode.replace(
+        partitions=znode.partitions | {index: found.replicas for index, found in assignments.items()},
+        adding_replicas=_with(znode.adding_replicas, {index: found.adding for index, found in assignments.items()}),
+        removing_replicas=_with(
+            znode.removing_replicas, {index: found.removing for index, found in assignments.items()}
+        ),
+    )
+
+
+def _with(replicas: dict[int, list[int]], changed: dict[int, list[int]]) -> dict[int, list[int]]:
+    return dict(sorted((index, some) for index, some in (replicas | changed).items() if some))

@@ -6,6 +6,7 @@ before anything else is done.
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 from typing import TypeVar
 
@@ -22,24 +23,37 @@ from runtime.env import (
     SetOp,
     Watch,
     ZkConnectionError,
+    ZkError,
     ZkOp,
     ZkSessionExpiredError,
     ZkStore,
     Znode,
 )
+from runtime.zk_requests import check_fits, operation_bytes
 from zk_schemas import paths
 
 MAX_OPERATIONS = 256
 MAX_BYTES = 512 * 1024
-"""Limits of one multi; ZooKeeper refuses a request of 1 MiB."""
-_OPERATION_OVERHEAD_BYTES = 64
-_CONCURRENT_READS = 64
+"""Limits of what is put together into one multi: half of what ZooKeeper accepts unless it is told otherwise."""
+CONCURRENT_READS = 64
+MAX_ATTEMPTS = 5
+"""So often a write is sent whose connection is lost each time before it is applied."""
 
 T = TypeVar("T")
 
 
 class ControllerMovedError(Exception):
     """Another controller took over, or the session is gone: this one may not decide anything any more."""
+
+
+class WriteGivenUpError(ZkError):
+    """A write was sent ``MAX_ATTEMPTS`` times, and each time the connection was lost and nothing was written.
+
+    The server may refuse it by closing the connection, or is not up yet: only the latter passes.
+    """
+
+    def __init__(self, ops: Sequence[ZkOp], error: ZkError) -> None:
+        super().__init__(ops[0].path, f"{len(ops)} operations were not written in {MAX_ATTEMPTS} attempts: {error}")
 
 
 class ImageStaleError(Exception):
@@ -75,27 +89,21 @@ def chunks(groups: Sequence[Sequence[ZkOp]]) -> list[list[ZkOp]]:
     return packed
 
 
-def operation_bytes(op: ZkOp) -> int:
-    """What an operation counts towards ``MAX_BYTES``."""
-    data = op.data if isinstance(op, CreateOp | SetOp) else b""
-    return len(op.path) + len(data) + _OPERATION_OVERHEAD_BYTES
-
-
-async def read_each(names: Iterable[str], read: Callable[[str], Awaitable[None]]) -> None:
-    """Call ``read`` for all names, a number of them at a time. Raises the first error."""
-    limit = trio.CapacityLimiter(_CONCURRENT_READS)
+async def read_each(items: Iterable[T], read: Callable[[T], Awaitable[None]]) -> None:
+    """Call ``read`` for all items, a number of them at a time. Raises the first error, once the others are done."""
+    left = iter(items)
     failures: list[Exception] = []
 
-    async def one(name: str) -> None:
-        try:
-            async with limit:
-                await read(name)
-        except Exception as error:
-            failures.append(error)
+    async def work(first: T) -> None:
+        for item in itertools.chain([first], left):
+            try:
+                await read(item)
+            except Exception as error:
+                failures.append(error)
 
     async with trio.open_nursery() as nursery:
-        for name in names:
-            nursery.start_soon(one, name)
+        for first in itertools.islice(left, CONCURRENT_READS):
+            nursery.start_soon(work, first)
     if failures:
         raise failures[0]
 
@@ -105,7 +113,7 @@ class GuardedStore:
 
     def __init__(self, zk: ZkStore, epoch_version: int) -> None:
         self._zk = zk
-        self._epoch_version = epoch_version
+        self._guard = CheckOp(paths.CONTROLLER_EPOCH, epoch_version)
 
     async def get(self, path: str, watch: Watch | None = None) -> Znode | None:
         """The znode, or None. The watch is set only on one that exists."""
@@ -124,19 +132,27 @@ class GuardedStore:
         except NoNodeError:
             return []
 
+    def check_fits(self, ops: Sequence[ZkOp]) -> None:
+        """Raises ``ZkRequestTooLargeError`` when ``write`` would."""
+        check_fits([*ops, self._guard], self._zk.max_request_bytes)
+
     async def write(self, ops: Sequence[ZkOp]) -> list[int]:
         """All or nothing; the new version for each op (0 for create, -1 for delete).
 
-        Raises ``ControllerMovedError``, ``ImageStaleError``.
+        Raises ``ControllerMovedError``, ``ImageStaleError``; ``ZkError`` for what cannot be written:
+        ``ZkRequestTooLargeError``, ``WriteGivenUpError``, ``NotEmptyError``. Then nothing was written.
         """
-        guarded = [CheckOp(paths.CONTROLLER_EPOCH, self._epoch_version), *ops]
+        guarded, attempts = [self._guard, *ops], 0
         while True:
             try:
                 return (await self._zk.multi(guarded))[1:]
-            except ZkConnectionError:
+            except ZkConnectionError as error:
+                attempts += 1
                 await wait_connected(self._zk)
                 if ops and (versions := await self._read_back(ops)) is not None:
                     return versions
+                if ops and attempts == MAX_ATTEMPTS:
+                    raise WriteGivenUpError(ops, error) from error
             except ZkSessionExpiredError as error:
                 raise ControllerMovedError(str(error)) from error
             except (BadVersionError, NoNodeError, NodeExistsError) as error:

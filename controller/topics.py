@@ -8,8 +8,9 @@ import logging
 from controller.configs import keep_ordered_delivery
 from controller.context import Context
 from controller.events import ResizesDue, StateChanged, TopicChanged, TopicsChanged
+from controller.giving_up import give_up
 from controller.image import PartitionImage, TopicImage
-from controller.partitions import first_elections, write_states
+from controller.partitions import lead_first
 from controller.resize import checks, consistency, unseen
 from controller.resize.step_log import log_step
 from controller.states import PartitionStatus
@@ -18,7 +19,7 @@ from controller.topic_config import topic_values
 from controller.topic_id import new_topic_id
 from protocol.errors import KafkaError
 from protocol.types import TopicPartition
-from runtime.env import SetOp, Znode
+from runtime.env import SetOp, ZkError, Znode
 from zk_schemas import paths
 from zk_schemas.partition_state import PartitionState
 from zk_schemas.topic import TopicZnode
@@ -36,7 +37,7 @@ async def on_topics_changed(context: Context) -> None:
     image.malformed = {name: version for name, version in image.malformed.items() if name in names}
     added = [name for name in names if name not in image.topics]
     await load_topics(context, added)
-    await write_states(context, first_elections(context, [name for name in added if name in image.topics]))
+    await lead_first(context, added)
 
 
 def _forget(context: Context, name: str) -> None:
@@ -84,7 +85,7 @@ async def on_topic_changed(context: Context, name: str) -> None:
             return
         await _take_edit(context, known, znode, found.version)
     if name in context.image.topics:
-        await write_states(context, first_elections(context, [name]))
+        await lead_first(context, [name])
 
 
 async def _take_edit(context: Context, topic: TopicImage, edited: TopicZnode, version: int) -> None:
@@ -132,34 +133,56 @@ async def _load_topic(context: Context, name: str) -> None:
         return
     malformed.pop(name, None)
     topic = TopicImage(name, znode, found.version, found.czxid)
-    for index in znode.partitions:
-        await _load_partition(context, topic, index)
+    await _load_partitions(context, topic)
     for index in await _lost_states(context, topic):
         _log.error("znode %s is gone; the partition is left as it is", paths.partition_state(name, index))
         del topic.partitions[index]
         topic.unreadable.add(index)
-    if await _set_aside(context, topic) and await _settle(context, topic):
+    try:
+        can_be = await _set_aside(context, topic) and await _settle(context, topic)
+    except ZkError as error:
+        give_up(context, f"topic {name}", error)
+        can_be = False
+    if can_be:
         context.image.topics[name] = topic
     else:
         malformed[name] = found.mzxid
 
 
-async def _load_partition(context: Context, topic: TopicImage, index: int) -> None:
+async def _load_partitions(context: Context, topic: TopicImage) -> None:
+    """Read the states, many at a time; of a topic that was created just now there are none to be read."""
+    present = set(await context.store.children(paths.partitions(topic.name)))
+    found: dict[int, PartitionImage] = {}
+
+    async def load(index: int) -> None:
+        partition = await _load_partition(context, topic, index)
+        if partition is not None:
+            found[index] = partition
+
+    await read_each([index for index in topic.znode.partitions if str(index) in present], load)
+    for index in topic.znode.partitions:
+        if index in found or str(index) not in present:
+            topic.partitions[index] = found.get(index) or PartitionImage(
+                PartitionStatus.NONEXISTENT.enter(PartitionStatus.NEW)
+            )
+
+
+async def _load_partition(context: Context, topic: TopicImage, index: int) -> PartitionImage | None:
+    """None: its state is malformed."""
     path = paths.partition_state(topic.name, index)
     found = await context.store.get(path)
     if found is None:
-        topic.partitions[index] = PartitionImage(PartitionStatus.NONEXISTENT.enter(PartitionStatus.NEW))
-        return
+        return PartitionImage(PartitionStatus.NONEXISTENT.enter(PartitionStatus.NEW))
     try:
         state = PartitionState.decode(path, found.data)
     except MalformedZnodeError as error:
         _log.error("%s; the partition is left as it is", error)
         topic.unreadable.add(index)
         await _await_repair(context, path, found.version)
-        return
+        return None
     status = PartitionStatus.ONLINE if state.leader >= 0 else PartitionStatus.OFFLINE
     mzxid = 0 if path in context.image.suspects else found.mzxid  # who restarted since it was edited, nobody saw
-    topic.partitions[index] = PartitionImage(status, state, found.version, found.czxid, mzxid)
+    return PartitionImage(status, state, found.version, found.czxid, mzxid)
 
 
 async def _lost_states(context: Context, topic: TopicImage) -> list[int]:

@@ -217,8 +217,15 @@ class ErrorCode(enum.IntEnum):
 _BY_CODE: dict[int, ErrorCode] = {member.value: member for member in ErrorCode}
 
 
+MAX_MESSAGE_CHARS = 1000
+"""What is kept of an error's message."""
+
+
 class KafkaError(Exception):
-    """An error with a code. ``message`` is the given detail, or else the code's own sentence."""
+    """An error with a code. ``message`` is the given detail, or else the code's own sentence.
+
+    A long message is cut short: it may quote a value as long as a request, and a string of a response is limited.
+    """
 
     code: ErrorCode
     message: str
@@ -226,6 +233,8 @@ class KafkaError(Exception):
     def __init__(self, code: ErrorCode, message: str = "") -> None:
         self.code = code
         self.message = message or code.message
+        if len(self.message) > MAX_MESSAGE_CHARS:
+            self.message = f"{self.message[:MAX_MESSAGE_CHARS]}... ({len(self.message)} characters)"
         super().__init__(code, self.message)
 
     def __str__(self) -> str:

@@ -233,6 +233,18 @@ class ZkSessionExpiredError(ZkError):
     """The session is over: its ephemerals are gone or going, every watch is dropped."""
 
 
+class ZkRequestTooLargeError(ZkError):
+    """The request is longer than what the server accepts: it was not sent, and no repetition can succeed.
+
+    A server closes the connection on such a request and says nothing, so the length is compared before.
+    """
+
+    def __init__(self, path: str, size: int, limit: int) -> None:
+        super().__init__(path, f"takes {size} bytes in one request; ZooKeeper accepts {limit} (jute.maxbuffer)")
+        self.size = size
+        self.limit = limit
+
+
 class SessionState(enum.Enum):
     CONNECTED = "connected"
     SUSPENDED = "suspended"
@@ -292,7 +304,14 @@ class ZkStore(Protocol):
     Calls of one session are applied in the order in which they were made, and a watch fires before a read shows the
     change. Calls raise ``ZkError``; without a connection they fail at once (``ZkConnectionError``), after expiry and
     until the next session with ``ZkSessionExpiredError``; neither was sent. A session that is closed stays silent.
+    A request above ``max_request_bytes`` is refused with ``ZkRequestTooLargeError`` and not sent; its answer may be
+    longer.
     """
+
+    @property
+    def max_request_bytes(self) -> int:
+        """The servers' ``jute.maxbuffer``."""
+        ...
 
     @property
     def state(self) -> SessionState: ...

@@ -14,6 +14,7 @@ from typing import Any, TypeVar, cast
 import trio
 
 from runtime.env import (
+    CreateOp,
     DeleteOp,
     SessionState,
     SetOp,
@@ -25,6 +26,7 @@ from runtime.env import (
     Znode,
 )
 from runtime.sim_zk_tree import Change, Event, Tree
+from runtime.zk_requests import DEFAULT_MAX_REQUEST_BYTES, check_fits, check_path_fits
 
 T = TypeVar("T")
 DelayS = Callable[[], float]
@@ -100,8 +102,9 @@ class _Loss(enum.Enum):
 class FakeZk:
     """The server. Sessions are served in the order in which they were made, so a seed gives one history."""
 
-    def __init__(self, delay_s: DelayS = no_delay) -> None:
+    def __init__(self, delay_s: DelayS = no_delay, max_request_bytes: int = DEFAULT_MAX_REQUEST_BYTES) -> None:
         self.tree = Tree()
+        self.max_request_bytes = max_request_bytes
         self._delay_s = delay_s
         self._last_session_id = 0
         self._clients: list[FakeSession] = []
@@ -169,6 +172,10 @@ class FakeSession:
     # ------------------------------------------------------------ ZkStore
 
     @property
+    def max_request_bytes(self) -> int:
+        return self._server.max_request_bytes
+
+    @property
     def state(self) -> SessionState:
         return self._state
 
@@ -209,6 +216,8 @@ class FakeSession:
     async def create(
         self, path: str, data: bytes, *, ephemeral: bool = False, sequence: bool = False, make_parents: bool = False
     ) -> str:
+        check_fits([CreateOp(path, data)], self.max_request_bytes)
+
         def apply() -> str:
             owner = self._session_id if ephemeral else 0
             created, events = self._server.tree.create(path, data, owner, sequence=sequence, make_parents=make_parents)
@@ -226,6 +235,7 @@ class FakeSession:
     async def multi(self, ops: Sequence[ZkOp]) -> list[int]:
         if not ops:
             return []
+        check_fits(ops, self.max_request_bytes)
 
         def apply() -> list[int]:
             versions, events = self._server.tree.multi(ops, self._session_id)
@@ -378,6 +388,7 @@ class FakeSession:
 
     async def _call(self, path: str, apply: Callable[[], T], *, write: bool = False) -> T:
         await trio.lowlevel.checkpoint_if_cancelled()
+        check_path_fits(path, self.max_request_bytes)
         if self._closed or self._state is SessionState.LOST:
             raise ZkSessionExpiredError(path, "the session has expired")
         if self._state is SessionState.SUSPENDED:

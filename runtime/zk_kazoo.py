@@ -38,6 +38,7 @@ from runtime.env import (
     Znode,
 )
 from runtime.watchdog import Watchdog, end_process
+from runtime.zk_requests import DEFAULT_MAX_REQUEST_BYTES, check_fits, check_path_fits
 
 _log = logging.getLogger(__name__)
 _RECONNECT_DELAY_S = 0.05
@@ -124,9 +125,10 @@ class _Call:
 class KazooZk:
     """``ZkStore`` over one kazoo client. Made by ``open_zk``."""
 
-    def __init__(self, client: Any) -> None:
+    def __init__(self, client: Any, max_request_bytes: int = DEFAULT_MAX_REQUEST_BYTES) -> None:
         self.closed = False
         self._client = client
+        self._max_request_bytes = max_request_bytes
         self._token = trio.lowlevel.current_trio_token()
         self._state = SessionState.SUSPENDED
         self._session_id = 0
@@ -137,6 +139,10 @@ class KazooZk:
         client.add_listener(self._client_state_changed)
 
     # ------------------------------------------------------------ session
+
+    @property
+    def max_request_bytes(self) -> int:
+        return self._max_request_bytes
 
     @property
     def state(self) -> SessionState:
@@ -194,6 +200,7 @@ class KazooZk:
     async def _call(self, path: str, send: Callable[..., Any], *arguments: Any, **keywords: Any) -> Any:
         """Send a request and wait for its result. Raises ``ZkError``."""
         await trio.lowlevel.checkpoint_if_cancelled()
+        check_path_fits(path, self._max_request_bytes, self._client.chroot)
         self._check_usable(path)
         expiries = self._expiries
         result = send(*arguments, **keywords)
@@ -236,6 +243,7 @@ class KazooZk:
     async def create(
         self, path: str, data: bytes, *, ephemeral: bool = False, sequence: bool = False, make_parents: bool = False
     ) -> str:
+        self._check_fits([CreateOp(path, data)])
         created: str = await self._call(
             path,
             self._client.create_async,
@@ -248,6 +256,7 @@ class KazooZk:
         return created
 
     async def set(self, path: str, data: bytes, version: int = -1) -> int:
+        self._check_fits([SetOp(path, data)])
         stat = await self._call(path, self._client.set_async, path, data, version=version)
         return int(stat.version)
 
@@ -257,6 +266,7 @@ class KazooZk:
     async def multi(self, ops: Sequence[ZkOp]) -> list[int]:
         if not ops:
             return []
+        self._check_fits(ops)
         transaction = self._client.transaction()
         for op in ops:
             _add(transaction, op)
@@ -270,6 +280,9 @@ class KazooZk:
 
     async def sync(self, path: str) -> None:
         await self._call(path, self._client.sync_async, path)
+
+    def _check_fits(self, ops: Sequence[ZkOp]) -> None:
+        check_fits(ops, self._max_request_bytes, self._client.chroot)
 
 
 _BYSTANDERS = (kazoo_errors.RolledBackError, kazoo_errors.RuntimeInconsistency)
@@ -302,13 +315,14 @@ async def open_zk(
     session_timeout_ms: int = 18_000,
     *,
     connect_timeout_ms: int | None = None,
+    max_request_bytes: int = DEFAULT_MAX_REQUEST_BYTES,
     on_hang: Callable[[float], None] | None = end_process,
 ) -> AsyncIterator[KazooZk]:
     """Connect (``host:port,host:port/chroot``; the chroot is created) and keep a session until the block ends.
 
     After expiry a new session starts by itself. A loop that stands still for ``session_timeout_ms`` gets ``on_hang``
-    called on a thread (None: no watchdog). Raises ``ZkConnectionError`` when no server answers within
-    ``connect_timeout_ms`` (the session timeout, unless given).
+    called on a thread (None: no watchdog). ``max_request_bytes`` is the servers' ``jute.maxbuffer``. Raises
+    ``ZkConnectionError`` when no server answers within ``connect_timeout_ms`` (the session timeout, unless given).
     """
     hosts, slash, chroot = connect_string.partition("/")
     if chroot:
@@ -323,7 +337,7 @@ async def open_zk(
         connection_retry=retry,
         command_retry=KazooRetry(),
     )
-    zk = KazooZk(client)
+    zk = KazooZk(client, max_request_bytes)
     connected = trio.Event()
     unregister = zk.on_state(lambda state: connected.set() if state is SessionState.CONNECTED else None)
     watchdog = Watchdog(session_timeout_ms / 1000, on_hang) if on_hang is not None else None

@@ -247,6 +247,13 @@ _NETWORK_KEYS = [
         "zookeeper.session.timeout.ms", _INT, 18_000, _POSITIVE, doc="how long ZooKeeper waits for a sign of life"
     ),
     ConfigKey("zookeeper.connection.timeout.ms", _INT, None, _POSITIVE, doc="default: zookeeper.session.timeout.ms"),
+    ConfigKey(
+        "jute.maxbuffer",
+        _INT,
+        0xFFFFF,
+        Between(0xFFFFF),
+        doc="the longest request that the ZooKeeper servers accept; raise it with theirs, never above theirs",
+    ),
     ConfigKey("listeners", _LIST, ["PLAINTEXT://:9092"], NotEmpty(), doc="NAME://host:port, ..."),
     ConfigKey("advertised.listeners", _LIST, None, doc="what clients connect to; default: listeners"),
     ConfigKey(

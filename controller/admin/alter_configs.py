@@ -13,11 +13,13 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from controller.admin.create_topics import checked_config
+from controller.admin.create_topics import checked_config, config_too_large
 from controller.admin.outcome import Outcome
 from controller.configs import with_ordered_delivery
 from controller.context import Context
 from controller.resize.unseen import ORDERED_KEY
+from controller.store import chunks
+from controller.topic_names import name_problem
 from protocol.errors import ErrorCode, KafkaError
 from protocol.generated.alter_configs import (
     AlterConfigsRequest,
@@ -30,7 +32,7 @@ from protocol.generated.incremental_alter_configs import (
     IncrementalAlterConfigsResponse,
 )
 from protocol.generated.incremental_alter_configs import AlterConfigsResourceResponse as IncrementalResourceResponse
-from runtime.env import CreateOp, DeleteOp, SetOp, ZkOp
+from runtime.env import CreateOp, DeleteOp, SetOp, ZkOp, ZkRequestTooLargeError
 from zk_schemas import paths
 from zk_schemas.config import ConfigChange, ConfigZnode
 from zk_schemas.config_def import ConfigDef, ConfigError, ConfigType, UpdateMode
@@ -40,6 +42,8 @@ from zk_schemas.znode import MalformedZnodeError
 CHANGES_KEPT = 1000
 """Notifications that stay for brokers to read; a broker that starts reads all configs anyway."""
 _PURGE_EVERY = 100
+MAX_BROKER_ID_DIGITS = 10
+"""Those of the largest int32."""
 
 
 class ResourceType(enum.IntEnum):
@@ -138,8 +142,13 @@ async def _change(context: Context, all_resources: list[Any], resource: Any, cha
         config = _checked(found, change(found))
         if found.is_topic:
             _check_ordered_delivery(context, resource.resource_name, config)
+        op = _operation(found, config)
+        try:
+            context.store.check_fits([op])
+        except ZkRequestTooLargeError as error:
+            raise config_too_large(config, error) from error
         if not validate_only:
-            await _write(context, found, config)
+            await _write(context, found, op)
     except KafkaError as error:
         return error
     except ConfigError as error:
@@ -164,11 +173,13 @@ def _check_unique(all_resources: list[Any], resource: Any) -> None:
 
 async def _find(context: Context, resource_type: int, name: str) -> _Resource:
     if resource_type == ResourceType.TOPIC:
+        if (problem := name_problem(name)) is not None:
+            raise KafkaError(ErrorCode.INVALID_TOPIC_EXCEPTION, problem)
         if await context.store.exists(paths.topic(name)) is None:
             raise KafkaError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"The topic '{name}' does not exist.")
         entity, path = f"topics/{name}", paths.topic_config(name)
     elif resource_type == ResourceType.BROKER:
-        if name and not name.isdigit():
+        if name and not (name.isascii() and name.isdigit() and len(name) <= MAX_BROKER_ID_DIGITS):
             raise KafkaError(ErrorCode.INVALID_REQUEST, f"'{name}' is not a broker id.")
         entity, path = f"brokers/{name or paths.DEFAULT_BROKER}", paths.broker_config(int(name) if name else None)
     else:
@@ -203,9 +214,12 @@ def _check_ordered_delivery(context: Context, name: str, config: dict[str, str])
         raise KafkaError(ErrorCode.INVALID_CONFIG, f"{ORDERED_KEY} cannot be changed any more: {name} was resized.")
 
 
-async def _write(context: Context, resource: _Resource, config: dict[str, str]) -> None:
+def _operation(resource: _Resource, config: dict[str, str]) -> ZkOp:
     data = ConfigZnode(config, resource.znode.version, resource.znode.extra).encode()
-    op: ZkOp = CreateOp(resource.path, data) if resource.version < 0 else SetOp(resource.path, data, resource.version)
+    return CreateOp(resource.path, data) if resource.version < 0 else SetOp(resource.path, data, resource.version)
+
+
+async def _write(context: Context, resource: _Resource, op: ZkOp) -> None:
     await context.store.write([op])
     created = await context.store.notify(paths.CONFIG_CHANGE_PREFIX, ConfigChange(resource.entity).encode())
     number = created.removeprefix(paths.CONFIG_CHANGE_PREFIX)
@@ -215,8 +229,8 @@ async def _write(context: Context, resource: _Resource, config: dict[str, str]) 
 
 async def _purge_changes(context: Context) -> None:
     names = await context.store.children(paths.CONFIG_CHANGES)
-    for name in names[:-CHANGES_KEPT]:
-        await context.store.write([DeleteOp(f"{paths.CONFIG_CHANGES}/{name}")])
+    for ops in chunks([[DeleteOp(f"{paths.CONFIG_CHANGES}/{name}")] for name in names[:-CHANGES_KEPT]]):
+        await context.store.write(ops)
 
 
 def _response(kind: Any, resource: Any, error: KafkaError | None) -> Any:

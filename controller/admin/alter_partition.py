@@ -61,7 +61,9 @@ async def alter_partition(context: Context, request: AlterPartitionRequest, vers
             elif answer.error_code == ErrorCode.NONE and list(asked.new_isr) != found.state.isr:
                 state = found.state.replace(isr=list(asked.new_isr), controller_epoch=image.controller_epoch)
                 changes[tp] = StateChange(tp, state, isr_only=True)
-    await write_states(context, list(changes.values()))
+    for tp in await write_states(context, list(changes.values())):
+        answers[tp].error_code = ErrorCode.UNKNOWN_SERVER_ERROR
+        del changes[tp]
     if not changes:
         await context.store.confirm_office()
     if any(is_due(image.topics[tp.topic], tp.partition, change.state.isr) for tp, change in changes.items()):

@@ -25,9 +25,11 @@ from protocol.generated.create_partitions import (
     CreatePartitionsTopic,
     CreatePartitionsTopicResult,
 )
-from runtime.env import SetOp
+from runtime.env import SetOp, ZkRequestTooLargeError
 from zk_schemas import paths
 from zk_schemas.topic import TopicZnode
+
+_UNDONE_MESSAGE = "The change was undone, for the topic changed at the same time: see the controller's log."
 
 
 async def create_partitions(context: Context, request: CreatePartitionsRequest, version: int) -> Outcome:
@@ -46,6 +48,7 @@ async def create_partitions(context: Context, request: CreatePartitionsRequest, 
             if request.validate_only or not is_repeated:
                 await checks.check(context, topic, wanted.count)
                 asked = _asked(context, topic, wanted)
+                _check_fits(context, topic, asked)
         except KafkaError as error:
             result.error_code, result.error_message = error.code, error.message
             continue
@@ -54,8 +57,19 @@ async def create_partitions(context: Context, request: CreatePartitionsRequest, 
         if not is_repeated:
             await context.store.write([SetOp(paths.topic(name), asked.encode(), topic.version)])
             await on_topic_changed(context, name)  # now: what it was judged by may be otherwise when the watch tells
+            if plan.goal(context.image.topics.get(name, topic)) != wanted.count:
+                result.error_code, result.error_message = ErrorCode.POLICY_VIOLATION, _UNDONE_MESSAGE
+                continue
         waits.append(Wait(_resized(topic, wanted.count, result), result))
     return Outcome(CreatePartitionsResponse(results=results), waits, request.timeout_ms)
+
+
+def _check_fits(context: Context, topic: TopicImage, asked: TopicZnode) -> None:
+    try:
+        context.store.check_fits([SetOp(paths.topic(topic.name), asked.encode(), topic.version)])
+    except ZkRequestTooLargeError as error:
+        message = f"{len(asked.partitions)} partitions of {topic.name} are too many: {error}."
+        raise KafkaError(ErrorCode.INVALID_PARTITIONS, message) from error
 
 
 def _resized(asked: TopicImage, count: int, result: CreatePartitionsTopicResult) -> Callable[[Context], bool]:

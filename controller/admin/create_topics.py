@@ -8,12 +8,13 @@ from __future__ import annotations
 
 import functools
 from collections import Counter
+from collections.abc import Mapping, Sequence
 
 from controller.admin.outcome import Outcome, Wait
 from controller.assignment import assign_replicas
 from controller.context import Context
 from controller.resize.checks import MAX_PARTITIONS
-from controller.store import ImageStaleError
+from controller.store import MAX_BYTES, ImageStaleError
 from controller.topic_id import new_topic_id
 from controller.topic_names import colliding, name_problem
 from protocol.errors import ErrorCode, KafkaError
@@ -24,7 +25,7 @@ from protocol.generated.create_topics import (
     CreateTopicsRequest,
     CreateTopicsResponse,
 )
-from runtime.env import CreateOp, NodeExistsError, SetOp, ZkOp
+from runtime.env import CreateOp, NodeExistsError, SetOp, ZkOp, ZkRequestTooLargeError
 from zk_schemas import paths
 from zk_schemas.config import ConfigChange, ConfigZnode
 from zk_schemas.config_def import ConfigError
@@ -84,8 +85,9 @@ async def _create(
     config = checked_config({config.name: config.value for config in topic.configs}, len(topic.configs))
     assignment = _assignment(context, topic)
     znode = TopicZnode.new(new_topic_id(context.rng), assignment)
+    ops = await _operations(context, topic.name, znode, config)
     if not validate_only:
-        await _write(context, topic.name, znode, config)
+        await _write(context, topic.name, ops, has_config=bool(config))
         existing.append(topic.name)
     return CreatableTopicResult(
         name=topic.name,
@@ -170,19 +172,45 @@ def check_assignment(context: Context, assignment: dict[int, list[int]], first: 
             )
 
 
-async def _write(context: Context, name: str, znode: TopicZnode, config: dict[str, str]) -> None:
-    ops: list[ZkOp] = [CreateOp(paths.topic(name), znode.encode())]
-    if await context.store.exists(paths.topic_config(name)) is None:
-        ops.insert(0, CreateOp(paths.topic_config(name), ConfigZnode(config).encode()))
-    else:
-        ops.insert(0, SetOp(paths.topic_config(name), ConfigZnode(config).encode()))
+async def _operations(context: Context, name: str, znode: TopicZnode, config: dict[str, str]) -> list[ZkOp]:
+    """What creates the topic. Raises ``KafkaError`` INVALID_PARTITIONS or INVALID_CONFIG for what is too large."""
+    data, path = znode.encode(), paths.topic_config(name)
+    if len(data) > MAX_BYTES:
+        raise KafkaError(
+            ErrorCode.INVALID_PARTITIONS,
+            f"Topic '{name}' with {len(znode.partitions)} partitions of {len(znode.partitions[0])} replicas: its"
+            f" assignment takes {len(data)} bytes, and {MAX_BYTES} are accepted.",
+        )
+    is_new = await context.store.exists(path) is None
+    config_data = ConfigZnode(config).encode()
+    ops: list[ZkOp] = [
+        CreateOp(path, config_data) if is_new else SetOp(path, config_data),
+        CreateOp(paths.topic(name), data),
+    ]
+    try:
+        context.store.check_fits(ops)
+    except ZkRequestTooLargeError as error:
+        raise config_too_large(config, error) from error
+    return ops
+
+
+def config_too_large(config: Mapping[str, str], error: ZkRequestTooLargeError) -> KafkaError:
+    """The refusal of a config znode that ZooKeeper would not take."""
+    longest = max(config, key=lambda name: len(config[name]))
+    return KafkaError(
+        ErrorCode.INVALID_CONFIG,
+        f"The configs are too long, {longest} with {len(config[longest])} characters: {error}.",
+    )
+
+
+async def _write(context: Context, name: str, ops: Sequence[ZkOp], *, has_config: bool) -> None:
     try:
         await context.store.write(ops)
     except ImageStaleError as error:
         if isinstance(error.__cause__, NodeExistsError):
             raise KafkaError(ErrorCode.TOPIC_ALREADY_EXISTS, f"Topic '{name}' already exists.") from error
         raise
-    if config:
+    if has_config:
         await context.store.notify(paths.CONFIG_CHANGE_PREFIX, ConfigChange(f"topics/{name}").encode())
 
 

@@ -11,6 +11,7 @@ from collections.abc import Callable
 
 from controller.admin.outcome import Outcome, Wait
 from controller.context import Context
+from controller.topic_names import name_problem
 from controller.topics import on_topics_changed
 from protocol.errors import ErrorCode, KafkaError
 from protocol.generated.delete_topics import (
@@ -60,6 +61,8 @@ async def _find(context: Context, name: str | None, topic_id: uuid.UUID) -> str:
     if (name is None) == (topic_id == ZERO_UUID):
         raise KafkaError(ErrorCode.INVALID_REQUEST, "A topic is named by its name or by its id: by one of them.")
     if name is not None:
+        if name not in context.image.topics and (problem := name_problem(name)) is not None:
+            raise KafkaError(ErrorCode.INVALID_TOPIC_EXCEPTION, problem)
         if await context.store.exists(paths.topic(name)) is None:
             raise KafkaError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"The topic '{name}' does not exist.")
         if name not in context.image.topics:

@@ -6,7 +6,7 @@ those that need no election are left out. Answered once every live broker knows 
 
 from __future__ import annotations
 
-from controller.admin.outcome import Outcome, Wait
+from controller.admin.outcome import NOT_WRITTEN_MESSAGE, Outcome, Wait
 from controller.context import Context
 from controller.leaders import ElectionType, chosen
 from controller.partitions import Led, StateChange, write_states
@@ -38,9 +38,15 @@ async def elect_leaders(context: Context, request: ElectLeadersRequest, version:
             if request.topic_partitions is None and error.code == ErrorCode.ELECTION_NOT_NEEDED:
                 continue
         results[tp] = result
-    await write_states(context, changes)
+    refused = await write_states(context, changes)
+    for tp in refused:
+        results[tp].error_code, results[tp].error_message = ErrorCode.UNKNOWN_SERVER_ERROR, NOT_WRITTEN_MESSAGE
     flush = context.senders.last_flush + 1
-    waits = [Wait(lambda context: context.senders.acknowledged(flush), results[change.tp]) for change in changes]
+    waits = [
+        Wait(lambda context: context.senders.acknowledged(flush), results[change.tp])
+        for change in changes
+        if change.tp not in refused
+    ]
     by_topic: dict[str, list[PartitionResult]] = {}
     for tp, result in results.items():
         by_topic.setdefault(tp.topic, []).append(result)

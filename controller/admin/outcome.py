@@ -9,6 +9,7 @@ from typing import Any
 from controller.context import Context
 from protocol.errors import ErrorCode
 
+NOT_WRITTEN_MESSAGE = "ZooKeeper did not take the change: see the controller's log."
 TIMED_OUT_MESSAGE = "The request timed out; the change is recorded and goes on."
 
 

@@ -8,12 +8,13 @@ from controller.context import Context
 from controller.image import TopicImage
 from controller.resize import plan
 from controller.resize.steps import brokers_without_resize
-from controller.store import MAX_BYTES, MAX_OPERATIONS, operation_bytes
+from controller.store import MAX_BYTES, MAX_OPERATIONS
 from controller.topic_config import topic_values
 from protocol.errors import ErrorCode, KafkaError
 from protocol.key_placement import ancestor_below
 from protocol.topic_names import INTERNAL_TOPICS
 from runtime.env import CreateOp, SetOp
+from runtime.zk_requests import operation_bytes
 from zk_schemas import paths
 from zk_schemas.partition_state import NO_LEADER, Layout, PartitionState
 from zk_schemas.topic import TopicZnode
@@ -24,8 +25,16 @@ DRAIN_KEY = "delete.records.when.drained"
 
 
 async def check(context: Context, topic: TopicImage, count: int) -> None:
-    """Raises ``KafkaError``: INVALID_PARTITIONS for a count that is never right, POLICY_VIOLATION for a bad moment."""
+    """Raises ``KafkaError``: INVALID_PARTITIONS for a count that is never right, POLICY_VIOLATION for a bad moment,
+    REASSIGNMENT_IN_PROGRESS.
+    """
     _check_count(topic, count)
+    if moving := topic.moving:
+        raise KafkaError(
+            ErrorCode.REASSIGNMENT_IN_PROGRESS,
+            f"Partitions {listed(moving)} of {topic.name} are being reassigned; resize it when that is done, or take"
+            " the reassignment back.",
+        )
     lacking = brokers_without_resize(context)
     if lacking:
         raise _not_now(f"Brokers {listed(lacking)} do not know ordered resize; upgrade or stop them first.")

@@ -125,8 +125,10 @@ async def on_offsets_answered(context: Context, event: BrokerAnswered) -> None:
             change = _take(context, tp, partition, question, found.offset)
             if change is not None:
                 changes.append((change, state.sealed_offset))
-    await write_states(context, [change for change, _ in changes])
+    refused = await write_states(context, [change for change, _ in changes])
     for change, sealed_offset in changes:
+        if change.tp in refused:
+            continue
         _log.warning(
             "resize: topic=%s step=seal-lowered partitions=%s sealed=%s end=%s",
             *(*change.tp, sealed_offset, change.state.sealed_offset),

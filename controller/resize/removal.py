@@ -47,7 +47,8 @@ async def advance(context: Context, topic: TopicImage) -> None:
         if not state.being_removed:
             change = plan.removed(state, context.image.controller_epoch)
             begun.append(StateChange(TopicPartition(topic.name, index), change))
-    await write_states(context, begun)
+    if await write_states(context, begun):
+        return
     if begun:
         log_step(context, topic, "removal-begins", [change.tp.partition for change in begun])
     for index in run:

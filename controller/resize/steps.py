@@ -10,12 +10,13 @@ from collections.abc import Sequence
 
 from controller.context import Context
 from controller.events import ResizesDue
+from controller.giving_up import give_up
 from controller.image import TopicImage
 from controller.partitions import StateChange, write_together
 from controller.resize import ends, plan, removal
 from controller.resize.step_log import log_step
 from protocol.types import TopicPartition
-from runtime.env import SetOp
+from runtime.env import SetOp, ZkError
 from zk_schemas import paths
 from zk_schemas.features import ORDERED_RESIZE
 from zk_schemas.topic import TopicZnode
@@ -32,7 +33,10 @@ async def advance(context: Context) -> None:
             if lacking := brokers_without_resize(context):
                 _log.warning("topic %s: its resize waits, for brokers %s do not know resizing", name, lacking)
                 continue
-            await _advance(context, topic)
+            try:
+                await _advance(context, topic)
+            except ZkError as error:
+                give_up(context, f"a step of the resize of {name}", error)
 
 
 def concerns(context: Context, names: Sequence[str]) -> bool:

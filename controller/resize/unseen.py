@@ -202,6 +202,8 @@ def _shrink(topic: TopicImage, config: Config) -> Undone | None:
     before = _with(topic, **stored._asdict())
     if not plan.is_written(before):
         return "another resize is unfinished", stored._asdict()
+    if topic.moving:
+        return "partitions are being reassigned, so it cannot shrink", stored._asdict()
     try:
         checks.check_shrink(before, count, config)
     except KafkaError as error:
@@ -221,6 +223,8 @@ def _added(topic: TopicImage, _config: Config) -> Undone | None:
     known = {index: replicas for index, replicas in znode.partitions.items() if index < added[0]}
     if topic.name in INTERNAL_TOPICS:
         why = "it is internal and cannot grow"
+    elif topic.moving:
+        why = "partitions are being reassigned, so it cannot grow"
     elif going:
         why = "partitions are marked, so it cannot grow"
     elif growing is not None:

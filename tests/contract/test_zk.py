@@ -24,11 +24,13 @@ from runtime.env import (
     SetOp,
     ZkConnectionError,
     ZkError,
+    ZkRequestTooLargeError,
     ZkSessionExpiredError,
     ZkStore,
 )
 from runtime.sim_zk import FakeZk
 from runtime.zk_kazoo import KazooZk, open_zk
+from runtime.zk_requests import request_bytes
 from tests.fixtures import SESSION_TIMEOUT_MS, TICK_TIME_MS
 
 DEADLINE_S = 10.0
@@ -39,6 +41,7 @@ class RealWorld:
 
     def __init__(self, connect_string: str) -> None:
         self.connect_string = connect_string
+        self.chroot = connect_string[connect_string.index("/") :]
 
     @asynccontextmanager
     async def session(self) -> AsyncIterator[ZkStore]:
@@ -63,6 +66,8 @@ class RealWorld:
 
 class SimulatedWorld:
     """Sessions on a ``FakeZk``."""
+
+    chroot = ""
 
     def __init__(self) -> None:
         self.server = FakeZk(delay_s=lambda: 0.001)
@@ -487,6 +492,42 @@ async def test_a_closed_store_is_silent_and_refuses_calls(world: RealWorld | Sim
             await zk.get("/a")
         await trio.lowlevel.checkpoint()
         assert calls.seen == []
+
+
+@pytest.mark.trio
+async def test_a_request_of_the_longest_size_is_taken_and_a_longer_one_is_not_sent(
+    world: RealWorld | SimulatedWorld,
+) -> None:
+    async with world.session() as zk:
+        states = Signals()
+        zk.on_state(states)
+        await zk.create("/a", b"")
+        free = zk.max_request_bytes - request_bytes([SetOp("/a", b"")], world.chroot)
+        assert await zk.set("/a", bytes(free)) == 1
+        session_id = zk.session_id
+        for call in (
+            zk.set("/a", bytes(free + 1)),
+            zk.create("/b", bytes(free + 1)),
+            zk.multi([CreateOp("/b", b""), SetOp("/a", bytes(free))]),
+            zk.get("/" + "b" * zk.max_request_bytes),
+            zk.exists("/" + "b" * zk.max_request_bytes),
+            zk.children("/" + "b" * zk.max_request_bytes),
+        ):
+            with pytest.raises(ZkRequestTooLargeError, match=r"takes \d+ bytes in one request; .* 1048575 .*maxbuffer"):
+                await call
+        assert (await zk.get("/a")).version == 1
+        assert await zk.exists("/b") is None
+        assert (states.seen, zk.session_id) == ([], session_id)
+
+
+@pytest.mark.trio
+async def test_an_answer_may_be_longer_than_a_request(world: RealWorld | SimulatedWorld) -> None:
+    names = [f"{'n' * 240}{number:04}" for number in range(5_000)]
+    async with world.session() as zk:
+        for first in range(0, len(names), 1_000):
+            await zk.multi([CreateOp(f"/{name}", b"") for name in names[first : first + 1_000]])
+        assert len("".join(names)) > zk.max_request_bytes
+        assert set(names) <= set(await zk.children("/"))
 
 
 # ---------------------------------------------------------------- the real one only

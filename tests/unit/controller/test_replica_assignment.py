@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from controller.replica_assignment import ReplicaAssignment, check_target
+from controller.replica_assignment import ReplicaAssignment, check_target, into
 from protocol.errors import ErrorCode, KafkaError
 from zk_schemas.topic import TopicZnode
 
@@ -60,10 +60,10 @@ def test_however_often_the_target_changes_the_origin_stays_until_the_end(
 def test_it_travels_in_the_topic_znode_and_leaves_no_trace_when_done() -> None:
     topic = TopicZnode.new(uuid.UUID(int=1), {0: [1, 2], 1: [2, 3]})
     moving = ReplicaAssignment.of(topic, 1).reassign_to([2, 4])
-    under_way = moving.into(topic, 1)
+    under_way = into(topic, {1: moving})
     assert ReplicaAssignment.of(TopicZnode.decode("/t", under_way.encode()), 1) == moving
     assert ReplicaAssignment.of(under_way, 0) == settled(1, 2)
-    done = moving.done().into(under_way, 1)
+    done = into(under_way, {1: moving.done()})
     assert done == topic.replace(partitions={0: [1, 2], 1: [2, 4]})
 
 

@@ -9,8 +9,9 @@ import pytest
 from controller.image import PartitionImage, TopicImage
 from controller.resize import checks, plan
 from controller.states import PartitionStatus
-from controller.store import MAX_BYTES, operation_bytes
+from controller.store import MAX_BYTES
 from runtime.env import SetOp
+from runtime.zk_requests import operation_bytes
 from zk_schemas import paths
 from zk_schemas.partition_state import Layout, PartitionState
 from zk_schemas.topic import TopicZnode

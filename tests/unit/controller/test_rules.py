@@ -8,7 +8,7 @@ import pytest
 import trio
 
 from controller.config import ControllerConfig, gather
-from controller.events import AdminCall, BrokersChanged, EventQueue, TopicChanged
+from controller.events import AdminCall, BrokersChanged, EventQueue, LogDirsFailed, TopicChanged, TopicsChanged
 from controller.states import (
     VALID_PREVIOUS_PARTITION_STATUSES,
     VALID_PREVIOUS_REPLICA_STATUSES,
@@ -123,10 +123,22 @@ def test_later_sources_win() -> None:
 async def test_the_queue_holds_a_mark_once_and_keeps_order() -> None:
     queue = EventQueue()
     call = AdminCall(19, None, 7)
-    for event in (BrokersChanged(), TopicChanged("t"), call, BrokersChanged(), TopicChanged("u"), TopicChanged("t")):
+    for event in (TopicsChanged(), TopicChanged("t"), call, TopicsChanged(), TopicChanged("u"), TopicChanged("t")):
         queue.put(event)
-    assert await queue.drain() == [BrokersChanged(), TopicChanged("t"), call, TopicChanged("u")]
+    assert await queue.drain() == [TopicsChanged(), TopicChanged("t"), call, TopicChanged("u")]
     assert queue.watch(TopicChanged("t")) is queue.watch(TopicChanged("t"))
     with trio.move_on_after(0) as scope:
         await queue.drain()
     assert scope.cancelled_caught
+
+
+@pytest.mark.trio
+async def test_what_may_call_for_elections_is_taken_before_what_was_there_earlier() -> None:
+    queue = EventQueue()
+    for event in (TopicsChanged(), BrokersChanged(), BrokersChanged(), LogDirsFailed()):
+        queue.put(event)
+    assert await queue.drain() == [TopicsChanged()]
+    assert [queue.urgent(), queue.urgent(), queue.urgent()] == [BrokersChanged(), LogDirsFailed(), None]
+    queue.put(BrokersChanged())
+    assert await queue.drain() == []
+    assert queue.urgent() == BrokersChanged()

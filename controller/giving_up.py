@@ -1,0 +1,22 @@
+"""Steps that cannot be written: logged and counted, while the controller goes on deciding.
+
+A request that is too long for ZooKeeper never becomes shorter by repetition. What may pass, a connection that broke
+under the same write again and again, is tried once more after a while, by reading the whole cluster.
+"""
+
+from __future__ import annotations
+
+import logging
+
+from controller.context import Context
+from runtime.env import ZkError, ZkRequestTooLargeError
+
+_log = logging.getLogger(__name__)
+
+
+def give_up(context: Context, step: str, error: ZkError) -> None:
+    """Leave ``step`` undone. The znodes are as they were before it."""
+    _log.error("%s is given up: %s", step, error)
+    context.metrics.given_up_steps.add(type(error).__name__)
+    if not isinstance(error, ZkRequestTooLargeError):
+        context.events.read_again_later()
