@@ -430,7 +430,8 @@ async def test_log_flush_ack_syncs_before_the_answer(tmp_path: Path, monkeypatch
 async def test_log_flush_ack_acknowledges_nothing_that_was_not_synced(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, failure: Exception
 ) -> None:
-    async def flush(_log: PartitionLog) -> None:
+    async def flush(log: PartitionLog) -> None:
+        log.is_broken = isinstance(failure, KafkaError)
         raise failure
 
     async with one_broker(tmp_path, {"log.flush": "ack"}) as broker:

@@ -1,8 +1,8 @@
-"""A broker whose disk is full: others lead and coordinate, and it comes back without a restart once there is room."""
+"""A broker whose disk is full, or who lost a log dir: others lead and coordinate, and it comes back when it can."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 
 import pytest
 import trio
@@ -18,8 +18,9 @@ from zk_schemas.partition_state import PartitionState
 
 TOPIC, PARTITIONS, GROUP = "t", 3, "g"
 LIMIT_S = 120.0
-FULL = 1
-"""The broker whose disk is full."""
+SEED = 0
+FAULTY = 1
+"""The broker whose disk is at fault."""
 BROKER_KEYS = {
     "min_insync_replicas": 2,
     "offsets_topic_num_partitions": 3,
@@ -27,10 +28,11 @@ BROKER_KEYS = {
     "group_initial_rebalance_delay_ms": 0,
     "replica_lag_time_max_ms": 4000,
     "log_segment_bytes": 20_000,
+    "log_dirs": "/logs/a,/logs/b",
 }
 
 
-class FullDiskScenario:
+class DiskScenario:
     """Three brokers, a producer that writes to every partition and a consumer that commits what it read."""
 
     def __init__(self, cluster: SimCluster) -> None:
@@ -68,8 +70,12 @@ class FullDiskScenario:
 
     async def until(self, condition: Callable[[PartitionState], bool]) -> None:
         """Until it holds for the state of every partition."""
+        await self.until_each(lambda _tp, state: condition(state))
+
+    async def until_each(self, condition: Callable[[TopicPartition, PartitionState], bool]) -> None:
+        """As ``until``, of a condition that knows the partition."""
         with trio.fail_after(LIMIT_S):
-            while not all(condition(state) for state in (await self.states()).values()):
+            while not all(condition(*item) for item in (await self.states()).items()):
                 await trio.sleep(0.1)  # polls: virtual time
 
     async def progress(self) -> None:
@@ -80,13 +86,17 @@ class FullDiskScenario:
                 await trio.sleep(0.1)  # polls: virtual time
 
 
-async def fill_and_free(seed: int) -> None:
+Trouble = Callable[[SimCluster, DiskScenario], Awaitable[None]]
+
+
+async def run_with(trouble: Trouble, seed: int) -> None:
+    """Load on a whole cluster, then ``trouble``; in the end every replica is in sync and what was written is read."""
     async with trio.open_nursery() as nursery:
         cluster = SimCluster(nursery, seed)
         await cluster.start_controller(1000)
         for broker_id in (1, 2, 3):
             await cluster.start_broker(broker_id, **BROKER_KEYS)
-        scenario = FullDiskScenario(cluster)
+        scenario = DiskScenario(cluster)
         servers = cluster.bootstrap_servers
         async with Admin(bootstrap_servers=servers, env=cluster.client_env("admin")) as admin:
             await admin.create_topics([NewTopic(TOPIC, PARTITIONS, 3)])
@@ -102,17 +112,49 @@ async def fill_and_free(seed: int) -> None:
             nursery.start_soon(scenario.consume, consumer)
             await scenario.progress()
             await scenario.until(lambda state: len(state.isr) == 3)
-            disk = cluster.disks[f"broker{FULL}"]
-            unlimited, disk.capacity_bytes = disk.capacity_bytes, disk.used_bytes
-            await scenario.until(lambda state: state.leader != FULL)
-            await scenario.progress()
-            disk.capacity_bytes = unlimited
+            await trouble(cluster, scenario)
             await scenario.until(lambda state: len(state.isr) == 3)
             await scenario.progress()
             nursery.cancel_scope.cancel()
         assert set(scenario.acknowledged[: len(scenario.read) // 2]) <= set(scenario.read)
 
 
-@pytest.mark.parametrize("seed", range(2))
-def test_a_full_disk_costs_its_broker_the_leaderships_until_there_is_room(seed: int) -> None:
-    run_deterministic(seed, fill_and_free, seed)
+async def full_disk(cluster: SimCluster, scenario: DiskScenario) -> None:
+    disk = cluster.disks[f"broker{FAULTY}"]
+    unlimited, disk.capacity_bytes = disk.capacity_bytes, disk.used_bytes
+    await scenario.until(lambda state: state.leader != FAULTY)
+    await scenario.progress()
+    disk.capacity_bytes = unlimited
+
+
+async def lost_directory(cluster: SimCluster, scenario: DiskScenario) -> None:
+    """One of two log dirs is lost at a restart, and is there again at the next one."""
+    name = f"broker{FAULTY}"
+    disk = cluster.disks[name]
+    lost = "/logs/b"
+    homes = {path.split("/")[3] for path in disk.directories if path.startswith(lost + "/")}
+    assert 0 < len(homes) < 2 * PARTITIONS, "each dir has some of the replicas"
+    await cluster.kill(name)
+    hidden = {path: disk.files.pop(path) for path in list(disk.files) if path.startswith(lost + "/")}
+    directories = [path for path in disk.directories if path == lost or path.startswith(lost + "/")]
+    for path in directories:
+        del disk.directories[path]
+    disk.mount().open(lost, create=True).close()
+    await cluster.start_broker(FAULTY, **BROKER_KEYS)
+
+    def without_lost(tp: TopicPartition, state: PartitionState) -> bool:
+        return (FAULTY in state.isr) is (str(tp) not in homes) and state.leader >= 0
+
+    await scenario.until_each(without_lost)
+    await scenario.progress()
+    assert all(str(tp) not in homes for tp, state in (await scenario.states()).items() if state.leader == FAULTY)
+    await cluster.kill(name)
+    del disk.files[lost]
+    disk.files.update(hidden)
+    disk.directories.update(dict.fromkeys(directories))
+    await cluster.start_broker(FAULTY, **BROKER_KEYS)
+
+
+@pytest.mark.parametrize("trouble", [full_disk, lost_directory])
+def test_a_disk_at_fault_costs_its_broker_the_leaderships_until_it_is_mended(trouble: Trouble) -> None:
+    run_deterministic(SEED, run_with, trouble, SEED)
