@@ -10,11 +10,16 @@ from __future__ import annotations
 import enum
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import NamedTuple, TypeAlias
 
 from protocol.errors import ErrorCode, RefusedRecordsError
 from protocol.key_placement import place, positive_hash
 from protocol.records import RecordBatch
+
+_CACHED_KEYS = 32_768
+_CACHED_KEY_BYTES = 128
+"""Longer keys are not kept: the cache stays below 10 MB."""
 
 Admission: TypeAlias = Callable[[RecordBatch], None]
 """Looks at a batch that its partition does not know yet. Raises ``KafkaError`` when it may not be appended."""
@@ -183,14 +188,25 @@ def _refuse_legacy(partition: int) -> Admission:
     return refuse
 
 
+def _home(key: bytes, initial: int, undeleted: int) -> int:
+    return place(positive_hash(key), initial, undeleted)
+
+
+_cached_home = lru_cache(_CACHED_KEYS)(_home)
+"""Keys repeat, and hashing one in Python costs more than all the rest of its check."""
+
+
 def _verify_keys(partition: int, layout: PartitionLayout) -> Admission:
     def verify(batch: RecordBatch) -> None:
         initial, undeleted = layout.initial_partition_count, layout.undeleted_partition_count
-        for index, record in enumerate(batch.records()):
-            key = record.key
+        for index, key in enumerate(batch.keys()):
             if key is None:
                 continue
-            home = place(positive_hash(key), initial, undeleted)
+            home = (
+                _cached_home(key, initial, undeleted)
+                if len(key) <= _CACHED_KEY_BYTES
+                else _home(key, initial, undeleted)
+            )
             if home != partition:
                 raise LayoutRefusal(
                     ErrorCode.POLICY_VIOLATION,

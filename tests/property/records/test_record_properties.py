@@ -33,6 +33,23 @@ def test_round_trip_and_oracle(records, codec, base_offset) -> None:
     assert plain(AioBatch(raw)) == records
 
 
+@given(record_lists, codecs)
+def test_keys_alone_are_those_of_the_records(records, codec) -> None:
+    assert RecordBatch(build_batch(records, compression=codec)).keys() == [key for key, *_ in records]
+
+
+@given(record_lists, st.data())
+def test_keys_of_damaged_records_are_refused_or_read_as_the_records_are(records, data) -> None:
+    raw = bytearray(build_batch(records))
+    raw[data.draw(st.integers(61, len(raw) - 1))] ^= data.draw(st.integers(1, 255))
+    batch = RecordBatch(raw)
+    found = None
+    with contextlib.suppress(CorruptRecordError):
+        found = batch.keys()
+    with contextlib.suppress(CorruptRecordError):
+        assert [record.key for record in batch.records()] == found
+
+
 @given(record_lists, codecs, st.data())
 def test_compaction_keeps_any_subset_in_place(records, codec, data) -> None:
     batch = RecordBatch(build_batch(records, compression=codec, base_offset=10))

@@ -424,6 +424,13 @@ def test_a_header_name_that_is_no_utf8_does_not_stop_a_reader() -> None:
     assert (name, content) == ("\ufffd\ufffd", b"v")
 
 
+@pytest.mark.parametrize("size", [0, 1, 63, 64, 8191, 8192, 1 << 20, 1 << 21])
+def test_keys_are_found_whatever_the_length_of_their_records(size: int) -> None:
+    keys = [b"first", None, b"", b"k" * size, b"last"]
+    batch = build_batch([(key, b"v" * size, [("h", b"x" * size)], 1 << 40) for key in keys])
+    assert RecordBatch(batch).keys() == keys
+
+
 def test_records_compare_by_content() -> None:
     one, two = RecordBatch(build_batch([(b"k", b"v", (), T0)] * 2)).records()
     assert one != two

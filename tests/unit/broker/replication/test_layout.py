@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from broker.replication import layout
 from broker.replication.layout import (
     NO_LAYOUT,
     ClientLayout,
@@ -135,6 +136,27 @@ def test_hole_29_stock_batches_are_verified_by_key(compression: CompressionType)
         assert refusal(partition, GROWN, NO_LAYOUT, batch=keyed(None, compression=compression)) is ErrorCode.NONE
     fails = keyed(home, elsewhere, compression=compression)
     assert refusal(1, GROWN, NO_LAYOUT, batch=fails) is ErrorCode.POLICY_VIOLATION
+
+
+def test_a_key_that_comes_again_is_not_hashed_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A stock producer's batches are checked for as long as it writes. Long keys are not kept in memory."""
+    hashed: list[bytes] = []
+
+    def counted(key: bytes) -> int:
+        hashed.append(key)
+        return positive_hash(key)
+
+    monkeypatch.setattr(layout, "positive_hash", counted)
+    layout._cached_home.cache_clear()
+    long = key_of(1) * 2_000
+    batch = keyed(*[key_of(1)] * 50)
+    for _ in range(3):
+        assert refusal(1, GROWN, NO_LAYOUT, batch=batch) is ErrorCode.NONE
+    assert hashed == [key_of(1)]
+    assert refusal(1, SHRUNK, NO_LAYOUT, batch=batch) is ErrorCode.NONE  # another layout, another place
+    for _ in range(3):
+        refusal(1, GROWN, NO_LAYOUT, batch=keyed(long))
+    assert hashed == [key_of(1)] * 2 + [long] * 3
 
 
 def test_hole_29_the_refusal_says_what_to_do() -> None:
