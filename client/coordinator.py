@@ -75,6 +75,8 @@ class GroupCoordinator:
         self._tasks = tasks
         self._on_change = on_change
         self.listener = RebalanceListener()
+        self.polls_positions: Callable[[], bool] = lambda: False
+        """Whether this member polls for positions in every generation, so that the coordinator may wait for it to."""
         self.on_taken: Callable[[], None] = lambda: None
         """Called when an assignment was taken, before the user is told of it."""
         self.member = GroupMember()
@@ -414,6 +416,7 @@ class GroupCoordinator:
             generation_id=generation_id,
             member_id=member.member_id,
             group_instance_id=self._config.group_instance_id,
+            polls_positions=self.polls_positions(),
         )
         try:
             response: HeartbeatResponse = await self.link.request(

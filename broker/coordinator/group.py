@@ -43,6 +43,8 @@ class Member:
     sync: Token | None = None
     is_new: bool = False
     """Never answered a JoinGroup: it cannot heartbeat yet, so its waiting join times out instead."""
+    polls_positions: bool = False
+    """It has polled for positions, or said in a heartbeat that it will: it does so in every generation."""
     deadline_ms: int | None = None
 
     def metadata(self, protocol_name: str) -> bytes:
@@ -183,6 +185,7 @@ class Group:
         old_member_id = self.static_members[group_instance_id]
         member = self.members.pop(old_member_id)
         member.member_id = new_member_id
+        member.polls_positions = False  # another process, perhaps of another client
         self.members[new_member_id] = member
         self.static_members[group_instance_id] = new_member_id
         if old_member_id in self.pending_sync:

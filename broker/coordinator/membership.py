@@ -10,7 +10,7 @@ from broker.coordinator.group import Group
 from broker.coordinator.group_state import GroupState
 from broker.coordinator.join import UNKNOWN_MEMBER_ID, check_member
 from broker.coordinator.outcome import Token
-from broker.coordinator.positions import end_generation, on_poll_deadlines
+from broker.coordinator.positions import end_generation, on_poll_deadlines, will_poll
 from broker.coordinator.rebalance import (
     on_rebalance_deadline,
     on_sync_deadline,
@@ -43,7 +43,10 @@ def _heartbeat(turn: Turn, request: HeartbeatRequest) -> ErrorCode:
         return error
     if request.generation_id != group.generation_id:
         return ErrorCode.ILLEGAL_GENERATION
-    group.keep_alive(group.members[request.member_id], turn.now.monotonic_ms)
+    member = group.members[request.member_id]
+    group.keep_alive(member, turn.now.monotonic_ms)
+    if request.polls_positions and not member.polls_positions:
+        will_poll(group, member)
     return ErrorCode.REBALANCE_IN_PROGRESS if group.state is GroupState.PREPARING_REBALANCE else ErrorCode.NONE
 
 

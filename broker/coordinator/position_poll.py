@@ -115,10 +115,16 @@ def _hear(group: Group, member_id: str) -> bool:
         return False
     positions.pollers[member_id] = Poller()
     positions.has_polled = True
+    group.members[member_id].polls_positions = True
     if positions.unheard is None:
-        positions.unheard = {member.member_id: member.session_timeout_ms for member in group.members.values()}
+        positions.unheard = _unheard(group)
     was_waited_for = positions.unheard.pop(member_id, None) is not None
     return not positions.unheard or not was_waited_for
+
+
+def _unheard(group: Group) -> dict[str, int | None]:
+    """All members, as the first that polls or asks finds them."""
+    return {m.member_id: None if m.polls_positions else m.session_timeout_ms for m in group.members.values()}
 
 
 def _partitions(
@@ -189,7 +195,7 @@ def _ask_owners(turn: Turn, group: Group, wanted: dict[TopicPartition, int]) -> 
     if group.state is not GroupState.STABLE or not wanted:
         return
     if positions.unheard is None:
-        positions.unheard = {member.member_id: member.session_timeout_ms for member in group.members.values()}
+        positions.unheard = _unheard(group)
     owners = {tp: owner_of(turn.shard, group, tp) for tp in wanted}
     reported = {tp: meant for tp, meant in wanted.items() if owners[tp] in positions.pollers}
     if reported:

@@ -5,8 +5,9 @@ owner of a partition knows that, so for a partition whose owner polls, nothing b
 commits do not, for a periodic one runs ahead of the flush callback; but a commit may say that it is a report as well,
 and is one as soon as it is committed. What nobody can report on is taken from the committed offset of the same
 incarnation, and only once every member has polled in this generation, for until then one of them may still be giving up
-what it owned before. A member that never polls (a stock client) is waited for as long as its session lasts. Nothing
-known is -1, never a guess.
+what it owned before. A member that polled in an earlier generation, or said in a heartbeat that it will, is waited for
+as long as it is a member: its user may be busy for up to its rebalance timeout. Any other may be a stock client, which
+never polls, and is waited for as long as a session lasts. Nothing known is -1, never a guess.
 
 A leader of the offsets partition that has a successor without knowing tells what was true once, and processed stays
 processed: unlike a committed offset, a position needs no confirmation.
@@ -31,7 +32,7 @@ from protocol.subscriptions import assigned_partitions
 from protocol.types import TopicPartition
 
 if TYPE_CHECKING:
-    from broker.coordinator.group import Group
+    from broker.coordinator.group import Group, Member
     from broker.coordinator.shard import Shard, Turn
 
 UNKNOWN_POSITION = -1
@@ -74,8 +75,10 @@ class GroupPositions:
     reports: dict[TopicPartition, Report] = field(default_factory=dict)
     waiting: dict[TopicPartition, dict[str, None]] = field(default_factory=dict)
     """The members that want a partition's position."""
-    unheard: dict[str, int] | None = None
-    """Members that have not polled and how long each is waited for, ms; None until one polls, or somebody asks."""
+    unheard: dict[str, int | None] | None = None
+    """Members that have not polled and how long each is waited for, ms, None for as long as it is a member. None until
+    one polls, or somebody asks.
+    """
     waited_since_ms: int | None = None
     """When the first member wanted a position: from then on the unheard are waited for."""
     ownership: _Ownership | None = None
@@ -94,9 +97,10 @@ class GroupPositions:
     @property
     def unheard_deadline_ms(self) -> int | None:
         """When the next of the unheard is not waited for any more."""
-        if self.waited_since_ms is None or not self.unheard:
+        limits_ms = [length_ms for length_ms in (self.unheard or {}).values() if length_ms is not None]
+        if self.waited_since_ms is None or not limits_ms:
             return None
-        return self.waited_since_ms + min(self.unheard.values())
+        return self.waited_since_ms + min(limits_ms)
 
     @property
     def may_be_asked_for(self) -> bool:
@@ -293,6 +297,14 @@ def end_generation(turn: Turn, group: Group, error: ErrorCode) -> None:
 # ---------------------------------------------------------------- what else moves a position
 
 
+def will_poll(group: Group, member: Member) -> None:
+    """The member says that it polls for positions: a coordinator that took over does not know whether it did."""
+    member.polls_positions = True
+    unheard = group.positions.unheard
+    if unheard is not None and member.member_id in unheard:
+        unheard[member.member_id] = None
+
+
 class Processed(NamedTuple):
     """The part of a member's commit that is a report as well."""
 
@@ -328,7 +340,9 @@ def on_poll_deadlines(turn: Turn, group: Group) -> None:
     positions, now_ms = group.positions, turn.now.monotonic_ms
     if positions.unheard and positions.waited_since_ms is not None:
         waited_ms = now_ms - positions.waited_since_ms
-        positions.unheard = {m: length_ms for m, length_ms in positions.unheard.items() if length_ms > waited_ms}
+        positions.unheard = {
+            m: length_ms for m, length_ms in positions.unheard.items() if length_ms is None or length_ms > waited_ms
+        }
         if not positions.unheard:
             answer_if_news(turn, group, list(positions.pollers))
     for member_id, poller in positions.pollers.items():

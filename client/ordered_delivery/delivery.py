@@ -77,6 +77,7 @@ class OrderedDelivery:
                 config, coordinator.link, coordinator, self._on_generation, self._on_answer
             )
             coordinator.on_taken = self._bring_up_to_date
+            coordinator.polls_positions = self._exchange.is_understood
         self._partitions: Mapping[TopicPartition, PartitionState] = {}
         self._version = -1
         """What of the gate has been carried over to the partitions."""

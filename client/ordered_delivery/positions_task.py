@@ -135,6 +135,7 @@ class PositionExchange:
         """The reports of each poll that is not answered, by its number."""
         self._parked_number = 0
         """The poll that is parked or on its way there, 0 for none."""
+        self._is_understood = True
         self._began = Signal()
         """Another generation: what was refused in the one before says nothing of it."""
         self._news = Signal()
@@ -149,6 +150,7 @@ class PositionExchange:
         if generation == self._generation:
             return
         self._generation = generation
+        self._is_understood = True
         self._unsaid = {}
         self._on_generation()
         self._began.set()
@@ -178,6 +180,10 @@ class PositionExchange:
         if self._unsaid:
             self._news.set()
 
+    def is_understood(self) -> bool:
+        """Whether the coordinator is not known for one that does not take polls."""
+        return self._is_understood
+
     # ------------------------------------------------------------ tasks
 
     async def run_news(self) -> None:
@@ -197,6 +203,7 @@ class PositionExchange:
                 number = await self._poll(generation, GROUP, 0)
             except KafkaError as error:
                 if error.code is ErrorCode.UNSUPPORTED_VERSION:
+                    self._is_understood = False
                     return  # a broker that knows nothing of resizes: there is nothing to wait for either
                 self._membership.on_position_error(error, generation)
                 await self._pause(generation, attempt)

@@ -11,8 +11,10 @@ from protocol.primitives import (
     Message,
     bad_length,
     not_in_version,
+    read_tags,
     read_uvarint,
     skip_tags,
+    whole,
     write_uvarint,
 )
 from protocol.types import Part
@@ -21,10 +23,21 @@ _pack_h = Struct(">h").pack
 _pack_i = Struct(">i").pack
 _pack_ih = Struct(">ih").pack
 _pack_ihB = Struct(">ihB").pack
+_pack_t = Struct(">?").pack
 _unpack_h = Struct(">h").unpack_from
 _unpack_iB = Struct(">iB").unpack_from
 _unpack_ih = Struct(">ih").unpack_from
 _unpack_ihB = Struct(">ihB").unpack_from
+_unpack_t = Struct(">?").unpack_from
+
+def _decode_tag_polls_positions(data: memoryview) -> tuple[bool, int]:
+    pos = 0
+    polls_positions, = _unpack_t(data, pos)
+    pos += 1
+    return polls_positions, pos
+
+def _encode_tag_polls_positions(value: bool, out: bytearray) -> None:
+    out += _pack_t(value)
 
 def _decode_heartbeat_request_v0(data: memoryview) -> tuple[HeartbeatRequest, int]:
     size = len(data)
@@ -151,13 +164,18 @@ def _decode_heartbeat_request_v4(data: memoryview) -> tuple[HeartbeatRequest, in
         pos = end
     n = data[pos]
     pos += 1
+    polls_positions: bool = False
     if n:
-        pos = skip_tags(data, pos, n)
+        tags, pos = read_tags(data, pos, n)
+        value = tags.get(10262)
+        if value is not None:
+            polls_positions = whole(_decode_tag_polls_positions(value), value, "polls_positions")
     decoded = HeartbeatRequest(
         group_id=group_id,
         generation_id=generation_id,
         member_id=member_id,
         group_instance_id=group_instance_id,
+        polls_positions=polls_positions,
     )
     return decoded, pos
 
@@ -186,7 +204,15 @@ def _encode_heartbeat_request_v4(message: HeartbeatRequest, out: bytearray, part
         write_uvarint(out, n)
     if raw_or_none is not None:
         out += raw_or_none
-    out.append(0)
+    tag_count = (1 if message.polls_positions else 0)
+    out.append(tag_count)
+    if tag_count:
+        if message.polls_positions:
+            tagged = bytearray()
+            _encode_tag_polls_positions(message.polls_positions, tagged)
+            write_uvarint(out, 10262)
+            write_uvarint(out, len(tagged))
+            out += tagged
     parts.append(out)
 
 
@@ -245,6 +271,7 @@ class HeartbeatRequest(Message):
         "generation_id",
         "member_id",
         "group_instance_id",
+        "polls_positions",
     )
     __slots__ = FIELDS
     API_KEY: ClassVar[int] = 12
@@ -271,11 +298,13 @@ class HeartbeatRequest(Message):
         generation_id: int = 0,
         member_id: str = "",
         group_instance_id: str | None = None,
+        polls_positions: bool = False,
     ) -> None:
         self.group_id = group_id
         self.generation_id = generation_id
         self.member_id = member_id
         self.group_instance_id = group_instance_id
+        self.polls_positions = polls_positions
 
 
 class HeartbeatResponse(Message):

@@ -236,12 +236,22 @@ class Driver:
         return token
 
     def heartbeat(
-        self, member_id: str, generation: int, *, group: str = GROUP, instance: str | None = None
+        self,
+        member_id: str,
+        generation: int,
+        *,
+        group: str = GROUP,
+        instance: str | None = None,
+        polls_positions: bool = False,
     ) -> ErrorCode:
         token = self._token(None)
         turn = self.turn()
         request = HeartbeatRequest(
-            group_id=group, generation_id=generation, member_id=member_id, group_instance_id=instance
+            group_id=group,
+            generation_id=generation,
+            member_id=member_id,
+            group_instance_id=instance,
+            polls_positions=polls_positions,
         )
         membership.heartbeat(turn, token, request)
         self.perform(turn.out)

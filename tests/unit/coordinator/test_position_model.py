@@ -3,7 +3,8 @@
 Members process records, commit periodically, whatever they have saved, and report only what they have saved, by a poll
 or with a commit. They are
 cooperative (KIP-429): they keep partitions across rebalances without saving; what they lose nobody owns for one
-generation, in which they save it, before their first poll or their next join. Members crash, coordinators fail over.
+generation, in which they save it, before their first poll or their next join, however long that takes. Members crash,
+coordinators fail over.
 
 - a position that is told has no record below it that a live member processed and did not save;
 - once every member saved, polled and reported, everybody is told of everything: nobody waits for ever.
@@ -22,11 +23,13 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, rule, run_sta
 from broker.coordinator import positions
 from broker.coordinator.group import Group
 from broker.coordinator.shard import Shard
+from protocol.errors import ErrorCode
 from protocol.types import TopicPartition
 from tests.unit.coordinator.driver import GROUP, Driver, assignment
 
 PARTITIONS = [("t", n) for n in range(4)]
 MEMBERS = 3
+SESSION_MS = 10_000
 Partition = tuple[str, int]
 
 
@@ -130,6 +133,16 @@ class PositionMachine(RuleBasedStateMachine):
     def fail_over(self) -> None:
         self.driver = self.driver.restarted()
         self.checked = set()
+
+    @rule()
+    def time_passes(self) -> None:
+        """More than a session, in which the members are heard of, whether their users come back or not."""
+        for _ in range(3):
+            for member in self.members:
+                error = self.driver.heartbeat(member.member_id, self.generation, polls_positions=True)
+                assert error is ErrorCode.NONE
+            self.driver.advance(SESSION_MS // 2)
+            self.check()
 
     # ------------------------------------------------------------ what members do
 

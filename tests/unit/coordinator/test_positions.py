@@ -336,6 +336,46 @@ def test_hole_21_a_stock_member_is_waited_for_as_long_as_its_session_and_then_it
     assert driver.told(waiting) == {PARENT: (70, False)}
 
 
+def later(driver: Driver, *members: str, generation: int, polls_positions: bool = False) -> None:
+    """More than a session, in which all are heard of."""
+    for _ in range(3):
+        for member in members:
+            driver.heartbeat(member, generation, polls_positions=polls_positions)
+        driver.advance(SESSION_MS // 2)
+
+
+def test_a_member_that_polled_before_is_waited_for_as_long_as_it_is_a_member() -> None:
+    """In the next generation its user is busy with what it had: it has not given up, nor flushed, the parent yet."""
+    driver = Driver()
+    busy, waiter = two_members(driver)
+    for member in (busy, waiter):
+        driver.poll(member, 1)
+    driver.commit({PARENT: 60}, busy, 1)
+    for member in (busy, waiter):  # the leader's join begins the rebalance
+        driver.join(member)
+    for member in (busy, waiter):
+        driver.sync(member, 2, {waiter: assignment(CHILD)})
+    waiting = driver.poll(waiter, 2, PARENT)
+    later(driver, busy, waiter, generation=2)
+    assert driver.told(waiting) is None
+    assert driver.told(driver.poll("", -1, PARENT)) == {PARENT: (-1, True)}
+    driver.poll(busy, 2)
+    assert driver.told(waiting) == {PARENT: (60, False)}
+
+
+@pytest.mark.parametrize("polls_positions", [False, True])
+def test_what_a_heartbeat_says_of_polls_outlives_the_coordinator(polls_positions: bool) -> None:
+    driver = Driver()
+    busy, waiter = two_members(driver)
+    driver.commit({PARENT: 60}, busy, 1)
+    successor = driver.restarted()
+    waiting = successor.poll(waiter, 1, PARENT)
+    later(successor, busy, waiter, generation=1, polls_positions=polls_positions)
+    assert successor.told(waiting) == (None if polls_positions else {PARENT: (60, False)})
+    successor.poll(busy, 1, reports={PARENT: 70})
+    assert successor.told(successor.poll("", -1, PARENT)) == {PARENT: (70, True)}
+
+
 def test_a_member_that_polls_late_is_asked_itself_from_then_on() -> None:
     driver = Driver()
     late, waiter = two_members(driver)
