@@ -26,6 +26,7 @@ from client.group_protocol import (
     decode_subscription,
     encode_assignment,
     encode_subscription,
+    read_layouts,
 )
 from client.listener import RebalanceListener
 from client.metadata import Metadata
@@ -42,6 +43,8 @@ _JOIN_MARGIN_MS = 5_000
 
 
 _NO_PARTITIONS = PartitionSpan(0, 0)
+_LEADER_REFRESH_S = 2.0
+"""How long a leader waits for metadata before it spreads partitions by what it has."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,6 +92,8 @@ class GroupCoordinator:
         self._joined_topics: frozenset[str] = frozenset()
         self._led_counts: dict[str, PartitionSpan] | None = None
         self._led_owners: dict[TopicPartition, str] = {}
+        self._assigned_layouts: dict[str, int] | None = None
+        """The layout versions by which another member, the leader, made the assignment; None: it did not say."""
         self._taken_generation = -1
         self._own_commits: dict[TopicPartition, object] = {}
         """What this member's commits made the group's offsets where nobody else can have committed since."""
@@ -247,7 +252,9 @@ class GroupCoordinator:
         finally:
             self._join_scope = None
             self._joining = False
-            self._on_metadata()  # what came since the partitions were spread was left for now
+            self._check_topics()  # what came since the partitions were spread was left for now
+            if self._knows_newer_layout():
+                self._metadata.request_update()  # the leader may be about to learn of it; the answer is compared again
             self._on_change()
 
     async def _try_to_join(self) -> None:
@@ -327,6 +334,7 @@ class GroupCoordinator:
         if synced.error_code:
             raise error_for(synced.error_code)
         rejoin = member.rejoin_needed
+        self._assigned_layouts = None if member.leader else read_layouts(synced.assignment)
         member.synced()
         member.rejoin_needed = rejoin or self._subscription.topics != topics
         return decode_assignment(synced.assignment)
@@ -349,7 +357,10 @@ class GroupCoordinator:
         ]
 
     async def _assign(self, joined: JoinGroupResponse) -> list[SyncGroupRequestAssignment]:
-        """The leader's part: everybody's partitions. Topics nobody here knew are looked up first."""
+        """The leader's part: everybody's partitions.
+
+        Topics are looked up first: another member may know of a layout that this one, reading nothing, does not.
+        """
         assignor = next((a for a in self._assignors if a.name == joined.protocol_name), None)
         if assignor is None:
             raise error_for(
@@ -362,14 +373,30 @@ class GroupCoordinator:
             self._metadata.ensure(topic)
         if any(topic not in self._metadata.cluster.topics for topic in topics):
             await self._metadata.refresh()
+        else:
+            with anyio.move_on_after(_LEADER_REFRESH_S), contextlib.suppress(KafkaError):
+                await self._metadata.refresh()
         counts = self._counts(topics)
         self._led_counts = dict.fromkeys(topics, _NO_PARTITIONS) | counts
         assignment = spread(assignor, counts, members)
         self._led_owners = {tp: member_id for member_id, tps in assignment.items() for tp in tps}
+        layouts = self._layouts(topics)
         return [
-            SyncGroupRequestAssignment(member_id=member_id, assignment=encode_assignment(partitions))
+            SyncGroupRequestAssignment(member_id=member_id, assignment=encode_assignment(partitions, layouts))
             for member_id, partitions in assignment.items()
         ]
+
+    def _layouts(self, topics: Iterable[str]) -> dict[str, int]:
+        """The layout versions of those that were resized, as far as this member knows."""
+        known = self._metadata.cluster.topics
+        return {name: known[name].layout_version for name in topics if name in known and known[name].layout_version > 0}
+
+    def _knows_newer_layout(self) -> bool:
+        """Whether the leader spread partitions by an older layout than this member knows."""
+        used = self._assigned_layouts
+        return used is not None and any(
+            version > used.get(name, 0) for name, version in self._layouts(self._subscription.topics).items()
+        )
 
     def _counts(self, topics: Iterable[str]) -> dict[str, PartitionSpan]:
         found: dict[str, PartitionSpan] = {}
@@ -381,6 +408,13 @@ class GroupCoordinator:
         return found
 
     def _on_metadata(self) -> None:
+        self._check_topics()
+        if not self._joining and self._knows_newer_layout():
+            # Its subscription names the generation it joins from, so that no join of it is like the one before.
+            self._assigned_layouts = None
+            self.request_rejoin()
+
+    def _check_topics(self) -> None:
         subscription = self._subscription
         if subscription.mode is Mode.PATTERN and subscription.match(
             self._metadata.cluster, exclude_internal=self._config.exclude_internal_topics

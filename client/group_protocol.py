@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import struct
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 
 from client.assignors.model import MemberSubscription
 from protocol.generated import consumer_protocol as schema
@@ -16,6 +16,8 @@ _VERSION = struct.Struct(">h")
 _HIGHEST_SUBSCRIPTION = 3
 _HIGHEST_ASSIGNMENT = 3
 _WRITTEN_ASSIGNMENT = 1
+_LAYOUTS = b"anabranch.layouts"
+"""Begins the user data of an assignment made by a leader of ours. Assignors of other clients do not read it."""
 
 
 def encode_subscription(
@@ -50,8 +52,13 @@ def decode_subscription(data: bytes, group_instance_id: str | None = None) -> Me
     )
 
 
-def encode_assignment(partitions: Iterable[TopicPartition]) -> bytes:
-    body = ConsumerProtocolAssignment(assigned_partitions=_by_topic(partitions))
+def encode_assignment(partitions: Iterable[TopicPartition], layouts: Mapping[str, int] | None = None) -> bytes:
+    """``layouts``: by which layout versions partitions were spread, of topics that were resized (``read_layouts``)."""
+    user_data = None
+    if layouts is not None:
+        named = [f"{topic}:{version}".encode() for topic, version in sorted(layouts.items())]
+        user_data = b" ".join([_LAYOUTS, *named])
+    body = ConsumerProtocolAssignment(assigned_partitions=_by_topic(partitions), user_data=user_data)
     return _VERSION.pack(_WRITTEN_ASSIGNMENT) + body.encode(_WRITTEN_ASSIGNMENT)
 
 
@@ -62,6 +69,25 @@ def decode_assignment(data: bytes) -> tuple[TopicPartition, ...]:
     version = _read_version(data, _HIGHEST_ASSIGNMENT)
     body = ConsumerProtocolAssignment.decode(memoryview(data)[_VERSION.size :], version)
     return _flatten(body.assigned_partitions)
+
+
+def read_layouts(data: bytes) -> dict[str, int] | None:
+    """The layout versions an assignment was made by; a topic it does not name was never resized.
+
+    None when it does not say: its leader is another client, or an older one.
+    """
+    if not data:
+        return None
+    version = _read_version(data, _HIGHEST_ASSIGNMENT)
+    user_data = ConsumerProtocolAssignment.decode(memoryview(data)[_VERSION.size :], version).user_data
+    mark, *named = bytes(user_data or b"").split(b" ")
+    found: dict[str, int] = {}
+    for entry in named if mark == _LAYOUTS else ():
+        topic, _, layout_version = entry.decode("ascii", "replace").rpartition(":")
+        if not layout_version.isdecimal():
+            return None
+        found[topic] = int(layout_version)
+    return found if mark == _LAYOUTS else None
 
 
 def _read_version(data: bytes, highest: int) -> int:

@@ -16,15 +16,17 @@ from client.config import ConsumerConfig
 from client.coordinator import GroupCoordinator
 from client.coordinator_link import OffsetAndMetadata
 from client.group_member import MemberState
-from client.group_protocol import encode_assignment
+from client.group_protocol import decode_assignment, encode_assignment, read_layouts
 from client.listener import RebalanceListener
 from client.signal import Signal
 from client.subscription import Subscription
-from protocol.errors import ErrorCode
+from protocol.errors import ErrorCode, KafkaError
+from protocol.generated.consumer_protocol import ConsumerProtocolAssignment
 from protocol.generated.heartbeat import HeartbeatRequest, HeartbeatResponse
 from protocol.generated.join_group import JoinGroupRequest, JoinGroupResponse, JoinGroupResponseMember
 from protocol.generated.leave_group import LeaveGroupRequest, LeaveGroupResponse
 from protocol.generated.sync_group import SyncGroupRequest, SyncGroupResponse
+from protocol.primitives import encode_versioned
 from protocol.types import TopicPartition
 from runtime.real_anyio import client_env
 
@@ -40,6 +42,8 @@ class ScriptedLink:
 
     def __init__(self, *assignments: list[TopicPartition]) -> None:
         self.assignments = list(assignments)
+        self.layouts: list[dict[str, int] | None] = []
+        """The layouts that the leader names in each answer; it names none where this is used up."""
         self.seen: list[Any] = []
         self.generation_id = 0
         self.hold_joins: anyio.Event | None = None
@@ -52,7 +56,8 @@ class ScriptedLink:
         if isinstance(body, JoinGroupRequest):
             return await self._join(body)
         if isinstance(body, SyncGroupRequest):
-            return SyncGroupResponse(assignment=encode_assignment(self.assignments.pop(0)))
+            layouts = self.layouts.pop(0) if self.layouts else None
+            return SyncGroupResponse(assignment=encode_assignment(self.assignments.pop(0), layouts))
         assert isinstance(body, LeaveGroupRequest)
         return LeaveGroupResponse()
 
@@ -89,6 +94,7 @@ class ScriptedMetadata:
     def __init__(self) -> None:
         self.cluster = Cluster()
         self.asked = 0
+        self.refreshed: Callable[[], None] = lambda: None
         self._listeners: list[Callable[[], None]] = []
 
     def on_update(self, listener: Callable[[], None]) -> None:
@@ -106,6 +112,9 @@ class ScriptedMetadata:
 
     def request_update(self) -> None:
         self.asked += 1
+
+    async def refresh(self) -> None:
+        self.refreshed()
 
 
 class Fixture:
@@ -370,6 +379,8 @@ class LeaderLink(ScriptedLink):
         super().__init__([T0], [T0])
         self.on_sync: Callable[[], None] = lambda: None
         self.heartbeats = 0
+        self.given: list[bytes] = []
+        """The member's own share of each assignment that it made."""
 
     async def request(self, body: Any, **others: Any) -> Any:
         if isinstance(body, HeartbeatRequest):
@@ -377,6 +388,7 @@ class LeaderLink(ScriptedLink):
             return HeartbeatResponse()
         if isinstance(body, SyncGroupRequest):
             self.on_sync()
+            self.given += [share.assignment for share in body.assignments]
         return await super().request(body, **others)
 
     async def _join(self, body: JoinGroupRequest) -> JoinGroupResponse:
@@ -389,9 +401,11 @@ class LeaderLink(ScriptedLink):
         return joined
 
 
-def described(total: int, undeleted: int) -> Cluster:
+def described(total: int, undeleted: int, layout_version: int = -1) -> Cluster:
     partitions = {p: PartitionInfo(p, 1, 0) for p in range(total)}
-    topic = TopicInfo("t", uuid.UUID(int=1), partitions, undeleted_partition_count=undeleted)
+    topic = TopicInfo(
+        "t", uuid.UUID(int=1), partitions, undeleted_partition_count=undeleted, layout_version=layout_version
+    )
     return Cluster(topics={"t": topic})
 
 
@@ -432,3 +446,101 @@ def test_a_leader_that_gave_out_marked_partitions_looks_whether_they_are_gone(ru
                 tasks.cancel_scope.cancel()
 
     run(check)
+
+
+def test_a_member_that_knows_a_newer_layout_than_the_leader_used_asks_for_a_rebalance(run: Run) -> None:
+    """The leader may read nothing of the topic: then no broker refuses it anything, and it hears of nothing."""
+
+    async def check() -> None:
+        link = ScriptedLink([T0], [T0], [T0, T1])
+        link.layouts = [{}, {}, {"t": 1}]
+        async with reading(link) as (member, _):
+            member.metadata.cluster = described(1, 1, 0)
+            member.metadata.update()
+            assert not member.coordinator.needs_poll()
+            member.metadata.cluster = described(2, 2, 1)
+            member.metadata.update()
+            asked = member.metadata.asked
+            await member.poll_until(lambda: link.generation_id == 2 and member.coordinator.settled_generation == 2)
+            assert member.metadata.asked > asked, "the leader did not hear either: the topic is looked at again"
+            assert not member.coordinator.needs_poll(), "not before it was"
+            member.metadata.update()
+            await member.poll_until(lambda: member.held == {T0, T1})
+            member.metadata.update()
+            assert not member.coordinator.needs_poll()
+            joins = [request for request in link.seen if isinstance(request, JoinGroupRequest)][-3:]
+            said = [request.protocols[0].metadata for request in joins]
+            assert len(set(said)) == 3, "a join that is like the one before would begin no rebalance"
+
+    run(check)
+
+
+@pytest.mark.parametrize("layouts", [None, {"t": 1}, {"t": 2}])
+def test_a_leader_that_is_not_behind_is_left_alone(run: Run, layouts: dict[str, int] | None) -> None:
+    """Nor one that names no layouts: another client looks after its metadata in its own way."""
+
+    async def check() -> None:
+        link = ScriptedLink([T0])
+        link.layouts = [layouts]
+        async with reading(link) as (member, _):
+            member.metadata.cluster = described(2, 2, 1)
+            member.metadata.update()
+            assert not member.coordinator.needs_poll()
+
+    run(check)
+
+
+def test_a_leader_spreads_partitions_by_what_it_has_looked_up(run: Run) -> None:
+    """Others may have begun the rebalance for what they know."""
+
+    async def check() -> None:
+        link = LeaderLink()
+        async with anyio.create_task_group() as tasks:
+            fixture = Fixture(tasks, link)
+            fixture.metadata.cluster = described(1, 1, 0)
+
+            def refreshed() -> None:
+                fixture.metadata.cluster = described(2, 2, 1)
+
+            fixture.metadata.refreshed = refreshed
+            await fixture.poll_until(lambda: fixture.held == {T0})
+            assert [decode_assignment(share) for share in link.given] == [(T0, T1)]
+            assert [read_layouts(assignment) for assignment in link.given] == [{"t": 1}]
+            tasks.cancel_scope.cancel()
+
+    run(check)
+
+
+def test_a_leader_whose_broker_does_not_answer_spreads_what_it_knows(run: Run) -> None:
+    async def check() -> None:
+        link = LeaderLink()
+        async with anyio.create_task_group() as tasks:
+            fixture = Fixture(tasks, link)
+            fixture.metadata.cluster = described(1, 1, 0)
+
+            def refreshed() -> None:
+                raise KafkaError(ErrorCode.NETWORK_EXCEPTION, "gone")
+
+            fixture.metadata.refreshed = refreshed
+            await fixture.poll_until(lambda: fixture.held == {T0})
+            assert [decode_assignment(share) for share in link.given] == [(T0,)]
+            tasks.cancel_scope.cancel()
+
+    run(check)
+
+
+@pytest.mark.parametrize("layouts", [{}, {"t": 1}, {"a.b-c_d": 12, "t": 2**31 - 1}])
+def test_the_layouts_of_an_assignment_are_read_back(layouts: dict[str, int]) -> None:
+    data = encode_assignment([T0], layouts)
+    assert read_layouts(data) == layouts
+    assert decode_assignment(data) == (T0,)
+
+
+@pytest.mark.parametrize(
+    "user_data",
+    [None, b"", b"anything", b"anabranch.layoutst:1", b"anabranch.layouts t", b"anabranch.layouts t:x"],
+)
+def test_other_user_data_names_no_layouts(user_data: bytes | None) -> None:
+    body = ConsumerProtocolAssignment(assigned_partitions=[], user_data=user_data)
+    assert read_layouts(encode_versioned(body, 1)) is None
+    assert read_layouts(b"") is None
