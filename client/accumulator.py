@@ -15,7 +15,7 @@ from client.cluster import TopicInfo
 from client.errors import ErrorCode, KafkaError, KafkaTimeoutError, OutcomeUnknownError
 from client.partition_queue import PartitionQueue
 from client.producer_batch import BatchResult, ProducerBatch, RecordHandle
-from client.replacement import Placing, Replaced, replace_records
+from client.replacement import Placing, Replaced, Replacement
 from client.topic_placement import TopicPlacement
 from protocol.batch_builder import BatchBuilder, estimate_batch_bytes
 from protocol.batch_layout import Header
@@ -285,12 +285,24 @@ class Accumulator:
         return unknown
 
     def replace(self, topic: TopicPlacement, placing: Placing) -> Replaced | None:
-        """Place what is left of a topic by its next layout; None while the fate of a sent batch is open."""
-        after = topic.next
-        if after is None or not topic.confirmed or not all(queue.may_adopt for queue in topic.queues):
+        """A step of placing what is left of a topic by its next layout.
+
+        None while the fate of a sent batch is open, and while there is more to do: then ``topic.replacement`` is set.
+        """
+        work = topic.replacement
+        if work is None:
+            after = topic.next
+            if after is None or not topic.confirmed or not all(queue.may_adopt for queue in topic.queues):
+                return None
+            work = topic.replacement = Replacement(topic.info, after, placing)
+            work.take([queue.drain() for queue in topic.queues])
+        work.step()
+        if not work.is_unfinished:
+            work.take([queue.drain() for queue in topic.queues])  # what was sent meanwhile
+        if work.is_unfinished:
             return None
-        replaced = replace_records(topic.info, after, [queue.drain() for queue in topic.queues], placing)
-        topic.advance()
+        replaced = work.result()
+        topic.advance(work.after)
         for partition, batches in replaced.batches.items():
             self.queue(topic.name, partition).waiting.extend(batches)
             for batch in batches:
@@ -336,10 +348,15 @@ class Accumulator:
         for batch in self.unresolved():
             batch.in_flight = False
             self.fail(batch, error)
+        for topic in self.topics.values():
+            topic.replacement = None
 
     def unresolved(self) -> list[ProducerBatch]:
         """Every batch whose fate is open, oldest first within a partition."""
         found: list[ProducerBatch] = []
+        for topic in self.topics.values():
+            if topic.replacement is not None:
+                found += topic.replacement.unresolved()
         for queue in self.queues.values():
             found += [batch for batch in queue.outstanding if not batch.resolved]
             found += [batch for batch in queue.waiting if not batch.resolved and batch not in queue.outstanding]

@@ -3,11 +3,16 @@
 The records of a key are in one queue, in order; they are taken out in that order and appended in that order to
 wherever the key lives now. Nothing of the topic is on the wire meanwhile (``client.topic_placement``), and the broker
 of a partition that gains keys takes its first record only after the ones that lose them have stopped.
+
+A full buffer is seconds of work, so it is done in steps, between which the loop serves others and the user goes on
+sending: by the layout before, into the same queues, behind what was taken out of them. That is taken next, until
+nothing has come since; only then is any of it sent.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections import deque
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -24,6 +29,9 @@ from protocol.types import NO_PRODUCER_EPOCH, NO_PRODUCER_ID, NO_SEQUENCE, Topic
 
 Place = Callable[[TopicInfo, bytes | None], int]
 
+RECORDS_PER_STEP = 256
+"""Between two looks at whether others want the loop: a millisecond or two. A batch is decoded in one piece."""
+
 _MERGE_WINDOW_MS = 1000.0
 """Records of batches that began further apart do not share one: all records of a batch expire with its oldest."""
 
@@ -37,6 +45,7 @@ class Placing:
     batch_size: int
     compression: CompressionType
     compression_level: int | None
+    records_per_step: int = RECORDS_PER_STEP
 
 
 class Replaced(NamedTuple):
@@ -57,10 +66,11 @@ def replace_records(
 
     ``before`` is what they were placed by. A batch of which nothing moves is kept as it is, with the new layout.
     """
-    work = _Replacement(before, after, placing)
-    for batch in _oldest_first(queues):
-        work.add(batch)
-    return Replaced(work.batches, work.sources, work.moved, work.failed)
+    work = Replacement(before, after, placing)
+    work.take(queues)
+    while work.is_unfinished:
+        work.step()
+    return work.result()
 
 
 def _oldest_first(queues: list[list[ProducerBatch]]) -> list[ProducerBatch]:
@@ -84,11 +94,30 @@ def _partitions_losing_keys(before: TopicInfo, after: TopicInfo) -> frozenset[in
     return frozenset(ancestor_below(p, initial, undeleted) for p in range(undeleted, undeleted_after))
 
 
-class _Replacement:
-    __slots__ = ("_after", "_layout", "_losing", "_open", "_placing", "batches", "failed", "moved", "sources")
+class Replacement:
+    """``replace_records`` in steps. ``take`` may be called again for what has come to the queues meanwhile."""
+
+    __slots__ = (
+        "_after",
+        "_layout",
+        "_losing",
+        "_open",
+        "_pending",
+        "_placing",
+        "_records",
+        "_taken",
+        "batches",
+        "failed",
+        "moved",
+        "sources",
+    )
 
     def __init__(self, before: TopicInfo, after: TopicInfo, placing: Placing) -> None:
         self._after = after
+        self._taken: list[ProducerBatch] = []
+        self._pending: deque[ProducerBatch] = deque()
+        self._records: Iterator[None] | None = None
+        """The batch that is taken apart at the moment: goes on by a record with each item."""
         self._layout = layout_of(after)
         self._placing = placing
         self._losing = _partitions_losing_keys(before, after) if placing.by_key else None
@@ -98,18 +127,58 @@ class _Replacement:
         self.moved = 0
         self.failed = 0
 
-    def add(self, batch: ProducerBatch) -> None:
+    @property
+    def after(self) -> TopicInfo:
+        """The layout that is placed by."""
+        return self._after
+
+    def take(self, queues: list[list[ProducerBatch]]) -> None:
+        """Have batches placed too, behind all that were taken before."""
+        batches = _oldest_first(queues)
+        self._taken += batches
+        self._pending += batches
+
+    @property
+    def is_unfinished(self) -> bool:
+        return self._records is not None or bool(self._pending)
+
+    def step(self) -> None:
+        """Place a bounded number of records."""
+        left = self._placing.records_per_step
+        while left > 0 and self.is_unfinished:
+            if self._records is None:
+                self._records = self._add(self._pending.popleft())
+            for _ in self._records:
+                left -= 1
+                if left == 0:
+                    return
+            self._records = None
+            left -= 1
+
+    def unresolved(self) -> list[ProducerBatch]:
+        """What was taken and has no fate: the records are in no queue at the moment."""
+        return [batch for batch in self._taken if not batch.resolved]
+
+    def result(self) -> Replaced:
+        """What became of all that was taken."""
+        return Replaced(self.batches, self.sources, self.moved, self.failed)
+
+    def _add(self, batch: ProducerBatch) -> Iterator[None]:
         partition = batch.tp.partition
         if self._losing is not None and partition not in self._losing and batch.pinned is None:
             self._keep(batch)
             return
         records = RecordBatch(batch.encode()).records()
-        targets = [self._target(batch, index, record) for index, record in enumerate(records)]
+        targets: list[int | KafkaError] = []
+        for index, record in enumerate(records):
+            targets.append(self._target(batch, index, record))
+            yield
         if all(target == partition for target in targets):
             self._keep(batch)
             return
         moved: list[tuple[ProducerBatch, int]] = []
         for index, (record, target) in enumerate(zip(records, targets, strict=True)):
+            yield
             if isinstance(target, KafkaError):
                 moved.append((_failed(batch, target), 0))
                 self.failed += not _is_moved_tombstone(record)

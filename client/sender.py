@@ -114,6 +114,8 @@ class Sender:
             elif self.metrics.any_held:
                 self.metrics.let_go(topic.name)
         wait_ms = accumulator.oldest_deadline_ms() - now_ms
+        if any(topic.replacement is not None for topic in accumulator.topics.values()):
+            wait_ms = 0.0  # it goes on when the others had the loop
         ready: dict[int, list[PartitionQueue]] = {}
         for queue in accumulator.queues.values():
             if not queue.waiting or not self._has_producer_id(queue):

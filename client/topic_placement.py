@@ -19,6 +19,7 @@ from zk_schemas.partition_state import Layout
 if TYPE_CHECKING:
     from client.partition_queue import PartitionQueue
     from client.producer_batch import ProducerBatch
+    from client.replacement import Replacement
 
 NO_LAYOUT = Layout(-1, -1)
 """Of a topic of a plain Kafka broker: its batches travel without one."""
@@ -45,6 +46,7 @@ class TopicPlacement:
         "next",
         "queues",
         "refusals",
+        "replacement",
         "retry_at_ms",
         "watches_keys",
     )
@@ -57,6 +59,8 @@ class TopicPlacement:
         self.next: TopicInfo | None = None
         """Metadata of a newer layout, or of a topic created again under the name."""
         self.held = False
+        self.replacement: Replacement | None = None
+        """Under way: what was taken out of the queues to be placed by the next layout."""
         self.queues: list[PartitionQueue] = []
         self.refusals = 0
         """Pauses taken since a broker first refused the layout in force and the metadata had no newer one."""
@@ -126,12 +130,17 @@ class TopicPlacement:
         part = self.next.partitions.get(partition)
         return part is None or (0 <= incarnation != part.incarnation >= 0)
 
-    def advance(self) -> None:
-        """Place by the next layout from now on."""
-        assert self.next is not None
-        self.info, self.next = self.next, None
+    def advance(self, after: TopicInfo) -> None:
+        """Place by ``after`` from now on. Should metadata of a newer layout have come since, that is the next one."""
+        newest = self.next
+        assert newest is not None
+        if (newest.layout_version, newest.incarnation) == (after.layout_version, after.incarnation):
+            self.info, self.next = newest, None
+        else:
+            self.info = after
         self.layout = layout_of(self.info)
+        self.replacement = None
         self._refused.clear()
-        self.held = False
+        self.held = self.next is not None
         self.refusals = 0
         self.retry_at_ms = 0.0

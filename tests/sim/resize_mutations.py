@@ -106,7 +106,7 @@ def nothing_waits_for_what_is_not_answered(patch: Patch) -> None:
         if after is not topic.info:
             placed_before[topic.name] = topic.info
         replaced = replace_records(placed_before[topic.name], after, drained, placing)
-        topic.advance()
+        topic.advance(after)
         for partition, batches in replaced.batches.items():
             acc.queue(topic.name, partition).waiting.extend(batches)
         for batch, moved in replaced.sources:

@@ -151,7 +151,7 @@ class World:
         env: Any = SimpleNamespace(clock=clock, rng=self.rng)
         connections: Any = SimpleNamespace(existing=self._connection, request=self._request)
         tasks: Any = SimpleNamespace(start_soon=lambda function, *args: self._started.append(function(*args)))
-        placing = Placing(choose, True, config.batch_size, CompressionType.NONE, None)
+        placing = Placing(choose, True, config.batch_size, CompressionType.NONE, None, records_per_step=7)
         metadata: Any = self.metadata
         self.sender = Sender(env, config, self.accumulator, metadata, connections, tasks, placing)
         self.topic = self.accumulator.placement(self.snapshots[0])

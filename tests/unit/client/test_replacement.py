@@ -6,8 +6,9 @@ import random
 
 import pytest
 
-from client.errors import KafkaError, PartitionMarkedError
+from client.errors import ErrorCode, KafkaError, PartitionMarkedError
 from client.producer_batch import ProducerBatch
+from client.replacement import Replacement
 from protocol.key_placement import place, positive_hash
 from protocol.records import Record, RecordBatch
 from tests.unit.client.resize_model import World
@@ -18,8 +19,8 @@ def resized(world: World, undeleted: int) -> None:
     """The topic is resized and the producer has placed its records again; none of them is sent yet."""
     world.finish_resize(undeleted)
     world.read_metadata()
-    world.sender._place_again(world.topic)
-    assert world.topic.next is None
+    while world.topic.next is not None:
+        world.sender._place_again(world.topic)
 
 
 def records_of(world: World) -> dict[int, list[Record]]:
@@ -219,3 +220,131 @@ def test_waiting_for_newer_metadata_goes_from_5_to_100_ms() -> None:
         100.0,
         100.0,
     ]
+
+
+# ---------------------------------------------------------------- in steps
+
+
+def begun(records: int) -> World:
+    """A resize of a topic of which records wait: the first step is done, and others are to come."""
+    world = wait_in_the_buffer()
+    for number in range(records):
+        world.send(b"%d" % (number % 17))
+    world.finish_resize(4)
+    world.read_metadata()
+    world.sender._place_again(world.topic)
+    assert world.topic.replacement is not None
+    return world
+
+
+def finish(world: World) -> int:
+    """Let the sender go on by itself; how often it did."""
+    rounds = 0
+    while world.topic.replacement is not None:
+        wait_ms = world.sender._send_ready(world.now_s * 1000)
+        while world._started:  # a producer id
+            world._resume(world._started.pop(0), None)
+        is_over = world.topic.replacement is None
+        assert is_over or wait_ms <= 0.1, "it is to go on as soon as others had their turn"
+        rounds += 1
+    return rounds
+
+
+def test_a_step_places_a_bounded_number_of_records(monkeypatch: pytest.MonkeyPatch) -> None:
+    placed = 0
+    target = Replacement._target
+
+    def counted(self: Replacement, batch: ProducerBatch, index: int, record: Record) -> int | KafkaError:
+        nonlocal placed
+        placed += 1
+        return target(self, batch, index, record)
+
+    monkeypatch.setattr(Replacement, "_target", counted)
+    world = begun(700)
+    rounds = 0
+    while world.topic.replacement is not None:
+        before = placed
+        world.sender._place_again(world.topic)
+        rounds += 1
+        assert placed - before <= 7
+    assert placed == 700
+    assert rounds >= 100
+
+
+def test_what_is_sent_between_steps_comes_behind_what_was_sent_before() -> None:
+    world = begun(200)
+    for number in range(200):
+        if world.topic.replacement is not None:
+            world.send(b"%d" % (number % 17))
+            world.sender._place_again(world.topic)
+    assert len(world.handles) > 250, "some came while there was work to do"
+    finish(world)
+    assert sum(map(len, records_of(world).values())) == len(world.handles)
+    for partition, records in records_of(world).items():
+        numbers: dict[bytes, int] = {}
+        for record in records:
+            assert record.key is not None and record.value is not None
+            assert place(positive_hash(record.key), 2, 4) == partition
+            assert numbers.get(record.key, -1) < int(record.value)
+            numbers[record.key] = int(record.value)
+    held = [batch for queue in world.topic.queues for batch in queue.waiting]
+    assert world.accumulator.buffered_bytes == sum(batch.builder.size_bytes for batch in held)
+    world.accumulator.flushing = 1
+    world.settle()
+    world.check()
+
+
+def test_nothing_of_the_topic_is_sent_between_steps() -> None:
+    world = begun(100)
+    world.accumulator.flushing = 1
+    while world.topic.replacement is not None:
+        world.send(b"5")
+        world.pump()
+        assert world.topic.replacement is None or not world.requests
+    world.settle()
+    world.check()
+
+
+def test_a_flush_between_steps_waits_for_what_is_taken_apart() -> None:
+    world = begun(100)
+    waiting_for = world.accumulator.unresolved()
+    finish(world)
+    sources = [batch for batch in waiting_for if batch.moved is not None]
+    assert sources, "a flush goes on with the batches that the records are in now"
+    known = {id(batch) for batch in waiting_for} | {id(part) for batch in sources for part, _ in batch.moved or ()}
+    assert {id(batch) for queue in world.topic.queues for batch in queue.waiting} <= known
+
+
+def test_an_end_between_steps_fails_every_record_once() -> None:
+    world = begun(100)
+    world.accumulator.abort(KafkaError(ErrorCode.NETWORK_EXCEPTION, "closed"))
+    assert all(handle.failed for _, _, handle in world.handles)
+    assert world.accumulator.buffered_bytes == 0
+    world.pump()
+    assert not world.requests
+
+
+def test_a_newer_layout_between_steps_is_placed_by_next() -> None:
+    world = begun(200)
+    world.finish_resize(7)
+    world.read_metadata()
+    finish(world)
+    assert world.topic.layout.undeleted_partition_count in (4, 7)
+    while world.topic.next is not None:
+        world.sender._place_again(world.topic)
+    assert world.topic.layout.undeleted_partition_count == 7
+    for partition, records in records_of(world).items():
+        assert all(place(positive_hash(record.key or b""), 2, 7) == partition for record in records)
+    world.accumulator.flushing = 1
+    world.settle()
+    world.check()
+
+
+def test_fresher_metadata_of_the_same_layout_is_gone_on_with() -> None:
+    world = begun(100)
+    world.publish()
+    world.read_metadata()
+    newest = world.topic.next
+    finish(world)
+    assert world.topic.next is None
+    assert world.topic.info is newest

@@ -238,7 +238,7 @@ def _no_hold(monkeypatch: pytest.MonkeyPatch) -> None:
             for batch in never_sent[-1]:
                 queue.waiting.remove(batch)
         replaced = replace_records(topic.info, after, never_sent, placing)
-        topic.advance()
+        topic.advance(after)
         for partition, batches in replaced.batches.items():
             acc.queue(topic.name, partition).waiting.extend(batches)
         for batch, moved in replaced.sources:
