@@ -401,6 +401,7 @@ async def wait_while_the_coordinator_dies(scene: GroupScene) -> None:
     scene.a.flushes.set()
     assert await scene.until(lambda: scene.reports("a", 1) > said and scene.is_committed("a", PARENT, 1))
     await trio.sleep(1)  # pause: virtual time
+    scene.cluster.fabric.reset(before, "b")  # an answer that is on its way ends with its sender
     await scene.replace_coordinator()
     scene.cluster.fabric.heal_all()
     await scene.restart(before)
