@@ -181,10 +181,11 @@ class OffsetQueries:
                     if not last.code.retriable:
                         raise last
             self.unanswered = last if open_questions else None
-            if once or (partial and self._env.clock.monotonic() >= deadline):
+            left_s = deadline - self._env.clock.monotonic()
+            if once or (partial and left_s <= 0):
                 break
             if open_questions:
-                await self._pause(deadline, attempt, f"{what} of {sorted(open_questions)[0]}", last, timeout_ms)
+                await self._pause(left_s, attempt, f"{what} of {sorted(open_questions)[0]}", last, timeout_ms)
         return found
 
     async def _ask_each(self, requests: Mapping[Node, Message], timeout_ms: float) -> list[Any]:
@@ -205,18 +206,15 @@ class OffsetQueries:
                 raise reply
         return [replies[node] for node in requests]
 
-    async def _pause(
-        self, deadline: float, attempt: int, what: str, last: KafkaError | None, timeout_ms: float
-    ) -> None:
-        left = deadline - self._env.clock.monotonic()
-        if left <= 0:
+    async def _pause(self, left_s: float, attempt: int, what: str, last: KafkaError | None, timeout_ms: float) -> None:
+        if left_s <= 0:
             raise KafkaTimeoutError(f"{what} has no answer after {timeout_ms:.0f} ms: {last}")
         self._metadata.request_update()
         pause = backoff_ms(attempt, self._retry_backoff_ms, self._retry_backoff_max_ms, self._env.rng.random()) / 1000
         if self._metadata.cluster.nodes:
-            await anyio.sleep(min(pause, left))
+            await anyio.sleep(min(pause, left_s))
         else:
-            await self._metadata.wait_update(left)
+            await self._metadata.wait_update(left_s)
 
     def _no_leader(self, tp: TopicPartition) -> KafkaError:
         topic = self._metadata.cluster.topics.get(tp.topic)
