@@ -26,6 +26,7 @@ from broker.coordinator.responses import join_error, sync_error
 from broker.coordinator.shard import Turn
 from broker.coordinator.timer import DeadlineTimer
 from broker.deferred import Deferred
+from protocol.acl_operations import GROUP_OPERATIONS
 from protocol.errors import ErrorCode
 from protocol.generated.consumer_group_position import ConsumerGroupPositionRequest, ConsumerGroupPositionResponse
 from protocol.generated.delete_groups import DeletableGroupResult, DeleteGroupsRequest, DeleteGroupsResponse
@@ -51,8 +52,6 @@ from runtime.env import Clock
 R = TypeVar("R")
 S = TypeVar("S")
 
-GROUP_OPERATIONS = 1 << 3 | 1 << 6 | 1 << 8
-"""Authorized operations of a group where nothing restricts them: READ, DELETE, DESCRIBE (Kafka ``AclOperation``)."""
 GROUPS_PER_SWEEP_SLICE = 64
 
 

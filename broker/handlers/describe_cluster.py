@@ -1,12 +1,13 @@
-"""DescribeCluster (60), version 0. Skipped: authorised operations (no security yet)."""
+"""DescribeCluster (60), version 0. Authorised operations (KIP-430) are all, as in Kafka without an authorizer."""
 
 from __future__ import annotations
 
 from broker.request_context import Answer, RequestContext
+from protocol.acl_operations import CLUSTER_OPERATIONS
 from protocol.generated.describe_cluster import DescribeClusterBroker, DescribeClusterRequest, DescribeClusterResponse
 
 
-def handle(ctx: RequestContext, _request: DescribeClusterRequest) -> Answer:
+def handle(ctx: RequestContext, request: DescribeClusterRequest) -> Answer:
     metadata = ctx.node.metadata
     brokers = []
     for broker_id, broker in metadata.brokers.items():
@@ -15,6 +16,9 @@ def handle(ctx: RequestContext, _request: DescribeClusterRequest) -> Answer:
             brokers.append(
                 DescribeClusterBroker(broker_id=broker_id, host=endpoint.host, port=endpoint.port, rack=broker.rack)
             )
-    return DescribeClusterResponse(
+    response = DescribeClusterResponse(
         cluster_id=ctx.node.cluster_id, controller_id=metadata.controller_id(), brokers=brokers
     )
+    if request.include_cluster_authorized_operations:
+        response.cluster_authorized_operations = CLUSTER_OPERATIONS
+    return response

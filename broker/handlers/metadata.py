@@ -5,7 +5,8 @@ is LEADER_NOT_AVAILABLE until it has leaders. A broker that was told nothing yet
 2.10 and later gives up every broker that an answer does not name. Topics and partitions are sorted; partitions marked
 for deletion are among them, for consumers to drain. From version 10 on KIP-253's tags tell the topic's layout, whether
 its delivery is ordered, and each partition's incarnation; not in version 9, which is what librdkafka 2.1 asks for: it
-cannot skip a tag (librdkafka #4278) and would find no leader. Skipped: authorised operations (no security yet).
+cannot skip a tag (librdkafka #4278) and would find no leader.
+Authorised operations (KIP-430) are all that the resource has, as in Kafka without an authorizer.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ import math
 
 from broker.metadata_cache import PartitionInfo
 from broker.request_context import Answer, RequestContext
+from protocol.acl_operations import CLUSTER_OPERATIONS, TOPIC_OPERATIONS
 from protocol.errors import ErrorCode
 from protocol.generated.metadata import (
     MetadataRequest,
@@ -37,26 +39,26 @@ def handle(ctx: RequestContext, request: MetadataRequest) -> Answer:
         return _once_told(ctx, request)
     asked = request.topics
     if asked is None or (not asked and ctx.api_version < _FIRST_NULL_VERSION):
-        return _everything(ctx)
+        return _everything(ctx, request)
     missing = _missing(ctx, asked)
     may_create = ctx.api_version < _FIRST_FLAG_VERSION or request.allow_auto_topic_creation
     if missing and may_create and ctx.node.config.values["auto.create.topics.enable"]:
-        return _after_creation(ctx, asked, missing)
-    return _response(ctx, [_topic(ctx, topic, {}) for topic in asked])
+        return _after_creation(ctx, request, asked, missing)
+    return _response(ctx, request, [_topic(ctx, topic, {}) for topic in asked])
 
 
-def _everything(ctx: RequestContext) -> MetadataResponse:
-    return _response(ctx, [_known(ctx, name) for name in sorted(ctx.node.metadata.topics)])
+def _everything(ctx: RequestContext, request: MetadataRequest) -> MetadataResponse:
+    return _response(ctx, request, [_known(ctx, name) for name in sorted(ctx.node.metadata.topics)])
 
 
 def _once_told(ctx: RequestContext, request: MetadataRequest) -> Answer:
     async def wait() -> MetadataResponse:
         await ctx.node.wait_for_metadata(lambda: ctx.node.metadata.brokers, math.inf)
         if request.topics is None or (not request.topics and ctx.api_version < _FIRST_NULL_VERSION):
-            return _everything(ctx)
-        return _response(ctx, [_topic(ctx, topic, {}) for topic in request.topics])
+            return _everything(ctx, request)
+        return _response(ctx, request, [_topic(ctx, topic, {}) for topic in request.topics])
 
-    return ctx.node.later(wait, lambda _error: _response(ctx, []))
+    return ctx.node.later(wait, lambda _error: _response(ctx, request, []))
 
 
 def _missing(ctx: RequestContext, asked: list[MetadataRequestTopic]) -> list[str]:
@@ -65,14 +67,16 @@ def _missing(ctx: RequestContext, asked: list[MetadataRequestTopic]) -> list[str
     return sorted(name for name in names if is_legal(name))
 
 
-def _after_creation(ctx: RequestContext, asked: list[MetadataRequestTopic], missing: list[str]) -> Answer:
+def _after_creation(
+    ctx: RequestContext, request: MetadataRequest, asked: list[MetadataRequestTopic], missing: list[str]
+) -> Answer:
     async def create() -> MetadataResponse:
         errors = await ctx.node.topic_creator.create(missing)
-        return _response(ctx, [_topic(ctx, topic, errors) for topic in asked])
+        return _response(ctx, request, [_topic(ctx, topic, errors) for topic in asked])
 
     def failed(_error: object) -> MetadataResponse:
         errors = dict.fromkeys(missing, ErrorCode.LEADER_NOT_AVAILABLE)
-        return _response(ctx, [_topic(ctx, topic, errors) for topic in asked])
+        return _response(ctx, request, [_topic(ctx, topic, errors) for topic in asked])
 
     return ctx.node.later(create, failed)
 
@@ -128,7 +132,7 @@ def _partition(ctx: RequestContext, index: int, partition: PartitionInfo) -> Met
     )
 
 
-def _response(ctx: RequestContext, topics: list[MetadataResponseTopic]) -> MetadataResponse:
+def _response(ctx: RequestContext, request: MetadataRequest, topics: list[MetadataResponseTopic]) -> MetadataResponse:
     metadata = ctx.node.metadata
     brokers = []
     for broker_id, broker in metadata.brokers.items():
@@ -137,6 +141,13 @@ def _response(ctx: RequestContext, topics: list[MetadataResponseTopic]) -> Metad
             brokers.append(
                 MetadataResponseBroker(node_id=broker_id, host=endpoint.host, port=endpoint.port, rack=broker.rack)
             )
-    return MetadataResponse(
+    response = MetadataResponse(
         brokers=brokers, cluster_id=ctx.node.cluster_id, controller_id=metadata.controller_id(), topics=topics
     )
+    if request.include_cluster_authorized_operations:
+        response.cluster_authorized_operations = CLUSTER_OPERATIONS
+    if request.include_topic_authorized_operations:
+        for topic in topics:
+            if topic.error_code == ErrorCode.NONE:
+                topic.topic_authorized_operations = TOPIC_OPERATIONS
+    return response

@@ -11,10 +11,12 @@ import trio
 import trio.testing
 
 from broker.log.partition_log import PartitionLog
+from protocol.acl_operations import NOT_ASKED
 from protocol.batch_builder import BatchBuilder, build_batch
 from protocol.compression import CompressionType
 from protocol.errors import ErrorCode, KafkaError
 from protocol.generated.delete_records import DeleteRecordsPartition, DeleteRecordsRequest, DeleteRecordsTopic
+from protocol.generated.describe_cluster import DescribeClusterRequest
 from protocol.generated.describe_configs import DescribeConfigsRequest, DescribeConfigsResource
 from protocol.generated.fetch import FetchPartition, FetchRequest, FetchTopic
 from protocol.generated.find_coordinator import FindCoordinatorRequest
@@ -316,6 +318,32 @@ async def test_metadata_without_a_controller(tmp_path: Path) -> None:
         assert quiet.topics[0].error_code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
         found = await broker.request(FindCoordinatorRequest(key="g"), 3)
         assert found.error_code == ErrorCode.COORDINATOR_NOT_AVAILABLE
+
+
+@pytest.mark.parametrize("version", [8, 10, 11])
+async def test_without_an_authorizer_every_operation_is_authorized(tmp_path: Path, version: int) -> None:
+    """KIP-430; a topic that does not exist has none."""
+    async with one_broker(tmp_path) as broker:
+        await broker.create_topic("t")
+        asked = MetadataRequest(
+            topics=[MetadataRequestTopic(name="t"), MetadataRequestTopic(name="no")],
+            allow_auto_topic_creation=False,
+            include_topic_authorized_operations=True,
+            include_cluster_authorized_operations=version <= 10,
+        )
+        found = await broker.request(asked, version)
+        assert [topic.topic_authorized_operations for topic in found.topics] == [3576, NOT_ASKED]
+        assert found.cluster_authorized_operations == (8096 if version <= 10 else NOT_ASKED)
+        silent = await broker.request(MetadataRequest(topics=[MetadataRequestTopic(name="t")]), version)
+        assert silent.topics[0].topic_authorized_operations == silent.cluster_authorized_operations == NOT_ASKED
+
+
+@pytest.mark.parametrize(("asked", "found"), [(True, 8096), (False, NOT_ASKED)])
+async def test_describe_cluster_names_the_authorized_operations(tmp_path: Path, asked: bool, found: int) -> None:
+    async with one_broker(tmp_path) as broker:
+        await broker.create_topic("t")
+        described = await broker.request(DescribeClusterRequest(include_cluster_authorized_operations=asked))
+        assert described.cluster_authorized_operations == found
 
 
 async def test_metadata_is_answered_once_the_broker_was_told_of_any(tmp_path: Path) -> None:

@@ -28,6 +28,18 @@ def commit(bootstrap: str, group: str, topic: str, offset: int) -> None:
     consumer.close()
 
 
+TOPIC_OPERATIONS = {"READ", "WRITE", "CREATE", "DELETE", "ALTER", "DESCRIBE", "DESCRIBE_CONFIGS", "ALTER_CONFIGS"}
+CLUSTER_OPERATIONS = {
+    "CREATE",
+    "ALTER",
+    "DESCRIBE",
+    "CLUSTER_ACTION",
+    "DESCRIBE_CONFIGS",
+    "ALTER_CONFIGS",
+    "IDEMPOTENT_WRITE",
+}
+
+
 def test_confluent_kafka(cluster: Cluster, fresh_name: Names) -> None:
     from confluent_kafka import ConsumerGroupTopicPartitions, KafkaException, TopicPartition, admin
 
@@ -45,6 +57,8 @@ def test_confluent_kafka(cluster: Cluster, fresh_name: Names) -> None:
     (described,) = client.describe_topics(_names(topic)).values()
     assert len(described.result(DEADLINE_S).partitions) == 3
     assert topic in client.list_topics(timeout=DEADLINE_S).topics
+    (described,) = client.describe_topics(_names(topic), include_authorized_operations=True).values()
+    assert {operation.name for operation in described.result(DEADLINE_S).authorized_operations} == TOPIC_OPERATIONS
 
     resource = admin.ConfigResource(admin.ResourceType.TOPIC, topic)
     assert result(client.describe_configs([resource]))["retention.ms"].value == "100000"
@@ -75,7 +89,9 @@ def test_confluent_kafka(cluster: Cluster, fresh_name: Names) -> None:
     assert committed.offset == 9
     result(client.delete_consumer_groups([group]))
     assert group not in {found.group_id for found in client.list_consumer_groups().result(DEADLINE_S).valid}
-    assert len(client.describe_cluster().result(DEADLINE_S).nodes) == 3
+    found = client.describe_cluster(include_authorized_operations=True).result(DEADLINE_S)
+    assert len(found.nodes) == 3
+    assert {operation.name for operation in found.authorized_operations} == CLUSTER_OPERATIONS
     result(client.delete_topics([topic]))
     assert topic not in client.list_topics(timeout=DEADLINE_S).topics
 
