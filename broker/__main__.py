@@ -17,6 +17,7 @@ from broker.config import BrokerConfig, gather, without_ignored
 from broker.log.log_manager import LogDirError
 from broker.process import run
 from broker.registration import DuplicateBrokerError
+from runtime.descriptor_limit import raise_descriptor_limit
 from runtime.env import ZkError
 from runtime.real_trio import real_env
 from runtime.zk_kazoo import open_zk
@@ -50,6 +51,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         return EXIT_BAD_CONFIG
     for warning in warnings:
         structlog.get_logger(__name__).warning("config.ignored", detail=warning)
+    limit = raise_descriptor_limit()
+    structlog.get_logger(__name__).info("process.descriptors", was=limit.before, hard=limit.hard, allows=limit.allows)
     return trio.run(_main, config)
 
 

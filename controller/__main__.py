@@ -14,12 +14,14 @@ import trio
 
 from controller.config import ControllerConfig, gather
 from controller.process import run
+from runtime.descriptor_limit import raise_descriptor_limit
 from runtime.env import ZkError
 from runtime.real_trio import real_env
 from runtime.zk_kazoo import open_zk
 from zk_schemas.config_def import ConfigError
 
 EXIT_BAD_CONFIG = 2
+_log = logging.getLogger(__name__)
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -37,6 +39,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     except (ConfigError, OSError) as error:
         print(f"controller: {error}", file=sys.stderr)  # noqa: T201
         return EXIT_BAD_CONFIG
+    limit = raise_descriptor_limit()
+    _log.info("descriptors: the soft limit was %s, the hard one is %s: %s", limit.before, limit.hard, limit.allows)
     return trio.run(_main, config)
 
 

@@ -1,0 +1,93 @@
+"""RLIMIT_NOFILE at the start of a server: the soft limit becomes the hard one."""
+
+from __future__ import annotations
+
+import os
+import resource
+import subprocess
+import sys
+
+import pytest
+import structlog
+
+import broker.__main__
+import controller.__main__
+from runtime.descriptor_limit import DescriptorLimit, Limits, raise_descriptor_limit
+
+UNLIMITED = resource.RLIM_INFINITY
+
+
+class Kernel:
+    """Refuses a soft limit above ``most``, and one without limit unless ``most`` is None."""
+
+    def __init__(self, soft: int, hard: int, most: int | None = None) -> None:
+        self.limits = soft, hard
+        self.most = most
+
+    def get(self) -> Limits:
+        return self.limits
+
+    def put(self, limits: Limits) -> None:
+        soft, _ = limits
+        if self.most is not None and (soft == UNLIMITED or soft > self.most):
+            raise ValueError("current limit exceeds maximum limit")
+        self.limits = limits
+
+
+@pytest.mark.parametrize(
+    ("kernel", "soft"),
+    [
+        (Kernel(1024, 524_288), 524_288),
+        (Kernel(4096, 4096), 4096),
+        (Kernel(1024, UNLIMITED), UNLIMITED),
+        (Kernel(UNLIMITED, UNLIMITED), UNLIMITED),
+        (Kernel(256, UNLIMITED, most=10_240), 10_240),
+        (Kernel(1024, UNLIMITED, most=1 << 20), 1 << 20),
+        (Kernel(1024, 524_288, most=20_000), 10_240),
+        (Kernel(1024, 524_288, most=1024), 1024),
+        (Kernel(1024, 4096, most=2048), 1024),
+    ],
+)
+def test_the_soft_limit_is_raised_as_far_as_the_kernel_allows(kernel: Kernel, soft: int) -> None:
+    before, hard = kernel.limits
+    assert raise_descriptor_limit(kernel.get, kernel.put) == DescriptorLimit(soft, hard, before)
+    assert kernel.limits == (soft, hard)
+
+
+def test_a_process_that_starts_with_a_low_limit_gets_the_hard_one() -> None:
+    program = (
+        "import resource; from runtime.descriptor_limit import raise_descriptor_limit as rise;"
+        "_, hard = resource.getrlimit(resource.RLIMIT_NOFILE); resource.setrlimit(resource.RLIMIT_NOFILE, (64, hard));"
+        "assert rise() == (hard, hard, 64); assert resource.getrlimit(resource.RLIMIT_NOFILE) == (hard, hard)"
+    )
+    subprocess.run([sys.executable, "-c", program], check=True, env={**os.environ, "PYTHONPATH": ":".join(sys.path)})
+
+
+@pytest.mark.parametrize(
+    ("server", "settings"),
+    [
+        (broker.__main__, ["--set", "broker.id=1"]),
+        (controller.__main__, ["--set", "controller.id=1000"]),
+    ],
+    ids=["broker", "controller"],
+)
+def test_a_server_raises_it_before_it_opens_anything(
+    monkeypatch: pytest.MonkeyPatch, server: object, settings: list[str]
+) -> None:
+    order: list[str] = []
+
+    def rise() -> DescriptorLimit:
+        order.append("raised")
+        return DescriptorLimit(4096, 4096, 1024)
+
+    async def serve(_config: object) -> int:
+        order.append("serving")
+        return 0
+
+    monkeypatch.setattr(server, "raise_descriptor_limit", rise)
+    monkeypatch.setattr(server, "_main", serve)
+    try:
+        assert server.main([*settings, "--set", "zookeeper.connect=nowhere:1"]) == 0  # type: ignore[attr-defined]
+    finally:
+        structlog.reset_defaults()
+    assert order == ["raised", "serving"]
