@@ -7,20 +7,25 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from client.config import AdminConfig, ConsumerConfig, ProducerConfig
-from controller.config import CONTROLLER_CONFIGS
 from zk_schemas.config_def import REQUIRED, ConfigKey
-from zk_schemas.config_keys import BROKER_CONFIGS, IGNORED_BROKER_KEYS, TOPIC_CONFIGS
+from zk_schemas.config_keys import BROKER_CONFIGS, TOPIC_CONFIGS
+from zk_schemas.controller_keys import CONTROLLER_CONFIGS
+from zk_schemas.kafka_keys import KAFKA_BROKER_KEYS, why_without_effect
 
 TARGET = Path(__file__).resolve().parents[1] / "docs" / "configuration.md"
 INTRODUCTION = """# Configuration
-Written by `make gen` from the tables in `zk_schemas/config_keys.py`, `controller/config.py` and `client/config.py`.
+Written by `make gen` from the tables in `zk_schemas/config_keys.py`, `zk_schemas/controller_keys.py` and
+`client/config.py`.
 
 A broker or controller takes each key from its properties file (`--config FILE`), then from the environment
 (`KAFKA_LOG_RETENTION_MS`, then `ANABRANCH_LOG_RETENTION_MS`, both for `log.retention.ms`), then from
 `--set key=value`: the last one counts. An unknown key is an error that names the nearest one. "Changes": `read-only`
-needs a restart, `cluster-wide` can be altered for one broker or for all and takes effect at once
-(`anabranch configs alter broker 1 --set k=v`).
+needs a restart. The others can be altered while the cluster runs and take effect at once: `per-broker` for one broker
+(`anabranch configs alter broker 1 --set k=v`), `all brokers` for all of them (`anabranch configs alter broker all
+--set k=v`), `cluster-wide` for one or for all; what is set for one counts first.
 """
+NO_EFFECT = """A `server.properties` of Kafka's may have them. A broker names each in a warning, or does not start
+(`--strict`). The same is true of a controller's key in a broker's file, and of a broker's in a controller's."""
 
 
 def render() -> str:
@@ -43,8 +48,9 @@ def render() -> str:
                 for key in sorted(table, key=lambda key: key.name)
             ),
         )
-    parts += ["## Keys of Kafka's that are accepted and do nothing", "The broker says so in a warning.", ""]
-    parts += _table(["key", "why"], sorted([name, why] for name, why in IGNORED_BROKER_KEYS.items()))
+    parts += ["## Keys of Kafka's that do nothing", NO_EFFECT, ""]
+    idle = sorted(name for name in KAFKA_BROKER_KEYS if name not in BROKER_CONFIGS and name not in CONTROLLER_CONFIGS)
+    parts += _table(["key", "why"], ([name, why_without_effect(name)] for name in idle))
     for title, config in (("Producer", ProducerConfig), ("Consumer", ConsumerConfig), ("Admin", AdminConfig)):
         parts += [f"## {title} keys", "Keyword arguments; Kafka's names with underscores.", ""]
         parts += _table(

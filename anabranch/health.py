@@ -90,9 +90,10 @@ def _exchange(connection: socket.socket, correlation_id: int, request: Any) -> A
 
 
 def _check_configured_broker(properties: str | None, where: str, settings: Sequence[str]) -> list[str]:
-    from broker.config import BrokerConfig, gather, without_ignored
+    from broker.config import BrokerConfig, gather
+    from zk_schemas.static_keys import for_broker
 
-    given, _ = without_ignored(gather(properties, where, os.environ, settings))
+    given, _ = for_broker(gather(properties, where, os.environ, settings))
     config = BrokerConfig.from_given(given, where, socket.gethostname())
     failures: dict[str, None] = {}
     for listener in config.listeners:
@@ -103,8 +104,10 @@ def _check_configured_broker(properties: str | None, where: str, settings: Seque
 
 def _check_configured_controller(properties: str | None, where: str, settings: Sequence[str]) -> list[str]:
     from controller.config import ControllerConfig, gather
+    from zk_schemas.static_keys import for_controller
 
-    config = ControllerConfig.parse(gather(properties, where, os.environ, settings), where)
+    given, _ = for_controller(gather(properties, where, os.environ, settings))
+    config = ControllerConfig.parse(given, where)
     return check_controller(config.host, config.port)
 
 

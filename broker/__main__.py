@@ -13,7 +13,7 @@ from pathlib import Path
 import structlog
 import trio
 
-from broker.config import BrokerConfig, gather, without_ignored
+from broker.config import BrokerConfig, gather
 from broker.log.log_manager import LogDirError
 from broker.process import run
 from broker.registration import DuplicateBrokerError
@@ -22,6 +22,7 @@ from runtime.env import ZkError
 from runtime.real_trio import real_env
 from runtime.zk_kazoo import open_zk
 from zk_schemas.config_def import ConfigError
+from zk_schemas.static_keys import for_broker
 
 EXIT_BAD_CONFIG = 2
 
@@ -31,6 +32,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="anabranch broker", description="Run a broker until SIGTERM or Ctrl-C.")
     parser.add_argument("--config", type=Path, help="a properties file with Kafka's keys")
     parser.add_argument("--set", action="append", default=[], metavar="KEY=VALUE", help="wins over the others")
+    parser.add_argument("--strict", action="store_true", help="do not start with keys that have no effect")
     arguments = parser.parse_args(argv)
     structlog.configure(
         processors=[
@@ -44,7 +46,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     try:
         properties = arguments.config.read_text() if arguments.config is not None else None
         given = gather(properties, str(arguments.config or ""), os.environ, arguments.set)
-        given, warnings = without_ignored(given)
+        given, warnings = for_broker(given)
+        if arguments.strict and warnings:
+            raise ConfigError("--strict", "; ".join(warnings))
         config = BrokerConfig.from_given(given, str(arguments.config or ""), socket.gethostname())
     except (ConfigError, OSError) as error:
         print(f"broker: {error}", file=sys.stderr)  # noqa: T201

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 from zk_schemas.broker_registration import PLAINTEXT
 from zk_schemas.config_def import ConfigError, parse_properties
-from zk_schemas.config_keys import BROKER_CONFIGS, IGNORED_BROKER_KEYS
+from zk_schemas.config_keys import BROKER_CONFIGS
 
 ENVIRONMENT_PREFIXES = ("KAFKA_", "ANABRANCH_")
 """``KAFKA_LOG_DIRS`` is ``log.dirs``. Ours wins over Kafka's; a name that is no key is somebody else's."""
@@ -80,13 +80,6 @@ def gather(properties: str | None, where: str, environ: Mapping[str, str], setti
             raise ConfigError(setting, "--set needs key=value")
         given[key.strip()] = value.strip()
     return given
-
-
-def without_ignored(given: Mapping[str, str]) -> tuple[dict[str, str], list[str]]:
-    """``given`` without the keys of Kafka's that cannot act here, and a warning that names each and says why."""
-    kept = {key: value for key, value in given.items() if key not in IGNORED_BROKER_KEYS}
-    warnings = [f"{key} has no effect: {IGNORED_BROKER_KEYS[key]}" for key in given if key in IGNORED_BROKER_KEYS]
-    return kept, warnings
 
 
 def _security_protocols(entries: Iterable[str]) -> dict[str, str]:

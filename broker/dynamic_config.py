@@ -19,12 +19,21 @@ from broker.replication.layout import DeliveryRules, LegacyProducers
 from runtime.env import NoNodeError, SessionState, ZkConnectionError, ZkError, ZkSessionExpiredError, ZkStore
 from zk_schemas import paths
 from zk_schemas.config import ConfigChange, ConfigZnode
-from zk_schemas.config_def import ConfigDef, ConfigError
+from zk_schemas.config_def import ConfigDef, ConfigError, UpdateMode
 from zk_schemas.config_keys import BROKER_CONFIGS, TOPIC_CONFIGS, topic_defaults
 from zk_schemas.znode import MalformedZnodeError
 
 logger = structlog.get_logger(__name__)
 
+_FOR_ALL_BROKERS = ConfigDef(
+    "cluster-wide broker",
+    [key for key in BROKER_CONFIGS if key.update_mode in (UpdateMode.CLUSTER_WIDE, UpdateMode.ALL_BROKERS)],
+)
+_FOR_ONE_BROKER = ConfigDef(
+    "dynamic broker",
+    [key for key in BROKER_CONFIGS if key.update_mode in (UpdateMode.CLUSTER_WIDE, UpdateMode.PER_BROKER)],
+)
+"""What an edit by hand says of other keys would be shown and not be in force."""
 _RETRY_S = 0.5
 _ORDER_RETRY_S = 0.1
 
@@ -51,6 +60,8 @@ class DynamicConfig:
         """Whether what every topic may inherit has changed."""
         self.on_topics_changed: Callable[[Collection[str] | None], Awaitable[None]] = _apply_to_nothing
         """Awaited with the topics whose effective configuration changed; None: that of every topic may have."""
+        self.on_values_changed: Callable[[], None] = lambda: None
+        """Called when ``values`` are others than before."""
 
     # ------------------------------------------------------------ what is in force
 
@@ -142,12 +153,15 @@ class DynamicConfig:
             self._topics.pop(topic, None)
 
     async def _load_brokers(self) -> None:
-        self._default_overrides = await self._read(ConfigZnode.broker_path(None), BROKER_CONFIGS)
-        self._own_overrides = await self._read(ConfigZnode.broker_path(self._config.broker_id), BROKER_CONFIGS)
+        self._default_overrides = await self._read(ConfigZnode.broker_path(None), _FOR_ALL_BROKERS)
+        self._own_overrides = await self._read(ConfigZnode.broker_path(self._config.broker_id), _FOR_ONE_BROKER)
+        before = self.values
         self.values = {**self._config.values, **self._default_overrides, **self._own_overrides}
         defaults = topic_defaults(self.values)
         self._all_unapplied |= defaults != self._topic_defaults
         self._topic_defaults = defaults
+        if self.values != before:
+            self.on_values_changed()
 
     async def _apply_unapplied(self) -> None:
         """Have what was read since the last call taken over."""

@@ -70,6 +70,8 @@ class Node:
         self.nursery = nursery
         self.advertised: list[ApiVersion] = []
         self.registration: Registration | None = None
+        self.on_values_changed: Callable[[], None] = lambda: None
+        """Called when ``dynamic.values`` changed."""
         self.registered = trio.Event()
         """Set once there is a broker epoch: what a controller says before is meant for the process before this one."""
         self.flushes_on_ack = config.values["log.flush"] == "ack"
@@ -82,17 +84,7 @@ class Node:
         self.metrics.add_background(self.background)
         self.layout_refusals = LayoutRefusals(env.clock, self.metrics)
         self.purgatory = Purgatory(env.clock, self.background)
-        self.logs = LogManager(
-            LogManagerConfig.from_values(
-                dynamic.values,
-                broker_id=config.broker_id,
-                cluster_id=cluster_id,
-                log_dirs=config.log_dirs,
-                topic_defaults=dynamic.default_log_config,
-            ),
-            env,
-            self.background,
-        )
+        self.logs = LogManager(self._log_manager_config(), env, self.background)
         self.controller = ControllerClient(env, zk, f"broker-{config.broker_id}")
         self.controller.on_moved = dynamic.read_all_again
         self.log_dir_failures = LogDirFailures(zk, config.broker_id)
@@ -116,6 +108,7 @@ class Node:
         self.topic_creator = TopicCreator(self)
         self.producer_ids = ProducerIds(zk, config.broker_id)
         dynamic.on_topics_changed = self._settings_changed
+        dynamic.on_values_changed = self._values_changed
         self.logs.cleaner.keeps_tombstones = self._keeps_tombstones
         self.metrics.gauges += [
             Gauge("anabranch_led_partitions", "Partitions this broker leads", lambda: len(self._led())),
@@ -241,6 +234,19 @@ class Node:
         own = None if partition is None else partition.layout
         topic = None if info is None else info.layout
         return keeps_tombstones(key.partition, own, topic, 0 if info is None else len(info.partitions))
+
+    def _log_manager_config(self) -> LogManagerConfig:
+        return LogManagerConfig.from_values(
+            self.dynamic.values,
+            broker_id=self.config.broker_id,
+            cluster_id=self.cluster_id,
+            log_dirs=self.config.log_dirs,
+            topic_defaults=self.dynamic.default_log_config,
+        )
+
+    def _values_changed(self) -> None:
+        self.logs.reconfigure(self._log_manager_config())
+        self.on_values_changed()
 
     async def _settings_changed(self, topics: Collection[str] | None) -> None:
         await take_over_settings(self.replicas, self.logs, self.dynamic, self.env.clock, topics)

@@ -11,6 +11,7 @@ from anyio.abc import TaskGroup
 from client import admin_codec as codec
 from client import admin_resize as resize
 from client.admin_types import (
+    ALL_BROKERS,
     ClusterDescription,
     ConfigEntry,
     ConfigOp,
@@ -394,11 +395,14 @@ class Admin(Client[AdminConfig]):
     async def describe_configs(
         self, *, topics: Iterable[str] = (), brokers: Iterable[int] = (), keys: Sequence[str] | None = None
     ) -> dict[str | int, dict[str, ConfigEntry]]:
-        """Config entries by key, per topic name and broker id; ``keys`` None is all of them."""
+        """Config entries by key, per topic name and broker id; ``keys`` None is all of them.
+
+        ``ALL_BROKERS`` (-1) in the place of a broker id is the default of all brokers, here and in the two below.
+        """
         found: dict[str | int, dict[str, ConfigEntry]] = {}
         resources = [codec.Resource.topic(name) for name in topics]
         asked: list[tuple[int | None, list[codec.Resource]]] = [(None, resources)] if resources else []
-        asked += [(broker, [codec.Resource.broker(broker)]) for broker in brokers]
+        asked += [(_asked(broker), [codec.Resource.broker(broker)]) for broker in brokers]
         for node_id, group in asked:
             response = await self._ask("DescribeConfigs", codec.describe_configs(group, keys), node_id)
             found |= codec.read_configs(response)
@@ -549,6 +553,11 @@ class Admin(Client[AdminConfig]):
         await self._ask_coordinator("OffsetDelete", group_id, body, codec.offset_delete_error)
 
 
+def _asked(broker: int) -> int | None:
+    """A broker's own configs are asked of itself, the default of all of any."""
+    return None if broker == ALL_BROKERS else broker
+
+
 def _targets(
     topics: Mapping[str, Mapping[str, Any]] | None, brokers: Mapping[int, Mapping[str, Any]] | None
 ) -> list[tuple[int | None, codec.Resource, Mapping[str, Any]]]:
@@ -556,5 +565,5 @@ def _targets(
     found: list[tuple[int | None, codec.Resource, Mapping[str, Any]]] = [
         (None, codec.Resource.topic(name), values) for name, values in (topics or {}).items()
     ]
-    found += [(broker, codec.Resource.broker(broker), values) for broker, values in (brokers or {}).items()]
+    found += [(_asked(broker), codec.Resource.broker(broker), values) for broker, values in (brokers or {}).items()]
     return found

@@ -6,6 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from client.admin_types import (
+    ALL_BROKERS,
     ConfigEntry,
     ConfigOp,
     ElectionType,
@@ -70,7 +71,8 @@ class Resource(NamedTuple):
 
     @classmethod
     def broker(cls, broker_id: int) -> Resource:
-        return cls(_BROKER, str(broker_id))
+        """``ALL_BROKERS``: the default of all of them."""
+        return cls(_BROKER, "" if broker_id == ALL_BROKERS else str(broker_id))
 
 
 def code_error(code: int, what: str | None = None, message: str | None = None) -> KafkaError | None:
@@ -251,7 +253,9 @@ def read_configs(response: DescribeConfigsResponse) -> dict[str | int, dict[str,
         error = code_error(result.error_code, result.resource_name, result.error_message)
         if error is not None:
             raise error
-        name: str | int = int(result.resource_name) if result.resource_type == _BROKER else result.resource_name
+        name: str | int = result.resource_name
+        if result.resource_type == _BROKER:
+            name = int(result.resource_name) if result.resource_name else ALL_BROKERS
         found[name] = {
             c.name: ConfigEntry(c.name, c.value, c.config_source, c.read_only, c.is_sensitive, c.documentation)
             for c in result.configs

@@ -11,6 +11,9 @@ from client.cluster import Node, PartitionInfo
 from protocol.errors import KafkaError
 from protocol.types import TopicPartition
 
+ALL_BROKERS = -1
+"""In the place of a broker id: the config default of all brokers."""
+
 
 @dataclass(frozen=True, slots=True)
 class NewTopic:

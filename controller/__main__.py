@@ -19,6 +19,7 @@ from runtime.env import ZkError
 from runtime.real_trio import real_env
 from runtime.zk_kazoo import open_zk
 from zk_schemas.config_def import ConfigError
+from zk_schemas.static_keys import for_controller
 
 EXIT_BAD_CONFIG = 2
 _log = logging.getLogger(__name__)
@@ -29,16 +30,22 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="anabranch controller", description="Run a controller until Ctrl-C.")
     parser.add_argument("--config", type=Path, help="a properties file")
     parser.add_argument("--set", action="append", default=[], metavar="KEY=VALUE", help="wins over the others")
+    parser.add_argument("--strict", action="store_true", help="do not start with keys that have no effect")
     arguments = parser.parse_args(argv)
     logging.basicConfig(level=logging.INFO, stream=sys.stderr, format="%(asctime)s %(levelname)s %(name)s %(message)s")
     logging.getLogger("kazoo").setLevel(logging.WARNING)
     try:
         properties = arguments.config.read_text() if arguments.config is not None else None
         given = gather(properties, str(arguments.config or ""), os.environ, arguments.set)
+        given, warnings = for_controller(given)
+        if arguments.strict and warnings:
+            raise ConfigError("--strict", "; ".join(warnings))
         config = ControllerConfig.parse(given, str(arguments.config or ""))
     except (ConfigError, OSError) as error:
         print(f"controller: {error}", file=sys.stderr)  # noqa: T201
         return EXIT_BAD_CONFIG
+    for warning in warnings:
+        _log.warning("config: %s", warning)
     limit = raise_descriptor_limit()
     _log.info("descriptors: the soft limit was %s, the hard one is %s: %s", limit.before, limit.hard, limit.allows)
     return trio.run(_main, config)

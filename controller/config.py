@@ -7,82 +7,10 @@ from dataclasses import dataclass
 from typing import Any
 from urllib.parse import urlsplit
 
-from zk_schemas.config_def import (
-    REQUIRED,
-    Between,
-    ConfigDef,
-    ConfigError,
-    ConfigKey,
-    ConfigType,
-    NotEmpty,
-    parse_properties,
-)
-from zk_schemas.config_keys import BROKER_CONFIGS
+from zk_schemas.config_def import ConfigError, parse_properties
+from zk_schemas.controller_keys import CONTROLLER_CONFIGS, FIRST_CONTROLLER_ID
 
-FIRST_CONTROLLER_ID = 1000
-"""Controller ids start here, apart from broker ids."""
-
-_SHARED_KEYS = (
-    "zookeeper.connect",
-    "zookeeper.session.timeout.ms",
-    "zookeeper.connection.timeout.ms",
-    "jute.maxbuffer",
-    "inter.broker.listener.name",
-    "num.partitions",
-    "default.replication.factor",
-    "delete.topic.enable",
-    "unclean.leader.election.enable",
-    "auto.leader.rebalance.enable",
-    "leader.imbalance.check.interval.seconds",
-    "leader.imbalance.per.broker.percentage",
-    "socket.request.max.bytes",
-    "connections.max.idle.ms",
-    "metrics.listener",
-)
-
-CONTROLLER_CONFIGS = ConfigDef(
-    "controller",
-    [
-        ConfigKey("controller.id", ConfigType.INT, REQUIRED, Between(FIRST_CONTROLLER_ID), doc="this controller's id"),
-        ConfigKey(
-            "controller.listener",
-            ConfigType.STRING,
-            "PLAINTEXT://localhost:9090",
-            NotEmpty(),
-            doc="where brokers reach this controller; port 0: any free one",
-        ),
-        ConfigKey(
-            "partition.drain.check.interval.ms",
-            ConfigType.LONG,
-            1_000,
-            Between(1),
-            doc="how often partitions marked for deletion are looked at, whether they are empty or read by every group",
-        ),
-        ConfigKey(
-            "retention.warning.ms",
-            ConfigType.LONG,
-            600_000,
-            Between(0),
-            doc="how long before retention removes what a group has not read of a resized topic that is warned of",
-        ),
-        ConfigKey(
-            "retention.warning.interval.ms",
-            ConfigType.LONG,
-            60_000,
-            Between(1),
-            doc="how often it is looked for",
-        ),
-        ConfigKey(
-            "controller.socket.timeout.ms",
-            ConfigType.INT,
-            30_000,
-            Between(1),
-            doc="how long a request to a broker waits for its answer before it is sent again",
-        ),
-        *(BROKER_CONFIGS[name] for name in _SHARED_KEYS),
-    ],
-)
-
+__all__ = ["CONTROLLER_CONFIGS", "FIRST_CONTROLLER_ID", "ControllerConfig", "gather"]
 
 ENVIRONMENT_PREFIXES = ("KAFKA_", "ANABRANCH_")
 """``ANABRANCH_CONTROLLER_ID`` sets ``controller.id``; the last prefix wins."""

@@ -47,6 +47,8 @@ class UpdateMode(enum.Enum):
     PER_BROKER = "per-broker"
     CLUSTER_WIDE = "cluster-wide"
     """For one broker as well as for all."""
+    ALL_BROKERS = "all brokers"
+    """For all brokers at once: the controller acts by it, and reads no broker's file."""
 
 
 class _Required:

@@ -1,6 +1,6 @@
 """The config keys of topics and brokers: Kafka's names, types, defaults and ranges (Kafka 3.x), and a few of ours.
 
-Only keys that act are here: a key of a feature that does not exist yet is refused like a misspelt one.
+Only keys that act are here. ``kafka_keys`` has the names of Kafka's others, ``controller_keys`` those of controllers.
 """
 
 from __future__ import annotations
@@ -255,7 +255,14 @@ _NETWORK_KEYS = [
         doc="the longest request that the ZooKeeper servers accept; raise it with theirs, never above theirs",
     ),
     ConfigKey("listeners", _LIST, ["PLAINTEXT://:9092"], NotEmpty(), doc="NAME://host:port, ..."),
-    ConfigKey("advertised.listeners", _LIST, None, doc="what clients connect to; default: listeners"),
+    ConfigKey(
+        "advertised.listeners",
+        _LIST,
+        None,
+        Matches(r"[^:/]+://.*:\d{1,5}", "NAME://host:port"),
+        UpdateMode.PER_BROKER,
+        doc="what clients connect to; default: listeners",
+    ),
     ConfigKey(
         "listener.security.protocol.map",
         _LIST,
@@ -283,19 +290,7 @@ _NETWORK_KEYS = [
 
 _TOPIC_MANAGEMENT_KEYS = [
     ConfigKey("auto.create.topics.enable", _BOOLEAN, True, doc="create a topic when a client asks for it"),
-    ConfigKey("delete.topic.enable", _BOOLEAN, True, doc="whether topics can be deleted"),
-    ConfigKey("unclean.leader.election.enable", _BOOLEAN, False, None, _CLUSTER),
-    ConfigKey(
-        "auto.leader.rebalance.enable", _BOOLEAN, True, doc="the controller gives leaders back to first replicas"
-    ),
-    ConfigKey("leader.imbalance.check.interval.seconds", _LONG, 300, _POSITIVE, doc="how often it looks for that"),
-    ConfigKey(
-        "leader.imbalance.per.broker.percentage",
-        _INT,
-        10,
-        _NATURAL,
-        doc="the part of a broker's first replicas that others may lead before it acts",
-    ),
+    ConfigKey("unclean.leader.election.enable", _BOOLEAN, False, None, UpdateMode.ALL_BROKERS),
     ConfigKey("num.partitions", _INT, 1, _POSITIVE, doc="partitions of a topic that does not say"),
     ConfigKey("default.replication.factor", _INT, 1, _POSITIVE, doc="replicas of a topic that does not say"),
     ConfigKey("min.insync.replicas", _INT, 1, _POSITIVE, _CLUSTER),
@@ -380,21 +375,6 @@ _REPLICATION_KEYS = [
     ConfigKey("follower.replication.throttled.rate", _LONG, LONG_MAX, _POSITIVE, _CLUSTER, doc="bytes/s fetched"),
     ConfigKey("replica.high.watermark.checkpoint.interval.ms", _LONG, 5_000, _POSITIVE, doc="watermarks are written"),
 ]
-
-IGNORED_BROKER_KEYS = {
-    "num.network.threads": "a broker is one event loop; run more brokers on a bigger machine",
-    "num.io.threads": "a broker is one event loop; run more brokers on a bigger machine",
-    "background.threads": "a broker is one event loop; run more brokers on a bigger machine",
-    "num.recovery.threads.per.data.dir": "logs are recovered in the broker's own loop",
-    "num.replica.fetchers": "one connection carries all that a broker follows of another, one its internal topics",
-    "transaction.state.log.replication.factor": "there are no transactions yet",
-    "transaction.state.log.min.isr": "there are no transactions yet",
-    "transaction.state.log.num.partitions": "there are no transactions yet",
-    "log.message.format.version": "the format on disk is always the current one",
-    "inter.broker.protocol.version": "brokers speak one version to each other",
-    "log.preallocate": "segment files grow as they are written",
-}
-"""Keys of a stock ``server.properties`` that cannot act here, and why: accepted in a file with a warning each."""
 
 BROKER_CONFIGS = ConfigDef(
     "broker",

@@ -10,7 +10,7 @@ from anabranch.cli.admin import parse_configs, with_admin
 from anabranch.cli.errors import CommandError
 from anabranch.cli.options import DEFAULT_BOOTSTRAP, Bootstrap, JsonFlag
 from anabranch.cli.output import print_json, print_table
-from client.admin_types import ConfigSource
+from client.admin_types import ALL_BROKERS, ConfigSource
 
 app = App(name="configs", help="Describe and alter configs of topics and brokers.")
 
@@ -33,7 +33,7 @@ def describe(
     kind
         topic or broker.
     name
-        The topic's name or the broker's id.
+        The topic's name or the broker's id; all: the default of all brokers.
     all_
         Those at their default too.
     """
@@ -63,8 +63,10 @@ def _source(number: int) -> str:
 
 
 def _broker_id(name: str) -> int:
+    if name == "all":
+        return ALL_BROKERS
     if not name.isdigit():
-        raise CommandError(f"{name} is no broker id; anabranch configs describe broker 1")
+        raise CommandError(f"{name} is neither a broker id nor all; anabranch configs describe broker 1")
     return int(name)
 
 
@@ -84,7 +86,7 @@ def alter(
     kind
         topic or broker.
     name
-        The topic's name or the broker's id.
+        The topic's name or the broker's id; all: the default of all brokers.
     config
         key=value; may be given many times.
     delete

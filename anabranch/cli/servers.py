@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Literal
+from typing import Annotated, Literal
+
+from cyclopts import Parameter
 
 from anabranch.cli.options import Settings
 from anabranch.cli.signals import end_on_sigterm, wait_for_stop_signal
 from zk_schemas.config_def import REQUIRED, Between, ConfigDef, ConfigKey, ConfigType, NotEmpty, parse_properties
+
+Strict = Annotated[bool, Parameter(negative=())]
 
 ZOOKEEPER_CONFIGS = ConfigDef(
     "zookeeper",
@@ -41,7 +45,7 @@ def zookeeper(*, config: Path | None = None, set_: Settings = None) -> int:
     return 0
 
 
-def broker(*, config: Path | None = None, set_: Settings = None) -> int:
+def broker(*, config: Path | None = None, set_: Settings = None, strict: Strict = False) -> int:
     """Run a broker until SIGTERM or Ctrl-C.
 
     Parameters
@@ -50,14 +54,16 @@ def broker(*, config: Path | None = None, set_: Settings = None) -> int:
         A properties file with Kafka's keys (broker.id, zookeeper.connect, listeners, log.dirs, ...).
     set_
         key=value, wins over the file and the environment.
+    strict
+        Do not start with keys that have no effect; without it each is a warning.
     """
     end_on_sigterm()
     from broker.__main__ import main
 
-    return main(_arguments(config, set_))
+    return main(_arguments(config, set_, strict))
 
 
-def controller(*, config: Path | None = None, set_: Settings = None) -> int:
+def controller(*, config: Path | None = None, set_: Settings = None, strict: Strict = False) -> int:
     """Run a controller until SIGTERM or Ctrl-C.
 
     Parameters
@@ -66,11 +72,13 @@ def controller(*, config: Path | None = None, set_: Settings = None) -> int:
         A properties file (controller.id, controller.listener, zookeeper.connect, ...).
     set_
         key=value, wins over the file and the environment.
+    strict
+        Do not start with keys that have no effect; without it each is a warning.
     """
     end_on_sigterm()
     from controller.__main__ import main
 
-    return main(_arguments(config, set_))
+    return main(_arguments(config, set_, strict))
 
 
 def health(role: Literal["broker", "controller"], /, *, config: Path | None = None, set_: Settings = None) -> int:
@@ -87,11 +95,12 @@ def health(role: Literal["broker", "controller"], /, *, config: Path | None = No
     """
     from anabranch.health import main
 
-    return main([role, *_arguments(config, set_)])
+    return main([role, *_arguments(config, set_, False)])
 
 
-def _arguments(config: Path | None, settings: list[str] | None) -> list[str]:
-    arguments = [] if config is None else ["--config", str(config)]
+def _arguments(config: Path | None, settings: list[str] | None, strict: bool) -> list[str]:
+    arguments = ["--strict"] if strict else []
+    arguments += [] if config is None else ["--config", str(config)]
     for setting in settings or []:
         arguments += ["--set", setting]
     return arguments

@@ -8,6 +8,8 @@ from dataclasses import dataclass, field
 
 from zk_schemas.config_def import ConfigError
 from zk_schemas.config_keys import BROKER_CONFIGS
+from zk_schemas.controller_keys import CONTROLLER_CONFIGS
+from zk_schemas.static_keys import for_broker
 
 HOST = "127.0.0.1"
 FIRST_CONTROLLER_ID = 1000
@@ -15,12 +17,16 @@ SESSION_TIMEOUT_MS = 6_000
 OFFSETS_REPLICATION_FACTOR = 3
 """Of ``__consumer_offsets`` where there are brokers enough."""
 
+_OF_ONE_BROKER = frozenset({"metrics.listener", "zookeeper.connect", "controller.id", "controller.listener"})
+"""Keys of controllers too that are not theirs here: an address serves one process, and the rest is given."""
+
 
 @dataclass(frozen=True, slots=True)
 class LocalClusterConfig:
     """Size and place of a local cluster.
 
-    ``port`` is the first broker's; the others follow it. 0 takes free ones. ``overrides`` are broker config keys.
+    ``port`` is the first broker's; the others follow it. 0 takes free ones. ``overrides`` are config keys: each process
+    gets those it acts by.
     """
 
     directory: str
@@ -46,7 +52,7 @@ class ProcessPlan:
 
 
 def parse_overrides(settings: list[str]) -> dict[str, str]:
-    """``key=value`` pairs as broker config keys; a leading ``broker.`` that is no part of the key is dropped.
+    """``key=value`` pairs, keys of brokers or controllers; a leading ``broker.`` that is no part of the key is dropped.
 
     Raises ``ConfigError`` for a pair without ``=``, an unknown key (naming the nearest) or a value out of range.
     """
@@ -59,8 +65,17 @@ def parse_overrides(settings: list[str]) -> dict[str, str]:
         if key not in BROKER_CONFIGS and short in BROKER_CONFIGS:
             key = short
         overrides[key] = value
-    BROKER_CONFIGS.parse_given(overrides)
+    CONTROLLER_CONFIGS.parse_given({key: value for key, value in overrides.items() if key in CONTROLLER_CONFIGS})
+    BROKER_CONFIGS.parse_given({key: value for key, value in overrides.items() if key not in CONTROLLER_CONFIGS})
     return overrides
+
+
+def _for_broker(overrides: Mapping[str, str]) -> dict[str, str]:
+    return for_broker({key: value for key, value in overrides.items() if key in BROKER_CONFIGS})[0]
+
+
+def _for_controller(overrides: Mapping[str, str]) -> dict[str, str]:
+    return {key: value for key, value in overrides.items() if key in CONTROLLER_CONFIGS and key not in _OF_ONE_BROKER}
 
 
 def log_dir(directory: str, broker_id: int) -> str:
@@ -80,7 +95,7 @@ def plan_brokers(config: LocalClusterConfig, zookeeper: str, ports: list[int]) -
             "offsets.topic.replication.factor": str(min(OFFSETS_REPLICATION_FACTOR, config.brokers)),
             "group.initial.rebalance.delay.ms": "500",
             "controlled.shutdown.retry.backoff.ms": "500",
-            **config.overrides,
+            **_for_broker(config.overrides),
         }
         name = f"broker-{broker_id}"
         plans.append(ProcessPlan(name, "broker", broker_id, port, f"{config.directory}/{name}.properties", properties))
@@ -96,6 +111,7 @@ def plan_controllers(config: LocalClusterConfig, zookeeper: str, ports: list[int
             "zookeeper.connect": zookeeper,
             "zookeeper.session.timeout.ms": str(SESSION_TIMEOUT_MS),
             "controller.listener": f"PLAINTEXT://{HOST}:{port}",
+            **_for_controller(config.overrides),
         }
         name = f"controller-{controller_id}"
         path = f"{config.directory}/{name}.properties"

@@ -21,8 +21,8 @@ from testcontainers.core.network import Network
 from anabranch.local.ports import held_port
 from anabranch.testing.cluster import settings_for_tests
 from anabranch.testing.processes import serves, wait_for
-from controller.config import CONTROLLER_CONFIGS
 from zk_schemas.config_keys import BROKER_CONFIGS
+from zk_schemas.controller_keys import CONTROLLER_CONFIGS
 
 IMAGE_VARIABLE = "ANABRANCH_IMAGE"
 ZOOKEEPER_IMAGE_VARIABLE = "ZOOKEEPER_IMAGE"
@@ -109,7 +109,7 @@ def broker_settings(
             "advertised.listeners": f"INTERNAL://broker-{broker_id}:{_INSIDE_PORT},EXTERNAL://{host}:{port}",
             "listener.security.protocol.map": "INTERNAL:PLAINTEXT,EXTERNAL:PLAINTEXT",
             "inter.broker.listener.name": "INTERNAL",
-            **overrides,
+            **{key: value for key, value in overrides.items() if key in BROKER_CONFIGS},
         },
     )
 
@@ -169,7 +169,9 @@ class AnabranchCluster:
         return f"{self._host}:{self._zookeeper_port}"
 
     def __enter__(self) -> AnabranchCluster:
-        BROKER_CONFIGS.parse_given(self._overrides)
+        BROKER_CONFIGS.parse_given(
+            {key: value for key, value in self._overrides.items() if key not in CONTROLLER_CONFIGS}
+        )
         require_engine(self.image)
         with ExitStack() as stack:
             self._start(stack)

@@ -151,9 +151,14 @@ def _wanted(resource: DescribeConfigsResource, key: ConfigKey) -> bool:
 async def _layers(ctx: RequestContext, topic: str | None) -> _Layers:
     broker_id = ctx.node.config.broker_id
     overrides = {} if topic is None else await _read(ctx, ConfigZnode.topic_path(topic))
-    own = await _read(ctx, ConfigZnode.broker_path(broker_id))
-    default = await _read(ctx, ConfigZnode.broker_path(None))
+    own = _dynamic(await _read(ctx, ConfigZnode.broker_path(broker_id)))
+    default = _dynamic(await _read(ctx, ConfigZnode.broker_path(None)))
     return _Layers(overrides, own, default, ctx.node.config.given)
+
+
+def _dynamic(given: Mapping[str, str]) -> dict[str, str]:
+    """Without keys that an edit by hand set although they cannot change."""
+    return {name: value for name, value in given.items() if name in BROKER_CONFIGS and BROKER_CONFIGS[name].dynamic}
 
 
 async def _read(ctx: RequestContext, path: str) -> dict[str, str]:

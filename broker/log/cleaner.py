@@ -59,6 +59,7 @@ class LogCleaner:
         self._env = env
         self._storage: Storage = env.storage
         self._config = config
+        self._reconfigured = trio.Event()
         self._logs: dict[TopicPartition, PartitionLog] = {}
         self._homes: dict[TopicPartition, LogDirectory] = {}
         self._first_dirty: dict[TopicPartition, int] = {}
@@ -98,7 +99,17 @@ class LogCleaner:
         """Clean for ever."""
         while True:
             if not await self.clean_dirtiest():
-                await trio.sleep(self._config.cleaner_backoff_ms / 1000)
+                await self._pause(self._config.cleaner_backoff_ms / 1000)
+
+    def reconfigure(self, config: LogManagerConfig) -> None:
+        """Go by ``config`` from now on; a pause that the earlier one asked for is over."""
+        self._config = config
+        self._reconfigured.set()
+        self._reconfigured = trio.Event()
+
+    async def _pause(self, seconds: float) -> None:
+        with trio.move_on_after(seconds):
+            await self._reconfigured.wait()
 
     async def clean_dirtiest(self) -> bool:
         """Clean the log with the largest dirty ratio above its ``min.cleanable.dirty.ratio``; whether there was one.
@@ -252,7 +263,7 @@ class LogCleaner:
         delay_s = 2 * copied_bytes / rate if rate > 0 else 0.0  # each byte is read and written
         if delay_s < 0.001:
             return copied_bytes
-        await trio.sleep(delay_s)
+        await self._pause(delay_s)
         return 0
 
     def _discard(self, cleaned: LogSegment) -> None:

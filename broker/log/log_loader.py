@@ -30,7 +30,7 @@ from broker.log.paths import (
     join,
     offset_of,
 )
-from broker.log.producer_state import DEFAULT_EXPIRATION_MS, ProducerState
+from broker.log.producer_state import ProducerExpiration, ProducerState
 from broker.log.segment import MAX_RELATIVE_OFFSET, LogSegment
 from broker.log.segment_swap import finish_swaps
 from broker.log.slices import TimeSlice
@@ -63,7 +63,7 @@ async def open_log(
     checkpoints: Checkpoints,
     *,
     clean: bool,
-    producer_expiration_ms: int = DEFAULT_EXPIRATION_MS,
+    expiration: ProducerExpiration | None = None,
 ) -> PartitionLog:
     """The log in ``directory``. ``clean``: the last shutdown wrote everything, so nothing needs recovery.
 
@@ -71,7 +71,7 @@ async def open_log(
     """
     loader = _Loader(env, directory, partition, config, checkpoints)
     await loader.load_segments(clean=clean)
-    state = await loader.state(clean=clean, producer_expiration_ms=producer_expiration_ms)
+    state = await loader.state(clean=clean, expiration=expiration)
     return PartitionLog(env, directory, partition, config, state)
 
 
@@ -283,7 +283,7 @@ class _Loader:
 
     # ------------------------------------------------------------ offsets, epochs, producers
 
-    async def state(self, *, clean: bool, producer_expiration_ms: int) -> LogState:
+    async def state(self, *, clean: bool, expiration: ProducerExpiration | None) -> LogState:
         """Everything a ``PartitionLog`` begins with."""
         log_start = max(self._checkpoints.log_start_offset, self._segments[0].base_offset)
         if self._failure:
@@ -299,7 +299,7 @@ class _Loader:
         self._epochs.truncate_from_start(log_start)
         snapshots = SnapshotFiles(self._storage, self._directory, self._storage.listdir(self._directory))
         snapshots.keep_for([segment.base_offset for segment in self._segments])
-        producers = ProducerState(producer_expiration_ms)
+        producers = ProducerState(expiration)
         snapshots.remove_above(end)
         # The segments that were recovered have their transaction indexes completed by what is read again.
         restore_producers(producers, snapshots, log_start, min(end, self._first_recovered), self._now_ms)

@@ -30,7 +30,7 @@ from broker.log.paths import (
     parse_directory_name,
     parse_future_directory_name,
 )
-from broker.log.producer_state import ProducerState
+from broker.log.producer_state import ProducerExpiration, ProducerState
 from broker.log.slices import TimeSlice
 from protocol.errors import ErrorCode, KafkaError
 from protocol.types import TopicPartition
@@ -94,8 +94,9 @@ class LogManager:
         self._to_flush: dict[TopicPartition, PartitionLog] = {}
         self._created: list[PartitionLog] = []
         self._flush_wanted = trio.Event()
+        self._expiration = ProducerExpiration(config.producer_id_expiration_ms)
         self.cleaner = LogCleaner(env, config, self._background)
-        self.moves = LogMoves(env, self, config.producer_id_expiration_ms, self._background)
+        self.moves = LogMoves(env, self, self._expiration, self._background)
         self.on_switched: Callable[[PartitionLog], None] = lambda log: None
         """Called when another log took a partition's place: it is in another log dir now."""
         self.on_room_changed: Callable[[bool], None] = lambda is_full: None
@@ -196,10 +197,9 @@ class LogManager:
         checkpoints: Checkpoints,
         clean: bool,
     ) -> None:
-        expiration_ms = self._config.producer_id_expiration_ms
         try:
             log = await open_log(
-                self._env, path, partition, config, checkpoints, clean=clean, producer_expiration_ms=expiration_ms
+                self._env, path, partition, config, checkpoints, clean=clean, expiration=self._expiration
             )
         except (OSError, KafkaError, ValueError) as error:
             is_passing = isinstance(error, OSError) and passes(error)
@@ -288,7 +288,7 @@ class LogManager:
                 partition,
                 PartitionMetadata(topic_id, incarnation),
                 config or self._config.topic_defaults,
-                ProducerState(self._config.producer_id_expiration_ms),
+                ProducerState(self._expiration),
                 start_offset=start_offset,
             )
         except OSError as error:
@@ -478,6 +478,12 @@ class LogManager:
             nursery.start_soon(self._background.keep, "log-moves", self.moves.run)
             if config.cleaner_enable:
                 nursery.start_soon(self._background.keep, "log-cleaner", self.cleaner.run)
+
+    def reconfigure(self, config: LogManagerConfig) -> None:
+        """What may change while the broker runs is in force at once: how logs are compacted, when producers expire."""
+        self._config = config
+        self._expiration.ms = config.producer_id_expiration_ms
+        self.cleaner.reconfigure(config)
 
     async def _every(self, interval_ms: int, work: Callable[[], Awaitable[None]]) -> None:
         while True:

@@ -17,7 +17,7 @@ import trio
 from broker.log.log_directory import LogDirectory
 from broker.log.partition_log import PartitionLog
 from broker.log.paths import future_directory_name, join
-from broker.log.producer_state import ProducerState
+from broker.log.producer_state import ProducerExpiration, ProducerState
 from broker.log.slices import TimeSlice
 from protocol.errors import ErrorCode, KafkaError
 from protocol.records import RecordBatch
@@ -45,11 +45,11 @@ class FutureReplica(NamedTuple):
 class LogMoves:
     """What is being moved, and where replicas that do not exist yet shall go."""
 
-    def __init__(self, env: Env, manager: LogManager, producer_expiration_ms: int, background: Background) -> None:
+    def __init__(self, env: Env, manager: LogManager, expiration: ProducerExpiration, background: Background) -> None:
         self._background = background
         self._env = env
         self._manager = manager
-        self._producer_expiration_ms = producer_expiration_ms
+        self._expiration = expiration
         self._preferred: dict[TopicPartition, str] = {}
         self._targets: dict[TopicPartition, LogDirectory] = {}
         self._futures: dict[TopicPartition, PartitionLog] = {}
@@ -157,7 +157,7 @@ class LogMoves:
         first = log.log_start_offset
         if first < log.log_end_offset:
             first = min(first, RecordBatch(_read(log, first, 1)).base_offset)
-        producers = ProducerState(self._producer_expiration_ms)
+        producers = ProducerState(self._expiration)
         future = PartitionLog.create(
             self._env, path, log.partition, log.identity.metadata, log.config, producers, start_offset=first
         )

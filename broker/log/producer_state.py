@@ -147,13 +147,22 @@ class ProducerEntry:
         )
 
 
+class ProducerExpiration:
+    """``producer.id.expiration.ms``, which may change while the broker runs: one object for all its partitions."""
+
+    __slots__ = ("ms",)
+
+    def __init__(self, ms: int = DEFAULT_EXPIRATION_MS) -> None:
+        self.ms = ms
+
+
 class ProducerState:
     """All producers of a partition and its transactions."""
 
-    __slots__ = ("_expiration_ms", "_ongoing", "_unreplicated", "map_end_offset", "producers")
+    __slots__ = ("_expiration", "_ongoing", "_unreplicated", "map_end_offset", "producers")
 
-    def __init__(self, expiration_ms: int = DEFAULT_EXPIRATION_MS) -> None:
-        self._expiration_ms = expiration_ms
+    def __init__(self, expiration: ProducerExpiration | None = None) -> None:
+        self._expiration = expiration or ProducerExpiration()
         self.producers: dict[int, ProducerEntry] = {}
         self._ongoing: dict[int, OngoingTxn] = {}  # by first offset, which only grows
         self._unreplicated: list[OngoingTxn] = []
@@ -304,7 +313,7 @@ class ProducerState:
         expired = [
             entry.producer_id
             for entry in self.producers.values()
-            if entry.txn_first_offset == NO_OFFSET and now_ms - entry.last_timestamp >= self._expiration_ms
+            if entry.txn_first_offset == NO_OFFSET and now_ms - entry.last_timestamp >= self._expiration.ms
         ]
         for producer_id in expired:
             del self.producers[producer_id]

@@ -247,15 +247,17 @@ class ReplicaFetcher:
         """
         now, resumes_at = self._clock.monotonic(), math.inf
         for key in list(self._waiting):
-            retry_at = self._followed[key].retry_at
-            if retry_at <= now and self._followed[key].partition.log.is_full:
-                self._without_room.append(self._followed[key])
-                retry_at = self._followed[key].retry_at = now + FULL_RETRY_S
-            if retry_at <= now:
+            followed = self._followed[key]
+            if followed.retry_at <= now and followed.partition.log.is_full:
+                self._without_room.append(followed)
+                followed.retry_at = now + FULL_RETRY_S
+            if followed.retry_at <= now and self._throttle.is_throttled(key):
+                followed.retry_at = self._throttle.retry_at()
+            if followed.retry_at <= now:
                 del self._waiting[key]
                 self._plan.want(key)
             else:
-                resumes_at = min(resumes_at, retry_at)
+                resumes_at = min(resumes_at, followed.retry_at)
         return resumes_at
 
     # ------------------------------------------------------------ taking answers

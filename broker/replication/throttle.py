@@ -13,6 +13,8 @@ from protocol.types import TopicPartition
 from runtime.env import Clock
 
 UNLIMITED = 2**63 - 1
+MAX_PAUSE_S = 1.0
+"""A rate that is raised meanwhile is in force after as long."""
 ALL_REPLICAS = "*"
 
 
@@ -48,9 +50,9 @@ class ReplicationQuota:
         return self._overdrawn > 0
 
     def retry_at(self) -> float:
-        """When the rate has caught up, a time of ``env.clock.monotonic()``."""
+        """When to ask again, a time of ``env.clock.monotonic()``: once the rate has caught up, or may be another."""
         self._settle()
-        return self._at + self._overdrawn / self._rate()
+        return self._at + min(self._overdrawn / self._rate(), MAX_PAUSE_S)
 
     def _settle(self) -> None:
         now = self._clock.monotonic()

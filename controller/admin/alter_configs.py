@@ -37,6 +37,7 @@ from zk_schemas import paths
 from zk_schemas.config import ConfigChange, ConfigZnode
 from zk_schemas.config_def import ConfigDef, ConfigError, ConfigType, UpdateMode
 from zk_schemas.config_keys import BROKER_CONFIGS, TOPIC_CONFIGS
+from zk_schemas.controller_keys import CONTROLLER_CONFIGS
 from zk_schemas.znode import MalformedZnodeError
 
 CHANGES_KEPT = 1000
@@ -194,6 +195,9 @@ async def _find(context: Context, resource_type: int, name: str) -> _Resource:
 def _checked(resource: _Resource, config: Mapping[str, str | None]) -> dict[str, str]:
     if resource.is_topic:
         return checked_config(dict(config), len(config))
+    for name in config:
+        if name in CONTROLLER_CONFIGS and name not in BROKER_CONFIGS:
+            raise KafkaError(ErrorCode.INVALID_CONFIG, f"{name} is read from the controller's file when it starts.")
     BROKER_CONFIGS.parse_given(config)
     for name, value in config.items():
         mode = BROKER_CONFIGS[name].update_mode
@@ -201,6 +205,10 @@ def _checked(resource: _Resource, config: Mapping[str, str | None]) -> dict[str,
             raise KafkaError(ErrorCode.INVALID_CONFIG, f"{name} cannot be changed while a broker runs.")
         if mode is UpdateMode.PER_BROKER and not resource.per_broker:
             raise KafkaError(ErrorCode.INVALID_CONFIG, f"{name} can be set for one broker only.")
+        if mode is UpdateMode.ALL_BROKERS and resource.per_broker:
+            raise KafkaError(
+                ErrorCode.INVALID_CONFIG, f"{name} can be set for all brokers only: the controller acts by it."
+            )
         if value is None:
             raise KafkaError(ErrorCode.INVALID_REQUEST, f"Null value not supported for {name}.")
     return {name: value for name, value in config.items() if value is not None}

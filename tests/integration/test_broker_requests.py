@@ -414,6 +414,24 @@ async def test_a_changed_broker_config_reaches_every_topic_that_inherits_it(tmp_
         assert response.results[1].error_code == ErrorCode.INVALID_REQUEST
 
 
+async def test_a_key_that_cannot_change_is_left_out_of_an_edit_by_hand(tmp_path: Path) -> None:
+    async with one_broker(tmp_path) as broker:
+        await broker.create_topic("t")
+        admin = broker.zk.session()
+        edited = ConfigZnode({"fetch.max.bytes": "2000", "message.max.bytes": "1000"})
+        await admin.create(ConfigZnode.broker_path(BROKER_ID), edited.encode())
+        await admin.create(ConfigChange.PREFIX, ConfigChange(f"brokers/{BROKER_ID}").encode(), sequence=True)
+        with trio.fail_after(DEADLINE_S):
+            while (await produce(broker, batch(b"x" * 2_000))).error_code == 0:
+                await trio.lowlevel.checkpoint()
+        resource = DescribeConfigsResource(
+            resource_type=4, resource_name="1", configuration_keys=["fetch.max.bytes", "message.max.bytes"]
+        )
+        response = await broker.request(DescribeConfigsRequest(resources=[resource]))
+        shown = {config.name: (config.value, config.config_source) for config in response.results[0].configs}
+        assert shown == {"message.max.bytes": ("1000", 2), "fetch.max.bytes": (str(55 << 20), 5)}
+
+
 async def test_the_default_of_all_brokers_is_shown_without_what_the_answering_one_has(tmp_path: Path) -> None:
     async with one_broker(tmp_path) as broker:
         admin = broker.zk.session()

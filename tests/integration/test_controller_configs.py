@@ -79,6 +79,11 @@ async def test_broker_configs_for_one_and_for_all(world: World, autojump_clock: 
 @pytest.mark.parametrize(
     ("kind", "name", "changes", "code"),
     [
+        (BROKER, "", [("delete.topic.enable", SET, "false")], ErrorCode.INVALID_CONFIG),
+        (BROKER, "1", [("auto.leader.rebalance.enable", SET, "false")], ErrorCode.INVALID_CONFIG),
+        (BROKER, "1", [("unclean.leader.election.enable", SET, "true")], ErrorCode.INVALID_CONFIG),
+        (BROKER, "", [("advertised.listeners", SET, "PLAINTEXT://h:1")], ErrorCode.INVALID_CONFIG),
+        (BROKER, "1", [("advertised.listeners", SET, "h:1")], ErrorCode.INVALID_CONFIG),
         (TOPIC, "t", [("retention.mss", SET, "1")], ErrorCode.INVALID_CONFIG),
         (TOPIC, "t", [("segment.bytes", SET, "13")], ErrorCode.INVALID_CONFIG),
         (TOPIC, "t", [("segment.bytes", SET, "many")], ErrorCode.INVALID_CONFIG),

@@ -5,37 +5,114 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+import structlog
 
-from broker.config import without_ignored
+import broker.__main__
+import controller.__main__
 from broker.log.log_config import LogConfig
-from controller.config import CONTROLLER_CONFIGS
-from zk_schemas.config_def import ConfigKey
-from zk_schemas.config_keys import BROKER_CONFIGS, IGNORED_BROKER_KEYS, TOPIC_CONFIGS
+from zk_schemas.config_def import ConfigKey, UpdateMode
+from zk_schemas.config_keys import BROKER_CONFIGS, TOPIC_CONFIGS
+from zk_schemas.controller_keys import CONTROLLER_CONFIGS, SHARED_KEYS
+from zk_schemas.kafka_keys import KAFKA_BROKER_KEYS, why_without_effect
+from zk_schemas.static_keys import for_broker, for_controller
 
 ROOT = Path(__file__).resolve().parents[2]
-READERS = "\n".join(
-    path.read_text() for package in ("broker", "controller") for path in sorted((ROOT / package).rglob("*.py"))
-)
 LOG_KEYS = {name.replace("_", ".") for name in LogConfig.__slots__}
 TOPIC_DEFAULTS = {synonym.name for key in TOPIC_CONFIGS for synonym in key.synonyms}
 
 
-@pytest.mark.parametrize("key", [*BROKER_CONFIGS, *CONTROLLER_CONFIGS], ids=lambda key: key.name)
-def test_a_broker_or_controller_key_is_read(key: ConfigKey) -> None:
-    assert f'"{key.name}"' in READERS or key.name in TOPIC_DEFAULTS
+def sources(package: str) -> str:
+    return "\n".join(path.read_text() for path in sorted((ROOT / package).rglob("*.py")))
+
+
+BROKER, CONTROLLER = sources("broker"), sources("controller")
+
+
+@pytest.mark.parametrize("key", list(BROKER_CONFIGS), ids=lambda key: key.name)
+def test_a_broker_key_is_read_by_brokers(key: ConfigKey) -> None:
+    """The controller's code does not count: it never sees a broker's file."""
+    if key.update_mode is UpdateMode.ALL_BROKERS:
+        assert f'"{key.name}"' in CONTROLLER
+    else:
+        assert f'"{key.name}"' in BROKER or key.name in TOPIC_DEFAULTS
+
+
+@pytest.mark.parametrize("key", list(CONTROLLER_CONFIGS), ids=lambda key: key.name)
+def test_a_controller_key_is_read_by_controllers(key: ConfigKey) -> None:
+    assert f'"{key.name}"' in CONTROLLER
 
 
 @pytest.mark.parametrize("key", list(TOPIC_CONFIGS), ids=lambda key: key.name)
 def test_a_topic_key_is_read(key: ConfigKey) -> None:
-    assert f'"{key.name}"' in READERS or key.name in LOG_KEYS
+    assert f'"{key.name}"' in BROKER + CONTROLLER or key.name in LOG_KEYS
 
 
-def test_keys_of_a_stock_properties_file_that_cannot_act_are_named() -> None:
-    kept, warnings = without_ignored({"broker.id": "1", "num.network.threads": "3"})
+@pytest.mark.parametrize("key", [key for key in BROKER_CONFIGS if key.dynamic], ids=lambda key: key.name)
+def test_a_dynamic_key_is_not_read_from_the_static_file(key: ConfigKey) -> None:
+    """What is read of ``config.values`` is what the process was started with, and never changes."""
+    assert f'config.values["{key.name}"]' not in BROKER
+
+
+@pytest.mark.parametrize(
+    ("name", "why"),
+    [
+        ("num.network.threads", "event loop"),
+        ("queued.max.requests", "queued.max.request.bytes"),
+        ("ssl.keystore.location", "plaintext"),
+        ("listener.name.internal.ssl.client.auth", "plaintext"),
+        ("authorizer.class.name", "no authorizer"),
+        ("process.roles", "ZooKeeper"),
+        ("quota.window.num", "does not have it"),
+        ("delete.topic.enable", "acts in a controller's file"),
+        ("auto.leader.rebalance.enable", "acts in a controller's file"),
+        ("leader.imbalance.check.interval.seconds", "acts in a controller's file"),
+        ("leader.imbalance.per.broker.percentage", "acts in a controller's file"),
+        ("unclean.leader.election.enable", "acts in a controller's file"),
+        ("partition.drain.check.interval.ms", "acts in a controller's file"),
+    ],
+)
+def test_a_key_without_effect_in_a_brokers_file_is_named(name: str, why: str) -> None:
+    kept, warnings = for_broker({"broker.id": "1", name: "3"})
     assert kept == {"broker.id": "1"}
-    assert len(warnings) == 1
-    assert warnings[0].startswith("num.network.threads has no effect: ")
+    (warning,) = warnings
+    assert warning.startswith(f"{name} has no effect: ")
+    assert why in warning
 
 
-def test_no_key_is_both_read_and_ignored() -> None:
-    assert [name for name in IGNORED_BROKER_KEYS if name in BROKER_CONFIGS] == []
+@pytest.mark.parametrize("name", ["log.retention.ms", "listeners", "ssl.keystore.location", "broker.id"])
+def test_a_key_without_effect_in_a_controllers_file_is_named(name: str) -> None:
+    kept, warnings = for_controller({"controller.id": "1000", "unclean.leader.election.enable": "true", name: "3"})
+    assert kept == {"controller.id": "1000", "unclean.leader.election.enable": "true"}
+    assert [warning.partition(" ")[0] for warning in warnings] == [name]
+
+
+@pytest.mark.parametrize("split", [for_broker, for_controller])
+def test_a_key_that_nothing_has_is_left_to_be_refused(split: object) -> None:
+    assert split({"log.retention.msx": "1"}) == ({"log.retention.msx": "1"}, [])  # type: ignore[operator]
+
+
+def test_every_key_of_kafkas_acts_or_says_why_not() -> None:
+    acting = {key.name for table in (BROKER_CONFIGS, CONTROLLER_CONFIGS) for key in table}
+    assert all(why_without_effect(name) for name in KAFKA_BROKER_KEYS - acting)
+    ours = {"jute.maxbuffer", "metrics.listener", "log.flush", "ordered.delivery.legacy.producers"}
+    assert {key.name for key in BROKER_CONFIGS} - KAFKA_BROKER_KEYS == ours
+    assert all(name in BROKER_CONFIGS and name in CONTROLLER_CONFIGS for name in SHARED_KEYS)
+
+
+@pytest.mark.parametrize(
+    ("server", "settings"),
+    [
+        (broker.__main__, ["broker.id=1", "zookeeper.connect=nowhere:1", "num.io.threads=8"]),
+        (controller.__main__, ["controller.id=1000", "zookeeper.connect=nowhere:1", "num.io.threads=8"]),
+    ],
+    ids=["broker", "controller"],
+)
+def test_strict_refuses_keys_without_effect(
+    server: object, settings: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    given = [word for setting in settings for word in ("--set", setting)]
+    try:
+        assert server.main(["--strict", *given]) == 2  # type: ignore[attr-defined]
+    finally:
+        structlog.reset_defaults()
+    assert "num.io.threads has no effect" in capsys.readouterr().err

@@ -16,9 +16,9 @@ from broker.dispatch import HANDLERS
 from client.client_metrics import ProducerMetrics
 from client.config import AdminConfig, ConsumerConfig, ProducerConfig
 from client.ordered_delivery.hand_overs import HandOvers
-from controller.config import CONTROLLER_CONFIGS
 from protocol.api_keys import API
 from zk_schemas.config_keys import BROKER_CONFIGS, TOPIC_CONFIGS
+from zk_schemas.controller_keys import CONTROLLER_CONFIGS
 
 ROOT = Path(__file__).resolve().parents[2]
 OPERATIONS = ROOT / "docs" / "operations.md"

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from anabranch.local.plan import LocalClusterConfig, plan_brokers
+from anabranch.local.plan import LocalClusterConfig, parse_overrides, plan_brokers, plan_controllers
+from zk_schemas.config_def import ConfigError
+from zk_schemas.static_keys import for_broker, for_controller
 
 
 def properties(brokers: int, **overrides: str) -> list[str]:
@@ -20,3 +22,33 @@ def test_committed_offsets_have_three_replicas_where_there_are_brokers_enough(br
 
 def test_a_setting_of_the_user_comes_before_that() -> None:
     assert properties(3, **{"offsets.topic.replication.factor": "1"}) == ["1"] * 3
+
+
+def test_each_process_gets_the_settings_that_it_acts_by() -> None:
+    given = [
+        "delete.topic.enable=false",
+        "unclean.leader.election.enable=true",
+        "num.partitions=4",
+        "log.retention.ms=1000",
+        "metrics.listener=127.0.0.1:0",
+        "partition.drain.check.interval.ms=50",
+    ]
+    config = LocalClusterConfig("d", 1, overrides=parse_overrides(given))
+    (broker,) = plan_brokers(config, "z:1", [9092])
+    (controller,) = plan_controllers(config, "z:1", [9090])
+    of_broker = {"num.partitions", "log.retention.ms", "metrics.listener"}
+    of_controller = {
+        "delete.topic.enable",
+        "unclean.leader.election.enable",
+        "num.partitions",
+        "partition.drain.check.interval.ms",
+    }
+    names = {setting.partition("=")[0] for setting in given}
+    assert names & broker.properties.keys() == of_broker
+    assert names & controller.properties.keys() == of_controller
+    assert for_broker(broker.properties)[1] == for_controller(controller.properties)[1] == []
+
+
+def test_a_setting_that_no_process_has_names_the_nearest() -> None:
+    with pytest.raises(ConfigError, match=r"did you mean log\.retention\.ms"):
+        parse_overrides(["log.retention.msx=1"])

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import dataclasses
 import errno
 import random
 import threading
@@ -324,6 +325,40 @@ async def test_idle_producers_are_forgotten(world: LogWorld, autojump_clock: tri
     with trio.move_on_after(2):
         await manager.run()
     assert log.producers.producers == {}
+    manager.close_at_once()
+
+
+async def test_another_expiration_of_producers_counts_at_once(world: LogWorld) -> None:
+    manager = manager_for(world, producer_id_expiration_ms=1_000_000)
+    await manager.start()
+    log = manager.create(A, TOPIC_ID, 7)
+    log.append_as_leader(batch(b"1", producer_id=4, producer_epoch=0, base_sequence=0), 0)
+    world.clock.ms += 5_000
+    await manager._expire_producers()
+    assert list(log.producers.producers) == [4]
+    manager.reconfigure(dataclasses.replace(manager._config, producer_id_expiration_ms=5_000))
+    await manager._expire_producers()
+    assert list(log.producers.producers) == []
+    manager.close_at_once()
+
+
+async def test_another_pause_of_the_cleaner_counts_at_once(world: LogWorld) -> None:
+    """The pause under way is the old one's, which may be a day."""
+    manager = manager_for(world, cleaner_backoff_ms=86_400_000)
+    await manager.start()
+    log = manager.create(A, TOPIC_ID, 7, LogConfig(cleanup_policy=("compact",)))
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(manager.cleaner.run)
+        await trio.testing.wait_all_tasks_blocked()
+        for value in (b"1", b"2"):
+            put(manager, A, value)
+        log.roll()
+        manager.reconfigure(dataclasses.replace(manager._config, cleaner_backoff_ms=86_000_000))
+        with trio.fail_after(30):
+            while len(values(log)) > 1:
+                await trio.sleep(0.001)  # polls: the cleaner syncs in a thread
+        nursery.cancel_scope.cancel()
+    assert values(log) == [(1, b"k", b"2")]
     manager.close_at_once()
 
 

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from broker.log.producer_state import AppendOrigin, BatchMetadata, ProducerEntry, ProducerState
+from broker.log.producer_state import AppendOrigin, BatchMetadata, ProducerEntry, ProducerExpiration, ProducerState
 from broker.log.txn_index import AbortedTxn
 from protocol.batch_builder import build_control_batch
 from protocol.batch_layout import CONTROL_ABORT, CONTROL_COMMIT
@@ -159,7 +159,7 @@ def test_a_snapshot_keeps_the_last_five_batches_of_each_producer(producers: Prod
 
 def test_expired_producers_are_not_restored(producers: Producers) -> None:
     producers.send(0)
-    restored = ProducerState(expiration_ms=1000)
+    restored = ProducerState(ProducerExpiration(1000))
     restored.restore(producers.state.snapshot(), 1, START_MS + 1000)
     assert restored.producers == {}
 

@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
-from broker.replication.throttle import UNLIMITED, ReplicationQuota
+import pytest
+
+from broker.replication.fetcher import ReplicaFetcher
+from broker.replication.throttle import MAX_PAUSE_S, UNLIMITED, ReplicationQuota
 from protocol.types import TopicPartition
+from runtime.real_trio import RealNetwork
 from tests.log_world import ManualClock
-from tests.replica_world import ReplicaWorld
+from tests.replica_world import KEY, ReplicaWorld
+from tests.unit.broker.replication.test_fetcher import CONFIG
 
 LISTED, OTHER = TopicPartition("t", 0), TopicPartition("t", 1)
 
@@ -21,11 +26,42 @@ def test_a_listed_replica_waits_until_the_rate_has_caught_up() -> None:
     assert not throttle.is_throttled(LISTED)
     throttle.used(LISTED, 3000)
     assert throttle.is_throttled(LISTED)
-    assert throttle.retry_at() == 3.0
+    assert throttle.retry_at() == MAX_PAUSE_S
+    clock.seconds = 2.5
+    assert throttle.retry_at() == pytest.approx(3.0)
     clock.seconds = 2.9
     assert throttle.is_throttled(LISTED)
-    clock.seconds = 3.0
+    clock.seconds = 3.001
     assert not throttle.is_throttled(LISTED)
+
+
+def test_a_rate_that_is_raised_ends_the_wait() -> None:
+    clock, rates = ManualClock(), [1]
+    throttle = ReplicationQuota(7, clock, lambda: rates[0], lambda _topic: ["*"])
+    throttle.used(LISTED, 1 << 20)
+    rates[0] = 1 << 20
+    clock.seconds = throttle.retry_at()
+    assert clock.seconds <= MAX_PAUSE_S
+    assert not throttle.is_throttled(LISTED)
+
+
+def test_a_follower_goes_on_once_the_rate_allows_it_and_not_before() -> None:
+    world = ReplicaWorld()
+    rates = [1000]
+    world.throttle = ReplicationQuota(7, world.clock, lambda: rates[0], lambda _topic: ["*"])
+    world.elect(1, 0, [1, 2])
+    fetcher = ReplicaFetcher(1, CONFIG, world.clock, RealNetwork(), lambda: None, lambda: 1, world.throttle)
+    fetcher.follow(world[2].partition)
+    world.throttle.used(KEY, 10_000)
+    fetcher._waiting[KEY] = None
+    fetcher._followed[KEY].retry_at = world.clock.monotonic() + MAX_PAUSE_S
+    for _ in range(3):
+        world.clock.seconds = fetcher._resume_waiting()
+        assert list(fetcher._waiting) == [KEY]
+    rates[0] = UNLIMITED
+    world.clock.seconds = fetcher._resume_waiting()
+    fetcher._resume_waiting()
+    assert not fetcher._waiting
 
 
 def test_idle_time_is_not_saved_up() -> None:
