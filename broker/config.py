@@ -33,6 +33,8 @@ class BrokerConfig:
     security_protocols: Mapping[str, str]
     inter_broker_listener: str
     log_dirs: tuple[str, ...]
+    host_name: str = "localhost"
+    """Advertised for a listener without a host."""
 
     @property
     def broker_id(self) -> int:
@@ -47,22 +49,29 @@ class BrokerConfig:
         values = BROKER_CONFIGS.parse(given, where)
         protocols = _security_protocols(values["listener.security.protocol.map"])
         listeners = _addresses("listeners", values["listeners"], protocols)
-        advertised = {entry.name: entry for entry in listeners}
-        if values["advertised.listeners"]:
-            entries = _addresses("advertised.listeners", values["advertised.listeners"], protocols)
-            if {entry.name for entry in entries} - set(advertised):
-                raise ConfigError("advertised.listeners", "names a listener that is not in listeners")
-            advertised = {entry.name: entry for entry in entries}
-        if any(entry.host in ("0.0.0.0", "::") for entry in advertised.values()):
-            raise ConfigError("advertised.listeners", "clients cannot connect to a wildcard address: name a host")
-        advertised = {name: entry._replace(host=entry.host or host_name) for name, entry in advertised.items()}
+        advertised = _advertised(values["advertised.listeners"] or values["listeners"], protocols, host_name)
+        if not advertised.keys() <= {entry.name for entry in listeners}:
+            raise ConfigError("advertised.listeners", "names a listener that is not in listeners")
         inter_broker = values["inter.broker.listener.name"] or listeners[0].name
         if inter_broker not in advertised:
             raise ConfigError("inter.broker.listener.name", f"{inter_broker} is not an advertised listener")
         log_dirs = tuple(values["log.dirs"] or [values["log.dir"]])
         if len(set(log_dirs)) != len(log_dirs):
             raise ConfigError("log.dirs", "names a directory twice")
-        return cls(values, dict(given), listeners, advertised, protocols, inter_broker, log_dirs)
+        return cls(values, dict(given), listeners, advertised, protocols, inter_broker, log_dirs, host_name)
+
+    def advertised_as(self, entries: list[str] | None) -> Mapping[str, ListenerAddress]:
+        """What to advertise once ``advertised.listeners`` is ``entries``. Raises ``ConfigError``.
+
+        The listeners stay the same ones: only where they are reached may change while the broker runs.
+        """
+        if not entries or entries == self.values["advertised.listeners"]:
+            return self.advertised
+        found = _advertised(entries, self.security_protocols, self.host_name)
+        if found.keys() != self.advertised.keys():
+            names = ", ".join(self.advertised)
+            raise ConfigError("advertised.listeners", f"has to name the listeners that are advertised now: {names}")
+        return found
 
 
 def gather(properties: str | None, where: str, environ: Mapping[str, str], settings: Iterable[str]) -> dict[str, str]:
@@ -90,6 +99,13 @@ def _security_protocols(entries: Iterable[str]) -> dict[str, str]:
             raise ConfigError("listener.security.protocol.map", f"{entry!r} is not NAME:PROTOCOL")
         protocols[name.upper()] = protocol.upper()
     return protocols
+
+
+def _advertised(entries: list[str], protocols: Mapping[str, str], host_name: str) -> dict[str, ListenerAddress]:
+    found = _addresses("advertised.listeners", entries, protocols)
+    if any(entry.host in ("0.0.0.0", "::") for entry in found):
+        raise ConfigError("advertised.listeners", "clients cannot connect to a wildcard address: name a host")
+    return {entry.name: entry._replace(host=entry.host or host_name) for entry in found}
 
 
 def _addresses(key: str, entries: Iterable[str], protocols: Mapping[str, str]) -> tuple[ListenerAddress, ...]:

@@ -70,7 +70,7 @@ class Node:
         self.nursery = nursery
         self.advertised: list[ApiVersion] = []
         self.registration: Registration | None = None
-        self.on_values_changed: Callable[[], None] = lambda: None
+        self.on_values_changed: list[Callable[[], None]] = []
         """Called when ``dynamic.values`` changed."""
         self.registered = trio.Event()
         """Set once there is a broker epoch: what a controller says before is meant for the process before this one."""
@@ -246,7 +246,8 @@ class Node:
 
     def _values_changed(self) -> None:
         self.logs.reconfigure(self._log_manager_config())
-        self.on_values_changed()
+        for changed in self.on_values_changed:
+            changed()
 
     async def _settings_changed(self, topics: Collection[str] | None) -> None:
         await take_over_settings(self.replicas, self.logs, self.dynamic, self.env.clock, topics)

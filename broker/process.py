@@ -92,10 +92,11 @@ async def _serve(node: Node, on_ready: Callable[[Mapping[str, ListenerAddress]],
         registration = Registration(
             node.zk,
             node.config.broker_id,
-            lambda: describe(node.config, server.advertised, node.env.clock.now_ms()),
+            lambda: describe(node.config, server.advertised(), node.env.clock.now_ms()),
             wait_s=2 * node.config.values["zookeeper.session.timeout.ms"] / 1000,
         )
         node.registration = registration
+        node.on_values_changed.append(registration.refresh)
         # While the cluster believes in the process before, this one knows no topic: better not to be there.
         await registration.wait_for_old_session()
         await server.listen()
@@ -103,10 +104,11 @@ async def _serve(node: Node, on_ready: Callable[[Mapping[str, ListenerAddress]],
         await registration.register()
         node.registered.set()
         _settle_memory()
-        listeners = [str(address) for address in server.advertised.values()]
+        advertised = server.advertised()
+        listeners = [str(address) for address in advertised.values()]
         logger.info("broker.ready", broker_id=node.config.broker_id, listeners=listeners)
         if on_ready is not None:
-            on_ready(server.advertised)
+            on_ready(advertised)
         try:
             await registration.run()
         finally:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from contextlib import suppress
+from dataclasses import replace
 
 import structlog
 import trio
@@ -21,6 +22,7 @@ from runtime.env import (
     ZkError,
     ZkRequestTooLargeError,
     ZkStore,
+    Znode,
 )
 from zk_schemas.broker_registration import BrokerRegistration
 
@@ -45,6 +47,8 @@ class Registration:
         self._describe = describe
         self._wait_s = wait_s
         self._wake = trio.Event()
+        self._written: BrokerRegistration | None = None
+        """What the znode describes as far as this process knows, without its time."""
         self.epoch = -1
 
     async def wait_for_old_session(self) -> None:
@@ -63,8 +67,11 @@ class Registration:
         gone = trio.Event()
         try:
             if create:
+                described = self._describe()
                 with suppress(NodeExistsError, ZkConnectionError):  # whose it is shows below
-                    await self._zk.create(self._path, self._describe().encode(), ephemeral=True)
+                    self._written = None
+                    await self._zk.create(self._path, described.encode(), ephemeral=True)
+                    self._written = replace(described, timestamp_ms=-1)
             stat = await self._zk.exists(self._path, gone.set)
         except ZkRequestTooLargeError:
             raise
@@ -91,10 +98,11 @@ class Registration:
         try:
             while True:
                 self._wake = trio.Event()
-                if not await self._holds():
+                stat = await self._find()
+                if not self._is_held(stat):
                     await self.register()
-                    continue
-                await self._wake.wait()
+                elif await self._bring_up_to_date(stat):
+                    await self._wake.wait()
         finally:
             unregister()
 
@@ -105,14 +113,35 @@ class Registration:
     def _woken(self) -> None:
         self._wake.set()
 
-    async def _holds(self) -> bool:
-        try:
-            stat = await self._zk.exists(self._path, self._woken)
-        except ZkError:
-            await trio.sleep(_RETRY_S)
-            self._wake.set()
-            return True  # nothing is known: look again
+    def refresh(self) -> None:
+        """What is to be described may have changed: the znode follows."""
+        self._wake.set()
+
+    async def _find(self) -> Znode | None:
+        """The znode, or None without one; waits while ZooKeeper does not answer."""
+        while True:
+            try:
+                return await self._zk.exists(self._path, self._woken)
+            except ZkError:
+                await trio.sleep(_RETRY_S)
+
+    def _is_held(self, stat: Znode | None) -> bool:
         return stat is not None and stat.ephemeral_owner == self._zk.session_id and stat.czxid == self.epoch
+
+    async def _bring_up_to_date(self, stat: Znode | None) -> bool:
+        """Set the znode when it describes something else; whether it is right now."""
+        described = self._describe()
+        if stat is None or replace(described, timestamp_ms=-1) == self._written:
+            return stat is not None
+        try:
+            await self._zk.set(self._path, described.encode(), stat.version)
+        except ZkError as error:
+            logger.warning("broker.registration_not_changed", path=self._path, error=str(error))
+            await trio.sleep(_RETRY_S)
+            return False
+        self._written = replace(described, timestamp_ms=-1)
+        logger.info("broker.registration_changed", path=self._path, endpoints=[str(e) for e in described.endpoints])
+        return True
 
     async def remove(self) -> None:
         """Give the id up at shutdown; the end of the session would do it too."""

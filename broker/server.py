@@ -17,6 +17,7 @@ from runtime.accepting import accept_connections
 from runtime.background import Background
 from runtime.env import Listener, Stream
 from runtime.wake_ups import WakeUps
+from zk_schemas.config_def import ConfigError
 
 logger = structlog.get_logger(__name__)
 
@@ -36,8 +37,6 @@ class Server:
         self._budget = MemoryBudget(node.config.values["queued.max.request.bytes"])
         self._pool = BufferPool()
         self._listeners: dict[str, Listener] = {}
-        self.advertised: dict[str, ListenerAddress] = {}
-        """What ``listen`` says where to reach this broker, by listener name."""
         self._connections: dict[Connection, None] = {}
         self._per_host: Counter[str] = Counter()
         self._fewer = WakeUps()
@@ -47,7 +46,7 @@ class Server:
         return len(self._connections)
 
     async def listen(self) -> None:
-        """Bind every listener, and set what to advertise. Raises ``OSError``."""
+        """Bind every listener. Raises ``OSError``."""
         values = self._node.config.values
         try:
             for entry in self._node.config.listeners:
@@ -59,11 +58,22 @@ class Server:
                     receive_buffer_bytes=values["socket.receive.buffer.bytes"],
                 )
                 self._listeners[entry.name] = listener
-                if (shown := self._node.config.advertised.get(entry.name)) is not None:
-                    self.advertised[entry.name] = shown if shown.port else shown._replace(port=listener.port)
         except BaseException:
             self.close_listeners()
             raise
+
+    def advertised(self) -> dict[str, ListenerAddress]:
+        """Where to reach this broker now, by listener name; port 0 is the one that was bound."""
+        config = self._node.config
+        try:
+            shown = config.advertised_as(self._node.dynamic.values["advertised.listeners"])
+        except ConfigError as error:
+            logger.error("config.refused", where="/config/brokers", error=str(error))
+            shown = config.advertised
+        return {
+            name: entry if entry.port else entry._replace(port=self._listeners[name].port)
+            for name, entry in shown.items()
+        }
 
     def close_listeners(self) -> None:
         """Accept no more."""

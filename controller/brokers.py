@@ -29,13 +29,16 @@ _log = logging.getLogger(__name__)
 
 
 async def on_brokers_changed(context: Context) -> None:
-    """Read the registrations again. A known id under another broker epoch went away and came back."""
+    """Read the registrations again. A known id under another broker epoch went away and came back; one that only
+    describes itself otherwise (KIP-226) stays, and every broker is told where it is reached now.
+    """
     image = context.image
     present = await _read_registrations(context)
     gone = [
         id for id, broker in sorted(image.brokers.items()) if id not in present or present[id].epoch != broker.epoch
     ]
     joined = [broker for id, broker in sorted(present.items()) if id in gone or id not in image.brokers]
+    changed = [broker for id, broker in present.items() if id not in gone and image.brokers.get(id, broker) != broker]
     if gone:
         for id in gone:
             _log.info("broker %s is gone", id)
@@ -52,6 +55,12 @@ async def on_brokers_changed(context: Context) -> None:
         context.senders.add(broker, endpoint)
         context.batch.everything_to(broker.id)
         deletion.on_broker_joined(context, broker.id)
+    for broker in changed:
+        endpoint = inter_broker_endpoint(broker, context.config.inter_broker_listener_name)
+        _log.info("broker %s is described otherwise now, and reached at %s", broker.id, endpoint)
+        image.brokers[broker.id] = broker
+        context.senders.move(broker.id, endpoint)
+        context.batch.metadata()
     if joined:
         await elect_after_broker_change(context)
     if gone or joined:
@@ -72,7 +81,7 @@ async def _read_registrations(context: Context) -> dict[int, LiveBroker]:
     present = {}
     for name in await context.store.children(paths.BROKER_IDS, context.events.watch(BrokersChanged())):
         path = f"{paths.BROKER_IDS}/{name}"
-        found = await context.store.get(path)
+        found = await context.store.get(path, context.events.watch(BrokersChanged()))
         if found is None:
             continue
         try:

@@ -75,6 +75,12 @@ class Senders:
         self._senders[broker.id] = sender
         self._nursery.start_soon(self._run, sender)
 
+    def move(self, broker_id: int, endpoint: Endpoint) -> None:
+        """Connect there from the next time on; a connection that works stays."""
+        sender = self._senders.get(broker_id)
+        if sender is not None:
+            sender.endpoint = endpoint
+
     def remove(self, broker_id: int) -> None:
         """Stop sending: the registration is gone."""
         sender = self._senders.pop(broker_id, None)

@@ -34,12 +34,15 @@ from protocol.generated.incremental_alter_configs import (
 from protocol.generated.incremental_alter_configs import AlterConfigsResourceResponse as IncrementalResourceResponse
 from runtime.env import CreateOp, DeleteOp, SetOp, ZkOp, ZkRequestTooLargeError
 from zk_schemas import paths
+from zk_schemas.broker_registration import Endpoint
 from zk_schemas.config import ConfigChange, ConfigZnode
 from zk_schemas.config_def import ConfigDef, ConfigError, ConfigType, UpdateMode
 from zk_schemas.config_keys import BROKER_CONFIGS, TOPIC_CONFIGS
 from zk_schemas.controller_keys import CONTROLLER_CONFIGS
 from zk_schemas.znode import MalformedZnodeError
 
+ADVERTISED_LISTENERS = "advertised.listeners"
+WILDCARDS = ("0.0.0.0", "::")
 CHANGES_KEPT = 1000
 """Notifications that stay for brokers to read; a broker that starts reads all configs anyway."""
 _PURGE_EVERY = 100
@@ -141,6 +144,7 @@ async def _change(context: Context, all_resources: list[Any], resource: Any, cha
         _check_unique(all_resources, resource)
         found = await _find(context, resource.resource_type, resource.resource_name)
         config = _checked(found, change(found))
+        _check_listeners(context, found, resource.resource_name, config)
         if found.is_topic:
             _check_ordered_delivery(context, resource.resource_name, config)
         op = _operation(found, config)
@@ -212,6 +216,27 @@ def _checked(resource: _Resource, config: Mapping[str, str | None]) -> dict[str,
         if value is None:
             raise KafkaError(ErrorCode.INVALID_REQUEST, f"Null value not supported for {name}.")
     return {name: value for name, value in config.items() if value is not None}
+
+
+def _check_listeners(context: Context, resource: _Resource, name: str, config: dict[str, str]) -> None:
+    """A running broker's listeners may be reached elsewhere; which there are does not change."""
+    given = config.get(ADVERTISED_LISTENERS)
+    broker = context.image.brokers.get(int(name)) if resource.per_broker and given is not None else None
+    if broker is None:
+        return
+    try:
+        endpoints = [Endpoint.parse(entry) for entry in BROKER_CONFIGS[ADVERTISED_LISTENERS].parse(given)]
+    except ValueError as error:
+        raise KafkaError(ErrorCode.INVALID_CONFIG, f"{ADVERTISED_LISTENERS}: {error}") from None
+    if any(endpoint.host in WILDCARDS for endpoint in endpoints):
+        raise KafkaError(ErrorCode.INVALID_CONFIG, f"{ADVERTISED_LISTENERS}: clients cannot connect to a wildcard.")
+    names = sorted(endpoint.listener for endpoint in endpoints)
+    registered = sorted(endpoint.listener for endpoint in broker.registration.endpoints)
+    if names != registered:
+        raise KafkaError(
+            ErrorCode.INVALID_CONFIG,
+            f"{ADVERTISED_LISTENERS} has to name the listeners of broker {name}: {', '.join(registered)}.",
+        )
 
 
 def _check_ordered_delivery(context: Context, name: str, config: dict[str, str]) -> None:

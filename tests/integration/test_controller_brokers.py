@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import logging
 
 import pytest
@@ -14,6 +15,7 @@ from protocol.generated.leader_and_isr import LeaderAndIsrRequest
 from protocol.generated.update_metadata import UpdateMetadataRequest
 from tests.controller_world import World
 from zk_schemas import paths
+from zk_schemas.broker_registration import BrokerRegistration, Endpoint
 
 pytestmark = pytest.mark.trio
 
@@ -54,6 +56,26 @@ async def test_a_partition_whose_broker_left_is_offline_keeps_its_isr_and_comes_
     assert (online.leader, online.leader_epoch, online.isr) == (1, 2, [1])
     assert (await world.store.get(paths.partition_state("t", 0))).czxid == incarnation
     await world.until(lambda: world.brokers[1].metadata() == {("t", 0): 1, ("t", 1): 2})
+
+
+async def test_a_broker_that_is_reached_elsewhere_goes_on(world: World, autojump_clock: object) -> None:
+    """KIP-226: the registration is set, so its czxid is the same; nothing is elected, no LeaderAndIsr is sent."""
+    state = await world.state("t", 0)
+    orders = [len(broker.sent(LeaderAndIsrRequest)) for broker in world.brokers.values()]
+    path = paths.broker_id(1)
+    found = await world.store.get(path)
+    registration = BrokerRegistration.decode(path, found.data)
+    moved = dataclasses.replace(registration, endpoints=[Endpoint("PLAINTEXT", "elsewhere", 7)])
+    await world.store.set(path, moved.encode())
+
+    def addresses(broker_id: int) -> dict[int, tuple[str, int]]:
+        told = world.brokers[broker_id].sent(UpdateMetadataRequest)[-1]
+        return {live.id: (live.endpoints[0].host, live.endpoints[0].port) for live in told.live_brokers}
+
+    await world.until(lambda: all(addresses(broker)[1] == ("elsewhere", 7) for broker in (1, 2)))
+    assert addresses(1)[2] == addresses(2)[2] == ("broker2", 9092)
+    assert await world.state("t", 0) == state
+    assert [len(broker.sent(LeaderAndIsrRequest)) for broker in world.brokers.values()] == orders
 
 
 async def test_a_bounced_registration_counts_as_leaving_and_coming(world: World, autojump_clock: object) -> None:

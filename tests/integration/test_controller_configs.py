@@ -111,6 +111,24 @@ async def test_what_cannot_be_is_refused_with_a_reason(
     assert await notified(world) == []
 
 
+@pytest.mark.parametrize(
+    ("listeners", "code"),
+    [
+        ("PLAINTEXT://elsewhere:9", ErrorCode.NONE),
+        ("plaintext://[::1]:9", ErrorCode.NONE),
+        ("OTHER://elsewhere:9", ErrorCode.INVALID_CONFIG),
+        ("PLAINTEXT://elsewhere:9,OTHER://elsewhere:10", ErrorCode.INVALID_CONFIG),
+        ("PLAINTEXT://0.0.0.0:9", ErrorCode.INVALID_CONFIG),
+        ("PLAINTEXT://elsewhere:99999", ErrorCode.INVALID_CONFIG),
+        ("", ErrorCode.INVALID_CONFIG),
+    ],
+)
+async def test_the_listeners_of_a_running_broker_are_the_ones_it_has(
+    world: World, autojump_clock: object, listeners: str, code: ErrorCode
+) -> None:
+    assert (await change(world, BROKER, "1", ("advertised.listeners", SET, listeners))).error_code == code
+
+
 async def test_validate_only_changes_nothing(world: World, autojump_clock: object) -> None:
     response = await change(world, TOPIC, "t", ("retention.ms", SET, "7"), validate=True)
     assert response.error_code == ErrorCode.NONE

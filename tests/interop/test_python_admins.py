@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import Callable
 from typing import Any
 
@@ -94,6 +95,37 @@ def test_confluent_kafka(cluster: Cluster, fresh_name: Names) -> None:
     assert {operation.name for operation in found.authorized_operations} == CLUSTER_OPERATIONS
     result(client.delete_topics([topic]))
     assert topic not in client.list_topics(timeout=DEADLINE_S).topics
+
+
+def test_a_broker_moves_to_another_advertised_address_while_it_runs(cluster: Cluster, fresh_name: Names) -> None:
+    """KIP-226 with confluent-kafka: brokers' metadata follow within the call, clients' with their next refresh."""
+    from confluent_kafka import KafkaException, admin
+
+    topic = fresh_name("moved")
+    create_topic(cluster.bootstrap, topic, 1)
+    client = admin.AdminClient({"bootstrap.servers": cluster.bootstrap})
+
+    def alter(value: str | None) -> None:
+        kind = admin.AlterConfigOpType.DELETE if value is None else admin.AlterConfigOpType.SET
+        entry = admin.ConfigEntry("advertised.listeners", value, incremental_operation=kind)
+        resource = admin.ConfigResource(admin.ResourceType.BROKER, "1", incremental_configs=[entry])
+        (future,) = client.incremental_alter_configs([resource]).values()
+        future.result(DEADLINE_S)
+
+    def wait_for(host: str) -> None:
+        give_up = time.monotonic() + DEADLINE_S
+        while {broker.host for broker in client.list_topics(topic).brokers.values() if broker.id == 1} != {host}:
+            assert time.monotonic() < give_up, f"broker 1 is not shown at {host}"
+            time.sleep(0.05)  # polls: the metadata of whichever broker is asked
+
+    port = client.list_topics(topic, DEADLINE_S).brokers[1].port
+    with pytest.raises(KafkaException, match="has to name the listeners"):
+        alter(f"OTHER://localhost:{port}")
+    alter(f"PLAINTEXT://localhost:{port}")
+    wait_for("localhost")
+    LIBRARIES["confluent-kafka"].produce(cluster.bootstrap, topic, RECORDS, "none")
+    alter(None)
+    wait_for("127.0.0.1")
 
 
 def _names(*topics: str) -> Any:

@@ -62,3 +62,20 @@ def test_two_listeners_of_one_protocol() -> None:
 def test_what_cannot_work_is_refused(given: dict[str, str], message: str) -> None:
     with pytest.raises(ConfigError, match=message):
         BrokerConfig.from_given({**MINIMAL, **given})
+
+
+def test_listeners_may_be_reached_elsewhere_and_are_the_same_ones() -> None:
+    given = {
+        "broker.id": "1",
+        "zookeeper.connect": "z:1",
+        "listeners": "IN://:1,OUT://:2",
+        "listener.security.protocol.map": "IN:PLAINTEXT,OUT:PLAINTEXT",
+        "advertised.listeners": "IN://a:1,OUT://b:2",
+    }
+    config = BrokerConfig.from_given(given, host_name="box")
+    assert config.advertised_as(None) == config.advertised
+    moved = config.advertised_as(["IN://c:3", "OUT://:4"])
+    assert moved == {"IN": ListenerAddress("IN", "c", 3), "OUT": ListenerAddress("OUT", "box", 4)}
+    for refused in (["IN://c:3"], ["IN://c:3", "OUT://0.0.0.0:4"], ["IN://c:3", "NEW://d:4"], ["c:3"]):
+        with pytest.raises(ConfigError, match=r"advertised\.listeners"):
+            config.advertised_as(refused)

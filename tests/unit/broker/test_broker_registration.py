@@ -80,6 +80,83 @@ async def test_registers_again_after_expiry_and_after_a_deletion(autojump_clock:
         nursery.cancel_scope.cancel()
 
 
+class Described:
+    """A registration that follows ``host``."""
+
+    def __init__(self, session: FakeSession) -> None:
+        self.host = "before"
+        self.session = session
+        self.described = 0
+        self.registration = Registration(session, 1, self.describe, 30.0)
+
+    def describe(self) -> BrokerRegistration:
+        self.described += 1
+        return BrokerRegistration([Endpoint("PLAINTEXT", self.host, 1)], timestamp_ms=self.described)
+
+    async def shown(self) -> str:
+        found = await self.session.get("/brokers/ids/1")
+        return BrokerRegistration.decode("/brokers/ids/1", found.data).endpoints[0].host
+
+    def move(self, host: str) -> None:
+        self.host = host
+        self.registration.refresh()
+
+
+async def test_the_znode_follows_what_is_to_be_described_and_keeps_its_epoch(
+    autojump_clock: trio.testing.MockClock,
+) -> None:
+    """KIP-226: a new czxid would be a new broker epoch: the controller would take the broker for a restarted one."""
+    zk = await server()
+    ours = Described(zk.session())
+    await ours.registration.register()
+    before = await ours.session.get("/brokers/ids/1")
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(ours.registration.run)
+        await trio.testing.wait_all_tasks_blocked()
+        assert (await ours.session.get("/brokers/ids/1")).version == before.version, "only its time is another"
+        ours.move("after")
+        await trio.testing.wait_all_tasks_blocked()
+        after = await ours.session.get("/brokers/ids/1")
+        assert (await ours.shown(), after.version) == ("after", before.version + 1)
+        assert after.czxid == before.czxid == ours.registration.epoch
+        nursery.cancel_scope.cancel()
+
+
+async def test_what_changed_before_the_registration_is_described(
+    autojump_clock: trio.testing.MockClock,
+) -> None:
+    zk = await server()
+    ours = Described(zk.session())
+    ours.session.lose_next_answer()
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(ours.registration.register)
+        await trio.testing.wait_all_tasks_blocked()
+        ours.move("after")
+        ours.session.reconnect()
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(ours.registration.run)
+        await trio.testing.wait_all_tasks_blocked()
+        assert await ours.shown() == "after"
+        nursery.cancel_scope.cancel()
+
+
+async def test_a_change_that_zookeeper_does_not_take_is_tried_again(autojump_clock: trio.testing.MockClock) -> None:
+    zk = await server()
+    ours = Described(zk.session())
+    await ours.registration.register()
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(ours.registration.run)
+        await trio.testing.wait_all_tasks_blocked()
+        ours.session.disconnect()
+        ours.move("after")
+        await trio.testing.wait_all_tasks_blocked()
+        ours.session.reconnect()
+        with trio.fail_after(60):
+            while await ours.shown() != "after":
+                await trio.sleep(0.1)  # polls: the registration
+        nursery.cancel_scope.cancel()
+
+
 async def test_two_brokers_never_give_out_the_same_id(autojump_clock: trio.testing.MockClock) -> None:
     zk = await server()
     brokers = [ProducerIds(zk.session(), broker_id) for broker_id in (1, 2)]
