@@ -1,5 +1,7 @@
 """``make bench``: rounds of A/B/A/B on one machine, then the table with medians and ranges.
 
+No round counts before both sides are warm (``warm_up``), and the table says how long that took.
+
 ``python -m bench [--rounds N] [--scale F] [--only WORD ...] [--json FILE]``. Without Maven there is no Kafka column.
 """
 
@@ -11,6 +13,7 @@ import statistics
 import subprocess
 import sys
 import tempfile
+import time
 from collections.abc import Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass
@@ -23,6 +26,7 @@ from bench.kafka_peer import PeerUnavailable, kafka_jars
 from bench.measure import cpu_s, loop_ms, rss_bytes, znode_bytes
 from bench.memory import watch_memory
 from bench.targets import Target, anabranch_target, kafka_target
+from bench.warm_up import WarmUp
 
 FAIL_OVER = "fail-over"
 THOUSAND = "resize-thousand"
@@ -159,6 +163,33 @@ def run_rounds(targets: list[Target], workloads: list[Workload], rounds: int, sc
             delete_topics(target, sorted({topic for (name, _), topic in topics.items() if name == target.name}))
 
 
+def warm_up(targets: list[Target], workloads: list[Workload], scale: float, site: Path | None) -> None:
+    """Run each workload that has a rate against both sides in turn, until each is warm or has had its chance."""
+    topics: dict[tuple[str, str], str] = {}
+    for index, workload in enumerate(workloads):
+        if workload.kind in (FAIL_OVER, MEMORY) or workload.ours is not None:
+            continue
+        for target in targets:
+            target.warm_ups[workload.name] = WarmUp()
+        number = 0
+        while waiting := [target for target in targets if not target.warm_ups[workload.name].is_over]:
+            number += 1
+            for target in waiting:
+                began = time.perf_counter()
+                topic = topics.get((target.name, workload.fetch_of or ""))
+                if topic is None:
+                    if old := topics.get((target.name, workload.name)):
+                        delete_topics(target, [old])
+                    topic = topics[target.name, workload.name] = f"warm-up-{index}-{number}"
+                    create_topic(target, topic, workload)
+                rate = run_load(target, workload, topic, scale, site)["records_per_s"]
+                target.warm_ups[workload.name].add(rate, time.perf_counter() - began)
+        for target in targets:
+            print(f"warm-up {workload.name:<38} {target.name:<10} {target.warm_ups[workload.name]}", flush=True)
+    for target in targets:
+        delete_topics(target, sorted({topic for (name, _), topic in topics.items() if name == target.name}))
+
+
 def in_brief(sample: dict[str, float]) -> str:
     if "fail_over_s" in sample:
         return f"{sample['fail_over_s']:11.2f} s"
@@ -192,6 +223,7 @@ def print_table(targets: list[Target], workloads: list[Workload]) -> None:
         ("records/s", "records_per_s"),
         ("CPU s/GB", "cpu_s_per_gb"),
         ("CPU s/GB of ZooKeeper and the controller, where they are processes of their own", "others_cpu_s_per_gb"),
+        ("from the assignment to the first records, ms, which the rate leaves out", "first_records_ms"),
         ("p50 ms", "p50_ms"),
         ("p99 ms", "p99_ms"),
         ("from kill -9 of the leader to the next acknowledgement, s", "fail_over_s"),
@@ -231,12 +263,23 @@ def print_table(targets: list[Target], workloads: list[Workload]) -> None:
         for workload in measured:
             cells = [f"{target.name} {spread(target.samples.get(workload.name, []), key):<36}" for target in targets]
             print(f"  {workload.name:<38} {' '.join(cells)} {ratio(targets, workload, key)}")
+    print_warm_ups(targets, workloads)
     print_client_ratios(targets[0], workloads)
     for target in targets:
         start_mb, most_mb = target.start_rss / 1e6, target.load_rss / 1e6
         print(
             f"\n{target.name}, {target.replicas} broker(s): RSS {start_mb:,.0f} MB at start, at most {most_mb:,.0f} MB"
         )
+
+
+def print_warm_ups(targets: list[Target], workloads: list[Workload]) -> None:
+    """How long each side took to be warm, and where one never was."""
+    warmed = [workload for workload in workloads if workload.name in targets[0].warm_ups]
+    if warmed:
+        print("\nbefore the first round: until two rounds in a row agreed within 10 %")
+    for workload in warmed:
+        cells = [f"{target.name} {target.warm_ups[workload.name]!s:<36}" for target in targets]
+        print(f"  {workload.name:<38} {' '.join(cells)}")
 
 
 def print_client_ratios(target: Target, workloads: list[Workload]) -> None:
@@ -289,6 +332,7 @@ def main() -> None:
             group = [workload for workload in workloads if workload.replicas == replicas]
             with ExitStack() as clusters:
                 targets = start_targets(directory, replicas, clusters, with_kafka=not arguments.no_kafka)
+                warm_up(targets, group, arguments.scale, site)
                 run_rounds(targets, group, arguments.rounds, arguments.scale, site)
                 print_table(targets, group)
                 report |= {f"{target.name}, {replicas} brokers": described(target) for target in targets}
@@ -309,7 +353,16 @@ def start_targets(directory: Path, replicas: int, clusters: ExitStack, *, with_k
 
 
 def described(target: Target) -> dict[str, Any]:
-    return {"rss_start_bytes": target.start_rss, "rss_load_bytes": target.load_rss, "samples": target.samples}
+    warm_ups = {
+        name: {"settled": found.is_settled, "seconds": found.seconds, "records_per_s": found.rates}
+        for name, found in target.warm_ups.items()
+    }
+    return {
+        "rss_start_bytes": target.start_rss,
+        "rss_load_bytes": target.load_rss,
+        "warm_ups": warm_ups,
+        "samples": target.samples,
+    }
 
 
 if __name__ == "__main__":

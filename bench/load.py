@@ -1,6 +1,7 @@
 """One load in one client process: ``python -m bench.load KIND --bootstrap ... `` prints one JSON line.
 
-The line holds ``records``, ``seconds`` and, for latency, ``p50_ms`` and ``p99_ms``. Set-up and warm-up are not timed.
+The line holds ``records``, ``seconds``, of latency ``p50_ms`` and ``p99_ms``, of fetches ``first_records_ms``, which is
+not in ``seconds``: from the assignment to the first records. Set-up and the client's own warm-up are not timed.
 """
 
 from __future__ import annotations
@@ -104,8 +105,8 @@ def confluent_fetch(arguments: argparse.Namespace) -> dict[str, float]:
         }
     )
     consumer.assign([TopicPartition(arguments.topic, p, OFFSET_BEGINNING) for p in range(arguments.partitions)])
-    seen, started = 0, 0.0
-    deadline = time.perf_counter() + PRODUCE_TIMEOUT_S
+    seen, started, assigned = 0, 0.0, time.perf_counter()
+    deadline = assigned + PRODUCE_TIMEOUT_S
     while seen < arguments.records and time.perf_counter() < deadline:
         messages = consumer.consume(min(10_000, arguments.records - seen), timeout=1.0)
         if not started and messages:
@@ -116,7 +117,7 @@ def confluent_fetch(arguments: argparse.Namespace) -> dict[str, float]:
             break
     seconds = time.perf_counter() - started
     consumer.close()
-    return result(seen, seconds)
+    return result(seen, seconds, first_records_ms=(started - assigned) * 1000)
 
 
 def confluent_latency(arguments: argparse.Namespace) -> dict[str, float]:
@@ -160,20 +161,23 @@ async def timed_produce(producer: Any, arguments: argparse.Namespace) -> dict[st
 
 
 async def timed_fetch(consumer: Any, wanted: int) -> dict[str, float]:
-    """Poll until ``wanted`` records were seen, touching each record's value as an application would."""
-    seen, size, started = 0, 0, 0.0
+    """Poll until ``wanted`` records were seen, touching each record's value as an application would.
+
+    The rate begins with the first records: what a consumer needs to find its place is a number of its own.
+    """
+    seen, size, started, assigned = 0, 0, 0.0, time.perf_counter()
     while seen < wanted:
         batches = await consumer.getmany(timeout_ms=2000)
-        if not started:
-            started = time.perf_counter()
-            continue
-        if not batches:
+        if not batches and (started or time.perf_counter() - assigned > PRODUCE_TIMEOUT_S):
             break
+        if not started:
+            started = time.perf_counter() if batches else 0.0
+            continue
         for records in batches.values():
             for record in records:
                 size += len(record.value)
             seen += len(records)
-    return result(seen, time.perf_counter() - started, value_bytes=size)
+    return result(seen, time.perf_counter() - started, value_bytes=size, first_records_ms=(started - assigned) * 1000)
 
 
 async def aiokafka_produce(arguments: argparse.Namespace) -> dict[str, float]:

@@ -12,6 +12,7 @@ from pathlib import Path
 from anabranch.testing.processes import ProcessCluster
 from bench.kafka_peer import KafkaCluster
 from bench.measure import rss_bytes
+from bench.warm_up import WarmUp
 
 SESSION_TIMEOUT_MS = "6000"
 """How long a broker may be silent before it counts as dead, the same on both sides."""
@@ -37,6 +38,8 @@ class Target:
     start_rss: int = 0
     load_rss: int = 0
     samples: dict[str, list[dict[str, float]]] = field(default_factory=dict)
+    warm_ups: dict[str, WarmUp] = field(default_factory=dict)
+    """By workload, of those that have a rate."""
 
     def __post_init__(self) -> None:
         self.start_rss = rss_bytes(self.pids())
