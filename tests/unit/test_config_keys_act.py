@@ -94,8 +94,6 @@ def test_a_key_that_nothing_has_is_left_to_be_refused(split: object) -> None:
 def test_every_key_of_kafkas_acts_or_says_why_not() -> None:
     acting = {key.name for table in (BROKER_CONFIGS, CONTROLLER_CONFIGS) for key in table}
     assert all(why_without_effect(name) for name in KAFKA_BROKER_KEYS - acting)
-    ours = {"jute.maxbuffer", "metrics.listener", "log.flush", "ordered.delivery.legacy.producers"}
-    assert {key.name for key in BROKER_CONFIGS} - KAFKA_BROKER_KEYS == ours
     assert all(name in BROKER_CONFIGS and name in CONTROLLER_CONFIGS for name in SHARED_KEYS)
 
 
