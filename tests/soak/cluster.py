@@ -26,6 +26,7 @@ WATCHDOG_STATUS = 70
 LOG_DIR_FAILED_STATUS = 1
 START_LIMIT_S = 60.0
 _CHECK_EVERY_S = 0.1
+LOG_DIR_NAMES = ("a", "b")
 
 BROKER_KEYS = {
     "zookeeper.session.timeout.ms": str(SESSION_TIMEOUT_MS),
@@ -82,11 +83,22 @@ class SoakCluster:
     def controllers(self) -> list[str]:
         return [name for name in self.nodes if name.startswith("controller-")]
 
-    def log_dir(self, broker: str) -> Path:
-        return self.directory / broker
+    def log_dirs(self, broker: str) -> list[Path]:
+        return [self.directory / broker / name for name in LOG_DIR_NAMES]
+
+    def log_size(self, name: str) -> int:
+        """How much a process has logged."""
+        return self._log(name).stat().st_size
+
+    def logged_since(self, name: str, size: int) -> str:
+        """What a process logged after ``log_size`` was ``size``."""
+        return self._log(name).read_bytes()[size:].decode(errors="replace")
+
+    def _log(self, name: str) -> Path:
+        return self.directory / "logs" / f"{name}.log"
 
     def add(self, name: str, argv: list[str], nursery: trio.Nursery) -> None:
-        node = Node(Child(name, argv, str(self.directory / "logs" / f"{name}.log")))
+        node = Node(Child(name, argv, str(self._log(name))))
         self.nodes[name] = node
         node.child.start()
         nursery.start_soon(self._watch, node)
@@ -178,7 +190,7 @@ async def run_cluster(
                     "zookeeper.connect": f"{HOST}:{await network.route(ZOOKEEPER, server.client_port, name)}",
                     "listeners": f"CLIENTS://{HOST}:{clients},INTERNAL://{HOST}:{internal}",
                     "advertised.listeners": f"CLIENTS://{HOST}:{outside},INTERNAL://{HOST}:{inside}",
-                    "log.dirs": str(directory / name),
+                    "log.dirs": ",".join(map(str, cluster.log_dirs(name))),
                     **BROKER_KEYS,
                     **overrides,
                 }

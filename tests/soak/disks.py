@@ -6,13 +6,14 @@ import hashlib
 import random
 import resource
 import sys
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 
-from broker.log.checkpoint_files import decode_offsets
+from broker.log.checkpoint_files import MalformedFileError, decode_offsets, decode_partition_metadata
 from broker.log.paths import (
     HIGH_WATERMARK_CHECKPOINT,
     LOG_START_CHECKPOINT,
+    PARTITION_METADATA,
     RECOVERY_POINT_CHECKPOINT,
     offset_of,
     parse_directory_name,
@@ -22,6 +23,7 @@ from protocol.types import TopicPartition
 from tests.history.events import UNKNOWN, Event, Replica, StoredBatch
 from tests.soak.workload import value_id
 
+HIDDEN_SUFFIX = "-hidden"
 ROOM_BYTES = 4_096
 """What the fullest logs may still write on a full disk."""
 
@@ -35,6 +37,44 @@ def _partitions(log_dir: Path) -> Iterator[tuple[TopicPartition, Path]]:
     for directory in sorted(path for path in log_dir.iterdir() if path.is_dir()):
         if (tp := parse_directory_name(directory.name)) is not None:
             yield tp, directory
+
+
+def incarnation_in(directory: Path) -> int:
+    """Whose log a partition's directory holds; UNKNOWN when it does not say."""
+    path = directory / PARTITION_METADATA
+    try:
+        return decode_partition_metadata(str(path), path.read_bytes()).incarnation
+    except (OSError, MalformedFileError):
+        return UNKNOWN
+
+
+def hide_a_log(log_dirs: Sequence[Path], rng: random.Random) -> Path | None:
+    """Make a segment of one log unreadable: whoever opens it finds a directory (EISDIR). None: there is no log.
+
+    Only while the broker is down. ``unhide`` undoes it.
+    """
+    found = [path for log_dir in log_dirs for _, directory in _partitions(log_dir) for path in directory.glob("*.log")]
+    if not found:
+        return None
+    path = rng.choice(sorted(found))
+    path.rename(path.with_name(path.name + HIDDEN_SUFFIX))
+    path.mkdir()
+    return path
+
+
+def hide_log_dir(path: Path) -> None:
+    """Lose a log dir: whoever opens it finds a file (ENOTDIR). Only while the broker is down."""
+    path.rename(path.with_name(path.name + HIDDEN_SUFFIX))
+    path.write_bytes(b"")
+
+
+def unhide(path: Path) -> None:
+    """The disk can be read again. Only while the broker is down."""
+    if path.is_dir():
+        path.rmdir()
+    else:
+        path.unlink()
+    path.with_name(path.name + HIDDEN_SUFFIX).rename(path)
 
 
 def tear_tails(log_dir: Path, rng: random.Random) -> int:
@@ -63,9 +103,10 @@ def tear_tails(log_dir: Path, rng: random.Random) -> int:
     return torn
 
 
-def fill_disk(pid: int, log_dir: Path) -> tuple[int, int]:
+def fill_disk(pid: int, log_dirs: Iterable[Path]) -> tuple[int, int]:
     """Let a broker's larger files grow no more (EFBIG, where a full disk says ENOSPC); returns the limit to restore."""
-    sizes = sorted(path.stat().st_size for _, directory in _partitions(log_dir) for path in directory.glob("*.log"))
+    partitions = [directory for log_dir in log_dirs for _, directory in _partitions(log_dir)]
+    sizes = sorted(path.stat().st_size for directory in partitions for path in directory.glob("*.log"))
     before = resource.prlimit(pid, resource.RLIMIT_FSIZE)
     limit = (sizes[len(sizes) // 2] if sizes else 0) + ROOM_BYTES
     resource.prlimit(pid, resource.RLIMIT_FSIZE, (limit, before[1]))
@@ -77,15 +118,25 @@ def empty_disk(pid: int, limit: tuple[int, int]) -> None:
 
 
 def read_replicas(
-    log_dir: Path, broker: int, topic: str, now_ms: float, incarnations: Callable[[TopicPartition], int] | None = None
+    log_dir: Path,
+    broker: int,
+    topic: str,
+    now_ms: float,
+    incarnations: Callable[[TopicPartition], int | None] | None = None,
 ) -> Iterator[Event]:
-    """``Replica`` and ``StoredBatch`` events of a broker that was stopped. Raises ``KafkaError`` for damaged files."""
+    """``Replica`` and ``StoredBatch`` events of a broker that was stopped. Raises ``KafkaError`` for damaged files.
+
+    ``incarnations``: which one of a partition there is, None when there is none. What is left of others, in a log dir
+    that was lost when they were removed, is no replica.
+    """
     watermarks = _checkpoint(log_dir, HIGH_WATERMARK_CHECKPOINT)
     starts = _checkpoint(log_dir, LOG_START_CHECKPOINT)
     for tp, directory in _partitions(log_dir):
         if tp.topic != topic:
             continue
         incarnation = UNKNOWN if incarnations is None else incarnations(tp)
+        if incarnation is None or (incarnation != UNKNOWN and incarnation_in(directory) not in (UNKNOWN, incarnation)):
+            continue
         segments = sorted(directory.glob("*.log"))
         batches = stored_batches(segments, now_ms, broker, tp, incarnation)
         first = (offset_of(segments[0].name) or 0) if segments else 0

@@ -2,11 +2,11 @@
 
 The schedule follows from the seed alone. The rule of what may be broken at a time follows from what three replicas
 with two in sync promise to survive: **the loss of one broker**. So at most one broker is dead, stopped, cut off,
-without its session, or on a full disk, and the next one's turn comes only when every partition has its whole ISR again.
-A torn tail (bytes that were never synced) counts as a broker's loss as well. Controllers, ZooKeeper and slow or reset
-connections cost nothing but time, so one of those may come on top. ``kill_schedule`` has a harsher rule for kill -9
-alone: it takes no bytes from the page cache, so the next broker is killed whether or not the ISRs are whole, as long as
-the last one runs again.
+without its session, without a log or a log dir, or on a full disk, and the next one's turn comes only when every
+partition has its whole ISR again. A torn tail (bytes that were never synced) counts as a broker's loss as well.
+Controllers, ZooKeeper and slow or reset connections cost nothing but time, so one of those may come on top.
+``kill_schedule`` has a harsher rule for kill -9 alone: it takes no bytes from the page cache, so the next broker is
+killed whether or not the ISRs are whole, as long as the last one runs again.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ import signal
 from collections.abc import Awaitable, Callable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass
+from pathlib import Path
 
 import trio
 
@@ -27,6 +28,8 @@ from tests.soak.recorder import Recorder
 BROKERS = ("broker-1", "broker-2", "broker-3")
 CONTROLLERS = ("controller-1000", "controller-1001")
 SYNC_LIMIT_S = 90.0
+MISSED_LIMIT_S = 30.0
+_CHECK_EVERY_S = 0.1
 BEYOND_SESSION_S = (SESSION_TIMEOUT_MS / 1000 + 1, SESSION_TIMEOUT_MS / 1000 + 5)
 SHORT_S = (0.2, 2.5)
 
@@ -37,6 +40,8 @@ BROKER_KINDS = {
     "pause_broker_shortly": (SHORT_S, 1),
     "broker_session": (BEYOND_SESSION_S, 2),
     "disk_full": ((1.0, 8.0), 2),
+    "unreadable_log": ((1.0, 8.0), 2),
+    "lost_directory": ((1.0, 8.0), 2),
     "cut_brokers": ((0.5, 10.0), 2),
     "one_way_brokers": ((0.5, 10.0), 2),
     "cut_clients": ((0.5, 5.0), 1),
@@ -182,7 +187,8 @@ class Faults:
 
     async def _torn_tails(self, plan: Plan) -> None:
         await self._cluster.kill(plan.target)
-        torn = disks.tear_tails(self._cluster.log_dir(plan.target), random.Random(plan.seed))
+        rng = random.Random(plan.seed)
+        torn = sum(disks.tear_tails(log_dir, rng) for log_dir in self._cluster.log_dirs(plan.target))
         self._recorder.fault("torn", f"{torn} bytes of {plan.target}", count=False)
         await trio.sleep(plan.lasts_s)  # pause: the fault itself
         self._cluster.start(plan.target)
@@ -191,19 +197,47 @@ class Faults:
         for broker in BROKERS:
             await self._cluster.kill(broker)
         for number, broker in enumerate(BROKERS):
-            disks.tear_tails(self._cluster.log_dir(broker), random.Random(plan.seed + number))
+            for log_dir in self._cluster.log_dirs(broker):
+                disks.tear_tails(log_dir, random.Random(plan.seed + number))
             self._cluster.start(broker)
 
     async def _disk_full(self, plan: Plan) -> None:
-        """A broker whose only log directory fails ends, as Kafka's does; the one that is started again finds room."""
+        """Others lead meanwhile; the broker goes on, and finds by itself that there is room again."""
         pid = self._cluster.nodes[plan.target].child.pid
-        self.excused.add(plan.target)
         with suppress(ProcessLookupError):
-            limit = disks.fill_disk(pid, self._cluster.log_dir(plan.target))
+            limit = disks.fill_disk(pid, self._cluster.log_dirs(plan.target))
             await trio.sleep(plan.lasts_s)  # pause: the fault itself
             disks.empty_disk(pid, limit)
-        await trio.sleep(1.0)  # pause: its end may take as long
-        self.excused.discard(plan.target)
+
+    async def _unreadable_log(self, plan: Plan) -> None:
+        """A broker starts with a log that cannot be read, below the high watermark as like as not."""
+        await self._cluster.kill(plan.target)
+        hidden = disks.hide_a_log(self._cluster.log_dirs(plan.target), random.Random(plan.seed))
+        await self._run_without(plan, hidden, "log.unreadable")
+
+    async def _lost_directory(self, plan: Plan) -> None:
+        """A broker starts without one of its log dirs (KIP-112)."""
+        await self._cluster.kill(plan.target)
+        lost = random.Random(plan.seed).choice(self._cluster.log_dirs(plan.target))
+        disks.hide_log_dir(lost)
+        await self._run_without(plan, lost, "log_dir.lost")
+
+    async def _run_without(self, plan: Plan, hidden: Path | None, event: str) -> None:
+        """Start the broker without what is hidden, and once it was missed and some time went by, with it."""
+        size = self._cluster.log_size(plan.target)
+        self._cluster.start(plan.target)
+        if hidden is None:
+            return
+        self._recorder.fault("hidden", f"{hidden.parent.name}/{hidden.name} of {plan.target}", count=False)
+        with trio.move_on_after(MISSED_LIMIT_S) as waiting:
+            while event not in self._cluster.logged_since(plan.target, size):
+                await trio.sleep(_CHECK_EVERY_S)  # polls: until it is missed
+        if waiting.cancelled_caught:
+            self._recorder.problem(f"{plan.target} did not log {event} within {MISSED_LIMIT_S:g} s")
+        await trio.sleep(plan.lasts_s)  # pause: the fault itself
+        await self._cluster.kill(plan.target)
+        disks.unhide(hidden)
+        self._cluster.start(plan.target)
 
     # ------------------------------------------------------------ connections
 

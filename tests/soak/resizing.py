@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 import random
 from collections.abc import Iterable, Iterator
@@ -20,6 +21,7 @@ from runtime.env import NoNodeError, ZkError
 from runtime.zk_kazoo import KazooZk, open_zk
 from tests.history.events import ARCHIVE, Created, Drained, Event, LayoutSet, Removed, Replica, Sealed, StoredBatch
 from tests.soak import disks
+from tests.soak.cluster import LOG_DIR_NAMES
 from tests.soak.network import HOST
 from tests.soak.recorder import Recorder
 from tests.soak.workload import Progress
@@ -144,9 +146,12 @@ class Resizer:
 
     def _keep_files(self) -> None:
         """Second names for the segments of what may vanish, and the layouts that replicas noted."""
-        for broker in sorted(path for path in self._directory.glob("broker-*") if path.is_dir()):
+        brokers = sorted(path for path in self._directory.glob("broker-*") if path.is_dir())
+        for broker, name in itertools.product(brokers, LOG_DIR_NAMES):
             for life in list(self._lives.present.values()):
-                source = broker / str(life.tp)
+                source = broker / name / str(life.tp)
+                if disks.incarnation_in(source) != life.incarnation:
+                    continue
                 self._note_layouts(source / _LAYOUTS, (life.tp, life.incarnation))
                 if self.may_vanish(life.tp):
                     target = self._archive / f"{life.tp}-{life.incarnation}" / broker.name
@@ -188,8 +193,10 @@ class Resizer:
         yield Replica(now_ms, ARCHIVE, tp, start, end, end, incarnation=incarnation)
         yield from longest
 
-    def incarnation(self, tp: TopicPartition) -> int:
-        return self._lives.present[tp.partition].incarnation
+    def incarnation(self, tp: TopicPartition) -> int | None:
+        """Of the partition that is there; None when it was removed."""
+        present = self._lives.present.get(tp.partition)
+        return None if present is None else present.incarnation
 
 
 def _link(source: Path, target: Path) -> None:

@@ -214,14 +214,12 @@ async def _stop_and_read(cluster: SoakCluster, recorder: Recorder, resizer: Resi
     for broker_id, broker in enumerate(BROKERS, 1):
         if not await cluster.stop(broker):
             recorder.problem(f"{broker} did not stop on SIGTERM")
-        try:
-            found = disks.read_replicas(
-                cluster.log_dir(broker), broker_id, TOPIC, recorder.now_ms(), resizer.incarnation
-            )
-            read = partial(list, found)
-            recorder.record(*await trio.to_thread.run_sync(read))
-        except StoredError as error:
-            recorder.problem(f"the log of {broker} is damaged: {error}")
+        for log_dir in cluster.log_dirs(broker):
+            try:
+                found = disks.read_replicas(log_dir, broker_id, TOPIC, recorder.now_ms(), resizer.incarnation)
+                recorder.record(*await trio.to_thread.run_sync(partial(list, found)))
+            except StoredError as error:
+                recorder.problem(f"a log of {broker} is damaged: {error}")
 
 
 def remove(config: SoakConfig) -> None:
