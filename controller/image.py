@@ -52,6 +52,8 @@ class Ending:
     looks: int = 0
     """How often it was looked at since."""
     log_start_offset: int = -1
+    is_processed: bool = False
+    """No group has a live member that did not process all of it."""
     stop_sent: dict[int, int] = field(default_factory=dict)
     """``{broker: broker epoch}`` to whom StopReplica was sent."""
     stopped: set[int] = field(default_factory=set)

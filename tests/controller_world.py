@@ -263,6 +263,7 @@ class FakeBroker:
                         partition_index=asked.partition_index,
                         need_position=position is not None,
                         position=-1 if position is None else position,
+                        awaits_report=position is not None,
                     )
                 )
             topics.append(ConsumerGroupPositionResponseTopic(name=topic.name, partitions=found))

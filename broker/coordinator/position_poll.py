@@ -20,6 +20,7 @@ from broker.coordinator.positions import (
     Poller,
     answer,
     answer_if_news,
+    awaits_report,
     owner_of,
     position_of,
     response_of,
@@ -175,6 +176,7 @@ def _positions(
                 incarnation=incarnation,
                 need_position=tp in positions.waiting or _may_be_wanted(group),
                 position=position_of(turn.shard, group, tp, incarnation),
+                awaits_report=awaits_report(turn.shard, group, tp),
             ),
         )
         for tp, incarnation in named.items()

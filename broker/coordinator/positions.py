@@ -36,6 +36,7 @@ if TYPE_CHECKING:
     from broker.coordinator.shard import Shard, Turn
 
 UNKNOWN_POSITION = -1
+_NOTHING_KNOWN = (UNKNOWN_POSITION, True)
 
 
 class Report(NamedTuple):
@@ -51,7 +52,8 @@ class Poller:
 
     wants: dict[TopicPartition, int] = field(default_factory=dict)
     """Partitions whose position it asks for, with the incarnation it means."""
-    told: dict[TopicPartition, int] = field(default_factory=dict)
+    told: dict[TopicPartition, tuple[int, bool]] = field(default_factory=dict)
+    """What it was told of each: the position, and whether a report is awaited."""
     asked: dict[TopicPartition, None] = field(default_factory=dict)
     """Partitions it owns of which it knows that somebody waits."""
     token: Token | None = None
@@ -200,18 +202,23 @@ def owner_of(shard: Shard, group: Group, tp: TopicPartition) -> str | None:
     return _ownership(shard, group).owner_of.get(tp)
 
 
+def awaits_report(shard: Shard, group: Group, tp: TopicPartition) -> bool:
+    """Whether a live member alone can tell the position: it owns the partition and polls, or may be about to poll.
+
+    Then neither a commit nor the start of the log stands for what it has processed.
+    """
+    if group.state is not GroupState.STABLE:
+        return group.state is not GroupState.EMPTY
+    positions = group.positions
+    return owner_of(shard, group, tp) in positions.pollers or positions.unheard is None or bool(positions.unheard)
+
+
 def position_of(shard: Shard, group: Group, tp: TopicPartition, incarnation: int) -> int:
     """The group's position in one incarnation of a partition, -1 when nobody can vouch for any."""
-    positions = group.positions
-    if group.state is GroupState.STABLE:
-        owner = owner_of(shard, group, tp)
-        if owner is not None and owner in positions.pollers:
-            report = positions.reports.get(tp)
-            return report.position if report is not None and report.incarnation == incarnation else UNKNOWN_POSITION
-        if positions.unheard is None or positions.unheard:
-            return UNKNOWN_POSITION
-    elif group.state is not GroupState.EMPTY:
-        return UNKNOWN_POSITION
+    if awaits_report(shard, group, tp):
+        report = group.positions.reports.get(tp)
+        is_told = report is not None and report.incarnation == incarnation
+        return report.position if report is not None and is_told else UNKNOWN_POSITION
     committed = shard.durable.offsets_of(group.group_id).get(tp)
     if committed is None or committed.incarnation != incarnation:
         return UNKNOWN_POSITION
@@ -239,7 +246,7 @@ def answer(turn: Turn, group: Group, member_id: str) -> None:
     poller = positions.pollers[member_id]
     to_report = _to_report(shard, group, member_id)
     poller.asked = dict.fromkeys(to_report)
-    poller.told = {tp: position_of(shard, group, tp, meant) for tp, meant in poller.wants.items()}
+    poller.told = {tp: _known_of(shard, group, tp, meant) for tp, meant in poller.wants.items()}
     named = {**{tp: positions.newest_wanted(tp) for tp in to_report}, **poller.wants}
     found = [
         (
@@ -249,6 +256,7 @@ def answer(turn: Turn, group: Group, member_id: str) -> None:
                 incarnation=incarnation,
                 need_position=tp in poller.asked,
                 position=position_of(shard, group, tp, incarnation),
+                awaits_report=awaits_report(shard, group, tp),
             ),
         )
         for tp, incarnation in named.items()
@@ -267,10 +275,14 @@ def answer_if_news(turn: Turn, group: Group, member_ids: Iterable[str]) -> None:
 
 def _has_news(shard: Shard, group: Group, member_id: str, poller: Poller) -> bool:
     moved = (
-        position_of(shard, group, tp, incarnation) != poller.told.get(tp, UNKNOWN_POSITION)
+        _known_of(shard, group, tp, incarnation) != poller.told.get(tp, _NOTHING_KNOWN)
         for tp, incarnation in poller.wants.items()
     )
     return any(moved) or any(tp not in poller.asked for tp in _to_report(shard, group, member_id))
+
+
+def _known_of(shard: Shard, group: Group, tp: TopicPartition, incarnation: int) -> tuple[int, bool]:
+    return position_of(shard, group, tp, incarnation), awaits_report(shard, group, tp)
 
 
 def _to_report(shard: Shard, group: Group, member_id: str) -> list[TopicPartition]:

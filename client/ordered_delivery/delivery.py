@@ -111,12 +111,13 @@ class OrderedDelivery:
     def _on_generation(self) -> None:
         self._reports.clear()
         self.hand_overs.new_generation()
-        self._gate.forget_positions()
+        self._gate.await_owners()
 
     def _on_answer(self, answer: PositionAnswer) -> None:
         self.hand_overs.acknowledged(answer.said_before, self._clock.monotonic())
         for tp, position in answer.wanted.items():
             self._on_position(tp, position)
+            self._gate.on_owner(tp, awaits_report=tp in answer.owned)
         self._reports.on_asked(answer.to_report, answer.said_before)
         self._on_change()
 

@@ -117,6 +117,10 @@ class DeliveryGate:
         self._log_starts: dict[TopicPartition, tuple[int, int]] = {}
         self._positions: dict[TopicPartition, tuple[int, int]] = {}
         """(incarnation, offset) by partition, as log starts."""
+        self._owners_awaited = False
+        """The members of a group report to each other: whether nobody does of a partition has to be told."""
+        self._unowned: dict[TopicPartition, None] = {}
+        """Partitions of which no live member is to report."""
         self._questions: dict[str, Questions] = {}
         self._dirty: dict[str, None] = {}
         self._recheck = False
@@ -209,6 +213,23 @@ class DeliveryGate:
         """The generation that the positions belong to is over."""
         for tp in list(self._positions):
             self.on_position(tp, -1, -1)
+
+    def await_owners(self) -> None:
+        """A generation begins: nothing is known of what its members have processed, or who owns what."""
+        self._owners_awaited = True
+        self._unowned.clear()
+        self.forget_positions()
+        self._dirty.update((tp.topic, None) for tp, held in self._held.items() if held.barriers)
+
+    def on_owner(self, tp: TopicPartition, *, awaits_report: bool) -> None:
+        """Whether a live member alone can tell the position: then the start of the log does not stand for it."""
+        if awaits_report == (tp not in self._unowned):
+            return
+        if awaits_report:
+            del self._unowned[tp]
+        else:
+            self._unowned[tp] = None
+        self._dirty[tp.topic] = None
 
     def recheck(self) -> None:
         """Ask again what may have changed without a leader change: retention, a map from a broker that lagged."""
@@ -389,7 +410,7 @@ class DeliveryGate:
         is_current = incarnation == info.incarnation and asked_epoch == info.leader_epoch
         if was_open:
             went_back = 0 <= position < end and incarnation == info.incarnation
-            passed = not went_back or self._offset_of(self._log_starts, source, info) >= end
+            passed = not went_back or self._log_start_passed(source, info, end, ask)
             return None if passed else Barrier(kind, q, source, Missing.POSITION, position, end)
         if info.leader_epoch <= epoch:
             ask.metadata[topic.name] = None  # the end of the current epoch still moves
@@ -503,9 +524,12 @@ class DeliveryGate:
         return offset if incarnation == info.incarnation else -1
 
     def _log_start_passed(self, tp: TopicPartition, info: PartitionInfo, end: int, ask: Questions) -> bool:
-        """Whether retention removed all that was waited for. Asked for once, then at each recheck."""
-        if tp in self._held and end > 0:
-            return False  # what this consumer fetched of it, or did not flush, comes first: its own position tells
+        """Whether retention removed all that was waited for. Asked for once, then at each recheck.
+
+        Not while a member, or this one, has the partition: what it fetched of it or did not flush comes first.
+        """
+        if end > 0 and (tp in self._held or (self._owners_awaited and tp not in self._unowned)):
+            return False
         start = self._offset_of(self._log_starts, tp, info)
         if start >= end:
             return True

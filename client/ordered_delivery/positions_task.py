@@ -53,6 +53,8 @@ class PositionAnswer(NamedTuple):
 
     wanted: dict[TopicPartition, Position]
     """How far the group is in what was asked for; position -1: not known."""
+    owned: set[TopicPartition]
+    """Those of them whose position a live member alone can tell."""
     to_report: dict[TopicPartition, Position]
     """Partitions of this member that somebody waits for, and what the coordinator knows of the incarnation meant."""
     said_before: int
@@ -98,15 +100,18 @@ def read_answer(
     if response.error_code:
         raise error_for(response.error_code)
     wanted: dict[TopicPartition, Position] = {}
+    owned: set[TopicPartition] = set()
     to_report: dict[TopicPartition, Position] = {}
     for topic in response.topics:
         for p in topic.partitions:
             tp, known = TopicPartition(topic.name, p.partition_index), Position(p.incarnation, p.position)
             if tp in wants:
                 wanted[tp] = known
+                if p.awaits_report:
+                    owned.add(tp)
             if p.need_position:
                 to_report[tp] = known
-    return PositionAnswer(wanted, to_report, said_before)
+    return PositionAnswer(wanted, owned, to_report, said_before)
 
 
 class PositionExchange:

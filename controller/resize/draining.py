@@ -15,7 +15,7 @@ from dataclasses import dataclass
 
 from controller.context import Context
 from controller.image import ClusterImage, OffsetQuestion, TopicImage
-from controller.resize import plan
+from controller.resize import owners, plan
 from controller.resize.checks import DRAIN_KEY, listed, unfinished
 from controller.resize.groups import (
     BrokerLink,
@@ -137,7 +137,9 @@ async def drain(current: Callable[[], Context], link: BrokerLink, holders: Holde
     moved or created anew, and if this controller was replaced while it asked, all of it may be. What fails of one
     partition holds no other.
     """
-    waits, left = await _left(current())
+    waits = await owners.confirm(current, link)
+    standing_waits, left = await _left(current())
+    waits |= standing_waits
     held = await holders.still_hold(link, current().image, left)
     waits |= held
     left = [leftover for leftover in left if leftover.tp not in held]
@@ -170,10 +172,13 @@ async def _delete(current: Callable[[], Context], link: BrokerLink, leftover: Le
     topic, leader = image.topics.get(leftover.tp.topic), image.brokers.get(leftover.leader)
     if topic is None or leader is None or topic.name in image.deletions or leftover not in leftovers(topic):
         return None
+    ending = topic.partitions[leftover.tp.partition].ending
     answer = (await link.ask(leader, (_deletion(leftover), None)))[0]
     error = answer.topics[0].partitions[0].error_code
     if error != ErrorCode.NONE:
         return Wait(f"broker {leader.id} to delete its records: error {error}")
+    if ending is not None:
+        ending.is_processed = True  # as every group was found to be done with it
     _log.info("resize: topic=%s step=drained partitions=%s end=%s", *leftover.tp, leftover.sealed_offset)
     return None
 

@@ -16,6 +16,7 @@ from protocol.generated.consumer_group_position import (
     ConsumerGroupPositionRequest,
     ConsumerGroupPositionRequestPartition,
     ConsumerGroupPositionRequestTopic,
+    ConsumerGroupPositionResponsePartition,
 )
 from protocol.generated.describe_groups import DescribeGroupsRequest
 from protocol.generated.list_groups import ListGroupsRequest
@@ -220,6 +221,19 @@ async def unprocessed(
         return Wait("its commits", group.name, committed, end_offset)
     if committed < end_offset or not group.is_settled:
         return Wait(group.unknown or "the end of its rebalance", group.name, committed, end_offset)
+    found = await ask_position(link, image, group, tp, incarnation)
+    if found.position >= end_offset or (found.position < 0 and not found.need_position):
+        return None
+    return Wait("its flush callback", group.name, found.position, end_offset)
+
+
+async def ask_position(
+    link: BrokerLink, image: ClusterImage, group: Group, tp: TopicPartition, incarnation: int
+) -> ConsumerGroupPositionResponsePartition:
+    """The group's position as its coordinator tells it; owners that poll are asked for it until it is known.
+
+    Raises ``OSError``, ``KafkaError``, ``UnknownGroupsError``.
+    """
     broker = image.brokers.get(group.coordinator)
     if broker is None:
         raise UnknownGroupsError(f"the coordinator of {group.name} is away")
@@ -235,10 +249,8 @@ async def unprocessed(
     )
     answer = (await link.ask(broker, (request, None)))[0]
     _check(answer.error_code, f"positions of {group.name}", broker)
-    found = answer.topics[0].partitions[0]
-    if found.position >= end_offset or (found.position < 0 and not found.need_position):
-        return None
-    return Wait("its flush callback", group.name, found.position, end_offset)
+    found: ConsumerGroupPositionResponsePartition = answer.topics[0].partitions[0]
+    return found
 
 
 def _check(error_code: int, what: str, broker: LiveBroker) -> None:

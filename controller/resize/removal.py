@@ -20,7 +20,7 @@ from controller.context import Context
 from controller.events import BrokerAnswered, ResizesDue
 from controller.image import TopicImage
 from controller.partitions import StateChange, write_states
-from controller.resize import plan
+from controller.resize import owners, plan
 from controller.resize.ends import ending_of
 from controller.resize.step_log import log_step
 from controller.stop_replica import deletions
@@ -74,28 +74,18 @@ def on_stop_replica_answered(context: Context, event: BrokerAnswered) -> None:
 
 
 def _run(topic: TopicImage) -> list[int]:
-    """Partitions at the end of the assignment that are drained or being removed, ascending."""
+    """Partitions at the end of the assignment that are empty and processed, or being removed, ascending."""
     run: list[int] = []
     for index in reversed(plan.marked(topic)):
         partition = topic.partitions[index]
         state = partition.state
         if state is None or len(run) == MAX_TOGETHER or (not run and index != len(topic.znode.partitions) - 1):
             break
-        if not state.being_removed and not _is_drained(topic, index):
+        if not state.being_removed and not (owners.is_empty(topic, index) and owners.is_processed(topic, index)):
             break
         run.append(index)
     run.reverse()
     return run
-
-
-def _is_drained(topic: TopicImage, index: int) -> bool:
-    """Whether nothing is left below the seal. Markers of transactions may follow it."""
-    partition = topic.partitions[index]
-    state = partition.state
-    if state is None or not topic.told(index):
-        return False
-    ending = ending_of(partition)
-    return ending.confirmed and ending.log_start_offset >= state.sealed_offset >= 0
 
 
 def _stop(context: Context, topic: TopicImage, index: int) -> None:

@@ -12,18 +12,23 @@ from protocol.primitives import (
     Message,
     Struct as Base,
     bad_length,
+    read_tags,
     read_uvarint,
     skip_tags,
+    whole,
     write_uvarint,
 )
 from protocol.types import Part
 
 _pack_i = Struct(">i").pack
 _pack_ih = Struct(">ih").pack
+_pack_iqtq = Struct(">iq?q").pack
 _pack_iqtqB = Struct(">iq?qB").pack
+_pack_t = Struct(">?").pack
 _unpack_iB = Struct(">iB").unpack_from
 _unpack_ihB = Struct(">ihB").unpack_from
 _unpack_iqtqB = Struct(">iq?qB").unpack_from
+_unpack_t = Struct(">?").unpack_from
 
 class ConsumerGroupPositionRequestPartition(Base):
     FIELDS: ClassVar[tuple[str, ...]] = (
@@ -71,6 +76,7 @@ class ConsumerGroupPositionResponsePartition(Base):
         "incarnation",
         "need_position",
         "position",
+        "awaits_report",
     )
     __slots__ = FIELDS
 
@@ -81,11 +87,13 @@ class ConsumerGroupPositionResponsePartition(Base):
         incarnation: int = -1,
         need_position: bool = False,
         position: int = -1,
+        awaits_report: bool = False,
     ) -> None:
         self.partition_index = partition_index
         self.incarnation = incarnation
         self.need_position = need_position
         self.position = position
+        self.awaits_report = awaits_report
 
 
 class ConsumerGroupPositionResponseTopic(Base):
@@ -104,6 +112,15 @@ class ConsumerGroupPositionResponseTopic(Base):
         self.name = name
         self.partitions = [] if partitions is EMPTY else partitions
 
+
+def _decode_tag_topics_partitions_awaits_report(data: memoryview) -> tuple[bool, int]:
+    pos = 0
+    awaits_report, = _unpack_t(data, pos)
+    pos += 1
+    return awaits_report, pos
+
+def _encode_tag_topics_partitions_awaits_report(value: bool, out: bytearray) -> None:
+    out += _pack_t(value)
 
 def _decode_consumer_group_position_request_v0(data: memoryview) -> tuple[ConsumerGroupPositionRequest, int]:
     size = len(data)
@@ -289,13 +306,18 @@ def _decode_consumer_group_position_response_v0(data: memoryview) -> tuple[Consu
         for _ in range(topics_partitions_count):
             topics_partitions_partition_index, topics_partitions_incarnation, topics_partitions_need_position, topics_partitions_position, n = _unpack_iqtqB(data, pos)
             pos += 22
+            topics_partitions_awaits_report: bool = False
             if n:
-                pos = skip_tags(data, pos, n)
+                tags, pos = read_tags(data, pos, n)
+                value = tags.get(10263)
+                if value is not None:
+                    topics_partitions_awaits_report = whole(_decode_tag_topics_partitions_awaits_report(value), value, "topics[].partitions[].awaits_report")
             topics_partitions.append(ConsumerGroupPositionResponsePartition(
                 partition_index=topics_partitions_partition_index,
                 incarnation=topics_partitions_incarnation,
                 need_position=topics_partitions_need_position,
                 position=topics_partitions_position,
+                awaits_report=topics_partitions_awaits_report,
             ))
         n = data[pos]
         pos += 1
@@ -338,7 +360,16 @@ def _encode_consumer_group_position_response_v0(message: ConsumerGroupPositionRe
         else:
             write_uvarint(out, n)
         for topics_partitions_item in topics_item.partitions:
-            out += _pack_iqtqB(topics_partitions_item.partition_index, topics_partitions_item.incarnation, topics_partitions_item.need_position, topics_partitions_item.position, 0)
+            out += _pack_iqtq(topics_partitions_item.partition_index, topics_partitions_item.incarnation, topics_partitions_item.need_position, topics_partitions_item.position)
+            tag_count = (1 if topics_partitions_item.awaits_report else 0)
+            out.append(tag_count)
+            if tag_count:
+                if topics_partitions_item.awaits_report:
+                    tagged = bytearray()
+                    _encode_tag_topics_partitions_awaits_report(topics_partitions_item.awaits_report, tagged)
+                    write_uvarint(out, 10263)
+                    write_uvarint(out, len(tagged))
+                    out += tagged
         out.append(0)
     out.append(0)
     parts.append(out)

@@ -9,12 +9,15 @@ Each request replaces what the member wants to be told, each answer names all of
 an empty member id and generation -1 it is a question that anybody may ask: answered at once. Its ``need_position`` has
 the owner, if it polls, asked to report until the generation ends; in the answer it says that somebody waits. Without
 topics it is about all that is waited for or was reported.
+
+Tag 10263 of an answer says that a live member alone can tell the position: it owns the partition, or may still do so.
+Until it has, that the log begins behind what is waited for says nothing: the records may be with its user.
 """
 
 from protocol.schema import Field, field, message
 
 
-def _topics(name: str) -> Field:
+def _topics(name: str, *more: Field) -> Field:
     return field(
         "topics",
         f"[]ConsumerGroupPosition{name}Topic",
@@ -30,6 +33,7 @@ def _topics(name: str) -> Field:
                     field("incarnation", "int64", "0+", default=-1),
                     field("need_position", "bool", "0+"),
                     field("position", "int64", "0+", default=-1),
+                    *more,
                 ],
             ),
         ],
@@ -59,6 +63,6 @@ RESPONSE = message(
     fields=[
         field("throttle_time_ms", "int32", "0+"),
         field("error_code", "int16", "0+"),
-        _topics("Response"),
+        _topics("Response", field("awaits_report", "bool", "0+", ignorable=True, tag=10263)),
     ],
 )

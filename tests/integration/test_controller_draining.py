@@ -368,3 +368,51 @@ async def test_steps_and_warnings_are_counted_for_prometheus(nursery: trio.Nurse
     assert 'anabranch_resize_steps_total{step="grow-losers",topic="t"} 1.0' in text
     assert "anabranch_active_controller 1.0" in text
     assert "anabranch_unfinished_resizes 0.0" in text
+
+
+# ---------------------------------------------------------------- what expired
+
+
+async def expired(world: World) -> None:
+    """4 and 5 were sealed at 40, and retention has removed their records."""
+    await world.store.create(paths.topic("__consumer_offsets"), b'{"version":3,"partitions":{"0":[1]}}')
+    await resized(world, 6)
+    hold_records(world, range(4, 6), 40)
+    await resized(world, 4)
+    hold_records(world, range(4, 6), 40, 40)
+
+
+async def test_what_expired_is_removed_once_its_live_owner_has_processed_it(
+    world: World, autojump_clock: object, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Its records may be with the owner's user, not flushed."""
+    caplog.set_level(logging.INFO)
+    group = world.brokers[2]
+    group.groups["g"], group.members["g"] = {}, [(subscription(TOPIC), b"")]
+    group.positions["g"] = {(TOPIC, 4): 40, (TOPIC, 5): 39}
+    await expired(world)
+    await trio.sleep(10)  # virtual time: several looks
+    assert sorted((await world.topic(TOPIC)).partitions) == list(range(6))
+    assert said(caplog)[-1] == "partitions=5 group=g read=39 sealed=40 for=its flush callback"
+    group.positions["g"][TOPIC, 5] = 40
+    await world.until(lambda: finished(world, 4))
+
+
+async def test_what_expired_waits_for_the_end_of_a_rebalance(world: World, autojump_clock: object) -> None:
+    """Nobody can tell what its members have."""
+    group = world.brokers[2]
+    group.groups["g"], group.states["g"] = {(TOPIC, 5): (7, -1)}, "PreparingRebalance"
+    await expired(world)
+    await trio.sleep(10)  # virtual time: several looks
+    assert sorted((await world.topic(TOPIC)).partitions) == list(range(6))
+    group.states["g"] = "Empty"
+    await world.until(lambda: finished(world, 4))
+
+
+async def test_what_expired_waits_for_no_group_without_live_members(world: World, autojump_clock: object) -> None:
+    group = world.brokers[2]
+    group.groups["g"] = {(TOPIC, 5): (7, -1)}
+    group.groups["elsewhere"], group.members["elsewhere"] = {}, [(subscription("other"), b"")]
+    group.positions["elsewhere"] = {(TOPIC, 5): 3}
+    await expired(world)
+    await world.until(lambda: finished(world, 4))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 
 import pytest
 
@@ -194,6 +194,32 @@ def test_a_log_start_past_the_threshold_counts_as_reached() -> None:
     survivor = merged()
     survivor.start(5, 40)
     assert survivor.cap(1) == 2
+
+
+@pytest.mark.parametrize(("barrier", "p", "waiter", "open_at"), [(created, 1, 5, 0), (merged, 5, 1, 2)])
+def test_a_log_start_counts_only_where_no_live_member_is_to_report(
+    barrier: Callable[[], Gate], p: int, waiter: int, open_at: int
+) -> None:
+    """Its records may be with the owner's user, not flushed. Each generation has to be told anew."""
+    gate = barrier()
+    closed_at = gate.cap(waiter)
+    gate.gate.await_owners()
+    gate.start(p, 100)
+    assert gate.cap(waiter) == closed_at and tp(p) not in gate.gate.questions().log_starts
+    gate.gate.on_owner(tp(p), awaits_report=True)
+    gate.run()
+    assert gate.cap(waiter) == closed_at
+    gate.gate.on_owner(tp(p), awaits_report=False)
+    gate.gate.on_owner(tp(p), awaits_report=True)
+    gate.run()
+    assert gate.cap(waiter) == closed_at
+    gate.gate.on_owner(tp(p), awaits_report=False)
+    gate.gate.await_owners()
+    gate.run()
+    assert gate.cap(waiter) == closed_at
+    gate.gate.on_owner(tp(p), awaits_report=False)
+    gate.run()
+    assert gate.cap(waiter) == open_at
 
 
 def test_hole_9_a_map_of_another_incarnation_is_not_used() -> None:

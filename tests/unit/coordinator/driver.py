@@ -416,6 +416,12 @@ class Driver:
             for found in topic.partitions
         }
 
+    def awaited(self, token: str) -> set[tuple[str, int]]:
+        """Partitions of a poll's answer whose position a live member alone can tell."""
+        assert self.error(token) is ErrorCode.NONE
+        topics = self.replies[token].topics
+        return {(topic.name, p.partition_index) for topic in topics for p in topic.partitions if p.awaits_report}
+
     def fetched(self, group: str = GROUP, *, require_stable: bool = False) -> Any:
         """All committed offsets of a group."""
         return offsets.fetch_offsets(self.shard, group, None, self.topics, require_stable=require_stable)

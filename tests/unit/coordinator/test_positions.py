@@ -273,7 +273,9 @@ def test_positions_of_partitions_of_others_are_not_taken() -> None:
     driver = Driver()
     owner, waiter = two_members(driver)
     driver.poll(owner, 1)
-    waiting = driver.poll(waiter, 1, PARENT, OTHER, reports={PARENT: 100, OTHER: 100})
+    at_once = driver.poll(waiter, 1, PARENT, OTHER, reports={PARENT: 100, OTHER: 100})
+    assert driver.told(at_once) == {PARENT: (-1, False), OTHER: (-1, False)}
+    waiting = driver.poll(waiter, 1, PARENT, OTHER)
     assert driver.told(waiting) is None
     driver.poll(owner, 1, reports={PARENT: 3})
     assert driver.told(waiting) == {PARENT: (3, False), OTHER: (-1, False)}
@@ -314,9 +316,33 @@ def test_hole_21_a_commit_for_what_nobody_owns_is_told_at_once() -> None:
     driver = Driver()
     owner, waiter = two_members(driver)
     driver.poll(owner, 1)
+    assert driver.told(driver.poll(waiter, 1, OTHER)) == {OTHER: (-1, False)}
     waiting = driver.poll(waiter, 1, OTHER)
+    assert driver.told(waiting) is None
     driver.commit({OTHER: 60}, owner, 1)
     assert driver.told(waiting) == {OTHER: (60, False)}
+
+
+def test_whether_a_live_member_alone_can_tell_is_told() -> None:
+    """The owner that polls, or any member that has not polled yet. Then the log start of its partition says nothing."""
+    driver = Driver()
+    owner, waiter = two_members(driver)
+    assert driver.awaited(driver.poll(waiter, 1, PARENT, OTHER, max_wait_ms=0)) == {PARENT, OTHER}
+    waiting = driver.poll(waiter, 1, PARENT, OTHER)
+    assert driver.told(waiting) is None
+    driver.poll(owner, 1)
+    assert driver.awaited(waiting) == {PARENT}, "nobody has the other: said at once"
+    driver.poll(owner, 1, reports={PARENT: 7})
+    assert driver.awaited(driver.poll(waiter, 1, PARENT, OTHER, max_wait_ms=0)) == {PARENT}
+    assert driver.awaited(driver.poll("", -1, PARENT, OTHER)) == {PARENT}
+
+
+def test_of_a_group_without_members_no_report_is_awaited_and_of_one_that_rebalances_all_are() -> None:
+    driver = Driver()
+    driver.commit({PARENT: 60})
+    assert driver.awaited(driver.poll("", -1, PARENT)) == set()
+    driver.join(client="a")
+    assert driver.awaited(driver.poll("", -1, PARENT)) == {PARENT}
 
 
 def test_hole_21_a_stock_member_is_waited_for_as_long_as_its_session_and_then_its_commits_count() -> None:

@@ -1,0 +1,91 @@
+"""Whether the owners of an emptied partition have processed it; until then it is not removed.
+
+Retention may remove records that a member has delivered and not flushed yet. With the partition gone, whoever reads
+the survivor would go on with their keys. So wherever a live member can tell how far it is, its report counts, and not
+that the log begins at its end. A group without live members, or whose members do not keep order, holds no removal.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
+
+from controller.context import Context
+from controller.image import ClusterImage, Ending, TopicImage
+from controller.resize import plan
+from controller.resize.groups import BrokerLink, Group, UnknownGroupsError, ask_position, read_groups
+from controller.resize.waits import Wait
+from protocol.errors import KafkaError
+from protocol.types import TopicPartition
+
+
+class _Emptied(NamedTuple):
+    """A sealed partition without records, of which it is not known whether its owners have processed it."""
+
+    tp: TopicPartition
+    incarnation: int
+    sealed_offset: int
+    ending: Ending
+
+
+def is_empty(topic: TopicImage, index: int) -> bool:
+    """Whether nothing is left below the seal. Markers of transactions may follow it."""
+    partition = topic.partitions[index]
+    state, ending = partition.state, partition.ending
+    if state is None or ending is None or ending.leader_epoch != state.leader_epoch or not topic.told(index):
+        return False
+    return ending.confirmed and ending.log_start_offset >= state.sealed_offset >= 0
+
+
+def is_processed(topic: TopicImage, index: int) -> bool:
+    """Whether no live member has something of an empty partition that it did not flush."""
+    partition = topic.partitions[index]
+    state, ending = partition.state, partition.ending
+    return state is not None and ending is not None and (state.sealed_offset == 0 or ending.is_processed)
+
+
+async def confirm(current: Callable[[], Context], link: BrokerLink) -> dict[TopicPartition, Wait]:
+    """Ask the groups about what is empty; what the others wait for. Whatever cannot be learnt is asked again."""
+    found = [emptied for topic in current().image.topics.values() for emptied in _emptied(topic)]
+    if not found:
+        return {}
+    groups = await read_groups(link, lambda: current().image)
+    waits: dict[TopicPartition, Wait] = {}
+    for emptied in found:
+        try:
+            wait = await _wait(link, current().image, groups.require_all(), emptied)
+        except (OSError, KafkaError, UnknownGroupsError) as error:
+            wait = Wait(f"what the groups have read: {error}")
+        if wait is None:
+            emptied.ending.is_processed = True
+        else:
+            waits[emptied.tp] = wait
+    return waits
+
+
+def _emptied(topic: TopicImage) -> list[_Emptied]:
+    if not plan.all_sealed(topic) or not plan.survivors_told(topic):
+        return []
+    found = []
+    for index in plan.marked(topic):
+        partition = topic.partitions[index]
+        state, ending = partition.state, partition.ending
+        if state is None or ending is None or state.being_removed or is_processed(topic, index):
+            continue
+        if is_empty(topic, index):
+            tp = TopicPartition(topic.name, index)
+            found.append(_Emptied(tp, partition.incarnation, state.sealed_offset, ending))
+    return found
+
+
+async def _wait(link: BrokerLink, image: ClusterImage, groups: Sequence[Group], emptied: _Emptied) -> Wait | None:
+    tp, end = emptied.tp, emptied.sealed_offset
+    for group in groups:
+        committed = group.committed(tp, emptied.incarnation)
+        if not group.is_settled and group.may_read(tp.topic):
+            return Wait(group.unknown or "the end of its rebalance", group.name, committed, end)
+        if tp.topic in group.topics:
+            found = await ask_position(link, image, group, tp, emptied.incarnation)
+            if found.awaits_report and found.position < end:
+                return Wait("its flush callback", group.name, found.position, end)
+    return None

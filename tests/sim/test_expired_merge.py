@@ -1,0 +1,54 @@
+"""Retention removes what the owner of a partition has delivered and not flushed, and the partition is merged away."""
+
+from __future__ import annotations
+
+from functools import partial
+
+import trio
+
+from runtime.sim_scheduler import run_deterministic
+from tests.history.checks import check_history
+from tests.sim.test_unseen_merge import LITTLE_S, LONG_S, MARKED, SURVIVOR, UnseenMerge
+from tests.sim_cluster import SimCluster
+
+
+async def merge_what_expired(scene: UnseenMerge) -> None:
+    """The owner of the child takes its time to flush. Its records are gone when the merge comes."""
+    await scene.resize(2)
+    await scene.begin()
+    key = scene.key(1, 2)
+    await scene.deliver(key)
+    assert await scene.until(lambda: scene.is_committed(MARKED, 1))
+    async with scene._admin() as admin:
+        assert await admin.delete_records({MARKED: -1}) == {MARKED: 1}
+    scene.leader.flushes = trio.Event()
+    await scene.resize(1)
+    value = scene.sends(key)
+    await scene.produce(key, scene.layout, value=value)
+    await scene.until(lambda: value in scene.delivered, LITTLE_S)
+    assert scene.watch.tps() == [SURVIVOR, MARKED] or value in scene.delivered
+    scene.leader.flushes.set()
+    assert await scene.until(lambda: value in scene.delivered)
+    assert await scene.until(lambda: scene.watch.tps() == [SURVIVOR], LONG_S), scene.watch.unfinished()
+
+
+def staged() -> list[str]:
+    async def run() -> list[str]:
+        async with trio.open_nursery() as nursery:
+            cluster = SimCluster(nursery, 1)
+            scene = UnseenMerge(cluster, nursery)
+            try:
+                await scene.start(1, replication_factor=1)
+                await merge_what_expired(scene)
+                await scene.finish()
+            finally:
+                with trio.CancelScope(shield=True):
+                    await cluster.end()
+                nursery.cancel_scope.cancel()
+        return [violation.check for violation in check_history(scene.recorder.events)]
+
+    return run_deterministic(1, partial(run))
+
+
+def test_a_merge_of_what_expired_ends_and_keeps_the_order() -> None:
+    assert staged() == []
