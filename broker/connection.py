@@ -15,7 +15,7 @@ import structlog
 import trio
 
 from broker.deferred import Deferred
-from broker.request_context import CloseConnectionError, RequestContext
+from broker.request_context import ClientSession, CloseConnectionError, RequestContext
 from protocol.api_keys import ApiKey
 from protocol.framing import BufferPool, FrameError, Request, ServerConnection, encode_response
 from protocol.generated.api_versions import ApiVersionsRequest
@@ -63,6 +63,7 @@ class Connection:
         "_nursery",
         "_progress",
         "_sending",
+        "_session",
         "_slots",
         "_stream",
         "_wake_writer",
@@ -81,6 +82,7 @@ class Connection:
         self._listener = listener
         self._stream = stream
         self._frames = ServerConnection(node.config.values["socket.request.max.bytes"], pool)
+        self._session = ClientSession()
         self._held_bytes = 0
         self._slots: deque[_Slot] = deque()
         self._nursery: trio.Nursery | None = None
@@ -186,6 +188,7 @@ class Connection:
             header.api_key,
             header.api_version,
             header.correlation_id,
+            self._session,
         )
         if request.unsupported:
             ctx.api_version = 0

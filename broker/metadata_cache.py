@@ -49,6 +49,10 @@ class TopicInfo:
     layout_version: int = -1
     ordered_delivery: bool | None = None
     """Whether keys keep their order, settled by the first resize; None before: the configuration says."""
+    announced_partition_count: int = -1
+    """What producers that name no layout are to place by, before a split; -1: nothing is announced."""
+    refreshes_stock_producers: bool = False
+    """Whether they are sent for it: every live broker knows it."""
     removed: set[int] = field(default_factory=set)
     """Numbers of partitions that were there and were merged away."""
 
@@ -164,6 +168,8 @@ class MetadataCache:
             topic.initial_partition_count = state.initial_partition_count
             topic.undeleted_partition_count = state.undeleted_partition_count
             topic.layout_version = state.layout_version
+            topic.announced_partition_count = state.announced_partition_count
+            topic.refreshes_stock_producers = state.refreshes_stock_producers
             topic.ordered_delivery = None if state.ordered_delivery < 0 else state.ordered_delivery == 1
         for partition in state.partition_states:
             index = partition.partition_index

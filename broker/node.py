@@ -36,6 +36,7 @@ from broker.replication.replica_manager import ReplicaManager
 from broker.replication.services import SharedServices
 from broker.replication.settings import take_over_settings
 from broker.replication.throttle import ReplicationQuota
+from broker.stock_producers import StockProducers
 from broker.topic_creation import TopicCreator
 from protocol.errors import ErrorCode, KafkaError
 from protocol.generated.alter_partition import AlterPartitionRequest, AlterPartitionResponse
@@ -83,6 +84,7 @@ class Node:
         self.metrics = BrokerMetrics()
         self.metrics.add_background(self.background)
         self.layout_refusals = LayoutRefusals(env.clock, self.metrics)
+        self.stock_producers = StockProducers(env.clock)
         self.purgatory = Purgatory(env.clock, self.background)
         self.logs = LogManager(self._log_manager_config(), env, self.background)
         self.controller = ControllerClient(env, zk, f"broker-{config.broker_id}")

@@ -6,7 +6,9 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from broker.deferred import Deferred
+from broker.retry_order import RetryOrder
 from protocol.primitives import Message
+from protocol.types import TopicPartition
 
 if TYPE_CHECKING:
     from broker.node import Node
@@ -21,10 +23,50 @@ class CloseConnectionError(Exception):
     """Raised by a handler when the only answer is to close the connection."""
 
 
-class RequestContext:
-    """Who asks and in which version; ``node`` is this broker."""
+OUR_SOFTWARE = "anabranch"
+"""How the names begin that our own clients and tools have in ApiVersions (KIP-511)."""
+_FAILS_WITHOUT_LEADER = frozenset({"sarama"})
+"""Libraries that fail a record whose partition has no leader for less than a second, and meanwhile send nothing."""
+IN_FLIGHT_S = 0.05
+"""What an idempotent producer had in flight when it was sent for metadata comes within this time. It is refused like
+the first, which is kinder than OUT_OF_ORDER_SEQUENCE_NUMBER. No library repeats a batch so soon."""
 
-    __slots__ = ("api_key", "api_version", "client_host", "client_id", "correlation_id", "listener", "node")
+
+class ClientSession:
+    """What is known of the client at the other end of one connection."""
+
+    __slots__ = ("__weakref__", "_refreshes", "retry_orders", "software_name")
+
+    def __init__(self) -> None:
+        self.software_name = ""
+        """As ApiVersions says; empty where it does not."""
+        self.retry_orders: dict[TopicPartition, RetryOrder] = {}
+        """Of partitions where a producer without idempotence is to repeat something."""
+        self._refreshes: dict[str, tuple[int, float]] = {}
+
+    @property
+    def waits_for_leaders(self) -> bool:
+        """Whether a split is announced to the client: it is a stock one, and keeps what it has for new partitions."""
+        return not self.software_name.startswith(OUR_SOFTWARE) and self.software_name not in _FAILS_WITHOUT_LEADER
+
+    def refresh(self, topic: str, layout_version: int, now: float) -> bool:
+        """Note that the client is sent for a topic's metadata; False: it was before, for this layout or a later one."""
+        before = self._refreshes.get(topic)
+        if before is not None and before[0] >= layout_version:
+            return False
+        self._refreshes[topic] = (layout_version, now)
+        return True
+
+    def is_refreshing(self, topic: str, layout_version: int, now: float) -> bool:
+        """Whether a batch that comes now may have been in flight when the client was sent for metadata."""
+        before = self._refreshes.get(topic)
+        return before is not None and before[0] == layout_version and now - before[1] < IN_FLIGHT_S
+
+
+class RequestContext:
+    """Who asks and in which version; ``node`` is this broker, ``session`` the connection's."""
+
+    __slots__ = ("api_key", "api_version", "client_host", "client_id", "correlation_id", "listener", "node", "session")
 
     def __init__(
         self,
@@ -35,6 +77,7 @@ class RequestContext:
         api_key: int,
         api_version: int,
         correlation_id: int,
+        session: ClientSession,
     ) -> None:
         self.node = node
         self.listener = listener
@@ -43,3 +86,4 @@ class RequestContext:
         self.api_key = api_key
         self.api_version = api_version
         self.correlation_id = correlation_id
+        self.session = session

@@ -213,12 +213,14 @@ class Admin(Client[AdminConfig]):
 
     async def create_partitions(
         self, counts: Mapping[str, int], *, timeout_ms: int | None = None, validate_only: bool = False
-    ) -> None:
+    ) -> dict[str, str]:
         """Set the partition count of each topic; a lower one merges partitions (KIP-253).
 
         Returns when every leader has the new layout. POLICY_VIOLATION says why it cannot now, INVALID_PARTITIONS why it
         never can; ``validate_only`` asks for that judgement and changes nothing. No count is below that of the topic's
         creation. Asked again because an answer was lost, what was carried out meanwhile is no error.
+
+        What it returns is advice by topic: that stock producers wrote to it lately which cannot follow the count.
         """
         request = CreatePartitionsRequest(
             topics=codec.partition_counts(counts),
@@ -226,11 +228,14 @@ class Admin(Client[AdminConfig]):
             validate_only=validate_only,
         )
         is_repeated = False
+        advice: dict[str, str] = {}
 
         async def once() -> None:
             nonlocal is_repeated
             try:
                 response = await self._connections.request(self._metadata.any_node(), request)
+                told = (result for result in response.results if result.error_message and not result.error_code)
+                advice.update((result.name, result.error_message) for result in told)
                 results = response.results
                 if is_repeated and not validate_only:
                     results = [result for result in results if not await self._is_carried_out(result, counts)]
@@ -242,6 +247,7 @@ class Admin(Client[AdminConfig]):
                 raise
 
         await self._retry("CreatePartitions", once, final=_FINAL_FOR_CHANGES)
+        return advice
 
     async def _is_carried_out(self, result: CreatePartitionsTopicResult, counts: Mapping[str, int]) -> bool:
         """Whether a topic was refused a count for having it."""

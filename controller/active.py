@@ -8,7 +8,7 @@ from typing import Any
 
 import trio
 
-from controller import brokers, configs, deletion, leaders, log_dirs, reassignment, topics
+from controller import brokers, configs, deletion, leaders, log_dirs, reassignment, stock_producers, topics
 from controller.admin.dispatch import HANDLERS, error_response
 from controller.admin.outcome import Outcome
 from controller.admin.slices import joined, sliced
@@ -64,6 +64,8 @@ RESIZE_RETRY_S = 0.005
 """Pause before a leader is asked again where its log ends, or how far its high watermark is."""
 RESIZE_RETRY_GROWTH = 1.5
 """Each pause to the one before: producers wait for the answer, so it is found a third too late at most."""
+STEADY_RETRY_S = 0.05
+"""Pause before brokers are asked again whether stock producers have followed an announced split."""
 MAX_RESIZE_RETRY_S = 0.5
 """The longest such pause. After as long without a question the next one begins with the shortest again."""
 RELOAD_BACKOFF_S = 0.1
@@ -190,8 +192,11 @@ class ActiveController:
             if waiting.cancelled_caught:
                 pause_s = RESIZE_RETRY_S
                 await self._events.wait_soon()
-            await trio.sleep(pause_s)
+            steady, self._events.is_steady = self._events.is_steady, False
+            await trio.sleep(STEADY_RETRY_S if steady else pause_s)
             self._events.put(QuestionsDue())
+            if steady:
+                continue
             pause_s = min(pause_s * RESIZE_RETRY_GROWTH, MAX_RESIZE_RETRY_S)
 
     async def _remind_of_given_up(self) -> None:
@@ -331,6 +336,8 @@ class ActiveController:
             await ends.on_offsets_answered(self._context, event)
         elif event.response.error_code:
             _log.error("broker %s refused UpdateMetadata: error %s", event.broker.id, event.response.error_code)
+        else:
+            stock_producers.on_metadata_answered(self._context, event)
 
     async def _load(self) -> None:
         """Read the whole cluster and bring it in order; every live broker is told everything."""
@@ -368,7 +375,17 @@ class ActiveController:
         config = self._config
         image = ClusterImage(config.controller_id, self._office.controller_epoch, suspects=set(suspects))
         batch = RequestBatch(image, config.inter_broker_listener_name)
-        return Context(config, self._env.rng, image, self._store, batch, self._senders, self._events, self._metrics)
+        return Context(
+            config,
+            self._env.rng,
+            image,
+            self._store,
+            batch,
+            self._senders,
+            self._events,
+            self._metrics,
+            self._env.clock,
+        )
 
     def _flush(self) -> None:
         """Send what this drain collected."""

@@ -57,6 +57,8 @@ class ControllerConfig:
     partition_drain_check_interval_ms: int = 1_000
     retention_warning_ms: int = 600_000
     retention_warning_interval_ms: int = 60_000
+    stock_producer_grace_ms: int = 6_000
+    stock_producer_window_ms: int = 600_000
     metrics_listener: str | None = None
 
     @classmethod
@@ -87,6 +89,8 @@ class ControllerConfig:
             partition_drain_check_interval_ms=values["partition.drain.check.interval.ms"],
             retention_warning_ms=values["retention.warning.ms"],
             retention_warning_interval_ms=values["retention.warning.interval.ms"],
+            stock_producer_grace_ms=values["stock.producer.grace.ms"],
+            stock_producer_window_ms=values["stock.producer.window.ms"],
             metrics_listener=values["metrics.listener"],
         )
 

@@ -12,6 +12,7 @@ from controller.metrics import ControllerMetrics
 from controller.request_batch import RequestBatch
 from controller.senders import Senders
 from controller.store import GuardedStore
+from runtime.env import Clock
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,3 +27,4 @@ class Context:
     senders: Senders
     events: EventQueue
     metrics: ControllerMetrics
+    clock: Clock

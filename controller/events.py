@@ -160,6 +160,8 @@ class EventQueue:
         self._arrived = trio.Event()
         self._soon = trio.Event()
         self._given_up = trio.Event()
+        self.is_steady = False
+        """Whether what is waited for now is to be looked at at the same pace; whoever looks sets it back."""
 
     def put(self, event: Event) -> None:
         if not isinstance(event, BrokerAnswered | AdminCall):
@@ -169,8 +171,11 @@ class EventQueue:
         (self._urgent if isinstance(event, _URGENT) else self._events).append(event)
         self._arrived.set()
 
-    def soon(self) -> None:
-        """A resize waits for something that nobody will report: look again in a moment."""
+    def soon(self, *, steadily: bool = False) -> None:
+        """A resize waits for something that nobody will report: look again in a moment, which is longer each time
+        unless it is asked for ``steadily``.
+        """
+        self.is_steady = self.is_steady or steadily
         self._soon.set()
 
     async def wait_soon(self) -> None:

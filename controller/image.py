@@ -5,6 +5,7 @@ from __future__ import annotations
 import enum
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 from controller.states import PartitionStatus, ReplicaStatus
 from protocol.types import TopicPartition
@@ -62,6 +63,25 @@ class Ending:
     """The highest log end of the deleted replicas."""
 
 
+class StockReport(NamedTuple):
+    """What a broker said of a topic's producers that name no layout, in this controller's monotonic seconds."""
+
+    written_at: float
+    misplaced_at: float | None
+    """When a batch came last that the announced count places elsewhere."""
+
+
+@dataclass(slots=True)
+class Announcement:
+    """A split that is announced to producers that name no layout; times in monotonic seconds."""
+
+    count: int
+    begun_at: float
+    asked_at: float
+    refreshes: bool = False
+    """Every broker knows the count, and sends such producers for it."""
+
+
 class OffsetQuestion(enum.Enum):
     """What the controller asks the leader of a partition marked for deletion."""
 
@@ -86,6 +106,11 @@ class TopicImage:
     end_unsaid: bool = False
     """A step of its last resize was logged, the end of it was not."""
     flush: int = 0
+    announcement: Announcement | None = None
+    stock_reports: dict[int, StockReport] = field(default_factory=dict)
+    """By broker, those that such a producer wrote to."""
+    stock_unreported: set[int] = field(default_factory=set)
+    """Brokers that were asked for that and have not answered."""
 
     def replicas(self, partition: int) -> list[int]:
         return self.znode.partitions[partition]

@@ -11,6 +11,7 @@ from typing import TypeAlias
 
 from controller import list_offsets
 from controller.image import ClusterImage, LiveBroker, OffsetQuestion, PartitionImage, TopicImage
+from controller.resize import plan
 from protocol.generated.leader_and_isr import (
     LeaderAndIsrLiveLeader,
     LeaderAndIsrPartitionState,
@@ -192,6 +193,8 @@ class RequestBatch:
                     initial_partition_count=topic.znode.initial_partition_count,
                     ordered_delivery=_ordered_delivery(topic),
                     layout_version=topic.znode.layout_version,
+                    announced_partition_count=plan.announced_count(topic),
+                    refreshes_stock_producers=topic.announcement is not None and topic.announcement.refreshes,
                 )
             )
         return UpdateMetadataRequest(

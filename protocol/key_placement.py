@@ -55,6 +55,11 @@ def positive_hash(key: bytes) -> int:
     return murmur2(key) & 0x7FFFFFFF
 
 
+def is_doubled(initial: int, count: int) -> bool:
+    """Whether ``count`` is ``initial`` times a power of two: linear hashing and ``hash % count`` are the same then."""
+    return count >= initial and count % initial == 0 and (count // initial).bit_count() == 1
+
+
 def _check_layout(initial: int, undeleted: int) -> None:
     if initial < 1 or undeleted < initial:
         raise ValueError(f"not a layout: initial partition count {initial}, undeleted partition count {undeleted}")

@@ -103,11 +103,14 @@ class OneBroker:
         layout: tuple[int, int, int] = (-1, -1, -1),
         ordered_delivery: int = -1,
         incarnation: int = -1,
+        announced: int = -1,
+        refreshes: bool = False,
     ) -> Any:
         """Describe a topic to the broker; ``leader`` -2 takes it away.
 
         ``layout``: initial and undeleted partition count, layout version. ``incarnation``: of partition 0, the others'
-        follow on. ``ordered_delivery`` -1: not settled, the configuration says.
+        follow on. ``ordered_delivery`` -1: not settled, the configuration says. ``announced``: the count that stock
+        producers may place by, for which they are sent if it ``refreshes`` them.
         """
         states = [
             UpdateMetadataPartitionState(
@@ -130,6 +133,8 @@ class OneBroker:
             undeleted_partition_count=undeleted,
             layout_version=version,
             ordered_delivery=ordered_delivery,
+            announced_partition_count=announced,
+            refreshes_stock_producers=refreshes,
         )
         endpoint = UpdateMetadataEndpoint(host=self.host, port=self.port, listener="PLAINTEXT")
         return await self.request(

@@ -60,7 +60,7 @@ from protocol.generated.offset_for_leader_epoch import (
     OffsetForLeaderTopicResult,
 )
 from protocol.generated.stop_replica import StopReplicaPartitionError, StopReplicaRequest, StopReplicaResponse
-from protocol.generated.update_metadata import UpdateMetadataRequest, UpdateMetadataResponse
+from protocol.generated.update_metadata import StockProducersOfTopic, UpdateMetadataRequest, UpdateMetadataResponse
 from runtime.channel import Channel
 from runtime.env import Env, NoNodeError, Stream
 from runtime.sim_clock import SimClock
@@ -103,6 +103,8 @@ class FakeBroker:
         """What groups are doing; a group that is not named is stable."""
         self.positions: dict[str, dict[tuple[str, int], int]] = {}
         """How far groups say they are in what their members wait for: ``{(topic, partition): position}``."""
+        self.stock_producers: dict[str, tuple[int, int]] = {}
+        """``{topic: ms since a stock producer wrote, and since one placed a key by the old count}``"""
         self.features = {ORDERED_RESIZE: VersionRange(1, 1)}
         self.answering = trio.Event()
         self.answering.set()
@@ -170,9 +172,17 @@ class FakeBroker:
         except OSError:
             return
 
+    def _stock_reports(self, request: UpdateMetadataRequest) -> list[StockProducersOfTopic]:
+        named = {topic.topic_name for topic in request.topic_states}
+        return [
+            StockProducersOfTopic(topic_name=name, written_ms_ago=written, misplaced_ms_ago=misplaced)
+            for name, (written, misplaced) in self.stock_producers.items()
+            if name in named
+        ]
+
     def _answer(self, request: Any) -> Any:
         if isinstance(request, UpdateMetadataRequest):
-            return UpdateMetadataResponse()
+            return UpdateMetadataResponse(stock_producers=self._stock_reports(request))
         if isinstance(request, LeaderAndIsrRequest):
             return LeaderAndIsrResponse(
                 topics=[

@@ -56,6 +56,20 @@ CONTROLLER_CONFIGS = ConfigDef(
             doc="how often it is looked for",
         ),
         ConfigKey(
+            "stock.producer.grace.ms",
+            ConfigType.INT,
+            6_000,
+            Between(0),
+            doc="how long at most a split that stock producers can follow waits until they have; 0: not at all",
+        ),
+        ConfigKey(
+            "stock.producer.window.ms",
+            ConfigType.LONG,
+            600_000,
+            Between(0),
+            doc="a stock producer that wrote within this time is counted with when its topic is resized",
+        ),
+        ConfigKey(
             "controller.socket.timeout.ms",
             ConfigType.INT,
             30_000,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Collection, Iterable, Mapping
 from fractions import Fraction
 from typing import Any
@@ -44,7 +45,7 @@ _DRAINS = frozenset({DRAIN_KEY, "cleanup.policy", "retention.ms"})
 
 async def check_resize(admin: Admin, name: str, count: int, changes: Mapping[str, str | None]) -> None:
     """Raise ``CommandError`` for a resize that is refused, unless for configs that are among the ``changes``."""
-    refused = await _refusal(admin, name, count)
+    refused, _ = await _judgement(admin, name, count)
     if refused is not None and not await _is_of_configs(admin, name, count, refused, changes):
         raise CommandError(refused)
 
@@ -60,7 +61,7 @@ async def plan_resize(admin: Admin, name: str, count: int, changes: Mapping[str,
     topic = (await admin.describe_topics([name]))[name]
     before = topic.partition_count
     initial = topic.initial_partition_count if topic.initial_partition_count > 0 else before
-    refused = await _refusal(admin, name, count)
+    refused, advice = await _judgement(admin, name, count)
     is_possible = not (refused or "").startswith(NEVER)
     only_drain = refused is not None and count < before and changes.get(DRAIN_KEY) == "true" and DRAIN_KEY in refused
     planned = moves(initial, before, count) if topic.ordered_delivery and is_possible else []
@@ -79,18 +80,19 @@ async def plan_resize(admin: Admin, name: str, count: int, changes: Mapping[str,
         "moves": [_move_row(move, leaders) for move in planned],
         # The controller judges by the config as it is; that it can be emptied is the last thing it asks of a shrink.
         "refused": None if only_drain else refused,
-        "notes": await _notes(admin, topic, count, changes, planned) if is_possible else [],
+        "notes": advice + (await _notes(admin, topic, count, changes, planned) if is_possible else []),
     }
 
 
-async def _refusal(admin: Admin, name: str, count: int) -> str | None:
+async def _judgement(admin: Admin, name: str, count: int) -> tuple[str | None, list[str]]:
+    """Why it is refused, None if it is not; what is to be known of it all the same."""
     try:
-        await admin.create_partitions({name: count}, validate_only=True)
+        advice = await admin.create_partitions({name: count}, validate_only=True)
     except KafkaError as error:
         if error.code not in REFUSALS:
             raise
-        return f"{error.code.name}: {error.message}"
-    return None
+        return f"{error.code.name}: {error.message}", []
+    return None, [f"warning: {advised}" for advised in advice.values()]
 
 
 def _move_row(move: Move, leaders: Mapping[int, int]) -> dict[str, Any]:
@@ -206,7 +208,8 @@ async def begin_resize(admin: Admin, name: str, count: int, changed: Collection[
     """
     done = f" ({', '.join(changed)} changed all the same)" if changed else ""
     try:
-        await admin.create_partitions({name: count})
+        for advised in (await admin.create_partitions({name: count})).values():
+            print(f"warning: {advised}", file=sys.stderr)
     except KafkaTimeoutError as error:
         if not waits:
             raise CommandError(f"{error.message}; what has begun goes on, topics describe shows how{done}") from error

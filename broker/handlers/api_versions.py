@@ -21,6 +21,7 @@ def handle(ctx: RequestContext, request: ApiVersionsRequest) -> Answer:
     names = (request.client_software_name, request.client_software_version)
     if ctx.api_version >= 3 and not all(_SOFTWARE.fullmatch(name) for name in names):
         return ApiVersionsResponse(error_code=ErrorCode.INVALID_REQUEST)
+    ctx.session.software_name = request.client_software_name
     failures = ctx.node.background.describe() if request.client_software_name == HEALTH_CHECK else []
     return ApiVersionsResponse(api_keys=ctx.node.advertised, background_failures=failures)
 

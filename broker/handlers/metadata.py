@@ -7,13 +7,14 @@ for deletion are among them, for consumers to drain. From version 10 on KIP-253'
 its delivery is ordered, and each partition's incarnation; not in version 9, which is what librdkafka 2.1 asks for: it
 cannot skip a tag (librdkafka #4278) and would find no leader.
 Authorised operations (KIP-430) are all that the resource has, as in Kafka without an authorizer.
+A split that is announced shows its partitions to stock clients before they have leaders (docs/ordered-resize.md).
 """
 
 from __future__ import annotations
 
 import math
 
-from broker.metadata_cache import PartitionInfo
+from broker.metadata_cache import PartitionInfo, TopicInfo
 from broker.request_context import Answer, RequestContext
 from protocol.acl_operations import CLUSTER_OPERATIONS, TOPIC_OPERATIONS
 from protocol.errors import ErrorCode
@@ -105,12 +106,29 @@ def _known(ctx: RequestContext, name: str) -> MetadataResponseTopic:
         is_internal=name in INTERNAL_TOPICS,
         partitions=[_partition(ctx, index, partition) for index, partition in info.partitions.items()],
     )
+    if ctx.session.waits_for_leaders:
+        shown.partitions += _announced(info)
     if info.layout_version >= 0 and ctx.api_version >= _FIRST_TAGS_VERSION:
         shown.undeleted_partition_count = info.undeleted_partition_count
         shown.initial_partition_count = info.initial_partition_count
         shown.layout_version = info.layout_version
         shown.ordered_delivery = int(ctx.node.is_ordered(name))
     return shown
+
+
+def _announced(info: TopicInfo) -> list[MetadataResponsePartition]:
+    """Partitions that a split is about to add, for clients that do not know layouts: they wait for leaders of these."""
+    return [
+        MetadataResponsePartition(
+            error_code=ErrorCode.LEADER_NOT_AVAILABLE,
+            partition_index=index,
+            leader_id=_NO_LEADER,
+            replica_nodes=[],
+            isr_nodes=[],
+            offline_replicas=[],
+        )
+        for index in range(max(info.partitions) + 1, info.announced_partition_count)
+    ]
 
 
 def _partition(ctx: RequestContext, index: int, partition: PartitionInfo) -> MetadataResponsePartition:

@@ -13,7 +13,7 @@ transactional batch without one: nobody would end its transaction, and the last 
 from __future__ import annotations
 
 from broker.replication.delayed_produce import Awaited, AwaitedAppend, AwaitedRefusal, DelayedProduce
-from broker.replication.layout import ClientLayout, LayoutRefusal, produce_admission, refusal_of_absent
+from broker.replication.layout import NO_LAYOUT, ClientLayout, LayoutRefusal, produce_admission, refusal_of_absent
 from broker.replication.partition import Partition
 from broker.request_context import Answer, CloseConnectionError, RequestContext
 from protocol.batch_layout import CODEC_MASK, MAGIC, MAGIC_AT, TRANSACTIONAL_BIT
@@ -76,6 +76,10 @@ def _append(
     try:
         records = _usable_records(ctx, topic.name, data.records)
         admission = produce_admission(data.index, partition.layout, partition.delivery, layout)
+        if layout == NO_LAYOUT:
+            info = ctx.node.metadata.topics.get(topic.name)
+            stock = ctx.node.stock_producers
+            admission = stock.admission(ctx.session, partition, info, admission)
         result = partition.append(records, all_in_sync=acks == ACKS_ALL, admission=admission)
     except KafkaError as error:
         response = _refused(ctx, key, error)

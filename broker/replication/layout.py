@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import NamedTuple, TypeAlias
 
-from protocol.errors import ErrorCode, RefusedRecordsError
+from protocol.errors import ErrorCode, RecordError, RefusedRecordsError
 from protocol.key_placement import place, positive_hash
 from protocol.records import RecordBatch
 
@@ -46,6 +46,8 @@ class ClientLayout(NamedTuple):
 
 
 NO_LAYOUT = ClientLayout()
+MAX_NAMED_RECORDS = 1_000
+"""Misplaced records that one refusal names."""
 
 
 class LegacyProducers(enum.Enum):
@@ -199,7 +201,8 @@ _cached_home = lru_cache(_CACHED_KEYS)(_home)
 def _verify_keys(partition: int, layout: PartitionLayout) -> Admission:
     def verify(batch: RecordBatch) -> None:
         initial, undeleted = layout.initial_partition_count, layout.undeleted_partition_count
-        for index, key in enumerate(batch.keys()):
+        keys = batch.keys()
+        for key in keys:
             if key is None:
                 continue
             home = (
@@ -208,12 +211,22 @@ def _verify_keys(partition: int, layout: PartitionLayout) -> Admission:
                 else _home(key, initial, undeleted)
             )
             if home != partition:
-                raise LayoutRefusal(
-                    ErrorCode.POLICY_VIOLATION,
-                    f"record {index} of the batch belongs to partition {home}, not {partition}: the topic has "
-                    f"{undeleted} partitions now. Refresh the producer's metadata every few seconds "
-                    "(metadata.max.age.ms, topic.metadata.refresh.interval.ms), use a murmur2 partitioner, or "
-                    "Anabranch's producer (ordered.delivery.legacy.producers=verify)",
-                )
+                raise _misplaced(partition, layout, batch)
 
     return verify
+
+
+def _misplaced(partition: int, layout: PartitionLayout, batch: RecordBatch) -> LayoutRefusal:
+    """The refusal of a batch, which names the records in it that belong elsewhere (KIP-467)."""
+    initial, undeleted = layout.initial_partition_count, layout.undeleted_partition_count
+    homes = {index: _home(key, initial, undeleted) for index, key in enumerate(batch.keys()) if key is not None}
+    wrong = [(index, home) for index, home in homes.items() if home != partition]
+    index, home = wrong[0]
+    return LayoutRefusal(
+        ErrorCode.POLICY_VIOLATION,
+        f"record {index} of the batch belongs to partition {home}, not {partition}: the topic has "
+        f"{undeleted} partitions now. Refresh the producer's metadata every few seconds "
+        "(metadata.max.age.ms, topic.metadata.refresh.interval.ms), use a murmur2 partitioner, or "
+        "Anabranch's producer (ordered.delivery.legacy.producers=verify)",
+        [RecordError(at, f"belongs to partition {right}, not {partition}") for at, right in wrong[:MAX_NAMED_RECORDS]],
+    )

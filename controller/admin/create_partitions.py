@@ -3,7 +3,8 @@
 A larger count splits partitions, a smaller one marks the highest for deletion, as far down as the topic was created
 with. Writes the longer assignment, or the smaller count, into the topic znode; the watch on it does the rest, as for an
 edit by hand. Answered once every leader has the new layout; so is one that asks for what is under way already, as a
-client does that lost its answer, unless it only asks whether it may.
+client does that lost its answer, unless it only asks whether it may. The message of an answer without error is advice:
+that producers wrote to the topic lately which cannot follow the count.
 """
 
 from __future__ import annotations
@@ -11,8 +12,9 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable
 
+from controller import stock_producers
 from controller.admin.create_topics import check_assignment, is_ready, rack_of_live_brokers
-from controller.admin.outcome import Outcome, Wait
+from controller.admin.outcome import AdviceWait, Outcome, Wait
 from controller.assignment import assign_replicas
 from controller.context import Context
 from controller.image import TopicImage
@@ -35,7 +37,8 @@ _UNDONE_MESSAGE = "The change was undone, for the topic changed at the same time
 async def create_partitions(context: Context, request: CreatePartitionsRequest, version: int) -> Outcome:
     """Raises ``ControllerMovedError``, ``ImageStaleError``."""
     named = Counter(topic.name for topic in request.topics)
-    results, waits = [], []
+    results: list[CreatePartitionsTopicResult] = []
+    waits: list[Wait] = []
     for name in named:
         wanted = next(topic for topic in request.topics if topic.name == name)
         result = CreatePartitionsTopicResult(name=name)
@@ -49,10 +52,14 @@ async def create_partitions(context: Context, request: CreatePartitionsRequest, 
                 await checks.check(context, topic, wanted.count)
                 asked = _asked(context, topic, wanted)
                 _check_fits(context, topic, asked)
+                if stock_producers.concerned_by(topic, wanted.count):
+                    stock_producers.ask(context, topic)
         except KafkaError as error:
             result.error_code, result.error_message = error.code, error.message
             continue
         if request.validate_only:
+            if stock_producers.concerned_by(topic, wanted.count):
+                waits.append(AdviceWait(_advised(topic, wanted.count, result), result))
             continue
         if not is_repeated:
             await context.store.write([SetOp(paths.topic(name), asked.encode(), topic.version)])
@@ -83,9 +90,25 @@ def _resized(asked: TopicImage, count: int, result: CreatePartitionsTopicResult)
             result.error_code = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
             result.error_message = f"The topic '{asked.name}' was deleted before it was resized."
             return True
-        return (
-            topic.znode.undeleted_partition_count == count and plan.is_settled(topic) and is_ready(asked.name, context)
-        )
+        if topic.znode.undeleted_partition_count != count or not plan.is_settled(topic):
+            return False
+        result.error_message = stock_producers.warning(context, topic, count)
+        return is_ready(asked.name, context)
+
+    return condition
+
+
+def _advised(asked: TopicImage, count: int, result: CreatePartitionsTopicResult) -> Callable[[Context], bool]:
+    """Holds once every broker has said who writes to the topic; the result then says whom the count would concern."""
+
+    def condition(context: Context) -> bool:
+        topic = context.image.topics.get(asked.name)
+        if topic is None:
+            return True
+        if not stock_producers.have_reported(context, topic):
+            return False
+        result.error_message = stock_producers.warning(context, topic, count)
+        return True
 
     return condition
 

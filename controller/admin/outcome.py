@@ -26,6 +26,14 @@ class Wait:
 
 
 @dataclass(frozen=True, slots=True)
+class AdviceWait(Wait):
+    """One that adds advice to a response, which is right without it."""
+
+    def time_out(self) -> None:
+        return
+
+
+@dataclass(frozen=True, slots=True)
 class Outcome:
     """``response`` may be sent once every wait holds, or when ``timeout_ms`` have passed."""
 

@@ -13,7 +13,7 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
 
 from controller.image import TopicImage
-from protocol.key_placement import ancestor_below
+from protocol.key_placement import ancestor_below, is_doubled
 from zk_schemas.partition_state import DURING_DELETE, NO_LEADER, Layout, PartitionState
 
 
@@ -148,6 +148,25 @@ def bumps_of_losers(topic: TopicImage, controller_epoch: int) -> list[Change]:
         }
         changes.append(Change(index, _bumped(state, layout, controller_epoch), told))
     return changes
+
+
+def announced_count(topic: TopicImage) -> int:
+    """The count that producers without a layout may place by once the partitions a grow adds are recorded; -1: none.
+
+    Until the losers have the new layout each key of theirs must stay where it is, or have a partition that nobody leads
+    yet. That holds of ``hash % count`` where the counts before and after are the initial one times powers of two.
+    """
+    znode, new = topic.znode, new_partitions(topic)
+    if not new or not znode.ordered_delivery or any(topic.state(index) is None for index in new):
+        return -1
+    counts = (znode.undeleted_partition_count, new[-1] + 1)
+    return counts[1] if all(is_doubled(znode.initial_partition_count, count) for count in counts) else -1
+
+
+def losers_began(topic: TopicImage) -> bool:
+    """Whether some partition has the layout of the grow already. Some are to be added."""
+    layout = grow_layout(topic, new_partitions(topic))
+    return any(topic.layout(index) == layout for index in range(topic.znode.undeleted_partition_count))
 
 
 def gainers_may_be_led(topic: TopicImage, gainers: Sequence[int]) -> bool:

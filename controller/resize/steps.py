@@ -13,7 +13,7 @@ from controller.events import ResizesDue
 from controller.giving_up import give_up
 from controller.image import TopicImage
 from controller.partitions import StateChange, write_together
-from controller.resize import ends, plan, removal
+from controller.resize import announcing, ends, plan, removal
 from controller.resize.step_log import log_step
 from protocol.types import TopicPartition
 from runtime.env import SetOp, ZkError
@@ -70,6 +70,8 @@ async def _advance(context: Context, topic: TopicImage) -> None:
 
 async def _grow(context: Context, topic: TopicImage) -> None:
     await _write(context, topic, "grow-record-new", plan.records_of_new(topic, context.image.controller_epoch))
+    if not announcing.is_over(context, topic):
+        return
     await _write(context, topic, "grow-losers", plan.bumps_of_losers(topic, context.image.controller_epoch))
     layout = plan.grow_layout(topic, plan.new_partitions(topic))
     await write_topic(context, topic, topic.znode.replace(**layout._asdict()), "grow-counted")

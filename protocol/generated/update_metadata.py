@@ -22,11 +22,14 @@ from protocol.primitives import (
 from protocol.types import Part, ZERO_UUID
 
 _pack_b = Struct(">b").pack
+_pack_h = Struct(">h").pack
 _pack_hB = Struct(">hB").pack
 _pack_i = Struct(">i").pack
 _pack_iiii = Struct(">iiii").pack
 _pack_iiq = Struct(">iiq").pack
 _pack_q = Struct(">q").pack
+_pack_qqB = Struct(">qqB").pack
+_pack_t = Struct(">?").pack
 _pack_u = Struct(">16s").pack
 _unpack_b = Struct(">b").unpack_from
 _unpack_hB = Struct(">hB").unpack_from
@@ -35,6 +38,8 @@ _unpack_iB = Struct(">iB").unpack_from
 _unpack_iiiiB = Struct(">iiiiB").unpack_from
 _unpack_iiqB = Struct(">iiqB").unpack_from
 _unpack_q = Struct(">q").unpack_from
+_unpack_qqB = Struct(">qqB").unpack_from
+_unpack_t = Struct(">?").unpack_from
 _unpack_uB = Struct(">16sB").unpack_from
 
 class UpdateMetadataPartitionState(Base):
@@ -87,6 +92,8 @@ class UpdateMetadataTopicState(Base):
         "initial_partition_count",
         "ordered_delivery",
         "layout_version",
+        "announced_partition_count",
+        "refreshes_stock_producers",
     )
     __slots__ = FIELDS
 
@@ -100,6 +107,8 @@ class UpdateMetadataTopicState(Base):
         initial_partition_count: int = -1,
         ordered_delivery: int = -1,
         layout_version: int = -1,
+        announced_partition_count: int = -1,
+        refreshes_stock_producers: bool = False,
     ) -> None:
         self.topic_name = topic_name
         self.topic_id = topic_id
@@ -108,6 +117,8 @@ class UpdateMetadataTopicState(Base):
         self.initial_partition_count = initial_partition_count
         self.ordered_delivery = ordered_delivery
         self.layout_version = layout_version
+        self.announced_partition_count = announced_partition_count
+        self.refreshes_stock_producers = refreshes_stock_producers
 
 
 class UpdateMetadataEndpoint(Base):
@@ -153,6 +164,26 @@ class UpdateMetadataBroker(Base):
         self.rack = rack
 
 
+class StockProducersOfTopic(Base):
+    FIELDS: ClassVar[tuple[str, ...]] = (
+        "topic_name",
+        "written_ms_ago",
+        "misplaced_ms_ago",
+    )
+    __slots__ = FIELDS
+
+    def __init__(
+        self,
+        *,
+        topic_name: str = "",
+        written_ms_ago: int = 0,
+        misplaced_ms_ago: int = -1,
+    ) -> None:
+        self.topic_name = topic_name
+        self.written_ms_ago = written_ms_ago
+        self.misplaced_ms_ago = misplaced_ms_ago
+
+
 def _decode_tag_topic_states_partition_states_incarnation(data: memoryview) -> tuple[int, int]:
     pos = 0
     incarnation, = _unpack_q(data, pos)
@@ -189,6 +220,18 @@ def _decode_tag_topic_states_layout_version(data: memoryview) -> tuple[int, int]
     pos += 4
     return layout_version, pos
 
+def _decode_tag_topic_states_announced_partition_count(data: memoryview) -> tuple[int, int]:
+    pos = 0
+    announced_partition_count, = _unpack_i(data, pos)
+    pos += 4
+    return announced_partition_count, pos
+
+def _decode_tag_topic_states_refreshes_stock_producers(data: memoryview) -> tuple[bool, int]:
+    pos = 0
+    refreshes_stock_producers, = _unpack_t(data, pos)
+    pos += 1
+    return refreshes_stock_producers, pos
+
 def _encode_tag_topic_states_partition_states_incarnation(value: int, out: bytearray) -> None:
     out += _pack_q(value)
 
@@ -206,6 +249,62 @@ def _encode_tag_topic_states_ordered_delivery(value: int, out: bytearray) -> Non
 
 def _encode_tag_topic_states_layout_version(value: int, out: bytearray) -> None:
     out += _pack_i(value)
+
+def _encode_tag_topic_states_announced_partition_count(value: int, out: bytearray) -> None:
+    out += _pack_i(value)
+
+def _encode_tag_topic_states_refreshes_stock_producers(value: bool, out: bytearray) -> None:
+    out += _pack_t(value)
+
+def _decode_tag_stock_producers(data: memoryview) -> tuple[list[StockProducersOfTopic], int]:
+    size = len(data)
+    pos = 0
+    n = data[pos]
+    pos += 1
+    if n > 127:
+        n, pos = read_uvarint(data, pos - 1)
+    n -= 1
+    if n < 0 or n * 18 > size - pos:
+        raise bad_length("stock_producers", n, pos, size)
+    stock_producers = []
+    stock_producers_count = n
+    for _ in range(stock_producers_count):
+        n = data[pos]
+        pos += 1
+        if n > 127:
+            n, pos = read_uvarint(data, pos - 1)
+        n -= 1
+        end = pos + n
+        if n < 0 or end > size:
+            raise bad_length("stock_producers[].topic_name", n, pos, size)
+        stock_producers_topic_name = str(data[pos:end], "utf-8")
+        pos = end
+        stock_producers_written_ms_ago, stock_producers_misplaced_ms_ago, n = _unpack_qqB(data, pos)
+        pos += 17
+        if n:
+            pos = skip_tags(data, pos, n)
+        stock_producers.append(StockProducersOfTopic(
+            topic_name=stock_producers_topic_name,
+            written_ms_ago=stock_producers_written_ms_ago,
+            misplaced_ms_ago=stock_producers_misplaced_ms_ago,
+        ))
+    return stock_producers, pos
+
+def _encode_tag_stock_producers(value: list[StockProducersOfTopic], out: bytearray) -> None:
+    n = len(value) + 1
+    if n < 128:
+        out.append(n)
+    else:
+        write_uvarint(out, n)
+    for stock_producers_item in value:
+        raw = stock_producers_item.topic_name.encode()
+        n = len(raw) + 1
+        if n < 128:
+            out.append(n)
+        else:
+            write_uvarint(out, n)
+        out += raw
+        out += _pack_qqB(stock_producers_item.written_ms_ago, stock_producers_item.misplaced_ms_ago, 0)
 
 def _decode_update_metadata_request_v7(data: memoryview) -> tuple[UpdateMetadataRequest, int]:
     size = len(data)
@@ -298,6 +397,8 @@ def _decode_update_metadata_request_v7(data: memoryview) -> tuple[UpdateMetadata
         topic_states_initial_partition_count: int = -1
         topic_states_ordered_delivery: int = -1
         topic_states_layout_version: int = -1
+        topic_states_announced_partition_count: int = -1
+        topic_states_refreshes_stock_producers: bool = False
         if n:
             tags, pos = read_tags(data, pos, n)
             value = tags.get(10253)
@@ -312,6 +413,12 @@ def _decode_update_metadata_request_v7(data: memoryview) -> tuple[UpdateMetadata
             value = tags.get(10257)
             if value is not None:
                 topic_states_layout_version = whole(_decode_tag_topic_states_layout_version(value), value, "topic_states[].layout_version")
+            value = tags.get(10258)
+            if value is not None:
+                topic_states_announced_partition_count = whole(_decode_tag_topic_states_announced_partition_count(value), value, "topic_states[].announced_partition_count")
+            value = tags.get(10259)
+            if value is not None:
+                topic_states_refreshes_stock_producers = whole(_decode_tag_topic_states_refreshes_stock_producers(value), value, "topic_states[].refreshes_stock_producers")
         topic_states.append(UpdateMetadataTopicState(
             topic_name=topic_states_topic_name,
             topic_id=topic_states_topic_id,
@@ -320,6 +427,8 @@ def _decode_update_metadata_request_v7(data: memoryview) -> tuple[UpdateMetadata
             initial_partition_count=topic_states_initial_partition_count,
             ordered_delivery=topic_states_ordered_delivery,
             layout_version=topic_states_layout_version,
+            announced_partition_count=topic_states_announced_partition_count,
+            refreshes_stock_producers=topic_states_refreshes_stock_producers,
         ))
     n = data[pos]
     pos += 1
@@ -464,7 +573,7 @@ def _encode_update_metadata_request_v7(message: UpdateMetadataRequest, out: byte
                     write_uvarint(out, 10261)
                     write_uvarint(out, len(tagged))
                     out += tagged
-        tag_count = (1 if topic_states_item.undeleted_partition_count != -1 else 0) + (1 if topic_states_item.initial_partition_count != -1 else 0) + (1 if topic_states_item.ordered_delivery != -1 else 0) + (1 if topic_states_item.layout_version != -1 else 0)
+        tag_count = (1 if topic_states_item.undeleted_partition_count != -1 else 0) + (1 if topic_states_item.initial_partition_count != -1 else 0) + (1 if topic_states_item.ordered_delivery != -1 else 0) + (1 if topic_states_item.layout_version != -1 else 0) + (1 if topic_states_item.announced_partition_count != -1 else 0) + (1 if topic_states_item.refreshes_stock_producers else 0)
         out.append(tag_count)
         if tag_count:
             if topic_states_item.undeleted_partition_count != -1:
@@ -489,6 +598,18 @@ def _encode_update_metadata_request_v7(message: UpdateMetadataRequest, out: byte
                 tagged = bytearray()
                 _encode_tag_topic_states_layout_version(topic_states_item.layout_version, tagged)
                 write_uvarint(out, 10257)
+                write_uvarint(out, len(tagged))
+                out += tagged
+            if topic_states_item.announced_partition_count != -1:
+                tagged = bytearray()
+                _encode_tag_topic_states_announced_partition_count(topic_states_item.announced_partition_count, tagged)
+                write_uvarint(out, 10258)
+                write_uvarint(out, len(tagged))
+                out += tagged
+            if topic_states_item.refreshes_stock_producers:
+                tagged = bytearray()
+                _encode_tag_topic_states_refreshes_stock_producers(topic_states_item.refreshes_stock_producers, tagged)
+                write_uvarint(out, 10259)
                 write_uvarint(out, len(tagged))
                 out += tagged
     n = len(message.live_brokers) + 1
@@ -537,16 +658,30 @@ def _decode_update_metadata_response_v7(data: memoryview) -> tuple[UpdateMetadat
     pos = 0
     error_code, n = _unpack_hB(data, pos)
     pos += 3
+    stock_producers: list[StockProducersOfTopic] = EMPTY
     if n:
-        pos = skip_tags(data, pos, n)
+        tags, pos = read_tags(data, pos, n)
+        value = tags.get(10258)
+        if value is not None:
+            stock_producers = whole(_decode_tag_stock_producers(value), value, "stock_producers")
     decoded = UpdateMetadataResponse(
         error_code=error_code,
+        stock_producers=stock_producers,
     )
     return decoded, pos
 
 
 def _encode_update_metadata_response_v7(message: UpdateMetadataResponse, out: bytearray, parts: list[Part]) -> None:
-    out += _pack_hB(message.error_code, 0)
+    out += _pack_h(message.error_code)
+    tag_count = (1 if bool(message.stock_producers) else 0)
+    out.append(tag_count)
+    if tag_count:
+        if bool(message.stock_producers):
+            tagged = bytearray()
+            _encode_tag_stock_producers(message.stock_producers, tagged)
+            write_uvarint(out, 10258)
+            write_uvarint(out, len(tagged))
+            out += tagged
     parts.append(out)
 
 
@@ -587,6 +722,7 @@ class UpdateMetadataRequest(Message):
 class UpdateMetadataResponse(Message):
     FIELDS: ClassVar[tuple[str, ...]] = (
         "error_code",
+        "stock_producers",
     )
     __slots__ = FIELDS
     API_KEY: ClassVar[int] = 6
@@ -602,5 +738,7 @@ class UpdateMetadataResponse(Message):
         self,
         *,
         error_code: int = 0,
+        stock_producers: list[StockProducersOfTopic] = EMPTY,
     ) -> None:
         self.error_code = error_code
+        self.stock_producers = [] if stock_producers is EMPTY else stock_producers

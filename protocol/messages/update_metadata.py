@@ -2,7 +2,8 @@
 
 Only version 7 is implemented: grouped by topic, with topic ids, flexible. KIP-253 tags carry the topic's partition
 counts, its layout version, whether the order of its keys is settled (-1: its configuration says), and each partition's
-incarnation.
+incarnation. Before a split that producers without a layout can follow, tags announce its count to them (10258) and have
+brokers send them for new metadata (10259). The answer says of the named topics when such producers wrote last.
 """
 
 from protocol.schema import field, message
@@ -44,6 +45,8 @@ REQUEST = message(
                 field("initial_partition_count", "int32", "7+", default=-1, ignorable=True, tag=10254),
                 field("ordered_delivery", "int8", "7+", default=-1, ignorable=True, tag=10255),
                 field("layout_version", "int32", "7+", default=-1, ignorable=True, tag=10257),
+                field("announced_partition_count", "int32", "7+", default=-1, ignorable=True, tag=10258),
+                field("refreshes_stock_producers", "bool", "7+", default=False, ignorable=True, tag=10259),
             ],
         ),
         field(
@@ -77,5 +80,17 @@ RESPONSE = message(
     flexible="7+",
     fields=[
         field("error_code", "int16", "7+"),
+        field(
+            "stock_producers",
+            "[]StockProducersOfTopic",
+            "7+",
+            ignorable=True,
+            tag=10258,
+            fields=[
+                field("topic_name", "string", "7+"),
+                field("written_ms_ago", "int64", "7+"),
+                field("misplaced_ms_ago", "int64", "7+", default=-1),
+            ],
+        ),
     ],
 )

@@ -267,9 +267,11 @@ async def test_hole_29_stock_producers_are_verified_and_counted(
     async with broker_of(tmp_path, monkeypatch, zk) as broker:
         assert (await broker.produce(1, UNTAGGED, misrouted)).error_code == 0
         await broker.has(GROWN, 1, epoch=1)
+        assert (await broker.produce(1, UNTAGGED, misrouted)).error_code == ErrorCode.NOT_LEADER_OR_FOLLOWER
         refused = await broker.produce(1, UNTAGGED, misrouted)
         assert refused.error_code == ErrorCode.POLICY_VIOLATION
         assert "belongs to partition 5, not 1" in str(refused.error_message)
+        assert [record.batch_index for record in refused.record_errors] == [0]
         assert (await broker.produce(1, UNTAGGED, right)).error_code == 0
         await broker.produce(1, FIRST)
         await broker.codes(FIRST, 1)

@@ -2,6 +2,7 @@
 //
 //	interop LIBRARY produce BOOTSTRAP TOPIC CODEC    "key\tvalue" lines from standard input, acks=all
 //	interop LIBRARY consume BOOTSTRAP TOPIC COUNT    "partition\tkey\tvalue" lines, from the start, without a group
+//	interop LIBRARY flood   BOOTSTRAP TOPIC MODE     full speed until standard input ends: see tests/interop/flood.py
 //	interop LIBRARY member  BOOTSTRAP TOPIC GROUP    JSON lines: {"assigned": [..]} and {"p":, "o":, "v":}; SIGTERM leaves
 package main
 
@@ -33,6 +34,7 @@ type item struct{ key, value []byte }
 type library interface {
 	produce(brokers []string, topic, codec string, items []item) error
 	consume(brokers []string, topic string, count int) error
+	flood(brokers []string, topic, mode string) error
 	member(ctx context.Context, brokers []string, topic, group string) error
 }
 
@@ -102,6 +104,8 @@ func run(arguments []string) error {
 			return err
 		}
 		return chosen.consume(brokers, topic, count)
+	case "flood":
+		return chosen.flood(brokers, topic, argument)
 	case "member":
 		ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGTERM)
 		defer stop()

@@ -48,6 +48,8 @@ class FakeAdmin:
     members: tuple[MemberDescription, ...] = ()
     refusal: KafkaError | None = None
     on_create_partitions: Any = None
+    advice: dict[str, str] = field(default_factory=dict)
+    """What an accepted count is answered with, by topic."""
     without_leader: frozenset[int] = frozenset()
     calls: list[Any] = field(default_factory=list)
 
@@ -98,12 +100,13 @@ class FakeAdmin:
     async def incremental_alter_configs(self, *, topics: Any, validate_only: bool = False) -> None:
         self.calls.append(("configs", topics, validate_only))
 
-    async def create_partitions(self, counts: Mapping[str, int], *, validate_only: bool = False) -> None:
+    async def create_partitions(self, counts: Mapping[str, int], *, validate_only: bool = False) -> dict[str, str]:
         self.calls.append(("partitions", dict(counts), validate_only))
         if self.refusal is not None:
             raise self.refusal
         if self.on_create_partitions is not None and not validate_only:
             self.on_create_partitions(self)
+        return self.advice
 
     async def partition_epochs(self, asked: Mapping[TopicPartition, int], *, timeout_ms: int) -> Any:
         assert all(incarnation == 100 + tp.partition for tp, incarnation in asked.items())

@@ -168,6 +168,14 @@ def test_a_resize_refused_after_all_says_which_configs_were_changed_before(run: 
     assert [call[0] for call in admin.calls] == ["partitions", "configs", "partitions"]
 
 
+def test_advice_is_a_warning_of_the_dry_run_and_of_the_resize(run: Run) -> None:
+    admin = FakeAdmin(advice={"t": "Producers that do not know ordered resize wrote to t."})
+    _, out, _ = run(admin, "topics", "alter", "t", "--partitions", "6", "--dry-run")
+    assert "\nwarning: Producers that do not know ordered resize wrote to t.\n" in out
+    status, out, err = run(admin, "topics", "alter", "t", "--partitions", "6")
+    assert (status, err) == (0, "warning: Producers that do not know ordered resize wrote to t.\n")
+
+
 def test_a_dry_run_of_a_shrink_without_order_names_the_partitions_that_go(run: Run) -> None:
     admin = FakeAdmin(undeleted=6, total=6, ordered=False, ends={4: (0, 10), 5: (2, 12)})
     _, out, _ = run(admin, "topics", "alter", "t", "--partitions", "4", "--dry-run")

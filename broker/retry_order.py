@@ -1,0 +1,100 @@
+"""The order in which a producer without idempotence repeats what was refused to be repeated. Pure.
+
+It numbers nothing, and may have several requests in flight: were a later one taken, what it repeats would come behind.
+Some libraries repeat requests in the reverse order, some build other batches of the same records. So the records that
+were refused are remembered in the order in which they came first, and only a batch that begins with the next of them is
+let through. All others are refused to be repeated, until every record has come, or has not for too long.
+"""
+
+from __future__ import annotations
+
+import enum
+from collections import deque
+from collections.abc import Sequence
+from typing import TypeAlias
+
+from protocol.records import Record
+
+GIVE_UP_S = 5.0
+"""The next record has not come for so long: the producer will not repeat it any more."""
+MAX_RECORDS = 100_000
+"""So many are remembered; a producer with more in flight is not asked to repeat more."""
+
+Mark: TypeAlias = int
+"""Stands for a record."""
+
+
+class Turn(enum.Enum):
+    """What becomes of a batch."""
+
+    NOW = "it is next"
+    LATER = "others come before it: it is to be repeated"
+    NEVER = "it has records of which later ones were let through, or which are refused for good"
+
+
+class RetryOrder:
+    """Of one connection and partition."""
+
+    __slots__ = ("_awaited", "_lost", "_marks", "_moved_at")
+
+    def __init__(self, now: float) -> None:
+        self._awaited: deque[Mark] = deque()
+        self._marks: set[Mark] = set()
+        """Those awaited."""
+        self._lost: set[Mark] = set()
+        """Those that are not let through any more, whatever batch they come in."""
+        self._moved_at = now
+
+    @property
+    def is_empty(self) -> bool:
+        return not self._awaited
+
+    def refused(self, records: Sequence[Record]) -> None:
+        """A batch is refused to be repeated."""
+        for record in records:
+            mark = _mark(record)
+            if mark not in self._marks:
+                self._marks.add(mark)
+                self._awaited.append(mark)
+
+    def refused_for_good(self, records: Sequence[Record]) -> None:
+        """A batch is refused as if it were to be repeated, but is not to be written when it is."""
+        self._lost.update(map(_mark, records))
+        self.forget(records)
+
+    def forget(self, records: Sequence[Record]) -> None:
+        """A batch is refused so that it is not repeated: nothing waits for it."""
+        marks = set(map(_mark, records))
+        if not self._marks.isdisjoint(marks):
+            self._marks -= marks
+            self._awaited = deque(mark for mark in self._awaited if mark not in marks)
+
+    def turn(self, records: Sequence[Record], now: float) -> Turn:
+        """Judge a batch; one whose turn it is is not awaited any more, one that is to be repeated is from now on."""
+        first = _mark(records[0])
+        if self._lost and not self._lost.isdisjoint(map(_mark, records)):
+            return Turn.NEVER
+        if now - self._moved_at > GIVE_UP_S:
+            self._give_up_until(first)
+        if self._awaited and first != self._awaited[0]:
+            if len(self._awaited) < MAX_RECORDS:
+                self.refused(records)
+            return Turn.LATER
+        self._moved_at = now
+        for record in records:
+            mark = _mark(record)
+            if self._awaited and self._awaited[0] == mark:
+                self._awaited.popleft()
+                self._marks.discard(mark)
+        return Turn.NOW
+
+    def _give_up_until(self, first: Mark) -> None:
+        """Await no more what comes before a record; it must not be written behind that."""
+        while self._awaited and self._awaited[0] != first:
+            mark = self._awaited.popleft()
+            self._marks.discard(mark)
+            self._lost.add(mark)
+
+
+def _mark(record: Record) -> int:
+    return hash((record.timestamp, record.key, record.value))

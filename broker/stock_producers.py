@@ -1,0 +1,210 @@
+"""Producers that name no layout: when they wrote which topic, and when their connection is sent for new metadata.
+
+Such a producer keeps the partition count of its metadata for minutes. NOT_LEADER_OR_FOLLOWER for one batch makes every
+client library ask for metadata and repeat the batch, at the same partition. It is answered in two cases, once for a
+connection and a layout:
+
+- A split is announced that stock placement follows, and a batch has a key that is going to move. The batch is taken
+  when it is repeated: until the layout changes the key belongs here. By then the producer places by the new count.
+- The layout has changed and a batch has a misplaced key. The repeated batch is refused for good.
+
+What was in flight behind a refused batch is refused like it, or it would be written before. An idempotent producer
+numbers its batches; for the others see ``retry_order``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from weakref import WeakKeyDictionary
+
+from broker.metadata_cache import TopicInfo
+from broker.replication.layout import Admission, LayoutRefusal, LegacyProducers, PartitionLayout
+from broker.replication.partition import Partition
+from broker.request_context import ClientSession
+from broker.retry_order import RetryOrder, Turn
+from protocol.errors import ErrorCode, KafkaError
+from protocol.generated.update_metadata import StockProducersOfTopic
+from protocol.key_placement import positive_hash
+from protocol.records import RecordBatch
+from protocol.types import TopicPartition
+from runtime.env import Clock
+
+MAX_TOPICS = 4096
+"""Topics remembered, the least recently written first to go."""
+
+
+@dataclass(slots=True)
+class Owed:
+    """Partitions of which connections still open have to repeat a batch, before a topic gets one layout version."""
+
+    layout_version: int
+    partitions: WeakKeyDictionary[ClientSession, set[int]] = field(default_factory=WeakKeyDictionary)
+
+
+class StockProducers:
+    """What one broker knows of them, since it was started."""
+
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
+        self._written_at: dict[str, float] = {}
+        self._misplaced_at: dict[str, float] = {}
+        """When a batch came last that the announced count would place elsewhere."""
+        self._owed: dict[str, Owed] = {}
+
+    def report(self, topics: Iterable[str]) -> list[StockProducersOfTopic]:
+        """Those of the topics that such a producer wrote to."""
+        now = self._clock.monotonic()
+        return [
+            StockProducersOfTopic(
+                topic_name=topic,
+                written_ms_ago=int((now - self._written_at[topic]) * 1000),
+                misplaced_ms_ago=self._misplaced_ms_ago(topic, now),
+            )
+            for topic in topics
+            if topic in self._written_at
+        ]
+
+    def _misplaced_ms_ago(self, topic: str, now: float) -> int:
+        owed = self._owed.get(topic)
+        if owed is not None and any(owed.partitions.values()):
+            return 0
+        at = self._misplaced_at.get(topic)
+        return -1 if at is None else int((now - at) * 1000)
+
+    def admission(
+        self,
+        session: ClientSession,
+        partition: Partition,
+        info: TopicInfo | None,
+        admission: Admission | None,
+    ) -> Admission | None:
+        """What a batch must pass that names no layout; ``admission`` is what it must pass besides."""
+        key, layout = partition.key, partition.layout
+        self._wrote(key.topic)
+        if info is not None and info.announced_partition_count > layout.undeleted_partition_count >= 0:
+            return self._announced(session, key, info, layout, admission)
+        is_verified = partition.delivery.legacy is LegacyProducers.VERIFY and not layout.seals(key.partition)
+        if admission is None or not is_verified:
+            return admission
+        return self._verified(session, key, layout.layout_version, admission)
+
+    def _wrote(self, topic: str) -> None:
+        self._written_at.pop(topic, None)
+        self._written_at[topic] = self._clock.monotonic()
+        if len(self._written_at) > MAX_TOPICS:
+            forgotten = next(iter(self._written_at))
+            del self._written_at[forgotten]
+            self._misplaced_at.pop(forgotten, None)
+            self._owed.pop(forgotten, None)
+
+    def _announced(
+        self,
+        session: ClientSession,
+        key: TopicPartition,
+        info: TopicInfo,
+        layout: PartitionLayout,
+        admission: Admission | None,
+    ) -> Admission:
+        version = layout.layout_version + 1
+        counts = (layout.undeleted_partition_count, info.announced_partition_count)
+
+        def admit(batch: RecordBatch) -> None:
+            if admission is not None:
+                admission(batch)
+            now = self._clock.monotonic()
+            owed = self._owed_by(session, key.topic, version)
+            owed.add(key.partition)
+            _check_order(session, key, batch, version, now)
+            if not _is_awaited(session, key):
+                owed.discard(key.partition)
+            if not session.waits_for_leaders or not _is_moving(batch, key.partition, *counts):
+                return
+            self._misplaced_at[key.topic] = now
+            is_next = batch.producer_id >= 0 or not _is_awaited(session, key)
+            if info.refreshes_stock_producers and is_next and session.refresh(key.topic, version, now):
+                if batch.producer_id < 0:
+                    _retry_order(session, key, now).refused(list(batch.records()))
+                owed.add(key.partition)
+                raise _repeat(f"{key}: the topic is about to have {info.announced_partition_count} partitions")
+
+        return admit
+
+    def _owed_by(self, session: ClientSession, topic: str, version: int) -> set[int]:
+        owed = self._owed.get(topic)
+        if owed is None or owed.layout_version != version:
+            owed = self._owed[topic] = Owed(version)
+        return owed.partitions.setdefault(session, set())
+
+    def _verified(self, session: ClientSession, key: TopicPartition, version: int, admission: Admission) -> Admission:
+        def admit(batch: RecordBatch) -> None:
+            now = self._clock.monotonic()
+            try:
+                admission(batch)
+                if batch.producer_id < 0:
+                    _check_order(session, key, batch, version, now)
+            except LayoutRefusal as refusal:
+                is_in_flight = batch.producer_id >= 0 and session.is_refreshing(key.topic, version, now)
+                is_first = not is_in_flight and session.refresh(key.topic, version, now)
+                if batch.producer_id < 0:
+                    _refused_for_good(session, key, batch, now, is_repeated=is_first)
+                if is_first or is_in_flight:
+                    raise _repeat(refusal.message) from refusal
+                raise
+
+        return admit
+
+
+def _check_order(session: ClientSession, key: TopicPartition, batch: RecordBatch, version: int, now: float) -> None:
+    """Raise unless the batch may be taken now, after others of its producer were refused to be repeated."""
+    if batch.producer_id >= 0:
+        if session.is_refreshing(key.topic, version, now):
+            raise _repeat(f"{key}: what came before is to be repeated")
+        return
+    order = session.retry_orders.get(key)
+    if order is None:
+        return
+    turn = order.turn(list(batch.records()), now)
+    if turn is Turn.LATER:
+        raise _repeat(f"{key}: what came before is to be repeated")
+    if turn is Turn.NEVER:
+        raise LayoutRefusal(
+            ErrorCode.POLICY_VIOLATION,
+            f"{key}: the batch repeats records that were refused with a misplaced one, or before later ones that are"
+            " written by now: make the producer idempotent",
+        )
+
+
+def _refused_for_good(
+    session: ClientSession, key: TopicPartition, batch: RecordBatch, now: float, *, is_repeated: bool
+) -> None:
+    """Note that none of the batch is to be written, even if it ``is_repeated`` in others."""
+    if is_repeated:
+        _retry_order(session, key, now).refused_for_good(list(batch.records()))
+    elif _is_awaited(session, key):
+        _retry_order(session, key, now).forget(list(batch.records()))
+
+
+def _retry_order(session: ClientSession, key: TopicPartition, now: float) -> RetryOrder:
+    return session.retry_orders.setdefault(key, RetryOrder(now))
+
+
+def _is_awaited(session: ClientSession, key: TopicPartition) -> bool:
+    order = session.retry_orders.get(key)
+    return order is not None and not order.is_empty
+
+
+def _is_moving(batch: RecordBatch, partition: int, count: int, announced: int) -> bool:
+    """Whether a key of the batch, all placed by ``count``, has another partition once there are ``announced``.
+
+    A producer with another partitioner cannot follow, so it is not waited for.
+    """
+    keys = batch.keys()
+    hashes = [positive_hash(key) for key in keys if key is not None]
+    if any(found % count != partition for found in hashes):
+        return False
+    return any(found % announced != partition for found in hashes)
+
+
+def _repeat(message: str) -> KafkaError:
+    return KafkaError(ErrorCode.NOT_LEADER_OR_FOLLOWER, message)

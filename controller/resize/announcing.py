@@ -1,0 +1,83 @@
+"""The time that producers without a layout are given before a split, where their placement can follow it.
+
+Such a producer places by the count of its metadata, and what it has placed stays in that partition whatever comes
+back. Where the count doubles it can go on in order: metadata shows it the new partitions while the old ones still take
+all keys; what it has placed by the old count is written, what it places by the new one waits for leaders. Only then do
+the partitions that lose keys get the new layout. That a record is left over is possible, and it is refused then.
+
+What is announced is read from the znodes; how far the announcement is, is not. A new controller announces again.
+"""
+
+from __future__ import annotations
+
+import enum
+import logging
+
+from controller import stock_producers
+from controller.context import Context
+from controller.image import Announcement, StockReport, TopicImage
+from controller.resize import plan
+
+_log = logging.getLogger(__name__)
+QUIET_S = 0.15
+"""No batch placed by the old count for so long: all that was placed so is written. More than a retry's pause."""
+ASK_EVERY_S = 0.04
+
+
+class Next(enum.Enum):
+    """What is due for an announcement."""
+
+    OVER = "nobody is waited for"
+    LATE = "the time is up"
+    REFRESH = "every broker knows the count: producers are to be sent for it"
+    ASK = "ask brokers again what they see"
+    WAIT = "look again"
+
+
+def decide(
+    announcement: Announcement, now: float, grace_s: float, is_acknowledged: bool, reports: list[StockReport]
+) -> Next:
+    """``reports`` of brokers that such producers wrote to lately; ``is_acknowledged``: all have answered the last."""
+    if not announcement.refreshes:
+        if is_acknowledged:
+            return Next.REFRESH if reports else Next.OVER
+        return Next.LATE if now - announcement.begun_at >= grace_s else Next.WAIT
+    if now - announcement.begun_at >= grace_s:
+        return Next.LATE
+    last = max([announcement.begun_at, *(at for report in reports if (at := report.misplaced_at) is not None)])
+    if not is_acknowledged or now - announcement.asked_at < ASK_EVERY_S:
+        return Next.WAIT
+    return Next.OVER if announcement.asked_at - last >= QUIET_S else Next.ASK
+
+
+def is_over(context: Context, topic: TopicImage) -> bool:
+    """Take the announcement of a split as far as it goes; whether the partitions that lose keys may be told."""
+    count, grace_s = plan.announced_count(topic), context.config.stock_producer_grace_ms / 1000
+    if count < 0 or grace_s <= 0 or plan.losers_began(topic):
+        return True
+    now = context.clock.monotonic()
+    announcement = topic.announcement
+    if announcement is None or announcement.count != count:
+        topic.announcement = Announcement(count, now, now)
+        return _ask(context, topic)
+    lately = now - context.config.stock_producer_window_ms / 1000
+    reports = [report for report in topic.stock_reports.values() if report.written_at >= lately]
+    due = decide(announcement, now, grace_s, stock_producers.have_reported(context, topic), reports)
+    if due is Next.LATE:
+        _log.warning("resize: topic=%s step=announced: stock producers had %.1f s to follow", topic.name, grace_s)
+    if due in (Next.OVER, Next.LATE):
+        topic.announcement = None
+        return True
+    if due is Next.REFRESH:
+        announcement.refreshes, announcement.begun_at = True, now
+    if due in (Next.REFRESH, Next.ASK):
+        announcement.asked_at = now
+        return _ask(context, topic)
+    context.events.soon(steadily=True)
+    return False
+
+
+def _ask(context: Context, topic: TopicImage) -> bool:
+    stock_producers.ask(context, topic)
+    context.events.soon(steadily=True)
+    return False

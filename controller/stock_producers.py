@@ -1,0 +1,83 @@
+"""What brokers report of producers that name no layout, and whom a resize concerns of them.
+
+A broker's answer to UpdateMetadata names, of the topics in the request, those that such a producer wrote to.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import cast
+
+from controller.context import Context
+from controller.events import BrokerAnswered
+from controller.image import StockReport, TopicImage
+from protocol.generated.update_metadata import UpdateMetadataRequest
+from protocol.key_placement import is_doubled
+from protocol.types import TopicPartition
+
+
+def on_metadata_answered(context: Context, event: BrokerAnswered) -> None:
+    """Take in what a broker reports of the topics it was told about."""
+    request = cast(UpdateMetadataRequest, event.request)
+    now = context.clock.monotonic()
+    reports = {report.topic_name: report for report in event.response.stock_producers}
+    for state in request.topic_states:
+        topic = context.image.topics.get(state.topic_name)
+        if topic is None:
+            continue
+        topic.stock_unreported.discard(event.broker.id)
+        topic.stock_reports.pop(event.broker.id, None)
+        if (found := reports.get(state.topic_name)) is not None:
+            misplaced_at = now - found.misplaced_ms_ago / 1000 if found.misplaced_ms_ago >= 0 else None
+            topic.stock_reports[event.broker.id] = StockReport(now - found.written_ms_ago / 1000, misplaced_at)
+
+
+def ask(context: Context, topic: TopicImage) -> None:
+    """Tell every broker all of the topic, once more; what it answers is the report. ``topic.flush`` is its number."""
+    topic.flush = context.senders.last_flush + 1
+    topic.stock_unreported = set(context.image.brokers)
+    context.batch.metadata(TopicPartition(topic.name, index) for index in sorted(topic.partitions))
+
+
+def have_reported(context: Context, topic: TopicImage) -> bool:
+    """Whether every live broker has taken over what the last ``ask`` told it, and its report is here."""
+    return context.senders.acknowledged(topic.flush) and topic.stock_unreported.isdisjoint(context.image.brokers)
+
+
+def written_lately(context: Context, topic: TopicImage) -> bool:
+    """Whether a producer that names no layout wrote to the topic within the time of the configuration."""
+    since = context.clock.monotonic() - context.config.stock_producer_window_ms / 1000
+    return any(report.written_at >= since for report in topic.stock_reports.values())
+
+
+def concerned_by(topic: TopicImage, count: int) -> bool:
+    """Whether stock placement of keys, ``hash % count``, is wrong for some once the topic has ``count`` partitions."""
+    return topic.znode.ordered_delivery is not False and not is_doubled(topic.znode.initial_partition_count, count)
+
+
+def warning(context: Context, topic: TopicImage, count: int) -> str | None:
+    """What whoever asks for ``count`` partitions should know; None: nothing."""
+    if not concerned_by(topic, count) or not written_lately(context, topic):
+        return None
+    initial, minutes = topic.znode.initial_partition_count, context.config.stock_producer_window_ms / 60_000
+    return (
+        f"Producers that do not know ordered resize wrote to {topic.name} within the last {minutes:g} minutes. They"
+        f" place keys by hash % {count}, which is wrong for some of them: such batches are refused or lose their order"
+        f" (ordered.delivery.legacy.producers). They can follow {listed_counts(initial, count)}."
+    )
+
+
+def listed_counts(initial: int, count: int) -> str:
+    """The counts next to ``count`` that stock placement can follow."""
+    below = max((found for found in _doublings(initial, count) if found < count), default=None)
+    above = min(found for found in _doublings(initial, count) if found > count)
+    return f"{above} partitions" if below is None else f"{below} or {above} partitions"
+
+
+def _doublings(initial: int, count: int) -> Iterator[int]:
+    """The counts up to the first above ``count``."""
+    found = initial
+    yield found
+    while found <= count:
+        found *= 2
+        yield found

@@ -1,0 +1,84 @@
+"""What a broker does for producers that name no layout, before and after a split that their placement can follow."""
+
+from __future__ import annotations
+
+import pytest
+
+from protocol.errors import ErrorCode
+from protocol.generated.metadata import MetadataRequest, MetadataRequestTopic
+from protocol.generated.update_metadata import StockProducersOfTopic
+from runtime.channel import Channel
+from runtime.real_trio import RealNetwork
+from tests.layout_world import TOPIC_ID, UNTAGGED, Broker, key_of, keyed
+
+pytestmark = pytest.mark.trio
+INITIAL, DOUBLED = (4, 4, 0), (8, 1)
+
+
+async def announce(broker: Broker, *, refreshes: bool) -> list[StockProducersOfTopic]:
+    """Tell the broker that 8 partitions are announced; what it reports of stock producers."""
+    answer = await broker.harness.update_metadata(
+        "t", TOPIC_ID, 4, layout=INITIAL, incarnation=100, announced=8, refreshes=refreshes
+    )
+    assert answer.error_code == 0
+    reports: list[StockProducersOfTopic] = answer.stock_producers
+    return reports
+
+
+async def partitions_shown(channel: Channel) -> dict[int, int]:
+    """``{partition: error}``"""
+    request = MetadataRequest(topics=[MetadataRequestTopic(name="t")])
+    (topic,) = (await channel.request(request)).topics
+    return {partition.partition_index: partition.error_code for partition in topic.partitions}
+
+
+async def test_an_announced_split_is_shown_to_stock_clients_alone(broker: Broker) -> None:
+    await announce(broker, refreshes=False)
+    waiting = dict.fromkeys(range(4, 8), ErrorCode.LEADER_NOT_AVAILABLE)
+    assert await partitions_shown(broker.harness.channel) == {**dict.fromkeys(range(4), 0), **waiting}
+    where = (broker.harness.host, broker.harness.port)
+    async with Channel.open(RealNetwork(), *where, "ours", negotiate=True) as ours:
+        assert await partitions_shown(ours) == dict.fromkeys(range(4), 0)
+    await broker.harness.update_metadata("t", TOPIC_ID, 4, layout=INITIAL, incarnation=100)
+    assert await partitions_shown(broker.harness.channel) == dict.fromkeys(range(4), 0)
+
+
+async def test_a_batch_placed_by_the_old_count_is_refused_once_and_taken_when_it_is_repeated(broker: Broker) -> None:
+    moving, staying = keyed(key_of(5, 8)), keyed(key_of(1, 8))
+    assert await announce(broker, refreshes=False) == []
+    assert (await broker.produce(1, UNTAGGED, moving)).error_code == 0  # not every broker knows the count yet
+    await announce(broker, refreshes=True)
+    assert (await broker.produce(1, UNTAGGED, staying)).error_code == 0
+    assert (await broker.produce(1, UNTAGGED, moving)).error_code == ErrorCode.NOT_LEADER_OR_FOLLOWER
+    (report,) = await announce(broker, refreshes=True)
+    assert (report.topic_name, report.misplaced_ms_ago) == ("t", 0)  # it is still to be repeated
+    assert (await broker.produce(1, UNTAGGED, staying)).error_code == ErrorCode.NOT_LEADER_OR_FOLLOWER
+    for batch in (moving, staying, moving):
+        assert (await broker.produce(1, UNTAGGED, batch)).error_code == 0
+    await broker.has(DOUBLED, 1, epoch=1)
+    assert (await broker.produce(1, UNTAGGED, moving)).error_code == ErrorCode.POLICY_VIOLATION
+    assert (await broker.produce(1, UNTAGGED, staying)).error_code == 0
+
+
+async def test_another_partitioner_is_not_waited_for(broker: Broker) -> None:
+    await announce(broker, refreshes=True)
+    assert (await broker.produce(1, UNTAGGED, keyed(key_of(2, 4), key_of(5, 8)))).error_code == 0
+    (report,) = await announce(broker, refreshes=True)
+    assert report.misplaced_ms_ago == -1
+
+
+async def test_a_connection_that_is_gone_has_nothing_to_repeat(broker: Broker) -> None:
+    await announce(broker, refreshes=True)
+    where = (broker.harness.host, broker.harness.port)
+    async with Channel.open(RealNetwork(), *where, "stock") as stock:
+        own, broker.harness.channel = broker.harness.channel, stock
+        refused = await broker.produce(1, UNTAGGED, keyed(key_of(5, 8)))
+        broker.harness.channel = own
+    assert refused.error_code == ErrorCode.NOT_LEADER_OR_FOLLOWER
+
+    async def is_waited_for() -> bool:
+        (report,) = await announce(broker, refreshes=True)
+        return report.misplaced_ms_ago == 0
+
+    while await is_waited_for():  # polls: the broker sees the end of the connection a little later
+        pass

@@ -1,0 +1,219 @@
+"""Stock producers at full speed while their topic goes from 4 to 8 to 16 partitions, where their placement can follow.
+
+One idempotent producer and one that is not, of one library after the other, each in a process of its own. What each
+shows is in docs/clients.md. The pause is printed, not asserted.
+"""
+
+from __future__ import annotations
+
+import functools
+import itertools
+import json
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import pytest
+
+from anabranch.testing.cluster import Cluster
+from anabranch.testing.processes import wait_for
+from bench.kafka_peer import PeerUnavailable, kafka_jars
+from protocol.key_placement import place, positive_hash
+from tests.interop.flood import KEYS
+from tests.interop.test_other_clients import CACHE, build, go_program
+from tests.resizes import resize
+from tests.topics import create_topic
+
+pytestmark = pytest.mark.interop
+
+HERE = Path(__file__).parent
+INITIAL = 4
+COUNTS = (8, 16)
+DEADLINE_S = 60.0
+MODES = ("idempotent", "plain")
+
+
+class Library(NamedTuple):
+    """A library's program."""
+
+    command: Callable[[], list[str]]
+    waits_for_leaders: bool = True
+    """If not, what it has placed by the old count when the layout changes is refused."""
+    repeats_backwards: bool = False
+    """Without idempotence, which takes many attempts: the time to follow may be over before."""
+    modes: tuple[str, ...] = MODES
+
+
+def python_command(library: str) -> list[str]:
+    return [sys.executable, "-m", "tests.interop.flood", library]
+
+
+def java_command(major: int) -> list[str]:
+    try:
+        jars = kafka_jars() if major == 3 else clients_4()
+    except PeerUnavailable as reason:
+        pytest.skip(str(reason))
+    classes = CACHE / "java"
+    classes.mkdir(parents=True, exist_ok=True)
+    command = ("javac", "-cp", f"{clients_4()}/*", "-d", str(classes), str(HERE / "java" / "Flood.java"))
+    if (reason := build("Flood.java", *command, directory=HERE)) is not None:
+        pytest.skip(reason)
+    return ["java", "-Xmx256m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-cp", f"{classes}:{jars}/*", "Flood"]
+
+
+@functools.cache
+def clients_4() -> Path:
+    """Kafka's Java clients, version 4. Skips where Maven cannot bring them."""
+    jars = CACHE / "kafka-clients-4"
+    if not (jars / ".complete").exists():
+        pom = str(HERE / "java" / "pom.xml")
+        command = ("mvn", "-q", "-B", "-f", pom, "dependency:copy-dependencies", f"-DoutputDirectory={jars}")
+        if (reason := build("kafka-clients 4", *command, directory=HERE)) is not None:
+            pytest.skip(reason)
+        (jars / ".complete").touch()
+    return jars
+
+
+LIBRARIES_TRIED = {
+    "librdkafka": Library(lambda: python_command("librdkafka")),
+    "kafka-python": Library(lambda: python_command("kafka-python"), repeats_backwards=True),
+    "aiokafka": Library(lambda: python_command("aiokafka")),
+    "Java 3.9": Library(lambda: java_command(3), repeats_backwards=True),
+    "Java 4": Library(lambda: java_command(4), modes=("idempotent",)),
+    "franz-go": Library(lambda: [go_program(), "franz-go", "flood"]),
+    "sarama": Library(lambda: [go_program(), "sarama", "flood"], waits_for_leaders=False),
+}
+
+
+class Flood:
+    """A producer's process: writes until ``stop``, which returns what it reports."""
+
+    def __init__(self, command: Sequence[str], bootstrap: str, topic: str, mode: str) -> None:
+        self.mode = mode
+        self._lines: list[str] = []
+        self._errors = tempfile.TemporaryFile()  # noqa: SIM115  closed by end()
+        self._process = subprocess.Popen(
+            [*command, bootstrap, topic, mode], stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=self._errors
+        )
+        self._reader = threading.Thread(target=self._read, daemon=True)
+        self._reader.start()
+
+    def _read(self) -> None:
+        assert self._process.stdout is not None
+        self._lines.extend(line.decode().strip() for line in self._process.stdout)
+
+    def wait_until_it_writes(self, partitions: int) -> None:
+        """Until a record is acknowledged in every partition that its keys have when there are so many."""
+        keys = (f"{self.mode}-{number}".encode() for number in range(KEYS))
+        expected = {f"partition {positive_hash(key) % partitions}" for key in keys}
+
+        def is_there() -> bool:
+            assert self._process.poll() is None, self._said()
+            return expected <= set(self._lines)
+
+        wait_for(is_there, DEADLINE_S, f"{self.mode}: it writes to {partitions} partitions")
+
+    def stop(self) -> dict[str, Any]:
+        assert self._process.stdin is not None
+        self._process.stdin.close()
+        assert self._process.wait(DEADLINE_S) == 0, self._said()
+        self._reader.join(DEADLINE_S)
+        report: dict[str, Any] = json.loads(self._lines[-1])
+        return report
+
+    def end(self) -> None:
+        self._process.kill()
+        self._process.wait()
+        self._errors.close()
+
+    def _said(self) -> str:
+        self._errors.seek(0)
+        return self._errors.read().decode(errors="replace")[-2000:]
+
+
+def written(bootstrap: str, topic: str) -> dict[bytes, list[tuple[int, int]]]:
+    """``{key: [(partition, round)]}`` as a reader that keeps order across splits is given them: parents first.
+
+    A child takes its first record once its parent takes none of its keys any more, so this is the order of writing.
+    """
+    from confluent_kafka import OFFSET_BEGINNING, Consumer, KafkaError, TopicPartition
+
+    settings = {"group.id": "unused", "enable.auto.commit": False, "enable.partition.eof": True}
+    consumer = Consumer({"bootstrap.servers": bootstrap, **settings})
+    partitions = range(COUNTS[-1])
+    consumer.assign([TopicPartition(topic, number, OFFSET_BEGINNING) for number in partitions])
+    read: dict[int, list[tuple[bytes, int]]] = {number: [] for number in partitions}
+    unread, deadline = set(partitions), time.monotonic() + DEADLINE_S
+    while unread:
+        assert time.monotonic() < deadline, f"partitions {sorted(unread)} are not read to their end"
+        for message in consumer.consume(500, timeout=0.5):
+            if message.error() is None:
+                read[message.partition()].append((message.key(), int(message.value())))
+            elif message.error().code() == KafkaError._PARTITION_EOF:
+                unread.discard(message.partition())
+    consumer.close()
+    found: dict[bytes, list[tuple[int, int]]] = {}
+    for partition in partitions:
+        for key, number in read[partition]:
+            found.setdefault(key, []).append((partition, number))
+    return found
+
+
+def check(mode: str, report: dict[str, Any], records: dict[bytes, list[tuple[int, int]]]) -> list[str]:
+    """What is wrong with what one producer wrote."""
+    wrong = []
+    for key, found in records.items():
+        if not key.startswith(mode.encode()):
+            continue
+        rounds = [number for _, number in found]
+        refused = {int(number) for number in report["refused"].get(key.decode(), ())}
+        hash_ = positive_hash(key)
+        homes = [place(hash_, INITIAL, count) for count in (INITIAL, *COUNTS)]
+        if any(partition not in homes for partition, _ in found):
+            wrong.append(f"{key!r} is in {sorted({p for p, _ in found})}, not in {homes}")
+        if lost := set(range(report["rounds"])) - refused - set(rounds):
+            wrong.append(f"{key!r}: {len(lost)} acknowledged records are not there: {sorted(lost)[:5]}")
+        if both := refused & set(rounds):
+            wrong.append(f"{key!r}: {len(both)} refused records are there: {sorted(both)[:5]}")
+        if len(rounds) != len(set(rounds)):
+            wrong.append(f"{key!r}: {len(rounds) - len(set(rounds))} records are there twice")
+        late = [(a, b) for a, b in itertools.pairwise(rounds) if b < a]
+        if late:
+            wrong.append(f"{key!r}: {len(late)} records come late: {late[:3]}, in {found[rounds.index(late[0][0])][0]}")
+    return wrong
+
+
+@pytest.mark.parametrize("name", LIBRARIES_TRIED)
+def test_a_doubling_loses_reorders_and_refuses_nothing(
+    cluster: Cluster, fresh_name: Callable[[str], str], name: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    library, topic = LIBRARIES_TRIED[name], fresh_name("doubled")
+    command = library.command()
+    create_topic(cluster.bootstrap, topic, INITIAL)
+    floods = [Flood(command, cluster.bootstrap, topic, mode) for mode in library.modes]
+    try:
+        for count in (INITIAL, *COUNTS):
+            if count > INITIAL:
+                resize(cluster.bootstrap, topic, count)
+            for flood in floods:
+                flood.wait_until_it_writes(count)
+        reports = {flood.mode: flood.stop() for flood in floods}
+    finally:
+        for flood in floods:
+            flood.end()
+    records = written(cluster.bootstrap, topic)
+    wrong = {}
+    for mode, report in reports.items():
+        refused = sum(map(len, report["refused"].values()))
+        with capsys.disabled():
+            print(f"{name}, {mode}: {report['rounds']} rounds, {refused} refused, {report['pause_ms']} ms without")
+        wrong[mode] = check(mode, report, records)
+        may_be_refused = not library.waits_for_leaders or (mode == "plain" and library.repeats_backwards)
+        if refused and not may_be_refused:
+            wrong[mode].append(f"{refused} refused: {next(iter(report['refused'].items()))}")
+    assert not any(wrong.values()), wrong

@@ -1,0 +1,54 @@
+"""What a producer without idempotence repeats is written in the order in which it came first."""
+
+from __future__ import annotations
+
+from broker.retry_order import GIVE_UP_S, RetryOrder, Turn
+from protocol.batch_builder import build_batch
+from protocol.records import Record, RecordBatch
+
+
+def batch(*numbers: int) -> list[Record]:
+    records = [(b"key", b"%d" % number, (), 1_000) for number in numbers]
+    return list(RecordBatch(build_batch(records)).records())
+
+
+def test_requests_repeated_in_reverse_are_written_in_order() -> None:
+    """As Java's producer repeats what it had in flight."""
+    order = RetryOrder(0.0)
+    order.refused(batch(1, 2))
+    in_flight = [batch(3), batch(4), batch(5)]
+    assert [order.turn(records, 0.0) for records in in_flight] == [Turn.LATER] * 3
+    repeated = [*reversed(in_flight), batch(1, 2)]
+    assert [order.turn(records, 0.1) for records in repeated] == [Turn.LATER] * 3 + [Turn.NOW]
+    assert [order.turn(records, 0.2) for records in in_flight] == [Turn.NOW] * 3
+    assert order.is_empty
+    assert order.turn(batch(6), 0.2) is Turn.NOW
+
+
+def test_the_same_records_in_other_batches_are_written_in_order() -> None:
+    """As librdkafka repeats them."""
+    order = RetryOrder(0.0)
+    order.refused(batch(1, 2, 3))
+    assert order.turn(batch(4, 5), 0.0) is Turn.LATER
+    assert order.turn(batch(1), 0.1) is Turn.NOW
+    assert order.turn(batch(4), 0.1) is Turn.LATER
+    assert order.turn(batch(2, 3, 4, 5, 6), 0.1) is Turn.NOW
+    assert order.is_empty
+
+
+def test_what_does_not_come_again_is_not_waited_for_and_not_written_late() -> None:
+    order = RetryOrder(0.0)
+    order.refused(batch(1))
+    assert order.turn(batch(2), GIVE_UP_S) is Turn.LATER
+    assert order.turn(batch(2), GIVE_UP_S + 0.1) is Turn.NOW
+    assert order.turn(batch(3), GIVE_UP_S + 0.2) is Turn.NOW
+    assert order.turn(batch(1), GIVE_UP_S + 0.3) is Turn.NEVER
+
+
+def test_what_is_refused_for_good_holds_up_nothing_and_is_not_written_in_another_batch() -> None:
+    order = RetryOrder(0.0)
+    order.refused_for_good(batch(1, 2))
+    assert order.is_empty
+    assert order.turn(batch(3), 0.0) is Turn.NOW
+    assert order.turn(batch(2), 0.1) is Turn.NEVER
+    assert order.turn(batch(4), 0.1) is Turn.NOW
