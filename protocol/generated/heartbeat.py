@@ -167,7 +167,7 @@ def _decode_heartbeat_request_v4(data: memoryview) -> tuple[HeartbeatRequest, in
     polls_positions: bool = False
     if n:
         tags, pos = read_tags(data, pos, n)
-        value = tags.get(10262)
+        value = tags.get(10265)
         if value is not None:
             polls_positions = whole(_decode_tag_polls_positions(value), value, "polls_positions")
     decoded = HeartbeatRequest(
@@ -210,7 +210,7 @@ def _encode_heartbeat_request_v4(message: HeartbeatRequest, out: bytearray, part
         if message.polls_positions:
             tagged = bytearray()
             _encode_tag_polls_positions(message.polls_positions, tagged)
-            write_uvarint(out, 10262)
+            write_uvarint(out, 10265)
             write_uvarint(out, len(tagged))
             out += tagged
     parts.append(out)

@@ -1,6 +1,6 @@
 """Heartbeat (12): a member is alive.
 
-Version 3 brings static members; 4 is flexible. Tag 10262 is Anabranch's: the member reports positions (25300) in every
+Version 3 brings static members; 4 is flexible. Tag 10265 is Anabranch's: the member reports positions (25300) in every
 generation, once its user has given up what went to others.
 """
 
@@ -16,7 +16,7 @@ REQUEST = message(
         field("generation_id", "int32", "0+"),
         field("member_id", "string", "0+"),
         field("group_instance_id", "string", "3+", nullable="3+", default=None),
-        field("polls_positions", "bool", "4+", ignorable=True, tag=10262),
+        field("polls_positions", "bool", "4+", ignorable=True, tag=10265),
     ],
 )
 
