@@ -181,8 +181,7 @@ class GroupCoordinator:
 
     async def _prepare_join(self) -> None:
         """Commit what was processed and give up what must not be kept over the rebalance."""
-        if self._config.enable_auto_commit:
-            await self._commit_before_rebalance()
+        await self._commit_before_rebalance()
         held = self._subscription.partitions
         if self.member.generation_id < 0 and not held:
             return
@@ -205,8 +204,7 @@ class GroupCoordinator:
         gone = sorted(held - assigned)
         new = sorted(assigned - held)
         if gone:
-            if self._config.enable_auto_commit:
-                await self._commit_before_rebalance()
+            await self._commit_before_rebalance()
             await self.listener.revoked(gone)
         # Only here: a call that is cancelled while it commits or revokes leaves the assignment to the next one.
         self._joined = None
@@ -229,8 +227,12 @@ class GroupCoordinator:
         self._own_commits = {tp: self._own_commits[tp] for tp in held if tp in self._own_commits}
 
     async def _commit_before_rebalance(self) -> None:
+        """What was consumed, or, where the user commits, only where the group began."""
         try:
-            await self.commit(self.consumed())
+            if self._config.enable_auto_commit:
+                await self.commit(self.consumed())
+            else:
+                await self._commit_starts()
         except KafkaError:
             return  # the records since the last commit are delivered again, to whoever gets the partition
 
@@ -471,7 +473,7 @@ class GroupCoordinator:
         """Commit if so configured and ``commit``, give the partitions up, leave."""
         if self._lost:
             await self._give_up_lost()
-        if self._config.enable_auto_commit and commit:
+        if commit:
             await self._commit_before_rebalance()
         held = list(self._subscription.partitions)
         if self._subscription.is_group_managed and held:
@@ -519,7 +521,26 @@ class GroupCoordinator:
             return set()
         if self._background_commit is not None:
             self._background_commit.cancel()
+        await self._commit_starts(offsets)
         return await self._commit(offsets, is_processed=is_processed)
+
+    async def _commit_starts(self, offsets: Mapping[TopicPartition, object] | None = None) -> None:
+        """Commit where the group begins in partitions of resized topics: beside ``offsets``, in the topics of these.
+
+        Else a later member finds offsets in one partition and none in another, which it takes for one that a split
+        created since, and reads from the start. A program that keeps offsets elsewhere is left alone.
+        """
+        if not self._config.ordered_delivery_commit_before_report:
+            return
+        topics = None if offsets is None else {tp.topic for tp in offsets}
+        starts: dict[TopicPartition, OffsetAndMetadata] = {}
+        for tp, state in self._subscription.partitions.items():
+            start = -1 if state.uncommitted_start is None else state.uncommitted_start
+            is_meant = tp not in (offsets or ()) and (topics is None or tp.topic in topics)
+            if start >= 0 and is_meant:
+                starts[tp] = OffsetAndMetadata(start, "", -1, state.incarnation)
+        if starts:
+            await self._commit(starts)
 
     async def commit_news(self, partitions: Iterable[TopicPartition]) -> set[TopicPartition]:
         """Commit what was consumed of these, unless this member has committed all of it already.
@@ -538,6 +559,8 @@ class GroupCoordinator:
         self, offsets: Mapping[TopicPartition, OffsetAndMetadata], *, is_processed: bool = False
     ) -> set[TopicPartition]:
         under_way, held, taken = object(), self._subscription.partitions, False
+        for tp in offsets.keys() & held.keys():
+            held[tp].uncommitted_start = None  # whatever becomes of this one: none that is older may follow it
         self._own_commits |= dict.fromkeys(offsets, under_way)
         try:
             reported = await self._commit_as_member(offsets, is_processed=is_processed)

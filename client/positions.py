@@ -178,6 +178,7 @@ class PositionResolver:
                 state.reset(RESET_TIMESTAMPS["earliest"])
             elif self._config.auto_offset_reset in RESET_TIMESTAMPS:
                 state.reset(RESET_TIMESTAMPS[self._config.auto_offset_reset])
+                state.uncommitted_start = -1 if self._config.auto_offset_reset == "latest" else None
             else:
                 missing.append(state.tp)
         if missing:
@@ -191,12 +192,16 @@ class PositionResolver:
         asked = [
             TopicPartition(name, p)
             for name in dict.fromkeys(tp.topic for tp in tps)
-            if (topic := topics.get(name)) is not None and topic.layout_version > 0
+            if self._is_resized(name) and (topic := topics.get(name)) is not None
             for p in topic.partitions
         ]
         if not asked or self._link is None:
             return set()
         return {tp.topic for tp in await self._link.fetch_offsets(asked, self._config.default_api_timeout_ms)}
+
+    def _is_resized(self, name: str) -> bool:
+        topic = self._metadata.cluster.topics.get(name)
+        return topic is not None and topic.layout_version > 0
 
     def _is_born_later(self, tp: TopicPartition, groups_topics: Container[str]) -> bool:
         """Whether a partition without a committed offset is younger than the group's reading of its topic.
@@ -228,7 +233,9 @@ class PositionResolver:
         for state in states:
             answer = found.get(state.tp)
             if answer is not None and state.version == versions[state.tp] and state.state is FetchState.AWAIT_RESET:
+                is_start = state.uncommitted_start is not None and self._is_resized(state.tp.topic)
                 state.seek(answer.offset)
+                state.uncommitted_start = answer.offset if is_start else None
 
     async def _validate(self, states: list[PartitionState]) -> None:
         """Has the new leader what was read? Its log may end earlier in that epoch (KIP-320)."""

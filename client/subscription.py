@@ -55,6 +55,7 @@ class PartitionState:
         "retry_at",
         "state",
         "tp",
+        "uncommitted_start",
         "version",
     )
 
@@ -86,12 +87,17 @@ class PartitionState:
         """Batches of newer leader epochs are not delivered yet."""
         self.refusals = 0
         """How often in a row the broker refused what this client knows of the partition."""
+        self.uncommitted_start: int | None = None
+        """Where the group begins in a resized topic by ``auto_offset_reset="latest"`` and has not said so by a commit;
+        -1 until the offset is known.
+        """
         self.refused_as: object = None
         """What that was: layout and leader epoch."""
 
     def seek(self, offset: int, epoch: int = -1) -> None:
         """Go on from ``offset``; what was fetched is dropped."""
         self._drop()
+        self.uncommitted_start = None
         self.position = self.fetch_offset = offset
         self.position_epoch = self.last_fetched_epoch = epoch
         self.state = FetchState.FETCHING if epoch < 0 else FetchState.AWAIT_VALIDATION
@@ -99,12 +105,14 @@ class PartitionState:
     def reset(self, timestamp: int) -> None:
         """Take the position from the partition's start, end or a time once it is known."""
         self._drop()
+        self.uncommitted_start = None
         self.state = FetchState.AWAIT_RESET
         self.reset_timestamp = timestamp
 
     def restart(self, incarnation: int) -> None:
         """The partition was removed and another one of its number created: its position is to be found anew."""
         self._drop()
+        self.uncommitted_start = None
         self.state = FetchState.INITIALIZING
         self.position = self.fetch_offset = self.position_epoch = self.last_fetched_epoch = -1
         self.high_watermark = self.last_stable_offset = self.log_start_offset = -1

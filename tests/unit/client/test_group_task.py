@@ -544,3 +544,68 @@ def test_other_user_data_names_no_layouts(user_data: bytes | None) -> None:
     body = ConsumerProtocolAssignment(assigned_partitions=[], user_data=user_data)
     assert read_layouts(encode_versioned(body, 1)) is None
     assert read_layouts(b"") is None
+
+
+# ---------------------------------------------------------------- where a group begins
+
+
+def test_a_commit_names_where_the_group_began_in_other_partitions_of_the_topic(run: Run) -> None:
+    """Once: a later commit of that partition is the user's, and nothing older may follow it."""
+
+    async def check() -> None:
+        link = ScriptedLink([T0, T1])
+        async with anyio.create_task_group() as tasks:
+            member = Fixture(tasks, link)
+            await member.poll_until(lambda: member.held == {T0, T1})
+            for tp in (T0, T1):
+                member.subscription.state(tp).seek(4)
+                member.subscription.state(tp).uncommitted_start = 4
+            await member.coordinator.commit({T0: OffsetAndMetadata(9)})
+            assert link.committed == [{T1: 4}, {T0: 9}]
+            await member.coordinator.commit({T0: OffsetAndMetadata(10)})
+            await member.coordinator.commit({T1: OffsetAndMetadata(7)})
+            assert link.committed[2:] == [{T0: 10}, {T1: 7}]
+            tasks.cancel_scope.cancel()
+
+    run(check)
+
+
+@pytest.mark.parametrize("keeps_offsets_elsewhere", [False, True])
+def test_where_the_group_began_is_committed_before_the_partition_goes(run: Run, keeps_offsets_elsewhere: bool) -> None:
+    """Nobody else knows it, and the user may never have committed anything."""
+
+    async def check() -> None:
+        link = ScriptedLink([T0, T1], [T0], [T0])
+        before_report = not keeps_offsets_elsewhere
+        async with anyio.create_task_group() as tasks:
+            member = Fixture(tasks, link, ordered_delivery_commit_before_report=before_report)
+            await member.poll_until(lambda: member.held == {T0, T1})
+            member.subscription.state(T1).seek(4)
+            member.subscription.state(T1).uncommitted_start = 4
+            member.coordinator.request_rejoin()
+            await member.poll_until(lambda: member.held == {T0})
+            assert link.committed == ([{T1: 4}] if before_report else [])
+            tasks.cancel_scope.cancel()
+
+    run(check)
+
+
+@pytest.mark.parametrize("how", ["seek", "reset", "restart", "commit"])
+def test_where_the_group_began_is_forgotten_when_the_position_is_another(run: Run, how: str) -> None:
+    async def check() -> None:
+        link = ScriptedLink([T0])
+        async with reading(link) as (member, _):
+            state = member.subscription.state(T0)
+            state.seek(4)
+            state.uncommitted_start = 4
+            if how == "seek":
+                state.seek(2)
+            elif how == "reset":
+                state.reset(-1)
+            elif how == "restart":
+                state.restart(5)
+            else:
+                await member.coordinator.commit({T0: OffsetAndMetadata(9)})
+            assert state.uncommitted_start is None
+
+    run(check)

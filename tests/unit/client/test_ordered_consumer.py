@@ -363,6 +363,26 @@ def test_kafka_12261_latest_is_earliest_for_a_partition_this_consumer_saw_being_
     run(check)
 
 
+def test_where_latest_begins_in_a_resized_topic_is_kept_to_be_committed(run: Run) -> None:
+    """In one that never was resized nothing is born later, and nothing is committed unasked."""
+
+    async def check() -> None:
+        for layout, expected in (((1, 2, 1), [10, 10]), ((2, 2, 0), [None, None])):
+            broker = Resized()
+            broker.announce("t", layout)
+            broker.logs[CHILD].end_offset = 10
+            async with (
+                broker.running(),
+                Consumer(bootstrap_servers=broker.address, auto_offset_reset="latest") as consumer,
+            ):
+                consumer.assign([PARENT, CHILD])
+                assert [await consumer.position(tp) for tp in (PARENT, CHILD)] == [10, 10]
+                states = consumer._subscription.partitions
+                assert [states[tp].uncommitted_start for tp in (PARENT, CHILD)] == expected
+
+    run(check)
+
+
 @pytest.mark.parametrize("ordered", [0, None])
 def test_without_ordered_delivery_nothing_is_asked_and_nothing_waits(run: Run, ordered: int | None) -> None:
     """``enable.ordered.delivery=false``, and a plain Kafka broker, whose metadata has no layout at all."""
