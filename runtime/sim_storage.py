@@ -19,6 +19,11 @@ from runtime.env import Buffer, Clock
 from runtime.sim_clock import SimClock
 
 SECTOR_BYTES = 512
+OPENING = frozenset({"open", "listdir", "read_bytes", "write_atomic", "lock", "sync_directory"})
+"""What takes a descriptor: EMFILE strikes here."""
+WRITING = frozenset({"open", "makedirs", "rename", "write_atomic", "append", "pwrite", "sync"})
+"""What may take room: ENOSPC strikes here."""
+ALL_OPERATIONS = OPENING | WRITING | {"remove", "remove_tree", "size", "modified_ms", "pread", "truncate"}
 _UNLIMITED_BYTES = 1 << 40
 
 
@@ -59,6 +64,35 @@ class _Inode:
         self.synced(len(self.content))
 
 
+class FailingCalls:
+    """Fails the file operation number ``first`` of ``operations`` with ``number``, and all later ones if ``lasting``.
+
+    Counting begins with 0. Nothing has happened when one fails, but for an append to a disk that goes on failing: what
+    it has written is not cut off.
+    """
+
+    def __init__(
+        self, first: int, number: int, *, lasting: bool = False, operations: frozenset[str] = ALL_OPERATIONS
+    ) -> None:
+        self.first = first
+        self.number = number
+        self.lasting = lasting
+        self.operations = operations
+        self.calls = 0
+        self.failed: list[str] = []
+        """The operations that failed, with their paths."""
+
+    def check(self, operation: str, path: str) -> None:
+        """Raises ``OSError`` when this call is to fail."""
+        if operation not in self.operations:
+            return
+        call = self.calls
+        self.calls += 1
+        if call == self.first or (self.lasting and call > self.first):
+            self.failed.append(f"{operation} {path}")
+            raise _os_error(self.number, path)
+
+
 class SimDisk:
     """One machine's disk. ``capacity_bytes`` bounds the sum of all files.
 
@@ -76,6 +110,7 @@ class SimDisk:
         self.capacity_bytes = capacity_bytes
         self.write_errno: int | None = None
         self.sync_errno: int | None = None
+        self.failing: FailingCalls | None = None
         self.sync_delay_s = sync_delay_s
         self.clock = clock or SimClock()
         self.files: dict[str, _Inode] = {}
@@ -101,6 +136,11 @@ class SimDisk:
     @property
     def used_bytes(self) -> int:
         return sum(len(inode.content) for inode in self.files.values())
+
+    def call(self, operation: str, path: str) -> None:
+        """One file operation begins. Raises ``OSError`` when it is to fail."""
+        if self.failing is not None:
+            self.failing.check(operation, path)
 
     def check_write(self, path: str, growth_bytes: int) -> None:
         if self.write_errno is not None:
@@ -165,15 +205,25 @@ class SimFile:
         return len(self._use().content)
 
     def append(self, data: Buffer) -> None:
+        try:
+            self._storage.disk.call("append", self._path)
+        except OSError:
+            failing = self._storage.disk.failing
+            if failing is not None and failing.lasting:
+                self._write(self.size(), bytes(data)[: len(data) // 2])
+            raise
         self._write(self.size(), data)
 
     def pread(self, offset: int, length: int) -> bytes:
+        self._storage.disk.call("pread", self._path)
         return bytes(self._use().content[offset : offset + length])
 
     def pwrite(self, offset: int, data: Buffer) -> None:
+        self._storage.disk.call("pwrite", self._path)
         self._write(offset, data)
 
     def truncate(self, size: int) -> None:
+        self._storage.disk.call("truncate", self._path)
         inode = self._use()
         missing = size - len(inode.content)
         if missing > 0:
@@ -192,6 +242,7 @@ class SimFile:
         disk = self._storage.disk
         await trio.sleep(disk.sync_delay_s())
         self._storage.check_fence(self._path)
+        disk.call("sync", self._path)
         if disk.sync_errno is not None:
             raise _os_error(disk.sync_errno, self._path)
         inode.synced(size)
@@ -231,6 +282,7 @@ class SimStorage:
             raise _os_error(errno.ENOENT, path)
 
     def open(self, path: str, *, create: bool = False) -> SimFile:
+        self.disk.call("open", path)
         normal = self._path(path)
         if create and normal not in self.disk.files and normal not in self.disk.directories:
             self._check_parent(normal)
@@ -249,6 +301,7 @@ class SimStorage:
         ]
 
     def listdir(self, path: str) -> list[str]:
+        self.disk.call("listdir", path)
         normal = self._path(path)
         if normal in self.disk.files:
             raise _os_error(errno.ENOTDIR, path)
@@ -264,12 +317,14 @@ class SimStorage:
             raise _os_error(errno.EEXIST, path)
         if normal in self.disk.directories:
             return
+        self.disk.call("makedirs", path)
         self.disk.check_write(path, 0)
         self.makedirs(posixpath.dirname(normal))
         self.disk.directories[normal] = None
 
     def rename(self, old: str, new: str) -> None:
         source, target = self._path(old), self._path(new)
+        self.disk.call("rename", old)
         self._check_parent(target)
         self.disk.check_write(old, 0)
         if source in self.disk.files:
@@ -298,11 +353,13 @@ class SimStorage:
 
     def remove(self, path: str) -> None:
         self._existing(path)
+        self.disk.call("remove", path)
         self.disk.check_write(path, 0)
         del self.disk.files[self._path(path)]
 
     def remove_tree(self, path: str) -> None:
         normal = self._path(path)
+        self.disk.call("remove_tree", path)
         if normal in self.disk.files:
             raise _os_error(errno.ENOTDIR, path)
         if normal not in self.disk.directories:
@@ -317,12 +374,15 @@ class SimStorage:
         self.remove_tree(path)
 
     def size(self, path: str) -> int:
+        self.disk.call("size", path)
         return len(self._existing(path).content)
 
     def modified_ms(self, path: str) -> int:
+        self.disk.call("modified_ms", path)
         return self._existing(path).modified_ms
 
     def read_bytes(self, path: str) -> bytes:
+        self.disk.call("read_bytes", path)
         return bytes(self._existing(path).content)
 
     def write_atomic(self, path: str, data: bytes) -> None:
@@ -330,6 +390,7 @@ class SimStorage:
         if normal in self.disk.directories:
             raise _os_error(errno.EISDIR, path)
         self._check_parent(normal)
+        self.disk.call("write_atomic", path)
         self.disk.check_write(path, len(data))
         inode = _Inode(self.disk.clock.now_ms())
         inode.content += data
@@ -337,6 +398,7 @@ class SimStorage:
         self.disk.files[normal] = inode
 
     def lock(self, path: str) -> Callable[[], None]:
+        self.disk.call("lock", path)
         self.open(path, create=True).close()
         normal = self._path(path)
         if normal in self.disk.locks:
@@ -360,3 +422,4 @@ class SimStorage:
     async def sync_directory(self, path: str) -> None:
         self._path(path)
         await trio.sleep(self.disk.sync_delay_s())
+        self.disk.call("sync_directory", path)

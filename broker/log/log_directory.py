@@ -52,6 +52,8 @@ class LogDirectory:
         """Whether the last shutdown wrote everything."""
         self.log_count = 0
         """Logs in the dir, for the choice of a new one's place."""
+        self.unopened: dict[TopicPartition, Checkpoints] = {}
+        """Logs in the dir that could not be read at the start: their lines stay in the checkpoint files."""
         self._unlock: Callable[[], None] | None = None
         self._written: dict[str, Mapping[TopicPartition, int]] = {}
 
@@ -142,24 +144,28 @@ class LogDirectory:
 
     def write_recovery_points(self, logs: Iterable[PartitionLog]) -> None:
         """Write ``recovery-point-offset-checkpoint``. Raises ``OSError``, as the others do."""
-        self.write_offsets(RECOVERY_POINT_CHECKPOINT, {log.partition: log.recovery_point for log in logs})
+        kept = {partition: found.recovery_point for partition, found in self.unopened.items()}
+        self.write_offsets(RECOVERY_POINT_CHECKPOINT, kept | {log.partition: log.recovery_point for log in logs})
 
     def write_log_starts(self, logs: Iterable[PartitionLog]) -> None:
         """Write ``log-start-offset-checkpoint``, for the logs that begin within a segment."""
         starts = {
             log.partition: log.log_start_offset for log in logs if log.log_start_offset > log.segments[0].base_offset
         }
-        self.write_offsets(LOG_START_CHECKPOINT, starts)
+        kept = {partition: found.log_start_offset for partition, found in self.unopened.items()}
+        self.write_offsets(LOG_START_CHECKPOINT, kept | starts)
 
     def write_high_watermarks(self, logs: Iterable[PartitionLog]) -> None:
         """Write ``replication-offset-checkpoint``."""
-        self.write_offsets(HIGH_WATERMARK_CHECKPOINT, {log.partition: log.high_watermark for log in logs})
+        kept = {partition: found.high_watermark for partition, found in self.unopened.items()}
+        self.write_offsets(HIGH_WATERMARK_CHECKPOINT, kept | {log.partition: log.high_watermark for log in logs})
 
     def write_cleaner_offsets(self, offsets: Mapping[TopicPartition, int]) -> None:
         """Write ``cleaner-offset-checkpoint``: where each log's dirty part begins.
 
         To the disk, for nothing else tells a gap that compaction made from lost records.
         """
+        offsets = {partition: found.first_dirty_offset for partition, found in self.unopened.items()} | dict(offsets)
         if self._written.get(CLEANER_CHECKPOINT) != offsets:
             self._storage.write_atomic(join(self.path, CLEANER_CHECKPOINT), encode_offsets(offsets))
             self._written[CLEANER_CHECKPOINT] = dict(offsets)

@@ -302,7 +302,8 @@ class _Loader:
         producers = ProducerState(expiration)
         snapshots.remove_above(end)
         # The segments that were recovered have their transaction indexes completed by what is read again.
-        restore_producers(producers, snapshots, log_start, min(end, self._first_recovered), self._now_ms)
+        snapshot = snapshots.load_latest(min(end, self._first_recovered))
+        restore_producers(producers, snapshot, log_start, self._now_ms)
         for _ in replay_producers(producers, self._segments, end, snapshots):
             if self._work.due():
                 await self._work.pause()

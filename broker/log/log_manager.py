@@ -71,6 +71,7 @@ class UnreadableLog:
     error: str
     passes: bool
     """Whether another try may succeed: there was no space, or no descriptor."""
+    checkpoints: Checkpoints = field(default_factory=Checkpoints)
 
 
 class LogManager:
@@ -205,13 +206,17 @@ class LogManager:
             is_passing = isinstance(error, OSError) and passes(error)
             if not is_passing:
                 self._storage.listdir(directory.path)  # raises when it is the dir that is lost
-            self._unreadable[partition] = UnreadableLog(directory, path, str(error), is_passing)
+            self._unreadable[partition] = UnreadableLog(directory, path, str(error), is_passing, checkpoints)
+            directory.unopened[partition] = checkpoints
             logger.error("log.unreadable", partition=str(partition), path=path, error=str(error))
             return
         self._adopt(log, directory)
 
     async def _settle_moves(self, directory: LogDirectory, config_for: Callable[[str], LogConfig]) -> None:
-        """What a crash left of moves into ``directory``: a copy beside its log is made again, one alone is the log."""
+        """What a crash left of moves into ``directory``: a copy beside its log is made again, one alone is the log.
+
+        It is not known to be alone while a log, or a log dir, cannot be read: it may hold a part of the log only.
+        """
         for name in self._storage.listdir(directory.path):
             partition = parse_future_directory_name(name)
             if partition is None:
@@ -221,6 +226,12 @@ class LogManager:
                 await self._storage.unlink_tree(path)
                 self.moves.request(partition, directory.path)
                 continue
+            if partition in self._unreadable:
+                continue
+            if self._lost:
+                error = f"{path} is a copy; the log itself may be in a log dir that is lost: {', '.join(self._lost)}"
+                self._unreadable[partition] = UnreadableLog(directory, path, error, passes=False)
+                continue
             final = join(directory.path, directory_name(partition))
             self._storage.rename(path, final)
             await self._open(directory, final, partition, config_for(partition.topic), Checkpoints(), clean=False)
@@ -228,7 +239,7 @@ class LogManager:
     async def shutdown(self) -> None:
         """Close every log and leave the clean-shutdown marker in each dir where all could be; unlock the dirs."""
         for directory in self._directories.values():
-            clean = True
+            clean = not directory.unopened  # what a crash left in those was not recovered
             for log in self._logs_in(directory):
                 try:
                     await log.close()
@@ -328,6 +339,7 @@ class LogManager:
                 except OSError as error:
                     raise _storage_error(f"{partition}: the log cannot be deleted", error) from error
                 del self._unreadable[partition]
+                unreadable.directory.unopened.pop(partition, None)
             return
         self.moves.cancel(partition)
         directory = self._homes[partition]
@@ -497,7 +509,8 @@ class LogManager:
         for partition, log in list(self._unreadable.items()):
             if log.passes and log.directory not in self._full and self._unreadable.pop(partition, None) is log:
                 config = self._config_for(partition.topic)
-                await self._open(log.directory, log.path, partition, config, Checkpoints(), clean=False)
+                log.directory.unopened.pop(partition, None)
+                await self._open(log.directory, log.path, partition, config, log.checkpoints, clean=False)
                 opened = opened or partition in self._logs
         if opened:
             self.on_room_changed(False)

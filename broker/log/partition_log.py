@@ -21,6 +21,7 @@ from broker.log.leader_epoch_cache import LeaderEpochCache
 from broker.log.log_config import LogConfig
 from broker.log.log_state import AppendResult, LogRead, LogState
 from broker.log.paths import LEADER_EPOCH_CHECKPOINT, LOG_SUFFIX, PARTITION_COUNT_CHECKPOINT, join
+from broker.log.producer_snapshot import SnapshotEntry
 from broker.log.producer_state import AppendOrigin, ProducerState
 from broker.log.retention import SEGMENTS_DELETED_AT_ONCE, count_deletable
 from broker.log.segment import MAX_RELATIVE_OFFSET, LogSegment
@@ -431,23 +432,24 @@ class PartitionLog:
         keep = self._segments.index_of(offset) + 1
         try:
             self._snapshots.remove_above(offset)
+            snapshot = self._snapshots.load_latest(offset)
             self._segments.items[keep - 1].prepare()
             try:
                 while len(self._segments.items) > keep:  # from the end: at each moment the log is whole up to there
                     self._drop_segment(-1)
                 self._segments.active.truncate_to(offset)
             finally:
-                self._end_at_last_batch()
+                self._end_at_last_batch(snapshot)
         except OSError as error:
             raise self._storage_error("truncate", error) from error
         return True
 
-    def _end_at_last_batch(self) -> None:
+    def _end_at_last_batch(self, snapshot: tuple[int, list[SnapshotEntry]] | None) -> None:
         """Segments or batches were dropped from the end: the log and its producers end with what is left."""
         try:
             end = self._segments.active.load_tail()
             self._ended_at(end)
-            restore_producers(self.producers, self._snapshots, self.log_start_offset, end, self._clock.now_ms())
+            restore_producers(self.producers, snapshot, self.log_start_offset, self._clock.now_ms())
             for _ in replay_producers(self.producers, self._segments.items, end):
                 pass
         except (OSError, CorruptRecordError) as error:
@@ -494,10 +496,7 @@ class PartitionLog:
     # ------------------------------------------------------------ retention
 
     def delete_old_segments(self) -> int:
-        """Delete segments that retention or the log start allow, oldest first, some at a time; how many.
-
-        Raises 56, and some may be gone then. Of a broken log everything is kept.
-        """
+        """Delete segments that retention or the log start allow, oldest first, some at a time; how many. Raises 56."""
         if self.is_broken:
             return 0
         now_ms = self._clock.now_ms()
@@ -626,7 +625,8 @@ class PartitionLog:
         truncations, was_truncated = self._truncations, not self.truncation_synced
         self._unflushed = 0
         self._last_flush_ms = self._clock.now_ms()
-        first = max(self._segments.index_of(self.recovery_point), 0)
+        # With the segment that ends at the recovery point: it may have been cut there, or sealed since the last flush.
+        first = max(self._segments.index_of(self.recovery_point - 1), 0)
         try:
             for segment in self._segments.items[first:]:
                 if segment not in self._segments.items:

@@ -72,14 +72,13 @@ class SnapshotFiles:
 
 
 def restore_producers(
-    state: ProducerState, snapshots: SnapshotFiles, log_start_offset: int, at_most: int, now_ms: int
+    state: ProducerState, snapshot: tuple[int, list[SnapshotEntry]] | None, log_start_offset: int, now_ms: int
 ) -> None:
-    """Set ``state`` to the newest snapshot at or below ``at_most``, or to nothing at the log's start."""
-    found = snapshots.load_latest(at_most)
-    if found is None:
+    """Set ``state`` to what ``load_latest`` found, or to nothing at the log's start."""
+    if snapshot is None:
         state.clear(log_start_offset)
     else:
-        offset, entries = found
+        offset, entries = snapshot
         state.restore(entries, max(offset, log_start_offset), now_ms)
 
 

@@ -192,6 +192,19 @@ async def test_a_truncation_whose_producers_cannot_be_read_breaks_the_log(world:
     assert (await world.reopen()).log_end_offset == 2
 
 
+async def test_a_flush_syncs_the_cut_although_a_segment_begins_there_since(world: LogWorld) -> None:
+    log = world.create(segment_bytes=3 * SIZE)
+    for sequence in range(5):
+        log.append_as_leader(idempotent(sequence), 0)
+    await log.flush()
+    log.truncate_to(4)
+    log.roll()
+    log.append_as_leader(idempotent(4), 1)
+    world.storage.synced.clear()
+    await log.flush()
+    assert LOG.format(3) in world.storage.synced, "else a power cut brings the old record back below the new one"
+
+
 async def test_truncating_fully_renames_the_empty_log(world: LogWorld) -> None:
     log = world.create(segment_bytes=3 * SIZE)
     for sequence in range(9):

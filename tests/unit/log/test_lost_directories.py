@@ -174,3 +174,58 @@ async def test_of_two_incarnations_in_two_dirs_the_later_stays(world: LogWorld, 
     assert log is not None and log.identity.incarnation == 9
     assert Path(log.directory).parent.name == later_in
     manager.close_at_once()
+
+
+@pytest.mark.parametrize("lost", ["d", "d/a-0/00000000000000000000.log"])
+async def test_a_copy_is_not_taken_for_its_log_while_that_cannot_be_read(world: LogWorld, lost: str) -> None:
+    """A move that a crash cut short leaves a part of the log."""
+    await filled(world)
+    copy = world.root / "e" / f"a-0.{'0' * 32}-future"
+    shutil.copytree(world.root / "d" / "a-0", copy)
+    (copy / "00000000000000000000.log").write_bytes(b"")
+    lose(world.root / lost)
+    manager = manager_for(world)
+    await manager.start()
+    assert manager.get(A) is None
+    assert code_of_create(manager, A, is_new=False) == ErrorCode.KAFKA_STORAGE_ERROR
+    manager.close_at_once()
+    find(world.root / lost)
+    manager = manager_for(world)
+    await manager.start()
+    log = manager.get(A)
+    assert log is not None and len(values(log)) == 1
+    manager.close_at_once()
+
+
+async def test_a_log_that_lacked_a_descriptor_keeps_its_checkpoints_and_its_recovery(
+    world: LogWorld, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An orderly stop does not call clean what was not recovered, nor forget which records were deleted."""
+    manager = manager_for(world)
+    await manager.start()
+    log = manager.create(A, TOPIC_ID, 7)
+    for value in (b"1", b"2"):
+        log.append_as_leader(batch(value), 0)
+    log.advance_high_watermark(2)
+    log.delete_records_before(1)
+    await manager._checkpoint_starts()
+    manager.close_at_once()
+    read_bytes = world.storage.read_bytes
+
+    def refuse(path: str) -> bytes:
+        if path.endswith("leader-epoch-checkpoint"):
+            raise OSError(errno.EMFILE, "Too many open files", path)
+        return read_bytes(path)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(world.storage, "read_bytes", refuse)
+        manager = manager_for(world)
+        await manager.start()
+        assert manager.get(A) is None
+    await manager.shutdown()
+    assert not (world.root / "d" / ".kafka_cleanshutdown").exists()
+    manager = manager_for(world)
+    await manager.start()
+    again = manager.get(A)
+    assert again is not None and (again.log_start_offset, again.recovery_point) == (1, 0)
+    manager.close_at_once()
