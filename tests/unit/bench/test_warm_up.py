@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+from typing import Any
+
 import pytest
 
+import bench.__main__
+from bench.__main__ import FAIL_OVER, Workload, warm_up
 from bench.warm_up import MAX_ROUNDS, MAX_S, WarmUp
 
 
@@ -35,9 +40,9 @@ def test_two_rounds_in_a_row_agree_within_a_tenth_of_the_higher(rates: list[floa
 def test_a_side_that_never_settles_is_let_go_and_the_table_shows_it() -> None:
     rates = [100.0 * 2 ** (number % 2) for number in range(MAX_ROUNDS)]
     assert not after(*rates[:-1]).is_over
-    warm_up = after(*rates)
-    assert warm_up.is_over and not warm_up.is_settled
-    assert str(warm_up) == f"{MAX_ROUNDS} rounds, {MAX_ROUNDS} s, NOT settled: the last were 100 and 200 records/s"
+    never = after(*rates)
+    assert never.is_over and not never.is_settled
+    assert str(never) == f"{MAX_ROUNDS} rounds, {MAX_ROUNDS} s, NOT settled: the last were 100 and 200 records/s"
 
 
 def test_long_rounds_are_bounded_by_time() -> None:
@@ -47,3 +52,38 @@ def test_long_rounds_are_bounded_by_time() -> None:
 
 def test_how_long_it_took_is_shown() -> None:
     assert str(after(100, 150, 149, seconds=2.0)) == "3 rounds, 6 s"
+
+
+class Sides:
+    """Two clusters whose rates are scripted; ``log`` has what was run, in order."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, rates: dict[str, list[float]]) -> None:
+        self.rates = {name: iter(given) for name, given in rates.items()}
+        self.log: list[str] = []
+        self.deleted: list[str] = []
+        self.targets: list[Any] = [SimpleNamespace(name=name, warm_ups={}, samples={}) for name in rates]
+        monkeypatch.setattr(bench.__main__, "run_load", self.run)
+        monkeypatch.setattr(bench.__main__, "create_topic", lambda target, topic, workload: None)
+        monkeypatch.setattr(bench.__main__, "delete_topics", lambda target, topics: self.deleted.extend(topics))
+
+    def run(self, target: Any, workload: Workload, topic: str, scale: float, site: object) -> dict[str, float]:
+        self.log.append(f"{target.name} {workload.name} {topic}")
+        return {"records_per_s": next(self.rates[target.name])}
+
+
+def test_sides_take_turns_until_each_is_warm_and_nothing_of_it_counts(monkeypatch: pytest.MonkeyPatch) -> None:
+    sides = Sides(monkeypatch, {"A": [100, 100, 70, 70], "B": [10, 50, 90, 91, 60, 60]})
+    produce, fetch = Workload("produce", "produce", 1, 1), Workload("fetch", "fetch", 1, 1, fetch_of="produce")
+    killed, resize = Workload("killed", FAIL_OVER, 0, 0), Workload("resize", "resize-hand-over", 1, 1, ours={})
+    warm_up(sides.targets, [produce, fetch, killed, resize], 1.0, None)
+    assert [line.split()[:2] for line in sides.log] == [
+        *[["A", "produce"], ["B", "produce"], ["A", "produce"], ["B", "produce"]],
+        *[["B", "produce"], ["B", "produce"]],
+        *[["A", "fetch"], ["B", "fetch"], ["A", "fetch"], ["B", "fetch"]],
+    ]
+    read = {line.split()[0]: line.split()[2] for line in sides.log if " fetch " in line}
+    assert read == {"A": "warm-up-0-2", "B": "warm-up-0-4"}, "a fetch reads what was written last"
+    written = [line.split()[2] for line in sides.log if " produce " in line]
+    assert sorted(sides.deleted) == sorted(written), "of each side"
+    assert [target.samples for target in sides.targets] == [{}, {}]
+    assert {name: len(found.rates) for name, found in sides.targets[1].warm_ups.items()} == {"produce": 4, "fetch": 2}
