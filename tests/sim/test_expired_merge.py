@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from functools import partial
 
+import pytest
 import trio
 
+from controller.resize import owners
 from runtime.sim_scheduler import run_deterministic
 from tests.history.checks import check_history
 from tests.sim.test_unseen_merge import LITTLE_S, LONG_S, MARKED, SURVIVOR, UnseenMerge
@@ -52,3 +54,8 @@ def staged() -> list[str]:
 
 def test_a_merge_of_what_expired_ends_and_keeps_the_order() -> None:
     assert staged() == []
+
+
+def test_removed_before_its_owner_has_flushed_its_keys_go_on_elsewhere(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(owners, "is_processed", lambda *_: True)
+    assert "promise" in staged()
