@@ -118,6 +118,8 @@ class Reader:
                 return answer
 
             link.request = request_when_it_belongs  # type: ignore[method-assign]
+            # It asks for no rebalance, which would end what the scenes are about: metadata that differs for long.
+            consumer._coordinator._knows_newer_layout = lambda: False  # type: ignore[union-attr, method-assign]
             consumer.subscribe([TOPIC], listener=self, partition_key_listener=self)
             while True:
                 for tp, records in (await consumer.getmany(timeout_ms=50)).items():
