@@ -81,7 +81,10 @@ class Connection:
         self._budget = budget
         self._listener = listener
         self._stream = stream
-        self._frames = ServerConnection(node.config.values["socket.request.max.bytes"], pool)
+        values = node.config.values
+        self._frames = ServerConnection(
+            values["socket.request.max.bytes"], pool, max_admin_bytes=values["admin.request.max.bytes"]
+        )
         self._session = ClientSession()
         self._held_bytes = 0
         self._slots: deque[_Slot] = deque()

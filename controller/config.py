@@ -53,6 +53,7 @@ class ControllerConfig:
     leader_imbalance_check_interval_seconds: int = 300
     leader_imbalance_per_broker_percentage: int = 10
     socket_request_max_bytes: int = 100 << 20
+    admin_request_max_bytes: int = 2 << 20
     connections_max_idle_ms: int = 600_000
     partition_drain_check_interval_ms: int = 1_000
     retention_warning_ms: int = 600_000
@@ -85,6 +86,7 @@ class ControllerConfig:
             leader_imbalance_check_interval_seconds=values["leader.imbalance.check.interval.seconds"],
             leader_imbalance_per_broker_percentage=values["leader.imbalance.per.broker.percentage"],
             socket_request_max_bytes=values["socket.request.max.bytes"],
+            admin_request_max_bytes=values["admin.request.max.bytes"],
             connections_max_idle_ms=values["connections.max.idle.ms"],
             partition_drain_check_interval_ms=values["partition.drain.check.interval.ms"],
             retention_warning_ms=values["retention.warning.ms"],

@@ -70,7 +70,7 @@ def check_target(assignment: ReplicaAssignment, target: Sequence[int], live: Col
         problem = f"Duplicate replica ids in partition reassignment replica list: {list(target)}"
     elif min(target) < 0:
         problem = f"Invalid broker id in replica list: {list(target)}"
-    elif gone := [replica for replica in assignment.reassign_to(target).adding if replica not in live]:
+    elif gone := [replica for replica in target if replica not in live and replica not in assignment.origin]:
         problem = f"Replica assignment has brokers that are not alive. Not alive: {gone}, live: {sorted(live)}"
     if problem is not None:
         raise KafkaError(ErrorCode.INVALID_REPLICA_ASSIGNMENT, problem)

@@ -48,7 +48,7 @@ class _Connection:
         self._stream = stream
         self._active = active
         self._max_idle_s = config.connections_max_idle_ms / 1000 if config.connections_max_idle_ms >= 0 else math.inf
-        self._frames = ServerConnection(config.socket_request_max_bytes)
+        self._frames = ServerConnection(config.socket_request_max_bytes, max_admin_bytes=config.admin_request_max_bytes)
         self._slots = trio.Semaphore(MAX_UNANSWERED)
         self._sending = trio.Lock()
 

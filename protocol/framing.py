@@ -25,6 +25,19 @@ MAX_FRAME_BYTES: Final = 100 * 1024 * 1024
 HEALTH_CHECK: Final = "anabranch-health"
 """The software name in the ApiVersions request of a health check."""
 
+ADMIN_APIS: Final = frozenset(
+    (
+        ApiKey.CREATE_TOPICS,
+        ApiKey.DELETE_TOPICS,
+        ApiKey.ALTER_CONFIGS,
+        ApiKey.CREATE_PARTITIONS,
+        ApiKey.ELECT_LEADERS,
+        ApiKey.INCREMENTAL_ALTER_CONFIGS,
+        ApiKey.ALTER_PARTITION_REASSIGNMENTS,
+        ApiKey.LIST_PARTITION_REASSIGNMENTS,
+    )
+)
+"""Requests that brokers forward to the controller for clients."""
 _API_VERSIONS: Final = ApiKey.API_VERSIONS.value
 _UNSUPPORTED_VERSION: Final = ErrorCode.UNSUPPORTED_VERSION.value
 
@@ -285,10 +298,30 @@ def decode_response(api_key: int, api_version: int, frame: memoryview) -> tuple[
 
 
 class ServerConnection(FrameReader):
-    """The broker's side of a connection: bytes in, requests out, in order."""
+    """The broker's side of a connection: bytes in, requests out, in order.
 
-    def __init__(self, max_frame_bytes: int = MAX_FRAME_BYTES, pool: BufferPool | None = None) -> None:
+    ``max_admin_bytes`` limits requests that ask for changes of the cluster. They consist of many small parts, so
+    decoding one takes a hundred times as long as a Produce request of its size.
+    """
+
+    def __init__(
+        self,
+        max_frame_bytes: int = MAX_FRAME_BYTES,
+        pool: BufferPool | None = None,
+        max_admin_bytes: int = MAX_FRAME_BYTES,
+    ) -> None:
         super().__init__(max_frame_bytes, pool)
+        self._max_admin_bytes = max_admin_bytes
+
+    def _frame_size(self) -> int:
+        size = super()._frame_size()
+        if size > self._max_admin_bytes and self._end - self._start >= SIZE_BYTES + 2:
+            api_key: int = _read_int16(self._view, self._start + SIZE_BYTES)[0]
+            if api_key in ADMIN_APIS:
+                name = ApiKey(api_key).name
+                limit = f"{self._max_admin_bytes} are accepted (admin.request.max.bytes)"
+                raise FrameError(f"{name} request of {size} bytes; {limit}")
+        return size
 
     def next_request(self) -> Request | None:
         """The next whole request, or None: receive more. FrameError and DecodeError mean: close the connection.

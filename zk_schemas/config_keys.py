@@ -273,6 +273,13 @@ _NETWORK_KEYS = [
     ConfigKey("inter.broker.listener.name", _STRING, None, doc="the listener that controller and brokers use"),
     ConfigKey("metrics.listener", _STRING, None, _ADDRESS, doc="host:port for Prometheus, at /metrics; default: none"),
     ConfigKey("socket.request.max.bytes", _INT, 100 << 20, _POSITIVE, doc="the largest request"),
+    ConfigKey(
+        "admin.request.max.bytes",
+        _INT,
+        2 << 20,
+        _POSITIVE,
+        doc="the largest request that creates, changes or deletes topics, configs, partitions or replicas",
+    ),
     ConfigKey("socket.send.buffer.bytes", _INT, -1, _UNLIMITED, doc="SO_SNDBUF; -1: the system's"),
     ConfigKey("socket.receive.buffer.bytes", _INT, -1, _UNLIMITED, doc="SO_RCVBUF; -1: the system's"),
     ConfigKey("socket.listen.backlog.size", _INT, 50, _POSITIVE, doc="connections that wait to be accepted"),

@@ -18,6 +18,7 @@ SHARED_KEYS = (
     "default.replication.factor",
     "unclean.leader.election.enable",
     "socket.request.max.bytes",
+    "admin.request.max.bytes",
     "connections.max.idle.ms",
     "metrics.listener",
 )

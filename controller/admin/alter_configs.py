@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import enum
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Hashable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -85,23 +85,21 @@ class _Resource:
 
 async def alter_configs(context: Context, request: AlterConfigsRequest, version: int) -> Outcome:
     """Raises ``ControllerMovedError``, ``ImageStaleError``."""
-    responses = []
+    responses, named = [], _counted(request.resources)
     for resource in request.resources:
         given = {config.name: config.value for config in resource.configs}
-        error = await _change(
-            context, request.resources, resource, lambda _old, given=given: given, request.validate_only
-        )
+        error = await _change(context, named, resource, lambda _old, given=given: given, request.validate_only)
         responses.append(_response(AlterConfigsResourceResponse, resource, error))
     return Outcome(AlterConfigsResponse(responses=responses))
 
 
 async def incremental_alter_configs(context: Context, request: IncrementalAlterConfigsRequest, version: int) -> Outcome:
     """Raises ``ControllerMovedError``, ``ImageStaleError``."""
-    responses = []
+    responses, named = [], _counted(request.resources)
     for resource in request.resources:
         error = await _change(
             context,
-            request.resources,
+            named,
             resource,
             lambda old, resource=resource: changed_keys(old, resource.configs),
             request.validate_only,
@@ -126,22 +124,22 @@ def changed_keys(resource: _Resource, changes: list[AlterableConfig]) -> dict[st
                 raise KafkaError(
                     ErrorCode.INVALID_CONFIG, f"Only a list can be appended to or subtracted from, not {change.name}."
                 )
-            present = key.parse(config.get(change.name) or key.format(key.default) or "")
-            items = key.parse(change.value)
+            present = dict.fromkeys(key.parse(config.get(change.name) or key.format(key.default) or ""))
+            items = dict.fromkeys(key.parse(change.value))
             if change.config_operation == Operation.APPEND:
-                present += [item for item in items if item not in present]
+                present |= items
             else:
-                present = [item for item in present if item not in items]
-            config[change.name] = key.format(present)
+                present = {item: None for item in present if item not in items}
+            config[change.name] = key.format(list(present))
         else:
             raise KafkaError(ErrorCode.INVALID_REQUEST, f"Operation {change.config_operation} does not exist.")
     return config
 
 
-async def _change(context: Context, all_resources: list[Any], resource: Any, change: Any, validate_only: bool) -> Any:
+async def _change(context: Context, named: Counter[Hashable], resource: Any, change: Any, validate_only: bool) -> Any:
     """Apply one resource's change; the ``KafkaError`` it is refused with, or None."""
     try:
-        _check_unique(all_resources, resource)
+        _check_unique(named, resource)
         found = await _find(context, resource.resource_type, resource.resource_name)
         config = _checked(found, change(found))
         _check_listeners(context, found, resource.resource_name, config)
@@ -163,13 +161,12 @@ async def _change(context: Context, all_resources: list[Any], resource: Any, cha
     return None
 
 
-def _check_unique(all_resources: list[Any], resource: Any) -> None:
-    same = [
-        other
-        for other in all_resources
-        if (other.resource_type, other.resource_name) == (resource.resource_type, resource.resource_name)
-    ]
-    if len(same) > 1:
+def _counted(resources: Iterable[Any]) -> Counter[Hashable]:
+    return Counter((resource.resource_type, resource.resource_name) for resource in resources)
+
+
+def _check_unique(named: Counter[Hashable], resource: Any) -> None:
+    if named[resource.resource_type, resource.resource_name] > 1:
         raise KafkaError(ErrorCode.INVALID_REQUEST, "The resource is named more than once in the request.")
     twice = [name for name, count in Counter(config.name for config in resource.configs).items() if count > 1]
     if twice:
@@ -185,7 +182,7 @@ async def _find(context: Context, resource_type: int, name: str) -> _Resource:
         entity, path = f"topics/{name}", paths.topic_config(name)
     elif resource_type == ResourceType.BROKER:
         if name and not (name.isascii() and name.isdigit() and len(name) <= MAX_BROKER_ID_DIGITS):
-            raise KafkaError(ErrorCode.INVALID_REQUEST, f"'{name}' is not a broker id.")
+            raise KafkaError(ErrorCode.INVALID_REQUEST, f"'{name[:MAX_BROKER_ID_DIGITS]}' is not a broker id.")
         entity, path = f"brokers/{name or paths.DEFAULT_BROKER}", paths.broker_config(int(name) if name else None)
     else:
         raise KafkaError(ErrorCode.INVALID_REQUEST, f"Configs of resource type {resource_type} cannot be changed.")

@@ -105,7 +105,8 @@ async def serve(seed: int, passes: int) -> tuple[bytes, int]:
     stream: Any = Narrow(rng)
     dispatcher: Any = Answers(rng)
     node: Any = SimpleNamespace(
-        config=SimpleNamespace(values={"socket.request.max.bytes": 1 << 20}), env=SimpleNamespace(clock=SimClock())
+        config=SimpleNamespace(values={"socket.request.max.bytes": 1 << 20, "admin.request.max.bytes": 1 << 20}),
+        env=SimpleNamespace(clock=SimClock()),
     )
     connection = Connection(node, dispatcher, MemoryBudget(-1), "PLAINTEXT", stream, BufferPool())
     async with trio.open_nursery() as nursery:

@@ -52,6 +52,7 @@ def fake_node(values: dict[str, int]) -> Any:
             values={
                 "queued.max.request.bytes": -1,
                 "socket.request.max.bytes": 1 << 20,
+                "admin.request.max.bytes": 1 << 20,
                 "connections.max.idle.ms": 600_000,
             },
             inter_broker_listener="INTERNAL",

@@ -125,6 +125,17 @@ def test_sizes_out_of_bounds(size: int) -> None:
         feed(ServerConnection(1000), struct.pack(">i", size))
 
 
+def test_an_admin_request_above_its_own_limit_is_refused_by_its_first_bytes() -> None:
+    def begun(api_key: int) -> bytes:
+        return struct.pack(">ihh", 2_000, api_key, 5)
+
+    limited = ServerConnection(10_000, max_admin_bytes=1_999)
+    with pytest.raises(FrameError, match=r"CREATE_TOPICS request of 2000 bytes; 1999 are accepted .admin.request.max"):
+        feed(limited, begun(ApiKey.CREATE_TOPICS))
+    assert feed(ServerConnection(10_000, max_admin_bytes=2_000), begun(ApiKey.CREATE_TOPICS)) == []
+    assert feed(ServerConnection(10_000, max_admin_bytes=1_999), begun(ApiKey.PRODUCE)) == []
+
+
 @pytest.mark.parametrize(("key", "version"), [(3, 12), (3, -1), (0, 10), (1, 3), (9999, 0), (-1, 0), (25302, 0)])
 def test_unknown_apis_and_versions(key: int, version: int) -> None:
     header = struct.pack(">hhih", key, version, 1, -1)
