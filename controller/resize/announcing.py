@@ -22,6 +22,8 @@ _log = logging.getLogger(__name__)
 QUIET_S = 0.15
 """No batch placed by the old count for so long: all that was placed so is written. More than a retry's pause."""
 ASK_EVERY_S = 0.04
+UNANSWERED_S = 0.5
+"""A broker that has not answered for so long is not waited for where the others know of no such producer."""
 
 
 class Next(enum.Enum):
@@ -41,7 +43,8 @@ def decide(
     if not announcement.refreshes:
         if is_acknowledged:
             return Next.REFRESH if reports else Next.OVER
-        return Next.LATE if now - announcement.begun_at >= grace_s else Next.WAIT
+        patience_s = grace_s if reports else min(grace_s, UNANSWERED_S)
+        return Next.LATE if now - announcement.begun_at >= patience_s else Next.WAIT
     if now - announcement.begun_at >= grace_s:
         return Next.LATE
     last = max([announcement.begun_at, *(at for report in reports if (at := report.misplaced_at) is not None)])
@@ -64,7 +67,7 @@ def is_over(context: Context, topic: TopicImage) -> bool:
     reports = [report for report in topic.stock_reports.values() if report.written_at >= lately]
     due = decide(announcement, now, grace_s, stock_producers.have_reported(context, topic), reports)
     if due is Next.LATE:
-        _log.warning("resize: topic=%s step=announced: stock producers had %.1f s to follow", topic.name, grace_s)
+        _log.warning("resize: topic=%s step=announced: not every broker says that stock producers follow", topic.name)
     if due in (Next.OVER, Next.LATE):
         topic.announcement = None
         return True

@@ -8,7 +8,7 @@ import pytest
 
 from controller.image import Announcement, PartitionImage, StockReport, TopicImage
 from controller.resize import plan
-from controller.resize.announcing import ASK_EVERY_S, QUIET_S, Next, decide
+from controller.resize.announcing import ASK_EVERY_S, QUIET_S, UNANSWERED_S, Next, decide
 from controller.states import PartitionStatus
 from controller.stock_producers import listed_counts
 from protocol.key_placement import is_doubled, place
@@ -23,6 +23,8 @@ def test_before_every_broker_knows_the_count_nobody_is_sent_for_it() -> None:
     begun = Announcement(8, begun_at=0.0, asked_at=0.0)
     assert decide(begun, 1.0, GRACE_S, False, [IDLE]) is Next.WAIT
     assert decide(begun, GRACE_S, GRACE_S, False, [IDLE]) is Next.LATE
+    assert decide(begun, UNANSWERED_S / 2, GRACE_S, False, []) is Next.WAIT
+    assert decide(begun, UNANSWERED_S, GRACE_S, False, []) is Next.LATE
     assert decide(begun, 1.0, GRACE_S, True, [IDLE]) is Next.REFRESH
     assert decide(begun, 1.0, GRACE_S, True, []) is Next.OVER
 
