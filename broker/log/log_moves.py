@@ -17,6 +17,7 @@ import trio
 from broker.log.log_directory import LogDirectory
 from broker.log.partition_log import PartitionLog
 from broker.log.paths import future_directory_name, join
+from broker.log.pieces import pieces_of
 from broker.log.producer_state import ProducerExpiration, ProducerState
 from broker.log.slices import TimeSlice
 from protocol.errors import ErrorCode, KafkaError
@@ -132,7 +133,8 @@ class LogMoves:
         logger.info("log_move.started", partition=str(partition), source=log.directory, to=target.path)
         time_slice = TimeSlice(self._env.clock)
         flushed = False
-        while True:
+        truncations = log.truncations
+        while log.truncations == truncations:
             behind = future.log_end_offset < log.log_start_offset
             if future.log_end_offset > log.log_end_offset or (behind and log.log_start_offset == log.log_end_offset):
                 return False
@@ -146,9 +148,13 @@ class LogMoves:
             records = _read(log, max(future.log_end_offset, log.log_start_offset), CHUNK_BYTES)
             if behind and RecordBatch(records).base_offset > future.log_end_offset:
                 return False
-            future.append_as_follower(records)
-            if time_slice.due():
-                await time_slice.pause()
+            for piece in pieces_of(records):
+                future.append_as_follower(piece)
+                if time_slice.due():
+                    await time_slice.pause()
+                    if log.truncations != truncations:
+                        break
+        return False
 
     def _create(self, log: PartitionLog, target: LogDirectory) -> PartitionLog:
         """An empty copy that begins where the log's first batch begins."""

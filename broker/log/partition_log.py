@@ -59,7 +59,6 @@ class PartitionLog:
         "_snapshots",
         "_storage",
         "_synced_truncations",
-        "_truncations",
         "_unflushed",
         "config",
         "directory",
@@ -78,6 +77,7 @@ class PartitionLog:
         "partition",
         "producers",
         "recovery_point",
+        "truncations",
     )
 
     def __init__(
@@ -107,7 +107,7 @@ class PartitionLog:
         self.high_watermark = state.high_watermark
         self.recovery_point = state.recovery_point
         """Everything below is on disk; recovery after a crash begins in its segment."""
-        self._truncations = 0 if state.truncation_synced else 1
+        self.truncations = 0 if state.truncation_synced else 1
         self._synced_truncations = 0
         self.on_flush_needed: Callable[[PartitionLog], None] = _ignore
         """Called when ``flush.messages`` is reached or a segment was rolled: the log manager flushes soon."""
@@ -483,7 +483,7 @@ class PartitionLog:
 
     def _ended_at(self, end: int) -> None:
         self.log_end_offset = end
-        self._truncations += 1
+        self.truncations += 1
         self._flush_limit = min(self._flush_limit, end)
         lowered = end < self.recovery_point
         self.recovery_point = min(self.recovery_point, end)
@@ -569,7 +569,7 @@ class PartitionLog:
     @property
     def truncation_synced(self) -> bool:
         """Whether a power cut brings back nothing of what was truncated."""
-        return self._synced_truncations == self._truncations
+        return self._synced_truncations == self.truncations
 
     @property
     def is_synced(self) -> bool:
@@ -622,7 +622,7 @@ class PartitionLog:
 
     async def _flush_to(self, target: int) -> None:
         self._flush_limit = target  # a truncation lowers it: what is appended after one is not in these syncs
-        truncations, was_truncated = self._truncations, not self.truncation_synced
+        truncations, was_truncated = self.truncations, not self.truncation_synced
         self._unflushed = 0
         self._last_flush_ms = self._clock.now_ms()
         # With the segment that ends at the recovery point: it may have been cut there, or sealed since the last flush.

@@ -15,10 +15,10 @@ import structlog
 import trio
 
 from broker.replication.fetch_plan import FetchPlan
-from broker.replication.follower import FollowedPartition, Outcome, storage_failure
+from broker.replication.follower import FollowedPartition, Outcome, in_pieces, storage_failure
 from broker.replication.partition import Partition
 from protocol.errors import ErrorCode, KafkaError
-from protocol.generated.fetch import FetchResponse
+from protocol.generated.fetch import FetchResponse, PartitionData
 from protocol.generated.list_offsets import ListOffsetsPartition, ListOffsetsRequest, ListOffsetsTopic
 from protocol.types import TopicPartition
 from runtime.channel import Channel
@@ -273,7 +273,7 @@ class ReplicaFetcher:
                 followed = self._followed.get(key)
                 if followed is None or asked.get(key) is not followed or not followed.is_current:
                     continue  # the controller has spoken since
-                outcome = self._take_partition(key, followed, data)
+                outcome = await self._take_partition(key, followed, data)
                 if outcome is Outcome.APPENDED:
                     appended.append(followed)
                 elif outcome is Outcome.OUT_OF_RANGE:
@@ -283,24 +283,43 @@ class ReplicaFetcher:
         if out_of_range:
             await self._find_range(channel, out_of_range)
 
-    def _take_partition(self, key: TopicPartition, followed: FollowedPartition, data: Any) -> Outcome:
+    async def _take_partition(self, key: TopicPartition, followed: FollowedPartition, data: PartitionData) -> Outcome:
+        """Take an answer, a large one in pieces: what the controller orders between two of them ends it there."""
+        fetch_offset = self._plan.offset(key)
+        outcome = Outcome.NOTHING_NEW
+        for number, piece in enumerate(in_pieces(data)):
+            if number:
+                await trio.lowlevel.checkpoint()
+                if self._followed.get(key) is not followed or not followed.is_current:
+                    return Outcome.MOVED
+            outcome = self._take_piece(followed, fetch_offset, piece)
+            if outcome is not Outcome.APPENDED:
+                break
+            fetch_offset = followed.partition.log.log_end_offset
+        self._settle(key, followed, outcome, len(data.records or b""))
+        return outcome
+
+    @staticmethod
+    def _take_piece(followed: FollowedPartition, fetch_offset: int, piece: PartitionData) -> Outcome:
         try:
-            outcome = followed.take(self._plan.offset(key), data)
+            return followed.take(fetch_offset, piece)
         except Exception as error:  # whatever it was, the other partitions of this leader are followed on
             storage_failure(followed, error)
-            outcome = Outcome.FENCED if followed.partition.failed else Outcome.RETRY_LATER
+            return Outcome.FENCED if followed.partition.failed else Outcome.RETRY_LATER
+
+    def _settle(self, key: TopicPartition, followed: FollowedPartition, outcome: Outcome, size_bytes: int) -> None:
+        """Decide what is asked of a partition next."""
         if outcome is Outcome.FENCED:
             self.unfollow(key)
         elif outcome is Outcome.RETRY_LATER or outcome is Outcome.OUT_OF_RANGE:
             self._retry_later(key, followed)
         elif outcome is not Outcome.NOTHING_NEW:
             self._plan.want(key)
-            self._throttle.used(key, len(data.records or b""))
+            self._throttle.used(key, size_bytes)
         if outcome in (Outcome.APPENDED, Outcome.NOTHING_NEW) and self._throttle.is_throttled(key):
             followed.retry_at = self._throttle.retry_at()
             self._waiting[key] = None
             self._plan.drop(key)
-        return outcome
 
     def _retry_later(self, key: TopicPartition, followed: FollowedPartition) -> None:
         now = self._clock.monotonic()

@@ -1,15 +1,18 @@
 """The follower's half of replication: what a fetch answer means for the local log (KIP-101, 279, 320, 595).
 
-Nothing here suspends: between looking at the role and changing the log nobody else runs.
+Nothing here suspends: between looking at the role and changing the log nobody else runs. A large answer is taken as
+several small ones, and the role is looked at again for each.
 """
 
 from __future__ import annotations
 
 import enum
 import math
+from collections.abc import Iterator
 
 import structlog
 
+from broker.log.pieces import pieces_of
 from broker.replication.partition import Partition
 from protocol.errors import ErrorCode
 from protocol.generated.fetch import EpochEndOffset, PartitionData
@@ -17,6 +20,8 @@ from protocol.generated.fetch import EpochEndOffset, PartitionData
 logger = structlog.get_logger(__name__)
 
 _FIRST_BACKOFF_S = 0.02
+WHOLE_ANSWER_BYTES = 4096
+"""An answer of up to so many bytes is taken in one piece: it has some 60 batches at most."""
 
 
 class Outcome(enum.Enum):
@@ -135,6 +140,31 @@ class FollowedPartition:
             return
         log.advance_high_watermark(offset)
         log.advance_log_start(offset)
+
+
+def in_pieces(data: PartitionData) -> Iterator[PartitionData]:
+    """An answer as several smaller ones that say the same in turn; the last has the leader's log start."""
+    records = data.records
+    if not isinstance(records, bytes | bytearray | memoryview) or len(records) <= WHOLE_ANSWER_BYTES:
+        yield data
+        return
+    last: memoryview | None = None
+    for piece in pieces_of(records):
+        if last is not None:
+            yield _with_records(data, last, log_start_offset=-1)
+        last = piece
+    yield _with_records(data, last, data.log_start_offset)
+
+
+def _with_records(data: PartitionData, records: memoryview | None, log_start_offset: int) -> PartitionData:
+    return PartitionData(
+        partition_index=data.partition_index,
+        error_code=data.error_code,
+        high_watermark=data.high_watermark,
+        log_start_offset=log_start_offset,
+        diverging_epoch=data.diverging_epoch,
+        records=records,
+    )
 
 
 def storage_failure(followed: FollowedPartition, error: Exception) -> None:

@@ -11,12 +11,17 @@ import pytest
 import trio
 import trio.testing
 
+from broker.log.pieces import PIECE_BATCHES, PIECE_BYTES, pieces_of
+from broker.log.segment import LogSegment
 from broker.replication.fetcher import FULL_RETRY_S, FetcherConfig, ReplicaFetcher
 from broker.replication.follower import Outcome
 from protocol.errors import ErrorCode, KafkaError
-from protocol.generated.fetch import FetchRequest, FetchResponse
+from protocol.generated.fetch import FetchableTopicResponse, FetchRequest, FetchResponse
+from protocol.records import iter_batches
 from protocol.types import TopicPartition
 from runtime.real_trio import RealNetwork
+from tests.log_world import batch, read_all
+from tests.loop_probe import LoopProbe
 from tests.replica_world import KEY, ReplicaWorld
 
 CONFIG = FetcherConfig(2, 1 << 20, 1, 1 << 20, 500, 1.0, 30.0, flushes=True)
@@ -174,3 +179,82 @@ async def test_a_follower_that_cannot_sync_for_want_of_space_tries_again(number:
     assert fetcher.is_idle is not is_followed
     assert world[2].partition.failed is not is_followed
     assert fetcher._plan.is_empty, "nothing is claimed meanwhile"
+
+
+# ---------------------------------------------------------------- large answers
+
+
+def large_answer(world: ReplicaWorld, batches: int) -> Any:
+    """What replica 2 gets for one fetch of many batches of replica 1."""
+    world.elect(1, 0, [1, 2])
+    for number in range(batches):
+        world.append(1, b"%d" % number)
+    data = world.ask(2, 1)
+    data.records = b"".join(bytes(each.buffer) for each in read_all(world[1].log))
+    return data
+
+
+def following(world: ReplicaWorld) -> ReplicaFetcher:
+    fetcher = ReplicaFetcher(1, CONFIG, world.clock, RealNetwork(), lambda: None, lambda: 1, world.throttle)
+    fetcher.follow(world[2].partition)
+    fetcher._plan.request(fetcher._followed, CONFIG, 1, 0)
+    return fetcher
+
+
+def answer_of(data: Any) -> FetchResponse:
+    return FetchResponse(responses=[FetchableTopicResponse(topic=KEY.topic, partitions=[data])])
+
+
+@pytest.mark.trio
+async def test_a_large_answer_is_appended_in_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
+    world = ReplicaWorld()
+    data = large_answer(world, 3 * PIECE_BATCHES + 1)
+    fetcher = following(world)
+    probe = LoopProbe()
+    append = LogSegment.append
+
+    def counted(segment: LogSegment, *args: Any) -> None:
+        probe.step()
+        append(segment, *args)
+
+    monkeypatch.setattr(LogSegment, "append", counted)
+    with probe.watching():
+        await fetcher._take(None, answer_of(data), fetcher._plan._asked)  # type: ignore[arg-type]
+    assert probe.steps == 3 * PIECE_BATCHES + 1 and probe.most_steps <= PIECE_BATCHES
+    assert world[2].records() == world[1].records()
+    assert fetcher._plan._changed == {KEY: None}, "the next fetch asks for what follows"
+
+
+@pytest.mark.trio
+@pytest.mark.parametrize("leads", [True, False])
+async def test_a_new_leader_epoch_ends_a_half_appended_answer(leads: bool) -> None:
+    """What was appended stays whole, for the new leader or its followers to agree on; the rest is not appended."""
+    world = ReplicaWorld()
+    data = large_answer(world, 3 * PIECE_BATCHES)
+    fetcher = following(world)
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(fetcher._take, None, answer_of(data), fetcher._plan._asked)
+        while world[2].log.log_end_offset == 0:
+            await trio.lowlevel.checkpoint()
+        assert world[2].log.log_end_offset in (PIECE_BATCHES, 2 * PIECE_BATCHES)
+        world.elect(2 if leads else 1, 1, [1, 2])
+        if leads:
+            world.append(2, b"new")
+        end = world[2].log.log_end_offset
+    assert world[2].log.log_end_offset == end
+    if leads:
+        assert world[2].values()[-1] == b"new"
+        world.catch_up(2, 1)
+    else:
+        world.catch_up(1, 2)
+    assert world[1].records() == world[2].records()
+
+
+def test_pieces_hold_whole_batches_and_all_bytes() -> None:
+    small, large = bytes(batch(b"x")), bytes(batch(b"y" * PIECE_BYTES))
+    for records in (b"", small, small * PIECE_BATCHES, small * (PIECE_BATCHES + 1), small + large + large + small):
+        for cut in (records, records + small[:70], records + small[:5]):
+            pieces = list(pieces_of(cut))
+            assert b"".join(pieces) == cut
+            assert all(len(list(iter_batches(bytes(piece)))) <= PIECE_BATCHES for piece in pieces[:-1])
+            assert all(len(piece) <= PIECE_BYTES or bytes(piece[: len(large)]) == large for piece in pieces)

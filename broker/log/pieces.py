@@ -1,0 +1,30 @@
+"""Cutting what a leader sent into pieces that are appended one at a time, with other tasks running between."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from protocol.batch_layout import HEADER_BYTES, LENGTH, LENGTH_PREFIX_BYTES, Buffer
+
+PIECE_BATCHES = 128
+PIECE_BYTES = 1 << 20
+
+
+def pieces_of(records: Buffer) -> Iterator[memoryview]:
+    """``records`` in pieces of whole batches; none has more of them, or of bytes, than one piece may.
+
+    A single batch may be larger. What is cut off at the end, or is no batch, is in the last piece.
+    """
+    view = memoryview(records)
+    begin = end = batches = 0
+    while end + HEADER_BYTES <= len(view):
+        length = LENGTH.unpack_from(view, end)[1] + LENGTH_PREFIX_BYTES
+        if length < HEADER_BYTES or end + length > len(view):
+            break
+        if batches == PIECE_BATCHES or (batches and end + length - begin > PIECE_BYTES):
+            yield view[begin:end]
+            begin, batches = end, 0
+        end += length
+        batches += 1
+    if begin < len(view):
+        yield view[begin:]
