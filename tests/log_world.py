@@ -15,6 +15,7 @@ from broker.log.log_config import LogConfig
 from broker.log.log_loader import Checkpoints, open_log
 from broker.log.partition_log import PartitionLog
 from broker.log.producer_state import ProducerState
+from broker.log.time_search import TimeSearch
 from protocol.batch_builder import build_batch
 from protocol.records import RecordBatch, iter_batches
 from protocol.types import TopicPartition
@@ -188,6 +189,13 @@ def read_all(log: PartitionLog, upper_bound: int | None = None) -> list[RecordBa
         found += batches
         offset = batches[-1].next_offset
     return found
+
+
+def find_time(log: PartitionLog, timestamp: int | None) -> tuple[int, int, int] | None:
+    """(timestamp, offset, leader epoch) of the first record at or after a time; None: of the largest timestamp."""
+    search = TimeSearch(log, timestamp)
+    assert search.advance()
+    return search.found
 
 
 def values(log: PartitionLog) -> list[tuple[int, bytes | None, bytes | None]]:

@@ -7,9 +7,12 @@ they wait: at the same address the controller may still be talking to the proces
 
 from __future__ import annotations
 
+from contextlib import suppress
+
+from broker.log.producer_rebuild import catch_up
 from broker.log.slices import TimeSlice
 from broker.request_context import Answer, RequestContext
-from protocol.errors import ErrorCode
+from protocol.errors import ErrorCode, KafkaError
 from protocol.generated.leader_and_isr import (
     LeaderAndIsrPartitionError,
     LeaderAndIsrRequest,
@@ -75,6 +78,11 @@ async def _apply(ctx: RequestContext, request: LeaderAndIsrRequest) -> list[Lead
             if refusal is ErrorCode.NONE and work.due():
                 await work.pause()
                 # A newer controller may have spoken meanwhile, or this broker may be registered anew.
+                refusal = _refusal(ctx, request.controller_epoch, request.broker_epoch)
+            log = ctx.node.logs.get(TopicPartition(topic.topic_name, state.partition_index))
+            if log is not None and log.rebuild is not None and state.leader == ctx.node.config.broker_id:
+                with suppress(KafkaError):  # a broken log: what takes the role says so
+                    await catch_up(log)  # a leader has to know its producers
                 refusal = _refusal(ctx, request.controller_epoch, request.broker_epoch)
             code = refusal or ctx.node.replicas.apply(topic.topic_name, topic.topic_id, state)
             errors.append(LeaderAndIsrPartitionError(partition_index=state.partition_index, error_code=code))

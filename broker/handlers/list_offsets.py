@@ -4,10 +4,15 @@
 the record with the largest timestamp. A timestamp that no record reaches gives offset -1. While the watermark of a new
 leader is below the start of its epoch, what is the end is not known: OFFSET_NOT_AVAILABLE (version 5, KIP-207), before
 that LEADER_NOT_AVAILABLE. The same is said of a sealed partition until no in-sync replica can have more.
+
+A timestamp may take the reading of a whole segment: then the answer comes later, and other requests are served.
 """
 
 from __future__ import annotations
 
+from typing import TypeAlias
+
+from broker.log.time_search import STEPS_AT_ONCE, TimeSearch
 from broker.replication.partition import Partition
 from broker.request_context import Answer, RequestContext
 from protocol.errors import ErrorCode, KafkaError
@@ -29,27 +34,89 @@ _FIRST_MAX_TIMESTAMP_VERSION = 7
 _FIRST_LEADER_EPOCH_VERSION = 4
 _FIRST_OFFSET_NOT_AVAILABLE_VERSION = 5
 
+Searches: TypeAlias = dict[tuple[TopicPartition, int], TimeSearch | KafkaError]
+"""What is looked up by time, and how that failed: by partition and timestamp."""
+
 
 def handle(ctx: RequestContext, request: ListOffsetsRequest) -> Answer:
+    searches: Searches = {}
+    for topic in request.topics:
+        for asked in topic.partitions:
+            _begin_search(ctx, request, topic.name, asked, searches)
+    unfinished = [search for search in searches.values() if isinstance(search, TimeSearch) and not search.is_done]
+    if not unfinished:
+        return _respond(ctx, request, searches)
+
+    async def finish() -> ListOffsetsResponse:
+        for key, search in searches.items():
+            try:
+                if isinstance(search, TimeSearch):
+                    await search.finish(ctx.node.env.clock)
+            except (KafkaError, OSError) as error:
+                searches[key] = _as_kafka_error(error)
+        return _respond(ctx, request, searches)
+
+    return ctx.node.later(finish, lambda error: _refusal(request, error))
+
+
+def _respond(ctx: RequestContext, request: ListOffsetsRequest, searches: Searches) -> ListOffsetsResponse:
+    """Look at each partition as it is now: a search may have taken a while."""
     return ListOffsetsResponse(
         topics=[
             ListOffsetsTopicResponse(
-                name=topic.name, partitions=[_find(ctx, request, topic.name, asked) for asked in topic.partitions]
+                name=topic.name,
+                partitions=[_find(ctx, request, topic.name, asked, searches) for asked in topic.partitions],
             )
             for topic in request.topics
         ]
     )
 
 
+def _refusal(request: ListOffsetsRequest, error: KafkaError) -> ListOffsetsResponse:
+    return ListOffsetsResponse(
+        topics=[
+            ListOffsetsTopicResponse(
+                name=topic.name,
+                partitions=[
+                    ListOffsetsPartitionResponse(partition_index=asked.partition_index, error_code=error.code)
+                    for asked in topic.partitions
+                ],
+            )
+            for topic in request.topics
+        ]
+    )
+
+
+def _begin_search(
+    ctx: RequestContext, request: ListOffsetsRequest, topic: str, asked: ListOffsetsPartition, searches: Searches
+) -> None:
+    """Search for a time as far as that is quickly done; what leads nowhere is answered by ``_find``."""
+    key = TopicPartition(topic, asked.partition_index), asked.timestamp
+    if asked.timestamp in (LATEST, EARLIEST) or key in searches:
+        return
+    try:
+        log = ctx.node.replicas.leader(key[0], asked.current_leader_epoch).log
+        search = searches[key] = TimeSearch(log, None if asked.timestamp == MAX_TIMESTAMP else asked.timestamp)
+        spent = sum(STEPS_AT_ONCE for known in searches.values() if isinstance(known, TimeSearch) and not known.is_done)
+        if spent <= STEPS_AT_ONCE:
+            search.advance(STEPS_AT_ONCE)
+    except (KafkaError, OSError) as error:
+        searches[key] = _as_kafka_error(error)
+
+
+def _as_kafka_error(error: KafkaError | OSError) -> KafkaError:
+    return error if isinstance(error, KafkaError) else KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, str(error))
+
+
 def _find(
-    ctx: RequestContext, request: ListOffsetsRequest, topic: str, asked: ListOffsetsPartition
+    ctx: RequestContext, request: ListOffsetsRequest, topic: str, asked: ListOffsetsPartition, searches: Searches
 ) -> ListOffsetsPartitionResponse:
     index = asked.partition_index
     try:
         partition = ctx.node.replicas.leader(TopicPartition(topic, index), asked.current_leader_epoch)
         if asked.timestamp == MAX_TIMESTAMP and ctx.api_version < _FIRST_MAX_TIMESTAMP_VERSION:
             raise KafkaError(ErrorCode.UNSUPPORTED_VERSION, "the largest timestamp needs ListOffsets version 7")
-        timestamp, offset, epoch = _lookup(partition, request, asked.timestamp)
+        timestamp, offset, epoch = _lookup(partition, request, asked.timestamp, searches)
         is_consumer = request.replica_id == _CONSUMER
         if is_consumer and asked.timestamp != EARLIEST and _end_is_unknown(partition, asked.timestamp, offset):
             newer = ctx.api_version >= _FIRST_OFFSET_NOT_AVAILABLE_VERSION
@@ -70,7 +137,9 @@ def _end_is_unknown(partition: Partition, timestamp: int, offset: int) -> bool:
     return may_lag and (timestamp == LATEST or offset < 0)
 
 
-def _lookup(partition: Partition, request: ListOffsetsRequest, timestamp: int) -> tuple[int, int, int]:
+def _lookup(
+    partition: Partition, request: ListOffsetsRequest, timestamp: int, searches: Searches
+) -> tuple[int, int, int]:
     """(timestamp, offset, leader epoch), each -1 where there is none."""
     log = partition.log
     end = log.high_watermark
@@ -82,5 +151,8 @@ def _lookup(partition: Partition, request: ListOffsetsRequest, timestamp: int) -
         return -1, end, partition.leader_epoch
     if timestamp == EARLIEST:
         return -1, log.log_start_offset, log.leader_epoch_cache.epoch_for(log.log_start_offset)
-    found = log.offset_of_max_timestamp() if timestamp == MAX_TIMESTAMP else log.offset_for_time(timestamp)
+    search = searches.get((partition.key, timestamp))
+    if not isinstance(search, TimeSearch):
+        raise search or KafkaError(ErrorCode.NOT_LEADER_OR_FOLLOWER, f"{partition.key} was not led here when asked for")
+    found = search.found
     return (-1, -1, -1) if found is None or found[1] >= end else found

@@ -118,7 +118,7 @@ class LogCleaner:
         """
         best: tuple[float, PartitionLog, DirtyRange] | None = None
         for log in self._logs.values():
-            if not log.config.compacts or not self._background.due(TASK, log.partition):
+            if log.rebuild is not None or not log.config.compacts or not self._background.due(TASK, log.partition):
                 continue
             try:
                 dirty = self.dirty_range(log)
@@ -170,6 +170,7 @@ class LogCleaner:
     async def clean(self, log: PartitionLog, dirty: DirtyRange) -> None:
         """Compact a log up to the first offset whose keys were not read. Raises ``OSError``, ``KafkaError``."""
         work = TimeSlice(self._env.clock)
+        truncations = log.truncations  # one changes which batches are the producers' last
         keys = await self._read_keys(log, dirty, work)
         rules = RetainRules(
             keys,
@@ -183,7 +184,7 @@ class LogCleaner:
         transactions = CleanedTransactions(txn for segment in cleanable for txn in segment.txn_index.transactions())
         before = sum(segment.size_bytes for segment in cleanable)
         for group in group_segments(log, cleanable):
-            if not await self._clean_group(log, group, rules, transactions, work):
+            if not await self._clean_group(log, group, rules, transactions, work, truncations):
                 return  # truncated or deleted meanwhile
         self._first_dirty[log.partition] = keys.end_offset
         home = self._homes.get(log.partition)
@@ -218,6 +219,7 @@ class LogCleaner:
         rules: RetainRules,
         transactions: CleanedTransactions,
         work: TimeSlice,
+        truncations: int,
     ) -> bool:
         """Write what stays of ``group`` into one segment and put it in its place; whether the group was still there."""
         now_ms = self._env.clock.now_ms()
@@ -230,7 +232,7 @@ class LogCleaner:
                 cleaned.txn_index.append(txn)
             await cleaned.file.sync()
             await cleaned.sync_indexes()
-            if log.replace_segments(group, cleaned):
+            if log.truncations == truncations and log.replace_segments(group, cleaned):
                 return True
         except BaseException:
             self._discard(cleaned)

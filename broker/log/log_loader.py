@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import contextlib
 from dataclasses import dataclass
-from itertools import pairwise
+from itertools import chain, pairwise
 
 import structlog
 
@@ -303,8 +303,8 @@ class _Loader:
         snapshots.remove_above(end)
         # The segments that were recovered have their transaction indexes completed by what is read again.
         snapshot = snapshots.load_latest(min(end, self._first_recovered))
-        restore_producers(producers, snapshot, log_start, self._now_ms)
-        for _ in replay_producers(producers, self._segments, end, snapshots):
+        restored = restore_producers(producers, snapshot, log_start, self._now_ms)
+        for _ in chain(restored, replay_producers(producers, self._segments, end, snapshots)):
             if self._work.due():
                 await self._work.pause()
         producers.remove_expired(self._now_ms)

@@ -30,6 +30,7 @@ from broker.log.paths import (
     parse_directory_name,
     parse_future_directory_name,
 )
+from broker.log.producer_rebuild import catch_up
 from broker.log.producer_state import ProducerExpiration, ProducerState
 from broker.log.slices import TimeSlice
 from protocol.errors import ErrorCode, KafkaError
@@ -96,6 +97,8 @@ class LogManager:
         self._created: list[PartitionLog] = []
         self._flush_wanted = trio.Event()
         self._expiration = ProducerExpiration(config.producer_id_expiration_ms)
+        self._behind: dict[TopicPartition, PartitionLog] = {}  # logs whose producers are behind after a truncation
+        self._catch_up_wanted = trio.Event()
         self.cleaner = LogCleaner(env, config, self._background)
         self.moves = LogMoves(env, self, self._expiration, self._background)
         self.on_switched: Callable[[PartitionLog], None] = lambda log: None
@@ -450,6 +453,7 @@ class LogManager:
         log.on_truncated = self._truncated
         log.on_disk_full = self._disk_full
         log.is_full = directory in self._full
+        log.on_producers_behind = self._producers_behind
         self.cleaner.adopt(log, directory)
 
     def _logs_in(self, directory: LogDirectory) -> list[PartitionLog]:
@@ -487,6 +491,7 @@ class LogManager:
             nursery.start_soon(self._background.keep, "log-dir-room", self._full.run)
             nursery.start_soon(self._every, _REOPEN_CHECK_MS, self._open_again)
             nursery.start_soon(self._background.keep, "log-flusher", self._flush_when_wanted)
+            nursery.start_soon(self._background.keep, "producer-catch-up", self._catch_up_when_wanted)
             nursery.start_soon(self._background.keep, "log-moves", self.moves.run)
             if config.cleaner_enable:
                 nursery.start_soon(self._background.keep, "log-cleaner", self.cleaner.run)
@@ -604,6 +609,20 @@ class LogManager:
         except OSError as error:
             logger.warning("log_dir.checkpoint_not_written", path=directory.path, error=str(error))
             self._stale[directory.path] = directory
+
+    def _producers_behind(self, log: PartitionLog) -> None:
+        self._behind[log.partition] = log
+        self._catch_up_wanted.set()
+
+    async def _catch_up_when_wanted(self) -> None:
+        while True:
+            await self._catch_up_wanted.wait()
+            self._catch_up_wanted = trio.Event()
+            behind, self._behind = self._behind, {}
+            for log in behind.values():
+                if self._logs.get(log.partition) is log and not log.is_broken:
+                    with self._background.guard("producer-catch-up", log.partition):
+                        await catch_up(log)
 
     async def _collect_due_flushes(self) -> None:
         await self._each("flush", lambda log: self._want_flush(log) if log.flush_due else None)

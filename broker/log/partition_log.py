@@ -21,13 +21,13 @@ from broker.log.leader_epoch_cache import LeaderEpochCache
 from broker.log.log_config import LogConfig
 from broker.log.log_state import AppendResult, LogRead, LogState
 from broker.log.paths import LEADER_EPOCH_CHECKPOINT, LOG_SUFFIX, PARTITION_COUNT_CHECKPOINT, join
-from broker.log.producer_snapshot import SnapshotEntry
+from broker.log.producer_rebuild import ProducerRebuild, catch_up
 from broker.log.producer_state import AppendOrigin, ProducerState
 from broker.log.retention import SEGMENTS_DELETED_AT_ONCE, count_deletable
 from broker.log.segment import MAX_RELATIVE_OFFSET, LogSegment
 from broker.log.segment_swap import commit_cleaned, finish_swap
 from broker.log.segments import Segments
-from broker.log.snapshot_files import SnapshotFiles, replay_producers, restore_producers
+from broker.log.snapshot_files import Snapshot, SnapshotFiles
 from protocol.batch_layout import Buffer
 from protocol.compression import CorruptRecordError
 from protocol.errors import ErrorCode, KafkaError
@@ -73,9 +73,11 @@ class PartitionLog:
         "on_disk_full",
         "on_flush_needed",
         "on_log_start_moved",
+        "on_producers_behind",
         "on_truncated",
         "partition",
         "producers",
+        "rebuild",
         "recovery_point",
         "truncations",
     )
@@ -122,6 +124,8 @@ class PartitionLog:
         """The disk failed in a way that does not pass: until the next start nothing is appended here."""
         self.on_truncated: Callable[[PartitionLog], None] = _ignore
         """Called when a truncation lowered the recovery point: the log manager writes its checkpoint at once."""
+        self.rebuild: ProducerRebuild | None = None  # what a truncation left to be done: see ``catch_up``
+        self.on_producers_behind: Callable[[PartitionLog], None] = _ignore
         self._flush_lock = trio.Lock()
         self._flush_limit = 0
         self._last_flush_ms = env.clock.now_ms()
@@ -212,6 +216,8 @@ class PartitionLog:
         refuses, with the log as it was before.
         """
         self._check_usable()
+        if self.rebuild is not None:  # not so where leaders are made: they await ``catch_up``
+            self.rebuild.advance_or_refuse()
         now_ms = self._clock.now_ms()
         batch = validate_append(records, self.config, now_ms, origin)
         if admission is not None and self.producers.find_duplicate(batch) is None:
@@ -262,7 +268,7 @@ class PartitionLog:
             except OSError as error:
                 raise self._storage_error("append", error) from error
             self._epochs.assign(batch.partition_leader_epoch, batch.base_offset)
-            if batch.producer_id >= 0:
+            if batch.producer_id >= 0 and self.rebuild is None:
                 self._record(segment, batch, batch.base_offset)
             self._appended(batch.next_offset, batch.count)
         return self.log_end_offset
@@ -288,7 +294,8 @@ class PartitionLog:
 
     def _appended(self, log_end_offset: int, count: int) -> None:
         self.log_end_offset = log_end_offset
-        self.producers.map_end_offset = log_end_offset
+        if self.rebuild is None:
+            self.producers.map_end_offset = log_end_offset
         self._unflushed += count
         if self._unflushed >= self.config.flush_messages:
             self.on_flush_needed(self)
@@ -327,8 +334,9 @@ class PartitionLog:
         self._jitter_ms = self._draw_jitter()
         try:
             active.seal()
-            self.producers.map_end_offset = base_offset
-            self._snapshots.take(self.producers)
+            if self.rebuild is None:
+                self.producers.map_end_offset = base_offset
+                self._snapshots.take(self.producers)
         except OSError as error:  # recovery rebuilds both; the next flush tries the indexes again
             logger.warning("log.roll_incomplete", partition=str(self.partition), error=str(error))
         self.on_flush_needed(self)
@@ -367,14 +375,6 @@ class PartitionLog:
         if include_aborted:
             aborted = self._segments.aborted(offset, upper_bound) if records else []
         return LogRead(offset, records, self.high_watermark, self.last_stable_offset, self.log_start_offset, aborted)
-
-    def offset_for_time(self, timestamp: int) -> tuple[int, int, int] | None:
-        """(timestamp, offset, leader epoch) of the first record at or after ``timestamp``; None when there is none."""
-        return self._segments.offset_for_time(timestamp, self.log_start_offset)
-
-    def offset_of_max_timestamp(self) -> tuple[int, int, int] | None:
-        """(timestamp, offset, leader epoch) of the first record with the largest timestamp (KIP-734), or None."""
-        return self._segments.offset_of_max_timestamp(self.log_start_offset)
 
     def end_offset_for_epoch(self, epoch: int) -> tuple[int, int]:
         """(epoch, end offset) for OffsetForLeaderEpoch, (-1, -1) when not known (KIP-101, KIP-279)."""
@@ -444,17 +444,16 @@ class PartitionLog:
             raise self._storage_error("truncate", error) from error
         return True
 
-    def _end_at_last_batch(self, snapshot: tuple[int, list[SnapshotEntry]] | None) -> None:
+    def _end_at_last_batch(self, snapshot: Snapshot | None) -> None:
         """Segments or batches were dropped from the end: the log and its producers end with what is left."""
         try:
             end = self._segments.active.load_tail()
             self._ended_at(end)
-            restore_producers(self.producers, snapshot, self.log_start_offset, self._clock.now_ms())
-            for _ in replay_producers(self.producers, self._segments.items, end):
-                pass
         except (OSError, CorruptRecordError) as error:
-            self.fail(f"where it ends now, and with which producers, cannot be read: {error}")
+            self.fail(f"where it ends now cannot be read: {error}")
             raise
+        self.rebuild = ProducerRebuild(self, snapshot, self._clock)
+        self.rebuild.begin()
 
     def truncate_fully_and_start_at(self, offset: int) -> None:
         """Drop everything; the next record is ``offset`` (a follower out of its leader's range). Raises 56.
@@ -478,6 +477,7 @@ class PartitionLog:
         self._epochs.clear()
         self._ended_at(offset)
         self.high_watermark = offset
+        self.rebuild = None
         self.producers.clear(offset)
         self.on_log_start_moved(self)
 
@@ -497,7 +497,7 @@ class PartitionLog:
 
     def delete_old_segments(self) -> int:
         """Delete segments that retention or the log start allow, oldest first, some at a time; how many. Raises 56."""
-        if self.is_broken:
+        if self.is_broken or self.rebuild is not None:
             return 0
         now_ms = self._clock.now_ms()
         facts = self._segments.facts(self.log_end_offset)
@@ -532,7 +532,9 @@ class PartitionLog:
         self._check_usable()
         first = self._segments.index_of(old[0].base_offset)
         last = first + len(old)
-        if first < 0 or self._segments.items[first:last] != list(old) or last >= len(self._segments.items):
+        if self.rebuild is not None or first < 0 or last >= len(self._segments.items):
+            return False
+        if self._segments.items[first:last] != list(old):
             return False
         try:
             commit_cleaned(self._storage, self.directory, cleaned.base_offset)
@@ -575,11 +577,6 @@ class PartitionLog:
     def is_synced(self) -> bool:
         """Whether a power cut leaves the log as it is."""
         return self.recovery_point >= self.log_end_offset and self.truncation_synced
-
-    @property
-    def flushed_offset(self) -> int:
-        """Everything below is on disk: what ``log.flush=ack`` may acknowledge."""
-        return self.recovery_point
 
     async def flush(self) -> None:
         """Return when the log is on disk as it was at the call, but for what was truncated since. Raises 56.
@@ -660,6 +657,7 @@ class PartitionLog:
         """Flush, write indexes, snapshot and epochs, give the files up: opening again needs no recovery. Raises 56."""
         await self.flush()
         self._check_usable()
+        await catch_up(self)
         try:
             for segment in self._segments.items:
                 if not segment.is_sealed:

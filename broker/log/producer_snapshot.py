@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import struct
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from typing import NamedTuple
 
 from fastcrc import crc32
@@ -36,8 +36,8 @@ def encode_snapshot(entries: Iterable[SnapshotEntry]) -> bytes:
     return _HEADER.pack(_VERSION, crc32.iscsi(body)) + body
 
 
-def decode_snapshot(path: str, data: bytes) -> list[SnapshotEntry]:
-    """The inverse of ``encode_snapshot``. Raises ``MalformedFileError``."""
+def decode_snapshot(path: str, data: bytes) -> Iterator[SnapshotEntry]:
+    """The inverse of ``encode_snapshot``. Raises ``MalformedFileError``; entries are decoded as they are read."""
     if len(data) < _HEADER.size + _COUNT.size:
         raise MalformedFileError(path, f"{len(data)} bytes are no snapshot")
     version, crc = _HEADER.unpack_from(data)
@@ -50,4 +50,4 @@ def decode_snapshot(path: str, data: bytes) -> list[SnapshotEntry]:
     entries = body[_COUNT.size :]
     if count < 0 or len(entries) != count * _ENTRY.size:
         raise MalformedFileError(path, f"{len(entries)} bytes for {count} producers")
-    return [SnapshotEntry(*fields) for fields in _ENTRY.iter_unpack(entries)]
+    return (SnapshotEntry(*fields) for fields in _ENTRY.iter_unpack(entries))

@@ -11,7 +11,7 @@ certainly not written.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from enum import Enum
 from typing import NamedTuple
 
@@ -336,8 +336,8 @@ class ProducerState:
         self._unreplicated.clear()
         self.map_end_offset = map_end_offset
 
-    def restore(self, entries: Iterable[SnapshotEntry], map_end_offset: int, now_ms: int) -> None:
-        """Take over a snapshot at ``map_end_offset``, without the producers that expired."""
+    def restore(self, entries: Iterable[SnapshotEntry], map_end_offset: int, now_ms: int) -> Iterator[None]:
+        """Take over a snapshot at ``map_end_offset``, without the producers that expired; yields after each entry."""
         self.clear(map_end_offset)
         for known in entries:
             entry = self.producers.setdefault(known.producer_id, ProducerEntry(known.producer_id, known.epoch))
@@ -349,4 +349,5 @@ class ProducerState:
                 entry.add(BatchMetadata(known.last_sequence, known.last_offset, known.offset_delta, known.timestamp))
             if known.txn_first_offset != NO_OFFSET:
                 self._ongoing[known.txn_first_offset] = OngoingTxn(known.producer_id, known.txn_first_offset)
+            yield
         self.remove_expired(now_ms)

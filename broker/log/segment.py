@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 from bisect import bisect_left
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from typing import NamedTuple
 
 from broker.log.log_config import LogConfig
@@ -278,11 +278,15 @@ class LogSegment:
         batch.ensure_valid()
         return batch
 
-    def find_by_timestamp(self, timestamp: int, from_offset: int) -> tuple[int, int, int] | None:
-        """(timestamp, offset, leader epoch) of the first record at or above both arguments."""
+    def find_by_timestamp(self, timestamp: int, from_offset: int) -> Generator[None, None, tuple[int, int, int] | None]:
+        """Return (timestamp, offset, leader epoch) of the first record at or above both arguments.
+
+        Yields after each header that is read, and after each batch.
+        """
         _, hint = self.time_index.lookup(timestamp)
         _, start = self.offset_index.lookup(max(hint, from_offset))
         for position, header in self.batches(start):
+            yield
             if header.max_timestamp < timestamp or header.last_offset < from_offset or header.count == 0:
                 continue
             for record in self.read_batch(position, header.length):

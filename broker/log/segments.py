@@ -119,20 +119,3 @@ class Segments:
             if complete:
                 break
         return found
-
-    def offset_for_time(self, timestamp: int, from_offset: int) -> tuple[int, int, int] | None:
-        """(timestamp, offset, leader epoch) of the first record at or after ``timestamp``; None when there is none."""
-        for segment in self.items:
-            if segment.largest_timestamp() >= timestamp:
-                found = segment.find_by_timestamp(timestamp, from_offset)
-                if found is not None:
-                    return found
-        return None
-
-    def offset_of_max_timestamp(self, from_offset: int) -> tuple[int, int, int] | None:
-        """(timestamp, offset, leader epoch) of the first record with the largest timestamp (KIP-734), or None."""
-        filled = [segment for segment in self.items if segment.size_bytes]
-        if not filled:
-            return None
-        segment = max(filled, key=lambda candidate: candidate.largest_timestamp())
-        return segment.find_by_timestamp(segment.largest_timestamp(), from_offset)

@@ -13,6 +13,9 @@ from broker.log.segment import LogSegment
 from broker.log.txn_index import AbortedTxn
 from runtime.env import Storage
 
+Snapshot = tuple[int, Iterator[SnapshotEntry]]
+"""The offset of a snapshot, and its producers."""
+
 
 class SnapshotFiles:
     """Offsets at which a snapshot is on disk, ascending."""
@@ -37,7 +40,7 @@ class SnapshotFiles:
         write_replace(self._storage, self._path(offset), encode_snapshot(state.snapshot()))
         self.offsets = sorted([*self.offsets, offset])
 
-    def load_latest(self, at_most: int) -> tuple[int, list[SnapshotEntry]] | None:
+    def load_latest(self, at_most: int) -> Snapshot | None:
         """(offset, producers) of the newest readable snapshot up to ``at_most``; unreadable ones are removed."""
         for offset in reversed([known for known in self.offsets if known <= at_most]):
             path = self._path(offset)
@@ -72,14 +75,14 @@ class SnapshotFiles:
 
 
 def restore_producers(
-    state: ProducerState, snapshot: tuple[int, list[SnapshotEntry]] | None, log_start_offset: int, now_ms: int
-) -> None:
-    """Set ``state`` to what ``load_latest`` found, or to nothing at the log's start."""
+    state: ProducerState, snapshot: Snapshot | None, log_start_offset: int, now_ms: int
+) -> Iterator[None]:
+    """Set ``state`` to what ``load_latest`` found, or to nothing at the log's start; yields after each entry."""
     if snapshot is None:
         state.clear(log_start_offset)
     else:
         offset, entries = snapshot
-        state.restore(entries, max(offset, log_start_offset), now_ms)
+        yield from state.restore(entries, max(offset, log_start_offset), now_ms)
 
 
 def replay_producers(

@@ -105,7 +105,7 @@ def test_producer_snapshot() -> None:
     data = b"\x00\x01" + crc32c(body).to_bytes(4, "big") + body
     entry = SnapshotEntry(4000, 2, 11, 99, 4, 1_700_000_000_000, -1, -1)
     assert encode_snapshot([entry]) == data
-    assert decode_snapshot("p", data) == [entry]
+    assert list(decode_snapshot("p", data)) == [entry]
 
 
 @pytest.mark.parametrize(

@@ -9,7 +9,7 @@ from broker.log.partition_log import AppendOrigin, PartitionLog
 from protocol.batch_builder import build_control_batch
 from protocol.batch_layout import CONTROL_ABORT
 from protocol.types import ZERO_UUID
-from tests.log_world import START_MS, TOPIC_ID, LogWorld, batch, idempotent, values
+from tests.log_world import START_MS, TOPIC_ID, LogWorld, batch, find_time, idempotent, values
 
 pytestmark = pytest.mark.trio
 
@@ -33,7 +33,7 @@ async def test_a_clean_shutdown_needs_no_recovery_and_loses_nothing(world: LogWo
     assert values(again) == before
     assert (again.high_watermark, again.recovery_point, again.latest_epoch) == (8, 10, 2)
     assert (again.identity.topic_id, again.identity.incarnation) == (TOPIC_ID, 5)
-    assert again.offset_of_max_timestamp() == (START_MS + 9, 9, 2)
+    assert find_time(again, None) == (START_MS + 9, 9, 2)
     assert again.append_as_leader(idempotent(9), 2).duplicate
     assert {name: world.file(name).stat().st_mtime_ns for name in world.names()} == stamps
 
@@ -51,7 +51,7 @@ async def test_recovery_after_a_kill_rebuilds_indexes_epochs_and_producers(world
     assert again.append_as_leader(idempotent(9), 2).duplicate
     assert again.append_as_leader(idempotent(10), 2).base_offset == 10
     assert again.segments[0].offset_index.count == 3
-    assert again.offset_for_time(START_MS + 6) == (START_MS + 6, 6, 1)
+    assert find_time(again, START_MS + 6) == (START_MS + 6, 6, 1)
 
 
 def torn(data: bytes) -> bytes:

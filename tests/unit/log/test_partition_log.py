@@ -13,7 +13,7 @@ from broker.log.txn_index import AbortedTxn
 from protocol.batch_builder import build_control_batch
 from protocol.batch_layout import CONTROL_ABORT
 from protocol.errors import ErrorCode, KafkaError
-from tests.log_world import START_MS, LogWorld, batch, idempotent, read_all, values
+from tests.log_world import START_MS, LogWorld, batch, find_time, idempotent, read_all, values
 
 TWO_BATCHES = 2 * len(batch(b"a0", b"b0"))
 
@@ -155,27 +155,27 @@ def test_offset_for_time(world: LogWorld) -> None:
     log = world.create(index_interval_bytes=200, segment_bytes=2000)
     fill(log, 100, epoch=3)
     assert len(log.segments) > 3
-    assert log.offset_for_time(0) == (START_MS, 0, 3)
-    assert log.offset_for_time(START_MS + 1) == (START_MS + 1, 1, 3)
-    assert log.offset_for_time(START_MS + 502) == (START_MS + 510, 102, 3)
-    assert log.offset_for_time(START_MS + 991) == (START_MS + 991, 199, 3)
-    assert log.offset_for_time(START_MS + 992) is None
+    assert find_time(log, 0) == (START_MS, 0, 3)
+    assert find_time(log, START_MS + 1) == (START_MS + 1, 1, 3)
+    assert find_time(log, START_MS + 502) == (START_MS + 510, 102, 3)
+    assert find_time(log, START_MS + 991) == (START_MS + 991, 199, 3)
+    assert find_time(log, START_MS + 992) is None
 
 
 def test_offset_for_time_begins_at_the_log_start(world: LogWorld) -> None:
     log = world.create()
     fill(log, 10)
     log.delete_records_before(5)
-    assert log.offset_for_time(0) == (START_MS + 21, 5, 0)
+    assert find_time(log, 0) == (START_MS + 21, 5, 0)
 
 
 def test_offset_of_the_largest_timestamp(world: LogWorld) -> None:
     log = world.create(segment_bytes=500)
-    assert log.offset_of_max_timestamp() is None
+    assert find_time(log, None) is None
     fill(log, 10)
     log.append_as_leader(batch(b"x", b"y", timestamp=START_MS + 10**6), 1)
     fill(log, 10)
-    assert log.offset_of_max_timestamp() == (START_MS + 10**6 + 1, 21, 1)
+    assert find_time(log, None) == (START_MS + 10**6 + 1, 21, 1)
 
 
 def test_end_offset_for_epoch(world: LogWorld) -> None:
@@ -381,10 +381,10 @@ async def test_a_failed_sync_is_never_called_good_by_a_later_one(world: LogWorld
     assert await flush_code() == ErrorCode.KAFKA_STORAGE_ERROR
     monkeypatch.undo()
     assert await flush_code() == ErrorCode.KAFKA_STORAGE_ERROR
-    assert log.flushed_offset == 2
+    assert log.recovery_point == 2
     again = await world.reopen()
     await again.flush()
-    assert again.flushed_offset == 4
+    assert again.recovery_point == 4
 
 
 @pytest.mark.trio
@@ -433,7 +433,7 @@ async def test_no_record_is_called_synced_where_its_partitions_metadata_is_not(w
     monkeypatch.undo()
     with pytest.raises(KafkaError, match=PARTITION_METADATA):
         await log.flush()
-    assert log.is_broken and log.flushed_offset == 0
+    assert log.is_broken and log.recovery_point == 0
 
 
 @pytest.mark.trio
@@ -449,9 +449,9 @@ async def test_what_regrew_after_a_truncation_during_a_sync_is_not_called_synced
 
     monkeypatch.setattr(world.storage, "before_sync", truncate_and_regrow)
     await log.flush()
-    assert (log.log_end_offset, log.flushed_offset) == (12, 2)
+    assert (log.log_end_offset, log.recovery_point) == (12, 2)
     await log.flush()
-    assert log.flushed_offset == 12
+    assert log.recovery_point == 12
 
 
 @pytest.mark.trio
@@ -473,4 +473,4 @@ async def test_callers_that_come_during_a_flush_share_the_next(world: LogWorld, 
             nursery.start_soon(log.flush)
         await trio.testing.wait_all_tasks_blocked()
         release.set()
-    assert (log.flushed_offset, world.storage.syncs) == (42, 2)
+    assert (log.recovery_point, world.storage.syncs) == (42, 2)

@@ -146,7 +146,8 @@ def test_a_snapshot_keeps_the_last_five_batches_of_each_producer(producers: Prod
         producers.send(number, producer_id=8)
     entries = producers.state.snapshot()
     restored = ProducerState()
-    restored.restore(entries, 18, START_MS)
+    for _ in restored.restore(entries, 18, START_MS):
+        pass
     assert restored.map_end_offset == 18
     for number in range(1, 6):
         duplicate = restored.check(RecordBatch(idempotent(2 * number, 2)), AppendOrigin.CLIENT)
@@ -160,7 +161,8 @@ def test_a_snapshot_keeps_the_last_five_batches_of_each_producer(producers: Prod
 def test_expired_producers_are_not_restored(producers: Producers) -> None:
     producers.send(0)
     restored = ProducerState(ProducerExpiration(1000))
-    restored.restore(producers.state.snapshot(), 1, START_MS + 1000)
+    for _ in restored.restore(producers.state.snapshot(), 1, START_MS + 1000):
+        pass
     assert restored.producers == {}
 
 
@@ -189,7 +191,8 @@ def test_an_abort_among_open_transactions_records_the_lso(producers: Producers) 
 def test_a_restored_transaction_is_still_open(producers: Producers) -> None:
     producers.send(0, producer_id=2, is_transactional=True)
     restored = ProducerState()
-    restored.restore(producers.state.snapshot(), 1, START_MS)
+    for _ in restored.restore(producers.state.snapshot(), 1, START_MS):
+        pass
     assert restored.first_unstable_offset == 0
 
 

@@ -1,0 +1,81 @@
+"""Knowing a log's producers again after a truncation: from the newest snapshot on, by reading the headers after it.
+
+That may be a whole segment of batches, so it is done in steps with other tasks running between them. Meanwhile the
+producers are behind the log: a follower may append, which only adds to what is read; nothing else that needs the
+producers happens (appends of a leader, snapshots, compaction), and the segments stay.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+import trio
+
+from broker.log.snapshot_files import Snapshot, replay_producers, restore_producers
+from protocol.compression import CorruptRecordError
+from protocol.errors import ErrorCode, KafkaError
+from runtime.env import Clock
+
+if TYPE_CHECKING:
+    from broker.log.partition_log import PartitionLog
+
+STEPS_AT_ONCE = 256
+"""Batch headers and snapshot entries between two moments at which other tasks run; a truncation that needs no more
+leaves nothing to be done later."""
+
+
+class ProducerRebuild:
+    """One rebuilding, of a log that was just truncated, from the newest snapshot that is left.
+
+    Another truncation replaces it by another one.
+    """
+
+    __slots__ = ("_clock", "_log", "_snapshot", "_steps")
+
+    def __init__(self, log: PartitionLog, snapshot: Snapshot | None, clock: Clock) -> None:
+        self._log = log
+        self._snapshot = snapshot
+        self._clock = clock
+        self._steps = self._rebuild()
+
+    def begin(self) -> None:
+        """Do what is quickly done, and have the rest done later. Raises as ``advance``."""
+        self.advance(STEPS_AT_ONCE)
+        if self._log.rebuild is self:
+            self._log.on_producers_behind(self._log)
+
+    def advance(self, steps: int | None = None) -> None:
+        """Take some steps, or all that are left. Raises ``OSError``, ``CorruptRecordError`` with the log broken."""
+        try:
+            for number, _ in enumerate(self._steps, 1):
+                if number == steps:
+                    return
+        except (OSError, CorruptRecordError) as error:
+            self._log.fail(f"which producers wrote to it cannot be read: {error}")
+            raise
+        self._log.rebuild = None
+
+    def advance_or_refuse(self, steps: int | None = None) -> None:
+        """As ``advance``, but raises 56 instead of ``OSError``."""
+        try:
+            self.advance(steps)
+        except OSError as error:
+            raise KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, f"{self._log.partition}: {error}") from error
+
+    def _rebuild(self) -> Iterator[None]:
+        log = self._log
+        producers = log.producers
+        yield from restore_producers(producers, self._snapshot, log.log_start_offset, self._clock.now_ms())
+        while producers.map_end_offset != log.log_end_offset:  # a follower may have appended
+            yield from replay_producers(producers, list(log.segments), log.log_end_offset)
+        producers.on_high_watermark(log.high_watermark)
+
+
+async def catch_up(log: PartitionLog) -> None:
+    """Return when the producers are up to the log's end, in slices. Raises 56 for a log that is broken."""
+    while (rebuild := log.rebuild) is not None:
+        if log.is_broken:
+            raise KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, f"{log.partition}: {log.failure}")
+        rebuild.advance_or_refuse(STEPS_AT_ONCE)
+        await trio.lowlevel.checkpoint()

@@ -1,0 +1,83 @@
+"""Looking a record up by its time, in steps."""
+
+from __future__ import annotations
+
+from collections.abc import Generator
+from typing import TYPE_CHECKING, TypeAlias
+
+from broker.log.slices import TimeSlice
+from runtime.env import Clock
+
+if TYPE_CHECKING:
+    from broker.log.partition_log import PartitionLog
+
+Found: TypeAlias = tuple[int, int, int]
+"""(timestamp, offset, leader epoch) of a record."""
+STEPS_AT_ONCE = 1000
+"""Batch headers that a look-up by time reads at most before it lets other tasks run."""
+_STEPS_PER_CHECK = 20
+
+
+class TimeSearch:
+    """A look-up by time, in steps: a segment whose timestamps are not sorted may have to be read to its end.
+
+    ``timestamp`` None looks for the first record with the largest timestamp (KIP-734). A log that is truncated, or
+    loses segments, between two steps is searched again from its start.
+    """
+
+    __slots__ = ("_layout", "_log", "_steps", "_timestamp", "found", "is_done")
+
+    def __init__(self, log: PartitionLog, timestamp: int | None) -> None:
+        self._log = log
+        self._timestamp = timestamp
+        self.found: Found | None = None
+        self.is_done = False
+        self._start()
+
+    def _start(self) -> None:
+        self._layout = self._current_layout()
+        self._steps = _first_at_or_after(self._log, self._timestamp)
+
+    def _current_layout(self) -> tuple[object, ...]:
+        return (self._log.truncations, *self._log.segments)
+
+    def advance(self, steps: int | None = None) -> bool:
+        """Take some steps, or all; whether it is through. Raises ``OSError``, CORRUPT_MESSAGE 2."""
+        if self._layout != self._current_layout():
+            self._start()
+        taken = 0
+        while not self.is_done and (steps is None or taken < steps):
+            taken += 1
+            try:
+                next(self._steps)
+            except StopIteration as end:
+                self.found = end.value
+                self.is_done = True
+        return self.is_done
+
+    async def finish(self, clock: Clock) -> None:
+        """Take all steps, in slices. Raises as ``advance``."""
+        work = TimeSlice(clock)
+        steps = 0
+        while not self.advance(_STEPS_PER_CHECK):
+            steps += _STEPS_PER_CHECK
+            if work.due() or steps >= STEPS_AT_ONCE - _STEPS_PER_CHECK:
+                await work.pause()
+                steps = 0
+
+
+def _first_at_or_after(log: PartitionLog, timestamp: int | None) -> Generator[None, None, Found | None]:
+    segments = list(log.segments)
+    if timestamp is None:
+        filled = [segment for segment in segments if segment.size_bytes]
+        if not filled:
+            return None
+        segments = [max(filled, key=lambda segment: segment.largest_timestamp())]
+        timestamp = segments[0].largest_timestamp()
+    for segment in segments:
+        yield
+        if segment.largest_timestamp() >= timestamp:
+            found = yield from segment.find_by_timestamp(timestamp, log.log_start_offset)
+            if found is not None:
+                return found
+    return None

@@ -1,0 +1,144 @@
+"""After a truncation the producers are read again in steps; what happens in between leaves them right."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import trio
+
+from broker.log.log_config import LogConfig
+from broker.log.partition_log import PartitionLog
+from broker.log.producer_rebuild import STEPS_AT_ONCE, catch_up
+from broker.log.producer_state import ProducerState
+from broker.log.segment import LogSegment
+from tests.log_world import LogWorld, idempotent
+from tests.loop_probe import LoopProbe
+
+pytestmark = pytest.mark.trio
+
+BATCHES = 4 * STEPS_AT_ONCE
+
+
+def filled(world: LogWorld, batches: int = BATCHES, **config: Any) -> PartitionLog:
+    """A log with batches of 100 producers in turn."""
+    log = world.create(**config)
+    for number in range(batches):
+        log.append_as_leader(idempotent(number // 100, producer_id=number % 100), 0)
+    log.advance_high_watermark(log.log_end_offset)
+    return log
+
+
+def known(producers: ProducerState) -> list[Any]:
+    return sorted(producers.snapshot())
+
+
+async def as_reopened(world: LogWorld, log: PartitionLog) -> list[Any]:
+    """The producers as another process reads them from the same files."""
+    again = await world.reopen()
+    assert again.log_end_offset == log.log_end_offset
+    return known(again.producers)
+
+
+async def test_a_truncation_takes_a_bounded_number_of_steps_at_once(
+    world: LogWorld, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    log = filled(world)
+    asked: list[PartitionLog] = []
+    log.on_producers_behind = asked.append
+    probe = LoopProbe()
+    batches = LogSegment.batches
+
+    def counted(segment: LogSegment, position: int = 0) -> Any:
+        for found in batches(segment, position):
+            probe.step()
+            yield found
+
+    monkeypatch.setattr(LogSegment, "batches", counted)
+    with probe.watching():
+        assert log.truncate_to(BATCHES - 10)
+        assert log.log_end_offset == BATCHES - 10 and asked == [log]
+        await catch_up(log)
+    assert log.rebuild is None
+    assert probe.steps >= BATCHES - 10
+    assert probe.most_steps <= 2 * STEPS_AT_ONCE + 20, "what finds the log's end comes on top"
+    assert known(log.producers) == await as_reopened(world, log)
+
+
+async def test_a_short_truncation_leaves_nothing_to_be_done(world: LogWorld) -> None:
+    log = filled(world, STEPS_AT_ONCE - 10)
+    log.truncate_to(STEPS_AT_ONCE - 20)
+    assert log.rebuild is None and known(log.producers) == await as_reopened(world, log)
+
+
+async def test_a_follower_appends_meanwhile(world: LogWorld) -> None:
+    log = filled(world)
+    log.truncate_to(BATCHES - 100)
+    assert log.rebuild is not None
+    for number in range(BATCHES - 100, BATCHES + 50):
+        sent = idempotent(number // 100, producer_id=number % 100, base_offset=number)
+        log.append_as_follower(sent)
+    assert log.rebuild is not None
+    await catch_up(log)
+    assert known(log.producers) == await as_reopened(world, log)
+
+
+async def test_a_segment_that_is_rolled_meanwhile_has_no_snapshot(world: LogWorld) -> None:
+    """One of half the producers would be taken for all of them after a restart."""
+    log = filled(world)
+    log.truncate_to(BATCHES - 100)
+    log.roll()
+    assert world.names(".snapshot") == []
+    log.append_as_follower(idempotent(7, producer_id=500, base_offset=log.log_end_offset))
+    await catch_up(log)
+    assert known(log.producers) == await as_reopened(world, log)
+
+
+async def test_another_truncation_begins_again(world: LogWorld) -> None:
+    log = filled(world)
+    log.truncate_to(BATCHES - 100)
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(catch_up, log)
+        nursery.start_soon(catch_up, log)
+        await trio.lowlevel.checkpoint()
+        log.truncate_to(BATCHES - 200)
+    assert log.rebuild is None and known(log.producers) == await as_reopened(world, log)
+
+
+async def test_starting_at_another_offset_ends_it(world: LogWorld) -> None:
+    log = filled(world)
+    log.truncate_to(BATCHES - 100)
+    log.truncate_fully_and_start_at(5 * BATCHES)
+    await catch_up(log)
+    assert known(log.producers) == [] and log.producers.map_end_offset == 5 * BATCHES
+
+
+async def test_a_leader_knows_every_producer_before_it_appends(world: LogWorld) -> None:
+    log = filled(world)
+    log.truncate_to(BATCHES - 100)
+    repeated = log.append_as_leader(idempotent((BATCHES - 101) // 100, producer_id=(BATCHES - 101) % 100), 0)
+    assert repeated.duplicate and repeated.base_offset == BATCHES - 101
+
+
+async def test_retention_and_compaction_wait(world: LogWorld) -> None:
+    log = filled(world, segment_bytes=20_000)
+    old = list(log.segments[:1])
+    log._snapshots.remove_above(-1)
+    log.truncate_to(BATCHES - 5)
+    assert log.rebuild is not None
+    log.update_config(LogConfig(retention_ms=1))
+    world.clock.ms += 10_000
+    assert log.delete_old_segments() == 0
+    assert not log.replace_segments(old, old[0])
+    await catch_up(log)
+    assert log.delete_old_segments() > 0
+
+
+async def test_a_shutdown_finishes_it(world: LogWorld) -> None:
+    log = filled(world)
+    log.truncate_to(BATCHES - 100)
+    before = await as_reopened(world, log)
+    await log.close()
+    assert known(log.producers) == before
+    again = await world.reopen(clean=True)
+    assert known(again.producers) == before

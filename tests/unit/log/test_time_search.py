@@ -1,0 +1,87 @@
+"""Looking up a time in a log whose timestamps say little, while the log changes."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+import trio
+
+from broker.log.partition_log import PartitionLog
+from broker.log.segment import LogSegment
+from broker.log.time_search import STEPS_AT_ONCE, TimeSearch
+from tests.log_world import START_MS, LogWorld, batch
+from tests.loop_probe import LoopProbe
+
+pytestmark = pytest.mark.trio
+
+BATCHES = 3000
+
+
+def unsorted(world: LogWorld, **config: Any) -> PartitionLog:
+    """A log of equal timestamps, where no index helps, and one later record at the end."""
+    log = world.create(**config)
+    for _ in range(BATCHES):
+        log.append_as_leader(batch(b"v"), 3)
+    log.append_as_leader(batch(b"late", timestamp=START_MS + 50), 3)
+    log.advance_high_watermark(log.log_end_offset)
+    return log
+
+
+async def test_a_search_reads_a_bounded_number_of_headers_at_once(
+    world: LogWorld, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    log = unsorted(world)
+    probe = LoopProbe()
+    batches = LogSegment.batches
+
+    def counted(segment: LogSegment, position: int = 0) -> Iterator[Any]:
+        for found in batches(segment, position):
+            probe.step()
+            yield found
+
+    monkeypatch.setattr(LogSegment, "batches", counted)
+    search = TimeSearch(log, START_MS + 1)
+    with probe.watching():
+        await search.finish(world.clock)
+    assert search.found == (START_MS + 50, BATCHES, 3)
+    assert probe.steps >= BATCHES and probe.most_steps <= STEPS_AT_ONCE
+
+
+async def test_a_search_stops_where_it_is_told_and_goes_on(world: LogWorld) -> None:
+    search = TimeSearch(unsorted(world), START_MS + 1)
+    assert not search.advance(1000) and not search.advance(1000) and search.found is None
+    assert search.advance(2000) and search.found == (START_MS + 50, BATCHES, 3)
+
+
+async def test_a_truncation_meanwhile_begins_the_search_again(world: LogWorld) -> None:
+    log = unsorted(world)
+    search = TimeSearch(log, START_MS + 1)
+    search.advance(1000)
+    log.truncate_to(500)
+    log.append_as_leader(batch(b"other", timestamp=START_MS + 9), 4)
+    assert search.advance() and search.found == (START_MS + 9, 500, 4)
+
+
+async def test_deleted_segments_are_not_searched_further(world: LogWorld) -> None:
+    log = unsorted(world, segment_bytes=10_000, file_delete_delay_ms=0)
+    search = TimeSearch(log, START_MS + 1)
+    search.advance(10)
+    log.delete_records_before(log.log_end_offset)
+    while log.delete_old_segments():
+        pass
+    log.remove_due_files()
+    assert search.advance() and search.found is None
+    log.append_as_leader(batch(b"new", timestamp=START_MS + 70), 4)
+    again = TimeSearch(log, START_MS + 60)
+    assert again.advance() and again.found == (START_MS + 70, BATCHES + 1, 4)
+
+
+async def test_the_largest_timestamp(world: LogWorld) -> None:
+    log = unsorted(world)
+    search = TimeSearch(log, None)
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(search.finish, world.clock)
+        nursery.start_soon(search.finish, world.clock)
+    assert search.found == (START_MS + 50, BATCHES, 3)
