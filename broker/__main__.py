@@ -9,6 +9,7 @@ import socket
 import sys
 from collections.abc import Sequence
 from pathlib import Path
+from typing import TextIO, cast
 
 import structlog
 import trio
@@ -19,6 +20,7 @@ from broker.process import run
 from broker.registration import DuplicateBrokerError
 from runtime.descriptor_limit import raise_descriptor_limit
 from runtime.env import ZkError
+from runtime.log_output import STDERR, LogOutput
 from runtime.real_trio import real_env
 from runtime.zk_kazoo import open_zk
 from zk_schemas.config_def import ConfigError
@@ -34,6 +36,14 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--set", action="append", default=[], metavar="KEY=VALUE", help="wins over the others")
     parser.add_argument("--strict", action="store_true", help="do not start with keys that have no effect")
     arguments = parser.parse_args(argv)
+    output = LogOutput(STDERR)
+    try:
+        return _run_with(arguments, output)
+    finally:
+        output.close()
+
+
+def _run_with(arguments: argparse.Namespace, output: LogOutput) -> int:
     structlog.configure(
         processors=[
             structlog.processors.add_log_level,
@@ -41,7 +51,7 @@ def main(argv: Sequence[str] | None = None) -> int:
             structlog.processors.ExceptionRenderer(),
             structlog.processors.KeyValueRenderer(key_order=["timestamp", "level", "event"]),
         ],
-        logger_factory=structlog.PrintLoggerFactory(sys.stderr),
+        logger_factory=structlog.PrintLoggerFactory(cast(TextIO, output)),
     )
     try:
         properties = arguments.config.read_text() if arguments.config is not None else None

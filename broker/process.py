@@ -20,6 +20,7 @@ from broker.server import Server
 from protocol.errors import ErrorCode, KafkaError
 from protocol.generated.controlled_shutdown import ControlledShutdownRequest
 from runtime.env import Env, NodeExistsError, NoNodeError, ZkConnectionError, ZkSessionExpiredError, ZkStore
+from runtime.loop_lag import LoopLag
 from runtime.metrics_listener import MetricsListener
 from zk_schemas import paths
 from zk_schemas.broker_registration import BrokerRegistration, Endpoint, VersionRange
@@ -123,6 +124,9 @@ async def _serve(node: Node, on_ready: Callable[[Mapping[str, ListenerAddress]],
 async def _offer_metrics(node: Node) -> None:
     address = node.config.values["metrics.listener"]
     if address is not None:
+        lag = LoopLag()
+        node.metrics.histograms.append(lag.rounds)
+        node.nursery.start_soon(lag.run)
         listener = MetricsListener(node.env.network, address, node.metrics.render, node.background)
         await listener.listen()
         node.nursery.start_soon(listener.run)

@@ -9,6 +9,7 @@ import signal
 import sys
 from collections.abc import Sequence
 from pathlib import Path
+from typing import TextIO, cast
 
 import trio
 
@@ -16,6 +17,7 @@ from controller.config import ControllerConfig, gather
 from controller.process import run
 from runtime.descriptor_limit import raise_descriptor_limit
 from runtime.env import ZkError
+from runtime.log_output import STDERR, LogOutput
 from runtime.real_trio import real_env
 from runtime.zk_kazoo import open_zk
 from zk_schemas.config_def import ConfigError
@@ -32,7 +34,16 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--set", action="append", default=[], metavar="KEY=VALUE", help="wins over the others")
     parser.add_argument("--strict", action="store_true", help="do not start with keys that have no effect")
     arguments = parser.parse_args(argv)
-    logging.basicConfig(level=logging.INFO, stream=sys.stderr, format="%(asctime)s %(levelname)s %(name)s %(message)s")
+    output = LogOutput(STDERR)
+    try:
+        return _run_with(arguments, output)
+    finally:
+        output.close()
+
+
+def _run_with(arguments: argparse.Namespace, output: LogOutput) -> int:
+    stream = cast(TextIO, output)
+    logging.basicConfig(level=logging.INFO, stream=stream, format="%(asctime)s %(levelname)s %(name)s %(message)s")
     logging.getLogger("kazoo").setLevel(logging.WARNING)
     try:
         properties = arguments.config.read_text() if arguments.config is not None else None

@@ -17,6 +17,7 @@ from controller.server import serve
 from controller.store import ControllerMovedError
 from runtime.background import Background
 from runtime.env import Env, SessionState, ZkConnectionError, ZkSessionExpiredError, ZkStore
+from runtime.loop_lag import LoopLag
 from runtime.metrics import Gauge
 from runtime.metrics_listener import MetricsListener
 from zk_schemas.controller import ControllerZnode
@@ -41,6 +42,9 @@ async def run(config: ControllerConfig, env: Env, *, on_ready: Ready | None = No
                 )
                 await scraped.listen()
                 nursery.start_soon(scraped.run)
+                lag = LoopLag()
+                process.metrics.histograms.append(lag.rounds)
+                nursery.start_soon(lag.run)
             nursery.start_soon(serve, listener, lambda: process.active, config, process.background)
             if on_ready is not None:
                 on_ready(config.host, listener.port)

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from bisect import bisect_left
+from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING
 
 from prometheus_client import CollectorRegistry, generate_latest
-from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
 from prometheus_client.registry import Collector
 
 if TYPE_CHECKING:
@@ -44,12 +45,39 @@ class Gauge:
         self.compute = compute
 
 
+class Histogram:
+    """How many values were at most each of ``bounds``, which ascend."""
+
+    __slots__ = ("bounds", "counts", "help", "name", "total")
+
+    def __init__(self, name: str, help_text: str, bounds: Sequence[float]) -> None:
+        self.name = name
+        self.help = help_text
+        self.bounds = tuple(bounds)
+        self.counts = [0] * (len(self.bounds) + 1)
+        """By bucket, the last for values above all bounds; not cumulated."""
+        self.total = 0.0
+
+    def observe(self, value: float) -> None:
+        self.counts[bisect_left(self.bounds, value)] += 1
+        self.total += value
+
+    def buckets(self) -> list[tuple[str, float]]:
+        """(bound, values up to it), as Prometheus wants them."""
+        found, count = [], 0
+        for bound, more in zip((*map(str, self.bounds), "+Inf"), self.counts):
+            count += more
+            found.append((bound, float(count)))
+        return found
+
+
 class Metrics(Collector):
     """One process's numbers."""
 
     def __init__(self, *counters: Counter) -> None:
         self.counters = counters
         self.gauges: list[Gauge] = []
+        self.histograms: list[Histogram] = []
 
     def add_background(self, background: Background) -> None:
         """Count and show the failures of the process's background work."""
@@ -71,6 +99,10 @@ class Metrics(Collector):
             yield family
         for gauge in self.gauges:
             yield GaugeMetricFamily(gauge.name, gauge.help, value=gauge.compute())
+        for histogram in self.histograms:
+            yield HistogramMetricFamily(
+                histogram.name, histogram.help, buckets=histogram.buckets(), sum_value=histogram.total
+            )
 
     def render(self) -> bytes:
         """All of them in Prometheus' text format."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import faulthandler
 import os
 import sys
@@ -17,8 +18,12 @@ _CHECKS_PER_TIMEOUT = 4
 
 def end_process(silent_s: float) -> None:
     """Say where every thread stands, then exit at once: nothing that waits for the loop can be waited for."""
-    print(f"the event loop has not run for {silent_s:.1f} s; ending the process", file=sys.stderr)  # noqa: T201
-    faulthandler.dump_traceback(all_threads=True)
+    with contextlib.suppress(OSError, ValueError):  # a pipe that nobody reads must not keep the process
+        os.set_blocking(sys.stderr.fileno(), False)
+    with contextlib.suppress(OSError, ValueError):
+        print(f"the event loop has not run for {silent_s:.1f} s; ending the process", file=sys.stderr, flush=True)  # noqa: T201
+    with contextlib.suppress(OSError, ValueError):
+        faulthandler.dump_traceback(all_threads=True)
     os._exit(EXIT_STATUS)
 
 

@@ -1,0 +1,66 @@
+"""Log lines to a pipe: in order while it is read, dropped and counted while it is not, and never waited for."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+
+from runtime.log_output import MAX_WAITING_BYTES, LogOutput
+from runtime.watchdog import EXIT_STATUS
+
+
+def test_lines_leave_in_order() -> None:
+    reader, writer = os.pipe()
+    output = LogOutput(writer)
+    for number in range(100):
+        output.write(f"line {number}\n")
+    output.close()
+    os.close(writer)
+    with os.fdopen(reader) as lines:
+        assert lines.read() == "".join(f"line {number}\n" for number in range(100))
+
+
+def test_a_pipe_that_nobody_reads_is_not_waited_for() -> None:
+    reader, writer = os.pipe()
+    output = LogOutput(writer)
+    line = "x" * 1023 + "\n"
+    written = 4 * MAX_WAITING_BYTES // len(line)
+    for _ in range(written):
+        output.write(line)
+    received, whole, dropped = b"", 0, 0
+    while whole + dropped < written:  # there is a notice for each time that lines were dropped, however often
+        received += os.read(reader, 1 << 20)
+        *complete, received = received.split(b"\n")
+        notices = [found for found in complete if b"dropped" in found]
+        assert {found for found in complete if found not in notices} <= {line.rstrip("\n").encode()}
+        whole += len(complete) - len(notices)
+        dropped += sum(int(notice.rpartition(b": ")[2]) for notice in notices)
+    assert dropped > 0 and whole + dropped == written and received == b""
+    output.write("again\n")
+    assert os.read(reader, 100) == b"again\n"
+    output.close()
+    os.close(writer)
+    os.close(reader)
+
+
+def test_the_watchdog_ends_a_process_whose_stderr_nobody_reads() -> None:
+    script = """
+import os, sys
+from runtime.watchdog import end_process
+os.set_blocking(2, False)
+try:
+    while True:
+        os.write(2, b"x" * 4096)
+except BlockingIOError:
+    os.set_blocking(2, True)
+end_process(1.0)
+"""
+    process = subprocess.Popen([sys.executable, "-c", script], stderr=subprocess.PIPE)
+    try:
+        assert process.wait(timeout=20) == EXIT_STATUS
+    finally:
+        process.kill()
+        assert process.stderr is not None
+        process.stderr.close()
+        process.wait()

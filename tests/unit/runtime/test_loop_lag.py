@@ -1,0 +1,39 @@
+"""The histogram of the loop's rounds."""
+
+from __future__ import annotations
+
+import pytest
+import trio
+import trio.testing
+
+from runtime.loop_lag import BOUNDS_S, LoopLag
+from runtime.metrics import Histogram, Metrics
+
+
+def test_a_histogram_counts_values_up_to_each_bound() -> None:
+    histogram = Histogram("h_seconds", "what", (0.1, 1.0))
+    for value in (0.05, 0.1, 0.5, 7.0):
+        histogram.observe(value)
+    assert histogram.buckets() == [("0.1", 2.0), ("1.0", 3.0), ("+Inf", 4.0)]
+    metrics = Metrics()
+    metrics.histograms.append(histogram)
+    text = metrics.render().decode()
+    assert 'h_seconds_bucket{le="0.1"} 2.0' in text and 'h_seconds_bucket{le="+Inf"} 4.0' in text
+    assert "h_seconds_count 4.0" in text and "h_seconds_sum 7.65" in text
+
+
+@pytest.mark.trio
+async def test_a_round_that_takes_long_is_in_its_bucket(mock_clock: trio.testing.MockClock) -> None:
+    lag = LoopLag()
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(lag.run)
+        await trio.testing.wait_all_tasks_blocked()
+        mock_clock.jump(0.3)  # virtual time passes within this round
+        await trio.lowlevel.checkpoint()
+        await trio.lowlevel.checkpoint()
+        nursery.cancel_scope.cancel()
+    assert lag.rounds.counts[BOUNDS_S.index(0.5)] == 1
+    counted = sum(lag.rounds.counts)
+    await trio.lowlevel.checkpoint()
+    await trio.lowlevel.checkpoint()
+    assert sum(lag.rounds.counts) == counted, "nothing is measured after it"
