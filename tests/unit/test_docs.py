@@ -107,8 +107,8 @@ def test_every_advertised_api_is_listed_with_its_versions() -> None:
 def test_every_number_is_explained() -> None:
     """Those of brokers and controllers by name; those of clients by name, or by the name of the time they are about."""
     text = OPERATIONS.read_text()
-    metric = re.compile(r"(?:Counter|Gauge)\(\s*\"(anabranch_\w+)\"")
-    sources = [path for package in ("broker", "controller") for path in (ROOT / package).rglob("*.py")]
+    metric = re.compile(r"(?:Counter|Gauge|Histogram)\(\s*\"(anabranch_\w+)\"")
+    sources = [path for package in ("broker", "controller", "runtime") for path in (ROOT / package).rglob("*.py")]
     served = {name for path in sources for name in metric.findall(path.read_text())}
     assert len(served) >= 9
     assert sorted(name for name in served if f"`{name}" not in text) == []
