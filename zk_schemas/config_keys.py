@@ -328,6 +328,13 @@ _LOG_KEYS = [
     ConfigKey("log.retention.bytes", _LONG, -1, None, _CLUSTER),
     ConfigKey("log.retention.check.interval.ms", _LONG, 300_000, _POSITIVE, doc="how often retention is applied"),
     ConfigKey("log.dir.room.bytes", _LONG, 64 << 20, _NATURAL, doc="free bytes at which a full log dir is used again"),
+    ConfigKey(
+        "log.sealed.segments.open.max",
+        _INT,
+        128,
+        _POSITIVE,
+        doc="segments that take no appends and stay open for readers, of all partitions",
+    ),
     ConfigKey("log.segment.delete.delay.ms", _LONG, 60_000, _NATURAL, _CLUSTER),
     ConfigKey("log.index.size.max.bytes", _INT, 10 << 20, Between(4), _CLUSTER),
     ConfigKey("log.index.interval.bytes", _INT, 4096, _NATURAL, _CLUSTER),

@@ -162,6 +162,7 @@ class LogCleaner:
             dirty_bytes += segment.size_bytes
             if oldest is None and segment.size_bytes and log.config.max_compaction_lag_ms < MAX_LONG:
                 oldest = segment.first_timestamp()
+                segment.release()
         overdue = oldest is not None and now_ms - oldest > log.config.max_compaction_lag_ms
         return DirtyRange(first_dirty, limit, clean_bytes, dirty_bytes, overdue)
 
@@ -169,6 +170,12 @@ class LogCleaner:
 
     async def clean(self, log: PartitionLog, dirty: DirtyRange) -> None:
         """Compact a log up to the first offset whose keys were not read. Raises ``OSError``, ``KafkaError``."""
+        try:
+            await self._clean(log, dirty)
+        finally:
+            log.release_caches()
+
+    async def _clean(self, log: PartitionLog, dirty: DirtyRange) -> None:
         work = TimeSlice(self._env.clock)
         truncations = log.truncations  # one changes which batches are the producers' last
         keys = await self._read_keys(log, dirty, work)

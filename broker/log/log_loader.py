@@ -21,6 +21,7 @@ from broker.log.layout_history import LayoutHistory
 from broker.log.leader_epoch_cache import LeaderEpochCache
 from broker.log.log_config import LogConfig
 from broker.log.log_state import LogState
+from broker.log.open_segments import OpenSegments
 from broker.log.partition_log import PartitionLog
 from broker.log.paths import (
     LEADER_EPOCH_CHECKPOINT,
@@ -64,6 +65,7 @@ async def open_log(
     *,
     clean: bool,
     expiration: ProducerExpiration | None = None,
+    open_segments: OpenSegments | None = None,
 ) -> PartitionLog:
     """The log in ``directory``. ``clean``: the last shutdown wrote everything, so nothing needs recovery.
 
@@ -72,7 +74,10 @@ async def open_log(
     loader = _Loader(env, directory, partition, config, checkpoints)
     await loader.load_segments(clean=clean)
     state = await loader.state(clean=clean, expiration=expiration)
-    return PartitionLog(env, directory, partition, config, state)
+    for segment in state.segments:
+        segment.is_flushed = True  # what a process before this one could not write, its files do not tell
+        segment.release()
+    return PartitionLog(env, directory, partition, config, state, open_segments)
 
 
 class _Loader:

@@ -20,6 +20,7 @@ from broker.log.log_directory import LogDirectory, LogDirError, LogDirLostError
 from broker.log.log_loader import Checkpoints, open_log
 from broker.log.log_moves import FutureReplica, LogMoves
 from broker.log.manager_config import LogManagerConfig
+from broker.log.open_segments import OpenSegments
 from broker.log.partition_log import PartitionLog
 from broker.log.paths import (
     delete_directory_name,
@@ -99,6 +100,7 @@ class LogManager:
         self._expiration = ProducerExpiration(config.producer_id_expiration_ms)
         self._behind: dict[TopicPartition, PartitionLog] = {}  # logs whose producers are behind after a truncation
         self._catch_up_wanted = trio.Event()
+        self.open_segments = OpenSegments(config.open_segments)
         self.cleaner = LogCleaner(env, config, self._background)
         self.moves = LogMoves(env, self, self._expiration, self._background)
         self.on_switched: Callable[[PartitionLog], None] = lambda log: None
@@ -203,7 +205,14 @@ class LogManager:
     ) -> None:
         try:
             log = await open_log(
-                self._env, path, partition, config, checkpoints, clean=clean, expiration=self._expiration
+                self._env,
+                path,
+                partition,
+                config,
+                checkpoints,
+                clean=clean,
+                expiration=self._expiration,
+                open_segments=self.open_segments,
             )
         except (OSError, KafkaError, ValueError) as error:
             is_passing = isinstance(error, OSError) and passes(error)
@@ -304,6 +313,7 @@ class LogManager:
                 config or self._config.topic_defaults,
                 ProducerState(self._expiration),
                 start_offset=start_offset,
+                open_segments=self.open_segments,
             )
         except OSError as error:
             if is_out_of_space(error):

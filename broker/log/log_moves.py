@@ -165,7 +165,14 @@ class LogMoves:
             first = min(first, RecordBatch(_read(log, first, 1)).base_offset)
         producers = ProducerState(self._expiration)
         future = PartitionLog.create(
-            self._env, path, log.partition, log.identity.metadata, log.config, producers, start_offset=first
+            self._env,
+            path,
+            log.partition,
+            log.identity.metadata,
+            log.config,
+            producers,
+            start_offset=first,
+            open_segments=self._manager.open_segments,
         )
         self._futures[log.partition] = future
         return future

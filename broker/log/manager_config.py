@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from broker.log.log_config import MAX_LONG, LogConfig
+from broker.log.open_segments import DEFAULT_LIMIT
 from broker.log.producer_state import DEFAULT_EXPIRATION_MS
 
 _KEYS = {
@@ -19,6 +20,7 @@ _KEYS = {
     "log.flush.scheduler.interval.ms": "flush_scheduler_interval_ms",
     "log.flush.start.offset.checkpoint.interval.ms": "flush_start_offset_checkpoint_interval_ms",
     "log.retention.check.interval.ms": "retention_check_interval_ms",
+    "log.sealed.segments.open.max": "open_segments",
     "producer.id.expiration.check.interval.ms": "producer_id_expiration_check_interval_ms",
     "producer.id.expiration.ms": "producer_id_expiration_ms",
     "replica.high.watermark.checkpoint.interval.ms": "high_watermark_checkpoint_interval_ms",
@@ -41,6 +43,7 @@ class LogManagerConfig:
     flush_scheduler_interval_ms: int = MAX_LONG
     flush_start_offset_checkpoint_interval_ms: int = 60_000
     high_watermark_checkpoint_interval_ms: int = 5_000
+    open_segments: int = DEFAULT_LIMIT
     producer_id_expiration_check_interval_ms: int = 600_000
     producer_id_expiration_ms: int = DEFAULT_EXPIRATION_MS
     retention_check_interval_ms: int = 300_000

@@ -20,6 +20,7 @@ from broker.log.layout_history import LayoutHistory
 from broker.log.leader_epoch_cache import LeaderEpochCache
 from broker.log.log_config import LogConfig
 from broker.log.log_state import AppendResult, LogRead, LogState
+from broker.log.open_segments import OpenSegments
 from broker.log.paths import LEADER_EPOCH_CHECKPOINT, LOG_SUFFIX, PARTITION_COUNT_CHECKPOINT, join
 from broker.log.producer_rebuild import ProducerRebuild, catch_up
 from broker.log.producer_state import AppendOrigin, ProducerState
@@ -89,6 +90,7 @@ class PartitionLog:
         partition: TopicPartition,
         config: LogConfig,
         state: LogState,
+        open_segments: OpenSegments | None = None,
     ) -> None:
         assert env.storage is not None
         self._storage: Storage = env.storage
@@ -99,7 +101,7 @@ class PartitionLog:
         self.identity = state.identity
         """Whose log this is."""
         self.config = config
-        self._segments = Segments(env.storage, state.segments)
+        self._segments = Segments(env.storage, state.segments, open_segments)
         self._epochs = state.epochs
         self.layouts = state.layouts
         self._snapshots = state.snapshots
@@ -143,6 +145,7 @@ class PartitionLog:
         producers: ProducerState,
         *,
         start_offset: int = 0,
+        open_segments: OpenSegments | None = None,
     ) -> PartitionLog:
         """A new, empty log in a new directory; its first record is ``start_offset``.
 
@@ -157,7 +160,7 @@ class PartitionLog:
         layouts = LayoutHistory(storage, join(directory, PARTITION_COUNT_CHECKPOINT))
         offsets = (start_offset,) * 4
         state = LogState(identity, [segment], epochs, layouts, producers, SnapshotFiles(storage, directory), *offsets)
-        return cls(env, directory, partition, config, state)
+        return cls(env, directory, partition, config, state, open_segments)
 
     def moved_to(self, directory: str) -> None:
         """The log's directory has another name now; its open files are the same."""
@@ -433,6 +436,8 @@ class PartitionLog:
         try:
             self._snapshots.remove_above(offset)
             snapshot = self._snapshots.load_latest(offset)
+            for segment in self._segments.from_offset(snapshot[0] if snapshot else 0):
+                segment.open()  # what is read once the log is cut
             self._segments.items[keep - 1].prepare()
             try:
                 while len(self._segments.items) > keep:  # from the end: at each moment the log is whole up to there
@@ -516,10 +521,7 @@ class PartitionLog:
         return count
 
     def _drop_segment(self, index: int) -> None:
-        """Forget the first (0) or the last (-1) segment; its files go after ``file.delete.delay.ms``.
-
-        Raises ``OSError``, and the segment is there as before then.
-        """
+        """Forget the first (0) or the last (-1) segment, or raise ``OSError``; its files go after a delay."""
         segment = self._segments.drop(index, self._clock.now_ms() + self.config.file_delete_delay_ms)
         self._snapshots.remove_at(segment.base_offset)
 
@@ -548,6 +550,7 @@ class PartitionLog:
         for segment in old:
             segment.close()
         cleaned.take_over_names()
+        self._segments.flushed([cleaned])
         self._segments.replace(first, last, cleaned)
         for segment in old[1:]:
             self._snapshots.remove_at(segment.base_offset)
@@ -599,8 +602,7 @@ class PartitionLog:
             await self._sync_identity()
 
     async def _sync_identity(self) -> None:
-        if self.failure:
-            self._check_usable()
+        self._check_usable()
         try:
             await self.identity.sync()
         except OSError as error:
@@ -624,8 +626,9 @@ class PartitionLog:
         self._last_flush_ms = self._clock.now_ms()
         # With the segment that ends at the recovery point: it may have been cut there, or sealed since the last flush.
         first = max(self._segments.index_of(self.recovery_point - 1), 0)
+        segments = self._segments.items[first:]
         try:
-            for segment in self._segments.items[first:]:
+            for segment in segments:
                 if segment not in self._segments.items:
                     continue  # deleted while another was synced
                 if segment.size_bytes or was_truncated:
@@ -639,11 +642,11 @@ class PartitionLog:
             raise self._storage_error("flush", error) from error
         self.recovery_point = max(self.recovery_point, self._flush_limit)
         self._synced_truncations = truncations
+        self._segments.flushed(segments)
 
     def release_caches(self) -> None:
         """Drop what look-ups in sealed segments left in memory."""
-        for segment in self._segments.items[:-1]:
-            segment.release()
+        self._segments.release_sealed()
 
     def update_config(self, config: LogConfig) -> None:
         """Take over a changed configuration, from the next call on."""
@@ -673,8 +676,7 @@ class PartitionLog:
     def close_files(self) -> None:
         """Give the files up as they are; a range that is being sent stays readable."""
         self.identity.close()
-        for segment in self._segments.items:
-            segment.close()
+        self._segments.close()
 
     def fail(self, reason: str) -> None:
         """Nothing that was not on disk is to be relied on: the log is of no use until it is opened again."""

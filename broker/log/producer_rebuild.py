@@ -7,7 +7,9 @@ producers happens (appends of a leader, snapshots, compaction), and the segments
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections.abc import Iterator
+from operator import attrgetter
 from typing import TYPE_CHECKING
 
 import trio
@@ -55,6 +57,7 @@ class ProducerRebuild:
             self._log.fail(f"which producers wrote to it cannot be read: {error}")
             raise
         self._log.rebuild = None
+        self._log.release_caches()
 
     def advance_or_refuse(self, steps: int | None = None) -> None:
         """As ``advance``, but raises 56 instead of ``OSError``."""
@@ -68,7 +71,8 @@ class ProducerRebuild:
         producers = log.producers
         yield from restore_producers(producers, self._snapshot, log.log_start_offset, self._clock.now_ms())
         while producers.map_end_offset != log.log_end_offset:  # a follower may have appended
-            yield from replay_producers(producers, list(log.segments), log.log_end_offset)
+            first = bisect_right(log.segments, producers.map_end_offset, key=attrgetter("base_offset")) - 1
+            yield from replay_producers(producers, log.segments[max(first, 0) :], log.log_end_offset)
         producers.on_high_watermark(log.high_watermark)
 
 

@@ -77,6 +77,7 @@ class LogSegment:
         "base_offset",
         "created_ms",
         "directory",
+        "is_flushed",
         "is_sealed",
         "max_timestamp",
         "offset_index",
@@ -112,6 +113,8 @@ class LogSegment:
         self._prepared = False
         self.is_sealed = False
         """Whether the index files are complete."""
+        self.is_flushed = False
+        """Whether the log file may be closed and opened again: no write of it is to be synced any more."""
         if create:
             for leftover in (self.path(LOG_SUFFIX), self.path(".txnindex")):
                 if storage.exists(leftover):
@@ -162,6 +165,12 @@ class LogSegment:
             raise
         self.account(last_offset, len(data), max_timestamp)
 
+    def open(self) -> None:
+        """Have the file open and the indexes in memory: reads need no descriptor then. Raises ``OSError``."""
+        for index in (self.offset_index, self.time_index, self.txn_index):
+            index.load()
+        _ = self.file
+
     def prepare(self) -> None:
         """Load what a change of the segment needs, and cut off what a failed append left. Raises ``OSError``.
 
@@ -169,13 +178,12 @@ class LogSegment:
         """
         if self._prepared:
             return
-        for index in (self.offset_index, self.time_index, self.txn_index):
-            index.load()
+        self.open()
         self.largest_timestamp()
         if self.file.size() > self.size_bytes:
             self.file.truncate(self.size_bytes)
         self._prepared = True
-        self.is_sealed = False
+        self.is_sealed = self.is_flushed = False
 
     def account(self, last_offset: int, length: int, max_timestamp: int) -> None:
         """Index a batch that stands at ``size_bytes`` of the file, and count it in."""
@@ -369,10 +377,15 @@ class LogSegment:
         self.is_sealed, self._prepared = True, False
 
     def release(self) -> None:
-        """Drop the indexes from memory; for sealed segments."""
+        """Drop the indexes from memory, and the file once it is synced; the next look-up has both again.
+
+        Who reads the file meanwhile keeps it open.
+        """
         self.offset_index.release()
         self.time_index.release()
         self.txn_index.release()
+        if self.is_flushed:
+            self._file = None
         self._prepared = False
         self._recent_last_offsets.clear()
         self._recent_positions.clear()

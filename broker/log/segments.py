@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 from broker.log.log_config import LogConfig
+from broker.log.open_segments import OpenSegments
 from broker.log.paths import LOG_SUFFIX
 from broker.log.retention import FILES_REMOVED_AT_ONCE, SegmentFacts
 from broker.log.segment import LogSegment
@@ -16,10 +17,11 @@ from runtime.env import FileRange, Storage
 class Segments:
     """At least one segment, ascending; the last takes appends. ``bases`` are their base offsets."""
 
-    __slots__ = ("_doomed", "_storage", "bases", "items")
+    __slots__ = ("_doomed", "_open", "_storage", "bases", "items")
 
-    def __init__(self, storage: Storage, segments: Sequence[LogSegment]) -> None:
+    def __init__(self, storage: Storage, segments: Sequence[LogSegment], open_segments: OpenSegments | None) -> None:
         self._storage = storage
+        self._open = OpenSegments() if open_segments is None else open_segments
         self._doomed: list[tuple[int, str]] = []
         self.items = list(segments)
         self.bases = [segment.base_offset for segment in segments]
@@ -45,6 +47,8 @@ class Segments:
 
     def replace(self, first: int, last: int, segment: LogSegment) -> None:
         """Have ``segment`` in the place of [first, last)."""
+        for old in self.items[first:last]:
+            self._open.forget(old)
         self.items[first:last] = [segment]
         self.bases[first:last] = [segment.base_offset]
 
@@ -68,6 +72,7 @@ class Segments:
         segment = self.items[index]
         self._doomed += [(due_ms, path) for path in segment.mark_deleted()]
         del self.items[index], self.bases[index]
+        self._open.forget(segment)
         return segment
 
     def remove_files(self, now_ms: int | None) -> int:
@@ -81,11 +86,38 @@ class Segments:
             self._doomed.remove(item)
         return len(due)
 
+    def flushed(self, segments: Iterable[LogSegment]) -> None:
+        """These are on disk: the sealed ones are opened again when somebody reads them."""
+        for segment in segments:
+            if segment is not self.active:
+                segment.is_flushed = True
+                segment.release()
+
+    def release_sealed(self) -> None:
+        """Drop what look-ups in sealed segments left in memory and open."""
+        for segment in self.items[:-1]:
+            self._open.forget(segment)
+            segment.release()
+
+    def close(self) -> None:
+        """Give the files up as they are; a range that is being sent stays readable."""
+        for segment in self.items:
+            self._open.forget(segment)
+            segment.close()
+
     # ------------------------------------------------------------ look up
+
+    def _use(self, segment: LogSegment) -> None:
+        if segment is not self.items[-1]:
+            self._open.use(segment)
 
     def index_of(self, offset: int) -> int:
         """Index of the last segment that begins at or below ``offset``; -1 when none does."""
         return bisect_right(self.bases, offset) - 1
+
+    def from_offset(self, offset: int) -> list[LogSegment]:
+        """The segments from the one that may hold ``offset`` on."""
+        return self.items[max(self.index_of(offset), 0) :]
 
     def read(
         self, offset: int, max_bytes: int, upper_bound: int, log_end_offset: int, at_least_one: bool
@@ -95,6 +127,7 @@ class Segments:
             return b""
         for index in range(self.index_of(offset), len(self.items)):
             segment = self.items[index]
+            self._use(segment)
             start = segment.locate(offset)
             if start is None:
                 continue
@@ -114,6 +147,7 @@ class Segments:
         """The aborted transactions that overlap [``offset``, ``upper_bound``). Raises ``OSError``."""
         found: list[AbortedTxn] = []
         for segment in self.items[max(self.index_of(offset), 0) :]:
+            self._use(segment)
             more, complete = segment.txn_index.collect(offset, upper_bound)
             found += more
             if complete:

@@ -78,6 +78,8 @@ def _first_at_or_after(log: PartitionLog, timestamp: int | None) -> Generator[No
         yield
         if segment.largest_timestamp() >= timestamp:
             found = yield from segment.find_by_timestamp(timestamp, log.log_start_offset)
+            if segment is not log.segments[-1]:
+                segment.release()
             if found is not None:
                 return found
     return None

@@ -1,0 +1,144 @@
+"""Sealed segments hold neither descriptors nor indexes that nobody uses."""
+
+from __future__ import annotations
+
+import os
+
+import pytest
+
+from broker.log.log_config import LogConfig
+from broker.log.log_manager import LogManager, LogManagerConfig
+from broker.log.partition_log import PartitionLog
+from broker.log.time_search import TimeSearch
+from protocol.types import TopicPartition
+from runtime.env import FileRange
+from tests.log_world import TOPIC_ID, LogWorld, batch, values
+
+pytestmark = pytest.mark.trio
+
+A, B = TopicPartition("a", 0), TopicPartition("b", 0)
+SIZE = len(batch(b"value"))
+SEGMENTS = 200
+CONFIG = LogConfig(segment_bytes=2 * SIZE, index_interval_bytes=SIZE // 2)
+
+
+def descriptors() -> int:
+    return len(os.listdir("/proc/self/fd"))
+
+
+def indexes_in_memory(log: PartitionLog) -> int:
+    return sum(
+        index._data is not None
+        for segment in log.segments
+        for index in (segment.offset_index, segment.time_index, segment.txn_index)
+    )
+
+
+def fill(log: PartitionLog, segments: int = SEGMENTS) -> None:
+    for _ in range(2 * segments):
+        log.append_as_leader(batch(b"value"), 0)
+    log.advance_high_watermark(log.log_end_offset)
+
+
+def read(log: PartitionLog, offset: int) -> FileRange:
+    records = log.read(offset, 1, upper_bound=log.log_end_offset).records
+    assert not isinstance(records, bytes)
+    return records
+
+
+async def start(world: LogWorld, limit: int) -> LogManager:
+    manager = LogManager(LogManagerConfig(1, "c", (str(world.root / "d"),), CONFIG, open_segments=limit), world.env)
+    await manager.start()
+    return manager
+
+
+async def test_flushed_segments_are_closed(world: LogWorld) -> None:
+    manager = await start(world, limit=10)
+    log = manager.create(A, TOPIC_ID, 1)
+    before = descriptors()
+    fill(log)
+    assert len(log.segments) == SEGMENTS
+    await log.flush()
+    assert descriptors() <= before + 1
+    assert indexes_in_memory(log) <= 3, "those of the segment that takes appends"
+    manager.close_at_once()
+
+
+@pytest.mark.parametrize("clean", [True, False])
+async def test_a_log_that_was_opened_holds_nothing_until_it_is_used(world: LogWorld, clean: bool) -> None:
+    manager = await start(world, limit=10)
+    fill(manager.create(A, TOPIC_ID, 1))
+    if clean:
+        await manager.shutdown()
+    else:
+        manager.close_at_once()
+    manager = await start(world, limit=10)
+    log = manager.get(A)
+    assert log is not None
+    held = [name for name in open_files() if "/a-0/" in name]
+    assert (held, indexes_in_memory(log)) == ([], 0)
+    log.append_as_leader(batch(b"value"), 0)
+    await log.flush()
+    assert len([name for name in open_files() if "/a-0/" in name]) == 1
+    assert len(values(log)) == 2 * SEGMENTS + 1
+    manager.close_at_once()
+
+
+def open_files() -> list[str]:
+    names = []
+    for name in os.listdir("/proc/self/fd"):
+        try:
+            names.append(os.readlink(f"/proc/self/fd/{name}"))
+        except FileNotFoundError:  # the one the list was read from
+            continue
+    return names
+
+
+async def test_readers_hold_the_segments_of_all_logs_that_were_read_last(world: LogWorld) -> None:
+    manager = await start(world, limit=10)
+    logs = [manager.create(partition, TOPIC_ID, 1) for partition in (A, B)]
+    for log in logs:
+        fill(log, 50)
+        await log.flush()
+    before = descriptors()
+    for log in logs:
+        assert len(values(log)) == 100
+        search = TimeSearch(log, 0)
+        assert search.advance() and search.found is not None
+    assert descriptors() <= before + 10
+    assert sum(indexes_in_memory(log) for log in logs) <= 3 * (10 + 2)
+    assert len(manager.open_segments) == 10
+    manager.delete(A)
+    manager.delete(B)
+    assert len(manager.open_segments) == 0
+    manager.close_at_once()
+
+
+async def test_a_range_that_is_being_sent_keeps_its_file(world: LogWorld) -> None:
+    manager = await start(world, limit=1)
+    log = manager.create(A, TOPIC_ID, 1)
+    fill(log, 5)
+    await log.flush()
+    first = read(log, 0)
+    expected = first.read()
+    before = descriptors()
+    read(log, 2)  # has the first segment closed
+    manager.delete(A)
+    assert first.read() == expected
+    del first
+    assert descriptors() < before
+    manager.close_at_once()
+
+
+async def test_a_segment_that_is_not_synced_stays_open(world: LogWorld) -> None:
+    """Its file is the one that knows of writes that fail later."""
+    manager = await start(world, limit=1)
+    log = manager.create(A, TOPIC_ID, 1)
+    before = descriptors()
+    fill(log, 5)
+    values(log)
+    log.release_caches()
+    assert descriptors() == before + 4
+    await log.flush()
+    assert descriptors() <= before + 1
+    manager.close_at_once()
