@@ -83,13 +83,6 @@ class Plan:
         return replace(self, load=replace(self.load, group=group))
 
     @classmethod
-    def slow(cls, seed: int) -> Plan:
-        """A topic of few keys that grows and shrinks, and no trouble but that users take long."""
-        plan = cls.resizing(seed)._with_slow_users()
-        group = replace(plan.load.group, crashes=0.0, stateful=False, slow=0.5)
-        return replace(plan, load=replace(plan.load, group=group, keys=3), faults=("nothing",))
-
-    @classmethod
     def of(cls, seed: int) -> Plan:
         rng = random.Random(f"plan {seed}")
         impatient = rng.random() < 0.3
