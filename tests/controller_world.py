@@ -228,8 +228,9 @@ class FakeBroker:
         )
 
     def _described(self, name: str) -> DescribedGroup:
-        """As a coordinator does, it tells of members only while the group is stable."""
-        state, members = self.states.get(name, "Stable"), self.members.get(name)
+        """As a coordinator does, it tells of members only while the group is stable; one that is not there is dead."""
+        state = self.states.get(name, "Stable" if name in self.groups else "Dead")
+        members = self.members.get(name)
         return DescribedGroup(
             error_code=self.group_errors.get(name, ErrorCode.NONE),
             group_id=name,

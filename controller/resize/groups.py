@@ -27,7 +27,7 @@ from protocol.types import TopicPartition
 from runtime.channel import Channel
 from runtime.env import Network
 
-_STABLE, _EMPTY = "Stable", "Empty"
+_STABLE, _EMPTY, _DEAD = "Stable", "Empty", "Dead"
 _OFFSET_FETCH_OF_GROUPS = 8
 _GROUPS_TOGETHER = 20
 """Groups of one question: all that they have committed is in one answer, which is written and read in one piece."""
@@ -52,6 +52,8 @@ class Group:
     """Those its members subscribe to, or are assigned where that cannot be read."""
     unknown: str = ""
     """What has to come before it is known which topics the members read; "" when it is known."""
+    is_dead: bool = False
+    """It is being deleted, or its coordinator has no such group."""
 
     def reads(self, topic: str) -> bool:
         return topic in self.topics or any(tp.topic == topic for tp in self.offsets)
@@ -133,14 +135,15 @@ async def read_groups(link: BrokerLink, current: Callable[[], ClusterImage]) -> 
 
 
 async def read_again(link: BrokerLink, image: ClusterImage, group: Group) -> Group | None:
-    """The group as it is now; None when its coordinator does not answer any more."""
+    """The group as it is now; None when its coordinator does not answer any more, or may not have it any more."""
     broker = image.brokers.get(group.coordinator)
     if broker is None:
         return None
     try:
-        return (await _read(link, broker, [group.name]))[0]
+        again = (await _read(link, broker, [group.name]))[0]
     except (OSError, KafkaError):
         return None
+    return None if again.is_dead else again
 
 
 def _coordinators(image: ClusterImage) -> dict[int, tuple[int, int]]:
@@ -193,7 +196,7 @@ def _take_members(group: Group, told: Any) -> None:
     if told.error_code != ErrorCode.NONE:
         _is_unknown(group, f"its coordinator to tell its members: error {told.error_code}")
     elif told.group_state not in (_STABLE, _EMPTY):
-        group.is_settled = False
+        group.is_settled, group.is_dead = False, told.group_state == _DEAD
         if told.protocol_type in (CONSUMER_PROTOCOL_TYPE, ""):
             group.unknown = "the end of its rebalance"  # or of its deletion, which may fail
     elif told.protocol_type == CONSUMER_PROTOCOL_TYPE:
