@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import uuid
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from broker.deferred import Deferred
-from broker.retry_order import RetryOrder
+from broker.retry_order import GIVE_UP_S, RetryOrder
 from protocol.primitives import Message
+from protocol.records import RecordBatch
 from protocol.types import TopicPartition
 
 if TYPE_CHECKING:
@@ -35,32 +37,55 @@ the first, which is kinder than OUT_OF_ORDER_SEQUENCE_NUMBER. No library repeats
 class ClientSession:
     """What is known of the client at the other end of one connection."""
 
-    __slots__ = ("__weakref__", "_refreshes", "retry_orders", "software_name")
+    __slots__ = ("__weakref__", "_awaited", "_refreshes", "retry_orders", "software_name")
 
     def __init__(self) -> None:
         self.software_name = ""
         """As ApiVersions says; empty where it does not."""
         self.retry_orders: dict[TopicPartition, RetryOrder] = {}
         """Of partitions where a producer without idempotence is to repeat something."""
-        self._refreshes: dict[str, tuple[int, float]] = {}
+        self._refreshes: dict[str, tuple[uuid.UUID | None, int, float]] = {}
+        self._awaited: dict[tuple[TopicPartition, int], tuple[int, int, float]] = {}
 
     @property
     def waits_for_leaders(self) -> bool:
         """Whether a split is announced to the client: it is a stock one, and keeps what it has for new partitions."""
         return not self.software_name.startswith(OUR_SOFTWARE) and self.software_name not in _FAILS_WITHOUT_LEADER
 
-    def refresh(self, topic: str, layout_version: int, now: float) -> bool:
-        """Note that the client is sent for a topic's metadata; False: it was before, for this layout or a later one."""
+    def refresh(self, topic: str, topic_id: uuid.UUID | None, layout_version: int, now: float) -> bool:
+        """Note that the client is sent for a topic's metadata; False: it was before, for this layout or a later one.
+
+        A topic that was deleted and created again has another id, and its layout versions begin anew.
+        """
         before = self._refreshes.get(topic)
-        if before is not None and before[0] >= layout_version:
+        if before is not None and before[0] == topic_id and before[1] >= layout_version:
             return False
-        self._refreshes[topic] = (layout_version, now)
+        self._refreshes[topic] = (topic_id, layout_version, now)
         return True
 
-    def is_refreshing(self, topic: str, layout_version: int, now: float) -> bool:
+    def is_refreshing(self, topic: str, topic_id: uuid.UUID | None, layout_version: int, now: float) -> bool:
         """Whether a batch that comes now may have been in flight when the client was sent for metadata."""
         before = self._refreshes.get(topic)
-        return before is not None and before[0] == layout_version and now - before[1] < IN_FLIGHT_S
+        return before is not None and before[:2] == (topic_id, layout_version) and now - before[2] < IN_FLIGHT_S
+
+    def await_sequence(self, key: TopicPartition, batch: RecordBatch, now: float) -> None:
+        """Note that an idempotent producer is to repeat this batch first; the first such of an epoch counts."""
+        named = (key, batch.producer_id)
+        before = self._awaited.get(named)
+        if before is None or before[0] != batch.producer_epoch:
+            self._awaited[named] = (batch.producer_epoch, batch.base_sequence, now)
+
+    def is_behind_awaited(self, key: TopicPartition, batch: RecordBatch, now: float) -> bool:
+        """Whether such a batch has to come before this one."""
+        named = (key, batch.producer_id)
+        before = self._awaited.get(named)
+        if before is None:
+            return False
+        epoch, sequence, since = before
+        if epoch == batch.producer_epoch and sequence != batch.base_sequence and now - since <= GIVE_UP_S:
+            return True
+        del self._awaited[named]
+        return False
 
 
 class RequestContext:

@@ -49,6 +49,11 @@ class RetryOrder:
     def is_empty(self) -> bool:
         return not self._awaited
 
+    @property
+    def is_over(self) -> bool:
+        """Whether nothing is to be remembered any more."""
+        return not self._awaited and not self._lost
+
     def refused(self, records: Sequence[Record]) -> None:
         """A batch is refused to be repeated."""
         for record in records:

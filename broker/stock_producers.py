@@ -9,11 +9,13 @@ connection and a layout:
 - The layout has changed and a batch has a misplaced key. The repeated batch is refused for good.
 
 What was in flight behind a refused batch is refused like it, or it would be written before. An idempotent producer
-numbers its batches; for the others see ``retry_order``.
+numbers its batches, but a log that has none of them yet takes any first, so the refused one is awaited here. For the
+others see ``retry_order``.
 """
 
 from __future__ import annotations
 
+import uuid
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from weakref import WeakKeyDictionary
@@ -38,6 +40,7 @@ MAX_TOPICS = 4096
 class Owed:
     """Partitions of which connections still open have to repeat a batch, before a topic gets one layout version."""
 
+    topic_id: uuid.UUID | None
     layout_version: int
     partitions: WeakKeyDictionary[ClientSession, set[int]] = field(default_factory=WeakKeyDictionary)
 
@@ -83,11 +86,11 @@ class StockProducers:
         key, layout = partition.key, partition.layout
         self._wrote(key.topic)
         if info is not None and info.announced_partition_count > layout.undeleted_partition_count >= 0:
-            return self._announced(session, key, info, layout, admission)
+            return self._announced(session, partition, info, layout, admission)
         is_verified = partition.delivery.legacy is LegacyProducers.VERIFY and not layout.seals(key.partition)
         if admission is None or not is_verified:
             return admission
-        return self._verified(session, key, layout.layout_version, admission)
+        return self._verified(session, key, info, layout.layout_version, admission)
 
     def _wrote(self, topic: str) -> None:
         self._written_at.pop(topic, None)
@@ -101,11 +104,12 @@ class StockProducers:
     def _announced(
         self,
         session: ClientSession,
-        key: TopicPartition,
+        partition: Partition,
         info: TopicInfo,
         layout: PartitionLayout,
         admission: Admission | None,
     ) -> Admission:
+        key, topic_id = partition.key, info.topic_id
         version = layout.layout_version + 1
         counts = (layout.undeleted_partition_count, info.announced_partition_count)
 
@@ -113,39 +117,48 @@ class StockProducers:
             if admission is not None:
                 admission(batch)
             now = self._clock.monotonic()
-            owed = self._owed_by(session, key.topic, version)
+            owed = self._owed_by(session, key.topic, topic_id, version)
             owed.add(key.partition)
-            _check_order(session, key, batch, version, now)
+            if batch.producer_id < 0:
+                _check_order(session, key, batch, now)
+            else:
+                _check_sequence(session, partition, batch, topic_id, version, now)
             if not _is_awaited(session, key):
                 owed.discard(key.partition)
             if not session.waits_for_leaders or not _is_moving(batch, key.partition, *counts):
                 return
             self._misplaced_at[key.topic] = now
             is_next = batch.producer_id >= 0 or not _is_awaited(session, key)
-            if info.refreshes_stock_producers and is_next and session.refresh(key.topic, version, now):
+            if info.refreshes_stock_producers and is_next and session.refresh(key.topic, topic_id, version, now):
                 if batch.producer_id < 0:
                     _retry_order(session, key, now).refused(list(batch.records()))
+                else:
+                    session.await_sequence(key, batch, now)
                 owed.add(key.partition)
                 raise _repeat(f"{key}: the topic is about to have {info.announced_partition_count} partitions")
 
         return admit
 
-    def _owed_by(self, session: ClientSession, topic: str, version: int) -> set[int]:
+    def _owed_by(self, session: ClientSession, topic: str, topic_id: uuid.UUID, version: int) -> set[int]:
         owed = self._owed.get(topic)
-        if owed is None or owed.layout_version != version:
-            owed = self._owed[topic] = Owed(version)
+        if owed is None or (owed.topic_id, owed.layout_version) != (topic_id, version):
+            owed = self._owed[topic] = Owed(topic_id, version)
         return owed.partitions.setdefault(session, set())
 
-    def _verified(self, session: ClientSession, key: TopicPartition, version: int, admission: Admission) -> Admission:
+    def _verified(
+        self, session: ClientSession, key: TopicPartition, info: TopicInfo | None, version: int, admission: Admission
+    ) -> Admission:
+        topic_id = None if info is None else info.topic_id
+
         def admit(batch: RecordBatch) -> None:
             now = self._clock.monotonic()
             try:
                 admission(batch)
                 if batch.producer_id < 0:
-                    _check_order(session, key, batch, version, now)
+                    _check_order(session, key, batch, now)
             except LayoutRefusal as refusal:
-                is_in_flight = batch.producer_id >= 0 and session.is_refreshing(key.topic, version, now)
-                is_first = not is_in_flight and session.refresh(key.topic, version, now)
+                is_in_flight = batch.producer_id >= 0 and session.is_refreshing(key.topic, topic_id, version, now)
+                is_first = not is_in_flight and session.refresh(key.topic, topic_id, version, now)
                 if batch.producer_id < 0:
                     _refused_for_good(session, key, batch, now, is_repeated=is_first)
                 if is_first or is_in_flight:
@@ -155,14 +168,28 @@ class StockProducers:
         return admit
 
 
-def _check_order(session: ClientSession, key: TopicPartition, batch: RecordBatch, version: int, now: float) -> None:
-    """Raise unless the batch may be taken now, after others of its producer were refused to be repeated."""
-    if batch.producer_id >= 0:
-        if session.is_refreshing(key.topic, version, now):
-            raise _repeat(f"{key}: what came before is to be repeated")
-        return
+def _check_sequence(
+    session: ClientSession, partition: Partition, batch: RecordBatch, topic_id: uuid.UUID, version: int, now: float
+) -> None:
+    """Raise unless the batch of an idempotent producer may be taken now, after others were refused to be repeated.
+
+    The log sees to that once it has a batch of the producer. Before, it takes one with any sequence.
+    """
+    key = partition.key
+    if session.is_refreshing(key.topic, topic_id, version, now):
+        session.await_sequence(key, batch, now)
+        raise _repeat(f"{key}: what came before is to be repeated")
+    if session.is_behind_awaited(key, batch, now) and not partition.log.producers.knows(batch.producer_id):
+        raise _repeat(f"{key}: what came before is to be repeated")
+
+
+def _check_order(session: ClientSession, key: TopicPartition, batch: RecordBatch, now: float) -> None:
+    """The same for a producer without idempotence."""
     order = session.retry_orders.get(key)
     if order is None:
+        return
+    if order.is_over:
+        del session.retry_orders[key]  # or all that comes on this connection would be taken apart
         return
     turn = order.turn(list(batch.records()), now)
     if turn is Turn.LATER:
