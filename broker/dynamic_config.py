@@ -33,7 +33,7 @@ _FOR_ONE_BROKER = ConfigDef(
     "dynamic broker",
     [key for key in BROKER_CONFIGS if key.update_mode in (UpdateMode.CLUSTER_WIDE, UpdateMode.PER_BROKER)],
 )
-"""What an edit by hand says of other keys would be shown and not be in force."""
+"""Other keys in an edit by hand are ignored: they would be described, but not be in force."""
 _RETRY_S = 0.5
 _ORDER_RETRY_S = 0.1
 

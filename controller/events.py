@@ -161,7 +161,7 @@ class EventQueue:
         self._soon = trio.Event()
         self._given_up = trio.Event()
         self.is_steady = False
-        """Whether what is waited for now is to be looked at at the same pace; whoever looks sets it back."""
+        """Whether the next reminders come at one pace, not at growing pauses. The reminding task resets it."""
 
     def put(self, event: Event) -> None:
         if not isinstance(event, BrokerAnswered | AdminCall):

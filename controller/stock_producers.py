@@ -56,7 +56,7 @@ def concerned_by(topic: TopicImage, count: int) -> bool:
 
 
 def warning(context: Context, topic: TopicImage, count: int) -> str | None:
-    """What whoever asks for ``count`` partitions should know; None: nothing."""
+    """The warning for a request of ``count`` partitions; None when no stock producer is concerned."""
     if not concerned_by(topic, count) or not written_lately(context, topic):
         return None
     initial, minutes = topic.znode.initial_partition_count, context.config.stock_producer_window_ms / 60_000

@@ -38,7 +38,7 @@ class LogOutput:
         return len(text)
 
     def flush(self) -> None:
-        """Nothing: lines leave as soon as somebody takes them."""
+        """Do nothing: the writing thread takes each line at once."""
 
     def close(self) -> None:
         """Write what is waiting, for a second at most."""

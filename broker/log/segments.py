@@ -87,7 +87,7 @@ class Segments:
         return len(due)
 
     def flushed(self, segments: Iterable[LogSegment]) -> None:
-        """These are on disk: the sealed ones are opened again when somebody reads them."""
+        """These segments are on disk. The sealed ones are closed; the next read opens them again."""
         for segment in segments:
             if segment is not self.active:
                 segment.is_flushed = True

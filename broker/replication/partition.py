@@ -254,7 +254,7 @@ class Partition:
         self.notify()
 
     def fail(self) -> None:
-        """The disk is broken: nothing that was not on it is acknowledged any more, and somebody else is to lead."""
+        """The disk is broken. Records that are not on it are not acknowledged; another replica is to lead."""
         if not self.failed:
             self.failed = True
             self._services.storage_failed()
