@@ -53,7 +53,9 @@ class Group:
     unknown: str = ""
     """What has to come before it is known which topics the members read; "" when it is known."""
     is_dead: bool = False
-    """It is being deleted, or its coordinator has no such group."""
+    """It is being deleted, or the broker that was asked has no such group."""
+    is_refused: bool = False
+    """The broker that was asked does not answer for it, and may not be its coordinator any more."""
 
     def reads(self, topic: str) -> bool:
         return topic in self.topics or any(tp.topic == topic for tp in self.offsets)
@@ -143,7 +145,7 @@ async def read_again(link: BrokerLink, image: ClusterImage, group: Group) -> Gro
         again = (await _read(link, broker, [group.name]))[0]
     except (OSError, KafkaError):
         return None
-    return None if again.is_dead else again
+    return None if again.is_dead or again.is_refused else again
 
 
 def _coordinators(image: ClusterImage) -> dict[int, tuple[int, int]]:
@@ -204,7 +206,7 @@ def _take_members(group: Group, told: Any) -> None:
 
 
 def _is_unknown(group: Group, until: str) -> None:
-    group.is_settled = False
+    group.is_settled, group.is_refused = False, True
     group.unknown = group.unknown or until
 
 

@@ -204,6 +204,19 @@ async def test_while_one_group_holds_a_partition_the_others_are_not_asked(world:
     await world.until(lambda: finished(world, 4))
 
 
+@pytest.mark.parametrize("refused", [ErrorCode.NOT_COORDINATOR, ErrorCode.COORDINATOR_NOT_AVAILABLE])
+async def test_a_group_that_held_a_partition_is_found_at_its_new_coordinator(
+    world: World, autojump_clock: object, refused: ErrorCode
+) -> None:
+    """The broker that led its partition of the offsets topic lives on, and does not list it any more."""
+    await marked_and_committed(world, ("slow", 39))
+    await world.until(lambda: world.brokers[1].logs[TOPIC, 4].start_offset == 40)
+    await trio.sleep(2)  # virtual time: one more look finds that the group still holds 5
+    world.brokers[2].group_errors["slow"] = refused
+    world.brokers[1].groups["slow"] = {**world.brokers[2].groups.pop("slow"), (TOPIC, 5): (40, -1)}
+    await world.until(lambda: finished(world, 4))
+
+
 async def test_a_question_names_few_groups(world: World, autojump_clock: object) -> None:
     """An answer is decoded in one piece."""
     await marked_and_committed(world, ("g", 40))
