@@ -181,8 +181,9 @@ class UnseenMerge(Scene):
 
     def share(self, turn: int) -> set[TopicPartition]:
         """What the range assignor gives to the first and to the second member."""
-        half = len(self.watch.tps()) // 2
-        return set(self.watch.tps()[turn * half : (turn + 1) * half])
+        tps = self.watch.tps()
+        first = (len(tps) + 1) // 2
+        return set(tps[first:] if turn else tps[:first])
 
     @property
     def owned(self) -> tuple[set[TopicPartition], set[TopicPartition]]:
