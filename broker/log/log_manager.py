@@ -202,7 +202,9 @@ class LogManager:
         config: LogConfig,
         checkpoints: Checkpoints,
         clean: bool,
+        again: UnreadableLog | None = None,
     ) -> None:
+        """``again``: what could not be read before, and keeps its place until it is known whether it can be now."""
         try:
             log = await open_log(
                 self._env,
@@ -215,6 +217,8 @@ class LogManager:
                 open_segments=self.open_segments,
             )
         except (OSError, KafkaError, ValueError) as error:
+            if self._unreadable.get(partition) is not again:
+                return
             is_passing = isinstance(error, OSError) and passes(error)
             if not is_passing:
                 self._storage.listdir(directory.path)  # raises when it is the dir that is lost
@@ -222,6 +226,10 @@ class LogManager:
             directory.unopened[partition] = checkpoints
             logger.error("log.unreadable", partition=str(partition), path=path, error=str(error))
             return
+        if self._unreadable.pop(partition, None) is not again:
+            log.close_files()  # it was deleted, or its dir was lost, while it was opened
+            return
+        directory.unopened.pop(partition, None)
         self._adopt(log, directory)
 
     async def _settle_moves(self, directory: LogDirectory, config_for: Callable[[str], LogConfig]) -> None:
@@ -521,11 +529,12 @@ class LogManager:
     async def _open_again(self) -> None:
         """Open the logs for which there was no space, or no descriptor, at the start."""
         opened = False
-        for partition, log in list(self._unreadable.items()):
-            if log.passes and log.directory not in self._full and self._unreadable.pop(partition, None) is log:
+        for partition, found in list(self._unreadable.items()):
+            if found.passes and found.directory not in self._full and self._unreadable.get(partition) is found:
                 config = self._config_for(partition.topic)
-                log.directory.unopened.pop(partition, None)
-                await self._open(log.directory, log.path, partition, config, log.checkpoints, clean=False)
+                await self._open(
+                    found.directory, found.path, partition, config, found.checkpoints, clean=False, again=found
+                )
                 opened = opened or partition in self._logs
         if opened:
             self.on_room_changed(False)

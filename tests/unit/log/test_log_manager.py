@@ -13,6 +13,7 @@ import pytest
 import trio
 import trio.testing
 
+from broker.log import log_manager
 from broker.log.checkpoint_files import PartitionMetadata
 from broker.log.log_config import LogConfig
 from broker.log.log_manager import LogDirError, LogManager, LogManagerConfig
@@ -453,4 +454,72 @@ async def test_a_dir_that_refuses_writes_keeps_no_other_from_its_housekeeping(
     for name in ("replication-offset-checkpoint", "log-start-offset-checkpoint", "recovery-point-offset-checkpoint"):
         assert (working / name).exists() and not (refusing / name).exists()
     assert not list(world.root.rglob("*.deleted"))
+    manager.close_at_once()
+
+
+class SlowlyReadable:
+    """``open_log`` that has no descriptor at the first call, and waits for ``may_open`` at the next."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.calls = 0
+        self.is_opening, self.may_open = trio.Event(), trio.Event()
+        self._open_log = log_manager.open_log
+        monkeypatch.setattr(log_manager, "open_log", self._open)
+
+    async def _open(self, *args: Any, **keys: Any) -> Any:
+        self.calls += 1
+        if self.calls == 1:
+            raise OSError(errno.EMFILE, "no descriptor")
+        found = await self._open_log(*args, **keys)
+        self.is_opening.set()
+        await self.may_open.wait()
+        return found
+
+
+async def manager_that_opens_again(world: LogWorld, slowly: SlowlyReadable) -> LogManager:
+    before = LogManager(LogManagerConfig(1, "c", (str(world.root / "d"),)), world.env)
+    slowly.calls = 1
+    slowly.may_open.set()
+    await before.start()
+    before.create(A, TOPIC_ID, 7)
+    put(before, A, b"1")
+    before.close_at_once()
+    slowly.calls, slowly.may_open, slowly.is_opening = 0, trio.Event(), trio.Event()
+    manager = manager_for(world)
+    await manager.start()
+    assert manager.get(A) is None
+    return manager
+
+
+async def test_a_log_that_is_being_opened_again_is_not_made_anew(
+    world: LogWorld, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The controller's order may come in between: with a second, empty log the records would be gone."""
+    slowly = SlowlyReadable(monkeypatch)
+    manager = await manager_that_opens_again(world, slowly)
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(manager._open_again)
+        await slowly.is_opening.wait()
+        with pytest.raises(KafkaError) as refused:
+            manager.create(A, TOPIC_ID, 7)
+        assert refused.value.code is ErrorCode.KAFKA_STORAGE_ERROR
+        slowly.may_open.set()
+    found = manager.get(A)
+    assert found is not None and [value for _, _, value in values(found)] == [b"1"]
+    manager.close_at_once()
+
+
+async def test_a_log_that_is_deleted_while_it_is_opened_again_stays_away(
+    world: LogWorld, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    slowly = SlowlyReadable(monkeypatch)
+    manager = await manager_that_opens_again(world, slowly)
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(manager._open_again)
+        await slowly.is_opening.wait()
+        manager.delete(A)
+        slowly.may_open.set()
+    assert manager.get(A) is None
+    manager.create(A, TOPIC_ID, 8)
+    assert put(manager, A, b"2") == 0
     manager.close_at_once()
