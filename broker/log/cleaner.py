@@ -234,7 +234,7 @@ class LogCleaner:
         cleaned = LogSegment(self._storage, log.directory, base, log.config, now_ms, create=True, suffix=CLEANED_SUFFIX)
         try:
             for segment in group:
-                await self._copy(segment, cleaned, rules, transactions, work)
+                await self._copy(segment, cleaned, rules, transactions, work, is_last=segment is group[-1])
             for txn in transactions.take_kept():
                 cleaned.txn_index.append(txn)
             await cleaned.file.sync()
@@ -254,10 +254,13 @@ class LogCleaner:
         rules: RetainRules,
         transactions: CleanedTransactions,
         work: TimeSlice,
+        *,
+        is_last: bool,
     ) -> None:
-        copied = 0
+        copied = position = 0
         for batch in read_batches(segment):
-            kept = rules.retain(batch, transactions)
+            position += batch.length
+            kept = rules.retain(batch, transactions, ends_segment=is_last and position == segment.size_bytes)
             if kept is not None:
                 view = RecordBatch(kept)
                 cleaned.append(kept, view.last_offset, view.max_timestamp)

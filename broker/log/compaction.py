@@ -4,7 +4,8 @@ A record is kept when no later one in the part that was read for keys has its ke
 transaction of which nothing is left, stays until its delete horizon (KIP-534): the time of the first compaction that
 met it plus ``delete.retention.ms``, written into the batch. Where another partition may hold older values of the key
 (KIP-253) a tombstone stays longer, unless it only says that the key moved (docs/adr/0018). The last batch of each
-producer stays, without records if need be, for its sequence; offsets never change.
+producer stays, without records if need be, for its sequence, and so does the last batch of a segment, so that segments
+join although records are gone; offsets never change.
 """
 
 from __future__ import annotations
@@ -127,8 +128,13 @@ class RetainRules:
     keeps_tombstones: bool = False
     """Whether another partition may hold older values of this one's keys."""
 
-    def retain(self, batch: RecordBatch, transactions: CleanedTransactions) -> bytes | memoryview | None:
-        """The batch as it is to be written; None when nothing of it stays."""
+    def retain(
+        self, batch: RecordBatch, transactions: CleanedTransactions, *, ends_segment: bool = False
+    ) -> bytes | memoryview | None:
+        """The batch as it is to be written; None when nothing of it stays.
+
+        One that ``ends_segment`` stays without records: the segment then ends where the next one begins.
+        """
         horizon_passed = batch.has_delete_horizon and self.now_ms > batch.base_timestamp
         new_horizon: int | None = None
         if batch.is_control:
@@ -150,7 +156,7 @@ class RetainRules:
         if sets_horizon:
             new_horizon = self.now_ms + self.delete_retention_ms
         if not kept:
-            return retain_records(batch, []) if self._is_last_of_producer(batch) else None
+            return retain_records(batch, []) if ends_segment or self._is_last_of_producer(batch) else None
         if not changed and new_horizon is None:
             return batch.buffer
         return retain_records(batch, kept, new_horizon)

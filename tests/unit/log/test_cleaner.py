@@ -328,3 +328,23 @@ async def test_an_unreadable_log_keeps_no_other_from_being_cleaned(world: LogWor
     await clean(manager.cleaner)
     assert bad.size_bytes < before / 3
     manager.close_at_once()
+
+
+@pytest.mark.parametrize("clean_shutdown", [True, False])
+async def test_a_compacted_log_joins_when_nothing_says_any_more_that_it_was_compacted(
+    world: LogWorld, clean_shutdown: bool
+) -> None:
+    """The policy is ``delete`` by now and the cleaner's checkpoint is gone: a gap would look like lost records."""
+    log = compacted(world, segment_bytes=200)
+    for value in (b"1", b"2"):
+        put(log, a=value)
+        put(log, b=value)
+        log.roll()
+    put(log, c=b"active")
+    await clean(cleaner_for(world, log, cleaner_dedupe_buffer_bytes=1 << 20))
+    before = values(log)
+    assert [value for _, _, value in before] == [b"2", b"2", b"active"]
+    assert len(log.segments) == 3, "the first ends with a batch without records"
+    log.close_files()
+    again = await world.reopen(clean=clean_shutdown, cleanup_policy=("delete",))
+    assert not again.is_broken and values(again) == before
