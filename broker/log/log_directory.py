@@ -161,14 +161,9 @@ class LogDirectory:
         self.write_offsets(HIGH_WATERMARK_CHECKPOINT, kept | {log.partition: log.high_watermark for log in logs})
 
     def write_cleaner_offsets(self, offsets: Mapping[TopicPartition, int]) -> None:
-        """Write ``cleaner-offset-checkpoint``: where each log's dirty part begins.
-
-        To the disk, for nothing else tells a gap that compaction made from lost records.
-        """
-        offsets = {partition: found.first_dirty_offset for partition, found in self.unopened.items()} | dict(offsets)
-        if self._written.get(CLEANER_CHECKPOINT) != offsets:
-            self._storage.write_atomic(join(self.path, CLEANER_CHECKPOINT), encode_offsets(offsets))
-            self._written[CLEANER_CHECKPOINT] = dict(offsets)
+        """Write ``cleaner-offset-checkpoint``: where each log's dirty part begins. Without it more is cleaned again."""
+        kept = {partition: found.first_dirty_offset for partition, found in self.unopened.items()}
+        self.write_offsets(CLEANER_CHECKPOINT, kept | dict(offsets))
 
     def write_offsets(self, name: str, offsets: Mapping[TopicPartition, int]) -> None:
         """Replace a checkpoint file, unless it says the same already."""
