@@ -9,7 +9,7 @@ from __future__ import annotations
 import base64
 import binascii
 import uuid
-from collections.abc import Mapping, Sequence
+from collections.abc import Generator, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from protocol.types import TopicPartition
@@ -29,11 +29,19 @@ def write_replace(storage: Storage, path: str, data: bytes) -> None:
 
     For files that recovery can rebuild: whatever happens to the process, a reader sees the old or the new content.
     """
+    for _ in write_parts(storage, path, [data]):
+        pass
+
+
+def write_parts(storage: Storage, path: str, parts: Iterable[bytes]) -> Generator[None, None, None]:
+    """The same of content in parts; yields after each. A reader that is given up leaves the temporary file."""
     temporary = path + ".tmp"
     file = storage.open(temporary, create=True)
     try:
         file.truncate(0)
-        file.append(data)
+        for part in parts:
+            file.append(part)
+            yield
     finally:
         file.close()
     storage.rename(temporary, path)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import uuid
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
+from functools import partial
 from typing import TypeVar
 
 import structlog
@@ -656,6 +657,7 @@ class LogManager:
                 await self._flush(log, log.sync_identity)
             for log in wanted.values():
                 await self._flush(log, log.flush)
+                await self._flush(log, partial(log.snapshots.write_begun, self._env.clock))
 
     async def _flush(self, log: PartitionLog, flush: Callable[[], Awaitable[None]]) -> None:
         if self._logs.get(log.partition) is log:

@@ -57,7 +57,6 @@ class PartitionLog:
         "_last_flush_ms",
         "_rng",
         "_segments",
-        "_snapshots",
         "_storage",
         "_synced_truncations",
         "_unflushed",
@@ -80,6 +79,7 @@ class PartitionLog:
         "producers",
         "rebuild",
         "recovery_point",
+        "snapshots",
         "truncations",
     )
 
@@ -104,7 +104,7 @@ class PartitionLog:
         self._segments = Segments(env.storage, state.segments, open_segments)
         self._epochs = state.epochs
         self.layouts = state.layouts
-        self._snapshots = state.snapshots
+        self.snapshots = state.snapshots
         self.producers = state.producers
         self.log_start_offset = state.log_start_offset
         self.log_end_offset = state.log_end_offset
@@ -168,7 +168,7 @@ class PartitionLog:
         self.identity.moved_to(directory)
         for segment in self._segments.items:
             segment.moved_to(directory)
-        self._snapshots.moved_to(directory)
+        self.snapshots.moved_to(directory)
         self._epochs.moved_to(join(directory, LEADER_EPOCH_CHECKPOINT))
         self.layouts.moved_to(join(directory, PARTITION_COUNT_CHECKPOINT))
 
@@ -339,7 +339,7 @@ class PartitionLog:
             active.seal()
             if self.rebuild is None:
                 self.producers.map_end_offset = base_offset
-                self._snapshots.take(self.producers)
+                self.snapshots.take(self.producers)
         except OSError as error:  # recovery rebuilds both; the next flush tries the indexes again
             logger.warning("log.roll_incomplete", partition=str(self.partition), error=str(error))
         self.on_flush_needed(self)
@@ -434,8 +434,8 @@ class PartitionLog:
         self._check_usable()
         keep = self._segments.index_of(offset) + 1
         try:
-            self._snapshots.remove_above(offset)
-            snapshot = self._snapshots.load_latest(offset)
+            self.snapshots.remove_above(offset)
+            snapshot = self.snapshots.load_latest(offset)
             for segment in self._segments.from_offset(snapshot[0] if snapshot else 0):
                 segment.open()  # what is read once the log is cut
             self._segments.items[keep - 1].prepare()
@@ -474,7 +474,7 @@ class PartitionLog:
             self.high_watermark = self.log_end_offset
             while len(self._segments.items) > 1:
                 self._drop_segment(0)
-            self._snapshots.remove_above(-1)
+            self.snapshots.remove_above(-1)
             self._segments.rename_empty(offset, self.config, now_ms)
         except OSError as error:
             raise self._storage_error("truncate", error) from error
@@ -523,7 +523,7 @@ class PartitionLog:
     def _drop_segment(self, index: int) -> None:
         """Forget the first (0) or the last (-1) segment, or raise ``OSError``; its files go after a delay."""
         segment = self._segments.drop(index, self._clock.now_ms() + self.config.file_delete_delay_ms)
-        self._snapshots.remove_at(segment.base_offset)
+        self.snapshots.remove_at(segment.base_offset)
 
     def replace_segments(self, old: Sequence[LogSegment], cleaned: LogSegment) -> bool:
         """Put a complete cleaned segment in the place of ``old``; False when some of those are gone.
@@ -553,7 +553,7 @@ class PartitionLog:
         self._segments.flushed([cleaned])
         self._segments.replace(first, last, cleaned)
         for segment in old[1:]:
-            self._snapshots.remove_at(segment.base_offset)
+            self.snapshots.remove_at(segment.base_offset)
         return True
 
     def remove_due_files(self, *, all_of_them: bool = False) -> int:
@@ -666,7 +666,8 @@ class PartitionLog:
                 if not segment.is_sealed:
                     segment.prepare()
                     segment.seal()
-            self._snapshots.take(self.producers)
+            self.snapshots.take(self.producers)
+            await self.snapshots.write_begun(self._clock)
             self._epochs.save()
             self.remove_due_files(all_of_them=True)
         except OSError as error:
@@ -675,6 +676,7 @@ class PartitionLog:
 
     def close_files(self) -> None:
         """Give the files up as they are; a range that is being sent stays readable."""
+        self.snapshots.give_up()
         self.identity.close()
         self._segments.close()
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import struct
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from typing import NamedTuple
 
 from fastcrc import crc32
@@ -31,9 +31,21 @@ class SnapshotEntry(NamedTuple):
 
 def encode_snapshot(entries: Iterable[SnapshotEntry]) -> bytes:
     """int16 version 1, uint32 CRC32C of what follows, int32 count, the entries."""
-    packed = [_ENTRY.pack(*entry) for entry in entries]
-    body = _COUNT.pack(len(packed)) + b"".join(packed)
-    return _HEADER.pack(_VERSION, crc32.iscsi(body)) + body
+    return b"".join(parts_of([encode_entries(entries)]))
+
+
+def encode_entries(entries: Iterable[SnapshotEntry]) -> bytes:
+    """Some entries of a snapshot."""
+    return b"".join([_ENTRY.pack(*entry) for entry in entries])
+
+
+def parts_of(packed: Sequence[bytes]) -> list[bytes]:
+    """The content of a snapshot of all these entries, which stay apart."""
+    count = _COUNT.pack(sum(map(len, packed)) // _ENTRY.size)
+    crc = 0
+    for part in (count, *packed):
+        crc = crc32.iscsi(part, crc)
+    return [_HEADER.pack(_VERSION, crc), count, *packed]
 
 
 def decode_snapshot(path: str, data: bytes) -> Iterator[SnapshotEntry]:

@@ -15,6 +15,7 @@ from collections.abc import Iterable, Iterator
 from enum import Enum
 from typing import NamedTuple
 
+from broker.log.producer_capture import ProducerCapture
 from broker.log.producer_snapshot import SnapshotEntry
 from broker.log.txn_index import AbortedTxn
 from protocol.batch_layout import CONTROL_ABORT, CONTROL_COMMIT
@@ -159,13 +160,14 @@ class ProducerExpiration:
 class ProducerState:
     """All producers of a partition and its transactions."""
 
-    __slots__ = ("_expiration", "_ongoing", "_unreplicated", "map_end_offset", "producers")
+    __slots__ = ("_capture", "_expiration", "_ongoing", "_unreplicated", "map_end_offset", "producers")
 
     def __init__(self, expiration: ProducerExpiration | None = None) -> None:
         self._expiration = expiration or ProducerExpiration()
         self.producers: dict[int, ProducerEntry] = {}
         self._ongoing: dict[int, OngoingTxn] = {}  # by first offset, which only grows
         self._unreplicated: list[OngoingTxn] = []
+        self._capture: ProducerCapture | None = None
         self.map_end_offset = 0
         """The state holds every batch below this offset."""
 
@@ -251,6 +253,8 @@ class ProducerState:
         Unchecked, as for followers and recovery. The caller sets ``map_end_offset``.
         """
         last_offset = base_offset + batch.last_offset_delta
+        if self._capture is not None:
+            self._capture.keep(batch.producer_id)
         entry = self.producers.get(batch.producer_id)
         if entry is None:
             entry = self.producers[batch.producer_id] = ProducerEntry(batch.producer_id, batch.producer_epoch)
@@ -328,6 +332,11 @@ class ProducerState:
     def snapshot(self) -> list[SnapshotEntry]:
         """All producers, as a snapshot file holds them."""
         return [batch for entry in self.producers.values() for batch in entry.snapshot()]
+
+    def capture(self) -> ProducerCapture:
+        """All producers as they are now, to be written while they go on. It replaces an earlier one."""
+        self._capture = ProducerCapture(self.producers, self.map_end_offset)
+        return self._capture
 
     def latest(self) -> list[SnapshotEntry]:
         """Each producer once, with its last batch."""

@@ -5,13 +5,15 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Collection, Iterable, Iterator
 
-from broker.log.checkpoint_files import MalformedFileError, write_replace
+from broker.log.checkpoint_files import MalformedFileError, write_parts, write_replace
 from broker.log.paths import SNAPSHOT_SUFFIX, offset_of, segment_file
+from broker.log.producer_capture import PRODUCERS_AT_ONCE, ProducerCapture
 from broker.log.producer_snapshot import SnapshotEntry, decode_snapshot, encode_snapshot
 from broker.log.producer_state import ProducerState
 from broker.log.segment import LogSegment
+from broker.log.slices import TimeSlice
 from broker.log.txn_index import AbortedTxn
-from runtime.env import Storage
+from runtime.env import Clock, Storage
 
 Snapshot = tuple[int, Iterator[SnapshotEntry]]
 """The offset of a snapshot, and its producers."""
@@ -20,24 +22,65 @@ Snapshot = tuple[int, Iterator[SnapshotEntry]]
 class SnapshotFiles:
     """Offsets at which a snapshot is on disk, ascending."""
 
-    __slots__ = ("_directory", "_storage", "offsets")
+    __slots__ = ("_capture", "_directory", "_storage", "offsets")
 
     def moved_to(self, directory: str) -> None:
         """The directory of the files has another name now."""
+        self.give_up()
         self._directory = directory
 
     def __init__(self, storage: Storage, directory: str, names: Iterable[str] = ()) -> None:
         self._storage = storage
         self._directory = directory
+        self._capture: ProducerCapture | None = None
+        """A snapshot that is being taken."""
         found = (offset_of(name) for name in names if name.endswith(SNAPSHOT_SUFFIX))
         self.offsets = sorted(offset for offset in found if offset is not None)
 
     def take(self, state: ProducerState) -> None:
-        """Write the state at its end offset, unless that snapshot is there. Raises ``OSError``."""
+        """Write the state at its end offset, unless that snapshot is there. Raises ``OSError``.
+
+        With many producers it is only begun, and ``write_begun`` does the rest. One that was begun before and is not
+        written yet is given up: a later start reads more of the log.
+        """
         offset = state.map_end_offset
         if offset in self.offsets:
             return
-        write_replace(self._storage, self._path(offset), encode_snapshot(state.snapshot()))
+        if len(state.producers) > PRODUCERS_AT_ONCE:
+            self._capture = state.capture()
+        else:
+            self._write(offset, encode_snapshot(state.snapshot()))
+
+    async def write_begun(self, clock: Clock) -> None:
+        """Take in, step by step, what ``take`` has begun, and write it. Raises ``OSError``: it is given up then."""
+        work = TimeSlice(clock)
+        while (capture := self._capture) is not None:
+            is_whole = not capture.step()
+            if not is_whole or work.due():
+                await work.pause()
+            if is_whole and self._capture is capture:
+                try:
+                    await self._write_slowly(capture, work)
+                finally:
+                    if self._capture is capture:
+                        self._capture = None
+
+    def give_up(self) -> None:
+        """Write no more of what was begun: the files are somewhere else now, or in nobody's hands."""
+        self._capture = None
+
+    async def _write_slowly(self, capture: ProducerCapture, work: TimeSlice) -> None:
+        writing = write_parts(self._storage, self._path(capture.offset), capture.parts())
+        for _ in writing:
+            if work.due():
+                await work.pause()
+            if self._capture is not capture:
+                writing.close()  # given up: another replaced it, or the log was cut below it
+                return
+        self.offsets = sorted([*self.offsets, capture.offset])
+
+    def _write(self, offset: int, content: bytes) -> None:
+        write_replace(self._storage, self._path(offset), content)
         self.offsets = sorted([*self.offsets, offset])
 
     def load_latest(self, at_most: int) -> Snapshot | None:
@@ -52,6 +95,8 @@ class SnapshotFiles:
 
     def remove_above(self, offset: int) -> None:
         """Remove the snapshots above ``offset``, before what they describe is cut from the log. Raises ``OSError``."""
+        if self._capture is not None and self._capture.offset > offset:
+            self.give_up()
         self._remove([known for known in self.offsets if known > offset])
 
     def remove_at(self, offset: int) -> None:

@@ -123,7 +123,7 @@ async def test_a_leader_knows_every_producer_before_it_appends(world: LogWorld) 
 async def test_retention_and_compaction_wait(world: LogWorld) -> None:
     log = filled(world, segment_bytes=20_000)
     old = list(log.segments[:1])
-    log._snapshots.remove_above(-1)
+    log.snapshots.remove_above(-1)
     log.truncate_to(BATCHES - 5)
     assert log.rebuild is not None
     log.update_config(LogConfig(retention_ms=1))

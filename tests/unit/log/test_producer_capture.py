@@ -1,0 +1,121 @@
+"""A roll in a log of many producers: its snapshot is taken in steps, and is of the moment of the roll all the same."""
+
+from __future__ import annotations
+
+import random
+from typing import Any
+
+import pytest
+
+from broker.log import producer_capture, snapshot_files
+from broker.log.partition_log import PartitionLog
+from broker.log.producer_capture import ProducerCapture
+from broker.log.producer_snapshot import decode_snapshot
+from broker.log.slices import TimeSlice
+from tests.log_world import LogWorld, idempotent
+from tests.loop_probe import LoopProbe
+
+pytestmark = pytest.mark.trio
+FEW = 10
+
+
+@pytest.fixture(autouse=True)
+def few_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    for module in (producer_capture, snapshot_files):
+        monkeypatch.setattr(module, "PRODUCERS_AT_ONCE", FEW)
+
+
+def filled(world: LogWorld, producers: int = 5 * FEW, rounds: int = 3) -> PartitionLog:
+    log = world.create()
+    for number in range(producers * rounds):
+        append(log, number % producers, number // producers)
+    return log
+
+
+def append(log: PartitionLog, producer_id: int, sequence: int) -> None:
+    log.append_as_leader(idempotent(sequence, producer_id=producer_id), 0)
+    log.advance_high_watermark(log.log_end_offset)
+
+
+def on_disk(world: LogWorld, offset: int) -> list[Any]:
+    path = f"{world.directory}/{offset:020d}.snapshot"
+    return sorted(decode_snapshot(path, world.storage.read_bytes(path)))
+
+
+async def test_a_snapshot_is_of_the_moment_of_the_roll_whatever_comes_while_it_is_taken(
+    world: LogWorld, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    log = filled(world)
+    rng = random.Random(1)
+    sequences = dict.fromkeys(range(5 * FEW), 3)
+    expected, offset = sorted(log.producers.snapshot()), log.log_end_offset
+    log.roll()
+    assert not world.names(".snapshot")
+
+    async def append_in_between(_slice: TimeSlice) -> None:
+        for producer_id in (rng.randrange(5 * FEW), 1000 + rng.randrange(3)):
+            append(log, producer_id, sequences.setdefault(producer_id, 0))
+            sequences[producer_id] += 1
+        log.producers.producers.pop(rng.randrange(5 * FEW), None)  # expired
+
+    monkeypatch.setattr(TimeSlice, "pause", append_in_between)
+    await log.snapshots.write_begun(world.env.clock)
+    assert on_disk(world, offset) == expected
+
+
+async def test_a_step_takes_in_few_producers(world: LogWorld, monkeypatch: pytest.MonkeyPatch) -> None:
+    log = filled(world)
+    probe = LoopProbe()
+    step = ProducerCapture.step
+
+    def counted(capture: ProducerCapture) -> bool:
+        before = len(capture._pending)
+        more = step(capture)
+        for _ in range(before - len(capture._pending)):
+            probe.step()
+        return more
+
+    monkeypatch.setattr(ProducerCapture, "step", counted)
+    log.roll()
+    with probe.watching():
+        await log.snapshots.write_begun(world.env.clock)
+    assert probe.steps == 5 * FEW and probe.most_steps <= FEW
+
+
+async def test_a_truncation_below_the_roll_gives_the_snapshot_up(world: LogWorld) -> None:
+    log = filled(world)
+    log.roll()
+    append(log, 0, 3)
+    assert log.truncate_to(20)
+    await log.snapshots.write_begun(world.env.clock)
+    assert all(int(name.partition(".")[0]) <= 20 for name in world.names(".snapshot"))
+
+
+async def test_an_orderly_stop_writes_what_was_begun(world: LogWorld) -> None:
+    log = filled(world)
+    expected, offset = sorted(log.producers.snapshot()), log.log_end_offset
+    await log.close()
+    assert on_disk(world, offset) == expected
+
+
+async def test_the_flush_that_a_roll_asks_for_is_followed_by_the_snapshot(world: LogWorld) -> None:
+    """A later roll replaces one that is not written yet."""
+    log = filled(world)
+    log.roll()
+    append(log, 0, 3)
+    offset = log.log_end_offset
+    log.roll()
+    await log.snapshots.write_begun(world.env.clock)
+    assert world.names(".snapshot") == [f"{offset:020d}.snapshot"]
+
+
+async def test_a_log_that_goes_away_meanwhile_gets_no_file(world: LogWorld, monkeypatch: pytest.MonkeyPatch) -> None:
+    log = filled(world)
+    log.roll()
+
+    async def closed_in_between(_slice: TimeSlice) -> None:
+        log.close_files()
+
+    monkeypatch.setattr(TimeSlice, "pause", closed_in_between)
+    await log.snapshots.write_begun(world.env.clock)
+    assert not world.names(".snapshot")
