@@ -23,6 +23,8 @@ if TYPE_CHECKING:
         Consumer,
         ConsumerRecord,
         ElectionType,
+        FeatureMetadata,
+        FeatureUpdate,
         GroupDescription,
         GroupListing,
         LogDirDescription,
@@ -35,6 +37,7 @@ if TYPE_CHECKING:
         RecordMetadata,
         Records,
         TopicDescription,
+        UpgradeType,
         WaitsFor,
     )
     from client.errors import (
@@ -72,6 +75,8 @@ __all__ = [
     "ConsumerRecord",
     "ElectionType",
     "ErrorCode",
+    "FeatureMetadata",
+    "FeatureUpdate",
     "GroupDescription",
     "GroupListing",
     "IllegalStateError",
@@ -98,6 +103,7 @@ __all__ = [
     "TopicDescription",
     "TopicPartition",
     "UnassignedParentError",
+    "UpgradeType",
     "WaitsFor",
 ]
 

@@ -24,6 +24,7 @@ from runtime.log_output import STDERR, LogOutput
 from runtime.real_trio import real_env
 from runtime.zk_kazoo import open_zk
 from zk_schemas.config_def import ConfigError
+from zk_schemas.features import IncompatibleFeaturesError
 from zk_schemas.static_keys import for_broker
 
 EXIT_BAD_CONFIG = 2
@@ -74,7 +75,7 @@ async def _main(config: BrokerConfig) -> int:
     failures: list[BaseException] = []
     try:
         await _run_until_signal(config)
-    except* (LogDirError, DuplicateBrokerError, ZkError, OSError) as group:
+    except* (LogDirError, DuplicateBrokerError, IncompatibleFeaturesError, ZkError, OSError) as group:
         failures = _leaves(group)
     for failure in failures:
         print(f"broker: {failure}", file=sys.stderr)  # noqa: T201

@@ -6,9 +6,10 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
-from zk_schemas.broker_registration import PLAINTEXT
+from zk_schemas.broker_registration import PLAINTEXT, VersionRange
 from zk_schemas.config_def import ConfigError, parse_properties
 from zk_schemas.config_keys import BROKER_CONFIGS
+from zk_schemas.features import supported_by
 
 ENVIRONMENT_PREFIXES = ("KAFKA_", "ANABRANCH_")
 """``KAFKA_LOG_DIRS`` is ``log.dirs``. Ours wins over Kafka's; a name that is no key is somebody else's."""
@@ -39,6 +40,11 @@ class BrokerConfig:
     @property
     def broker_id(self) -> int:
         return int(self.values["broker.id"])
+
+    @property
+    def supported_features(self) -> Mapping[str, VersionRange]:
+        """The feature levels that this broker takes part in."""
+        return supported_by(self.values["supported.features"])
 
     @classmethod
     def from_given(cls, given: Mapping[str, str], where: str = "", host_name: str = "localhost") -> BrokerConfig:

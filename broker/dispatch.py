@@ -66,6 +66,7 @@ HANDLERS: Mapping[ApiKey, Handler] = {
     ApiKey.ALTER_PARTITION_REASSIGNMENTS: admin.alter_partition_reassignments,
     ApiKey.LIST_PARTITION_REASSIGNMENTS: admin.list_partition_reassignments,
     ApiKey.OFFSET_DELETE: groups.offset_delete,
+    ApiKey.UPDATE_FEATURES: admin.update_features,
     ApiKey.DESCRIBE_CLUSTER: describe_cluster.handle,
     ApiKey.DESCRIBE_PRODUCERS: describe_producers.handle,
     ApiKey.CONSUMER_GROUP_POSITION: groups.consumer_group_position,

@@ -14,6 +14,7 @@ from broker.coordinator.config import GroupConfig
 from broker.coordinator.service import GroupCoordinator
 from broker.deferred import Deferred
 from broker.dynamic_config import DynamicConfig
+from broker.features import FinalizedFeatures
 from broker.fetch_session import FetchSessionCache
 from broker.layout_epochs import LayoutEpochs
 from broker.layout_refusals import LayoutRefusals
@@ -76,6 +77,7 @@ class Node:
         self.registered = trio.Event()
         """Set once there is a broker epoch: what a controller says before is meant for the process before this one."""
         self.flushes_on_ack = config.values["log.flush"] == "ack"
+        self.features = FinalizedFeatures(zk, config.supported_features)
         self.metadata = MetadataCache()
         self.metadata_changed = trio.Event()
         self.state_change_lock = trio.Lock()
@@ -102,7 +104,13 @@ class Node:
         self.replicas = self._new_replica_manager()
         offsets_log = ReplicatedOffsetsLog(self.replicas, self.purgatory, env.clock, config.values)
         self.groups = GroupCoordinator(
-            GroupConfig.from_values(config.values), env.clock, env.rng, offsets_log, self.metadata, self.background
+            GroupConfig.from_values(config.values),
+            env.clock,
+            env.rng,
+            offsets_log,
+            self.metadata,
+            self.background,
+            self.features.level,
         )
         slots = config.values["max.incremental.fetch.session.cache.slots"]
         self.fetch_sessions = FetchSessionCache(slots, env.clock, env.rng, self.purgatory)

@@ -23,14 +23,11 @@ from runtime.env import Env, NodeExistsError, NoNodeError, ZkConnectionError, Zk
 from runtime.loop_lag import LoopLag
 from runtime.metrics_listener import MetricsListener
 from zk_schemas import paths
-from zk_schemas.broker_registration import BrokerRegistration, Endpoint, VersionRange
+from zk_schemas.broker_registration import BrokerRegistration, Endpoint
 from zk_schemas.cluster_id import ClusterId
-from zk_schemas.features import ORDERED_RESIZE
 
 logger = structlog.get_logger(__name__)
 
-SUPPORTED_FEATURES = {ORDERED_RESIZE: VersionRange(1, 1)}
-"""What a broker tells the others it can do, in its registration."""
 _CONTROLLED_SHUTDOWN_VERSION = 3
 _ZK_PAUSE_S = 1.0
 _GC_THRESHOLDS = (50_000, 50, 100)
@@ -43,7 +40,7 @@ async def run(
     """Serve until cancelled, then hand the leaders over, flush and close.
 
     ``on_ready`` gets the advertised listeners once the broker is registered. Raises ``LogDirError``, ``OSError`` for a
-    listener that cannot be bound, ``DuplicateBrokerError``, ``ZkError``.
+    listener that cannot be bound, ``DuplicateBrokerError``, ``IncompatibleFeaturesError``, ``ZkError``.
     """
     assert env.zk is not None
     zk = env.zk
@@ -94,6 +91,7 @@ async def _serve(node: Node, on_ready: Callable[[Mapping[str, ListenerAddress]],
             node.zk,
             node.config.broker_id,
             lambda: describe(node.config, server.advertised(), node.env.clock.now_ms()),
+            node.features.load,
             wait_s=2 * node.config.values["zookeeper.session.timeout.ms"] / 1000,
         )
         node.registration = registration
@@ -111,7 +109,9 @@ async def _serve(node: Node, on_ready: Callable[[Mapping[str, ListenerAddress]],
         if on_ready is not None:
             on_ready(advertised)
         try:
-            await registration.run()
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(registration.run)
+                nursery.start_soon(node.features.run)
         finally:
             with trio.CancelScope(shield=True):
                 await _stop(node, server, registration)
@@ -230,6 +230,6 @@ def describe(config: BrokerConfig, advertised: Mapping[str, ListenerAddress], no
         endpoints=[Endpoint(entry.name, entry.host, entry.port) for entry in advertised.values()],
         security_protocols={name: config.security_protocols[name] for name in advertised},
         rack=config.values["broker.rack"],
-        features=SUPPORTED_FEATURES,
+        features=dict(config.supported_features),
         timestamp_ms=now_ms,
     )

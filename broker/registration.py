@@ -3,11 +3,14 @@
 While an ephemeral of an earlier session stands there, registering waits until it is gone (KAFKA-7165, 14845); one that
 our own session owns already is ours (KAFKA-13407: the answer to the create was lost). After an expiry the broker
 registers again in the new session.
+
+Each registration looks at ``/features`` first (``admit``), and sets ``/brokers/registrations`` in the same multi at the
+version that it had before that look. An update of the features sets it too, so of two at the same time one looks again.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from dataclasses import replace
 
@@ -15,15 +18,20 @@ import structlog
 import trio
 
 from runtime.env import (
+    BadVersionError,
+    CreateOp,
     NodeExistsError,
     NoNodeError,
     SessionState,
+    SetOp,
     ZkConnectionError,
     ZkError,
+    ZkOp,
     ZkRequestTooLargeError,
     ZkStore,
     Znode,
 )
+from zk_schemas import paths
 from zk_schemas.broker_registration import BrokerRegistration
 
 logger = structlog.get_logger(__name__)
@@ -38,11 +46,20 @@ class DuplicateBrokerError(Exception):
 class Registration:
     """``run`` registers and keeps registered; ``epoch`` is -1 until then.
 
+    ``admit`` raises ``IncompatibleFeaturesError`` when the broker may not run beside what is finalized.
     ``wait_s``: how long an earlier session may take to end. A ZooKeeper that does not answer is waited for without end.
     """
 
-    def __init__(self, zk: ZkStore, broker_id: int, describe: Callable[[], BrokerRegistration], wait_s: float) -> None:
+    def __init__(
+        self,
+        zk: ZkStore,
+        broker_id: int,
+        describe: Callable[[], BrokerRegistration],
+        admit: Callable[[], Awaitable[None]],
+        wait_s: float,
+    ) -> None:
         self._zk = zk
+        self._admit = admit
         self._path = BrokerRegistration.path(broker_id)
         self._describe = describe
         self._wait_s = wait_s
@@ -67,11 +84,7 @@ class Registration:
         gone = trio.Event()
         try:
             if create:
-                described = self._describe()
-                with suppress(NodeExistsError, ZkConnectionError):  # whose it is shows below
-                    self._written = None
-                    await self._zk.create(self._path, described.encode(), ephemeral=True)
-                    self._written = replace(described, timestamp_ms=-1)
+                await self._create()
             stat = await self._zk.exists(self._path, gone.set)
         except ZkRequestTooLargeError:
             raise
@@ -91,6 +104,20 @@ class Registration:
         raise DuplicateBrokerError(
             f"{self._path} belongs to another session that does not end: is another broker running with this broker.id?"
         )
+
+    async def _create(self) -> None:
+        """Make the znode, unless something stands in the way, or the features changed meanwhile."""
+        lock = await self._zk.exists(paths.REGISTRATIONS)
+        await self._admit()
+        described = self._describe()
+        self._written = None
+        ops: list[ZkOp] = [
+            CreateOp(paths.REGISTRATIONS, b"") if lock is None else SetOp(paths.REGISTRATIONS, b"", lock.version),
+            CreateOp(self._path, described.encode(), ephemeral=True),
+        ]
+        with suppress(NodeExistsError, BadVersionError, ZkConnectionError):  # whose the znode is shows by its owner
+            await self._zk.multi(ops)
+            self._written = replace(described, timestamp_ms=-1)
 
     async def run(self) -> None:
         """Register again after each expiry, or when somebody deleted the znode, until cancelled."""

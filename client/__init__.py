@@ -6,12 +6,15 @@ from client.admin_types import (
     ConfigEntry,
     ConfigOp,
     ElectionType,
+    FeatureMetadata,
+    FeatureUpdate,
     GroupDescription,
     GroupListing,
     LogDirDescription,
     NewTopic,
     PartitionReassignment,
     TopicDescription,
+    UpgradeType,
 )
 from client.consumer import Consumer
 from client.coordinator_link import OffsetAndMetadata
@@ -32,6 +35,8 @@ __all__ = [
     "Consumer",
     "ConsumerRecord",
     "ElectionType",
+    "FeatureMetadata",
+    "FeatureUpdate",
     "GroupDescription",
     "GroupListing",
     "LogDirDescription",
@@ -44,5 +49,6 @@ __all__ = [
     "RecordMetadata",
     "Records",
     "TopicDescription",
+    "UpgradeType",
     "WaitsFor",
 ]

@@ -9,6 +9,7 @@ import anyio
 from anyio.abc import TaskGroup
 
 from client import admin_codec as codec
+from client import admin_features as features
 from client import admin_resize as resize
 from client.admin_types import (
     ALL_BROKERS,
@@ -17,6 +18,8 @@ from client.admin_types import (
     ConfigOp,
     CreatedTopic,
     ElectionType,
+    FeatureMetadata,
+    FeatureUpdate,
     GroupDescription,
     GroupListing,
     GroupPosition,
@@ -29,11 +32,13 @@ from client.admin_types import (
 )
 from client.cluster import Cluster, Node
 from client.config import AdminConfig
+from client.connection import SOFTWARE_NAME, SOFTWARE_VERSION
 from client.connections import backoff_ms
 from client.coordinator_link import CoordinatorLink, OffsetAndMetadata
 from client.errors import ErrorCode, KafkaError, KafkaTimeoutError, error_for
 from client.lifecycle import Client
 from client.offsets import EpochEnd, OffsetAndTimestamp, OffsetQueries
+from protocol.generated.api_versions import ApiVersionsRequest
 from protocol.generated.create_partitions import CreatePartitionsRequest, CreatePartitionsTopicResult
 from protocol.generated.create_topics import CreateTopicsRequest
 from protocol.generated.delete_groups import DeleteGroupsRequest
@@ -248,6 +253,46 @@ class Admin(Client[AdminConfig]):
 
         await self._retry("CreatePartitions", once, final=_FINAL_FOR_CHANGES)
         return advice
+
+    async def describe_features(self) -> FeatureMetadata:
+        """What a broker supports, and what is finalized in the cluster (KIP-584)."""
+
+        async def once() -> FeatureMetadata:
+            body = ApiVersionsRequest(client_software_name=SOFTWARE_NAME, client_software_version=SOFTWARE_VERSION)
+            response = await self._connections.request(self._metadata.any_node(), body)
+            error = codec.code_error(response.error_code, "ApiVersions")
+            if error is not None:
+                raise error
+            return features.read_features(response)
+
+        return await self._retry("ApiVersions", once)
+
+    async def update_features(
+        self, updates: Mapping[str, FeatureUpdate], *, timeout_ms: int | None = None, validate_only: bool = False
+    ) -> dict[str, KafkaError | None]:
+        """Finalize, downgrade or delete feature levels; each feature's error, None for what was done (KIP-584).
+
+        INVALID_REQUEST names what the request has wrong, FEATURE_UPDATE_FAILED why the cluster does not allow it. Asked
+        again because an answer was lost, what was carried out meanwhile is no error.
+        """
+        request = features.update_request(updates, self._timeout_ms(timeout_ms), validate_only=validate_only)
+        is_repeated = False
+
+        async def once() -> dict[str, KafkaError | None]:
+            nonlocal is_repeated
+            try:
+                results = features.read_results(await self._connections.request(self._metadata.any_node(), request))
+            except KafkaError:
+                is_repeated = True
+                raise
+            if is_repeated and not validate_only and any(results.values()):
+                finalized = (await self.describe_features()).finalized
+                for name, update in updates.items():
+                    level = finalized[name].max if name in finalized else 0
+                    results[name] = None if level == max(update.max_version_level, 0) else results[name]
+            return results
+
+        return await self._retry("UpdateFeatures", once)
 
     async def _is_carried_out(self, result: CreatePartitionsTopicResult, counts: Mapping[str, int]) -> bool:
         """Whether a topic was refused a count for having it."""

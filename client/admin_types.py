@@ -6,6 +6,7 @@ import enum
 import uuid
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 from client.cluster import Node, PartitionInfo
 from protocol.errors import KafkaError
@@ -195,3 +196,37 @@ class GroupDescription:
     """The assignor in use."""
     members: tuple[MemberDescription, ...]
     coordinator: Node
+
+
+class UpgradeType(enum.IntEnum):
+    """What an update of a feature may do (UpdateFeatures version 1)."""
+
+    UPGRADE = 1
+    SAFE_DOWNGRADE = 2
+    """Refused where something would be lost."""
+    UNSAFE_DOWNGRADE = 3
+
+
+@dataclass(frozen=True, slots=True)
+class FeatureUpdate:
+    """The level that a feature is to have; below 1: it is to be deleted."""
+
+    max_version_level: int
+    type: UpgradeType = UpgradeType.UPGRADE
+
+
+class LevelRange(NamedTuple):
+    """Levels of a feature, both ends included."""
+
+    min: int
+    max: int
+
+
+@dataclass(frozen=True, slots=True)
+class FeatureMetadata:
+    """What one broker supports, and what is finalized in the cluster as far as it knows (KIP-584)."""
+
+    supported: dict[str, LevelRange]
+    finalized: dict[str, LevelRange]
+    epoch: int | None
+    """None while nothing is finalized."""

@@ -21,8 +21,8 @@ from protocol.generated.api_versions import ApiVersionsRequest, ApiVersionsRespo
 from protocol.primitives import Message
 from runtime.env import Part, Stream
 
-_SOFTWARE_NAME = "anabranch"
-_SOFTWARE_VERSION = "0.1.0"
+SOFTWARE_NAME = "anabranch"
+SOFTWARE_VERSION = "0.1.0"
 
 
 class Pending:
@@ -208,7 +208,7 @@ class Connection:
 
     async def negotiate(self, timeout_s: float) -> None:
         """Learn the broker's versions; an old broker is asked again with version 0 (KIP-511)."""
-        request = ApiVersionsRequest(client_software_name=_SOFTWARE_NAME, client_software_version=_SOFTWARE_VERSION)
+        request = ApiVersionsRequest(client_software_name=SOFTWARE_NAME, client_software_version=SOFTWARE_VERSION)
         response: ApiVersionsResponse = await self.post(request).wait(timeout_s)
         if response.error_code == ErrorCode.UNSUPPORTED_VERSION:
             response = await self.post(request, version=0).wait(timeout_s)

@@ -21,6 +21,7 @@ from runtime.log_output import STDERR, LogOutput
 from runtime.real_trio import real_env
 from runtime.zk_kazoo import open_zk
 from zk_schemas.config_def import ConfigError
+from zk_schemas.features import IncompatibleFeaturesError
 from zk_schemas.static_keys import for_controller
 
 EXIT_BAD_CONFIG = 2
@@ -66,7 +67,7 @@ async def _main(config: ControllerConfig) -> int:
     failures: list[BaseException] = []
     try:
         await _run_until_signal(config)
-    except* (ZkError, OSError) as group:
+    except* (ZkError, OSError, IncompatibleFeaturesError) as group:
         failures = _leaves(group)
     for failure in failures:
         print(f"controller: {failure}", file=sys.stderr)  # noqa: T201

@@ -8,7 +8,7 @@ from typing import Any
 
 import trio
 
-from controller import brokers, configs, deletion, leaders, log_dirs, reassignment, stock_producers, topics
+from controller import brokers, configs, deletion, features, leaders, log_dirs, reassignment, stock_producers, topics
 from controller.admin.dispatch import HANDLERS, error_response
 from controller.admin.outcome import Outcome
 from controller.admin.slices import joined, sliced
@@ -24,6 +24,7 @@ from controller.events import (
     DrainsDue,
     Event,
     EventQueue,
+    FeaturesChanged,
     FirstLeadersDue,
     LeadersDue,
     LogDirsFailed,
@@ -259,6 +260,7 @@ class ActiveController:
         context = self._context
         if isinstance(event, BrokersChanged):
             await brokers.on_brokers_changed(context)
+            await features.settle(context)
         elif isinstance(event, TopicsChanged):
             await topics.on_topics_changed(context)
         elif isinstance(event, TopicChanged):
@@ -275,6 +277,8 @@ class ActiveController:
             await deletion.on_deletions_changed(context)
         elif isinstance(event, ConfigsChanged):
             await configs.on_configs_changed(context)
+        elif isinstance(event, FeaturesChanged):
+            await features.on_features_changed(context)
         elif isinstance(event, LogDirsFailed):
             await log_dirs.on_log_dirs_failed(context)
         elif isinstance(event, LeadersDue):
@@ -360,11 +364,13 @@ class ActiveController:
 
     async def _read_all(self) -> None:
         for step in (
+            features.load,
             topics.on_topics_changed,
             deletion.on_deletions_changed,
             brokers.on_brokers_changed,
             configs.on_configs_changed,
             log_dirs.on_log_dirs_failed,
+            features.settle,
         ):
             try:
                 await step(self._context)
@@ -412,6 +418,7 @@ class ActiveController:
             return
         self._senders.resume()
         marks: list[Mark] = [BrokersChanged(), TopicsChanged(), DeletionsChanged(), ConfigsChanged(), LogDirsFailed()]
+        marks.append(FeaturesChanged())
         for mark in marks:
             self._events.put(mark)
         for name in sorted(self.image.topics):

@@ -33,7 +33,7 @@ async def on_brokers_changed(context: Context) -> None:
     describes itself otherwise (KIP-226) stays, and every broker is told where it is reached now.
     """
     image = context.image
-    present = await _read_registrations(context)
+    present = await read_registrations(context)
     gone = [
         id for id, broker in sorted(image.brokers.items()) if id not in present or present[id].epoch != broker.epoch
     ]
@@ -77,7 +77,8 @@ def _partitions_on(context: Context, brokers: set[int]) -> list[TopicPartition]:
     ]
 
 
-async def _read_registrations(context: Context) -> dict[int, LiveBroker]:
+async def read_registrations(context: Context) -> dict[int, LiveBroker]:
+    """The brokers that are registered now; the watches on them are set."""
     present = {}
     for name in await context.store.children(paths.BROKER_IDS, context.events.watch(BrokersChanged())):
         path = f"{paths.BROKER_IDS}/{name}"

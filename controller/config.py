@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 from urllib.parse import urlsplit
 
+from zk_schemas.broker_registration import VersionRange
 from zk_schemas.config_def import ConfigError, parse_properties
 from zk_schemas.controller_keys import CONTROLLER_CONFIGS, FIRST_CONTROLLER_ID
+from zk_schemas.features import SUPPORTED, supported_by
 
 __all__ = ["CONTROLLER_CONFIGS", "FIRST_CONTROLLER_ID", "ControllerConfig", "gather"]
 
@@ -61,6 +63,7 @@ class ControllerConfig:
     stock_producer_grace_ms: int = 6_000
     stock_producer_window_ms: int = 600_000
     metrics_listener: str | None = None
+    supported_features: Mapping[str, VersionRange] = field(default_factory=lambda: SUPPORTED)
 
     @classmethod
     def parse(cls, given: Mapping[str, object], where: str = "") -> ControllerConfig:
@@ -94,6 +97,7 @@ class ControllerConfig:
             stock_producer_grace_ms=values["stock.producer.grace.ms"],
             stock_producer_window_ms=values["stock.producer.window.ms"],
             metrics_listener=values["metrics.listener"],
+            supported_features=supported_by(values["supported.features"]),
         )
 
 

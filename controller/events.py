@@ -63,6 +63,11 @@ class ConfigsChanged:
 
 
 @dataclass(frozen=True, slots=True)
+class FeaturesChanged:
+    """``/features`` changed."""
+
+
+@dataclass(frozen=True, slots=True)
 class LogDirsFailed:
     """``/log_dir_event_notification`` has another notice."""
 
@@ -135,6 +140,7 @@ Mark: TypeAlias = (
     | RemovalDue
     | DeletionsChanged
     | ConfigsChanged
+    | FeaturesChanged
     | LogDirsFailed
     | LeadersDue
     | RefusalsDue

@@ -10,6 +10,7 @@ from typing import NamedTuple
 from controller.states import PartitionStatus, ReplicaStatus
 from protocol.types import TopicPartition
 from zk_schemas.broker_registration import BrokerRegistration
+from zk_schemas.features import Features, FeaturesStatus
 from zk_schemas.partition_state import Layout, PartitionState
 from zk_schemas.topic import TopicZnode
 
@@ -176,6 +177,12 @@ class ClusterImage:
     """States that this controller could not read, or set aside, at some time of its term, by path."""
     awaiting_first_leaders: dict[str, None] = field(default_factory=dict)
     """Topics of which some new partitions are to get their first leaders next."""
+    features: Features = field(default_factory=lambda: Features(FeaturesStatus.DISABLED))
+    """What is finalized."""
+    features_epoch: int = -1
+    """The zkVersion of ``/features``; -1: there is none."""
+    features_problem: str = ""
+    """Why ``/features`` cannot be read; empty: it can."""
     malformed: dict[str, int] = field(default_factory=dict)
     """Topics that cannot be read, with the mzxid of their znode: what their partitions are is not known."""
 

@@ -7,6 +7,7 @@ from collections.abc import Callable
 
 import trio
 
+from controller import features
 from controller.active import ActiveController
 from controller.config import ControllerConfig
 from controller.election import ensure_paths, stand, wait_for_vacancy
@@ -16,11 +17,13 @@ from controller.resize import plan
 from controller.server import serve
 from controller.store import ControllerMovedError
 from runtime.background import Background
-from runtime.env import Env, SessionState, ZkConnectionError, ZkSessionExpiredError, ZkStore
+from runtime.env import Env, NoNodeError, SessionState, ZkConnectionError, ZkSessionExpiredError, ZkStore
 from runtime.loop_lag import LoopLag
 from runtime.metrics import Gauge
 from runtime.metrics_listener import MetricsListener
 from zk_schemas.controller import ControllerZnode
+from zk_schemas.features import Features
+from zk_schemas.znode import MalformedZnodeError
 
 _log = logging.getLogger(__name__)
 Ready = Callable[[str, int], None]
@@ -29,7 +32,8 @@ Ready = Callable[[str, int], None]
 async def run(config: ControllerConfig, env: Env, *, on_ready: Ready | None = None) -> None:
     """Run until cancelled. ``on_ready`` is called with host and port once the listener is bound.
 
-    ``env.zk`` is a session of this process alone. Raises ``OSError`` when the listener cannot be bound.
+    ``env.zk`` is a session of this process alone. Raises ``OSError`` when the listener cannot be bound,
+    ``IncompatibleFeaturesError`` when a feature is finalized that this release does not support.
     """
     assert env.zk is not None, "a controller needs ZooKeeper"
     listener = await env.network.listen(config.host, config.port)
@@ -94,6 +98,7 @@ class _Process:
         """Wait for the office, hold it, lose it."""
         config = self._config
         await wait_for_vacancy(zk)
+        await _check_features(config, zk)
         znode = ControllerZnode(config.controller_id, config.host, self._port, self._env.clock.now_ms())
         office = await stand(zk, znode)
         if office is None:
@@ -104,6 +109,15 @@ class _Process:
             await self.active.run()
         finally:
             self.active = None
+
+
+async def _check_features(config: ControllerConfig, zk: ZkStore) -> None:
+    """Raises ``IncompatibleFeaturesError``: what this release does not know it must not decide about."""
+    try:
+        finalized = Features.decode(Features.PATH, (await zk.get(Features.PATH)).data)
+    except (NoNodeError, MalformedZnodeError):
+        return  # the term begins with reading it again
+    features.check_supported(config.supported_features, finalized)
 
 
 async def _wait_for_session(zk: ZkStore) -> None:

@@ -8,7 +8,7 @@ from __future__ import annotations
 import struct
 import uuid
 from collections.abc import AsyncIterator, Mapping
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +16,7 @@ import trio
 
 from broker.config import BrokerConfig, ListenerAddress
 from broker.process import run
+from controller.feature_updates import for_new_cluster
 from protocol.generated.leader_and_isr import (
     LeaderAndIsrPartitionState,
     LeaderAndIsrRequest,
@@ -34,9 +35,11 @@ from protocol.generated.update_metadata import (
     UpdateMetadataTopicState,
 )
 from runtime.channel import Channel
-from runtime.env import Env
+from runtime.env import Env, NodeExistsError
 from runtime.real_trio import real_env
 from runtime.sim_zk import FakeZk
+from zk_schemas import paths
+from zk_schemas.features import SUPPORTED
 
 BROKER_ID = 1
 CONTROLLER_EPOCH = 5
@@ -165,8 +168,13 @@ class OneBroker:
 async def one_broker(
     directory: Path, settings: Mapping[str, str] | None = None, zk: FakeZk | None = None
 ) -> AsyncIterator[OneBroker]:
-    """Run a broker for the length of a block; it is shut down in order. The same ``zk`` twice: a restart."""
+    """Run a broker for the length of a block; it is shut down in order. The same ``zk`` twice: a restart.
+
+    Every feature is finalized, unless ``zk`` says otherwise.
+    """
     zk = zk or FakeZk()
+    with suppress(NodeExistsError):
+        await zk.session().create(paths.FEATURES, for_new_cluster(SUPPORTED).encode())
     env = real_env(zk=zk.session())
     given = {
         "broker.id": str(BROKER_ID),

@@ -69,7 +69,7 @@ from runtime.sim_zk import FakeSession, FakeZk
 from zk_schemas import paths
 from zk_schemas.broker_registration import BrokerRegistration, Endpoint, VersionRange
 from zk_schemas.controller import ControllerZnode
-from zk_schemas.features import ORDERED_RESIZE
+from zk_schemas.features import SUPPORTED
 from zk_schemas.partition_state import PartitionState
 from zk_schemas.topic import TopicZnode
 
@@ -105,7 +105,7 @@ class FakeBroker:
         """How far groups say they are in what their members wait for: ``{(topic, partition): position}``."""
         self.stock_producers: dict[str, tuple[int, int]] = {}
         """``{topic: ms since a stock producer wrote, and since one placed a key by the old count}``"""
-        self.features = {ORDERED_RESIZE: VersionRange(1, 1)}
+        self.features = dict(world.features)
         self.answering = trio.Event()
         self.answering.set()
         self._world = world
@@ -354,6 +354,8 @@ class World:
         self.sessions: dict[int, FakeSession] = {}
         self.scopes: dict[int, trio.CancelScope] = {}
         self.brokers: dict[int, FakeBroker] = {}
+        self.features: Mapping[str, VersionRange] = SUPPORTED
+        """What brokers support that are started from now on."""
         self._seed = seed
         self._changed = trio.Event()
         self.received: Callable[[FakeBroker, Any], None] = lambda _broker, _request: None

@@ -24,6 +24,7 @@ from zk_schemas.config_def import (
     UpdateMode,
     Validator,
 )
+from zk_schemas.features import FeatureRanges
 
 _BOOLEAN, _STRING, _INT = ConfigType.BOOLEAN, ConfigType.STRING, ConfigType.INT
 _SHORT, _LONG, _DOUBLE, _LIST = ConfigType.SHORT, ConfigType.LONG, ConfigType.DOUBLE, ConfigType.LIST
@@ -272,6 +273,13 @@ _NETWORK_KEYS = [
     ),
     ConfigKey("inter.broker.listener.name", _STRING, None, doc="the listener that controller and brokers use"),
     ConfigKey("metrics.listener", _STRING, None, _ADDRESS, doc="host:port for Prometheus, at /metrics; default: none"),
+    ConfigKey(
+        "supported.features",
+        _LIST,
+        None,
+        FeatureRanges(),
+        doc="FEATURE:MIN-MAX, ...: fewer than this release has, to rehearse a downgrade; default: all of them",
+    ),
     ConfigKey("socket.request.max.bytes", _INT, 100 << 20, _POSITIVE, doc="the largest request"),
     ConfigKey(
         "admin.request.max.bytes",

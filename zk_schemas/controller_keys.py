@@ -21,6 +21,7 @@ SHARED_KEYS = (
     "admin.request.max.bytes",
     "connections.max.idle.ms",
     "metrics.listener",
+    "supported.features",
 )
 """Keys of brokers that a controller takes too. Each process goes by its own file."""
 

@@ -1,16 +1,43 @@
-"""``/features``: the finalized feature levels of the cluster (KIP-584). Its zkVersion is the features epoch."""
+"""``/features``: the finalized feature levels of the cluster (KIP-584). Its zkVersion is the features epoch.
+
+``SUPPORTED`` has what this release knows of each feature; ``docs/upgrading.md`` tells operators what each level does.
+"""
 
 from __future__ import annotations
 
 import enum
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
 from zk_schemas import paths
+from zk_schemas.broker_registration import VersionRange
 from zk_schemas.znode import MalformedZnodeError, ZnodeReader, encode_fields
 
 ORDERED_RESIZE = "ordered_resize"
-"""The feature of brokers that check partition layouts, so that topics may be resized (KIP-253)."""
+"""Level 1: topics may be resized, and brokers check partition layouts (KIP-253)."""
+GROUP_COORDINATOR = "group_coordinator"
+"""Level 1: Kafka's classic groups. Level 2: coordinators also answer how far a group has processed a partition, which
+the hand-over of moved keys asks for."""
+CONSUMER_OFFSETS_TOPIC_SCHEMA = "consumer_offsets_topic_schema"
+"""The record versions of ``__consumer_offsets`` (KIP-915). Level 1: the highest ones without tagged fields. Level 2:
+flexible ones, where a committed offset carries its partition's incarnation."""
+
+SUPPORTED: Mapping[str, VersionRange] = {
+    CONSUMER_OFFSETS_TOPIC_SCHEMA: VersionRange(1, 2),
+    GROUP_COORDINATOR: VersionRange(1, 2),
+    ORDERED_RESIZE: VersionRange(1, 1),
+}
+REQUIRED: Mapping[tuple[str, int], Mapping[str, int]] = {
+    (ORDERED_RESIZE, 1): {CONSUMER_OFFSETS_TOPIC_SCHEMA: 2, GROUP_COORDINATOR: 2},
+}
+"""From this level of a feature on, these others must be finalized at least at these levels."""
+MAX_LEVEL = 2**15 - 1
+"""Levels travel as int16."""
+
+
+class IncompatibleFeaturesError(Exception):
+    """A process does not support what is finalized; the message names each feature."""
 
 
 class FeaturesStatus(enum.IntEnum):
@@ -24,7 +51,7 @@ class FinalizedFeature:
 
     min_version_level: int
     max_version_level: int
-    extra: dict[str, Any] = field(default_factory=dict)
+    extra: dict[str, Any] = field(default_factory=dict, compare=False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,6 +65,11 @@ class Features:
 
     PATH = paths.FEATURES
 
+    def level(self, name: str) -> int:
+        """The level in force; 0 for a feature that is not finalized, and for each while the status is disabled."""
+        found = self.features.get(name)
+        return found.max_version_level if found is not None and self.status is FeaturesStatus.ENABLED else 0
+
     @classmethod
     def decode(cls, path: str, data: bytes) -> Features:
         """Raises ``MalformedZnodeError``."""
@@ -46,7 +78,8 @@ class Features:
         status = FeaturesStatus(reader.integer("status", high=1))
         features = {}
         for name, nested in reader.objects("features").items():
-            low, high = nested.integer("min_version_level", low=1), nested.integer("max_version_level", low=1)
+            low = nested.integer("min_version_level", low=1, high=MAX_LEVEL)
+            high = nested.integer("max_version_level", low=1, high=MAX_LEVEL)
             if low > high:
                 raise MalformedZnodeError(path, f"features.{name}", "min_version_level is above max_version_level")
             features[name] = FinalizedFeature(low, high, nested.rest())
@@ -62,3 +95,61 @@ class Features:
             for name, feature in self.features.items()
         }
         return encode_fields({"version": self.version, "status": int(self.status), "features": levels}, self.extra)
+
+
+def misfits(supported: Mapping[str, VersionRange], finalized: Features) -> list[str]:
+    """Why a process with these ranges may not run beside what is finalized, a line for each feature; empty: it may."""
+    return [
+        f"{name} is finalized at level {level}, this process supports {described(supported.get(name))}"
+        for name in sorted(finalized.features)
+        if (level := finalized.level(name)) and not supports(supported, name, level)
+    ]
+
+
+def supports(supported: Mapping[str, VersionRange], name: str, level: int) -> bool:
+    """Whether a process with these ranges knows the level."""
+    return name in supported and supported[name].min_version <= level <= supported[name].max_version
+
+
+def highest_level(name: str) -> int:
+    """The highest level of a feature that this release has."""
+    return SUPPORTED[name].max_version
+
+
+def described(supported: VersionRange | None) -> str:
+    """A range in words."""
+    return "none of it" if supported is None else f"levels {supported.min_version} to {supported.max_version}"
+
+
+def parse_ranges(entries: Iterable[str]) -> dict[str, VersionRange]:
+    """``name:min-max`` each. Raises ``ValueError`` for what this release does not support."""
+    ranges: dict[str, VersionRange] = {}
+    for entry in entries:
+        name, _, levels = entry.partition(":")
+        low, separator, high = levels.partition("-")
+        if not separator or not low.isdigit() or not high.isdigit() or int(low) > int(high) or not int(low):
+            raise ValueError(f"{entry!r} is not FEATURE:MIN-MAX")
+        if name not in SUPPORTED:
+            raise ValueError(f"{name!r} is not a feature of this release; it has {', '.join(sorted(SUPPORTED))}")
+        if not all(supports(SUPPORTED, name, int(level)) for level in (low, high)):
+            raise ValueError(f"{entry!r} is outside what this release supports, {described(SUPPORTED[name])}")
+        if name in ranges:
+            raise ValueError(f"{name!r} is named twice")
+        ranges[name] = VersionRange(int(low), int(high))
+    return ranges
+
+
+class FeatureRanges:
+    """Validates the entries of ``supported.features``."""
+
+    def problem(self, value: Any) -> str | None:
+        try:
+            parse_ranges(value)
+        except ValueError as error:
+            return str(error)
+        return None
+
+
+def supported_by(entries: Iterable[str] | None) -> Mapping[str, VersionRange]:
+    """The ranges of a process with this ``supported.features``, which is valid."""
+    return SUPPORTED if entries is None else parse_ranges(entries)

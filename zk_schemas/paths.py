@@ -8,6 +8,8 @@ CONTROLLER = "/controller"
 CONTROLLER_EPOCH = "/controller_epoch"
 CLUSTER_ID = "/cluster/id"
 FEATURES = "/features"
+REGISTRATIONS = "/brokers/registrations"
+"""Set by each registration of a broker and by each write of ``/features``: its zkVersion orders the two."""
 PRODUCER_ID_BLOCK = "/latest_producer_id_block"
 DELETE_TOPICS = "/admin/delete_topics"
 CONFIG = "/config"
@@ -29,6 +31,7 @@ PERSISTENT = (
     BROKER_CONFIGS,
     CONFIG_CHANGES,
     LOG_DIR_EVENTS,
+    REGISTRATIONS,
 )
 """Created, when missing, before a process uses ZooKeeper."""
 

@@ -24,6 +24,8 @@ CLIENTS = {
     "produce": ("anabranch.cli.produce:produce", "Write lines of standard input as records."),
     "consume": ("anabranch.cli.consume:consume", "Print records."),
     "groups": ("anabranch.cli.groups:app", "List, describe, reset, delete consumer groups."),
+    "features": ("anabranch.cli.features:app", "Describe, upgrade, downgrade, disable feature levels."),
+    "kafka-features": ("anabranch.cli.kafka_features:kafka_features", "The same with the options of Kafka's tool."),
     "configs": ("anabranch.cli.configs:app", "Describe and alter configs of topics and brokers."),
 }
 FILES = {

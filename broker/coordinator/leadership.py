@@ -27,6 +27,7 @@ from broker.log.slices import TimeSlice
 from protocol.errors import ErrorCode
 from runtime.background import Background
 from runtime.env import Clock
+from zk_schemas.features import CONSUMER_OFFSETS_TOPIC_SCHEMA, highest_level
 
 FIRST_RETRY_S = 0.1
 LAST_RETRY_S = 30.0
@@ -60,7 +61,9 @@ class Leadership:
         timer: DeadlineTimer,
         on_loaded: Callable[[LoadedPartition], None],
         background: Background | None = None,
+        level: Callable[[str], int] = highest_level,
     ) -> None:
+        self._level = level
         self._background = background or Background(clock)
         self.loaded: dict[int, LoadedPartition] = {}
         self.is_closed = False
@@ -165,6 +168,7 @@ class Leadership:
         async with self._work:
             work = TimeSlice(self._clock)
             loaded = LoadedPartition(partition, loading.leader_epoch, shard, self._log, self._timer, self._clock)
+            loaded.schema_level = lambda: self._level(CONSUMER_OFFSETS_TOPIC_SCHEMA)
             await adopt_groups(loaded, work)
             if self._loads.get(partition) is not loading:
                 return

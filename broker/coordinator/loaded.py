@@ -16,6 +16,7 @@ from broker.deferred import Deferred
 from protocol.errors import ErrorCode, KafkaError
 from protocol.primitives import EncodeError
 from runtime.env import Clock
+from zk_schemas.features import CONSUMER_OFFSETS_TOPIC_SCHEMA, highest_level
 
 
 def read_clock(clock: Clock, not_before_ms: int = 0) -> Now:
@@ -67,6 +68,7 @@ class LoadedPartition:
         "is_closed",
         "leader_epoch",
         "partition",
+        "schema_level",
         "shard",
     )
 
@@ -77,6 +79,8 @@ class LoadedPartition:
         self.leader_epoch = leader_epoch
         self.shard = shard
         self.is_closed = False
+        self.schema_level: Callable[[], int] = lambda: highest_level(CONSUMER_OFFSETS_TOPIC_SCHEMA)
+        """The finalized level of the records' schema, asked for at each write."""
         self._log = log
         self._timer = timer
         self._clock = clock
@@ -191,7 +195,8 @@ class LoadedPartition:
 
     def _append(self, entry: _InFlight) -> None:
         try:
-            records = [encode(record) for record in entry.write.records]
+            level = self.schema_level()
+            records = [encode(record, level) for record in entry.write.records]
             fate = self._log.append(self.partition, self.leader_epoch, records)
         except EncodeError:
             # Flexible requests may carry names longer than the record formats can hold.

@@ -1,10 +1,11 @@
 """Bytes of ``__consumer_offsets`` records, Kafka's formats.
 
-Writers use the highest non-flexible value versions, so that a coordinator from before KIP-915 can read them: offset
-value 3 (1 when the commit carries its own expiry, which no later version has) and group value 3. An offset that knows
-its partition's incarnation takes offset value 4, where that travels in tag 10256. Readers follow KIP-915: they take the
-flexible version, read a higher one as the highest known, ignore unknown tagged fields, and hand unknown key types back
-as ``UnknownRecord``.
+Writers go by the finalized level of ``consumer_offsets_topic_schema``. Below level 2 they use the highest versions
+without tagged fields, which a coordinator from before KIP-915 can read: offset value 3 and group value 3. From level 2
+on they use the flexible versions, 4 and 4, where an offset carries its partition's incarnation in tag 10256. A commit
+with its own expiry takes offset value 1 at each level, for no later version has that. Readers follow KIP-915 at each
+level: they take the flexible version, read a higher one as the highest known, ignore unknown tagged fields, and hand
+unknown key types back as ``UnknownRecord``.
 """
 
 from __future__ import annotations
@@ -12,7 +13,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from broker.coordinator.durable import (
-    NO_INCARNATION,
     CoordinatorRecord,
     GroupRecord,
     OffsetAndMetadata,
@@ -35,8 +35,11 @@ OFFSET_KEY_VERSION = 1
 GROUP_KEY_VERSION = 2
 OFFSET_VALUE_VERSION = 3
 OFFSET_VALUE_VERSION_WITH_EXPIRY = 1
-OFFSET_VALUE_VERSION_WITH_INCARNATION = 4
 GROUP_VALUE_VERSION = 3
+FLEXIBLE_VALUE_VERSION = 4
+"""Of offsets and of groups."""
+FLEXIBLE_LEVEL = 2
+"""The level of ``consumer_offsets_topic_schema`` from which on it is written."""
 _UNSET = -1
 
 
@@ -47,16 +50,17 @@ class UnknownRecord:
     key_version: int
 
 
-def encode(record: CoordinatorRecord) -> KeyValue:
-    """Key and value bytes; the value is None for a tombstone."""
+def encode(record: CoordinatorRecord, schema_level: int = FLEXIBLE_LEVEL) -> KeyValue:
+    """Key and value bytes; the value is None for a tombstone. ``schema_level``: what is finalized, 0 for nothing."""
+    is_flexible = schema_level >= FLEXIBLE_LEVEL
     if isinstance(record, OffsetRecord):
         key = OffsetCommitKey(group=record.group_id, topic=record.partition.topic, partition=record.partition.partition)
-        return encode_versioned(key, OFFSET_KEY_VERSION), _encode_offset(record.value)
+        return encode_versioned(key, OFFSET_KEY_VERSION), _encode_offset(record.value, is_flexible)
     key_bytes = encode_versioned(GroupMetadataKey(group=record.group_id), GROUP_KEY_VERSION)
-    return key_bytes, _encode_generation(record.value)
+    return key_bytes, _encode_generation(record.value, is_flexible)
 
 
-def _encode_offset(committed: OffsetAndMetadata | None) -> bytes | None:
+def _encode_offset(committed: OffsetAndMetadata | None, is_flexible: bool) -> bytes | None:
     if committed is None:
         return None
     expires = committed.expire_timestamp_ms
@@ -70,11 +74,10 @@ def _encode_offset(committed: OffsetAndMetadata | None) -> bytes | None:
     )
     if expires is not None:
         return encode_versioned(value, OFFSET_VALUE_VERSION_WITH_EXPIRY)
-    has_incarnation = committed.incarnation != NO_INCARNATION
-    return encode_versioned(value, OFFSET_VALUE_VERSION_WITH_INCARNATION if has_incarnation else OFFSET_VALUE_VERSION)
+    return encode_versioned(value, FLEXIBLE_VALUE_VERSION if is_flexible else OFFSET_VALUE_VERSION)
 
 
-def _encode_generation(generation: StableGeneration | None) -> bytes | None:
+def _encode_generation(generation: StableGeneration | None, is_flexible: bool) -> bytes | None:
     if generation is None:
         return None
     members = [
@@ -98,7 +101,7 @@ def _encode_generation(generation: StableGeneration | None) -> bytes | None:
         current_state_timestamp=generation.state_timestamp_ms,
         members=members,
     )
-    return encode_versioned(value, GROUP_VALUE_VERSION)
+    return encode_versioned(value, FLEXIBLE_VALUE_VERSION if is_flexible else GROUP_VALUE_VERSION)
 
 
 def decode(key: Buffer | None, value: Buffer | None) -> CoordinatorRecord | UnknownRecord:

@@ -48,11 +48,14 @@ from protocol.topic_names import OFFSETS_TOPIC
 from protocol.types import TopicPartition
 from runtime.background import Background
 from runtime.env import Clock
+from zk_schemas.features import GROUP_COORDINATOR, highest_level
 
 R = TypeVar("R")
 S = TypeVar("S")
 
 GROUPS_PER_SWEEP_SLICE = 64
+POSITIONS_LEVEL = 2
+"""The level of the feature ``group_coordinator`` from which on positions are told."""
 
 
 class GroupCoordinator:
@@ -70,7 +73,9 @@ class GroupCoordinator:
         log: OffsetsLog,
         topics: Topics,
         background: Background | None = None,
+        level: Callable[[str], int] = highest_level,
     ) -> None:
+        """``level``: the finalized level of a feature."""
         self._config = config
         self._clock = clock
         self._background = background or Background(clock)
@@ -78,7 +83,8 @@ class GroupCoordinator:
         self._topics = topics
         self._timer = DeadlineTimer(lambda: int(clock.monotonic() * 1000), self._on_due)
         self._deletions = RecentDeletions()
-        self._leadership = Leadership(config, clock, log, self._timer, self._remove_deleted, self._background)
+        self._leadership = Leadership(config, clock, log, self._timer, self._remove_deleted, self._background, level)
+        self._level = level
 
     # ------------------------------------------------------------ life
 
@@ -203,6 +209,8 @@ class GroupCoordinator:
         """Answered when a position that the member waits for moves, or somebody waits for one of its own."""
         token: Deferred[ConsumerGroupPositionResponse] = Deferred()
         found = self._find(request.group_id)
+        if self._level(GROUP_COORDINATOR) < POSITIONS_LEVEL:
+            found = ErrorCode.UNSUPPORTED_VERSION
         if isinstance(found, ErrorCode):
             token.fill(ConsumerGroupPositionResponse(error_code=found))
             return token

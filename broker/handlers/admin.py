@@ -1,5 +1,5 @@
 """CreateTopics (19), DeleteTopics (20), AlterConfigs (33), CreatePartitions (37), ElectLeaders (43),
-IncrementalAlterConfigs (44), AlterPartitionReassignments (45), ListPartitionReassignments (46).
+IncrementalAlterConfigs (44), AlterPartitionReassignments (45), ListPartitionReassignments (46), UpdateFeatures (57).
 
 The active controller decides: a request is forwarded in the same API and version, and NOT_CONTROLLER is retried here.
 The answer is held back until this broker's own metadata shows what was changed, within the request's time, so that a
@@ -8,7 +8,7 @@ client that asks next finds it.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Awaitable, Callable, Iterable
 from typing import Any
 
 from broker.request_context import Answer, RequestContext
@@ -47,6 +47,7 @@ from protocol.generated.list_partition_reassignments import (
     ListPartitionReassignmentsRequest,
     ListPartitionReassignmentsResponse,
 )
+from protocol.generated.update_features import UpdateFeaturesRequest, UpdateFeaturesResponse
 
 _MAX_METADATA_WAIT_S = 5.0
 
@@ -59,9 +60,11 @@ def _forward(
     visible: Callable[[Any], bool],
     failed: Callable[[KafkaError], Any],
     version: int | None = None,
+    wait: Callable[[Callable[[], bool], float], Awaitable[bool]] | None = None,
 ) -> Answer:
     """``results(response)`` are what carries error codes; ``visible(response)``: this broker's metadata shows it.
 
+    ``wait``: for something else than the metadata.
     ``version``: to ask the controller in, where the client's has no room for what it may answer.
     """
     asked_version = ctx.api_version if version is None else version
@@ -76,7 +79,7 @@ def _forward(
         deadline = node.env.clock.monotonic() + timeout_s
         response = await node.controller.request(request, asked_version, timeout_s, refused)
         left_s = min(deadline - node.env.clock.monotonic(), _MAX_METADATA_WAIT_S)
-        await node.wait_for_metadata(lambda: visible(response), max(left_s, 0.0))
+        await (wait or node.wait_for_metadata)(lambda: visible(response), max(left_s, 0.0))
         return response
 
     return node.later(work, failed)
@@ -204,3 +207,18 @@ def list_partition_reassignments(ctx: RequestContext, request: ListPartitionReas
         return ListPartitionReassignmentsResponse(error_code=error.code, error_message=error.message)
 
     return _forward(ctx, request, request.timeout_ms, lambda response: [response], lambda _: True, failed)
+
+
+def update_features(ctx: RequestContext, request: UpdateFeaturesRequest) -> Answer:
+    """Answered once this broker has read what is finalized since: a client that asks it next finds that."""
+    features = ctx.node.features
+
+    def visible(response: UpdateFeaturesResponse) -> bool:
+        return features.epoch >= response.features_epoch
+
+    def failed(error: KafkaError) -> UpdateFeaturesResponse:
+        return UpdateFeaturesResponse(error_code=error.code, error_message=error.message)
+
+    return _forward(
+        ctx, request, request.timeout_ms, lambda response: [response], visible, failed, wait=features.wait_until
+    )

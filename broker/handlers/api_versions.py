@@ -1,7 +1,8 @@
 """ApiVersions (18), versions 0-3: what this broker serves.
 
 The table of ``dispatch`` is the answer. An unknown version gets a version 0 answer with UNSUPPORTED_VERSION and the
-range of this API alone (KIP-511). Skipped: features (KIP-584 is not there yet).
+range of this API alone (KIP-511). Version 3 brings the features (KIP-584): what this broker supports, and what is
+finalized with its epoch as far as this broker knows.
 """
 
 from __future__ import annotations
@@ -23,7 +24,14 @@ def handle(ctx: RequestContext, request: ApiVersionsRequest) -> Answer:
         return ApiVersionsResponse(error_code=ErrorCode.INVALID_REQUEST)
     ctx.session.software_name = request.client_software_name
     failures = ctx.node.background.describe() if request.client_software_name == HEALTH_CHECK else []
-    return ApiVersionsResponse(api_keys=ctx.node.advertised, background_failures=failures)
+    features = ctx.node.features
+    return ApiVersionsResponse(
+        api_keys=ctx.node.advertised,
+        supported_features=features.supported_keys(),
+        finalized_features_epoch=features.epoch,
+        finalized_features=features.finalized_keys(),
+        background_failures=failures,
+    )
 
 
 def unsupported(ctx: RequestContext, _request: ApiVersionsRequest) -> Answer:

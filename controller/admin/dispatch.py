@@ -13,6 +13,7 @@ from controller.admin.delete_topics import delete_topics
 from controller.admin.elect_leaders import elect_leaders
 from controller.admin.outcome import Outcome
 from controller.admin.partition_reassignments import alter_partition_reassignments, list_partition_reassignments
+from controller.admin.update_features import update_features
 from controller.brokers import controlled_shutdown
 from controller.context import Context
 from protocol.api_keys import API, ApiKey
@@ -29,6 +30,7 @@ from protocol.generated.elect_leaders import ElectLeadersResponse
 from protocol.generated.incremental_alter_configs import AlterConfigsResourceResponse as IncrementalResourceResponse
 from protocol.generated.incremental_alter_configs import IncrementalAlterConfigsResponse
 from protocol.generated.list_partition_reassignments import ListPartitionReassignmentsResponse
+from protocol.generated.update_features import UpdateFeaturesResponse
 
 Handler = Callable[[Context, Any, int], Awaitable[Outcome]]
 
@@ -48,6 +50,7 @@ HANDLERS: dict[int, Handler] = {
     ApiKey.ELECT_LEADERS: elect_leaders,
     ApiKey.ALTER_PARTITION_REASSIGNMENTS: alter_partition_reassignments,
     ApiKey.LIST_PARTITION_REASSIGNMENTS: list_partition_reassignments,
+    ApiKey.UPDATE_FEATURES: update_features,
 }
 
 
@@ -57,6 +60,7 @@ _TOP_LEVEL_ERROR: dict[int, Callable[..., Any]] = {
     ApiKey.ELECT_LEADERS: ElectLeadersResponse,
     ApiKey.ALTER_PARTITION_REASSIGNMENTS: AlterPartitionReassignmentsResponse,
     ApiKey.LIST_PARTITION_REASSIGNMENTS: ListPartitionReassignmentsResponse,
+    ApiKey.UPDATE_FEATURES: UpdateFeaturesResponse,
 }
 """Responses that have room for an error of the whole request (ElectLeaders from version 1 on, which brokers send)."""
 

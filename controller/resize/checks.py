@@ -16,6 +16,7 @@ from protocol.topic_names import INTERNAL_TOPICS
 from runtime.env import CreateOp, SetOp
 from runtime.zk_requests import operation_bytes
 from zk_schemas import paths
+from zk_schemas.features import ORDERED_RESIZE
 from zk_schemas.partition_state import NO_LEADER, Layout, PartitionState
 from zk_schemas.topic import TopicZnode
 
@@ -34,6 +35,11 @@ async def check(context: Context, topic: TopicImage, count: int) -> None:
             ErrorCode.REASSIGNMENT_IN_PROGRESS,
             f"Partitions {listed(moving)} of {topic.name} are being reassigned; resize it when that is done, or take"
             " the reassignment back.",
+        )
+    if context.image.features.level(ORDERED_RESIZE) < 1:
+        raise _not_now(
+            f"The feature {ORDERED_RESIZE} is not finalized: once every broker supports it,"
+            f" `anabranch features upgrade --feature {ORDERED_RESIZE}=1` does so."
         )
     lacking = brokers_without_resize(context)
     if lacking:
@@ -293,7 +299,7 @@ def _not_now(message: str) -> KafkaError:
     return KafkaError(ErrorCode.POLICY_VIOLATION, message)
 
 
-def listed(partitions: Sequence[int]) -> str:
+def listed(partitions: Sequence[object]) -> str:
     """The first ten, and how many more."""
     shown = ", ".join(map(str, partitions[:10]))
     return f"{shown} and {len(partitions) - 10} more" if len(partitions) > 10 else shown

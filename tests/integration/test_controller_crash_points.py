@@ -193,8 +193,12 @@ async def test_the_successor_finishes(
     with trio.fail_after(60):
         await dead.wait()
     await world.until(lambda: finished(world), within_s=120)
-    active = await world.active()
-    assert active is not None and active.controller_id == 1001
+
+    async def succeeded() -> bool:
+        active = await world.active()
+        return active is not None and active.controller_id == 1001
+
+    await world.until(succeeded)
 
 
 @pytest.mark.parametrize("operation", OPERATIONS)

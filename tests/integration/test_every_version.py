@@ -81,6 +81,7 @@ from protocol.generated.partition_leader_epochs_for_partitions import (
 )
 from protocol.generated.produce import PartitionProduceData, ProduceRequest, TopicProduceData
 from protocol.generated.sync_group import SyncGroupRequest
+from protocol.generated.update_features import FeatureUpdateKey, UpdateFeaturesRequest
 from protocol.primitives import Message
 from runtime.channel import Channel
 from runtime.real_trio import RealNetwork
@@ -102,6 +103,7 @@ EXPECTED: dict[tuple[ApiKey, int | None], set[ErrorCode]] = {
     (ApiKey.ALTER_REPLICA_LOG_DIRS, None): {ErrorCode.LOG_DIR_NOT_FOUND},
     (ApiKey.ELECT_LEADERS, None): {ErrorCode.ELECTION_NOT_NEEDED},
     (ApiKey.ALTER_PARTITION_REASSIGNMENTS, None): {ErrorCode.NO_REASSIGNMENT_IN_PROGRESS},
+    (ApiKey.UPDATE_FEATURES, None): {ErrorCode.INVALID_REQUEST},
     **{(ApiKey.JOIN_GROUP, version): {ErrorCode.MEMBER_ID_REQUIRED} for version in (4, 5, 6, 7)},
 }
 """What a request that cannot be granted gets, by version where it matters."""
@@ -215,6 +217,9 @@ REQUESTS: dict[ApiKey, Callable[[int], Message]] = {
         topics=[ReassignableTopic(name=TOPIC, partitions=[ReassignablePartition(partition_index=0)])]
     ),
     ApiKey.LIST_PARTITION_REASSIGNMENTS: lambda v: ListPartitionReassignmentsRequest(),
+    ApiKey.UPDATE_FEATURES: lambda v: UpdateFeaturesRequest(
+        feature_updates=[FeatureUpdateKey(feature="unknown", max_version_level=1)]
+    ),
     ApiKey.CREATE_PARTITIONS: lambda v: CreatePartitionsRequest(
         topics=[CreatePartitionsTopic(name=TOPIC, count=2 + v, assignments=None)], timeout_ms=10_000
     ),

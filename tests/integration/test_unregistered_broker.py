@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 import uuid
+from collections.abc import Sequence
 from typing import Any
 
 import pytest
@@ -20,7 +21,7 @@ from protocol.generated.leader_and_isr import (
 from protocol.generated.stop_replica import StopReplicaRequest
 from protocol.generated.update_metadata import UpdateMetadataRequest
 from runtime.channel import Channel
-from runtime.env import Env
+from runtime.env import Env, ZkOp
 from runtime.sim_clock import SimClock
 from runtime.sim_network import SimFabric
 from runtime.sim_storage import SimDisk
@@ -51,14 +52,14 @@ async def test_orders_for_the_process_before_are_not_obeyed(
     )
     storage = SimDisk(random.Random(2), clock=clock).mount()
     session, may_register, ready = zk.session(), trio.Event(), trio.Event()
-    create = session.create
+    multi = session.multi
 
-    async def create_later(path: str, *args: Any, **kwargs: Any) -> None:
-        if path == paths.broker_id(1):
+    async def register_later(ops: Sequence[ZkOp]) -> list[int]:
+        if any(op.path == paths.broker_id(1) for op in ops):
             await may_register.wait()
-        await create(path, *args, **kwargs)
+        return await multi(ops)
 
-    monkeypatch.setattr(session, "create", create_later)
+    monkeypatch.setattr(session, "multi", register_later)
     env = Env(clock, fabric.node("broker1"), random.Random(3), storage, session)
 
     async def broker() -> None:

@@ -41,17 +41,20 @@ def offset_record(value: OffsetAndMetadata | None) -> OffsetRecord:
     return OffsetRecord("group-1", PARTITION, value)
 
 
-def test_an_offset_is_written_as_kafka_writes_version_3() -> None:
-    assert encode(offset_record(OFFSET)) == (OFFSET_KEY, GOLDEN["offset_value", 3])
+@pytest.mark.parametrize("level", [0, 1])
+def test_below_level_2_an_offset_is_written_as_kafka_writes_version_3(level: int) -> None:
+    assert encode(offset_record(OFFSET), level) == (OFFSET_KEY, GOLDEN["offset_value", 3])
 
 
-def test_an_offset_with_its_own_expiry_is_written_as_version_1() -> None:
-    assert encode(offset_record(OFFSET_WITH_EXPIRY)) == (OFFSET_KEY, GOLDEN["offset_value_with_expiry", 1])
+@pytest.mark.parametrize("level", [1, 2])
+def test_an_offset_with_its_own_expiry_is_written_as_version_1(level: int) -> None:
+    assert encode(offset_record(OFFSET_WITH_EXPIRY), level) == (OFFSET_KEY, GOLDEN["offset_value_with_expiry", 1])
 
 
-def test_a_generation_is_written_as_kafka_writes_version_3() -> None:
-    assert encode(GroupRecord("group-1", GENERATION)) == (GROUP_KEY, GOLDEN["group_value", 3])
-    assert encode(GroupRecord("group-1", EMPTY_GENERATION)) == (GROUP_KEY, GOLDEN["group_value_empty", 3])
+@pytest.mark.parametrize("level", [0, 1])
+def test_below_level_2_a_generation_is_written_as_kafka_writes_version_3(level: int) -> None:
+    assert encode(GroupRecord("group-1", GENERATION), level) == (GROUP_KEY, GOLDEN["group_value", 3])
+    assert encode(GroupRecord("group-1", EMPTY_GENERATION), level) == (GROUP_KEY, GOLDEN["group_value_empty", 3])
 
 
 def test_tombstones_have_no_value() -> None:
@@ -100,11 +103,14 @@ def test_hole_20_an_offset_with_an_incarnation_is_written_as_version_4_with_tag_
     assert decode(key, value) == offset_record(replace(OFFSET, incarnation=9))
 
 
-def test_kip_915_writers_stay_below_the_flexible_versions_otherwise() -> None:
-    _, offset = encode(offset_record(OFFSET))
-    _, group = encode(GroupRecord("group-1", GENERATION))
-    assert offset is not None and group is not None
-    assert (offset[:2], group[:2]) == (b"\x00\x03", b"\x00\x03")
+def test_kip_915_from_level_2_on_the_flexible_versions_are_written() -> None:
+    assert encode(offset_record(OFFSET), 2) == (OFFSET_KEY, GOLDEN["offset_value", 4])
+    assert encode(GroupRecord("group-1", GENERATION), 2) == (GROUP_KEY, GOLDEN["group_value", 4])
+
+
+def test_kip_915_below_level_2_the_incarnation_is_left_out() -> None:
+    key, value = encode(offset_record(replace(OFFSET, incarnation=9)), 1)
+    assert decode(key, value) == offset_record(OFFSET)
 
 
 @pytest.mark.parametrize("name", ["offset_value", "group_value"])

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Awaitable, Callable
+
 import pytest
 import trio
 import trio.testing
@@ -21,8 +23,24 @@ async def server() -> FakeZk:
     return zk
 
 
-def registration(session: FakeSession, wait_s: float = 30.0) -> Registration:
-    return Registration(session, 1, lambda: BrokerRegistration([Endpoint("PLAINTEXT", "h", 1)]), wait_s)
+async def admit() -> None:
+    """Nothing is finalized that the broker does not support."""
+
+
+def registration(
+    session: FakeSession, wait_s: float = 30.0, admit: Callable[[], Awaitable[None]] = admit
+) -> Registration:
+    return Registration(session, 1, lambda: BrokerRegistration([Endpoint("PLAINTEXT", "h", 1)]), admit, wait_s)
+
+
+def losing_one_answer(session: FakeSession) -> Callable[[], Awaitable[None]]:
+    """An ``admit`` after which the answer to the first registration is lost."""
+    lose = iter([session.lose_next_answer])
+
+    async def admit() -> None:
+        next(lose, lambda: None)()
+
+    return admit
 
 
 async def test_waits_until_the_old_ephemeral_is_gone(autojump_clock: trio.testing.MockClock) -> None:
@@ -45,8 +63,7 @@ async def test_a_create_whose_answer_was_lost_counts(autojump_clock: trio.testin
     """KAFKA-13407: the znode that is there already is ours."""
     zk = await server()
     session = zk.session()
-    session.lose_next_answer()
-    ours = registration(session)
+    ours = registration(session, admit=losing_one_answer(session))
     async with trio.open_nursery() as nursery:
         nursery.start_soon(ours.register)
         await trio.testing.wait_all_tasks_blocked()
@@ -83,11 +100,11 @@ async def test_registers_again_after_expiry_and_after_a_deletion(autojump_clock:
 class Described:
     """A registration that follows ``host``."""
 
-    def __init__(self, session: FakeSession) -> None:
+    def __init__(self, session: FakeSession, admit: Callable[[], Awaitable[None]] = admit) -> None:
         self.host = "before"
         self.session = session
         self.described = 0
-        self.registration = Registration(session, 1, self.describe, 30.0)
+        self.registration = Registration(session, 1, self.describe, admit, 30.0)
 
     def describe(self) -> BrokerRegistration:
         self.described += 1
@@ -126,8 +143,8 @@ async def test_what_changed_before_the_registration_is_described(
     autojump_clock: trio.testing.MockClock,
 ) -> None:
     zk = await server()
-    ours = Described(zk.session())
-    ours.session.lose_next_answer()
+    session = zk.session()
+    ours = Described(session, losing_one_answer(session))
     async with trio.open_nursery() as nursery:
         nursery.start_soon(ours.registration.register)
         await trio.testing.wait_all_tasks_blocked()

@@ -1,0 +1,119 @@
+"""What `anabranch features` asks for and prints (KIP-584, CLI tool usage). No IO."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import NamedTuple
+
+from anabranch.cli.errors import CommandError
+from client.admin_types import FeatureMetadata, FeatureUpdate, UpgradeType
+from protocol.errors import KafkaError
+
+
+class Change(NamedTuple):
+    """A level that a feature is to have, None for none."""
+
+    feature: str
+    existing: int | None
+    new: int | None
+
+    @property
+    def operation(self) -> str:
+        """In the KIP's words."""
+        if self.new is None:
+            return "[Delete]"
+        if self.existing is None:
+            return "[Add]"
+        return "[Upgrade]" if self.new > self.existing else "[Downgrade]"
+
+    @property
+    def is_downgrade(self) -> bool:
+        return self.new is None or (self.existing is not None and self.new < self.existing)
+
+
+def parse_levels(entries: Iterable[str], separator: str) -> dict[str, int]:
+    """``feature=level`` each, or with another separator. Raises ``CommandError``."""
+    levels: dict[str, int] = {}
+    for entry in entries:
+        name, found, level = entry.rpartition(separator)
+        if not found or not name or not level.isdigit() or not 1 <= int(level) < 1 << 15:
+            raise CommandError(f"{entry!r} is not FEATURE{separator}LEVEL with a level from 1 to {(1 << 15) - 1}")
+        if name in levels:
+            raise CommandError(f"feature {name} is named twice")
+        levels[name] = int(level)
+    return levels
+
+
+def changes(known: FeatureMetadata, levels: Mapping[str, int], deleted: Iterable[str] = ()) -> list[Change]:
+    """Each feature's change, by name."""
+    finalized = {name: levels.max for name, levels in known.finalized.items()}
+    wanted: dict[str, int | None] = {**levels, **dict.fromkeys(deleted)}
+    return [Change(name, finalized.get(name), wanted[name]) for name in sorted(wanted)]
+
+
+def upgrade_all(known: FeatureMetadata, release: Mapping[str, int]) -> list[Change]:
+    """To the highest level that this release of the tool has of each feature, where that is higher."""
+    raised = {
+        name: level
+        for name, level in release.items()
+        if name not in known.finalized or known.finalized[name].max < level
+    }
+    return changes(known, raised)
+
+
+def downgrade_all(known: FeatureMetadata, release: Mapping[str, int]) -> list[Change]:
+    """To the highest level that this release of the tool has, where that is lower; what it does not have is deleted."""
+    lowered = {
+        name: release[name]
+        for name, finalized in known.finalized.items()
+        if name in release and release[name] < finalized.max
+    }
+    return changes(known, lowered, [name for name in known.finalized if name not in release])
+
+
+def updates(wanted: Iterable[Change], downgrade: UpgradeType) -> dict[str, FeatureUpdate]:
+    """What to ask for; downgrades and deletions are of the type given."""
+    return {
+        change.feature: FeatureUpdate(change.new or 0, downgrade if change.is_downgrade else UpgradeType.UPGRADE)
+        for change in wanted
+    }
+
+
+def description(known: FeatureMetadata) -> list[str]:
+    """A line for each feature that the broker supports or that is finalized."""
+    lines = []
+    for name in sorted(known.supported.keys() | known.finalized.keys()):
+        supported, finalized = known.supported.get(name), known.finalized.get(name)
+        lines.append(
+            "\t".join(
+                [
+                    f"Feature: {name}",
+                    f"SupportedMinVersion: {'-' if supported is None else supported.min}",
+                    f"SupportedMaxVersion: {'-' if supported is None else supported.max}",
+                    f"FinalizedMinVersionLevel: {'-' if finalized is None else finalized.min}",
+                    f"FinalizedMaxVersionLevel: {'-' if finalized is None else finalized.max}",
+                    f"Epoch: {'-' if known.epoch is None else known.epoch}",
+                ]
+            )
+        )
+    return lines
+
+
+def outcome(change: Change, error: KafkaError | None, *, dry_run: bool) -> str:
+    """The line of one change."""
+    existing = "-" if change.existing is None else change.existing
+    new = "-" if change.new is None else change.new
+    result = "OK" if error is None else f"{error.code.name}: {error.message}"
+    return (
+        f"{change.operation:>11} Feature: {change.feature}\tExistingFinalizedMaxVersion: {existing}"
+        f"\tNewFinalizedMaxVersion: {new}\tResult: {'would be ' if dry_run and error is None else ''}{result}"
+    )
+
+
+def question(downgrades: Iterable[Change]) -> str:
+    """What is to be confirmed before levels go down."""
+    lines = ["Please confirm before downgrading the following features:"]
+    for number, change in enumerate(downgrades, 1):
+        target = "deleted" if change.new is None else f"v{change.new} (new)"
+        lines.append(f"{number}. {change.feature} from v{change.existing} (existing) to {target}")
+    return "\n".join(lines)

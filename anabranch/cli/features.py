@@ -1,0 +1,226 @@
+"""``anabranch features``: which feature levels are finalized, and other ones (KIP-584)."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from typing import Annotated, TypeAlias
+
+from cyclopts import App, Parameter
+
+from anabranch import Admin
+from anabranch.cli import feature_changes as plan
+from anabranch.cli.admin import with_admin
+from anabranch.cli.errors import CommandError
+from anabranch.cli.options import DEFAULT_BOOTSTRAP, Bootstrap, JsonFlag
+from anabranch.cli.output import print_json
+from client.admin_types import FeatureMetadata, UpgradeType
+from zk_schemas.features import SUPPORTED
+
+app = App(name="features", help="Describe, upgrade, downgrade, disable feature levels.")
+RELEASE = {name: levels.max_version for name, levels in SUPPORTED.items()}
+"""The highest level of each feature that this release has."""
+
+Flag: TypeAlias = Annotated[bool, Parameter(negative=())]
+Features: TypeAlias = Annotated[list[str] | None, Parameter(name="--feature", negative=(), consume_multiple=False)]
+Listed: TypeAlias = Annotated[str, Parameter(negative=())]
+Chosen: TypeAlias = Callable[[FeatureMetadata], list[plan.Change]]
+
+
+@app.command
+def describe(*, bootstrap_server: Bootstrap = DEFAULT_BOOTSTRAP, json_: JsonFlag = False) -> int:
+    """Show what a broker supports of each feature, and what is finalized in the cluster."""
+    known = with_admin(bootstrap_server, lambda admin: admin.describe_features())
+    if json_:
+        supported = {name: levels._asdict() for name, levels in known.supported.items()}
+        finalized = {name: levels._asdict() for name, levels in known.finalized.items()}
+        print_json({"epoch": known.epoch, "supported": supported, "finalized": finalized})
+    else:
+        print("\n".join(plan.description(known)))
+    return 0
+
+
+@app.command
+def upgrade(
+    *,
+    feature: Features = None,
+    all_: Annotated[bool, Parameter(name="--all", negative=())] = False,
+    dry_run: Flag = False,
+    bootstrap_server: Bootstrap = DEFAULT_BOOTSTRAP,
+) -> int:
+    """Raise the finalized levels, once every broker runs a release that supports them.
+
+    Parameters
+    ----------
+    feature
+        FEATURE=LEVEL; may be given many times.
+    all_
+        Each feature, to the highest level of this release.
+    dry_run
+        Ask whether the cluster would do it; change nothing.
+    """
+    chosen = _chosen(feature, all_, plan.upgrade_all)
+    return apply(bootstrap_server, chosen, "upgrade", dry_run=dry_run)
+
+
+@app.command
+def downgrade(
+    *,
+    feature: Features = None,
+    all_: Annotated[bool, Parameter(name="--all", negative=())] = False,
+    force: Flag = False,
+    yes: Flag = False,
+    dry_run: Flag = False,
+    bootstrap_server: Bootstrap = DEFAULT_BOOTSTRAP,
+) -> int:
+    """Lower the finalized levels, before brokers go back to an earlier release.
+
+    Parameters
+    ----------
+    feature
+        FEATURE=LEVEL; may be given many times.
+    all_
+        Each feature, to the highest level of this release; those that it does not have are deleted.
+    force
+        Also where something is lost.
+    yes
+        Do not ask for confirmation.
+    dry_run
+        Ask whether the cluster would do it; change nothing.
+    """
+    chosen = _chosen(feature, all_, plan.downgrade_all)
+    return apply(bootstrap_server, chosen, "downgrade", force=force, yes=yes, dry_run=dry_run)
+
+
+@app.command
+def disable(
+    *,
+    feature: Features = None,
+    force: Flag = False,
+    yes: Flag = False,
+    dry_run: Flag = False,
+    bootstrap_server: Bootstrap = DEFAULT_BOOTSTRAP,
+) -> int:
+    """Finalize a feature no longer.
+
+    Parameters
+    ----------
+    feature
+        Its name; may be given many times.
+    force
+        Also where something is lost.
+    yes
+        Do not ask for confirmation.
+    dry_run
+        Ask whether the cluster would do it; change nothing.
+    """
+    names = feature or []
+    if not names:
+        raise CommandError("name a feature: anabranch features disable --feature FEATURE")
+    return apply(
+        bootstrap_server,
+        lambda known: plan.changes(known, {}, names),
+        "downgrade",
+        force=force,
+        yes=yes,
+        dry_run=dry_run,
+    )
+
+
+@app.command
+def update(
+    *,
+    upgrade: Listed = "",
+    downgrade: Listed = "",
+    delete: Listed = "",
+    force: Flag = False,
+    yes: Flag = False,
+    dry_run: Flag = False,
+    bootstrap_server: Bootstrap = DEFAULT_BOOTSTRAP,
+) -> int:
+    """Several changes in one request; each feature has its own result.
+
+    Parameters
+    ----------
+    upgrade
+        FEATURE:LEVEL,... to add or to raise.
+    downgrade
+        FEATURE:LEVEL,... to lower.
+    delete
+        FEATURE,... to finalize no longer.
+    force
+        Also where something is lost.
+    yes
+        Do not ask for confirmation.
+    dry_run
+        Ask whether the cluster would do it; change nothing.
+    """
+    raised, lowered = plan.parse_levels(_items(upgrade), ":"), plan.parse_levels(_items(downgrade), ":")
+    deleted = _items(delete)
+    named = [*raised, *lowered, *deleted]
+    if not named:
+        raise CommandError("name a feature: --upgrade FEATURE:LEVEL, --downgrade FEATURE:LEVEL or --delete FEATURE")
+    if twice := sorted({name for name in named if named.count(name) > 1}):
+        raise CommandError(f"feature {twice[0]} is named twice")
+
+    def chosen(known: FeatureMetadata) -> list[plan.Change]:
+        found = plan.changes(known, {**raised, **lowered}, deleted)
+        for change in found:
+            if change.feature in raised and change.is_downgrade:
+                raise CommandError(f"level {change.new} of {change.feature} is a downgrade: name it with --downgrade")
+        return found
+
+    return apply(bootstrap_server, chosen, "update", force=force, yes=yes, dry_run=dry_run)
+
+
+def apply(
+    bootstrap_server: str,
+    chosen: Chosen,
+    what: str,
+    *,
+    force: bool = False,
+    yes: bool = False,
+    dry_run: bool = False,
+) -> int:
+    """Ask the cluster for the changes, after confirmation where levels go down; the exit status: 1 if one failed."""
+    known = with_admin(bootstrap_server, lambda admin: admin.describe_features())
+    changes = chosen(known)
+    if not changes:
+        print(f"There is nothing to {what}.")
+        return 0
+    if what == "upgrade" and (lower := [change for change in changes if change.is_downgrade]):
+        raise CommandError(f"level {lower[0].new} of {lower[0].feature} is a downgrade: use `features downgrade`")
+    downgrades = [change for change in changes if change.is_downgrade]
+    if what == "downgrade" and (others := [change for change in changes if not change.is_downgrade]):
+        raise CommandError(f"level {others[0].new} of {others[0].feature} is no downgrade: use `features upgrade`")
+    if downgrades and not dry_run and not yes and not _confirmed(plan.question(downgrades)):
+        raise CommandError("nothing was changed")
+    kind = UpgradeType.UNSAFE_DOWNGRADE if force else UpgradeType.SAFE_DOWNGRADE
+
+    async def ask(admin: Admin) -> int:
+        results = await admin.update_features(plan.updates(changes, kind), validate_only=dry_run)
+        for change in changes:
+            print(plan.outcome(change, results.get(change.feature), dry_run=dry_run))
+        return 1 if any(results.values()) else 0
+
+    return with_admin(bootstrap_server, ask)
+
+
+def _chosen(features: list[str] | None, every: bool, of_release: Callable[..., list[plan.Change]]) -> Chosen:
+    if bool(features) == every:
+        raise CommandError("name features with --feature FEATURE=LEVEL, or take --all")
+    if every:
+        return lambda known: of_release(known, RELEASE)
+    levels = plan.parse_levels(features or [], "=")
+    return lambda known: plan.changes(known, levels)
+
+
+def _items(text: str) -> list[str]:
+    return [item.strip() for item in text.split(",") if item.strip()]
+
+
+def _confirmed(question: str) -> bool:
+    if not sys.stdin.isatty():
+        raise CommandError(f"{question.splitlines()[0]} confirm it with --yes")
+    print(question)
+    return input("\n[Y/n]? ").strip().lower() in ("", "y", "yes")

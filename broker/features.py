@@ -1,0 +1,115 @@
+"""What is finalized in the cluster, as one broker knows it (KIP-584): read before it registers, followed by a watch."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+
+import structlog
+import trio
+
+from protocol.generated.api_versions import FinalizedFeatureKey, SupportedFeatureKey
+from runtime.env import NoNodeError, SessionState, ZkError, ZkStore
+from zk_schemas.broker_registration import VersionRange
+from zk_schemas.features import Features, FeaturesStatus, IncompatibleFeaturesError, misfits
+from zk_schemas.znode import MalformedZnodeError
+
+logger = structlog.get_logger(__name__)
+
+_RETRY_S = 0.5
+_NOTHING = Features(FeaturesStatus.DISABLED)
+
+
+class FinalizedFeatures:
+    """``level`` is what decisions go by; ``run`` ends by ``IncompatibleFeaturesError`` once this broker does not fit.
+
+    ``epoch`` is the zkVersion of ``/features``, -1 while nothing is finalized.
+    """
+
+    def __init__(self, zk: ZkStore, supported: Mapping[str, VersionRange]) -> None:
+        self._zk = zk
+        self._features = _NOTHING
+        self._is_read = False
+        self._wake = trio.Event()
+        self.supported = supported
+        self.epoch = -1
+        self.changed = trio.Event()
+        """Set, and replaced by another, when what is finalized was read again."""
+
+    def level(self, name: str) -> int:
+        """The finalized level; 0: none."""
+        return self._features.level(name)
+
+    def supported_keys(self) -> list[SupportedFeatureKey]:
+        """For ApiVersions."""
+        return [
+            SupportedFeatureKey(name=name, min_version=own.min_version, max_version=own.max_version)
+            for name, own in sorted(self.supported.items())
+        ]
+
+    def finalized_keys(self) -> list[FinalizedFeatureKey]:
+        """For ApiVersions."""
+        return [
+            FinalizedFeatureKey(
+                name=name, min_version_level=found.min_version_level, max_version_level=found.max_version_level
+            )
+            for name, found in sorted(self._features.features.items())
+            if self.epoch >= 0
+        ]
+
+    async def load(self) -> None:
+        """Read ``/features``. Raises ``IncompatibleFeaturesError`` where this broker does not fit, ``ZkError``.
+
+        One that cannot be read is refused at the start, for what it says is not known; later what was read last counts.
+        """
+        try:
+            found = await self._zk.get(Features.PATH, self._woken)
+            features, epoch = Features.decode(Features.PATH, found.data), found.version
+        except NoNodeError:
+            features, epoch = _NOTHING, -1
+        except MalformedZnodeError as error:
+            if not self._is_read:
+                raise IncompatibleFeaturesError(str(error)) from error
+            logger.error("features.malformed", error=str(error))
+            return
+        if problems := misfits(self.supported, features):
+            raise IncompatibleFeaturesError("; ".join(problems))
+        if features.status is FeaturesStatus.DISABLED:
+            epoch = -1
+        if (features, epoch) != (self._features, self.epoch) or not self._is_read:
+            levels = {name: features.level(name) for name in sorted(features.features)}
+            logger.info("features.finalized", epoch=epoch, **levels)
+        self._features, self.epoch, self._is_read = features, epoch, True
+        self.changed.set()
+        self.changed = trio.Event()
+
+    async def run(self) -> None:
+        """Follow ``/features`` until cancelled. Raises ``IncompatibleFeaturesError``."""
+        unregister = self._zk.on_state(self._on_state)
+        try:
+            while True:
+                self._wake = trio.Event()
+                try:
+                    await self._zk.exists(Features.PATH, self._woken)  # its watch notices a creation, too
+                    await self.load()
+                except ZkError as error:
+                    logger.warning("features.not_read", error=str(error))
+                    with trio.move_on_after(_RETRY_S):
+                        await self._wake.wait()
+                    continue
+                await self._wake.wait()
+        finally:
+            unregister()
+
+    async def wait_until(self, condition: Callable[[], bool], timeout_s: float) -> bool:
+        """Wait until ``condition()`` holds of what is finalized; whether it does."""
+        with trio.move_on_after(timeout_s):
+            while not condition():
+                await self.changed.wait()
+        return condition()
+
+    def _on_state(self, state: SessionState) -> None:
+        if state is SessionState.CONNECTED:
+            self._wake.set()
+
+    def _woken(self) -> None:
+        self._wake.set()

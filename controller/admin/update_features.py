@@ -1,0 +1,65 @@
+"""UpdateFeatures (57), versions 0-1: upgrade, downgrade or delete finalized features (KIP-584, Proposed Changes).
+
+Each feature has its own error, and those that are right are written together. What version 0 calls a permission to
+downgrade is version 1's safe downgrade: neither loses anything. A request of the wrong form is refused as a whole.
+"""
+
+from __future__ import annotations
+
+from controller import features
+from controller.admin.outcome import Outcome
+from controller.context import Context
+from controller.feature_updates import Cluster, Update, UpgradeType, judge
+from protocol.errors import ErrorCode, KafkaError
+from protocol.generated.update_features import (
+    FeatureUpdateKey,
+    UpdatableFeatureResult,
+    UpdateFeaturesRequest,
+    UpdateFeaturesResponse,
+)
+
+
+async def update_features(context: Context, request: UpdateFeaturesRequest, version: int) -> Outcome:
+    """Raises ``ControllerMovedError``, ``ImageStaleError``; ``ZkError`` when ``/features`` cannot be written."""
+    try:
+        updates = [_update(asked, version) for asked in request.feature_updates]
+        if not updates:
+            raise KafkaError(ErrorCode.INVALID_REQUEST, "The request names no feature.")
+        if context.image.features_problem:
+            raise KafkaError(ErrorCode.FEATURE_UPDATE_FAILED, f"{context.image.features_problem}: repair it first.")
+    except KafkaError as error:
+        return Outcome(UpdateFeaturesResponse(error_code=error.code, error_message=error.message))
+    brokers = await features.read_locked(context)
+    cluster = Cluster(
+        context.config.supported_features,
+        {id: broker.registration.features for id, broker in brokers.live.items()},
+        lost=lambda feature, level: features.lost(context, feature, level),
+        blocked=lambda feature, level: features.blocked(context, feature, level),
+    )
+    epoch = -1
+    outcome, errors = judge(context.image.features, updates, cluster)
+    if outcome != context.image.features and not request.validate_only:
+        await features.write(context, outcome, brokers)
+        epoch = context.image.features_epoch
+    results = [
+        UpdatableFeatureResult(feature=name)
+        if error is None
+        else UpdatableFeatureResult(feature=name, error_code=error.code, error_message=error.message)
+        for name, error in errors.items()
+    ]
+    return Outcome(UpdateFeaturesResponse(results=results, features_epoch=epoch))
+
+
+def _update(asked: FeatureUpdateKey, version: int) -> Update:
+    """Raises ``KafkaError`` for an upgrade type that there is not."""
+    if version == 0:
+        kind = UpgradeType.SAFE_DOWNGRADE if asked.allow_downgrade else UpgradeType.UPGRADE
+        return Update(asked.feature, asked.max_version_level, kind)
+    try:
+        return Update(asked.feature, asked.max_version_level, UpgradeType(asked.upgrade_type))
+    except ValueError:
+        raise KafkaError(
+            ErrorCode.INVALID_REQUEST,
+            f"Upgrade type {asked.upgrade_type} of {asked.feature!r} is not 1 (upgrade), 2 (safe downgrade) or 3"
+            " (unsafe downgrade).",
+        ) from None

@@ -1,0 +1,219 @@
+"""Which updates of finalized features are allowed (KIP-584, Proposed Changes). Pure: what is asked, what there is."""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from protocol.errors import ErrorCode, KafkaError
+from zk_schemas.broker_registration import VersionRange
+from zk_schemas.features import (
+    MAX_LEVEL,
+    REQUIRED,
+    Features,
+    FeaturesStatus,
+    FinalizedFeature,
+    described,
+    supports,
+)
+
+Ranges = Mapping[str, VersionRange]
+
+
+class UpgradeType(enum.IntEnum):
+    """What an update may do: the values of UpdateFeatures version 1."""
+
+    UPGRADE = 1
+    SAFE_DOWNGRADE = 2
+    UNSAFE_DOWNGRADE = 3
+
+
+@dataclass(frozen=True, slots=True)
+class Update:
+    """A level that a feature is to have; below 1: the feature is to be deleted."""
+
+    feature: str
+    level: int
+    type: UpgradeType
+
+
+@dataclass(frozen=True, slots=True)
+class Cluster:
+    """What updates are judged by: this controller's ranges, those of each live broker, and what a downgrade loses.
+
+    ``lost(feature, level)``: what is lost when the feature goes down to this level, in words; empty: nothing.
+    ``blocked(feature, level)``: what stands in the way even of an unsafe downgrade, in words.
+    """
+
+    supported: Ranges
+    brokers: Mapping[int, Ranges]
+    lost: Callable[[str, int], str] = lambda feature, level: ""
+    blocked: Callable[[str, int], str] = lambda feature, level: ""
+
+
+def judge(
+    finalized: Features, updates: Sequence[Update], cluster: Cluster
+) -> tuple[Features, dict[str, KafkaError | None]]:
+    """What is finalized afterwards, and each feature's error; None: its update is part of it.
+
+    The updates that are right are applied, whatever becomes of the others. A finalized feature keeps what it needs
+    (``REQUIRED``): an update that would take it away is refused.
+    """
+    results: dict[str, KafkaError | None] = {}
+    accepted: dict[str, Update] = {}
+    named = [update.feature for update in updates]
+    for update in updates:
+        try:
+            if named.count(update.feature) > 1:
+                raise KafkaError(ErrorCode.INVALID_REQUEST, f"{update.feature!r} is named more than once.")
+            _check(finalized, update, cluster)
+        except KafkaError as error:
+            results[update.feature] = error
+        else:
+            results[update.feature] = None
+            accepted[update.feature] = update
+    while True:
+        outcome = _applied(finalized, accepted.values(), cluster)
+        refused = _unmet(outcome, accepted)
+        if not refused:
+            return outcome, results
+        results |= refused
+        for name in refused:
+            del accepted[name]
+
+
+def with_risen_minimums(finalized: Features, brokers: Iterable[Ranges]) -> Features:
+    """A minimum level rises to the lowest minimum of the live brokers: levels below it are supported no longer.
+
+    It never passes the level in force, and never falls. Without a broker nothing is known.
+    """
+    ranges = list(brokers)
+    features = dict(finalized.features)
+    for name, feature in finalized.features.items():
+        known = [own[name].min_version for own in ranges if name in own]
+        lowest = min(min(known, default=1), feature.max_version_level)
+        if len(known) == len(ranges) and lowest > feature.min_version_level:
+            features[name] = replace(feature, min_version_level=lowest)
+    return replace(finalized, features=features)
+
+
+def for_new_cluster(supported: Ranges) -> Features:
+    """All that the controller's release has, at its highest level."""
+    return Features(
+        FeaturesStatus.ENABLED,
+        {name: FinalizedFeature(own.min_version, own.max_version) for name, own in sorted(supported.items())},
+    )
+
+
+def _check(finalized: Features, update: Update, cluster: Cluster) -> None:
+    """What one update is judged by alone. Raises ``KafkaError``."""
+    name, level = update.feature, update.level
+    if not name:
+        raise KafkaError(ErrorCode.INVALID_REQUEST, "A feature needs a name.")
+    found = finalized.features.get(name)
+    if level < 1:
+        if update.type is UpgradeType.UPGRADE:
+            raise KafkaError(
+                ErrorCode.INVALID_REQUEST,
+                f"Level {level} deletes the finalized feature {name!r}: allow the downgrade to do so.",
+            )
+        if found is None:
+            raise KafkaError(ErrorCode.INVALID_REQUEST, f"The feature {name!r} is not finalized: nothing to delete.")
+        return _check_downgrade(update, cluster)
+    if name not in cluster.supported:
+        known = ", ".join(sorted(cluster.supported))
+        raise KafkaError(
+            ErrorCode.INVALID_REQUEST, f"The feature {name!r} is not supported; the controller supports {known}."
+        )
+    if level > MAX_LEVEL or not supports(cluster.supported, name, level):
+        raise KafkaError(
+            ErrorCode.INVALID_REQUEST,
+            f"Level {level} of {name!r} is out of range: the controller supports {described(cluster.supported[name])}.",
+        )
+    if found is not None:
+        _check_direction(found, update, cluster)
+    elif update.type is not UpgradeType.UPGRADE:
+        raise KafkaError(ErrorCode.INVALID_REQUEST, f"The feature {name!r} is not finalized: nothing to downgrade.")
+    _check_brokers(update, cluster)
+
+
+def _check_direction(found: FinalizedFeature, update: Update, cluster: Cluster) -> None:
+    name, level, current = update.feature, update.level, found.max_version_level
+    downgrade = update.type is not UpgradeType.UPGRADE
+    if level == current:
+        raise KafkaError(ErrorCode.INVALID_REQUEST, f"The feature {name!r} is finalized at level {level} already.")
+    if level > current and downgrade:
+        raise KafkaError(
+            ErrorCode.INVALID_REQUEST, f"Level {level} of {name!r} is no downgrade: level {current} is finalized."
+        )
+    if level < current:
+        if not downgrade:
+            raise KafkaError(
+                ErrorCode.INVALID_REQUEST,
+                f"Level {level} of {name!r} is a downgrade from level {current}: allow the downgrade to do so.",
+            )
+        if level < found.min_version_level:
+            raise KafkaError(
+                ErrorCode.INVALID_REQUEST,
+                f"Level {level} of {name!r} is below the finalized minimum level {found.min_version_level}.",
+            )
+        _check_downgrade(update, cluster)
+
+
+def _check_downgrade(update: Update, cluster: Cluster) -> None:
+    if blocked := cluster.blocked(update.feature, update.level):
+        raise KafkaError(ErrorCode.FEATURE_UPDATE_FAILED, blocked)
+    if update.type is UpgradeType.SAFE_DOWNGRADE and (lost := cluster.lost(update.feature, update.level)):
+        raise KafkaError(
+            ErrorCode.FEATURE_UPDATE_FAILED, f"The downgrade is not safe: {lost} An unsafe downgrade does it anyway."
+        )
+
+
+def _check_brokers(update: Update, cluster: Cluster) -> None:
+    name, level = update.feature, update.level
+    if not cluster.brokers:
+        raise KafkaError(ErrorCode.FEATURE_UPDATE_FAILED, "No broker is registered that could support the feature.")
+    lacking = [
+        f"broker {broker} supports {described(ranges.get(name))}"
+        for broker, ranges in sorted(cluster.brokers.items())
+        if not supports(ranges, name, level)
+    ]
+    if lacking:
+        raise KafkaError(
+            ErrorCode.FEATURE_UPDATE_FAILED, f"Level {level} of {name!r} does not fit: {'; '.join(lacking)}."
+        )
+
+
+def _applied(finalized: Features, updates: Collection[Update], cluster: Cluster) -> Features:
+    features = dict(finalized.features)
+    for update in updates:
+        found = features.get(update.feature)
+        if update.level < 1:
+            features.pop(update.feature, None)
+        elif found is not None:
+            features[update.feature] = replace(found, max_version_level=update.level)
+        else:
+            low = min(ranges[update.feature].min_version for ranges in cluster.brokers.values())
+            features[update.feature] = FinalizedFeature(low, update.level)
+    applied = replace(finalized, features=features)
+    return replace(applied, status=FeaturesStatus.ENABLED) if updates else applied
+
+
+def _unmet(outcome: Features, accepted: Mapping[str, Update]) -> dict[str, KafkaError]:
+    """The accepted updates that leave a finalized feature without what it requires."""
+    refused: dict[str, KafkaError] = {}
+    for (name, from_level), needs in REQUIRED.items():
+        if outcome.level(name) < from_level:
+            continue
+        for needed, level in needs.items():
+            if outcome.level(needed) >= level:
+                continue
+            for update in (needed, name):
+                if update in accepted:
+                    refused[update] = KafkaError(
+                        ErrorCode.FEATURE_UPDATE_FAILED,
+                        f"Level {from_level} of {name!r} needs {needed!r} at level {level} or above.",
+                    )
+                    break
+    return refused

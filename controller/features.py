@@ -1,0 +1,152 @@
+"""``/features`` as the active controller reads, follows and writes it (KIP-584); ``feature_updates`` judges.
+
+A write of ``/features`` and the registration of a broker both set ``/brokers/registrations`` at the version that they
+read before they looked at the other: of two at the same time one fails and looks again, so what is finalized fits every
+live broker at any moment.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from controller.brokers import read_registrations
+from controller.context import Context
+from controller.events import FeaturesChanged, ResizesDue
+from controller.feature_updates import for_new_cluster, with_risen_minimums
+from controller.image import LiveBroker
+from controller.resize import plan
+from controller.resize.checks import listed
+from runtime.env import CreateOp, SetOp, ZkOp
+from zk_schemas import paths
+from zk_schemas.broker_registration import VersionRange
+from zk_schemas.features import (
+    CONSUMER_OFFSETS_TOPIC_SCHEMA,
+    GROUP_COORDINATOR,
+    ORDERED_RESIZE,
+    Features,
+    FeaturesStatus,
+    IncompatibleFeaturesError,
+    misfits,
+)
+from zk_schemas.znode import MalformedZnodeError
+
+_log = logging.getLogger(__name__)
+
+_LOST = {
+    ORDERED_RESIZE: (
+        1,
+        "topics {} were resized, and a release without ordered resize writes and reads them without regard to the"
+        " order of their keys.",
+    ),
+    GROUP_COORDINATOR: (
+        2,
+        "topics {} were resized, and groups would hand moved keys over without waiting for the member that had them.",
+    ),
+    CONSUMER_OFFSETS_TOPIC_SCHEMA: (
+        2,
+        "topics {} were resized, and committed offsets would not say any more for which incarnation of a partition"
+        " they are.",
+    ),
+}
+"""What a level below this one loses of topics that were resized."""
+
+
+async def load(context: Context) -> None:
+    """Read ``/features``. Raises ``IncompatibleFeaturesError`` when this controller does not support it."""
+    image = context.image
+    found = await context.store.get(paths.FEATURES, context.events.watch(FeaturesChanged()))
+    image.features, image.features_epoch, image.features_problem = Features(FeaturesStatus.DISABLED), -1, ""
+    if found is None:
+        return
+    image.features_epoch = found.version
+    try:
+        image.features = Features.decode(paths.FEATURES, found.data)
+    except MalformedZnodeError as error:
+        image.features_problem = str(error)
+        _log.error("%s; no feature counts as finalized until it is repaired", error)
+        return
+    check_supported(context.config.supported_features, image.features)
+
+
+def check_supported(supported: Mapping[str, VersionRange], finalized: Features) -> None:
+    """Raises ``IncompatibleFeaturesError``."""
+    if problems := misfits(supported, finalized):
+        raise IncompatibleFeaturesError("; ".join(problems))
+
+
+async def settle(context: Context) -> None:
+    """Make ``/features`` where there is none, and raise the minimum levels that every broker has left behind.
+
+    In a cluster without topics everything is finalized, if every broker supports it. One with topics comes from a
+    release without feature versions: its status is disabled until the first update (KIP-584, Migration).
+    """
+    image = context.image
+    if image.features_problem:
+        return
+    brokers = await read_locked(context)
+    ranges = [broker.registration.features for broker in brokers.live.values()]
+    if image.features_epoch < 0:
+        features = for_new_cluster(context.config.supported_features)
+        if image.topics or image.malformed or any(misfits(own, features) for own in ranges):
+            features = Features(FeaturesStatus.DISABLED)
+        await write(context, features, brokers)
+        return
+    risen = with_risen_minimums(image.features, ranges)
+    if risen != image.features:
+        await write(context, risen, brokers)
+
+
+async def on_features_changed(context: Context) -> None:
+    """``/features`` was written, perhaps by hand."""
+    await load(context)
+    await settle(context)
+    context.events.put(ResizesDue())
+
+
+@dataclass(frozen=True, slots=True)
+class LockedBrokers:
+    """The live brokers, and the version of ``/brokers/registrations`` since before they were read; -1: missing."""
+
+    live: Mapping[int, LiveBroker]
+    version: int
+
+
+async def read_locked(context: Context) -> LockedBrokers:
+    lock = await context.store.exists(paths.REGISTRATIONS)
+    return LockedBrokers(await read_registrations(context), -1 if lock is None else lock.version)
+
+
+async def write(context: Context, features: Features, brokers: LockedBrokers) -> None:
+    """Raises ``ImageStaleError`` when a broker registered since ``brokers`` were read, or ``/features`` changed."""
+    image, data = context.image, features.encode()
+    lock, epoch = brokers.version, image.features_epoch
+    ops: list[ZkOp] = [
+        CreateOp(paths.REGISTRATIONS, b"") if lock < 0 else SetOp(paths.REGISTRATIONS, b"", lock),
+        CreateOp(paths.FEATURES, data) if epoch < 0 else SetOp(paths.FEATURES, data, epoch),
+    ]
+    image.features_epoch = (await context.store.write(ops))[1]
+    image.features = features
+    levels = {name: feature.max_version_level for name, feature in sorted(features.features.items())}
+    _log.info("features epoch %s: status %s, %s", image.features_epoch, features.status.name, levels)
+    if epoch < 0:
+        context.events.put(FeaturesChanged())  # which sets the watch
+
+
+def lost(context: Context, feature: str, level: int) -> str:
+    """What is lost when the feature goes down to ``level``, in words; empty: nothing."""
+    lowest, message = _LOST.get(feature, (0, ""))
+    if level >= lowest:
+        return ""
+    image = context.image
+    resized = sorted([*image.malformed, *(name for name, topic in image.topics.items() if topic.has_layouts())])
+    return message.format(listed(resized)) if resized else ""
+
+
+def blocked(context: Context, feature: str, level: int) -> str:
+    """What stands in the way even of an unsafe downgrade, in words; empty: nothing."""
+    if feature not in _LOST or level >= _LOST[feature][0]:
+        return ""
+    resizing = sorted(name for name, topic in context.image.topics.items() if not plan.is_settled(topic))
+    return f"Topics {listed(resizing)} are being resized: wait until that is done." if resizing else ""

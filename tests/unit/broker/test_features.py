@@ -1,0 +1,158 @@
+"""A broker and what is finalized (KIP-584): it starts only where it fits, and ends where it fits no longer."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager
+
+import pytest
+import trio
+import trio.testing
+
+from broker.features import FinalizedFeatures
+from broker.registration import Registration
+from runtime.sim_zk import FakeSession, FakeZk
+from zk_schemas import paths
+from zk_schemas.broker_registration import BrokerRegistration, Endpoint, VersionRange
+from zk_schemas.features import Features, FeaturesStatus, FinalizedFeature, IncompatibleFeaturesError
+
+pytestmark = pytest.mark.trio
+GROUPS = "group_coordinator"
+OWN: Mapping[str, VersionRange] = {GROUPS: VersionRange(1, 2)}
+
+
+def levels(maximum: int, minimum: int = 1, status: FeaturesStatus = FeaturesStatus.ENABLED) -> bytes:
+    return Features(status, {GROUPS: FinalizedFeature(minimum, maximum)}).encode()
+
+
+async def server(content: bytes | None = None) -> FakeSession:
+    """A session of a ZooKeeper with this ``/features``."""
+    session = FakeZk().session()
+    await session.create(paths.BROKER_IDS, b"", make_parents=True)
+    await session.create(paths.REGISTRATIONS, b"")
+    if content is not None:
+        await session.create(paths.FEATURES, content)
+    return session
+
+
+@asynccontextmanager
+async def following(features: FinalizedFeatures) -> AsyncIterator[None]:
+    await features.load()
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(features.run)
+        await trio.testing.wait_all_tasks_blocked()
+        yield
+        nursery.cancel_scope.cancel()
+
+
+async def test_levels_and_epoch_are_those_of_the_znode() -> None:
+    zk = await server(levels(2))
+    await zk.set(paths.FEATURES, levels(1))
+    features = FinalizedFeatures(zk, OWN)
+    await features.load()
+    assert (features.level(GROUPS), features.level("other"), features.epoch) == (1, 0, 1)
+    [key] = features.finalized_keys()
+    assert (key.name, key.min_version_level, key.max_version_level) == (GROUPS, 1, 1)
+    [own] = features.supported_keys()
+    assert (own.name, own.min_version, own.max_version) == (GROUPS, 1, 2)
+
+
+@pytest.mark.parametrize("content", [None, levels(2, status=FeaturesStatus.DISABLED)])
+async def test_without_features_and_while_they_are_disabled_nothing_is_finalized(content: bytes | None) -> None:
+    features = FinalizedFeatures(await server(content), {})
+    await features.load()
+    assert (features.level(GROUPS), features.epoch, features.finalized_keys()) == (0, -1, [])
+
+
+@pytest.mark.parametrize("own", [{}, {GROUPS: VersionRange(1, 1)}, {GROUPS: VersionRange(3, 4)}])
+async def test_a_broker_that_does_not_fit_does_not_register(own: Mapping[str, VersionRange]) -> None:
+    zk = await server(levels(2))
+    registration = registering(zk, FinalizedFeatures(zk, own))
+    with pytest.raises(IncompatibleFeaturesError, match="level 2"):
+        await registration.register()
+    assert await zk.children(paths.BROKER_IDS) == []
+
+
+async def test_features_that_cannot_be_read_are_refused_at_the_start_and_named() -> None:
+    zk = await server(b"{")
+    with pytest.raises(IncompatibleFeaturesError, match=paths.FEATURES):
+        await registering(zk, FinalizedFeatures(zk, OWN)).register()
+
+
+async def test_a_broker_follows_updates() -> None:
+    zk = await server()
+    features = FinalizedFeatures(zk, OWN)
+    async with following(features):
+        for content, level in ((None, 0), (levels(1), 1), (levels(2), 2), (levels(1), 1)):
+            if content is not None and await zk.exists(paths.FEATURES) is None:
+                await zk.create(paths.FEATURES, content)
+            elif content is not None:
+                await zk.set(paths.FEATURES, content)
+            await trio.testing.wait_all_tasks_blocked()
+            assert features.level(GROUPS) == level
+
+
+async def test_what_was_read_last_counts_while_the_znode_cannot_be_read() -> None:
+    zk = await server(levels(2))
+    features = FinalizedFeatures(zk, OWN)
+    async with following(features):
+        await zk.set(paths.FEATURES, b"{")
+        await trio.testing.wait_all_tasks_blocked()
+        assert features.level(GROUPS) == 2
+
+
+async def test_a_broker_that_fits_no_longer_ends() -> None:
+    zk = await server(levels(1))
+    features = FinalizedFeatures(zk, OWN)
+    with pytest.RaisesGroup(pytest.RaisesExc(IncompatibleFeaturesError, match="level 3")):
+        async with following(features):
+            await zk.set(paths.FEATURES, levels(3))
+            with trio.fail_after(60):
+                await trio.sleep_forever()
+
+
+async def test_updates_are_noticed_after_a_lost_session(autojump_clock: trio.testing.MockClock) -> None:
+    server = FakeZk()
+    admin, session = server.session(), server.session()
+    await admin.create(paths.FEATURES, levels(1))
+    features = FinalizedFeatures(session, OWN)
+    async with following(features):
+        session.expire()
+        await admin.set(paths.FEATURES, levels(2))
+        with trio.fail_after(60):
+            await features.wait_until(lambda: features.level(GROUPS) == 2, 60)
+        assert features.level(GROUPS) == 2
+
+
+def registering(zk: FakeSession, features: FinalizedFeatures) -> Registration:
+    described = BrokerRegistration([Endpoint("PLAINTEXT", "h", 1)], features=dict(features.supported))
+    return Registration(zk, 1, lambda: described, features.load, 30.0)
+
+
+async def test_a_broker_looks_again_when_the_features_change_before_it_registers() -> None:
+    """Model: off_broker_checks. The update comes between the look and the registration."""
+    zk = await server(levels(1))
+    features = FinalizedFeatures(zk, {GROUPS: VersionRange(1, 1)})
+    looks = 0
+
+    async def look_and_be_overtaken() -> None:
+        nonlocal looks
+        looks += 1
+        await features.load()
+        if looks == 1:
+            await zk.set(paths.FEATURES, levels(2))
+            await zk.set(paths.REGISTRATIONS, b"")
+
+    described = BrokerRegistration([Endpoint("PLAINTEXT", "h", 1)])
+    registration = Registration(zk, 1, lambda: described, look_and_be_overtaken, 30.0)
+    with pytest.raises(IncompatibleFeaturesError):
+        await registration.register()
+    assert (looks, await zk.children(paths.BROKER_IDS)) == (2, [])
+
+
+async def test_each_registration_sets_the_lock() -> None:
+    """Model: off_broker_sets. A controller that looked at the brokers before it does not write what it judged by."""
+    zk = await server(levels(1))
+    before = await zk.get(paths.REGISTRATIONS)
+    await registering(zk, FinalizedFeatures(zk, OWN)).register()
+    assert (await zk.get(paths.REGISTRATIONS)).version == before.version + 1

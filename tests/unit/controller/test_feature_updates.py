@@ -1,0 +1,279 @@
+"""The rules of UpdateFeatures (KIP-584), one test each; the errors and the znode's content after it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from controller.feature_updates import (
+    Cluster,
+    Update,
+    UpgradeType,
+    for_new_cluster,
+    judge,
+    with_risen_minimums,
+)
+from protocol.errors import ErrorCode, KafkaError
+from zk_schemas.broker_registration import VersionRange
+from zk_schemas.features import (
+    CONSUMER_OFFSETS_TOPIC_SCHEMA,
+    GROUP_COORDINATOR,
+    ORDERED_RESIZE,
+    SUPPORTED,
+    Features,
+    FeaturesStatus,
+    FinalizedFeature,
+    misfits,
+    parse_ranges,
+)
+
+SAFE, UNSAFE, UPGRADE = UpgradeType.SAFE_DOWNGRADE, UpgradeType.UNSAFE_DOWNGRADE, UpgradeType.UPGRADE
+TRANSACTIONS, GROUPS = "transaction_coordinator", "group_coordinator"
+RANGES = {GROUPS: VersionRange(1, 3), TRANSACTIONS: VersionRange(1, 5)}
+"""Features without requirements between them."""
+
+
+def finalized(**levels: tuple[int, int]) -> Features:
+    return Features(FeaturesStatus.ENABLED, {name: FinalizedFeature(*found) for name, found in levels.items()})
+
+
+def cluster(*brokers: Mapping[str, VersionRange], supported: Mapping[str, VersionRange] = RANGES) -> Cluster:
+    return Cluster(supported, dict(enumerate(brokers or [RANGES, RANGES], 1)))
+
+
+def code(before: Features, update: Update, among: Cluster | None = None) -> ErrorCode:
+    """The error of one update, which then changes nothing."""
+    after, errors = judge(before, [update], among or cluster())
+    error = errors[update.feature]
+    assert error is None or after == before
+    assert error is None or error.message
+    return ErrorCode.NONE if error is None else error.code
+
+
+def test_a_feature_that_is_not_finalized_is_added_with_the_lowest_minimum() -> None:
+    older = {**RANGES, GROUPS: VersionRange(2, 3)}
+    after, errors = judge(finalized(), [Update(GROUPS, 3, UPGRADE)], cluster(RANGES, older))
+    assert errors == {GROUPS: None}
+    assert after == finalized(group_coordinator=(1, 3))
+
+
+def test_an_upgrade_raises_the_maximum_level_alone() -> None:
+    after, _ = judge(finalized(group_coordinator=(1, 1)), [Update(GROUPS, 2, UPGRADE)], cluster())
+    assert after == finalized(group_coordinator=(1, 2))
+
+
+@pytest.mark.parametrize("kind", [SAFE, UNSAFE])
+def test_a_downgrade_needs_permission(kind: UpgradeType) -> None:
+    before = finalized(group_coordinator=(1, 3))
+    assert code(before, Update(GROUPS, 2, UPGRADE)) is ErrorCode.INVALID_REQUEST
+    after, errors = judge(before, [Update(GROUPS, 2, kind)], cluster())
+    assert errors == {GROUPS: None} and after == finalized(group_coordinator=(1, 2))
+
+
+@pytest.mark.parametrize("level", [0, -1])
+def test_a_level_below_1_deletes_a_feature_with_permission(level: int) -> None:
+    before = finalized(group_coordinator=(1, 3))
+    assert code(before, Update(GROUPS, level, UPGRADE)) is ErrorCode.INVALID_REQUEST
+    after, errors = judge(before, [Update(GROUPS, level, SAFE)], cluster())
+    assert errors == {GROUPS: None} and after == finalized()
+
+
+def test_what_is_not_finalized_cannot_be_deleted_or_downgraded() -> None:
+    assert code(finalized(), Update(GROUPS, 0, SAFE)) is ErrorCode.INVALID_REQUEST
+    assert code(finalized(), Update(GROUPS, 1, SAFE)) is ErrorCode.INVALID_REQUEST
+
+
+def test_a_feature_that_the_controller_does_not_know_can_only_be_deleted() -> None:
+    assert code(finalized(), Update("unknown", 1, UPGRADE)) is ErrorCode.INVALID_REQUEST
+    after, errors = judge(finalized(unknown=(1, 1)), [Update("unknown", 0, SAFE)], cluster())
+    assert errors == {"unknown": None} and after == finalized()
+
+
+@pytest.mark.parametrize("level", [4, 2**15 - 1, 2**15])
+def test_a_level_out_of_the_controllers_range_is_refused(level: int) -> None:
+    assert code(finalized(), Update(GROUPS, level, UPGRADE)) is ErrorCode.INVALID_REQUEST
+
+
+def test_the_level_in_force_is_no_update_and_a_higher_one_no_downgrade() -> None:
+    before = finalized(group_coordinator=(1, 2))
+    assert code(before, Update(GROUPS, 2, UPGRADE)) is ErrorCode.INVALID_REQUEST
+    assert code(before, Update(GROUPS, 2, SAFE)) is ErrorCode.INVALID_REQUEST
+    assert code(before, Update(GROUPS, 3, SAFE)) is ErrorCode.INVALID_REQUEST
+
+
+def test_no_downgrade_goes_below_the_finalized_minimum() -> None:
+    assert code(finalized(group_coordinator=(2, 3)), Update(GROUPS, 1, UNSAFE)) is ErrorCode.INVALID_REQUEST
+
+
+@pytest.mark.parametrize("lacking", [{GROUPS: VersionRange(1, 2)}, {GROUPS: VersionRange(4, 9)}, {}])
+def test_every_live_broker_supports_the_level(lacking: Mapping[str, VersionRange]) -> None:
+    among = cluster(RANGES, lacking)
+    assert code(finalized(), Update(GROUPS, 3, UPGRADE), among) is ErrorCode.FEATURE_UPDATE_FAILED
+    _, errors = judge(finalized(), [Update(GROUPS, 3, UPGRADE)], among)
+    assert "broker 2" in str(errors[GROUPS])
+
+
+def test_a_downgrade_below_a_brokers_minimum_is_refused() -> None:
+    newer = {**RANGES, GROUPS: VersionRange(2, 3)}
+    before = finalized(group_coordinator=(1, 3))
+    assert code(before, Update(GROUPS, 1, SAFE), cluster(RANGES, newer)) is ErrorCode.FEATURE_UPDATE_FAILED
+
+
+def test_without_a_broker_nothing_is_finalized() -> None:
+    nobody = Cluster(RANGES, {})
+    assert code(finalized(), Update(GROUPS, 1, UPGRADE), nobody) is ErrorCode.FEATURE_UPDATE_FAILED
+
+
+def test_each_feature_has_its_own_error_and_the_right_ones_are_applied() -> None:
+    updates = [Update(GROUPS, 9, UPGRADE), Update(TRANSACTIONS, 4, UPGRADE), Update("", 1, UPGRADE)]
+    after, errors = judge(finalized(), updates, cluster())
+    assert after == finalized(transaction_coordinator=(1, 4))
+    assert {name: error and error.code for name, error in errors.items()} == {
+        GROUPS: ErrorCode.INVALID_REQUEST,
+        TRANSACTIONS: None,
+        "": ErrorCode.INVALID_REQUEST,
+    }
+
+
+def test_a_feature_named_twice_is_refused_once() -> None:
+    after, errors = judge(finalized(), [Update(GROUPS, 1, UPGRADE), Update(GROUPS, 2, UPGRADE)], cluster())
+    assert after == finalized() and [error and error.code for error in errors.values()] == [ErrorCode.INVALID_REQUEST]
+
+
+def test_a_safe_downgrade_that_loses_something_is_refused_and_an_unsafe_one_is_not() -> None:
+    losing = Cluster(RANGES, {1: RANGES}, lost=lambda feature, level: f"{feature} {level} loses it.")
+    before = finalized(group_coordinator=(1, 3))
+    for level in (1, 0):
+        assert code(before, Update(GROUPS, level, SAFE), losing) is ErrorCode.FEATURE_UPDATE_FAILED
+        _, errors = judge(before, [Update(GROUPS, level, SAFE)], losing)
+        assert f"{GROUPS} {level} loses it." in str(errors[GROUPS])
+        assert code(before, Update(GROUPS, level, UNSAFE), losing) is ErrorCode.NONE
+
+
+def test_what_blocks_a_downgrade_blocks_an_unsafe_one() -> None:
+    blocked = Cluster(RANGES, {1: RANGES}, blocked=lambda feature, level: "wait")
+    assert code(finalized(group_coordinator=(1, 3)), Update(GROUPS, 1, UNSAFE), blocked) is (
+        ErrorCode.FEATURE_UPDATE_FAILED
+    )
+
+
+def test_ordered_resize_is_finalized_together_with_what_it_needs() -> None:
+    release = cluster(SUPPORTED, supported=SUPPORTED)
+    alone, errors = judge(finalized(), [Update(ORDERED_RESIZE, 1, UPGRADE)], release)
+    assert alone == finalized()
+    error = errors[ORDERED_RESIZE]
+    assert error is not None and error.code is ErrorCode.FEATURE_UPDATE_FAILED
+    together = [Update(name, SUPPORTED[name].max_version, UPGRADE) for name in SUPPORTED]
+    after, errors = judge(finalized(), together, release)
+    assert set(errors.values()) == {None}
+    assert after.level(ORDERED_RESIZE) == 1
+
+
+@pytest.mark.parametrize(("needed", "level"), [(CONSUMER_OFFSETS_TOPIC_SCHEMA, 1), (GROUP_COORDINATOR, 0)])
+def test_what_ordered_resize_needs_stays(needed: str, level: int) -> None:
+    release = cluster(SUPPORTED, supported=SUPPORTED)
+    everything = for_new_cluster(SUPPORTED)
+    after, errors = judge(everything, [Update(needed, level, UNSAFE)], release)
+    error = errors[needed]
+    assert after == everything and error is not None and error.code is ErrorCode.FEATURE_UPDATE_FAILED
+    both = [Update(needed, level, UNSAFE), Update(ORDERED_RESIZE, 0, UNSAFE)]
+    after, errors = judge(everything, both, release)
+    assert set(errors.values()) == {None} and after.level(ORDERED_RESIZE) == 0
+
+
+def test_one_bad_update_takes_those_with_it_that_need_it() -> None:
+    release = cluster(SUPPORTED, supported=SUPPORTED)
+    updates = [
+        Update(ORDERED_RESIZE, 1, UPGRADE),
+        Update(GROUP_COORDINATOR, 2, UPGRADE),
+        Update(CONSUMER_OFFSETS_TOPIC_SCHEMA, 9, UPGRADE),
+    ]
+    after, errors = judge(finalized(), updates, release)
+    assert [name for name, error in errors.items() if error is None] == [GROUP_COORDINATOR]
+    assert after == finalized(group_coordinator=(1, 2))
+
+
+def test_the_first_update_enables_a_cluster_of_an_earlier_release() -> None:
+    before = Features(FeaturesStatus.DISABLED)
+    after, _ = judge(before, [Update(GROUPS, 1, UPGRADE)], cluster())
+    assert after.status is FeaturesStatus.ENABLED and after.level(GROUPS) == 1
+    refused, _ = judge(before, [Update(GROUPS, 9, UPGRADE)], cluster())
+    assert refused == before
+
+
+def test_a_disabled_status_finalizes_nothing() -> None:
+    disabled = Features(FeaturesStatus.DISABLED, {GROUPS: FinalizedFeature(1, 3)})
+    assert disabled.level(GROUPS) == 0 and misfits({}, disabled) == []
+
+
+@pytest.mark.parametrize(
+    ("minimums", "risen"), [((1, 1), 1), ((2, 1), 1), ((2, 2), 2), ((3, 2), 2), ((9, 9), 3), ((), 1)]
+)
+def test_the_minimum_level_follows_the_lowest_of_the_brokers_and_never_passes_the_maximum(
+    minimums: tuple[int, ...], risen: int
+) -> None:
+    brokers = [{GROUPS: VersionRange(low, 9)} for low in minimums]
+    assert with_risen_minimums(finalized(group_coordinator=(1, 3)), brokers) == finalized(group_coordinator=(risen, 3))
+
+
+def test_the_minimum_level_never_falls_and_a_broker_without_the_feature_holds_it() -> None:
+    before = finalized(group_coordinator=(2, 3))
+    assert with_risen_minimums(before, [{GROUPS: VersionRange(1, 3)}]) == before
+    assert with_risen_minimums(before, [{GROUPS: VersionRange(3, 3)}, {}]) == before
+
+
+def test_a_process_fits_when_it_supports_the_level_in_force() -> None:
+    before = finalized(group_coordinator=(1, 3))
+    assert misfits({GROUPS: VersionRange(3, 9)}, before) == []
+    for own in ({}, {GROUPS: VersionRange(1, 2)}, {GROUPS: VersionRange(4, 9)}):
+        [line] = misfits(own, before)
+        assert GROUPS in line and "level 3" in line
+
+
+levels = st.integers(-1, 4)
+updates = st.lists(
+    st.builds(Update, st.sampled_from([*SUPPORTED, "unknown"]), levels, st.sampled_from(UpgradeType)), max_size=4
+)
+ranges = st.dictionaries(
+    st.sampled_from(sorted(SUPPORTED)),
+    st.tuples(st.integers(1, 3), st.integers(1, 3)).map(lambda pair: VersionRange(min(pair), max(pair))),
+)
+
+
+@given(updates=st.lists(updates, max_size=4), brokers=st.lists(ranges, max_size=3))
+def test_whatever_is_asked_what_is_finalized_fits_every_broker(
+    updates: list[list[Update]], brokers: list[Mapping[str, VersionRange]]
+) -> None:
+    """From nothing finalized; each request is judged by the outcome of the one before it."""
+    found = finalized()
+    among = Cluster(SUPPORTED, dict(enumerate(brokers)))
+    for asked in updates:
+        found, errors = judge(found, asked, among)
+        assert errors.keys() == {update.feature for update in asked}
+        assert all(isinstance(error, KafkaError | None) for error in errors.values())
+        assert not any(misfits(own, found) for own in brokers)
+        assert all(f.min_version_level <= f.max_version_level for f in found.features.values())
+        if found.level(ORDERED_RESIZE):
+            assert found.level(CONSUMER_OFFSETS_TOPIC_SCHEMA) >= 2 <= found.level(GROUP_COORDINATOR)
+        found = with_risen_minimums(found, brokers)
+
+
+@pytest.mark.parametrize(
+    ("entries", "problem"),
+    [
+        (["group_coordinator"], "FEATURE:MIN-MAX"),
+        (["group_coordinator:1"], "FEATURE:MIN-MAX"),
+        (["group_coordinator:0-1"], "FEATURE:MIN-MAX"),
+        (["group_coordinator:2-1"], "FEATURE:MIN-MAX"),
+        (["group_coordinator:1-9"], "outside"),
+        (["other:1-1"], "not a feature"),
+        (["group_coordinator:1-1", "group_coordinator:1-2"], "twice"),
+    ],
+)
+def test_supported_features_that_this_release_does_not_have_are_refused(entries: list[str], problem: str) -> None:
+    with pytest.raises(ValueError, match=problem):
+        parse_ranges(entries)
+    assert parse_ranges(["group_coordinator:1-1"]) == {GROUPS: VersionRange(1, 1)}
