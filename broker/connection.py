@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 import structlog
 import trio
 
+from broker import large_batches
 from broker.deferred import Deferred
 from broker.request_context import ClientSession, CloseConnectionError, RequestContext
 from protocol.api_keys import ApiKey
@@ -197,6 +198,8 @@ class Connection:
             ctx.api_version = 0
             answer: Any = self._dispatcher.unsupported_api_versions(ctx, ApiVersionsRequest())
         else:
+            if header.api_key == ApiKey.PRODUCE and (large := large_batches.find(request.body)):
+                ctx.large_batches = await large_batches.read(self._node.replicas, self._node.env.clock, large)
             answer = self._dispatcher.handle(ctx, request.body)
         if answer is None:
             return

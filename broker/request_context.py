@@ -7,6 +7,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from broker.deferred import Deferred
+from broker.large_batches import NONE, LargeBatches
 from broker.retry_order import GIVE_UP_S, RetryOrder
 from protocol.primitives import Message
 from protocol.records import RecordBatch
@@ -91,7 +92,17 @@ class ClientSession:
 class RequestContext:
     """Who asks and in which version; ``node`` is this broker, ``session`` the connection's."""
 
-    __slots__ = ("api_key", "api_version", "client_host", "client_id", "correlation_id", "listener", "node", "session")
+    __slots__ = (
+        "api_key",
+        "api_version",
+        "client_host",
+        "client_id",
+        "correlation_id",
+        "large_batches",
+        "listener",
+        "node",
+        "session",
+    )
 
     def __init__(
         self,
@@ -112,3 +123,5 @@ class RequestContext:
         self.api_version = api_version
         self.correlation_id = correlation_id
         self.session = session
+        self.large_batches: LargeBatches = NONE
+        """What was read of the request's largest batches."""

@@ -6,8 +6,8 @@ Written so that mypyc compiles it unchanged.
 from __future__ import annotations
 
 import struct
-from collections.abc import Iterable, Sequence
-from typing import Final
+from collections.abc import Generator, Iterable, Sequence
+from typing import Final, cast
 
 from fastcrc import crc32
 
@@ -87,6 +87,10 @@ def _encode_headers(headers: Sequence[Header]) -> bytes:
             parts.append(_varint(len(content)))
             parts.append(content)
     return b"".join(parts)
+
+
+RECORDS_AT_ONCE: Final = 2_000
+"""So many records of a batch are worked on between two moments at which others have their turn."""
 
 
 class BatchBuilder:
@@ -271,10 +275,22 @@ def build_batch(
 
 
 def retain_records(batch: RecordBatch, records: Sequence[Record], delete_horizon_ms: int | None = None) -> bytes:
+    """``retain_in_steps`` in one piece."""
+    steps = retain_in_steps(batch, records, delete_horizon_ms)
+    while True:
+        try:
+            next(steps)
+        except StopIteration as stop:
+            return cast(bytes, stop.value)
+
+
+def retain_in_steps(
+    batch: RecordBatch, records: Sequence[Record], delete_horizon_ms: int | None = None
+) -> Generator[None, None, bytes]:
     """``batch`` with only ``records`` of it left, as compaction writes it: offsets, sequences and last offset stay.
 
     With no record left the result is a bare header, kept for the producer's last sequence. ``delete_horizon_ms``
-    replaces the base timestamp and sets its attribute bit (KIP-534).
+    replaces the base timestamp and sets its attribute bit (KIP-534). Yields after each ``RECORDS_AT_ONCE``.
     """
     builder = BatchBuilder(batch.compression, max_bytes=MAX_SEQUENCE)
     horizon = delete_horizon_ms
@@ -283,8 +299,10 @@ def retain_records(batch: RecordBatch, records: Sequence[Record], delete_horizon
     keeps_max = batch.timestamp_type == LOG_APPEND_TIME or not records
     base = records[0].timestamp if records else batch.max_timestamp
     builder.start_at(base if horizon is None else horizon, batch.max_timestamp if keeps_max else -1)
-    for record in records:
+    for index, record in enumerate(records, 1):
         builder.append_at(record.offset - batch.base_offset, record.key, record.value, record.headers, record.timestamp)
+        if index % RECORDS_AT_ONCE == 0:
+            yield
     return builder.build(
         batch.base_offset,
         batch.partition_leader_epoch,

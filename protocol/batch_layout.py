@@ -21,6 +21,8 @@ CONTROL_COMMIT: Final = 1
 
 MAGIC: Final = 2
 MAGIC_AT: Final = 16
+COUNT_AT: Final = 57
+"""The number of records, int32."""
 CRC_AT: Final = 17
 CRC_START: Final = 21
 CODEC_MASK: Final = 0x07

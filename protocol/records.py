@@ -9,7 +9,7 @@ until records are read. This file holds no module state and uses no dynamic tric
 from __future__ import annotations
 
 import struct
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 
 from fastcrc import crc32
 
@@ -203,12 +203,36 @@ def _read_records(
     data: bytes, count: int, base_offset: int, last_offset: int, base_timestamp: int, fixed: bool
 ) -> list[Record]:
     """All ``count`` records of a decompressed batch body, which must be used up exactly."""
-    size = len(data)
-    if count < 0 or count * SMALLEST_RECORD_BYTES > size:
-        raise CorruptRecordError(f"batch claims {count} records in {size} bytes")
+    _check_count(data, count)
     records: list[Record] = []
-    pos = 0
-    previous = base_offset - 1
+    pos = _read_some(data, 0, count, records, base_offset, last_offset, base_timestamp, fixed)
+    _check_used_up(data, pos, count)
+    return records
+
+
+def _check_count(data: bytes, count: int) -> None:
+    if count < 0 or count * SMALLEST_RECORD_BYTES > len(data):
+        raise CorruptRecordError(f"batch claims {count} records in {len(data)} bytes")
+
+
+def _check_used_up(data: bytes, pos: int, count: int) -> None:
+    if pos != len(data):
+        raise CorruptRecordError(f"{len(data) - pos} bytes are left behind the last of {count} records")
+
+
+def _read_some(
+    data: bytes,
+    pos: int,
+    count: int,
+    records: list[Record],
+    base_offset: int,
+    last_offset: int,
+    base_timestamp: int,
+    fixed: bool,
+) -> int:
+    """Read ``count`` more records, from ``pos`` on, behind those in ``records``; where they end."""
+    size = len(data)
+    previous = records[-1].offset if records else base_offset - 1
     try:
         for _ in range(count):
             length, pos = read_varint(data, pos, 32)
@@ -223,16 +247,18 @@ def _read_records(
             pos = end
     except IndexError:
         raise CorruptRecordError(f"record after byte {pos} runs past the end of the batch") from None
-    if pos != size:
-        raise CorruptRecordError(f"{size - pos} bytes are left behind the last of {count} records")
-    return records
+    return pos
+
+
+def _keyless(records: list[Record], first: int) -> list[int]:
+    """Indices, from ``first`` on, of the records without a key."""
+    return [index for index in range(first, len(records)) if records[index]._key_end < 0]
 
 
 def _read_keys(data: bytes, count: int) -> list[bytes | None]:
     """The keys of ``count`` records of a decompressed batch body; nothing behind a key is looked at."""
     size = len(data)
-    if count < 0 or count * SMALLEST_RECORD_BYTES > size:
-        raise CorruptRecordError(f"batch claims {count} records in {size} bytes")
+    _check_count(data, count)
     keys: list[bytes | None] = []
     pos = 0
     try:
@@ -272,8 +298,7 @@ def _read_keys(data: bytes, count: int) -> list[bytes | None]:
             pos = end
     except IndexError:
         raise CorruptRecordError(f"record after byte {pos} runs past the end of the batch") from None
-    if pos != size:
-        raise CorruptRecordError(f"{size - pos} bytes are left behind the last of {count} records")
+    _check_used_up(data, pos, count)
     return keys
 
 
@@ -287,6 +312,9 @@ class RecordBatch:
     """
 
     __slots__ = (
+        "_failure",
+        "_keyless",
+        "_records",
         "attributes",
         "base_offset",
         "base_sequence",
@@ -336,6 +364,9 @@ class RecordBatch:
             self.count,
         ) = HEADER.unpack_from(self.buffer)
         self.length: int = length + LENGTH_PREFIX_BYTES
+        self._records: list[Record] | None = None
+        self._failure: CorruptRecordError | None = None
+        self._keyless: list[int] = []
 
     @property
     def compression(self) -> CompressionType:
@@ -402,6 +433,10 @@ class RecordBatch:
 
     def records(self) -> list[Record]:
         """All records. The CRC is not checked here; the structure is, and CorruptRecordError raised for any fault."""
+        if self._failure is not None:
+            raise self._failure
+        if self._records is not None:
+            return self._records
         if self.count == 0 and self.length == HEADER_BYTES:
             return []  # what compaction leaves of a batch whose producer state still matters
         fixed = self.timestamp_type == LOG_APPEND_TIME
@@ -413,9 +448,46 @@ class RecordBatch:
 
         The CRC is not checked here, and of the structure only what leads to a key. Raises CorruptRecordError.
         """
+        if self._failure is not None or self._records is not None:
+            return [record.key for record in self.records()]
         if self.count == 0 and self.length == HEADER_BYTES:
             return []
         return _read_keys(self.body(), self.count)
+
+    def read_in_steps(self, at_once: int) -> Generator[None, None, None]:
+        """Read the records and keep them, or the fault, for ``records`` and ``keys``; yields after each ``at_once``."""
+        fixed = self.timestamp_type == LOG_APPEND_TIME
+        timestamp = self.max_timestamp if fixed else self.base_timestamp
+        records: list[Record] = []
+        self._keyless = []
+        try:
+            data = self.body()
+            _check_count(data, self.count)
+            pos = 0
+            while len(records) < self.count:
+                some = min(at_once, self.count - len(records))
+                first = len(records)
+                pos = _read_some(data, pos, some, records, self.base_offset, self.last_offset, timestamp, fixed)
+                self._keyless += _keyless(records, first)
+                yield
+            _check_used_up(data, pos, self.count)
+        except CorruptRecordError as error:
+            self._failure = error
+        else:
+            self._records = records
+
+    def keyless(self) -> list[int]:
+        """Indices of the records without a key. Raises as ``records``."""
+        return self._keyless if self.is_read else _keyless(self.records(), 0)
+
+    @property
+    def is_read(self) -> bool:
+        """Whether the records are kept already."""
+        return self._records is not None
+
+    def take_over(self, other: RecordBatch) -> None:
+        """Keep what ``other``, of the same records, has read in steps."""
+        self._records, self._failure, self._keyless = other._records, other._failure, other._keyless
 
     def __iter__(self) -> Iterator[Record]:
         return iter(self.records())

@@ -75,12 +75,19 @@ def _append(
         return _refused(ctx, key, error)
     try:
         records = _usable_records(ctx, topic.name, data.records)
-        admission = produce_admission(data.index, partition.layout, partition.delivery, layout)
+        large = ctx.large_batches.get(key)
+        placement = None if large is None else large.placement
+        admission = produce_admission(data.index, partition.layout, partition.delivery, layout, placement)
         if layout == NO_LAYOUT:
             info = ctx.node.metadata.topics.get(topic.name)
             stock = ctx.node.stock_producers
             admission = stock.admission(ctx.session, partition, info, admission)
-        result = partition.append(records, all_in_sync=acks == ACKS_ALL, admission=admission)
+        result = partition.append(
+            records,
+            all_in_sync=acks == ACKS_ALL,
+            admission=admission,
+            read=None if large is None else large.batch,
+        )
     except KafkaError as error:
         response = _refused(ctx, key, error)
         if acks == ACKS_ALL and (isinstance(error, LayoutRefusal) or not error.code.retriable):

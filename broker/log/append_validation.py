@@ -12,7 +12,7 @@ from protocol.batch_builder import BatchBuilder
 from protocol.batch_layout import LOG_APPEND_TIME, Buffer
 from protocol.compression import CompressionType, CorruptRecordError
 from protocol.errors import ErrorCode, RecordError, RefusedRecordsError
-from protocol.records import Record, RecordBatch, set_log_append_time, validate_produce_batch
+from protocol.records import RecordBatch, set_log_append_time, validate_produce_batch
 
 _CODECS = {
     "uncompressed": CompressionType.NONE,
@@ -27,8 +27,12 @@ MAX_NAMED_RECORDS = 1_000
 """Records at fault that one refusal names. Those beyond are named when a client sends them again as good ones."""
 
 
-def validate_append(records: Buffer, config: LogConfig, now_ms: int, origin: AppendOrigin) -> RecordBatch:
+def validate_append(
+    records: Buffer, config: LogConfig, now_ms: int, origin: AppendOrigin, read: RecordBatch | None = None
+) -> RecordBatch:
     """The one batch in ``records``, checked and in the topic's form; its ``buffer`` is writable.
+
+    ``read``: a view of the same batch, whose records were read in steps.
 
     The result shares ``records`` when that is writable and nothing has to be re-encoded. Raises ``KafkaError`` with
     CORRUPT_MESSAGE 2, MESSAGE_TOO_LARGE 10, INVALID_TIMESTAMP 32, UNSUPPORTED_COMPRESSION_TYPE 76 or INVALID_RECORD 87.
@@ -37,18 +41,22 @@ def validate_append(records: Buffer, config: LogConfig, now_ms: int, origin: App
         batch = validate_produce_batch(records, config.max_message_bytes)
     else:
         batch = _coordinator_batch(records, config.max_message_bytes)
+    if read is not None:
+        batch.take_over(read)
     if batch.attributes & 0x60:  # control, or a delete horizon, which only compaction may set
         if batch.has_delete_horizon:
             raise CorruptRecordError("a delete horizon is set by compaction only", ErrorCode.INVALID_RECORD)
         return _writable(batch)
     if "compact" in config.cleanup_policy:
-        _refuse_null_keys(batch.records())
+        _refuse_null_keys(batch)
     if config.message_timestamp_type == "LogAppendTime":
         batch = _recompressed(batch, config)
         if batch.buffer.readonly:
             batch = _writable(batch)
         set_log_append_time(batch.buffer, now_ms)
-        return RecordBatch(batch.buffer)
+        stamped = RecordBatch(batch.buffer)
+        stamped.take_over(batch)
+        return stamped
     if batch.attributes & 0x08:
         raise CorruptRecordError(
             "the producer set the timestamp type LogAppendTime on a CreateTime topic", ErrorCode.INVALID_TIMESTAMP
@@ -57,6 +65,12 @@ def validate_append(records: Buffer, config: LogConfig, now_ms: int, origin: App
     if config.compression_type != "producer":
         batch = _recompressed(batch, config)
     return _writable(batch) if batch.buffer.readonly else batch
+
+
+def reads_records(config: LogConfig) -> bool:
+    """Whether ``validate_append`` may look at each record of a batch for a topic of this configuration."""
+    before_ms = min(config.message_timestamp_before_max_ms, config.message_timestamp_difference_max_ms)
+    return "compact" in config.cleanup_policy or config.compression_type != "producer" or before_ms != MAX_LONG
 
 
 def _coordinator_batch(records: Buffer, max_bytes: int) -> RecordBatch:
@@ -72,13 +86,17 @@ def _coordinator_batch(records: Buffer, max_bytes: int) -> RecordBatch:
 
 
 def _writable(batch: RecordBatch) -> RecordBatch:
-    return RecordBatch(bytearray(batch.buffer)) if batch.buffer.readonly else batch
+    if not batch.buffer.readonly:
+        return batch
+    copied = RecordBatch(bytearray(batch.buffer))
+    copied.take_over(batch)
+    return copied
 
 
-def _refuse_null_keys(records: list[Record]) -> None:
-    indices = [index for index, record in enumerate(records) if record.key is None]
+def _refuse_null_keys(batch: RecordBatch) -> None:
+    indices = batch.keyless()
     if indices:
-        raise _refused_records(ErrorCode.INVALID_RECORD, indices, len(records), "a compacted topic needs a key")
+        raise _refused_records(ErrorCode.INVALID_RECORD, indices, batch.count, "a compacted topic needs a key")
 
 
 def _refused_records(code: ErrorCode, indices: list[int], count: int, rule: str) -> RefusedRecordsError:

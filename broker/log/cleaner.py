@@ -21,7 +21,7 @@ from broker.log.manager_config import LogManagerConfig
 from broker.log.partition_log import PartitionLog
 from broker.log.paths import CLEANED_SUFFIX, CLEANER_CHECKPOINT, SEGMENT_SUFFIXES
 from broker.log.segment import MAX_RELATIVE_OFFSET, LogSegment
-from broker.log.slices import TimeSlice
+from broker.log.slices import TimeSlice, in_slices
 from protocol.records import RecordBatch
 from protocol.types import TopicPartition
 from runtime.background import Background
@@ -212,7 +212,7 @@ class LogCleaner:
         transactions = CleanedTransactions(txn for segment in segments for txn in segment.txn_index.transactions())
         for segment in segments:
             for batch in read_batches(segment):
-                if batch.last_offset >= dirty.first_dirty and not keys.add(batch, transactions):
+                if batch.last_offset >= dirty.first_dirty and not await in_slices(keys.add(batch, transactions), work):
                     return keys
                 if work.due():
                     await work.pause()
@@ -260,7 +260,8 @@ class LogCleaner:
         copied = position = 0
         for batch in read_batches(segment):
             position += batch.length
-            kept = rules.retain(batch, transactions, ends_segment=is_last and position == segment.size_bytes)
+            ends_segment = is_last and position == segment.size_bytes
+            kept = await in_slices(rules.retain(batch, transactions, ends_segment=ends_segment), work)
             if kept is not None:
                 view = RecordBatch(kept)
                 cleaned.append(kept, view.last_offset, view.max_timestamp)

@@ -11,12 +11,12 @@ join although records are gone; offsets never change.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable, Mapping
+from collections.abc import Generator, Iterable, Mapping
 from dataclasses import dataclass
 
 from broker.log.producer_state import ProducerEntry
 from broker.log.txn_index import AbortedTxn
-from protocol.batch_builder import retain_records
+from protocol.batch_builder import RECORDS_AT_ONCE, retain_in_steps, retain_records
 from protocol.batch_layout import CONTROL_ABORT
 from protocol.key_placement import MOVED_HEADER
 from protocol.records import Record, RecordBatch, read_control_record
@@ -40,11 +40,13 @@ class KeyOffsets:
     def __len__(self) -> int:
         return len(self._offsets)
 
-    def add(self, batch: RecordBatch, transactions: CleanedTransactions) -> bool:
+    def add(self, batch: RecordBatch, transactions: CleanedTransactions) -> Generator[None, None, bool]:
         """Take a batch's keys in; False when there is no room for all of them, with the batch not counted in.
 
-        What was aborted hides nothing.
+        What was aborted hides nothing. Yields after each ``RECORDS_AT_ONCE``, as ``retain`` does.
         """
+        if batch.count > RECORDS_AT_ONCE:
+            yield from batch.read_in_steps(RECORDS_AT_ONCE)
         if batch.is_control:
             transactions.marker_is_needed(batch)
             records = []
@@ -52,10 +54,12 @@ class KeyOffsets:
             records = [] if transactions.drops_data(batch) else batch.records()
         if len(self._offsets) and len(self._offsets) + len(records) > self._capacity:
             return False
-        for record in records:
+        for index, record in enumerate(records, 1):
             key = record.key
             if key is not None:
                 self._offsets[_key_id(key)] = record.offset
+            if index % RECORDS_AT_ONCE == 0:
+                yield
         self.end_offset = batch.next_offset
         return True
 
@@ -130,11 +134,13 @@ class RetainRules:
 
     def retain(
         self, batch: RecordBatch, transactions: CleanedTransactions, *, ends_segment: bool = False
-    ) -> bytes | memoryview | None:
+    ) -> Generator[None, None, bytes | memoryview | None]:
         """The batch as it is to be written; None when nothing of it stays.
 
         One that ``ends_segment`` stays without records: the segment then ends where the next one begins.
         """
+        if batch.count > RECORDS_AT_ONCE:
+            yield from batch.read_in_steps(RECORDS_AT_ONCE)
         horizon_passed = batch.has_delete_horizon and self.now_ms > batch.base_timestamp
         new_horizon: int | None = None
         if batch.is_control:
@@ -145,12 +151,14 @@ class RetainRules:
         else:
             aborted = transactions.drops_data(batch)
             records = [] if aborted else batch.records()
-            kept = [
-                record
-                for record in records
-                if self.keys.is_latest(record)
-                and (record.value is not None or not horizon_passed or self._hides_others(record))
-            ]
+            kept = []
+            for index, record in enumerate(records, 1):
+                if self.keys.is_latest(record) and (
+                    record.value is not None or not horizon_passed or self._hides_others(record)
+                ):
+                    kept.append(record)
+                if index % RECORDS_AT_ONCE == 0:
+                    yield
             changed = len(kept) != batch.count
             sets_horizon = not batch.has_delete_horizon and any(record.value is None for record in kept)
         if sets_horizon:
@@ -159,7 +167,7 @@ class RetainRules:
             return retain_records(batch, []) if ends_segment or self._is_last_of_producer(batch) else None
         if not changed and new_horizon is None:
             return batch.buffer
-        return retain_records(batch, kept, new_horizon)
+        return (yield from retain_in_steps(batch, kept, new_horizon))
 
     def _hides_others(self, tombstone: Record) -> bool:
         """Whether a reader of several partitions needs the tombstone: it comes after values that it has to undo."""

@@ -210,19 +210,19 @@ class PartitionLog:
         *,
         origin: AppendOrigin = AppendOrigin.CLIENT,
         admission: Callable[[RecordBatch], None] | None = None,
+        read: RecordBatch | None = None,
     ) -> AppendResult:
         """Give the one batch in ``records`` its offsets and append it; the buffer is rewritten in place where writable.
 
         A batch that a producer repeats is not appended again. Any other has to pass ``admission``, before its sequence
         is looked at: what follows a refused batch is refused for the same reason. Raises ``KafkaError``: the codes of
-        ``validate_append``, of ``admission`` and of ``ProducerState.check``, or KAFKA_STORAGE_ERROR 56 when the disk
-        refuses, with the log as it was before.
+        ``validate_append``, ``admission``, ``ProducerState.check``, or 56 when the disk refuses. The log is as before.
         """
         self._check_usable()
         if self.rebuild is not None:  # not so where leaders are made: they await ``catch_up``
             self.rebuild.advance_or_refuse()
         now_ms = self._clock.now_ms()
-        batch = validate_append(records, self.config, now_ms, origin)
+        batch = validate_append(records, self.config, now_ms, origin, read)
         if admission is not None and self.producers.find_duplicate(batch) is None:
             admission(batch)
         has_producer = batch.producer_id >= 0

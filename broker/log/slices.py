@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Generator
+from typing import TypeVar, cast
+
 import trio
 
 from runtime.env import Clock
+
+T = TypeVar("T")
 
 SLICE_S = 0.002
 MAX_STEPS = 256
@@ -34,3 +39,23 @@ class TimeSlice:
         await trio.lowlevel.checkpoint()
         self._started = self._clock.monotonic()
         self._steps = 0
+
+
+async def in_slices(steps: Generator[None, None, T], work: TimeSlice) -> T:
+    """What ``steps`` returns, which yields between its steps."""
+    while True:
+        try:
+            next(steps)
+        except StopIteration as stop:
+            return cast(T, stop.value)
+        if work.due():
+            await work.pause()
+
+
+def at_once(steps: Generator[None, None, T]) -> T:
+    """The same without a pause, for what is small."""
+    while True:
+        try:
+            next(steps)
+        except StopIteration as stop:
+            return cast(T, stop.value)

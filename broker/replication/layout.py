@@ -8,11 +8,12 @@ no client's records any more and is read by clients of every layout.
 from __future__ import annotations
 
 import enum
-from collections.abc import Callable
+from collections.abc import Callable, Generator, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import NamedTuple, TypeAlias
 
+from broker.log.slices import at_once
 from protocol.errors import ErrorCode, RecordError, RefusedRecordsError
 from protocol.key_placement import place, positive_hash
 from protocol.records import RecordBatch
@@ -69,15 +70,52 @@ class LayoutRefusal(RefusedRecordsError):
     """A request refused for its layout (25310), or for naming none (44)."""
 
 
+class Placement:
+    """Where the keys of a batch belong: ``wrong`` has index and partition of each that belongs elsewhere."""
+
+    __slots__ = ("layout", "partition", "wrong")
+
+    def __init__(self, partition: int, layout: PartitionLayout) -> None:
+        self.partition = partition
+        self.layout = layout
+        self.wrong: list[tuple[int, int]] = []
+
+
+def place_keys(placement: Placement, keys: Sequence[bytes | None], at_once: int) -> Generator[None, None, None]:
+    """Fill ``placement``; yields after each ``at_once`` keys."""
+    initial, undeleted = placement.layout.initial_partition_count, placement.layout.undeleted_partition_count
+    for index, key in enumerate(keys):
+        if key is not None and (home := _home(key, initial, undeleted)) != placement.partition:
+            placement.wrong.append((index, home))
+        if index % at_once == at_once - 1:
+            yield
+
+
+def verifies_keys(partition: int, layout: PartitionLayout, rules: DeliveryRules, client: ClientLayout) -> bool:
+    """Whether ``produce_admission`` looks at the key of each record."""
+    return (
+        client.undeleted_partition_count < 0
+        and rules.ordered
+        and layout.layout_version > 0
+        and rules.legacy is LegacyProducers.VERIFY
+        and not layout.seals(partition)
+    )
+
+
 def produce_admission(
-    partition: int, layout: PartitionLayout, rules: DeliveryRules, client: ClientLayout
+    partition: int,
+    layout: PartitionLayout,
+    rules: DeliveryRules,
+    client: ClientLayout,
+    placement: Placement | None = None,
 ) -> Admission | None:
     """What a client's batch must pass before it is appended; None: nothing, which costs nothing.
 
     It is asked after the batch was looked for among those appended before: a retry whose answer was lost is answered
     with the old offset under every layout (hole 17). Transaction markers do not come this way (hole 25).
 
-    The seal holds without ordered delivery too: what is written behind it would be removed unread.
+    ``placement``: what is known of the batch's keys; it counts if it was found by the same layout. The seal holds
+    without ordered delivery too: what is written behind it would be removed unread.
     """
     tagged = client.undeleted_partition_count >= 0
     if layout.seals(partition):
@@ -90,7 +128,7 @@ def produce_admission(
         return None
     if rules.legacy is LegacyProducers.REJECT:
         return _refuse_legacy(partition)
-    return _verify_keys(partition, layout)
+    return _verify_keys(partition, layout, placement)
 
 
 def refusal_of_absent(partition: int, topic: PartitionLayout, client: ClientLayout) -> LayoutRefusal | None:
@@ -198,8 +236,12 @@ _cached_home = lru_cache(_CACHED_KEYS)(_home)
 """Keys repeat, and hashing one in Python costs more than all the rest of its check."""
 
 
-def _verify_keys(partition: int, layout: PartitionLayout) -> Admission:
+def _verify_keys(partition: int, layout: PartitionLayout, placement: Placement | None) -> Admission:
     def verify(batch: RecordBatch) -> None:
+        if placement is not None and (placement.partition, placement.layout) == (partition, layout):
+            if placement.wrong:
+                raise _misplaced(partition, layout, placement.wrong)
+            return
         initial, undeleted = layout.initial_partition_count, layout.undeleted_partition_count
         keys = batch.keys()
         for key in keys:
@@ -211,16 +253,16 @@ def _verify_keys(partition: int, layout: PartitionLayout) -> Admission:
                 else _home(key, initial, undeleted)
             )
             if home != partition:
-                raise _misplaced(partition, layout, batch)
+                found = Placement(partition, layout)
+                at_once(place_keys(found, keys, len(keys)))
+                raise _misplaced(partition, layout, found.wrong)
 
     return verify
 
 
-def _misplaced(partition: int, layout: PartitionLayout, batch: RecordBatch) -> LayoutRefusal:
+def _misplaced(partition: int, layout: PartitionLayout, wrong: Sequence[tuple[int, int]]) -> LayoutRefusal:
     """The refusal of a batch, which names the records in it that belong elsewhere (KIP-467)."""
-    initial, undeleted = layout.initial_partition_count, layout.undeleted_partition_count
-    homes = {index: _home(key, initial, undeleted) for index, key in enumerate(batch.keys()) if key is not None}
-    wrong = [(index, home) for index, home in homes.items() if home != partition]
+    undeleted = layout.undeleted_partition_count
     index, home = wrong[0]
     return LayoutRefusal(
         ErrorCode.POLICY_VIOLATION,

@@ -12,6 +12,7 @@ from broker.replication.isr import PendingIsr, ReplicaProgress
 from broker.replication.layout import Admission, DeliveryRules, PartitionLayout
 from protocol.batch_layout import Buffer
 from protocol.errors import ErrorCode, KafkaError
+from protocol.records import RecordBatch
 from protocol.types import TopicPartition
 from runtime.env import Clock
 
@@ -208,12 +209,13 @@ class Partition:
         origin: AppendOrigin = AppendOrigin.CLIENT,
         expected_leader_epoch: int = NO_EPOCH,
         admission: Admission | None = None,
+        read: RecordBatch | None = None,
     ) -> AppendResult:
         """Append one batch as the leader and move the watermark when no other replica is waited for.
 
-        ``all_in_sync``: acks=all, so ``min.insync.replicas`` counts. ``admission``: see ``produce_admission``. Raises
-        ``KafkaError``, among them NOT_LEADER_OR_FOLLOWER 6, NOT_ENOUGH_REPLICAS 19, 74 or 75 when another leader epoch
-        is expected, and what ``admission`` refuses.
+        ``all_in_sync``: acks=all, so ``min.insync.replicas`` counts. ``admission``: see ``produce_admission``,
+        ``read``: see ``validate_append``. Raises ``KafkaError``, among them NOT_LEADER_OR_FOLLOWER 6,
+        NOT_ENOUGH_REPLICAS 19, 74 or 75 when another leader epoch is expected, and what ``admission`` refuses.
         """
         self.check_leader(expected_leader_epoch)
         if self.log.is_broken:
@@ -226,7 +228,9 @@ class Partition:
             )
         end_before = self.log.log_end_offset
         try:
-            result = self.log.append_as_leader(records, self.leader_epoch, origin=origin, admission=admission)
+            result = self.log.append_as_leader(
+                records, self.leader_epoch, origin=origin, admission=admission, read=read
+            )
         except KafkaError:
             if self.log.is_broken:
                 self.fail()

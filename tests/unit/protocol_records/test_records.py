@@ -436,3 +436,31 @@ def test_records_compare_by_content() -> None:
     assert one != two
     assert one == RecordBatch(build_batch([(b"k", b"v", (), T0)])).records()[0]
     assert "key=b'k'" in repr(one)
+
+
+@pytest.mark.parametrize("codec", [CompressionType.NONE, CompressionType.LZ4])
+@pytest.mark.parametrize("some", [1, 7, 25, 100])
+def test_what_is_read_in_steps_is_what_is_read_at_once(codec: CompressionType, some: int) -> None:
+    whole = build_batch([(b"%d" % n, b"v", [("h", b"1")], T0 + n) for n in range(25)], compression=codec)
+    batch = RecordBatch(whole)
+    assert len(list(batch.read_in_steps(some))) == -(-25 // some)
+    assert batch.is_read and plain(batch.records()) == plain(RecordBatch(whole).records())
+    assert batch.keys() == RecordBatch(whole).keys()
+    other = RecordBatch(bytearray(whole))
+    other.take_over(batch)
+    assert other.is_read and plain(other.records()) == plain(batch.records())
+
+
+@pytest.mark.parametrize("cut", [1, 40])
+def test_a_fault_that_is_met_in_steps_is_the_one_that_is_met_at_once(cut: int) -> None:
+    whole = build_batch([(b"%d" % n, b"v", [], T0) for n in range(25)])
+    damaged = bytes(whole[:-cut]) + b"\xff" * cut
+    with pytest.raises(CorruptRecordError) as expected:
+        RecordBatch(damaged).records()
+    batch = RecordBatch(damaged)
+    list(batch.read_in_steps(7))
+    assert not batch.is_read
+    for asked in (batch.records, batch.keys):
+        with pytest.raises(CorruptRecordError) as found:
+            asked()
+        assert str(found.value) == str(expected.value)

@@ -1,0 +1,81 @@
+"""Batches of very many records: what the broker reads of each record is read in slices, before the request is served.
+
+Most batches are checked by their header. A compacted topic asks for each record's key, and a resized one where a stock
+producer's keys belong. A batch of 200,000 records would hold the event loop for half a second. It is read while the
+request waits in its connection, so that requests of a connection keep their order and their bytes stay as they are; the
+decision is made afterwards, in one piece, with what was read.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from struct import Struct
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from broker.log.append_validation import reads_records
+from broker.log.slices import TimeSlice, in_slices
+from broker.replication.layout import ClientLayout, Placement, place_keys, verifies_keys
+from protocol.batch_builder import RECORDS_AT_ONCE
+from protocol.batch_layout import COUNT_AT, HEADER_BYTES, MAGIC, MAGIC_AT
+from protocol.errors import KafkaError
+from protocol.records import RecordBatch
+from protocol.types import TopicPartition
+from runtime.env import Clock
+
+if TYPE_CHECKING:
+    from broker.replication.replica_manager import ReplicaManager
+
+_COUNT = Struct(">i")
+
+
+class LargeBatch(NamedTuple):
+    """What was read of one: the records, and where its keys belong by the layout of that moment."""
+
+    batch: RecordBatch
+    placement: Placement | None
+
+
+LargeBatches = Mapping[TopicPartition, LargeBatch]
+NONE: LargeBatches = MappingProxyType({})
+
+
+def find(request: Any) -> list[tuple[TopicPartition, ClientLayout, memoryview]]:
+    """The batches of a ``ProduceRequest`` that claim more than ``RECORDS_AT_ONCE`` records."""
+    found = []
+    for topic in request.topic_data:
+        for data in topic.partition_data:
+            records = data.records
+            if (
+                isinstance(records, memoryview)
+                and len(records) > HEADER_BYTES
+                and _COUNT.unpack_from(records, COUNT_AT)[0] > RECORDS_AT_ONCE
+                and records[MAGIC_AT] == MAGIC
+            ):
+                client = ClientLayout(topic.undeleted_partition_count, topic.layout_version)
+                found.append((TopicPartition(topic.name, data.index), client, records))
+    return found
+
+
+async def read(
+    replicas: ReplicaManager, clock: Clock, found: list[tuple[TopicPartition, ClientLayout, memoryview]]
+) -> LargeBatches:
+    """Those of the batches of which each record matters. What is wrong with one shows when it is appended."""
+    batches: dict[TopicPartition, LargeBatch] = {}
+    work = TimeSlice(clock)
+    for key, client, records in found:
+        try:
+            partition = replicas.leader(key)
+        except KafkaError:
+            continue
+        is_verified = verifies_keys(key.partition, partition.layout, partition.delivery, client)
+        if not is_verified and not reads_records(partition.log.config):
+            continue
+        batch = RecordBatch(records)
+        await in_slices(batch.read_in_steps(RECORDS_AT_ONCE), work)
+        placement = None
+        if is_verified and batch.is_read:
+            placement = Placement(key.partition, partition.layout)
+            await in_slices(place_keys(placement, batch.keys(), RECORDS_AT_ONCE), work)
+        batches[key] = LargeBatch(batch, placement)
+    return batches
