@@ -15,6 +15,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, cast
 
+from runtime.cold_ranges import WINDOW_BYTES, is_cold, read_through
 from runtime.env import DEFAULT_BACKLOG, Buffer, FileRange, Listener, Part, Stream
 
 SMALL_RANGE_BYTES = 4096
@@ -40,6 +41,8 @@ class Waits:
     resolve: Callable[[str, int, bool], Awaitable[AddressInfo]]
     """``(host, port, passive)``; raises ``OSError``."""
     closed_errors: tuple[type[BaseException], ...]
+    in_thread: Callable[..., Awaitable[None]]
+    """``(function, *arguments)``: call it in a thread, and wait until it is done."""
 
 
 class _Socket:
@@ -78,12 +81,16 @@ class _Socket:
 class SocketStream(_Socket):
     """A connected socket."""
 
-    __slots__ = ("_peer",)
+    __slots__ = ("_cold", "_looked_at", "_peer")
 
     _peer: str
 
     def __init__(self, sock: socket.socket, waits: Waits) -> None:
         super().__init__(sock, waits)
+        self._cold: FileRange | None = None
+        """What the next part waits for: the disk, not the socket."""
+        self._looked_at: FileRange | None = None
+        """The range that was read in a thread: it is sent, whatever has become of it in the cache since."""
         sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
         try:
@@ -113,7 +120,10 @@ class SocketStream(_Socket):
     async def send(self, parts: Sequence[Part]) -> None:
         left = _not_empty(parts)
         while not self._pushed(left):
-            await self._until(self._waits.writable)
+            if self._cold is None:
+                await self._until(self._waits.writable)
+            else:
+                await self._read_through(self._cold)
         await self._yield_now_and_then()
 
     def send_now(self, parts: Sequence[Part]) -> Sequence[Part]:
@@ -123,9 +133,16 @@ class SocketStream(_Socket):
         return tuple(left)
 
     def _pushed(self, left: deque[Part]) -> bool:
-        """Send ``left``, and take out of it what has left; whether that is all: the rest would wait."""
+        """Send ``left``, and take out of it what has left; whether that is all: the rest would wait.
+
+        Then ``_cold`` is what waits for the disk; None: the socket takes no more.
+        """
+        self._cold = None
         while left:
             try:
+                if self._is_cold(left[0]):
+                    self._cold = cast(FileRange, left[0])
+                    return False
                 if (fd := _descriptor(left[0])) is None:
                     self._send_buffers(left)
                 else:
@@ -141,7 +158,7 @@ class SocketStream(_Socket):
         flags = 0
         buffers: list[Buffer] = []
         for part in left:
-            if _descriptor(part) is not None or len(buffers) == _MAX_IOVECS:
+            if _descriptor(part) is not None or len(buffers) == _MAX_IOVECS or (buffers and self._is_cold(part)):
                 flags = _MSG_MORE
                 break
             buffers.append(buffer_of(part))
@@ -156,13 +173,29 @@ class SocketStream(_Socket):
 
     def _send_file(self, fd: int, left: deque[Part]) -> None:
         part = cast(FileRange, left[0])
-        sent = os.sendfile(self._socket.fileno(), fd, part.offset, part.length)
+        sent = os.sendfile(self._socket.fileno(), fd, part.offset, min(part.length, WINDOW_BYTES))
         if sent == 0:
             raise OSError(errno.EIO, f"the file ends {part.length} bytes before the range that was to be sent")
         if sent < part.length:
             left[0] = part.behind(sent)
         else:
             left.popleft()
+
+    def _is_cold(self, part: Part) -> bool:
+        if isinstance(part, bytes | bytearray | memoryview) or part is self._looked_at:
+            return False
+        descriptor = getattr(part, "descriptor", None)
+        if descriptor is None:
+            return False
+        file_range = cast(FileRange, part)
+        return is_cold(descriptor.fd, file_range.offset, min(file_range.length, WINDOW_BYTES))
+
+    async def _read_through(self, part: FileRange) -> None:
+        """Have the disk read what is sent next, while others are served."""
+        self._busy_operations = 0
+        descriptor = cast(Any, part).descriptor
+        await self._waits.in_thread(read_through, descriptor.fd, part.offset, min(part.length, WINDOW_BYTES))
+        self._looked_at = part
 
 
 def _not_empty(parts: Sequence[Part]) -> deque[Part]:

@@ -8,6 +8,7 @@ import time
 
 import anyio
 import anyio.lowlevel
+import anyio.to_thread
 
 from runtime.env import Env
 from runtime.os_sockets import AddressInfo, SocketNetwork, Waits, passive_host
@@ -40,6 +41,7 @@ ANYIO_WAITS = Waits(
     sleep=anyio.sleep,
     resolve=_resolve,
     closed_errors=(anyio.ClosedResourceError,),
+    in_thread=anyio.to_thread.run_sync,
 )
 
 

@@ -40,6 +40,7 @@ TRIO_WAITS = Waits(
     sleep=trio.sleep,
     resolve=_resolve,
     closed_errors=(trio.ClosedResourceError,),
+    in_thread=trio.to_thread.run_sync,
 )
 
 
