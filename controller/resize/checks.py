@@ -39,7 +39,7 @@ async def check(context: Context, topic: TopicImage, count: int) -> None:
     if context.image.features.level(ORDERED_RESIZE) < 1:
         raise _not_now(
             f"The feature {ORDERED_RESIZE} is not finalized: once every broker supports it,"
-            f" `anabranch features upgrade --feature {ORDERED_RESIZE}=1` does so."
+            f" `anabranch features upgrade --all` does so."
         )
     lacking = brokers_without_resize(context)
     if lacking:

@@ -1,0 +1,171 @@
+"""From one release to the one before and back, under load (docs/upgrading.md): real processes, a real ZooKeeper.
+
+The release before is this one with ``supported.features`` narrowed: its brokers neither resize nor write flexible
+records.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+
+import pytest
+
+from anabranch import ErrorCode, FeatureUpdate, KafkaError, UpgradeType
+from anabranch.sync import Admin, Consumer, Producer
+from anabranch.testing.processes import ProcessCluster, wait_for
+from client.admin_types import NewTopic
+from zk_schemas.features import CONSUMER_OFFSETS_TOPIC_SCHEMA, GROUP_COORDINATOR, ORDERED_RESIZE, SUPPORTED
+
+DEADLINE_S = 60.0
+TOPIC, GROUP, KEYS = "events", "readers", 10
+HIGHEST = {name: levels.max_version for name, levels in SUPPORTED.items()}
+BEFORE = {CONSUMER_OFFSETS_TOPIC_SCHEMA: 1, GROUP_COORDINATOR: 1}
+SUPPORTED_BEFORE = ",".join(f"{name}:1-{level}" for name, level in BEFORE.items())
+
+
+@pytest.fixture(scope="module")
+def cluster() -> Iterator[ProcessCluster]:
+    overrides = {
+        "group.initial.rebalance.delay.ms": "100",
+        "default.replication.factor": "3",
+        "min.insync.replicas": "2",
+    }
+    with ProcessCluster(brokers=3, overrides=overrides) as cluster:
+        yield cluster
+
+
+class Load:
+    """A producer and a consumer of a group that go on until they are stopped."""
+
+    def __init__(self, bootstrap: str) -> None:
+        self._bootstrap = bootstrap
+        self._stopping, self._all_sent = threading.Event(), threading.Event()
+        self._producing, self._consuming = (
+            threading.Thread(target=self._produce),
+            threading.Thread(target=self._consume),
+        )
+        self.sent = 0
+        self.read: dict[bytes, list[int]] = {}
+        self.failures: list[Exception] = []
+
+    def __enter__(self) -> Load:
+        self._producing.start()
+        self._consuming.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._stopping.set()
+        self._producing.join(DEADLINE_S)
+        self._all_sent.set()
+        self._consuming.join(DEADLINE_S)
+
+    def _produce(self) -> None:
+        try:
+            with Producer(bootstrap_servers=self._bootstrap, acks="all", enable_idempotence=True) as producer:
+                while not self._stopping.is_set():
+                    handles = [
+                        producer.send(TOPIC, key=b"key-%d" % (number % KEYS), value=b"%d" % (number // KEYS))
+                        for number in range(self.sent, self.sent + KEYS)
+                    ]
+                    for handle in handles:
+                        handle.result()
+                    self.sent += KEYS
+        except Exception as error:
+            self.failures.append(error)
+
+    def _consume(self) -> None:
+        try:
+            with Consumer(
+                bootstrap_servers=self._bootstrap,
+                group_id=GROUP,
+                auto_offset_reset="earliest",
+                auto_commit_interval_ms=200,
+                metadata_max_age_ms=2_000,
+            ) as consumer:
+                consumer.subscribe([TOPIC])
+                while not self._all_sent.is_set() or len(self.numbers()) < self.sent:
+                    for records in consumer.getmany(timeout_ms=200).values():
+                        for record in records:
+                            self.read.setdefault(record.key or b"", []).append(int(record.value or b""))
+        except Exception as error:
+            self.failures.append(error)
+
+    def numbers(self) -> set[tuple[bytes, int]]:
+        return {(key, number) for key, numbers in list(self.read.items()) for number in list(numbers)}
+
+
+def levels(admin: Admin) -> dict[str, int]:
+    return {name: found.max for name, found in admin.describe_features().finalized.items()}
+
+
+def update(admin: Admin, wanted: Mapping[str, int], kind: UpgradeType, **more: bool) -> dict[str, KafkaError | None]:
+    return admin.update_features({name: FeatureUpdate(level, kind) for name, level in wanted.items()}, **more)
+
+
+def set_release(cluster: ProcessCluster, broker_id: int, ranges: str | None) -> None:
+    """Give a broker's file the ranges of a release; None: its own."""
+    file: Path = cluster.directory / "data" / f"broker-{broker_id}.properties"
+    lines = [line for line in file.read_text().splitlines() if not line.startswith("supported.features=")]
+    file.write_text("\n".join([*lines, *([f"supported.features={ranges}"] if ranges else []), ""]))
+
+
+def roll(cluster: ProcessCluster, ranges: str | None, load: Load) -> None:
+    """Restart the brokers one by one; records are written in between."""
+    for broker_id in cluster.broker_ids:
+        set_release(cluster, broker_id, ranges)
+        cluster.restart_broker(broker_id)
+        written = load.sent
+        wait_for(lambda: load.sent > written or load.failures, DEADLINE_S, "writes go on")  # noqa: B023
+
+
+def committed(admin: Admin) -> int:
+    return sum(offset.offset for offset in admin.list_group_offsets(GROUP).values())
+
+
+def test_a_release_back_and_forth_under_load_loses_nothing(cluster: ProcessCluster) -> None:
+    with Admin(bootstrap_servers=cluster.bootstrap) as admin:
+        assert levels(admin) == HIGHEST, "a new cluster has everything finalized"
+        admin.create_topics([NewTopic(TOPIC, 2, 3)])
+        with Load(cluster.bootstrap) as load:
+            wait_for(lambda: committed(admin) > 0 or load.failures, DEADLINE_S, "the group commits")
+
+            down = {**BEFORE, ORDERED_RESIZE: 0}
+            assert set(update(admin, down, UpgradeType.SAFE_DOWNGRADE).values()) == {None}
+            before = committed(admin)
+            roll(cluster, SUPPORTED_BEFORE, load)
+            assert levels(admin) == BEFORE
+            wait_for(lambda: committed(admin) > before or load.failures, DEADLINE_S, "the group goes on")
+            with pytest.raises(KafkaError, match=ORDERED_RESIZE):
+                admin.create_partitions({TOPIC: 4})
+
+            set_release(cluster, 1, None)
+            cluster.restart_broker(1)
+            refused = update(admin, HIGHEST, UpgradeType.UPGRADE, validate_only=True)
+            errors = {name: error for name, error in refused.items() if error is not None}
+            assert {error.code for error in errors.values()} == {ErrorCode.FEATURE_UPDATE_FAILED}
+            assert "broker 2" in str(errors[GROUP_COORDINATOR]) and "broker 1 " not in str(errors[GROUP_COORDINATOR])
+
+            roll(cluster, None, load)
+            assert levels(admin) == BEFORE, "a release alone switches nothing"
+            assert set(update(admin, HIGHEST, UpgradeType.UPGRADE).values()) == {None}
+            admin.create_partitions({TOPIC: 4})
+            written = load.sent
+            wait_for(lambda: load.sent > written or load.failures, DEADLINE_S, "writes go on in the new layout")
+        assert load.failures == []
+        assert len(load.numbers()) == load.sent
+        for key, numbers in load.read.items():
+            assert list(dict.fromkeys(numbers)) == sorted(set(numbers)), f"{key!r} is out of order"
+
+
+def test_a_broker_that_does_not_fit_does_not_start_and_says_why(cluster: ProcessCluster) -> None:
+    expected = f"{GROUP_COORDINATOR} is finalized at level 2, this process supports levels 1 to 1"
+    with Admin(bootstrap_servers=cluster.bootstrap) as admin:
+        assert levels(admin) == HIGHEST
+        set_release(cluster, 3, SUPPORTED_BEFORE)
+        cluster.kill_broker(3)
+        wait_for(lambda: expected in cluster.broker_log(3), DEADLINE_S, "the broker refuses to start")
+        assert 3 not in {node.id for node in admin.describe_cluster().nodes}
+        set_release(cluster, 3, None)
+        wait_for(lambda: 3 in {node.id for node in admin.describe_cluster().nodes}, DEADLINE_S, "the broker is back")
