@@ -203,6 +203,28 @@ def test_dump_log_reads_our_files(fresh_name: Callable[[str], str]) -> None:
         assert "producerId: " in dump(str(min(directory.glob("*.snapshot"))))
         offsets = dump(str(cluster.log_dir(1) / "__consumer_offsets-0" / f"{0:020d}.log"), "--offsets-decoder")
         assert '"group":"g"' in offsets and f'"topic":"{topic}"' in offsets
+        assert '"version":"4"' in offsets, "flexible records (KIP-915)"
+
+
+def test_features_go_down_and_up(fresh_name: Callable[[str], str]) -> None:
+    """KIP-584. It asks by the names of KRaft's time; a cluster of its own, for others here resize topics."""
+    with ProcessCluster(brokers=1) as cluster:
+        tools = Tools(cluster)
+        described = tools("kafka-features", "describe")
+        assert (
+            "Feature: ordered_resize\tSupportedMinVersion: 1\tSupportedMaxVersion: 1\tFinalizedVersionLevel: 1"
+            in described
+        )
+        refused = tools.refused("kafka-features", "downgrade", "--feature", "group_coordinator=1", "--dry-run")
+        assert "needs 'group_coordinator' at level 2" in refused
+        assert "was disabled" in tools("kafka-features", "disable", "--feature", "ordered_resize")
+        both = ["--feature", "group_coordinator=1", "--feature", "consumer_offsets_topic_schema=1"]
+        assert tools("kafka-features", "downgrade", *both).count("was downgraded to 1") == 2
+        assert "metadata.version" in tools.refused("kafka-features", "upgrade", "--metadata", "3.3")
+        all_of_them = [part.replace("=1", "=2") for part in both]
+        upgraded = tools("kafka-features", "upgrade", *all_of_them, "--feature", "ordered_resize=1")
+        assert upgraded.count("was upgraded to") == 3
+        assert "Epoch: 3" in tools("kafka-features", "describe")
 
 
 def dump(files: str, *arguments: str) -> str:

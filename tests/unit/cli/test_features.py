@@ -1,0 +1,131 @@
+"""`anabranch features` and its front with Kafka's options: what they ask for, what they print (KIP-584)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from anabranch.cli import feature_changes as plan
+from anabranch.cli import features, kafka_features
+from anabranch.cli.errors import CommandError
+from client.admin_types import FeatureMetadata, FeatureUpdate, LevelRange, UpgradeType
+from protocol.errors import ErrorCode, KafkaError
+
+KNOWN = FeatureMetadata(
+    supported={"groups": LevelRange(1, 3), "schema": LevelRange(1, 1)},
+    finalized={"groups": LevelRange(1, 2), "gone": LevelRange(1, 4)},
+    epoch=7,
+)
+
+
+def test_the_description_is_the_kips_table() -> None:
+    assert plan.description(KNOWN) == [
+        "Feature: gone\tSupportedMinVersion: -\tSupportedMaxVersion: -"
+        "\tFinalizedMinVersionLevel: 1\tFinalizedMaxVersionLevel: 4\tEpoch: 7",
+        "Feature: groups\tSupportedMinVersion: 1\tSupportedMaxVersion: 3"
+        "\tFinalizedMinVersionLevel: 1\tFinalizedMaxVersionLevel: 2\tEpoch: 7",
+        "Feature: schema\tSupportedMinVersion: 1\tSupportedMaxVersion: 1"
+        "\tFinalizedMinVersionLevel: -\tFinalizedMaxVersionLevel: -\tEpoch: 7",
+    ]
+
+
+def test_upgrade_all_raises_and_adds_and_downgrade_all_lowers_and_deletes() -> None:
+    release = {"groups": 3, "schema": 1}
+    assert plan.upgrade_all(KNOWN, release) == [plan.Change("groups", 2, 3), plan.Change("schema", None, 1)]
+    assert plan.downgrade_all(KNOWN, release) == [plan.Change("gone", 4, None)]
+    assert plan.downgrade_all(KNOWN, {"groups": 1, "gone": 4}) == [plan.Change("groups", 2, 1)]
+
+
+def test_outcomes_name_the_operation_and_the_error() -> None:
+    lines = [
+        plan.outcome(change, None, dry_run=False)
+        for change in plan.changes(KNOWN, {"groups": 3, "schema": 1, "gone": 1}, ["other"])
+    ]
+    assert [line.split()[0] for line in lines] == ["[Downgrade]", "[Upgrade]", "[Delete]", "[Add]"]
+    assert lines[3] == (
+        "      [Add] Feature: schema\tExistingFinalizedMaxVersion: -\tNewFinalizedMaxVersion: 1\tResult: OK"
+    )
+    refused = plan.outcome(plan.Change("groups", 2, 3), KafkaError(ErrorCode.FEATURE_UPDATE_FAILED, "no"), dry_run=True)
+    assert refused.endswith("Result: FEATURE_UPDATE_FAILED: no")
+    assert plan.outcome(plan.Change("groups", 2, 3), None, dry_run=True).endswith("Result: would be OK")
+
+
+def test_only_downgrades_and_deletions_are_asked_for_as_such() -> None:
+    wanted = [plan.Change("a", None, 1), plan.Change("b", 2, 1), plan.Change("c", 2, None)]
+    assert plan.updates(wanted, UpgradeType.UNSAFE_DOWNGRADE) == {
+        "a": FeatureUpdate(1, UpgradeType.UPGRADE),
+        "b": FeatureUpdate(1, UpgradeType.UNSAFE_DOWNGRADE),
+        "c": FeatureUpdate(0, UpgradeType.UNSAFE_DOWNGRADE),
+    }
+    assert plan.question(wanted[1:]).splitlines()[1:] == [
+        "1. b from v2 (existing) to v1 (new)",
+        "2. c from v2 (existing) to deleted",
+    ]
+
+
+@pytest.mark.parametrize("entry", ["groups", "groups=", "=1", "groups=0", "groups=x", "groups=40000"])
+def test_a_level_is_a_number_from_1(entry: str) -> None:
+    with pytest.raises(CommandError, match="FEATURE=LEVEL"):
+        plan.parse_levels([entry], "=")
+
+
+class Asked:
+    """The commands, which only write down how they are called."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.calls: list[tuple[str, dict[str, Any]]] = []
+        for name in ("describe", "upgrade", "downgrade", "disable"):
+            monkeypatch.setattr(features, name, self._command(name))
+
+    def _command(self, name: str) -> Callable[..., int]:
+        def command(**given: Any) -> int:
+            assert given.pop("bootstrap_server") == "b:1"
+            self.calls.append((name, given))
+            return 0
+
+        return command
+
+
+@pytest.mark.parametrize(
+    ("line", "name", "given"),
+    [
+        ("--describe", "describe", {}),
+        ("describe", "describe", {}),
+        ("--upgrade-all --dry-run", "upgrade", {"all_": True, "dry_run": True}),
+        ("--downgrade-all --yes", "downgrade", {"all_": True, "dry_run": False, "yes": True}),
+        ("upgrade --feature a=1 --feature b=2", "upgrade", {"feature": ["a=1", "b=2"], "dry_run": False}),
+        (
+            "downgrade --feature a=1 --unsafe --dry-run",
+            "downgrade",
+            {"feature": ["a=1"], "force": True, "yes": False, "dry_run": True},
+        ),
+        (
+            "disable --feature a --yes",
+            "disable",
+            {"feature": ["a"], "force": False, "yes": True, "dry_run": False},
+        ),
+    ],
+)
+def test_both_generations_of_kafkas_options(
+    monkeypatch: pytest.MonkeyPatch, line: str, name: str, given: dict[str, Any]
+) -> None:
+    asked = Asked(monkeypatch)
+    assert kafka_features.kafka_features("--bootstrap-server", "b:1", *line.split()) == 0
+    assert asked.calls == [(name, given)]
+
+
+@pytest.mark.parametrize(("line", "error"), [("", "name a command"), ("upgrade --metadata 3.3", "metadata.version")])
+def test_what_makes_no_sense_is_one_line(monkeypatch: pytest.MonkeyPatch, line: str, error: str) -> None:
+    asked = Asked(monkeypatch)
+    with pytest.raises(CommandError, match=error):
+        kafka_features.kafka_features("--bootstrap-server", "b:1", *line.split())
+    assert asked.calls == []
+
+
+def test_a_command_and_an_option_of_the_other_generation_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked = Asked(monkeypatch)
+    with pytest.raises(CommandError, match="either"):
+        kafka_features.kafka_features("--bootstrap-server", "b:1", "--upgrade-all", "describe")
+    assert asked.calls == []
