@@ -5,6 +5,8 @@ from typing import Any
 
 import pytest
 
+from broker.coordinator.durable import OffsetAndMetadata, OffsetRecord
+from broker.coordinator.records import decode, encode
 from broker.log.cleaner import LogCleaner, group_segments
 from broker.log.compaction import CleanedTransactions, KeyOffsets
 from broker.log.log_config import LogConfig
@@ -64,6 +66,23 @@ async def test_the_last_value_of_each_key_stays_at_its_offset(world: LogWorld) -
     assert not await cleaner.clean_dirtiest()
     again = await world.reopen()
     assert values(again) == values(log)
+
+
+async def test_kip_915_compaction_keeps_what_a_newer_coordinator_wrote(world: LogWorld) -> None:
+    """KIP-915: the last record of each key stays byte for byte, with tagged fields and key types that nobody knows."""
+    record = OffsetRecord("g", TopicPartition("t", 0), OffsetAndMetadata(5, commit_timestamp_ms=START_MS))
+    key, value = encode(record)
+    assert value is not None and value.endswith(b"\x00"), "no tagged fields yet"
+    tagged = value[:-1] + b"\x01\x63\x02\xab\xcd"  # one tag, number 99, two bytes
+    unknown_key = b"\x00\x09\x00\x01x"
+    log = compacted(world)
+    log.append_as_leader(batch(value, b"old", keys=[key, unknown_key]), 0)
+    log.append_as_leader(batch(tagged, b"new", keys=[key, unknown_key]), 0)
+    log.advance_high_watermark(log.log_end_offset)
+    log.roll()
+    await clean(cleaner_for(world, log))
+    assert values(log) == [(2, key, tagged), (3, unknown_key, b"new")]
+    assert decode(key, tagged) == record
 
 
 async def test_cleaned_bytes_stay_readable_for_who_has_them(world: LogWorld) -> None:
