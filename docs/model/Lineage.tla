@@ -1,0 +1,544 @@
+------------------------------ MODULE Lineage -------------------------------
+(***************************************************************************)
+(* One topic that grows and shrinks by one rule: each partition has a      *)
+(* lineage, entries <<epoch, q, f>>: from its leader epoch `epoch` on it   *)
+(* is read after q was, up to the end of q's leader epoch f. A partition   *)
+(* that is marked may be counted again before it is gone: it is revived.   *)
+(* Every write, order and answer is a step of its own, and a crash may     *)
+(* come between any two. README.md says what is left out.                  *)
+(***************************************************************************)
+EXTENDS Integers, Sequences, FiniteSets
+
+CONSTANTS
+  Initial,    \* initial_partition_count
+  Ids,        \* how many partition ids there may ever be
+  Start,      \* the count at the beginning
+  Plan,       \* the counts that are asked for, in this order
+  Keys,       \* keys, each given by its hash
+  Records,    \* records per key
+  Faults,     \* how many of each: [election, unclean, tail, controller, reader, lost, late, expire, cancel]
+  Losses,     \* what "lost" may mean for a produce request: "request", "answer", "delay"
+  History,    \* producers may see metadata of any age, not only the newest
+  Old,        \* which answers of 25301 readers may see: "new", "whole" (one old snapshot), "own" (their own partition new, the
+              \* others old), "each" (of each partition another)
+  Stay,       \* a marked partition may stay for ever: removals are left out
+  Brisk,      \* to reach longer plans: a leader obeys and answers in the step that changes its epoch, and partitions between
+              \* which no key of the model moves change at once
+  Off         \* the rules that are switched off
+
+VARIABLES
+  topic,      \* topic znode: count, the count before (prev), layout version
+  part,       \* partition znodes, and of each number the last epoch of a partition that was removed (gone)
+  answered,   \* the controller's memory: partitions whose leader has answered the stored pair
+  host,       \* the leader's replica of each partition
+  underway,   \* orders of the controller that may still arrive
+  asked,      \* how far the plan is
+  producer, strays, accepted,
+  reader, delivered, flushed, broken,
+  seen, maps, \* metadata and partition znodes of the past
+  left        \* faults that may still happen
+
+clients == <<producer, strays, accepted, reader, delivered, flushed, broken>>
+past == <<seen, maps>>
+vars == <<topic, part, answered, host, underway, asked, clients, past, left>>
+
+Rule(name) == name \notin Off
+Parts == 0..(Ids - 1)
+Largest(S) == CHOOSE x \in S : \A y \in S : y <= x
+Smallest(S) == CHOOSE x \in S : \A y \in S : x <= y
+Most(S) == IF S = {} THEN -1 ELSE Largest(S)
+
+-----------------------------------------------------------------------------
+(* Placement: linear hashing, and the tree it makes *)
+
+Base(count) == CHOOSE m \in {Initial * 2^l : l \in 0..4} : m <= count /\ count < 2 * m
+Place(hash, count) ==
+  IF hash % Base(count) < count - Base(count) THEN hash % (2 * Base(count)) ELSE hash % Base(count)
+RECURSIVE Ancestors(_)
+Ancestors(p) == IF p < Initial THEN {} ELSE {p - Base(p)} \cup Ancestors(p - Base(p))
+AncestorBelow(p, count) == Largest({a \in Ancestors(p) : a < count})
+
+ASSUME \A hash \in 0..15 : \A small \in Initial..Ids : \A large \in small..Ids :
+         LET from == Place(hash, small)  to == Place(hash, large) IN
+         to # from => to >= small /\ AncestorBelow(to, small) = from
+
+-----------------------------------------------------------------------------
+(* Layouts, znodes, and who loses keys to whom *)
+
+Now == <<topic.count, topic.version>>
+Same(a, b) == a[1] = b[1] /\ (Rule("layout_version") => a[2] = b[2])
+
+\* <<from, to>> of the last resize, from the two counts of the topic znode alone.
+Moves ==
+  IF topic.count > topic.prev THEN {<<AncestorBelow(p, topic.prev), p>> : p \in topic.prev..(topic.count - 1)}
+  ELSE {<<p, AncestorBelow(p, topic.count)>> : p \in topic.count..(topic.prev - 1)}
+Losers == {m[1] : m \in Moves}
+Gainers == {m[2] : m \in Moves}
+LosersTo(p) == {m[1] : m \in {x \in Moves : x[2] = p}}
+Concerned == 0..(topic.count - 1) \cup Losers
+
+Exists(p) == part[p].stage # "absent"
+Led(p) == part[p].stage \in {"led", "leaving"}
+Has(p) == part[p].layout = Now
+Marked == {p \in Parts : p >= topic.count /\ Led(p)}
+Settled == (\A p \in 0..(topic.count - 1) : Has(p)) /\ (\A p \in Losers : Exists(p) => Has(p))
+
+\* One snapshot, as producers see it: the layout with the write that asks for it, which is as early as can be, and of each
+\* partition its incarnation, 0 while nobody leads it: before it is created, and from the moment it is being removed.
+IsShown(p) == part[p].stage = "led" \/ (~Rule("leaving_is_hidden") /\ part[p].stage = "leaving") \/ ~Rule("led_only")
+Newest == [layout |-> Now, incarnation |-> [p \in Parts |-> IF IsShown(p) THEN part[p].incarnation ELSE 0]]
+Show == seen' = IF History THEN seen \cup {Newest'} ELSE {Newest'}
+Facts(z) == [epoch |-> z.epoch, lineage |-> z.lineage, there |-> z.stage # "absent", gone |-> z.gone, floor |-> z.floor]
+Known == [p \in Parts |-> Facts(part[p])]
+Remember == maps' = IF Old = "new" THEN {} ELSE maps \cup {Known'}
+Wrote == Show /\ Remember
+
+NoBatch == [part |-> -1, layout |-> <<0, 0>>, incarnation |-> 0]
+LedIn(led, epoch, layout) == IF Faults.tail > 0 THEN led \cup {<<epoch, layout>>} ELSE {}
+NoHost == [incarnation |-> 0, epoch |-> -1, layout |-> <<0, 0>>, base |-> 0, start |-> 0, log |-> <<>>,
+           removed |-> <<0, -1>>, led |-> {}, followed |-> -1]
+Fresh == [at |-> 0, done |-> 0, limit |-> -1, covers |-> -1, loaded |-> {}]
+
+Init ==
+  /\ topic = [count |-> Start, prev |-> Start, version |-> 0]
+  /\ part = [p \in Parts |->
+       [stage |-> IF p < Start THEN "led" ELSE "absent", epoch |-> IF p < Start THEN 1 ELSE -1,
+        layout |-> IF p < Start THEN <<Start, 0>> ELSE <<-1, -1>>, last |-> -1, lineage |-> {}, floor |-> -1,
+        incarnation |-> IF p < Start THEN 1 ELSE 0, base |-> 0, gone |-> -1]]
+  /\ answered = 0..(Start - 1)
+  /\ host = [p \in Parts |-> IF p < Start
+       THEN [NoHost EXCEPT !.incarnation = 1, !.epoch = 1, !.layout = <<Start, 0>>, !.led = LedIn({}, 1, <<Start, 0>>)]
+       ELSE NoHost]
+  /\ underway = {} /\ asked = 0
+  /\ producer = [k \in Keys |-> [next |-> 1, batch |-> NoBatch, version |-> 0]]
+  /\ strays = {} /\ accepted = {}
+  /\ reader = [p \in Parts |-> Fresh]
+  /\ delivered = {} /\ flushed = {} /\ broken = ""
+  /\ seen = {Newest} /\ maps = IF Old = "new" THEN {} ELSE {Known}
+  /\ left = Faults
+
+-----------------------------------------------------------------------------
+(* The controller: a resize is one write of the goal, then losers, then gainers *)
+
+Ask ==
+  /\ asked < Len(Plan)
+  /\ Rule("one_resize") => Settled
+  \* or a leader that is behind by one layout takes what a newer one was taken to refuse for good
+  /\ Rule("all_answered") => \A p \in 0..(topic.count - 1) : p \in answered
+  /\ LET count == Plan[asked + 1] IN
+     /\ count # topic.count
+     /\ topic' = [count |-> count, prev |-> topic.count, version |-> topic.version + 1]
+  /\ asked' = asked + 1
+  \* Without "last_with_bump" what the gainers will wait for is written here, before the bump.
+  /\ part' = IF Rule("last_with_bump") THEN part ELSE [p \in Parts |-> [part[p] EXCEPT !.last = part[p].epoch]]
+  /\ UNCHANGED <<answered, host, underway, clients, left>>
+  /\ Wrote
+
+\* Taking back a resize of which no gainer was bumped: nobody has taken a key yet.
+Cancel ==
+  /\ left.cancel > 0 /\ left' = [left EXCEPT !.cancel = @ - 1]
+  /\ topic.prev # topic.count
+  /\ Rule("cancel_early") => \A p \in Gainers : ~Has(p)
+  /\ topic' = [count |-> topic.prev, prev |-> topic.prev, version |-> topic.version + 1]
+  /\ asked' = asked - 1
+  /\ UNCHANGED <<part, answered, host, underway, clients>>
+  /\ Wrote
+
+\* The orders, and what a replica does with one.
+LeadOrderOf(z, p) ==
+  [what |-> "lead", part |-> p, incarnation |-> z.incarnation, epoch |-> z.epoch,
+   layout |-> IF Rule("pair") THEN z.layout ELSE Now, base |-> z.base]
+LeadOrder(p) == LeadOrderOf(part[p], p)
+StopOrder(p) ==
+  [what |-> "stop", part |-> p, incarnation |-> part[p].incarnation, epoch |-> part[p].epoch, layout |-> <<0, 0>>, base |-> 0]
+
+Hosted(h) == h.incarnation > 0
+Before(o, deleted) == o.incarnation < deleted[1] \/ (o.incarnation = deleted[1] /\ o.epoch < deleted[2])
+Obey(h, o) ==
+  IF o.what = "lead"
+  THEN IF \/ o.incarnation < h.incarnation
+          \/ Rule("remember_removed") /\ Before(o, h.removed)
+          \/ Rule("order_epoch") /\ Hosted(h) /\ o.incarnation = h.incarnation /\ o.epoch < h.epoch
+       THEN h
+       ELSE IF h.incarnation = o.incarnation
+       THEN [h EXCEPT !.epoch = o.epoch, !.layout = o.layout, !.led = LedIn(@, o.epoch, o.layout)]
+       ELSE [h EXCEPT !.incarnation = o.incarnation, !.epoch = o.epoch, !.layout = o.layout, !.log = <<>>,
+                      !.base = o.base, !.start = o.base, !.led = LedIn({}, o.epoch, o.layout), !.followed = -1]
+  ELSE IF o.incarnation # h.incarnation \/ o.epoch < h.epoch THEN h
+       ELSE [NoHost EXCEPT !.removed = <<o.incarnation, o.epoch>>]
+Obeyed(o) == [host EXCEPT ![o.part] = Obey(@, o)]
+
+Inform(p) ==
+  IF Brisk THEN host' = Obeyed(LeadOrderOf(part'[p], p)) /\ answered' = answered \cup {p}
+  ELSE answered' = answered \ {p} /\ UNCHANGED host
+
+LosersAreDone(p) == \A l \in LosersTo(p) :
+  /\ Has(l) \/ ~Rule("stored_losers")
+  \* After an election a registration is gone; without "only_answers" that is taken for an answer.
+  /\ l \in answered \/ ~Rule("losers_first") \/ (~Rule("only_answers") /\ left.election < Faults.election)
+LastOf(l) == IF Rule("stored_losers") THEN part[l].last ELSE part[l].epoch
+\* What is gone needs not be named any more; the floor records that something was.
+Over(x) == part[x[2]].gone >= x[3]
+Kept(lineage) == {x \in lineage : ~Over(x)}
+FloorOf(p) == IF Rule("floor") THEN Most({part[p].floor} \cup {x[1] : x \in {y \in part[p].lineage : Over(y)}}) ELSE -1
+
+Entry(p, epoch) ==
+  IF Rule("revived_waits") \/ ~Led(p) \/ p \notin (topic.prev..(topic.count - 1))
+  THEN {<<epoch, l, LastOf(l)>> : l \in LosersTo(p)} ELSE {}
+
+CanBump(p) == p \in Concerned /\ part[p].stage = "led" /\ ~Has(p) /\ LosersAreDone(p)
+CanCreate(p) == p \in Gainers /\ part[p].stage = "absent" /\ p < topic.count /\ LosersAreDone(p)
+
+Bump(p) ==
+  /\ CanBump(p)
+  /\ part' = [part EXCEPT ![p].epoch = @ + 1, ![p].layout = Now,
+                          ![p].last = IF Rule("last_with_bump") THEN part[p].epoch ELSE @,
+                          ![p].lineage = Kept(@) \cup (IF Rule("entry_with_bump") THEN Entry(p, part[p].epoch + 1) ELSE {}),
+                          ![p].floor = FloorOf(p)]
+  /\ Inform(p)
+  /\ UNCHANGED <<topic, underway, asked, clients, left>>
+  /\ Wrote
+\* Without "entry_with_bump" the entry comes in a write of its own, after the bump.
+AddEntry(p) ==
+  /\ ~Rule("entry_with_bump") /\ p \in Concerned /\ part[p].stage = "led" /\ Has(p)
+  /\ LosersTo(p) # {} /\ ~(\E x \in part[p].lineage : x[1] = part[p].epoch)
+  /\ part' = [part EXCEPT ![p].lineage = @ \cup Entry(p, part[p].epoch)]
+  /\ UNCHANGED <<topic, answered, host, underway, asked, clients, left>>
+  /\ Wrote
+
+\* A new partition: its state and its first leader in one write.
+Create(p) ==
+  /\ CanCreate(p)
+  /\ part' = [part EXCEPT ![p].stage = "led", ![p].epoch = @ + 1, ![p].layout = Now, ![p].incarnation = @ + 1,
+                          ![p].lineage = Entry(p, part[p].epoch + 1)]
+  /\ Inform(p)
+  /\ UNCHANGED <<topic, underway, asked, clients, left>>
+  /\ Wrote
+
+-----------------------------------------------------------------------------
+(* Removal of the highest partition, marked and drained *)
+
+End(p) == host[p].base + Len(host[p].log)
+Homes == {Place(k, count) : k \in Keys, count \in Initial..Ids}
+\* What the group has processed. Of records that are gone from the log the reader's own report counts, where there is one.
+Position(p) ==
+  IF Rule("owner_counts") THEN (IF Rule("commit_first") THEN reader[p].done ELSE reader[p].at)
+  ELSE Largest({reader[p].done, host[p].start})
+Drained(p) ==
+  /\ p \in answered /\ host[p].layout[1] <= p         \* its leader has answered that it takes nothing
+  /\ Position(p) >= End(p)
+
+Leave(p) ==
+  /\ ~Stay /\ p \in Marked /\ part[p].stage = "led"
+  /\ \A q \in Parts : q > p => ~Exists(q)
+  /\ Rule("removal_waits") => Settled
+  /\ Drained(p)
+  /\ part' = [part EXCEPT ![p].stage = "leaving", ![p].base = IF Rule("offsets_go_on") THEN End(p) ELSE 0]
+  /\ UNCHANGED <<topic, answered, host, underway, asked, clients, left>>
+  /\ Wrote
+
+Blank(z) == [z EXCEPT !.stage = "absent", !.layout = <<-1, -1>>, !.last = -1, !.lineage = {}, !.floor = -1, !.gone = z.epoch]
+Forget(p) ==
+  /\ part[p].stage = "leaving" /\ host[p].incarnation # part[p].incarnation
+  /\ part' = [part EXCEPT ![p] = Blank(@)]
+  /\ answered' = answered \ {p}
+  /\ UNCHANGED <<topic, host, underway, asked, clients, left>>
+  /\ Wrote
+\* Without "leaving_is_final" a partition that is being removed is revived by a grow that counts it.
+Revive(p) ==
+  /\ ~Rule("leaving_is_final") /\ part[p].stage = "leaving" /\ p < topic.count
+  /\ part' = [part EXCEPT ![p].stage = "led"]
+  /\ UNCHANGED <<topic, answered, host, underway, asked, clients, left>>
+  /\ Wrote
+
+-----------------------------------------------------------------------------
+(* Orders: LeaderAndIsr and StopReplica. One that was sent may arrive at any later time, or never. *)
+
+Late(o) ==
+  /\ left.late > 0 /\ o \notin underway
+  /\ underway' = underway \cup {o} /\ left' = [left EXCEPT !.late = @ - 1]
+  /\ UNCHANGED <<topic, part, answered, host, asked, clients, past>>
+
+Order(p) ==
+  /\ p \notin answered /\ part[p].stage = "led"
+  /\ \/ Late(LeadOrder(p))
+     \/ /\ host' = Obeyed(LeadOrder(p)) /\ answered' = answered \cup {p}
+        /\ UNCHANGED <<topic, part, underway, asked, clients, past, left>>
+
+Stop(p) ==
+  /\ part[p].stage = "leaving" /\ host[p].incarnation = part[p].incarnation
+  /\ \/ Late(StopOrder(p))
+     \/ /\ host' = Obeyed(StopOrder(p)) /\ answered' = answered \ {p}
+        /\ UNCHANGED <<topic, part, underway, asked, clients, past, left>>
+
+Arrive == \E o \in underway :
+  /\ underway' = underway \ {o} /\ host' = Obeyed(o)
+  /\ UNCHANGED <<topic, part, answered, asked, clients, past, left>>
+
+-----------------------------------------------------------------------------
+(* Faults *)
+
+NewController ==
+  /\ left.controller > 0 /\ left' = [left EXCEPT !.controller = @ - 1]
+  /\ answered' = {}
+  /\ UNCHANGED <<topic, part, host, underway, asked, clients, past>>
+
+\* Until its order arrives the old leader goes on serving, whether its registration is gone or not.
+Election(p) ==
+  /\ left.election > 0 /\ left' = [left EXCEPT !.election = @ - 1]
+  /\ part[p].stage = "led"
+  /\ part' = [part EXCEPT ![p].epoch = @ + 1]
+  /\ answered' = answered \ {p}
+  /\ UNCHANGED <<topic, host, underway, asked, clients>>
+  /\ Wrote
+
+\* The new leader lacks the last record.
+UncleanElection(p) ==
+  /\ left.unclean > 0 /\ left' = [left EXCEPT !.unclean = @ - 1]
+  /\ part[p].stage = "led" /\ host[p].incarnation = part[p].incarnation /\ host[p].log # <<>>
+  /\ LET end == End(p) - 1 IN
+     /\ part' = [part EXCEPT ![p].epoch = @ + 1]
+     /\ host' = [host EXCEPT ![p].log = SubSeq(@, 1, Len(@) - 1), ![p].epoch = part'[p].epoch, ![p].layout = part[p].layout]
+     /\ reader' = [reader EXCEPT ![p].at = Smallest({@, end}), ![p].done = Smallest({@, end})]
+  /\ answered' = answered \ {p}
+  /\ UNCHANGED <<topic, underway, asked, producer, strays, accepted, delivered, flushed, broken>>
+  /\ Wrote
+
+\* The owner of p dies, and the next one goes on from the commit.
+ReaderCrash(p) ==
+  /\ left.reader > 0 /\ left' = [left EXCEPT !.reader = @ - 1]
+  /\ reader[p].limit # -1 \/ reader[p].at # reader[p].done
+  /\ reader' = [reader EXCEPT ![p] = [Fresh EXCEPT !.at = reader[p].done, !.done = reader[p].done]]
+  /\ UNCHANGED <<topic, part, answered, host, underway, asked, producer, strays, accepted, delivered, flushed, broken, past>>
+
+\* Retention removes everything that is there, read or not.
+Expire(p) ==
+  /\ left.expire > 0 /\ left' = [left EXCEPT !.expire = @ - 1]
+  /\ Hosted(host[p]) /\ host[p].start < End(p)
+  /\ host' = [host EXCEPT ![p].start = End(p)]
+  /\ UNCHANGED <<topic, part, answered, underway, asked, clients, past>>
+
+-----------------------------------------------------------------------------
+(* The producer, as in module Resize: at most one record of a key is unresolved *)
+
+servers == <<topic, part, answered, underway, asked, past>>
+readers == <<reader, delivered, flushed, broken>>
+AllFollow(ps) ==
+  IF Faults.tail > 0 THEN [p \in Parts |-> IF p \in ps THEN [host[p] EXCEPT !.followed = host[p].epoch] ELSE host[p]] ELSE host
+Duplicate(k, s, p) == \E i \in DOMAIN host[p].log : host[p].log[i].key = k /\ host[p].log[i].number = s
+Appended(k, s, p, layout) ==
+  [host EXCEPT ![p].log = Append(@, [epoch |-> host[p].epoch, key |-> k, number |-> s, layout |-> layout])]
+Takes(p, layout) == Hosted(host[p]) /\ Same(host[p].layout, layout) /\ p < layout[1]
+Version(m) == IF Rule("never_back") THEN m.layout[2] ELSE 0
+Resolved(k, s, version) == producer' = [producer EXCEPT ![k] = [next |-> s + 1, batch |-> NoBatch, version |-> version]]
+Unresolved(k, s, p, m) ==
+  producer' = [producer EXCEPT ![k] =
+    [next |-> s, batch |-> [part |-> p, layout |-> m.layout, incarnation |-> m.incarnation[p]], version |-> Version(m)]]
+
+Send(k) == \E m \in seen :
+  LET s == producer[k].next  p == Place(k, m.layout[1]) IN
+  /\ producer[k].batch = NoBatch /\ s <= Records /\ Version(m) >= producer[k].version
+  /\ m.incarnation[p] > 0 \/ ~Rule("led_only")
+  /\ \/ /\ Hosted(host[p]) /\ Duplicate(k, s, p)     \* it was refused, and came once more when it no longer was
+        /\ Resolved(k, s, Version(m)) /\ accepted' = accepted \cup {<<k, s>>}
+        /\ UNCHANGED <<host, strays, left>>
+     \/ /\ Takes(p, m.layout) /\ ~Duplicate(k, s, p)
+        /\ host' = Appended(k, s, p, m.layout)
+        /\ Resolved(k, s, Version(m)) /\ accepted' = accepted \cup {<<k, s>>}
+        /\ UNCHANGED <<strays, left>>
+     \/ /\ left.lost > 0 /\ left' = [left EXCEPT !.lost = @ - 1]
+        /\ Unresolved(k, s, p, m)
+        /\ \/ /\ "answer" \in Losses /\ Takes(p, m.layout) /\ ~Duplicate(k, s, p)
+              /\ host' = Appended(k, s, p, m.layout) /\ UNCHANGED strays
+           \/ "request" \in Losses /\ UNCHANGED <<host, strays>>
+           \/ /\ "delay" \in Losses /\ UNCHANGED host
+              /\ strays' = strays \cup {[key |-> k, number |-> s, part |-> p, layout |-> m.layout]}
+        /\ UNCHANGED accepted
+  /\ UNCHANGED <<servers, readers>>
+
+Retry(k) ==
+  LET s == producer[k].next
+      batch == producer[k].batch
+      p == batch.part
+      gone == part[p].stage = "absent" \/ (Rule("fail_gone") /\ part[p].incarnation # batch.incarnation)
+      here == Hosted(host[p])
+      known == here /\ Duplicate(k, s, p)
+  IN
+  /\ batch # NoBatch
+  /\ \/ /\ ~gone /\ known
+        /\ Resolved(k, s, producer[k].version) /\ accepted' = accepted \cup {<<k, s>>} /\ UNCHANGED host
+     \/ /\ ~gone /\ ~known /\ Takes(p, batch.layout)
+        /\ host' = Appended(k, s, p, batch.layout)
+        /\ Resolved(k, s, producer[k].version) /\ accepted' = accepted \cup {<<k, s>>}
+     \/ /\ ~gone /\ here /\ ~known /\ ~Takes(p, batch.layout)
+        /\ \E m \in seen : m.layout[2] > batch.layout[2]
+        /\ producer' = [producer EXCEPT ![k].batch = NoBatch,
+                          ![k].version = IF Rule("never_back") THEN batch.layout[2] + 1 ELSE @]
+        /\ host' = AllFollow({p})
+        /\ UNCHANGED accepted
+     \/ /\ gone                                              \* nobody knows whether it was written: it fails
+        /\ producer' = [producer EXCEPT ![k].next = IF Rule("fail_gone") THEN s + 1 ELSE s, ![k].batch = NoBatch]
+        /\ UNCHANGED <<host, accepted>>
+  /\ UNCHANGED <<servers, strays, readers, left>>
+
+StrayArrives == \E r \in strays :
+  /\ strays' = strays \ {r}
+  /\ host' = IF Takes(r.part, r.layout) /\ ~Duplicate(r.key, r.number, r.part)
+             THEN Appended(r.key, r.number, r.part, r.layout) ELSE host
+  /\ UNCHANGED <<servers, producer, accepted, readers, left>>
+
+\* One that led before and was cut off leads again, in sync all the while, with a record that it alone took in any epoch
+\* since all in-sync replicas were last known to have followed. What later leaders took and nobody committed is gone.
+TailElection(p) ==
+  /\ left.tail > 0 /\ left' = [left EXCEPT !.tail = @ - 1]
+  /\ part[p].stage = "led" /\ host[p].incarnation = part[p].incarnation
+  /\ part' = [part EXCEPT ![p].epoch = @ + 1]
+  /\ \E r \in strays, led \in host[p].led :
+       LET epoch == led[1]
+           kept == SelectSeq(host[p].log, LAMBDA a : a.epoch <= epoch)
+           gone == {host[p].log[i] : i \in (Len(kept) + 1)..Len(host[p].log)} IN
+       /\ r.part = p /\ Same(r.layout, led[2]) /\ epoch >= host[p].followed
+       /\ \A i \in DOMAIN kept : kept[i].key # r.key \/ kept[i].number # r.number
+       /\ \A a \in gone : <<a.key, a.number>> \notin accepted
+       /\ reader[p].at <= host[p].base + Len(kept)
+       /\ host' = [host EXCEPT ![p].log = Append(kept, [epoch |-> epoch, key |-> r.key, number |-> r.number, layout |-> r.layout]),
+                               ![p].epoch = part'[p].epoch, ![p].layout = part[p].layout,
+                               ![p].led = LedIn(@, part'[p].epoch, part[p].layout)]
+       /\ strays' = strays \ {r}
+  /\ answered' = answered \ {p}
+  /\ UNCHANGED <<topic, underway, asked, producer, accepted, readers>>
+  /\ Wrote
+
+-----------------------------------------------------------------------------
+(* The readers: worst case, every partition belongs to another member *)
+
+\* y: the partitions as the broker that answers 25301 has them. An end is asked of the leader.
+EndOf(q, f) == host[q].base + Cardinality({i \in DOMAIN host[q].log : host[q].log[i].epoch <= f})
+RECURSIVE Satisfied(_, _, _)
+Satisfied(y, q, f) ==
+  IF IF Rule("gone_is_read") THEN y[q].gone >= f ELSE ~y[q].there THEN TRUE     \* the partition that had this epoch is gone
+  ELSE /\ y[q].there /\ Hosted(host[q])
+       /\ y[q].epoch >= f \/ ~Rule("fresh_enough")
+       /\ host[q].epoch > f \/ ~Rule("finished_epoch")
+       /\ Position(q) >= EndOf(q, f)
+       /\ Rule("recursion") => \A x \in y[q].lineage : x[1] <= f => Satisfied(y, x[2], x[3])
+Limit(y, p) ==
+  LET held == {x[1] : x \in {z \in y[p].lineage : Rule("lineage") /\ ~Satisfied(y, z[2], z[3])}} IN
+  IF ~y[p].there THEN -1
+  ELSE IF held # {} THEN Smallest(held) - 1
+  ELSE IF Rule("batch_epoch") THEN y[p].epoch ELSE 99
+\* Whose leaders are asked where an epoch ended; they wait for their replicas before they answer.
+Asked(y) == {x[2] : x \in UNION {y[p].lineage : p \in Parts}}
+Views(own) == CASE Old = "new" -> {Known} [] Old = "whole" -> maps [] Old = "own" -> {[y EXCEPT ![own] = Known[own]] : y \in maps}
+                [] OTHER -> {[p \in Parts |-> m[p][p]] : m \in [Parts -> maps]}
+
+\* The epochs from which on the partition has keys of others.
+Gains(y, p) == {x[1] : x \in y[p].lineage} \cup ({y[p].floor} \ {-1})
+\* A look decides; where it opens the partition to keys of others, the user's load is called and returns before anything else.
+Look(p) == \E y \in Views(p) :
+  LET limit == Limit(y, p)
+      crossed == {e \in Gains(y, p) : reader[p].covers < e /\ e <= limit} IN
+  /\ p \in Homes /\ limit > reader[p].limit
+  /\ reader' = [reader EXCEPT ![p].limit = limit,
+                   ![p].covers = IF crossed = {} THEN @ ELSE limit,
+                   ![p].loaded = IF crossed = {} THEN @ ELSE flushed]
+  /\ host' = IF Rule("followed_end") THEN AllFollow(Asked(y)) ELSE host
+  /\ UNCHANGED <<servers, producer, strays, accepted, delivered, flushed, broken, left>>
+
+Next1(p) == Largest({reader[p].at, host[p].start, host[p].base}) + 1      \* the offset behind the next record
+MayDeliver(p, limit) ==
+  /\ Hosted(host[p]) /\ Next1(p) <= End(p)
+  /\ host[p].log[Next1(p) - host[p].base].epoch <= limit
+
+Deliver(p) ==
+  LET r == host[p].log[Next1(p) - host[p].base]
+      here == <<p, host[p].incarnation>> IN
+  /\ MayDeliver(p, reader[p].limit)
+  /\ reader' = [reader EXCEPT ![p].at = Next1(p)]
+  /\ delivered' = delivered \cup {<<r.key, r.number, p, host[p].incarnation>>}
+  /\ broken' =
+       IF \E q \in Parts \ {p} : \E j \in DOMAIN host[q].log :
+            LET a == host[q].log[j] IN
+            /\ a.key = r.key /\ a.number < r.number /\ host[q].base + j > reader[q].done
+            /\ host[q].base + j > host[q].start
+       THEN "an older record is not done yet"
+       ELSE IF \E x \in delivered : x[1] = r.key /\ x[2] < r.number /\ <<x[3], x[4]>> # here /\ <<x[1], x[2]>> \notin flushed
+       THEN "an older record is not flushed yet"
+       ELSE IF \E x \in delivered : x[1] = r.key /\ x[2] > r.number /\ <<x[3], x[4]>> # here
+       THEN "a newer record came before"
+       ELSE IF \E x \in delivered : x[1] = r.key /\ x[2] < r.number /\ <<x[3], x[4]>> # here /\ <<x[1], x[2]>> \notin reader[p].loaded
+       THEN "the load was called before the flush returned, or never"
+       ELSE broken
+  /\ UNCHANGED <<servers, host, producer, strays, accepted, flushed, left>>
+
+\* What retention removed is passed over.
+Skip(p) ==
+  /\ p \in Homes /\ Hosted(host[p]) /\ reader[p].at < host[p].start
+  /\ reader' = [reader EXCEPT ![p].at = host[p].start]
+  /\ UNCHANGED <<servers, host, producer, strays, accepted, delivered, flushed, broken, left>>
+
+\* The flush callback returned, the offset is committed.
+Commit(p) ==
+  /\ reader[p].done < reader[p].at
+  /\ reader' = [reader EXCEPT ![p].done = reader[p].at]
+  /\ flushed' = flushed \cup {<<x[1], x[2]>> : x \in {d \in delivered : d[3] = p}}
+  /\ UNCHANGED <<servers, host, producer, strays, accepted, delivered, broken, left>>
+
+-----------------------------------------------------------------------------
+Controller ==
+  \/ Ask
+  \/ \E p \in Parts : Bump(p) \/ AddEntry(p) \/ Create(p) \/ Leave(p) \/ Forget(p) \/ Revive(p) \/ Order(p) \/ Stop(p)
+Clients ==
+  \/ \E k \in Keys : Send(k) \/ Retry(k)
+  \/ \E p \in Parts : Look(p) \/ Deliver(p) \/ Skip(p) \/ Commit(p)
+Bad ==
+  \/ NewController \/ Arrive \/ StrayArrives \/ Cancel
+  \/ \E p \in Parts : Election(p) \/ UncleanElection(p) \/ TailElection(p) \/ ReaderCrash(p) \/ Expire(p)
+\* With Brisk: those that no modelled key moves from or to are done with at once, lowest first.
+Quiet == {p \in Parts : p \notin Homes \/ p \notin Losers \cup Gainers}
+Urgent == IF Brisk THEN {p \in Quiet : CanBump(p) \/ CanCreate(p)} ELSE {}
+Next ==
+  IF Urgent # {} THEN Bump(Smallest(Urgent)) \/ Create(Smallest(Urgent))
+  ELSE Controller \/ Clients \/ Bad
+
+Spec == Init /\ [][Next]_vars
+Fair ==
+  /\ Spec
+  /\ WF_vars(Controller)
+  /\ \A k \in Keys : WF_vars(Send(k)) /\ WF_vars(Retry(k))
+  /\ \A p \in Parts : WF_vars(Look(p)) /\ WF_vars(Deliver(p)) /\ WF_vars(Skip(p)) /\ WF_vars(Commit(p))
+
+-----------------------------------------------------------------------------
+(* Properties *)
+
+Promise == broken = ""
+LogSorted == \A p \in Parts : \A i, j \in DOMAIN host[p].log :
+  i < j /\ host[p].log[i].key = host[p].log[j].key => host[p].log[i].number < host[p].log[j].number
+\* No record of a key in a partition that does not own it in that epoch; an epoch has one layout.
+Sealed == \A p \in Parts : \A i, j \in DOMAIN host[p].log :
+  LET a == host[p].log[i]  b == host[p].log[j] IN
+  Place(a.key, a.layout[1]) = p /\ (a.epoch = b.epoch => a.layout = b.layout)
+WasDelivered(a) == \E x \in delivered : x[1] = a[1] /\ x[2] = a[2]
+NoLoss == \A a \in accepted :
+  \/ WasDelivered(a)
+  \/ \E p \in Parts : /\ Led(p) /\ host[p].incarnation = part[p].incarnation
+                      /\ \E i \in DOMAIN host[p].log : host[p].log[i].key = a[1] /\ host[p].log[i].number = a[2]
+NoDuplicate ==
+  /\ \A p, q \in Parts : \A i \in DOMAIN host[p].log, j \in DOMAIN host[q].log :
+       LET a == host[p].log[i]  b == host[q].log[j] IN a.key = b.key /\ a.number = b.number => p = q /\ i = j
+  /\ \A x, y \in delivered : x[1] = y[1] /\ x[2] = y[2] => x = y
+
+PlanDone == asked = Len(Plan) /\ topic.count = Plan[Len(Plan)] /\ Settled
+         /\ (Stay \/ \A p \in Parts : Exists(p) <=> p < topic.count)
+AllSent == \A k \in Keys : producer[k].next > Records /\ producer[k].batch = NoBatch
+AllDelivered == \A a \in accepted : WasDelivered(a)
+\* Nobody can go on, with the newest answers either. That is the end of a run, or a hang.
+AtRest ==
+  /\ \A p \in Parts : reader[p].at = reader[p].done
+  /\ \A p \in Homes : ~MayDeliver(p, Largest({reader[p].limit, Limit(Known, p)})) /\ ~ENABLED Skip(p)
+  /\ \A k \in Keys : ~ENABLED Send(k) /\ ~ENABLED Retry(k)
+  /\ ~ENABLED Controller
+AllRead == \A p \in Parts : part[p].stage = "led" => reader[p].at >= End(p)
+NoHang == AtRest => PlanDone /\ AllSent /\ AllRead /\ (Faults.unclean + Faults.expire = 0 => AllDelivered)
+Arrives == <>[](PlanDone /\ AllSent /\ (Faults.expire = 0 => AllDelivered))
+=============================================================================
