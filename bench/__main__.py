@@ -143,6 +143,12 @@ def run_client(
     return sample
 
 
+def in_order(workloads: list[Workload]) -> list[list[Workload]]:
+    """The workloads in parts: all rounds of one come before the next. A broker that was killed is cold afterwards."""
+    killing = [workload for workload in workloads if workload.kind == FAIL_OVER]
+    return [part for part in ([workload for workload in workloads if workload not in killing], killing) if part]
+
+
 def run_rounds(targets: list[Target], workloads: list[Workload], rounds: int, scale: float, site: Path | None) -> None:
     """Every round runs each workload against each target in turn, so slow minutes hit both."""
     for number in range(rounds):
@@ -153,7 +159,7 @@ def run_rounds(targets: list[Target], workloads: list[Workload], rounds: int, sc
                     continue
                 topic = topics.get((target.name, workload.fetch_of or ""))
                 if topic is None:
-                    topic = f"bench-{number}-{index}"
+                    topic = f"bench-{number}-{index}-{workload.kind}"
                     create_topic(target, topic, workload)
                 topics[target.name, workload.name] = topic
                 sample = run_load(target, workload, topic, scale, site)
@@ -333,7 +339,8 @@ def main() -> None:
             with ExitStack() as clusters:
                 targets = start_targets(directory, replicas, clusters, with_kafka=not arguments.no_kafka)
                 warm_up(targets, group, arguments.scale, site)
-                run_rounds(targets, group, arguments.rounds, arguments.scale, site)
+                for part in in_order(group):
+                    run_rounds(targets, part, arguments.rounds, arguments.scale, site)
                 print_table(targets, group)
                 report |= {f"{target.name}, {replicas} brokers": described(target) for target in targets}
         if arguments.json is not None:

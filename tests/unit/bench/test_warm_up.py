@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 import bench.__main__
-from bench.__main__ import FAIL_OVER, Workload, warm_up
+from bench.__main__ import FAIL_OVER, Workload, in_order, warm_up
 from bench.warm_up import MAX_ROUNDS, MAX_S, WarmUp
 
 
@@ -87,3 +87,10 @@ def test_sides_take_turns_until_each_is_warm_and_nothing_of_it_counts(monkeypatc
     assert sorted(sides.deleted) == sorted(written), "of each side"
     assert [target.samples for target in sides.targets] == [{}, {}]
     assert {name: len(found.rates) for name, found in sides.targets[1].warm_ups.items()} == {"produce": 4, "fetch": 2}
+
+
+def test_leaders_are_killed_after_all_rounds_of_the_rest() -> None:
+    produce, killed, memory = (Workload(kind, kind, 1, 1) for kind in ("produce", FAIL_OVER, "memory"))
+    assert in_order([produce, killed, memory]) == [[produce, memory], [killed]]
+    assert in_order([produce]) == [[produce]]
+    assert in_order([killed]) == [[killed]]
