@@ -82,7 +82,11 @@ async def on_stop_replica_answered(context: Context, event: BrokerAnswered) -> N
 
 
 async def _start(context: Context, topic: TopicImage) -> None:
+    request = await context.store.exists(paths.delete_topic(topic.name))
+    if request is None:
+        return  # it was taken back meanwhile
     image = context.image
+    topic.deletion_zxid = request.czxid
     replicas: dict[tuple[int, int], ReplicaStatus] = {}
     image.deletions[topic.name] = replicas
     for partition in topic.partitions.values():

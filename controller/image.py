@@ -107,6 +107,8 @@ class TopicImage:
     end_unsaid: bool = False
     """A step of its last resize was logged, the end of it was not."""
     flush: int = 0
+    deletion_zxid: int = -1
+    """The czxid of the request to delete the topic: later than its incarnations, earlier than those of a successor."""
     announcement: Announcement | None = None
     stock_reports: dict[int, StockReport] = field(default_factory=dict)
     """By broker, those that such a producer wrote to."""

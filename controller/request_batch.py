@@ -126,8 +126,9 @@ class RequestBatch:
                 requests.append(self._leader_and_isr_request(broker, batch))
             if batch.wants_metadata:
                 requests.append(self._metadata_request(broker, batch, live_brokers))
-            if batch.stop:
-                requests.append(self._stop_request(broker, batch))
+            stopped = self._stop_request(broker, batch)
+            if stopped.topic_states:
+                requests.append(stopped)
             requests += [self._offsets_request(question, tps) for question, tps in batch.questions.items()]
             built[id] = requests
         self._brokers = {}
@@ -224,17 +225,19 @@ class RequestBatch:
         )
 
     def _stop_request(self, broker: LiveBroker, batch: _BrokerBatch) -> StopReplicaRequest:
+        """What is to be stopped and what is to be deleted, in one request (KIP-570)."""
         by_topic: dict[str, list[StopReplicaPartitionState]] = {}
-        for tp in sorted(batch.stop):
-            partition = self._image.partition(tp)
-            state = partition.state if partition is not None else None
-            deleting = tp.topic in self._image.deletions
+        for tp, delete in sorted(batch.stop.items()):
+            named = self._stopped_epoch(tp)
+            if named is None:
+                continue
+            leader_epoch, incarnation = named
             by_topic.setdefault(tp.topic, []).append(
                 StopReplicaPartitionState(
                     partition_index=tp.partition,
-                    leader_epoch=EPOCH_DURING_DELETE if deleting else state.leader_epoch if state else -1,
-                    delete_partition=batch.stop[tp],
-                    incarnation=partition.incarnation if partition is not None else -1,
+                    leader_epoch=leader_epoch,
+                    delete_partition=delete,
+                    incarnation=incarnation,
                 )
             )
         return StopReplicaRequest(
@@ -243,6 +246,20 @@ class RequestBatch:
             broker_epoch=broker.epoch,
             topic_states=[StopReplicaTopicState(topic_name=name, partition_states=s) for name, s in by_topic.items()],
         )
+
+    def _stopped_epoch(self, tp: TopicPartition) -> tuple[int, int] | None:
+        """Leader epoch and incarnation that a StopReplica names. None: neither is known, so it is not sent.
+
+        One that names neither would delete whatever is there when it arrives, be it a successor. Where the state of a
+        partition cannot be read, the request to delete its topic stands for the last incarnation.
+        """
+        topic, partition = self._image.topics.get(tp.topic), self._image.partition(tp)
+        incarnation = partition.incarnation if partition is not None else -1
+        if topic is not None and tp.topic in self._image.deletions:
+            return EPOCH_DURING_DELETE, incarnation if incarnation >= 0 else topic.deletion_zxid
+        if partition is None or partition.state is None:
+            return None
+        return partition.state.leader_epoch, incarnation
 
     def _offsets_request(self, question: OffsetQuestion, tps: Iterable[TopicPartition]) -> ListOffsetsRequest:
         """The end of the log is shown to replicas only, so it is asked for under the controller's id."""

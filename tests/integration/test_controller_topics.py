@@ -232,6 +232,28 @@ async def test_a_deleted_topic_is_gone_everywhere_and_its_successor_has_another_
     assert second.topic_id != first.topic_id
 
 
+async def test_a_deletion_with_an_unreadable_state_spares_the_successor(world: World, autojump_clock: object) -> None:
+    """KIP-570: the replica's incarnation is not known, so that of the request to delete stands for it."""
+    await create(world, "t")
+    await world.store.set(paths.partition_state("t", 0), b"{", -1)
+    world.kill_controller(1000)
+    world.zk.end_session(world.sessions[1000].session_id)
+    await world.start_controller(1001)
+    await world.until(world.active)
+    response = await world.request(DeleteTopicsRequest(topics=[DeleteTopicState(name="t")], timeout_ms=30_000))
+    assert response.responses[0].error_code == ErrorCode.NONE
+    await create(world, "t")
+    successor = await world.store.get(paths.partition_state("t", 0))
+    stops = [
+        (state.leader_epoch, state.delete_partition, 0 <= state.incarnation < successor.czxid)
+        for broker in world.brokers.values()
+        for request in broker.sent(StopReplicaRequest)
+        for topic in request.topic_states
+        for state in topic.partition_states
+    ]
+    assert set(stops) == {(-2, True, True)}
+
+
 async def test_deletion_by_id_and_its_errors(world: World, autojump_clock: object) -> None:
     topic = await create(world, "t")
     wanted = [DeleteTopicState(topic_id=topic.topic_id), DeleteTopicState(name="none"), DeleteTopicState()]

@@ -7,6 +7,7 @@ import uuid
 from controller.image import ClusterImage, LiveBroker, PartitionImage, TopicImage
 from controller.request_batch import RequestBatch
 from controller.states import PartitionStatus
+from protocol.generated.stop_replica import StopReplicaRequest
 from protocol.types import TopicPartition
 from zk_schemas.broker_registration import BrokerRegistration, Endpoint
 from zk_schemas.partition_state import PartitionState
@@ -57,3 +58,50 @@ def test_a_replica_added_and_dropped_again_is_stopped_only() -> None:
     requests.leader_and_isr(TP)
     requests.stop_replica(1, TP, delete=True)
     assert kinds(requests) == ["UpdateMetadataRequest", "StopReplicaRequest"]
+
+
+def stopped(requests: RequestBatch) -> list[tuple[int, int, bool, int]]:
+    """``(partition, leader epoch, delete, incarnation)`` of the one StopReplica that is built."""
+    (request,) = (request for request in requests.build()[1] if isinstance(request, StopReplicaRequest))
+    return [
+        (state.partition_index, state.leader_epoch, state.delete_partition, state.incarnation)
+        for topic in request.topic_states
+        for state in topic.partition_states
+    ]
+
+
+def test_what_is_stopped_and_what_is_deleted_goes_in_one_request() -> None:
+    """KIP-570: from version 3 on one StopReplica has both, each partition with its leader epoch."""
+    requests = batch(partitions={0: [1], 1: [1]})
+    requests._image.topics["t"].partitions[1] = PartitionImage(
+        PartitionStatus.ONLINE, PartitionState(1, 1, 9, [1]), 3, 7
+    )
+    requests.stop_replica(1, TP, delete=True)
+    requests.stop_replica(1, TopicPartition("t", 1), delete=False)
+    assert stopped(requests) == [(0, 4, True, 2), (1, 9, False, 7)]
+
+
+def test_a_topic_is_deleted_with_the_leader_epoch_that_overrides_each() -> None:
+    """KIP-570: a deletion raises no leader epoch, so it names -2."""
+    requests = batch()
+    requests._image.deletions["t"] = {}
+    requests.stop_replica(1, TP, delete=True)
+    assert stopped(requests) == [(0, -2, True, 2)]
+
+
+def test_a_deletion_that_knows_no_incarnation_names_the_last_that_can_be_meant() -> None:
+    """KIP-570: without a name it would delete the topic's successor, should it come late."""
+    requests = batch()
+    requests._image.deletions["t"] = {}
+    requests._image.topics["t"].deletion_zxid = 40
+    del requests._image.topics["t"].partitions[0]
+    requests.stop_replica(1, TP, delete=True)
+    assert stopped(requests) == [(0, -2, True, 40)]
+
+
+def test_what_is_not_known_any_more_is_not_stopped() -> None:
+    """KIP-570: a StopReplica with neither leader epoch nor incarnation would delete a newer replica."""
+    requests = batch()
+    requests.stop_replica(1, TP, delete=True)
+    del requests._image.topics["t"]
+    assert requests.build()[1] == []
