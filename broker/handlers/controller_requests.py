@@ -1,4 +1,4 @@
-"""LeaderAndIsr (4) version 5, UpdateMetadata (6) version 7, StopReplica (5) version 3: the controller's orders.
+"""LeaderAndIsr (4) version 5, UpdateMetadata (6) version 7, StopReplica (5) versions 0-3: the controller's orders.
 
 A request of an older controller is refused with STALE_CONTROLLER_EPOCH, one meant for an earlier registration of this
 broker with STALE_BROKER_EPOCH; newer ones of either are accepted (KAFKA-7235, 9839). Until this broker is registered
@@ -7,10 +7,12 @@ they wait: at the same address the controller may still be talking to the proces
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from contextlib import suppress
 
 from broker.log.producer_rebuild import catch_up
 from broker.log.slices import TimeSlice
+from broker.replication.replica_manager import Stopped, Term
 from broker.request_context import Answer, RequestContext
 from protocol.errors import ErrorCode, KafkaError
 from protocol.generated.leader_and_isr import (
@@ -64,6 +66,7 @@ async def _apply(ctx: RequestContext, request: LeaderAndIsrRequest) -> list[Lead
     """Partition by partition, with a pause where it takes long: a resize gives every partition a new epoch."""
     topics = []
     work = TimeSlice(ctx.node.env.clock)
+    term = Term(request.controller_epoch, request.broker_epoch)
     refusal = ErrorCode.NONE
     if request.type == _FULL:
         named = (
@@ -71,7 +74,7 @@ async def _apply(ctx: RequestContext, request: LeaderAndIsrRequest) -> list[Lead
             for topic in request.topic_states
             for state in topic.partition_states
         )
-        ctx.node.replicas.report_strays(named)
+        ctx.node.replicas.retire_strays(named, term)
     for topic in request.topic_states:
         errors = []
         for state in topic.partition_states:
@@ -79,12 +82,15 @@ async def _apply(ctx: RequestContext, request: LeaderAndIsrRequest) -> list[Lead
                 await work.pause()
                 # A newer controller may have spoken meanwhile, or this broker may be registered anew.
                 refusal = _refusal(ctx, request.controller_epoch, request.broker_epoch)
-            log = ctx.node.logs.get(TopicPartition(topic.topic_name, state.partition_index))
+            key = TopicPartition(topic.topic_name, state.partition_index)
+            log = ctx.node.logs.get(key)
             if log is not None and log.rebuild is not None and state.leader == ctx.node.config.broker_id:
                 with suppress(KafkaError):  # a broken log: what takes the role says so
                     await catch_up(log)  # a leader has to know its producers
                 refusal = _refusal(ctx, request.controller_epoch, request.broker_epoch)
             code = refusal or ctx.node.replicas.apply(topic.topic_name, topic.topic_id, state)
+            if code is ErrorCode.NONE:
+                ctx.node.replicas.note_term(key, term)
             errors.append(LeaderAndIsrPartitionError(partition_index=state.partition_index, error_code=code))
         topics.append(LeaderAndIsrTopicError(topic_id=topic.topic_id, partition_errors=errors))
     return topics
@@ -131,22 +137,41 @@ def stop_replica(ctx: RequestContext, request: StopReplicaRequest) -> Answer:
             code = _refusal(ctx, request.controller_epoch, request.broker_epoch)
             if code is not ErrorCode.NONE:
                 return StopReplicaResponse(error_code=code)
-            return StopReplicaResponse(
-                partition_errors=[
-                    _stop(ctx, topic.topic_name, state)
-                    for topic in request.topic_states
-                    for state in topic.partition_states
-                ]
-            )
+            return StopReplicaResponse(partition_errors=await _stop(ctx, request))
 
     return node.later(stop, lambda error: StopReplicaResponse(error_code=error.code))
 
 
-def _stop(ctx: RequestContext, topic: str, state: StopReplicaPartitionState) -> StopReplicaPartitionError:
-    stopped = ctx.node.replicas.stop(topic, state)
-    return StopReplicaPartitionError(
-        topic_name=topic,
-        partition_index=state.partition_index,
-        error_code=stopped.error_code,
-        log_end_offset=stopped.log_end_offset,
-    )
+async def _stop(ctx: RequestContext, request: StopReplicaRequest) -> list[StopReplicaPartitionError]:
+    """Partition by partition, each with its own error; with a pause where it takes long, as when a topic is deleted."""
+    errors = []
+    work = TimeSlice(ctx.node.env.clock)
+    refusal = ErrorCode.NONE
+    for topic, state in _to_stop(request):
+        if refusal is ErrorCode.NONE and work.due():
+            await work.pause()
+            refusal = _refusal(ctx, request.controller_epoch, request.broker_epoch)
+        stopped = ctx.node.replicas.stop(topic, state) if refusal is ErrorCode.NONE else Stopped(refusal)
+        errors.append(
+            StopReplicaPartitionError(
+                topic_name=topic,
+                partition_index=state.partition_index,
+                error_code=stopped.error_code,
+                log_end_offset=stopped.log_end_offset,
+            )
+        )
+    return errors
+
+
+def _to_stop(request: StopReplicaRequest) -> Iterator[tuple[str, StopReplicaPartitionState]]:
+    """What a request of any version asks for, as version 3 has it.
+
+    Before version 3 no leader epoch is named, which is -1, and one flag counts for every partition (KIP-570).
+    """
+    for topic in request.topic_states:
+        for state in topic.partition_states:
+            yield topic.topic_name, state
+    older = [(partition.topic_name, partition.partition_index) for partition in request.ungrouped_partitions]
+    older += [(named.name, index) for named in request.topics for index in named.partition_indexes]
+    for name, index in older:
+        yield name, StopReplicaPartitionState(partition_index=index, delete_partition=request.delete_partitions)

@@ -46,6 +46,16 @@ class _Deleted(NamedTuple):
     log_end_offset: int = -1
 
 
+class Term(NamedTuple):
+    """Whose orders: the controller by its epoch, and the registration of this broker that they are meant for.
+
+    The first LeaderAndIsr of a term names every replica that this broker is to have; all others come after it.
+    """
+
+    controller_epoch: int
+    broker_epoch: int
+
+
 class TopicSettings(Protocol):
     """Where a topic's configuration comes from."""
 
@@ -92,6 +102,8 @@ class ReplicaManager:
         self._followers = followers
         self._partitions: dict[TopicPartition, Partition] = {}
         self._deleted: dict[TopicPartition, _Deleted] = {}
+        self._terms: dict[TopicPartition, Term] = {}
+        """In which term the role of a partition was told last."""
         self.controller_epoch = NO_EPOCH
         self._closed = False
         logs.on_switched = self._log_switched
@@ -247,23 +259,32 @@ class ReplicaManager:
             )
             partition.log.layouts.assign(entry)
 
-    def report_strays(self, named: Iterable[TopicPartition]) -> list[TopicPartition]:
-        """The logs here that the controller does not name. They stay, and are neither led nor followed.
+    def note_term(self, key: TopicPartition, term: Term) -> None:
+        """The role of a partition was given, or confirmed, in this term."""
+        self._terms[key] = term
 
-        A topic whose znode is malformed is not named either: what is deleted for that reason could not be brought back.
-        A topic that was created anew is told apart by its id and incarnation (KAFKA-10548, 12257, 14616).
+    def retire_strays(self, named: Iterable[TopicPartition], term: Term) -> None:
+        """Lead and follow nothing that the first LeaderAndIsr of a term does not name; the logs stay.
+
+        A StopReplica was lost with its controller, or with a registration of this broker. What was told in this very
+        term came after that request, which may arrive once more. The logs stay because a topic whose znode is
+        malformed is not named either: what is deleted for that reason could not be brought back. A topic that was
+        created anew is told apart by its id and incarnation (KAFKA-10548, 12257, 14616).
         """
-        known = set(named)
-        strays = sorted(log.partition for log in self._logs.logs() if log.partition not in known)
-        for key in strays:
+        here = {log.partition for log in self._logs.logs()} | self._partitions.keys()
+        for key in sorted(here.difference(named)):
+            if self._terms.get(key) == term:
+                continue
             logger.warning("replica.stray", partition=str(key))
-        return strays
+            self._drop(key)
 
     # ------------------------------------------------------------ StopReplica
 
     def stop(self, topic: str, state: StopReplicaPartitionState) -> Stopped:
         """Stop, and perhaps delete, one replica (KIP-570). A replica that is not here counts as stopped."""
         key = TopicPartition(topic, state.partition_index)
+        if self._closed:
+            return Stopped(ErrorCode.REPLICA_NOT_AVAILABLE)
         partition = self._partitions.get(key)
         log = self._logs.get(key)
         meant = state.incarnation
@@ -271,7 +292,7 @@ class ReplicaManager:
             return Stopped(ErrorCode.NONE)  # the incarnation that is meant is gone; its successor stays (hole 20)
         # The leader epochs of two incarnations do not compare: a log of an earlier one than is meant goes as well.
         is_same = log is None or meant == -1 or log.identity.incarnation in (-1, meant)
-        if partition is not None and is_same and 0 <= state.leader_epoch < partition.leader_epoch:
+        if partition is not None and is_same and _is_fenced(state.leader_epoch, partition):
             return Stopped(ErrorCode.FENCED_LEADER_EPOCH)
         self._drop(key)
         if not state.delete_partition:
@@ -302,6 +323,7 @@ class ReplicaManager:
 
     def _drop(self, key: TopicPartition) -> None:
         partition = self._partitions.pop(key, None)
+        self._terms.pop(key, None)
         if partition is not None:
             self._followers.stop(key)
             partition.make_follower(-1, partition.leader_epoch, (), ())
@@ -341,6 +363,11 @@ class ReplicaManager:
         """The configuration, but for what the first resize has settled: an edit by hand does not change that."""
         rules, settled = self._settings.delivery_rules(partition.key.topic), partition.ordered_delivery
         partition.delivery = rules if settled is None else rules._replace(ordered=settled)
+
+
+def _is_fenced(leader_epoch: int, partition: Partition) -> bool:
+    """Whether a StopReplica is of an older leader epoch. An equal one is not: to stop raises no epoch (KAFKA-13972)."""
+    return leader_epoch not in (NO_EPOCH, EPOCH_DURING_DELETE) and leader_epoch < partition.leader_epoch
 
 
 def _layout(state: LeaderAndIsrPartitionState) -> PartitionLayout:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from struct import Struct
+from struct import Struct, pack, unpack_from
 from typing import ClassVar
 
 from protocol.primitives import (
@@ -12,6 +12,7 @@ from protocol.primitives import (
     Message,
     Struct as Base,
     bad_length,
+    not_in_version,
     read_tags,
     read_uvarint,
     skip_tags,
@@ -21,15 +22,62 @@ from protocol.primitives import (
 from protocol.types import Part
 
 _pack_h = Struct(">h").pack
+_pack_hi = Struct(">hi").pack
+_pack_i = Struct(">i").pack
 _pack_ih = Struct(">ih").pack
+_pack_ihB = Struct(">ihB").pack
 _pack_iiq = Struct(">iiq").pack
+_pack_iiqt = Struct(">iiq?").pack
+_pack_iiqti = Struct(">iiq?i").pack
 _pack_iit = Struct(">ii?").pack
+_pack_iiti = Struct(">ii?i").pack
 _pack_q = Struct(">q").pack
+_unpack_h = Struct(">h").unpack_from
 _unpack_hB = Struct(">hB").unpack_from
+_unpack_hi = Struct(">hi").unpack_from
+_unpack_i = Struct(">i").unpack_from
+_unpack_ih = Struct(">ih").unpack_from
 _unpack_ihB = Struct(">ihB").unpack_from
 _unpack_iiqB = Struct(">iiqB").unpack_from
+_unpack_iiqtB = Struct(">iiq?B").unpack_from
+_unpack_iiqti = Struct(">iiq?i").unpack_from
 _unpack_iitB = Struct(">ii?B").unpack_from
+_unpack_iiti = Struct(">ii?i").unpack_from
 _unpack_q = Struct(">q").unpack_from
+
+class StopReplicaPartitionV0(Base):
+    FIELDS: ClassVar[tuple[str, ...]] = (
+        "topic_name",
+        "partition_index",
+    )
+    __slots__ = FIELDS
+
+    def __init__(
+        self,
+        *,
+        topic_name: str = "",
+        partition_index: int = 0,
+    ) -> None:
+        self.topic_name = topic_name
+        self.partition_index = partition_index
+
+
+class StopReplicaTopicV1(Base):
+    FIELDS: ClassVar[tuple[str, ...]] = (
+        "name",
+        "partition_indexes",
+    )
+    __slots__ = FIELDS
+
+    def __init__(
+        self,
+        *,
+        name: str = "",
+        partition_indexes: list[int] = EMPTY,
+    ) -> None:
+        self.name = name
+        self.partition_indexes = [] if partition_indexes is EMPTY else partition_indexes
+
 
 class StopReplicaPartitionState(Base):
     FIELDS: ClassVar[tuple[str, ...]] = (
@@ -112,6 +160,188 @@ def _decode_tag_partition_errors_log_end_offset(data: memoryview) -> tuple[int, 
 def _encode_tag_partition_errors_log_end_offset(value: int, out: bytearray) -> None:
     out += _pack_q(value)
 
+def _decode_stop_replica_request_v0(data: memoryview) -> tuple[StopReplicaRequest, int]:
+    size = len(data)
+    pos = 0
+    controller_id, controller_epoch, delete_partitions, n = _unpack_iiti(data, pos)
+    pos += 13
+    if n < 0 or n * 6 > size - pos:
+        raise bad_length("ungrouped_partitions", n, pos, size)
+    ungrouped_partitions = []
+    ungrouped_partitions_count = n
+    for _ in range(ungrouped_partitions_count):
+        n, = _unpack_h(data, pos)
+        pos += 2
+        end = pos + n
+        if n < 0 or end > size:
+            raise bad_length("ungrouped_partitions[].topic_name", n, pos, size)
+        ungrouped_partitions_topic_name = str(data[pos:end], "utf-8")
+        pos = end
+        ungrouped_partitions_partition_index, = _unpack_i(data, pos)
+        pos += 4
+        ungrouped_partitions.append(StopReplicaPartitionV0(
+            topic_name=ungrouped_partitions_topic_name,
+            partition_index=ungrouped_partitions_partition_index,
+        ))
+    decoded = StopReplicaRequest(
+        controller_id=controller_id,
+        controller_epoch=controller_epoch,
+        delete_partitions=delete_partitions,
+        ungrouped_partitions=ungrouped_partitions,
+    )
+    return decoded, pos
+
+
+def _encode_stop_replica_request_v0(message: StopReplicaRequest, out: bytearray, parts: list[Part]) -> None:
+    if bool(message.topics):
+        raise not_in_version("topics")
+    if bool(message.topic_states):
+        raise not_in_version("topic_states")
+    out += _pack_iiti(message.controller_id, message.controller_epoch, message.delete_partitions, len(message.ungrouped_partitions))
+    for ungrouped_partitions_item in message.ungrouped_partitions:
+        raw = ungrouped_partitions_item.topic_name.encode()
+        out += _pack_h(len(raw))
+        out += raw
+        out += _pack_i(ungrouped_partitions_item.partition_index)
+    parts.append(out)
+
+
+def _decode_stop_replica_request_v1(data: memoryview) -> tuple[StopReplicaRequest, int]:
+    size = len(data)
+    pos = 0
+    controller_id, controller_epoch, broker_epoch, delete_partitions, n = _unpack_iiqti(data, pos)
+    pos += 21
+    if n < 0 or n * 6 > size - pos:
+        raise bad_length("topics", n, pos, size)
+    topics = []
+    topics_count = n
+    for _ in range(topics_count):
+        n, = _unpack_h(data, pos)
+        pos += 2
+        end = pos + n
+        if n < 0 or end > size:
+            raise bad_length("topics[].name", n, pos, size)
+        topics_name = str(data[pos:end], "utf-8")
+        pos = end
+        n, = _unpack_i(data, pos)
+        pos += 4
+        if n < 0 or n * 4 > size - pos:
+            raise bad_length("topics[].partition_indexes", n, pos, size)
+        topics_partition_indexes = list(unpack_from(f">{n}i", data, pos))
+        pos += n * 4
+        topics.append(StopReplicaTopicV1(
+            name=topics_name,
+            partition_indexes=topics_partition_indexes,
+        ))
+    decoded = StopReplicaRequest(
+        controller_id=controller_id,
+        controller_epoch=controller_epoch,
+        broker_epoch=broker_epoch,
+        delete_partitions=delete_partitions,
+        topics=topics,
+    )
+    return decoded, pos
+
+
+def _encode_stop_replica_request_v1(message: StopReplicaRequest, out: bytearray, parts: list[Part]) -> None:
+    if bool(message.ungrouped_partitions):
+        raise not_in_version("ungrouped_partitions")
+    if bool(message.topic_states):
+        raise not_in_version("topic_states")
+    out += _pack_iiqti(message.controller_id, message.controller_epoch, message.broker_epoch, message.delete_partitions, len(message.topics))
+    for topics_item in message.topics:
+        raw = topics_item.name.encode()
+        out += _pack_h(len(raw))
+        out += raw
+        out += _pack_i(len(topics_item.partition_indexes))
+        out += pack(f">{len(topics_item.partition_indexes)}i", *topics_item.partition_indexes)
+    parts.append(out)
+
+
+def _decode_stop_replica_request_v2(data: memoryview) -> tuple[StopReplicaRequest, int]:
+    size = len(data)
+    pos = 0
+    controller_id, controller_epoch, broker_epoch, delete_partitions, n = _unpack_iiqtB(data, pos)
+    pos += 18
+    if n > 127:
+        n, pos = read_uvarint(data, pos - 1)
+    n -= 1
+    if n < 0 or n * 3 > size - pos:
+        raise bad_length("topics", n, pos, size)
+    topics = []
+    topics_count = n
+    for _ in range(topics_count):
+        n = data[pos]
+        pos += 1
+        if n > 127:
+            n, pos = read_uvarint(data, pos - 1)
+        n -= 1
+        end = pos + n
+        if n < 0 or end > size:
+            raise bad_length("topics[].name", n, pos, size)
+        topics_name = str(data[pos:end], "utf-8")
+        pos = end
+        n = data[pos]
+        pos += 1
+        if n > 127:
+            n, pos = read_uvarint(data, pos - 1)
+        n -= 1
+        if n < 0 or n * 4 > size - pos:
+            raise bad_length("topics[].partition_indexes", n, pos, size)
+        topics_partition_indexes = list(unpack_from(f">{n}i", data, pos))
+        pos += n * 4
+        n = data[pos]
+        pos += 1
+        if n:
+            pos = skip_tags(data, pos, n)
+        topics.append(StopReplicaTopicV1(
+            name=topics_name,
+            partition_indexes=topics_partition_indexes,
+        ))
+    n = data[pos]
+    pos += 1
+    if n:
+        pos = skip_tags(data, pos, n)
+    decoded = StopReplicaRequest(
+        controller_id=controller_id,
+        controller_epoch=controller_epoch,
+        broker_epoch=broker_epoch,
+        delete_partitions=delete_partitions,
+        topics=topics,
+    )
+    return decoded, pos
+
+
+def _encode_stop_replica_request_v2(message: StopReplicaRequest, out: bytearray, parts: list[Part]) -> None:
+    if bool(message.ungrouped_partitions):
+        raise not_in_version("ungrouped_partitions")
+    if bool(message.topic_states):
+        raise not_in_version("topic_states")
+    out += _pack_iiqt(message.controller_id, message.controller_epoch, message.broker_epoch, message.delete_partitions)
+    n = len(message.topics) + 1
+    if n < 128:
+        out.append(n)
+    else:
+        write_uvarint(out, n)
+    for topics_item in message.topics:
+        raw = topics_item.name.encode()
+        n = len(raw) + 1
+        if n < 128:
+            out.append(n)
+        else:
+            write_uvarint(out, n)
+        out += raw
+        n = len(topics_item.partition_indexes) + 1
+        if n < 128:
+            out.append(n)
+        else:
+            write_uvarint(out, n)
+        out += pack(f">{len(topics_item.partition_indexes)}i", *topics_item.partition_indexes)
+        out.append(0)
+    out.append(0)
+    parts.append(out)
+
+
 def _decode_stop_replica_request_v3(data: memoryview) -> tuple[StopReplicaRequest, int]:
     size = len(data)
     pos = 0
@@ -181,6 +411,12 @@ def _decode_stop_replica_request_v3(data: memoryview) -> tuple[StopReplicaReques
 
 
 def _encode_stop_replica_request_v3(message: StopReplicaRequest, out: bytearray, parts: list[Part]) -> None:
+    if message.delete_partitions:
+        raise not_in_version("delete_partitions")
+    if bool(message.ungrouped_partitions):
+        raise not_in_version("ungrouped_partitions")
+    if bool(message.topics):
+        raise not_in_version("topics")
     out += _pack_iiq(message.controller_id, message.controller_epoch, message.broker_epoch)
     n = len(message.topic_states) + 1
     if n < 128:
@@ -212,6 +448,110 @@ def _encode_stop_replica_request_v3(message: StopReplicaRequest, out: bytearray,
                     write_uvarint(out, len(tagged))
                     out += tagged
         out.append(0)
+    out.append(0)
+    parts.append(out)
+
+
+def _decode_stop_replica_response_v0(data: memoryview) -> tuple[StopReplicaResponse, int]:
+    size = len(data)
+    pos = 0
+    error_code, n = _unpack_hi(data, pos)
+    pos += 6
+    if n < 0 or n * 8 > size - pos:
+        raise bad_length("partition_errors", n, pos, size)
+    partition_errors = []
+    partition_errors_count = n
+    for _ in range(partition_errors_count):
+        n, = _unpack_h(data, pos)
+        pos += 2
+        end = pos + n
+        if n < 0 or end > size:
+            raise bad_length("partition_errors[].topic_name", n, pos, size)
+        partition_errors_topic_name = str(data[pos:end], "utf-8")
+        pos = end
+        partition_errors_partition_index, partition_errors_error_code = _unpack_ih(data, pos)
+        pos += 6
+        partition_errors.append(StopReplicaPartitionError(
+            topic_name=partition_errors_topic_name,
+            partition_index=partition_errors_partition_index,
+            error_code=partition_errors_error_code,
+        ))
+    decoded = StopReplicaResponse(
+        error_code=error_code,
+        partition_errors=partition_errors,
+    )
+    return decoded, pos
+
+
+def _encode_stop_replica_response_v0(message: StopReplicaResponse, out: bytearray, parts: list[Part]) -> None:
+    out += _pack_hi(message.error_code, len(message.partition_errors))
+    for partition_errors_item in message.partition_errors:
+        raw = partition_errors_item.topic_name.encode()
+        out += _pack_h(len(raw))
+        out += raw
+        out += _pack_ih(partition_errors_item.partition_index, partition_errors_item.error_code)
+    parts.append(out)
+
+
+def _decode_stop_replica_response_v2(data: memoryview) -> tuple[StopReplicaResponse, int]:
+    size = len(data)
+    pos = 0
+    error_code, n = _unpack_hB(data, pos)
+    pos += 3
+    if n > 127:
+        n, pos = read_uvarint(data, pos - 1)
+    n -= 1
+    if n < 0 or n * 8 > size - pos:
+        raise bad_length("partition_errors", n, pos, size)
+    partition_errors = []
+    partition_errors_count = n
+    for _ in range(partition_errors_count):
+        n = data[pos]
+        pos += 1
+        if n > 127:
+            n, pos = read_uvarint(data, pos - 1)
+        n -= 1
+        end = pos + n
+        if n < 0 or end > size:
+            raise bad_length("partition_errors[].topic_name", n, pos, size)
+        partition_errors_topic_name = str(data[pos:end], "utf-8")
+        pos = end
+        partition_errors_partition_index, partition_errors_error_code, n = _unpack_ihB(data, pos)
+        pos += 7
+        if n:
+            pos = skip_tags(data, pos, n)
+        partition_errors.append(StopReplicaPartitionError(
+            topic_name=partition_errors_topic_name,
+            partition_index=partition_errors_partition_index,
+            error_code=partition_errors_error_code,
+        ))
+    n = data[pos]
+    pos += 1
+    if n:
+        pos = skip_tags(data, pos, n)
+    decoded = StopReplicaResponse(
+        error_code=error_code,
+        partition_errors=partition_errors,
+    )
+    return decoded, pos
+
+
+def _encode_stop_replica_response_v2(message: StopReplicaResponse, out: bytearray, parts: list[Part]) -> None:
+    out += _pack_h(message.error_code)
+    n = len(message.partition_errors) + 1
+    if n < 128:
+        out.append(n)
+    else:
+        write_uvarint(out, n)
+    for partition_errors_item in message.partition_errors:
+        raw = partition_errors_item.topic_name.encode()
+        n = len(raw) + 1
+        if n < 128:
+            out.append(n)
+        else:
+            write_uvarint(out, n)
+        out += raw
+        out += _pack_ihB(partition_errors_item.partition_index, partition_errors_item.error_code, 0)
     out.append(0)
     parts.append(out)
 
@@ -298,15 +638,24 @@ class StopReplicaRequest(Message):
         "controller_id",
         "controller_epoch",
         "broker_epoch",
+        "delete_partitions",
+        "ungrouped_partitions",
+        "topics",
         "topic_states",
     )
     __slots__ = FIELDS
     API_KEY: ClassVar[int] = 5
     TABLE: ClassVar[str] = "stop_replica:REQUEST"
     DECODERS: ClassVar[dict[int, Decoder]] = {
+        0: _decode_stop_replica_request_v0,
+        1: _decode_stop_replica_request_v1,
+        2: _decode_stop_replica_request_v2,
         3: _decode_stop_replica_request_v3,
     }
     ENCODERS: ClassVar[dict[int, Encoder]] = {
+        0: _encode_stop_replica_request_v0,
+        1: _encode_stop_replica_request_v1,
+        2: _encode_stop_replica_request_v2,
         3: _encode_stop_replica_request_v3,
     }
 
@@ -316,11 +665,17 @@ class StopReplicaRequest(Message):
         controller_id: int = 0,
         controller_epoch: int = 0,
         broker_epoch: int = -1,
+        delete_partitions: bool = False,
+        ungrouped_partitions: list[StopReplicaPartitionV0] = EMPTY,
+        topics: list[StopReplicaTopicV1] = EMPTY,
         topic_states: list[StopReplicaTopicState] = EMPTY,
     ) -> None:
         self.controller_id = controller_id
         self.controller_epoch = controller_epoch
         self.broker_epoch = broker_epoch
+        self.delete_partitions = delete_partitions
+        self.ungrouped_partitions = [] if ungrouped_partitions is EMPTY else ungrouped_partitions
+        self.topics = [] if topics is EMPTY else topics
         self.topic_states = [] if topic_states is EMPTY else topic_states
 
 
@@ -333,9 +688,15 @@ class StopReplicaResponse(Message):
     API_KEY: ClassVar[int] = 5
     TABLE: ClassVar[str] = "stop_replica:RESPONSE"
     DECODERS: ClassVar[dict[int, Decoder]] = {
+        0: _decode_stop_replica_response_v0,
+        1: _decode_stop_replica_response_v0,
+        2: _decode_stop_replica_response_v2,
         3: _decode_stop_replica_response_v3,
     }
     ENCODERS: ClassVar[dict[int, Encoder]] = {
+        0: _encode_stop_replica_response_v0,
+        1: _encode_stop_replica_response_v0,
+        2: _encode_stop_replica_response_v2,
         3: _encode_stop_replica_response_v3,
     }
 

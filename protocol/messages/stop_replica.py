@@ -1,8 +1,9 @@
 """StopReplica (5): the controller tells a broker to stop, and perhaps delete, replicas.
 
-Only version 3 is implemented: grouped by topic, flexible. KIP-253: tag 10256 names the incarnation that is meant. Tag
-10262 of the answer (ours) says where a deleted replica ended, -1 when the broker does not know: a partition that is
-created again goes on there.
+Version 1 brings the broker epoch and names partitions by topic; version 2 is flexible. Version 3 has a leader epoch
+and a delete flag for each partition (KIP-570); before it one flag counts for all. KIP-253: tag 10256 names the
+incarnation that is meant. Tag 10262 of the answer (ours) says where a deleted replica ended, -1 when the broker does
+not know: a partition that is created again goes on there.
 """
 
 from protocol.schema import field, message
@@ -10,12 +11,31 @@ from protocol.schema import field, message
 REQUEST = message(
     "StopReplicaRequest",
     api_key=5,
-    versions="3",
-    flexible="3+",
+    versions="0-3",
+    flexible="2+",
     fields=[
-        field("controller_id", "int32", "3+"),
-        field("controller_epoch", "int32", "3+"),
-        field("broker_epoch", "int64", "3+", default=-1, ignorable=True),
+        field("controller_id", "int32", "0+"),
+        field("controller_epoch", "int32", "0+"),
+        field("broker_epoch", "int64", "1+", default=-1, ignorable=True),
+        field("delete_partitions", "bool", "0-2"),
+        field(
+            "ungrouped_partitions",
+            "[]StopReplicaPartitionV0",
+            "0",
+            fields=[
+                field("topic_name", "string", "0"),
+                field("partition_index", "int32", "0"),
+            ],
+        ),
+        field(
+            "topics",
+            "[]StopReplicaTopicV1",
+            "1-2",
+            fields=[
+                field("name", "string", "1-2"),
+                field("partition_indexes", "[]int32", "1-2"),
+            ],
+        ),
         field(
             "topic_states",
             "[]StopReplicaTopicState",
@@ -41,18 +61,18 @@ REQUEST = message(
 RESPONSE = message(
     "StopReplicaResponse",
     api_key=5,
-    versions="3",
-    flexible="3+",
+    versions="0-3",
+    flexible="2+",
     fields=[
-        field("error_code", "int16", "3+"),
+        field("error_code", "int16", "0+"),
         field(
             "partition_errors",
             "[]StopReplicaPartitionError",
-            "3+",
+            "0+",
             fields=[
-                field("topic_name", "string", "3+"),
-                field("partition_index", "int32", "3+"),
-                field("error_code", "int16", "3+"),
+                field("topic_name", "string", "0+"),
+                field("partition_index", "int32", "0+"),
+                field("error_code", "int16", "0+"),
                 field("log_end_offset", "int64", "3+", default=-1, ignorable=True, tag=10262),
             ],
         ),

@@ -30,11 +30,6 @@ from protocol.generated.offset_for_leader_epoch import (
     OffsetForLeaderTopic,
 )
 from protocol.generated.produce import PartitionProduceData, ProduceRequest, TopicProduceData
-from protocol.generated.stop_replica import (
-    StopReplicaPartitionState,
-    StopReplicaRequest,
-    StopReplicaTopicState,
-)
 from protocol.records import iter_batches
 from runtime.channel import Channel
 from runtime.sim_zk import FakeZk
@@ -275,47 +270,6 @@ async def test_an_older_controller_is_refused(tmp_path: Path) -> None:
         assert (await broker.update_metadata("t", topic_id, 1, leader=-2)).error_code == stale
         assert (await broker.stop_replica("t", 0, leader_epoch=-2, delete=True)).error_code == stale
         assert (await produce(broker, batch())).error_code == 0
-
-
-@pytest.mark.parametrize(
-    ("leader_epoch", "expected"),
-    [(1, ErrorCode.FENCED_LEADER_EPOCH), (2, ErrorCode.NONE), (3, ErrorCode.NONE), (-1, ErrorCode.NONE), (-2, 0)],
-    ids=["older", "equal (KAFKA-13972)", "newer", "absent", "topic deletion"],
-)
-async def test_stop_replica_obeys_the_leader_epoch(tmp_path: Path, leader_epoch: int, expected: int) -> None:
-    """KIP-570."""
-    async with one_broker(tmp_path) as broker:
-        await broker.create_topic("t", leader_epoch=2)
-        response = await broker.stop_replica("t", 0, leader_epoch=leader_epoch, delete=True)
-        assert [error.error_code for error in response.partition_errors] == [expected]
-        assert (tmp_path / "t-0").exists() == (expected != ErrorCode.NONE)
-
-
-async def test_one_stop_replica_stops_deletes_and_refuses_each_partition_for_itself(tmp_path: Path) -> None:
-    """KIP-570: from version 3 on one request has both, and an error for each partition."""
-    async with one_broker(tmp_path) as broker:
-        await broker.create_topic("t", 4, leader_epoch=2)
-        asked = [(0, 2, False), (1, 2, True), (2, 1, True), (3, 1, False), (9, 0, True)]
-        states = [
-            StopReplicaPartitionState(partition_index=index, leader_epoch=epoch, delete_partition=delete)
-            for index, epoch, delete in asked
-        ]
-        topics = [StopReplicaTopicState(topic_name="t", partition_states=states)]
-        response = await broker.request(
-            StopReplicaRequest(controller_id=1000, controller_epoch=broker.controller_epoch, topic_states=topics)
-        )
-        assert response.error_code == ErrorCode.NONE
-        fenced = ErrorCode.FENCED_LEADER_EPOCH
-        assert {error.partition_index: error.error_code for error in response.partition_errors} == {
-            0: ErrorCode.NONE,
-            1: ErrorCode.NONE,
-            2: fenced,
-            3: fenced,
-            9: ErrorCode.NONE,
-        }
-        assert [(tmp_path / f"t-{index}").exists() for index in range(4)] == [True, False, True, True]
-        codes = [(await produce(broker, batch(), index)).error_code for index in range(4)]
-        assert codes == [ErrorCode.NOT_LEADER_OR_FOLLOWER] * 2 + [ErrorCode.NONE] * 2
 
 
 async def test_another_incarnation_gets_a_log_of_its_own(tmp_path: Path) -> None:

@@ -13,7 +13,7 @@ from broker.log.log_manager import LogManager
 from protocol.errors import ErrorCode
 from protocol.framing import ClientConnection, RequestHeader, decode_response, encode_request
 from protocol.generated.fetch import FetchPartition, FetchRequest, FetchTopic
-from protocol.generated.leader_and_isr import LeaderAndIsrPartitionState, LeaderAndIsrRequest
+from protocol.generated.leader_and_isr import LeaderAndIsrPartitionState
 from protocol.generated.list_offsets import ListOffsetsPartition, ListOffsetsRequest, ListOffsetsTopic
 from protocol.generated.produce import PartitionProduceData, ProduceRequest, TopicProduceData
 from tests.batches import batch_of
@@ -68,16 +68,6 @@ async def test_a_consumer_above_the_watermark_waits_and_is_not_reset(tmp_path: P
             request = FetchRequest(max_wait_ms=0, min_bytes=1, topics=[FetchTopic(topic="t", partitions=[asked])])
             found = (await broker.request(request, 11)).responses[0].partitions[0]
             assert (found.error_code, len(found.records or b"")) == (code, 0)
-
-
-async def test_a_log_the_controller_does_not_name_is_reported_and_stays(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    """KAFKA-10548, 14616: a stray is not served. It is not deleted: a malformed znode names nothing either."""
-    async with one_broker(tmp_path) as broker:
-        await lead(broker, 0)
-        await broker.request(LeaderAndIsrRequest(controller_id=1000, controller_epoch=broker.controller_epoch, type=2))
-    assert "replica.stray" in capsys.readouterr().out and (tmp_path / "t-0").is_dir()
 
 
 async def test_a_broker_that_stops_appends_nothing_more(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -11,7 +11,7 @@ ADVERTISED = {
     "LIST_OFFSETS": (1, 7),
     "METADATA": (0, 11),
     "LEADER_AND_ISR": (5, 5),
-    "STOP_REPLICA": (3, 3),
+    "STOP_REPLICA": (0, 3),
     "UPDATE_METADATA": (7, 7),
     "OFFSET_COMMIT": (2, 8),
     "OFFSET_FETCH": (1, 8),

@@ -17,7 +17,7 @@ RANGES = {
     "LIST_OFFSETS": (1, 7, 6),
     "METADATA": (0, 11, 9),
     "LEADER_AND_ISR": (5, 5, 5),
-    "STOP_REPLICA": (3, 3, 3),
+    "STOP_REPLICA": (0, 3, 2),
     "UPDATE_METADATA": (7, 7, 7),
     "CONTROLLED_SHUTDOWN": (3, 3, 3),
     "OFFSET_COMMIT": (2, 8, 8),

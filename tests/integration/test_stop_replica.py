@@ -1,0 +1,204 @@
+"""StopReplica as a broker obeys it (KIP-570), over a real socket; the test sends what a controller sends."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from broker.log.slices import TimeSlice
+from protocol.errors import ErrorCode
+from protocol.generated.leader_and_isr import LeaderAndIsrRequest
+from protocol.generated.stop_replica import (
+    StopReplicaPartitionState,
+    StopReplicaPartitionV0,
+    StopReplicaRequest,
+    StopReplicaTopicState,
+    StopReplicaTopicV1,
+)
+from runtime.sim_zk import FakeZk
+from tests.broker_harness import OneBroker, one_broker
+from tests.layout_world import FIRST, Broker, broker_of
+
+pytestmark = [pytest.mark.trio, pytest.mark.integration]
+FENCED = ErrorCode.FENCED_LEADER_EPOCH
+NONE = ErrorCode.NONE
+
+
+async def stop(broker: OneBroker, asked: Sequence[tuple[int, int, bool]]) -> list[int]:
+    """The error of each ``(partition, leader epoch, delete)`` of topic ``t``, asked for in one request."""
+    states = [
+        StopReplicaPartitionState(partition_index=index, leader_epoch=epoch, delete_partition=delete)
+        for index, epoch, delete in asked
+    ]
+    response = await broker.request(
+        StopReplicaRequest(
+            controller_id=1000,
+            controller_epoch=broker.controller_epoch,
+            topic_states=[StopReplicaTopicState(topic_name="t", partition_states=states)],
+        )
+    )
+    assert response.error_code == NONE
+    assert [error.partition_index for error in response.partition_errors] == [index for index, _, _ in asked]
+    return [error.error_code for error in response.partition_errors]
+
+
+@pytest.mark.parametrize("delete", [True, False])
+@pytest.mark.parametrize(
+    ("leader_epoch", "expected"),
+    [(1, FENCED), (2, NONE), (3, NONE), (-1, NONE), (-2, NONE), (-3, FENCED)],
+    ids=["older", "equal (KAFKA-13972)", "newer", "absent", "topic deletion", "no sentinel"],
+)
+async def test_stop_replica_obeys_the_leader_epoch(
+    tmp_path: Path, leader_epoch: int, expected: int, delete: bool
+) -> None:
+    """KIP-570: what is older than known is FENCED_LEADER_EPOCH; -2 overrides any epoch, -1 is no epoch."""
+    zk = FakeZk()
+    async with one_broker(tmp_path, zk=zk) as broker:
+        await broker.create_topic("t", leader_epoch=2)
+        assert await stop(broker, [(0, leader_epoch, delete)]) == [expected]
+        assert (tmp_path / "t-0").exists() == (expected == FENCED or not delete)
+    async with one_broker(tmp_path, zk=zk):
+        assert (tmp_path / "t-0").exists() == (expected == FENCED or not delete), "after a restart as well"
+
+
+async def test_one_stop_replica_stops_deletes_and_refuses_each_partition_for_itself(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """KIP-570: from version 3 on one request has both, and an error for each partition."""
+    async with broker_of(tmp_path, monkeypatch) as broker:
+        await broker.has(FIRST, 0, 1, 2, 3, epoch=2)
+        asked = [(0, 2, False), (1, 2, True), (2, 1, True), (3, 1, False), (9, 0, True)]
+        assert await stop(broker.harness, asked) == [NONE, NONE, FENCED, FENCED, NONE]
+        assert [(tmp_path / f"t-{index}").exists() for index in range(4)] == [True, False, True, True]
+        codes = [(await broker.produce(index, FIRST)).error_code for index in range(4)]
+        assert codes == [ErrorCode.NOT_LEADER_OR_FOLLOWER] * 2 + [NONE] * 2
+
+
+async def test_a_partition_whose_log_cannot_be_deleted_has_an_error_of_its_own(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """KIP-570: an error for each partition."""
+    async with broker_of(tmp_path, monkeypatch) as broker:
+        rename = broker.node.env.storage.rename
+
+        def refuse(path: str, target: str) -> None:
+            if path.endswith("t-1"):
+                raise OSError(5, "Input/output error")
+            rename(path, target)
+
+        monkeypatch.setattr(broker.node.env.storage, "rename", refuse, raising=False)
+        asked = [(0, 0, True), (1, 0, True), (2, 0, True)]
+        assert await stop(broker.harness, asked) == [NONE, ErrorCode.KAFKA_STORAGE_ERROR, NONE]
+
+
+def older(version: int, epoch: int, delete: bool) -> StopReplicaRequest:
+    """A request for the partitions 0 and 2 of topic ``t``."""
+    request = StopReplicaRequest(controller_id=1000, controller_epoch=epoch, delete_partitions=delete)
+    if version == 0:
+        request.ungrouped_partitions = [StopReplicaPartitionV0(topic_name="t", partition_index=i) for i in (0, 2)]
+    else:
+        request.topics = [StopReplicaTopicV1(name="t", partition_indexes=[0, 2])]
+    return request
+
+
+@pytest.mark.parametrize("delete", [True, False])
+@pytest.mark.parametrize("version", [0, 1, 2])
+async def test_versions_without_leader_epochs_override_each(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, version: int, delete: bool
+) -> None:
+    """KIP-570: an older version stands for the leader epoch -1; its one flag counts for every partition."""
+    async with broker_of(tmp_path, monkeypatch) as broker:
+        await broker.has(FIRST, 0, 1, 2, 3, epoch=7)
+        request = older(version, broker.harness.controller_epoch, delete)
+        response = await broker.harness.request(request, version)
+        assert [(e.topic_name, e.partition_index, e.error_code) for e in response.partition_errors] == [
+            ("t", 0, NONE),
+            ("t", 2, NONE),
+        ]
+        assert [(tmp_path / f"t-{index}").exists() for index in range(4)] == [not delete, True, not delete, True]
+        codes = [(await broker.produce(index, FIRST)).error_code for index in range(4)]
+        assert codes == [ErrorCode.NOT_LEADER_OR_FOLLOWER, NONE, ErrorCode.NOT_LEADER_OR_FOLLOWER, NONE]
+
+
+@pytest.fixture
+def overtaken(monkeypatch: pytest.MonkeyPatch) -> list[Broker]:
+    """A broker in the list gets orders of a newer controller once two partitions are done with."""
+    brokers: list[Broker] = []
+    asked = 0
+
+    def due(_slice: TimeSlice) -> bool:
+        nonlocal asked
+        asked += bool(brokers)
+        if asked == 3:
+            (broker,) = brokers
+            assert broker.node.replicas.check_controller(broker.harness.controller_epoch + 1)
+        return True
+
+    monkeypatch.setattr(TimeSlice, "due", due)
+    return brokers
+
+
+async def test_a_large_request_lets_others_through_and_ends_at_a_newer_controller(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, overtaken: list[Broker]
+) -> None:
+    """KIP-570: what is left of an overtaken request stops nothing."""
+    async with broker_of(tmp_path, monkeypatch) as broker:
+        overtaken.append(broker)
+        codes = await stop(broker.harness, [(index, 0, True) for index in range(4)])
+        assert codes == [NONE, NONE, ErrorCode.STALE_CONTROLLER_EPOCH, ErrorCode.STALE_CONTROLLER_EPOCH]
+        assert [(tmp_path / f"t-{index}").exists() for index in range(4)] == [False, False, True, True]
+
+
+async def test_a_broker_that_stops_deletes_nothing_more(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its logs are being closed. The controller asks again when it is back."""
+    async with broker_of(tmp_path, monkeypatch) as broker:
+        broker.node.replicas.close()
+        assert await stop(broker.harness, [(0, -2, True)]) == [ErrorCode.REPLICA_NOT_AVAILABLE]
+        assert (tmp_path / "t-0").exists()
+
+
+# ---------------------------------------------------------------- strays
+
+
+async def name_all(broker: OneBroker, **changes: Any) -> None:
+    """The first LeaderAndIsr of a controller that names no replica."""
+    fields = {"controller_id": 1000, "controller_epoch": broker.controller_epoch, "type": 2, **changes}
+    response = await broker.request(LeaderAndIsrRequest(**fields))
+    assert response.error_code == NONE
+
+
+async def test_a_replica_whose_stop_replica_was_lost_is_not_led_any_more(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """KIP-570: no stray replica goes on (KAFKA-10548, 14616). Its log stays: a malformed znode names none either."""
+    async with broker_of(tmp_path, monkeypatch) as broker:
+        broker.harness.controller_epoch += 1
+        await name_all(broker.harness)
+        assert broker.node.replicas.all() == []
+        assert (await broker.produce(0, FIRST)).error_code == ErrorCode.NOT_LEADER_OR_FOLLOWER
+    assert "replica.stray" in capsys.readouterr().out and (tmp_path / "t-0").is_dir()
+
+
+async def test_what_a_term_has_told_is_no_stray_when_its_first_order_comes_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """KIP-570: an order that is late or comes twice takes nothing from a newer replica."""
+    async with broker_of(tmp_path, monkeypatch) as broker:
+        broker.harness.controller_epoch += 1
+        await name_all(broker.harness)
+        await broker.has(FIRST, 0, epoch=1)
+        await name_all(broker.harness)
+        assert [str(partition.key) for partition in broker.node.replicas.all()] == ["t-0"]
+        assert (await broker.produce(0, FIRST)).error_code == NONE
+
+
+async def test_what_an_earlier_registration_was_told_is_a_stray_when_the_next_one_is_not(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """KIP-570: a StopReplica is lost with the registration that it was meant for."""
+    async with broker_of(tmp_path, monkeypatch) as broker:
+        await name_all(broker.harness, broker_epoch=broker.node.broker_epoch + 1)
+        assert broker.node.replicas.all() == []
