@@ -128,7 +128,7 @@ _ERRORS = frozenset(
         "UnassignedParentError",
     }
 )
-_SIBLINGS = ("audit", "broker", "client", "controller", "protocol", "runtime", "zk_schemas")
+_SIBLINGS = ("audit", "broker", "client", "controller", "ordered_resize", "protocol", "runtime", "zk_schemas")
 
 
 def check_siblings(siblings: tuple[str, ...] = _SIBLINGS) -> None:

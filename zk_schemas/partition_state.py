@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
@@ -20,6 +21,20 @@ class Layout(NamedTuple):
     layout_version: int
 
 
+class Before(NamedTuple):
+    """What the last bump of a resize replaced: the layout, and the last leader epoch under it."""
+
+    layout: Layout
+    leader_epoch: int
+
+
+class LineageEntry(NamedTuple):
+    """From leader epoch ``epoch`` on, a partition holds keys that were in ``losers`` up to the epoch named for each."""
+
+    epoch: int
+    losers: Mapping[int, int]
+
+
 @dataclass(frozen=True, slots=True)
 class PartitionState:
     """A partition's durable state. The znode's zkVersion is the partition epoch, its czxid the incarnation.
@@ -27,6 +42,9 @@ class PartitionState:
     ``leader`` is a broker id, ``NO_LEADER`` or ``DURING_DELETE``; ``leader_epoch`` -1 with an empty ``isr`` means never
     led. ``layout`` None: the topic was never resized. The two maps hold ``{ancestor: epoch}``, the last epoch of that
     ancestor under the old layout, -1 for not yet known. ``sealed_offset`` -1: not sealed.
+
+    ``before``, ``lineage`` and ``floor`` are of ``ordered_resize`` and optional: nothing writes them yet. ``floor`` is
+    the newest epoch of which something was dropped from the lineage, -1: nothing was.
     """
 
     controller_epoch: int
@@ -37,6 +55,9 @@ class PartitionState:
     leader_epoch_after_creation: dict[int, int] = field(default_factory=dict)
     leader_epoch_before_deletion: dict[int, int] = field(default_factory=dict)
     sealed_offset: int = -1
+    before: Before | None = None
+    lineage: tuple[LineageEntry, ...] = ()
+    floor: int = -1
     version: int = 1
     extra: dict[str, Any] = field(default_factory=dict)
 
@@ -48,11 +69,7 @@ class PartitionState:
     def decode(cls, path: str, data: bytes) -> PartitionState:
         """Raises ``MalformedZnodeError``."""
         reader = ZnodeReader.parse(path, data)
-        layout = None
-        if reader.has("layout"):
-            nested = reader.object("layout")
-            count = nested.integer("undeleted_partition_count", low=1)
-            layout = Layout(count, nested.integer("layout_version", high=MAX_EPOCH))
+        layout = _layout(reader.object("layout")) if reader.has("layout") else None
         return cls(
             version=reader.integer("version", 1, low=1),
             controller_epoch=reader.integer("controller_epoch", low=-1),
@@ -63,6 +80,9 @@ class PartitionState:
             leader_epoch_after_creation=reader.epochs("leaderEpochAfterCreation"),
             leader_epoch_before_deletion=reader.epochs("leaderEpochBeforeDeletion"),
             sealed_offset=reader.integer("sealed_offset", -1, low=-1, high=2**63 - 1),
+            before=_before(reader.object("before")) if reader.has("before") else None,
+            lineage=tuple(LineageEntry(epoch, losers) for epoch, losers in reader.epoch_entries("lineage")),
+            floor=reader.integer("floor", -1, low=-1, high=MAX_EPOCH),
             extra=reader.rest(),
         )
 
@@ -82,6 +102,12 @@ class PartitionState:
             fields["leaderEpochBeforeDeletion"] = self.leader_epoch_before_deletion
         if self.sealed_offset >= 0:
             fields["sealed_offset"] = self.sealed_offset
+        if self.before is not None:
+            fields["before"] = {"layout": self.before.layout._asdict(), "leader_epoch": self.before.leader_epoch}
+        if self.lineage:
+            fields["lineage"] = self.lineage
+        if self.floor >= 0:
+            fields["floor"] = self.floor
         return encode_fields(fields, self.extra)
 
     @property
@@ -97,3 +123,12 @@ class PartitionState:
     def replace(self, **changes: Any) -> PartitionState:
         """A copy with some fields changed, unknown fields kept."""
         return dataclasses.replace(self, **changes)
+
+
+def _layout(reader: ZnodeReader) -> Layout:
+    count = reader.integer("undeleted_partition_count", low=1)
+    return Layout(count, reader.integer("layout_version", high=MAX_EPOCH))
+
+
+def _before(reader: ZnodeReader) -> Before:
+    return Before(_layout(reader.object("layout")), reader.integer("leader_epoch", low=-1, high=MAX_EPOCH))

@@ -25,6 +25,8 @@ class TopicZnode:
     controller then writes it.
     ``ordered_delivery`` is what ``enable.ordered.delivery`` said when the first resize began, which is settled by that;
     None before.
+    ``previous_undeleted_partition_count`` and ``wanted`` are of ``ordered_resize`` and optional: nothing writes them
+    yet. The first is the count before the resize under way or the last one, the second the count of the next resize.
 
     Field relations that a hand edit may break (initial <= undeleted <= partitions) are the controller's to judge.
     """
@@ -39,6 +41,8 @@ class TopicZnode:
     adding_replicas: dict[int, list[int]] = field(default_factory=dict)
     removing_replicas: dict[int, list[int]] = field(default_factory=dict)
     ordered_delivery: bool | None = None
+    previous_undeleted_partition_count: int | None = None
+    wanted: int | None = None
     version: int = 3
     absent: frozenset[str] = field(default=frozenset(), compare=False)
     extra: dict[str, Any] = field(default_factory=dict)
@@ -82,6 +86,8 @@ class TopicZnode:
             adding_replicas=reader.replicas("adding_replicas", {}),
             removing_replicas=reader.replicas("removing_replicas", {}),
             ordered_delivery=reader.optional_flag("ordered_delivery"),
+            previous_undeleted_partition_count=reader.optional_integer("previous_undeleted_partition_count", low=1),
+            wanted=reader.optional_integer("wanted", low=1),
             version=version,
             absent=absent,
             extra=reader.rest(),
@@ -102,6 +108,10 @@ class TopicZnode:
             fields["last_offsets"] = self.last_offsets
         if self.ordered_delivery is not None:
             fields["ordered_delivery"] = self.ordered_delivery
+        if self.previous_undeleted_partition_count is not None:
+            fields["previous_undeleted_partition_count"] = self.previous_undeleted_partition_count
+        if self.wanted is not None:
+            fields["wanted"] = self.wanted
         return encode_fields(fields, self.extra)
 
     def replace(self, **changes: Any) -> TopicZnode:

@@ -74,6 +74,10 @@ class ZnodeReader:
         value = self._take(field, default)
         return value if value is default else self._checked_integer(field, value, low, high)
 
+    def optional_integer(self, field: str, *, low: int = 0) -> int | None:
+        value = self._take(field, None)
+        return None if value is None else self._checked_integer(field, value, low, _INT32_MAX)
+
     def number_text(self, field: str, default: int = _MISSING, *, low: int = 0) -> int:
         """An int64 that Kafka writes as a string; a plain number is accepted."""
         value: int | str = self._take(field, default)
@@ -132,8 +136,21 @@ class ZnodeReader:
 
     def epochs(self, field: str) -> dict[int, int]:
         """``{partition: leader epoch}``; empty when absent."""
-        value = self._number_keyed(field, {})
-        return {key: self._checked_integer(f"{field}.{key}", item, -1, MAX_EPOCH) for key, item in value.items()}
+        return self._checked_epochs(field, self._take(field, {}))
+
+    def epoch_entries(self, field: str) -> list[tuple[int, dict[int, int]]]:
+        """``[[leader epoch, {partition: leader epoch}], ...]``; empty when absent."""
+        value = self._take(field, [])
+        if not isinstance(value, list):
+            self.fail(field, f"a list was expected, not {describe(value)}")
+        entries = []
+        for index, item in enumerate(value):
+            name = f"{field}.{index}"
+            if not isinstance(item, list) or len(item) != 2 or not isinstance(item[1], dict):
+                self.fail(name, f"a leader epoch and an object were expected, not {describe(item)}")
+            epoch = self._checked_integer(name, item[0], 0, MAX_EPOCH)
+            entries.append((epoch, self._checked_epochs(name, item[1])))
+        return entries
 
     def offsets(self, field: str) -> dict[int, int]:
         """``{partition: offset}``; empty when absent."""
@@ -186,8 +203,14 @@ class ZnodeReader:
             self.fail(field, f"{numbers} names one twice")
         return numbers
 
+    def _checked_epochs(self, field: str, value: Any) -> dict[int, int]:
+        keyed = self._checked_keys(field, value)
+        return {key: self._checked_integer(f"{field}.{key}", item, -1, MAX_EPOCH) for key, item in keyed.items()}
+
     def _number_keyed(self, field: str, default: Any) -> dict[int, Any]:
-        value = self._take(field, default)
+        return self._checked_keys(field, self._take(field, default))
+
+    def _checked_keys(self, field: str, value: Any) -> dict[int, Any]:
         if not isinstance(value, dict):
             self.fail(field, f"an object was expected, not {describe(value)}")
         keyed = {}

@@ -26,7 +26,9 @@ CLIENTS = ROOT / "docs" / "clients.md"
 FENCE = re.compile(r"^```.*?^```", re.MULTILINE | re.DOTALL)
 LINK = re.compile(r"\[[^\]]*\]\(([^)\s]+)\)")
 CODE_SPAN = re.compile(r"`([^`\n]+)`")
-SOURCE_FILE = re.compile(r"(?:anabranch|audit|broker|client|controller|protocol|runtime|tests|zk_schemas)/[\w/.-]+\.py")
+SOURCE_FILE = re.compile(
+    r"(?:anabranch|audit|broker|client|controller|ordered_resize|protocol|runtime|tests|zk_schemas)/[\w/.-]+\.py"
+)
 
 
 def pages() -> list[Path]:

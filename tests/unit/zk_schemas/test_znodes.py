@@ -17,7 +17,7 @@ from zk_schemas.config import ConfigChange, ConfigZnode
 from zk_schemas.controller import ControllerZnode, decode_controller_epoch, encode_controller_epoch
 from zk_schemas.delete_topic import DeleteTopic
 from zk_schemas.features import Features, FeaturesStatus, FinalizedFeature
-from zk_schemas.partition_state import DURING_DELETE, Layout, PartitionState
+from zk_schemas.partition_state import DURING_DELETE, Before, Layout, LineageEntry, PartitionState
 from zk_schemas.producer_id_block import ProducerIdBlock
 from zk_schemas.topic import LAYOUT_FIELDS, TopicZnode
 from zk_schemas.znode import NO_ID, MalformedZnodeError, format_id, parse_id
@@ -43,6 +43,17 @@ EXAMPLES: list[Any] = [
     ),
     PartitionState(4, 1, 2, [1, 2], Layout(6, 1), {0: -1}, {1: 5}, sealed_offset=40),
     PartitionState(1, DURING_DELETE, -1, []),
+    PartitionState(
+        4,
+        1,
+        7,
+        [1],
+        Layout(4, 4),
+        before=Before(Layout(6, 3), 6),
+        lineage=(LineageEntry(2, {5: 0}), LineageEntry(7, {4: 3, 5: 3})),
+        floor=1,
+    ),
+    TopicZnode(TOPIC_ID, {0: [1], 1: [2]}, 1, 2, 3, previous_undeleted_partition_count=1, wanted=4),
     ControllerZnode(1000, "127.0.0.1", 9090, 5),
     ConfigZnode({"retention.ms": "1000"}),
     ConfigChange("topics/a.b"),
@@ -137,7 +148,15 @@ def test_bad_endpoints_are_refused(text: str) -> None:
         Endpoint.parse(text)
 
 
+STATE = b'{"controller_epoch":1,"leader":1,"leader_epoch":2,"isr":[1],'
 BAD: list[tuple[Any, bytes, str]] = [
+    (PartitionState, STATE + b'"lineage":{}}', "lineage"),
+    (PartitionState, STATE + b'"lineage":[[1,{"0":0}],[2]]}', "lineage.1"),
+    (PartitionState, STATE + b'"lineage":[[1,{"0":"x"}]]}', "lineage.0.0"),
+    (PartitionState, STATE + b'"lineage":[[-1,{}]]}', "lineage.0"),
+    (PartitionState, STATE + b'"before":{"leader_epoch":1}}', "before.layout"),
+    (PartitionState, STATE + b'"floor":-2}', "floor"),
+    (TopicZnode, b'{"partitions":{"0":[1]},"wanted":0}', "wanted"),
     (TopicZnode, b"", ""),
     (TopicZnode, b"[1]", ""),
     (TopicZnode, b'{"partitions":{"0":[1]},"theirs":%s1%s}' % (b"[" * 33, b"]" * 33), "theirs"),

@@ -1,0 +1,65 @@
+"""Which partition has a key, and what a resize moves: linear hashing on top of ``protocol.key_placement``."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from functools import lru_cache
+from types import MappingProxyType
+from typing import NamedTuple
+
+from protocol.key_placement import ancestor_below, place
+from zk_schemas.partition_state import Layout as StoredLayout
+from zk_schemas.topic import TopicZnode
+
+
+class Layout(NamedTuple):
+    """Count, version and initial count of a topic: together they place every key.
+
+    The version goes up with each resize, because counts come back (4 -> 6 -> 4) and versions do not.
+    """
+
+    undeleted_partition_count: int
+    layout_version: int
+    initial_partition_count: int
+
+    @classmethod
+    def goal(cls, topic: TopicZnode) -> Layout:
+        """What the topic's znode asks every counted partition to have."""
+        return cls(topic.undeleted_partition_count, topic.layout_version, topic.initial_partition_count)
+
+    @property
+    def stored(self) -> StoredLayout:
+        """The pair that a partition's znode holds: the initial count is the topic's alone."""
+        return StoredLayout(self.undeleted_partition_count, self.layout_version)
+
+    def owner(self, key_hash: int) -> int:
+        """The partition of a key with this ``positive_hash``."""
+        return place(key_hash, self.initial_partition_count, self.undeleted_partition_count)
+
+    def counts(self, partition: int) -> bool:
+        """Whether the partition takes records under this layout; else it is closed: marked for deletion."""
+        return partition < self.undeleted_partition_count
+
+
+class Moves(NamedTuple):
+    """What a resize moves. A partition is a loser, a gainer or neither, and never both."""
+
+    losers_of: Mapping[int, tuple[int, ...]]
+    """The losers of each gainer, ascending."""
+    losers: frozenset[int]
+
+
+@lru_cache(maxsize=256)
+def moves(initial: int, before: int, after: int) -> Moves:
+    """Losers and gainers of a resize between two counts, neither below ``initial``.
+
+    A grow moves keys from the nearest ancestor below the old count to each new partition; a shrink from each partition
+    that is no longer counted to its nearest ancestor below the new count.
+    """
+    found: dict[int, list[int]] = {}
+    for partition in range(before, after):
+        found[partition] = [ancestor_below(partition, initial, before)]
+    for partition in range(after, before):
+        found.setdefault(ancestor_below(partition, initial, after), []).append(partition)
+    losers_of = {gainer: tuple(losers) for gainer, losers in sorted(found.items())}
+    return Moves(MappingProxyType(losers_of), frozenset(q for losers in losers_of.values() for q in losers))
