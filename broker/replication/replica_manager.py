@@ -308,15 +308,17 @@ class ReplicaManager:
         return Stopped(ErrorCode.NONE, deleted.log_end_offset)
 
     def _remember_deleted(self, key: TopicPartition, incarnation: int, leader_epoch: int, end: int) -> _Deleted:
-        """A replica that comes back, by a reassignment say, comes with a higher leader epoch.
+        """A replica that comes back, by a reassignment say, comes with a higher leader epoch than the last deletion.
 
-        Asked once more, because the answer was lost, this broker has no log any more and answers the same end.
+        Asked once more, because the answer was lost, this broker has no log any more and answers the same end. An older
+        deletion that comes late is not the last one.
         """
         before = self._deleted.pop(key, _Deleted())
-        if before.incarnation == incarnation:
-            end = max(end, before.log_end_offset)
         epoch = _AFTER_ALL_EPOCHS if leader_epoch == EPOCH_DURING_DELETE else leader_epoch
-        deleted = self._deleted[key] = _Deleted(incarnation, epoch, end)
+        deleted = _Deleted(incarnation, epoch, end)
+        if before.incarnation == incarnation:
+            deleted = _Deleted(incarnation, max(epoch, before.leader_epoch), max(end, before.log_end_offset))
+        self._deleted[key] = before if before.incarnation > incarnation else deleted
         if len(self._deleted) > _MAX_DELETED_KNOWN:
             del self._deleted[next(iter(self._deleted))]
         return deleted

@@ -94,6 +94,18 @@ async def test_a_partition_whose_log_cannot_be_deleted_has_an_error_of_its_own(
         assert await stop(broker.harness, asked) == [NONE, ErrorCode.KAFKA_STORAGE_ERROR, NONE]
 
 
+async def test_an_older_deletion_that_comes_late_lets_no_older_order_revive_the_replica(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """KIP-570: reordered requests. Found by the simulation: the late deletion counted as the last one."""
+    async with broker_of(tmp_path, monkeypatch) as broker:
+        await broker.has(FIRST, 0, epoch=6)
+        assert await broker.stop(0, leader_epoch=7, incarnation=100) == NONE
+        assert await broker.stop(0, leader_epoch=3, incarnation=100) == NONE
+        assert await broker.lead(broker.state(0, 6, FIRST)) == {ErrorCode.STALE_CONTROLLER_EPOCH}
+        assert await broker.lead(broker.state(0, 8, FIRST)) == {NONE}
+
+
 def older(version: int, epoch: int, delete: bool) -> StopReplicaRequest:
     """A request for the partitions 0 and 2 of topic ``t``."""
     request = StopReplicaRequest(controller_id=1000, controller_epoch=epoch, delete_partitions=delete)

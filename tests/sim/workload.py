@@ -164,7 +164,7 @@ class Workload:
                 ) as producer,
             ):
                 wanted = NewTopic("churn", 1, replication_factor, {"min.insync.replicas": "2"})
-                await _insist(partial(admin.create_topics, [wanted]), ErrorCode.TOPIC_ALREADY_EXISTS)
+                await insist(partial(admin.create_topics, [wanted]), ErrorCode.TOPIC_ALREADY_EXISTS)
                 try:
                     metadata = await producer.send_and_wait("churn", value=f"churn {life}".encode())
                 except KafkaError:
@@ -172,12 +172,12 @@ class Workload:
                 else:
                     assert metadata.offset == 0, f"life {life} of the topic begins with what an earlier one left"
                 await trio.sleep(cluster.rng.uniform(0, 5))  # pause: virtual time
-                await _insist(partial(admin.delete_topics, ["churn"]), ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
+                await insist(partial(admin.delete_topics, ["churn"]), ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
                 while cluster.zk.tree.find(paths.topic("churn")) is not None:
                     await trio.sleep(0.2)  # polls: the deletion goes on after it was answered
 
 
-async def _insist(ask: Callable[[], Awaitable[object]], done: ErrorCode) -> None:
+async def insist(ask: Callable[[], Awaitable[object]], done: ErrorCode) -> None:
     """Ask until it was done, now or by a question whose answer was lost."""
     while True:
         try:

@@ -1,0 +1,121 @@
+"""Replicas move while StopReplica and LeaderAndIsr come again, late and in any order (KIP-570).
+
+A late StopReplica never deletes a newer replica, a late LeaderAndIsr revives none, and a replica whose StopReplica was
+lost does not go on. Each rule that sees to it is switched off in turn.
+"""
+
+from __future__ import annotations
+
+import copy
+import os
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import pytest
+
+from broker.handlers import controller_requests
+from broker.replication import replica_manager
+from broker.replication.replica_manager import ReplicaManager, _Deleted
+from protocol.errors import ErrorCode
+from tests.sim.moving import Moved, move_around
+
+SEEDS = int(os.environ.get("ANABRANCH_SIM_SEEDS", "8"))
+FIRST_SEED = int(os.environ.get("ANABRANCH_SIM_FIRST", "0"))
+TRIES = 12
+Patch = pytest.MonkeyPatch
+
+
+def moved(seed: int) -> Moved:
+    print(f"seed {seed}; again: make sim SEEDS=1 FIRST={seed}")
+    return move_around(seed)
+
+
+@pytest.mark.parametrize("seed", range(FIRST_SEED, FIRST_SEED + SEEDS))
+def test_late_orders_neither_delete_a_newer_replica_nor_revive_a_stray(seed: int) -> None:
+    """KIP-570: whatever the order in which StopReplica and LeaderAndIsr arrive."""
+    found = moved(seed)
+    assert found.violations == [], "\n".join(found.details)
+    assert found.acknowledged and found.moves
+    assert found.arrived.keys() == {"LeaderAndIsrRequest", "StopReplicaRequest"}
+
+
+def test_a_seed_run_twice_moves_the_same() -> None:
+    assert moved(FIRST_SEED) == moved(FIRST_SEED)
+
+
+# ---------------------------------------------------------------- rules, switched off
+
+
+def older_epochs_are_not_fenced(patch: Patch) -> None:
+    patch.setattr(replica_manager, "_is_fenced", lambda leader_epoch, partition: False)
+
+
+def deletions_are_forgotten(patch: Patch) -> None:
+    patch.setattr(ReplicaManager, "_remember_deleted", lambda *_: _Deleted())
+
+
+def an_older_deletion_counts_as_the_last(patch: Patch) -> None:
+    original = ReplicaManager._remember_deleted
+
+    def remember(self: ReplicaManager, *arguments: Any) -> Any:
+        self._deleted.pop(arguments[0], None)
+        return original(self, *arguments)
+
+    patch.setattr(ReplicaManager, "_remember_deleted", remember)
+
+
+def a_deletion_names_no_incarnation(patch: Patch) -> None:
+    original = ReplicaManager.stop
+
+    def stop(self: ReplicaManager, topic: str, state: Any) -> Any:
+        nameless = copy.copy(state)
+        nameless.incarnation = -1
+        return original(self, topic, nameless)
+
+    patch.setattr(ReplicaManager, "stop", stop)
+
+
+def strays_are_not_retired(patch: Patch) -> None:
+    patch.setattr(ReplicaManager, "retire_strays", lambda *_: None)
+
+
+def earlier_controllers_and_registrations_are_obeyed(patch: Patch) -> None:
+    patch.setattr(controller_requests, "_refusal", lambda *_: ErrorCode.NONE)
+
+
+def nothing_is_stopped(patch: Patch) -> None:
+    answer = replica_manager.Stopped(ErrorCode.NONE)
+    patch.setattr(ReplicaManager, "stop", lambda *_: answer)
+
+
+@dataclass(frozen=True)
+class Rule:
+    switch_off: Callable[[Patch], None]
+    found_by: set[str]
+    first_seed: int = 0
+    """One that found it when it was written."""
+
+
+RULES = (
+    Rule(older_epochs_are_not_fenced, {"lost_acknowledged"}),
+    Rule(deletions_are_forgotten, {"stray"}),
+    Rule(an_older_deletion_counts_as_the_last, {"stray"}),
+    Rule(a_deletion_names_no_incarnation, {"successor lost"}),
+    Rule(strays_are_not_retired, {"stray"}, first_seed=5),
+    Rule(earlier_controllers_and_registrations_are_obeyed, {"lost_acknowledged", "inconsistent_offsets"}, first_seed=3),
+    Rule(nothing_is_stopped, {"stray"}),
+)
+
+
+@pytest.mark.parametrize("rule", RULES, ids=lambda rule: rule.switch_off.__name__)
+def test_without_its_rule_a_late_order_does_harm(rule: Rule, monkeypatch: Patch) -> None:
+    """KIP-570: what the simulation finds when a rule of StopReplica is broken."""
+    rule.switch_off(monkeypatch)
+    seen = []
+    for seed in range(rule.first_seed, rule.first_seed + TRIES):
+        found = moved(seed)
+        seen.append(found.violations)
+        if rule.found_by & set(found.violations):
+            return
+    pytest.fail(f"{sorted(rule.found_by)} reported nothing: {seen}")
