@@ -1,0 +1,220 @@
+"""The delivery gate of one topic of a consumer: which batch may be delivered, and what has to be asked or done first.
+
+Feed ``facts``, then ``look`` at the next batch of a partition. The table of states is ``MOVES``.
+"""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Callable, Iterable, Mapping
+from types import MappingProxyType
+from typing import Final, NamedTuple
+
+from ordered_resize import lineage
+from ordered_resize.explain import Wait
+from ordered_resize.facts import Facts, Lineage, is_fresh, is_processed
+from ordered_resize.lineage import Loaded
+
+
+class GateState(enum.Enum):
+    """What the gate says of the next batch of a partition."""
+
+    UNKNOWN = "no lineage is known, or the batch is newer than what is known"
+    WAITING = "an entry at or below the batch's leader epoch is not satisfied"
+    DUE = "the user has to load first"
+    OPEN = "the batch may be delivered"
+
+
+MOVES: Final[Mapping[tuple[GateState, GateState], str]] = MappingProxyType(
+    {
+        (GateState.UNKNOWN, GateState.WAITING): "25301 was answered, and an entry is not satisfied",
+        (GateState.UNKNOWN, GateState.DUE): "25301 was answered, and nothing covers what was loaded",
+        (GateState.UNKNOWN, GateState.OPEN): "25301 was answered without news",
+        (GateState.WAITING, GateState.DUE): "what it waited for was processed",
+        (GateState.WAITING, GateState.UNKNOWN): "the batch expired, the next one is newer than what is known",
+        (GateState.DUE, GateState.OPEN): "the load returned",
+        (GateState.DUE, GateState.WAITING): "a position was lowered, or the batch expired and the next one waits",
+        (GateState.DUE, GateState.UNKNOWN): "the batch expired, the next one is newer than what is known",
+        (GateState.OPEN, GateState.UNKNOWN): "the next batch is newer than what is known",
+        (GateState.OPEN, GateState.WAITING): "the next batch waits, or a position was lowered",
+        (GateState.OPEN, GateState.DUE): "the next batch is past an entry, or the floor rose",
+    }
+)
+"""Every move but one: what waited is not delivered before a load (WAITING to OPEN)."""
+
+
+class Ask(enum.Enum):
+    """What can be asked."""
+
+    LINEAGE = "25301, answered with at least this leader epoch"
+    END = "where this leader epoch ended (OffsetForLeaderEpoch)"
+    POSITION = "how far the group is, and who owns the partition (25300)"
+    LOG_START = "where the log begins (ListOffsets)"
+
+
+class Question(NamedTuple):
+    """One thing to ask; ``epoch`` is -1 where none matters."""
+
+    ask: Ask
+    partition: int
+    epoch: int = -1
+
+
+class IllegalMoveError(Exception):
+    """A move outside ``MOVES``: a defect of the gate."""
+
+
+class _Held:
+    """One partition that the consumer holds."""
+
+    __slots__ = ("cap", "cap_version", "loaded", "revoke", "state")
+
+    def __init__(self) -> None:
+        self.state = GateState.UNKNOWN
+        self.loaded = Loaded()
+        self.revoke = False
+        self.cap = -1
+        self.cap_version = -1
+
+
+class Gate:
+    """See the module."""
+
+    __slots__ = ("_held", "facts")
+
+    def __init__(self) -> None:
+        self.facts = Facts()
+        self._held: dict[int, _Held] = {}
+
+    # ------------------------------------------------------------ events
+
+    def assign(self, partitions: Iterable[int]) -> None:
+        """Hold exactly these; those held before keep what was loaded."""
+        self._held = {partition: self._held.get(partition) or _Held() for partition in partitions}
+
+    def restart(self, partition: int) -> None:
+        """The next batch is not the one after the last: a seek, or a log that was truncated."""
+        self._held[partition].state = GateState.UNKNOWN
+
+    def forget(self) -> None:
+        """Another topic has the name (amendment 5)."""
+        self.facts.forget()
+        self._held = {partition: _Held() for partition in self._held}
+
+    # ------------------------------------------------------------ decisions
+
+    def look(self, partition: int, epoch: int) -> GateState:
+        """What is so of the next batch, of this leader epoch. Raises ``IllegalMoveError``."""
+        held = self._held[partition]
+        state = self._judge(partition, held, epoch)
+        if state is not held.state and (held.state, state) not in MOVES:
+            raise IllegalMoveError(f"partition {partition}, leader epoch {epoch}: {held.state} to {state}")
+        held.state = state
+        return state
+
+    def _judge(self, partition: int, held: _Held, epoch: int) -> GateState:
+        known = self.facts.lineages.get(partition)
+        if known is None or not knows_batch(known, epoch):
+            return GateState.UNKNOWN
+        if epoch > self.cap(partition):
+            return GateState.WAITING
+        return GateState.DUE if lineage.is_load_due(known, held.loaded, epoch) else GateState.OPEN
+
+    def cap(self, partition: int) -> int:
+        """The highest leader epoch whose batches may be delivered, loads apart; -1: none."""
+        held = self._held[partition]
+        if held.cap_version != self.facts.version:
+            held.cap = lineage.cap(self.facts, partition)
+            held.cap_version = self.facts.version
+            if held.cap < held.loaded.cap:  # a position was lowered: what was loaded may change again
+                held.loaded = held.loaded._replace(cap=held.cap)
+                held.revoke = True
+        return held.cap
+
+    def load_called(self, partition: int) -> Loaded:
+        """What a load that is called now covers: to be given to ``load_returned``."""
+        known = self.facts.lineages[partition]
+        return Loaded(self.cap(partition), known.floor)
+
+    def load_returned(self, partition: int, called: Loaded) -> None:
+        """The load covers what was satisfied when it was called, unless that was taken back since."""
+        self._held[partition].loaded = Loaded(min(called.cap, self.cap(partition)), called.floor)
+
+    def take_revoked(self) -> list[int]:
+        """Partitions that wait again after a load: the user's revoke callback is due, once."""
+        found = []
+        for partition, held in self._held.items():
+            self.cap(partition)
+            if held.revoke:
+                held.revoke = False
+                found.append(partition)
+        return found
+
+    # ------------------------------------------------------------ what is missing
+
+    def questions(self, partition: int, epoch: int) -> list[Question]:
+        """What would help the next batch, of this leader epoch."""
+        facts, known = self.facts, self.facts.lineages.get(partition)
+        if known is None or not knows_batch(known, epoch):
+            return [Question(Ask.LINEAGE, partition, epoch)]
+        if epoch <= self.cap(partition):
+            return []
+        needed = self._needed(known)
+        highest = self._highest(known)
+        asked: list[Question] = []
+        for q, f in needed.items():
+            asked.extend(_missing(facts, q, f, highest.get(q, f)))
+        return list(dict.fromkeys(asked))
+
+    def waits(self, partition: int, owner_of: Callable[[int], str | None] = lambda _: None) -> list[Wait]:
+        """What the partition waits for; empty when nothing it knows of is held back."""
+        known = self.facts.lineages.get(partition)
+        if known is None or (cap := self.cap(partition)) >= known.as_of:
+            return []
+        facts = self.facts
+        return [
+            Wait(partition, cap + 1, q, f, facts.ends.get(q, {}).get(f, -1), facts.positions.get(q, -1), owner_of(q))
+            for q, f in sorted(self._needed(known).items())
+            if not lineage.is_satisfied(facts, q, f)
+        ]
+
+    def _needed(self, known: Lineage) -> dict[int, int]:
+        """What the first entry that is not satisfied requires."""
+        for entry in known.entries:
+            needed = lineage.required(self.facts, entry.losers)
+            if not all(lineage.is_satisfied(self.facts, q, f) for q, f in needed.items()):
+                return needed
+        return {}
+
+    def _highest(self, known: Lineage) -> dict[int, int]:
+        """Of each partition the highest epoch that any entry requires: a position past its end is past all."""
+        highest: dict[int, int] = {}
+        for entry in known.entries:
+            for q, f in lineage.required(self.facts, entry.losers).items():
+                highest[q] = max(f, highest.get(q, -1))
+        return highest
+
+
+def knows_batch(known: Lineage, epoch: int) -> bool:
+    """Whether all entries up to a batch's leader epoch are known: those above ``as_of`` are not (rule 11)."""
+    return epoch <= known.as_of
+
+
+def _missing(facts: Facts, q: int, f: int, highest: int) -> list[Question]:
+    """What to ask of a partition that is to be processed up to the end of epoch ``f``."""
+    known = facts.lineages.get(q)
+    if known is None or not is_fresh(known, f):
+        return [Question(Ask.LINEAGE, q, f)]
+    if is_processed(facts, q, f):
+        return []
+    ends = facts.ends.get(q, {})
+    asked = [Question(Ask.POSITION, q)]
+    if q in facts.missing:
+        asked.append(Question(Ask.LINEAGE, q, f))  # it may be over
+    if highest not in ends and is_fresh(known, highest):
+        asked.append(Question(Ask.END, q, highest))
+    elif f not in ends:
+        asked.append(Question(Ask.END, q, f))
+    if q in facts.unowned:
+        asked.append(Question(Ask.LOG_START, q))
+    return asked

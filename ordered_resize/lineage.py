@@ -1,0 +1,122 @@
+"""The lineage of a partition: which partitions had its keys before, and up to which of their leader epochs.
+
+    satisfied(q, f)     = q's life that had epoch f is over, or
+                          the group has processed q up to the end of epoch f, and
+                          satisfied(r, g) for every r: g of every entry of q with epoch <= f
+    may_deliver(p, b)   = satisfied(q, f) for every q: f of every entry of p with epoch <= b
+
+Entries are written in the bump that makes them true, so a lineage read at leader epoch ``as_of`` has every entry up to
+it. The recursion is worked out as a closure: of each partition only the highest epoch required counts, since whatever
+satisfies it satisfies all lower ones.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import NamedTuple
+
+from ordered_resize.facts import Facts, Lineage, is_fresh, is_over, is_passed, is_processed
+from zk_schemas.partition_state import LineageEntry
+
+
+def pruned(
+    entries: Iterable[LineageEntry], floor: int, last_leader_epochs: Mapping[int, int]
+) -> tuple[tuple[LineageEntry, ...], int]:
+    """Entries without what is over, and the floor: the newest epoch of which something was dropped (rule 8)."""
+    kept = []
+    for entry in entries:
+        left = {q: f for q, f in entry.losers.items() if last_leader_epochs.get(q, -1) < f}
+        if len(left) < len(entry.losers):
+            floor = raised_floor(floor, entry.epoch)
+        if left:
+            kept.append(LineageEntry(entry.epoch, left))
+    return tuple(kept), floor
+
+
+def raised_floor(floor: int, epoch: int) -> int:
+    """The floor once something of the entry at ``epoch`` was dropped: a load may be due for what nobody can read."""
+    return max(floor, epoch)
+
+
+def required(facts: Facts, losers: Mapping[int, int]) -> dict[int, int]:
+    """What must be processed before what waits for ``losers``: of each partition the highest leader epoch.
+
+    What is over or was passed needs nothing more. What lies behind a lineage that is unknown, or too old, is not in it.
+    """
+    needed: dict[int, int] = {}
+    todo = list(losers.items())
+    while todo:
+        q, f = todo.pop()
+        done = needed.get(q, -1)
+        if f <= done or is_over(facts, q, f) or is_passed(facts, q, f):
+            continue
+        needed[q] = f
+        known = facts.lineages.get(q)
+        if known is not None and is_fresh(known, f):
+            todo.extend(pair for entry in behind(known, done, f) for pair in entry.losers.items())
+    return needed
+
+
+def behind(known: Lineage, above: int, up_to: int) -> list[LineageEntry]:
+    """The entries of a required partition that count as well: those above one epoch and up to another."""
+    return [entry for entry in known.entries if above < entry.epoch <= up_to]
+
+
+def is_satisfied(facts: Facts, q: int, f: int) -> bool:
+    """Whether a partition that ``required`` named lacks nothing of its own."""
+    known = facts.lineages.get(q)
+    return known is not None and is_fresh(known, f) and is_processed(facts, q, f)
+
+
+def cap(facts: Facts, partition: int) -> int:
+    """The highest leader epoch whose batches may be delivered; -1: none. What is found satisfied stays passed."""
+    known = facts.lineages.get(partition)
+    if known is None:
+        return -1
+    for entry in known.entries:
+        needed = required(facts, entry.losers)
+        if not all(is_satisfied(facts, q, f) for q, f in needed.items()):
+            return entry.epoch - 1
+        facts.pass_all(needed)
+    return known.as_of
+
+
+def may_deliver(facts: Facts, partition: int, epoch: int) -> bool:
+    """Whether a batch of this leader epoch may be delivered, as far as order goes; a load may come first."""
+    return epoch <= cap(facts, partition)
+
+
+class Loaded(NamedTuple):
+    """Cap and floor when the last load of a partition was called; after an assignment nothing was loaded."""
+
+    cap: int = -1
+    floor: int = -1
+
+
+def is_load_due(known: Lineage, loaded: Loaded, epoch: int) -> bool:
+    """Whether the user has to load before a batch of this leader epoch, which is not above the cap (rule 13).
+
+    A floor above both means that entries were dropped which no load covered: a load is due before anything. An entry
+    that waits below the floor keeps the cap under it, so the floor of the last load counts besides the cap.
+    """
+    if known.floor > max(loaded.cap, loaded.floor):
+        return True
+    return any(loaded.cap < entry.epoch <= epoch for entry in known.entries)
+
+
+def leader_epochs_after_creation(partition: int, entries: Iterable[LineageEntry]) -> dict[int, int]:
+    """KIP-253's ``leaderEpochAfterCreation``: of the newest entry that a grow made."""
+    newest: Mapping[int, int] = {}
+    for entry in entries:
+        if all(loser < partition for loser in entry.losers):  # ancestors: a shrink's losers are descendants
+            newest = entry.losers
+    return dict(newest)
+
+
+def leader_epochs_before_deletion(partition: int, survivor: int, entries: Iterable[LineageEntry]) -> dict[int, int]:
+    """KIP-253's ``leaderEpochBeforeDeletion`` of a partition, worked out from the newest entry of its survivor."""
+    found: dict[int, int] = {}
+    for entry in entries:
+        if partition in entry.losers:
+            found = {survivor: entry.epoch - 1}
+    return found

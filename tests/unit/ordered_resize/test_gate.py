@@ -1,0 +1,163 @@
+"""The gate's states, row by row, what it asks in each, and what it answers to people."""
+
+from __future__ import annotations
+
+import itertools
+
+import pytest
+
+from ordered_resize import gate as gates
+from ordered_resize.facts import Lineage
+from ordered_resize.gate import MOVES, Ask, Gate, GateState, IllegalMoveError, Question
+from ordered_resize.lineage import Loaded
+from zk_schemas.partition_state import LineageEntry as Entry
+
+UNKNOWN, WAITING, DUE, OPEN = GateState.UNKNOWN, GateState.WAITING, GateState.DUE, GateState.OPEN
+
+
+@pytest.fixture
+def gate() -> Gate:
+    """Partition 1 is held; it was split off 0, of which nothing is known."""
+    gate = Gate()
+    gate.assign([1])
+    gate.facts.on_lineage(1, Lineage(0, -1, (Entry(0, {0: 0}),)))
+    return gate
+
+
+def process_zero(gate: Gate) -> None:
+    gate.facts.on_lineage(0, Lineage(1))
+    gate.facts.on_end(0, 0, 100)
+    gate.facts.on_position(0, 100)
+
+
+def load(gate: Gate, partition: int = 1) -> None:
+    gate.load_returned(partition, gate.load_called(partition))
+
+
+def test_every_move_is_in_the_table_but_one() -> None:
+    assert set(itertools.permutations(GateState, 2)) - MOVES.keys() == {(WAITING, OPEN)}
+
+
+def test_unknown_until_the_lineage_is_as_new_as_the_batch(gate: Gate) -> None:
+    assert gate.look(1, 3) is UNKNOWN
+    assert gate.questions(1, 3) == [Question(Ask.LINEAGE, 1, 3)]
+    gate.facts.on_lineage(1, Lineage(2, -1, ()))
+    assert gate.look(1, 3) is UNKNOWN
+    gate.facts.on_lineage(1, Lineage(3, -1, ()))
+    assert gate.look(1, 3) is OPEN
+    assert gate.questions(1, 3) == []
+
+
+def test_waiting_asks_lineage_then_end_and_position_then_log_start(gate: Gate) -> None:
+    assert gate.look(1, 0) is WAITING
+    assert gate.questions(1, 0) == [Question(Ask.LINEAGE, 0, 0)]
+    gate.facts.on_lineage(0, Lineage(1))
+    assert gate.questions(1, 0) == [Question(Ask.POSITION, 0), Question(Ask.END, 0, 0)]
+    gate.facts.on_end(0, 0, 100)
+    gate.facts.on_position(0, 40)
+    assert gate.questions(1, 0) == [Question(Ask.POSITION, 0)]
+    gate.facts.on_owner(0, is_owned=False)
+    assert gate.questions(1, 0) == [Question(Ask.POSITION, 0), Question(Ask.LOG_START, 0)]
+    gate.facts.on_missing(0)
+    assert Question(Ask.LINEAGE, 0, 0) in gate.questions(1, 0)
+    gate.facts.on_position(0, 100)
+    assert gate.look(1, 0) is DUE
+
+
+def test_only_the_end_of_the_highest_epoch_is_asked_first(gate: Gate) -> None:
+    gate.facts.on_lineage(1, Lineage(2, -1, (Entry(0, {0: 0}), Entry(2, {0: 4}))))
+    gate.facts.on_lineage(0, Lineage(5))
+    assert Question(Ask.END, 0, 4) in gate.questions(1, 0)
+    assert Question(Ask.END, 0, 0) not in gate.questions(1, 0)
+    gate.facts.on_end(0, 4, 300)
+    gate.facts.on_position(0, 200)
+    assert Question(Ask.END, 0, 0) in gate.questions(1, 0)
+
+
+def test_due_until_the_load_returned(gate: Gate) -> None:
+    process_zero(gate)
+    assert gate.look(1, 0) is DUE
+    called = gate.load_called(1)
+    assert gate.look(1, 0) is DUE
+    gate.load_returned(1, called)
+    assert gate.look(1, 0) is OPEN
+
+
+def test_a_load_covers_what_was_satisfied_when_it_was_called(gate: Gate) -> None:
+    gate.facts.on_lineage(1, Lineage(5, -1, (Entry(0, {0: 0}), Entry(5, {3: 0}))))
+    process_zero(gate)
+    called = gate.load_called(1)
+    gate.facts.on_lineage(3, None, over=0)
+    gate.load_returned(1, called)
+    assert called == Loaded(4, -1)
+    assert gate.look(1, 4) is OPEN
+    assert gate.look(1, 5) is DUE
+
+
+def test_after_an_assignment_nothing_was_loaded(gate: Gate) -> None:
+    process_zero(gate)
+    load(gate)
+    gate.assign([1])
+    assert gate.look(1, 0) is OPEN
+    gate.assign([])
+    gate.assign([1])
+    assert gate.look(1, 0) is DUE
+
+
+def test_a_lowered_position_revokes_and_loads_again(gate: Gate) -> None:
+    process_zero(gate)
+    load(gate)
+    assert gate.look(1, 0) is OPEN
+    gate.facts.on_position(0, 50)
+    assert gate.look(1, 0) is WAITING
+    assert gate.take_revoked() == [1]
+    assert gate.take_revoked() == []
+    process_zero(gate)
+    assert gate.look(1, 0) is DUE
+
+
+def test_a_position_lowered_during_a_load_is_not_covered_by_it(gate: Gate) -> None:
+    process_zero(gate)
+    called = gate.load_called(1)
+    gate.facts.on_position(0, 50)
+    gate.load_returned(1, called)
+    process_zero(gate)
+    assert gate.look(1, 0) is DUE
+
+
+def test_an_illegal_move_raises(gate: Gate, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert gate.look(1, 0) is WAITING
+    process_zero(gate)
+    monkeypatch.setattr(gates.lineage, "is_load_due", lambda *_: False)
+    with pytest.raises(IllegalMoveError, match="partition 1, leader epoch 0"):
+        gate.look(1, 0)
+
+
+def test_a_seek_starts_anew(gate: Gate) -> None:
+    gate.facts.on_lineage(1, Lineage(3, -1, (Entry(2, {0: 0}),)))
+    assert gate.look(1, 2) is WAITING
+    gate.restart(1)
+    assert gate.look(1, 1) is OPEN
+
+
+def test_a_topic_of_the_same_name_forgets_everything(gate: Gate) -> None:
+    process_zero(gate)
+    load(gate)
+    assert gate.look(1, 0) is OPEN
+    gate.forget()
+    assert gate.look(1, 0) is UNKNOWN
+
+
+def test_explain_names_everything_a_user_needs(gate: Gate) -> None:
+    assert [str(wait) for wait in gate.waits(1)] == [
+        "partition 1 from epoch 0 waits for 0 until the end of epoch 0, not known yet, owner not known, position not"
+        " known"
+    ]
+    gate.facts.on_lineage(0, Lineage(1))
+    gate.facts.on_end(0, 0, 100)
+    gate.facts.on_position(0, 40)
+    assert [str(wait) for wait in gate.waits(1, lambda q: f"member-{q}")] == [
+        "partition 1 from epoch 0 waits for 0 until offset 100, owned by member-0, at position 40"
+    ]
+    gate.facts.on_position(0, 100)
+    assert gate.waits(1) == []

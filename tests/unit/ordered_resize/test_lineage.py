@@ -1,0 +1,166 @@
+"""Each rule of the lineage, by name."""
+
+from __future__ import annotations
+
+import pytest
+
+from ordered_resize import lineage
+from ordered_resize.facts import Facts, Lineage
+from ordered_resize.lineage import Loaded
+from zk_schemas.partition_state import LineageEntry as Entry
+
+
+def known(facts: Facts, partition: int, as_of: int, *entries: tuple[int, dict[int, int]], floor: int = -1) -> None:
+    facts.on_lineage(partition, Lineage(as_of, floor, tuple(Entry(e, losers) for e, losers in entries)))
+
+
+def split(position: int = 0) -> Facts:
+    """Partition 1 was split off 0, whose epoch 0 ended at 100."""
+    facts = Facts()
+    known(facts, 0, 1)
+    known(facts, 1, 0, (0, {0: 0}))
+    facts.on_end(0, 0, 100)
+    facts.on_position(0, position)
+    return facts
+
+
+@pytest.mark.parametrize(("position", "cap"), [(0, -1), (99, -1), (100, 0), (101, 0)])
+def test_a_gainer_waits_until_its_loser_was_processed(position: int, cap: int) -> None:
+    assert lineage.cap(split(position), 1) == cap
+
+
+def test_batches_below_an_entry_wait_for_nobody() -> None:
+    facts = Facts()
+    known(facts, 0, 3, (2, {1: 0}))
+    assert lineage.cap(facts, 0) == 1
+    assert lineage.may_deliver(facts, 0, 1) and not lineage.may_deliver(facts, 0, 2)
+
+
+def test_recursion_an_empty_blocked_loser_frees_nobody() -> None:
+    facts = split(position=50)
+    known(facts, 1, 1, (0, {0: 0}))
+    known(facts, 3, 0, (0, {1: 0}))
+    facts.on_end(1, 0, 0)
+    facts.on_position(1, 0)
+    assert lineage.cap(facts, 3) == -1
+    facts.on_position(0, 100)
+    assert lineage.cap(facts, 3) == 0
+
+
+def test_entries_newer_than_the_epoch_required_do_not_count() -> None:
+    facts = split(position=100)
+    known(facts, 0, 2, (2, {1: 0}))  # a merge after the split: the split does not wait for it
+    assert lineage.cap(facts, 1) == 0
+
+
+def test_fresh_enough_an_older_lineage_of_a_loser_is_not_enough() -> None:
+    facts = Facts()
+    known(facts, 0, 2, (2, {1: 3}))
+    known(facts, 1, 2)
+    facts.on_end(1, 3, 10)
+    facts.on_position(1, 10)
+    assert lineage.cap(facts, 0) == 1
+    known(facts, 1, 4)
+    assert lineage.cap(facts, 0) == 2
+
+
+def test_gone_is_read_not_concluded() -> None:
+    facts = Facts()
+    known(facts, 0, 2, (2, {1: 0}))
+    facts.on_lineage(1, None)
+    facts.on_missing(1)
+    assert lineage.cap(facts, 0) == 1
+    facts.on_lineage(1, None, over=0)
+    assert lineage.cap(facts, 0) == 2
+
+
+def test_what_is_over_of_a_number_that_exists_again_stays_over() -> None:
+    facts = Facts()
+    known(facts, 0, 2, (2, {1: 3}))
+    facts.on_lineage(1, Lineage(5), over=4)
+    facts.on_lineage(1, Lineage(4), over=-1)  # an older answer comes later
+    assert facts.lineages[1].as_of == 5
+    assert lineage.cap(facts, 0) == 2
+
+
+@pytest.mark.parametrize(("is_owned", "cap"), [(True, -1), (False, 0)])
+def test_a_log_start_past_the_end_counts_only_where_nobody_owns_the_partition(is_owned: bool, cap: int) -> None:
+    facts = split()
+    facts.on_log_start(0, 100)
+    facts.on_owner(0, is_owned=is_owned)
+    assert lineage.cap(facts, 1) == cap
+
+
+def test_the_end_of_a_later_epoch_serves_for_an_earlier_one() -> None:
+    facts = split()
+    facts.on_leader_change(0)  # forgets the end
+    facts.on_position(0, 200)
+    assert lineage.cap(facts, 1) == -1
+    facts.on_end(0, 3, 150)
+    assert lineage.cap(facts, 1) == 0
+
+
+def test_what_is_passed_stays_passed_in_a_new_generation_and_after_a_leader_change() -> None:
+    facts = split(position=100)
+    assert lineage.cap(facts, 1) == 0
+    facts.on_new_generation()
+    facts.on_leader_change(0)
+    assert lineage.cap(facts, 1) == 0
+
+
+def test_a_lowered_position_takes_back_what_was_passed_recursively() -> None:
+    facts = split(position=100)
+    known(facts, 1, 1, (0, {0: 0}))
+    for p, parent in ((3, 1), (7, 3), (15, 7)):
+        known(facts, p, 1, (0, {parent: 0}))
+        facts.on_end(parent, 0, 10)
+        facts.on_position(parent, 10)
+    assert lineage.cap(facts, 15) == 1
+    facts.on_position(0, 99)
+    assert [lineage.cap(facts, p) for p in (1, 3, 7, 15)] == [-1] * 4
+
+
+def test_an_unclean_election_lowers_the_end_without_a_stored_offset() -> None:
+    facts = split(position=90)
+    facts.on_leader_change(0)
+    facts.on_end(0, 0, 80)
+    assert lineage.cap(facts, 1) == 0
+
+
+def test_pruning_drops_what_is_over_and_leaves_the_floor() -> None:
+    entries = (Entry(2, {5: 0}), Entry(4, {4: 1, 5: 3}), Entry(6, {4: 3}))
+    assert lineage.pruned(entries, -1, {5: 3}) == ((Entry(4, {4: 1}), Entry(6, {4: 3})), 4)
+    assert lineage.pruned(entries, 9, {5: 0}) == (entries[1:], 9)
+    assert lineage.pruned(entries, -1, {}) == (entries, -1)
+
+
+@pytest.mark.parametrize(
+    ("loaded", "batch", "due"),
+    [
+        (Loaded(), 1, False),
+        (Loaded(), 2, True),
+        (Loaded(1), 1, False),
+        (Loaded(1), 2, True),
+        (Loaded(2), 5, True),
+        (Loaded(2), 4, False),
+        (Loaded(5), 9, False),
+    ],
+)
+def test_a_load_is_due_before_a_batch_past_an_entry_newer_than_the_last_load(
+    loaded: Loaded, batch: int, due: bool
+) -> None:
+    assert lineage.is_load_due(Lineage(9, -1, (Entry(2, {1: 0}), Entry(5, {1: 1}))), loaded, batch) is due
+
+
+def test_a_load_is_due_before_any_batch_when_the_floor_is_above_cap_and_floor_of_the_last_load() -> None:
+    at_floor_4 = Lineage(9, 4, (Entry(3, {1: 0}),))
+    assert lineage.is_load_due(at_floor_4, Loaded(2, 3), 0)
+    assert not lineage.is_load_due(at_floor_4, Loaded(2, 4), 0)  # the entry at 3 keeps the cap under the floor
+    assert not lineage.is_load_due(at_floor_4, Loaded(4, -1), 0)
+
+
+def test_the_maps_of_the_kip_come_from_the_newest_entries() -> None:
+    entries = (Entry(0, {1: 0}), Entry(2, {1: 2}), Entry(3, {13: 1}))
+    assert lineage.leader_epochs_after_creation(5, entries) == {1: 2}
+    assert lineage.leader_epochs_before_deletion(13, 5, entries) == {5: 2}
+    assert lineage.leader_epochs_before_deletion(7, 5, entries) == {}
