@@ -18,12 +18,13 @@ from controller.admin.dispatch import HANDLERS, api_versions, error_response
 from controller.config import ControllerConfig
 from protocol.api_keys import ApiKey
 from protocol.errors import ErrorCode
-from protocol.framing import HEALTH_CHECK, Request, ServerConnection, encode_response
+from protocol.framing import HEALTH_CHECK, Request, ServerConnection
 from protocol.generated.api_versions import ApiVersionsRequest
 from protocol.primitives import DecodeError
 from runtime.accepting import accept_connections
 from runtime.background import Background
 from runtime.env import Listener, Stream
+from runtime.pauses import read_request, write_response
 
 _log = logging.getLogger(__name__)
 MAX_UNANSWERED = 64
@@ -75,7 +76,8 @@ class _Connection:
                 if received == 0:
                     return
                 self._frames.received(received)
-                while (request := self._frames.next_request()) is not None:
+                while (frame := self._frames.next_frame()) is not None:
+                    request = await read_request(frame)
                     await self._slots.acquire()
                     self._accept(request, nursery)
         except OSError:
@@ -110,7 +112,8 @@ class _Connection:
         header = request.header
         try:
             async with self._sending:
-                await self._stream.send(encode_response(header.api_key, version, header.correlation_id, response))
+                parts = await write_response(header.api_key, version, header.correlation_id, response)
+                await self._stream.send(parts)
         except OSError:
             self._stream.close()
         finally:

@@ -8,6 +8,7 @@ no buffer, and a buffer goes back into use only when no view of it is left.
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Generator
 from struct import Struct
 from typing import Final, NamedTuple
 
@@ -20,6 +21,10 @@ BUFFER_BYTES: Final = 64 * 1024
 GROWTH: Final = 16
 """A frame that does not fit gets a buffer of its size, but never of more than this many times what has arrived."""
 SIZE_BYTES: Final = 4
+LARGE_FRAME_BYTES: Final = 32 * 1024
+"""A frame of this size is decoded in steps: the items of 1 MiB may take 0.1 s."""
+MANY_ITEMS: Final = 1_000
+"""A message whose arrays have more items in all is encoded in steps."""
 MAX_FRAME_BYTES: Final = 100 * 1024 * 1024
 """Kafka's default of ``socket.request.max.bytes``."""
 HEALTH_CHECK: Final = "anabranch-health"
@@ -204,6 +209,26 @@ class Request(NamedTuple):
 
 def decode_request(frame: memoryview) -> Request:
     """Header and body of a request frame. Raises FrameError or DecodeError."""
+    header, pos, supported = _request_header(frame)
+    cls = API_BY_NUMBER[header.api_key].request
+    if not supported:
+        return Request(header, cls(), len(frame), unsupported=True)
+    # Bytes after the request are ignored, as Kafka ignores them: librdkafka asks for all topics with three too many.
+    return Request(header, cls.decode_prefix(frame[pos:], header.api_version)[0], len(frame))
+
+
+def decode_request_in_steps(frame: memoryview) -> Generator[None, None, Request]:
+    """``decode_request`` for a large frame: yields after each item of an array."""
+    header, pos, supported = _request_header(frame)
+    cls = API_BY_NUMBER[header.api_key].request
+    if not supported:
+        return Request(header, cls(), len(frame), unsupported=True)
+    body, _ = yield from cls.decode_in_steps(frame[pos:], header.api_version)
+    return Request(header, body, len(frame))
+
+
+def _request_header(frame: memoryview) -> tuple[RequestHeader, int, bool]:
+    """The header, where the body begins, and whether its version is implemented."""
     size = len(frame)
     if size < 8:
         raise DecodeError(f"request header: {size} bytes where 8 are needed")
@@ -218,12 +243,9 @@ def decode_request(frame: memoryview) -> Request:
         )
     client_id, pos = _client_id(frame)
     header = RequestHeader(api_key, version, correlation_id, client_id)
-    if not supported:
-        return Request(header, api.request(), size, unsupported=True)
-    if version >= api.first_flexible:
+    if supported and version >= api.first_flexible:
         pos = _skip_header_tags(frame, pos)
-    # Bytes after the request are ignored, as Kafka ignores them: librdkafka asks for all topics with three too many.
-    return Request(header, api.request.decode_prefix(frame[pos:], version)[0], size)
+    return header, pos, supported
 
 
 def _client_id(frame: memoryview) -> tuple[str | None, int]:
@@ -252,21 +274,41 @@ def _skip_header_tags(frame: memoryview, pos: int) -> int:
 
 def encode_request(header: RequestHeader, body: Message) -> list[Part]:
     """A request as parts to send, with its size in front. Raises EncodeError."""
+    return _framed(_encoded_request_header(header), body, header.api_version)
+
+
+def encode_request_in_steps(header: RequestHeader, body: Message) -> Generator[None, None, list[Part]]:
+    """``encode_request`` for a body of many items: yields after each."""
+    return _framed_in_steps(_encoded_request_header(header), body, header.api_version)
+
+
+def _encoded_request_header(header: RequestHeader) -> bytearray:
     client_id = None if header.client_id is None else header.client_id.encode()
     length = -1 if client_id is None else len(client_id)
     out = bytearray(_size_and_header(0, header.api_key, header.api_version, header.correlation_id, length))
     out += client_id or b""
     if header.api_version >= API_BY_NUMBER[header.api_key].first_flexible:
         out.append(0)
-    return _framed(out, body, header.api_version)
+    return out
 
 
 def encode_response(api_key: int, api_version: int, correlation_id: int, response: Message) -> list[Part]:
     """A response as parts to send, with its size in front. Raises EncodeError."""
+    return _framed(_encoded_response_header(api_key, api_version, correlation_id), response, api_version)
+
+
+def encode_response_in_steps(
+    api_key: int, api_version: int, correlation_id: int, response: Message
+) -> Generator[None, None, list[Part]]:
+    """``encode_response`` for a response of many items: yields after each. The response must not change meanwhile."""
+    return _framed_in_steps(_encoded_response_header(api_key, api_version, correlation_id), response, api_version)
+
+
+def _encoded_response_header(api_key: int, api_version: int, correlation_id: int) -> bytearray:
     out = bytearray(_size_and_correlation(0, correlation_id))
     if api_key != _API_VERSIONS and api_version >= API_BY_NUMBER[api_key].first_flexible:
         out.append(0)
-    return _framed(out, response, api_version)
+    return out
 
 
 def _framed(out: bytearray, message: Message, version: int) -> list[Part]:
@@ -276,11 +318,36 @@ def _framed(out: bytearray, message: Message, version: int) -> list[Part]:
     return parts
 
 
+def _framed_in_steps(out: bytearray, message: Message, version: int) -> Generator[None, None, list[Part]]:
+    parts: list[Part] = []
+    yield from message.encode_in_steps(version, out, parts)
+    _write_size(out, 0, sum(map(len, parts)) - SIZE_BYTES)
+    return parts
+
+
 def decode_response(api_key: int, api_version: int, frame: memoryview) -> tuple[int, Message]:
     """Correlation id and body of a response frame. Raises DecodeError.
 
     A broker that does not know the version of an ApiVersions request answers in version 0, which is then decoded.
     """
+    correlation_id, pos, api_version = _response_header(api_key, api_version, frame)
+    return correlation_id, API_BY_NUMBER[api_key].response.decode(frame[pos:], api_version)
+
+
+def decode_response_in_steps(
+    api_key: int, api_version: int, frame: memoryview
+) -> Generator[None, None, tuple[int, Message]]:
+    """``decode_response`` for a large frame: yields after each item of an array."""
+    correlation_id, pos, api_version = _response_header(api_key, api_version, frame)
+    cls = API_BY_NUMBER[api_key].response
+    body, end = yield from cls.decode_in_steps(frame[pos:], api_version)
+    if end != len(frame) - pos:
+        raise DecodeError(f"{cls.__name__} v{api_version}: {len(frame) - pos - end} bytes are left over")
+    return correlation_id, body
+
+
+def _response_header(api_key: int, api_version: int, frame: memoryview) -> tuple[int, int, int]:
+    """The correlation id, where the body begins, and the version it is in."""
     if len(frame) < 4:
         raise DecodeError(f"response header: {len(frame)} bytes where 4 are needed")
     correlation_id: int = _read_size(frame, 0)[0]
@@ -291,7 +358,7 @@ def decode_response(api_key: int, api_version: int, frame: memoryview) -> tuple[
             api_version = 0
     elif api_version >= api.first_flexible:
         pos = _skip_header_tags(frame, pos)
-    return correlation_id, api.response.decode(frame[pos:], api_version)
+    return correlation_id, pos, api_version
 
 
 # ---------------------------------------------------------------- connections

@@ -8,19 +8,20 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from protocol.generate_source import Source, python_type
+from protocol.generate_source import Source, python_type, steps_of
 from protocol.schema import FIXED_FORMATS, FIXED_SIZES, Field, min_bytes, plain_fields, tagged_fields
 
 _TAG_FORMATS = {name: code for name, code in FIXED_FORMATS.items() if name != "uuid"}
 
 
 class DecoderWriter:
-    """Writes the decoder of one layout of one message."""
+    """Writes the decoder of one layout of one message; ``in_steps`` one that yields after each item of an array."""
 
-    def __init__(self, source: Source, version: int, flexible: bool) -> None:
+    def __init__(self, source: Source, version: int, flexible: bool, in_steps: bool = False) -> None:
         self.source = source
         self.version = version
         self.flexible = flexible
+        self.in_steps = in_steps
         self.run: list[tuple[str, str]] = []
         self.after_run: list[str] = []
 
@@ -51,8 +52,10 @@ class DecoderWriter:
     def function(self, name: str, fields: Sequence[Field], cls: str) -> None:
         """A decoder of a whole message, or of the value of a tagged field."""
         source = self.source
-        source.line(f"def {name}(data: memoryview) -> tuple[{cls}, int]:")
+        result = f"tuple[{cls}, int]"
+        source.line(f"def {name}(data: memoryview) -> {steps_of(result) if self.in_steps else result}:")
         with source.indented():
+            source.line("yield" if self.in_steps else "")
             source.line("size = len(data)" if _needs_size(fields, self.version) else "")
             source.line("pos = 0")
             self.struct(fields, "")
@@ -156,6 +159,7 @@ class DecoderWriter:
                 self.length("h" if element == "string" else "i")
                 self.variable(element, item, inner, nullable=False)
                 source.line(f"{target}.append({item})")
+            source.line("yield" if self.in_steps else "")
 
     # -------------------------------------------------------- tagged fields
 

@@ -5,17 +5,18 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from protocol.generate_decode import dotted
-from protocol.generate_source import Source, python_type
+from protocol.generate_source import Source, python_type, steps_of
 from protocol.schema import FIXED_FORMATS, Field, plain_fields, required_elsewhere, tagged_fields
 
 
 class EncoderWriter:
-    """Writes the encoder of one layout of one message."""
+    """Writes the encoder of one layout of one message; ``in_steps`` one that yields after each item of an array."""
 
-    def __init__(self, source: Source, version: int, flexible: bool) -> None:
+    def __init__(self, source: Source, version: int, flexible: bool, in_steps: bool = False) -> None:
         self.source = source
         self.version = version
         self.flexible = flexible
+        self.in_steps = in_steps
         self.run: list[tuple[str, str]] = []
 
     def add(self, code: str, value: str) -> None:
@@ -37,8 +38,10 @@ class EncoderWriter:
     def function(self, name: str, fields: Sequence[Field], cls: str) -> None:
         """The encoder of a whole message."""
         source = self.source
-        source.line(f"def {name}(message: {cls}, out: bytearray, parts: list[Part]) -> None:")
+        result = steps_of("None") if self.in_steps else "None"
+        source.line(f"def {name}(message: {cls}, out: bytearray, parts: list[Part]) -> {result}:")
         with source.indented():
+            source.line("yield" if self.in_steps else "")
             self.struct(fields, "message", "")
             source.line("parts.append(out)")
         source.line()
@@ -133,6 +136,7 @@ class EncoderWriter:
                     source.line(f"out += {item}.bytes")
                 else:
                     self.variable(element, item, nullable=False)
+                source.line("yield" if self.in_steps else "")
 
     # -------------------------------------------------------- tagged fields
 

@@ -32,6 +32,11 @@ def python_type(f: Field) -> str:
     return f"{text} | None" if nullable else text
 
 
+def steps_of(result: str) -> str:
+    """The annotation of a generator that yields between its steps and returns a ``result``."""
+    return f"Generator[None, None, {result}]"
+
+
 class Source:
     """Lines of one generated module, and what they refer to."""
 

@@ -7,7 +7,7 @@ and Kafka's ``ByteBufferAccessor``.
 from __future__ import annotations
 
 import struct
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Generator, Mapping
 from typing import Any, ClassVar, Final, Self, TypeVar
 
 from protocol.types import Buffer, Part
@@ -138,6 +138,23 @@ class Struct:
         return f"{type(self).__name__}({fields})"
 
 
+def has_more_items(message: Struct, limit: int) -> bool:
+    """Whether the arrays of a message, and of the structs in them, have more than ``limit`` items in all."""
+    count = 0
+    unseen = [message]
+    while unseen:
+        found = unseen.pop()
+        for name in found.FIELDS:
+            value = getattr(found, name)
+            if type(value) is list:
+                count += len(value)
+                if count > limit:
+                    return True
+                if value and isinstance(value[0], Struct):
+                    unseen += value
+    return False
+
+
 class Message(Struct):
     """Base of a top-level message: its codecs, one per version."""
 
@@ -176,6 +193,26 @@ class Message(Struct):
             raise EncodeError(f"{type(self).__name__} has no version {version}")
         try:
             encoder(self, out, parts)
+        except (struct.error, AttributeError, TypeError, ValueError) as error:
+            raise EncodeError(f"{type(self).__name__} v{version}: {error}") from error
+
+    @classmethod
+    def decode_in_steps(cls, data: memoryview, version: int) -> Generator[None, None, tuple[Self, int]]:
+        """``decode_prefix`` for a message of many items: yields after each."""
+        from protocol import steps
+
+        try:
+            decoded: tuple[Self, int] = yield from steps.decoder(cls, version)(data)  # type: ignore[arg-type]
+        except (struct.error, IndexError, ValueError) as error:
+            raise DecodeError(f"{cls.__name__} v{version}: {_reason(cls, data, version, error)}") from error
+        return decoded
+
+    def encode_in_steps(self, version: int, out: bytearray, parts: list[Part]) -> Generator[None, None, None]:
+        """``encode_into`` for a message of many items: yields after each. The message must not change meanwhile."""
+        from protocol import steps
+
+        try:
+            yield from steps.encoder(type(self), version)(self, out, parts)  # type: ignore[arg-type]
         except (struct.error, AttributeError, TypeError, ValueError) as error:
             raise EncodeError(f"{type(self).__name__} v{version}: {error}") from error
 

@@ -15,9 +15,10 @@ import anyio.abc
 
 from protocol.api_keys import API, ApiKey
 from protocol.errors import ErrorCode, KafkaError, error_for
-from protocol.framing import MAX_FRAME_BYTES, ClientConnection, RequestHeader, decode_response, encode_request
+from protocol.framing import MAX_FRAME_BYTES, ClientConnection, RequestHeader
 from protocol.generated.api_versions import ApiVersionsRequest
 from runtime.env import Network, Stream
+from runtime.pauses import read_response, write_request
 
 REQUEST_TIMEOUT_S = 30.0
 """Kafka's default of ``request.timeout.ms``."""
@@ -169,7 +170,7 @@ class Channel:
                     return
                 frames.received(received)
                 while (frame := frames.next_frame()) is not None:
-                    self._answer(frame)
+                    await self._answer(frame)
         except OSError as error:
             self.close(f"receiving failed: {error}")
         except ValueError as error:  # FrameError, DecodeError: nothing after it on the stream can be trusted
@@ -177,16 +178,13 @@ class Channel:
         finally:
             self.close()
 
-    def _answer(self, frame: memoryview) -> None:
+    async def _answer(self, frame: memoryview) -> None:
         correlation_id = int.from_bytes(frame[:4], "big")
-        pending = self._pending.pop(correlation_id, None)
+        pending = self._pending.get(correlation_id)
         if pending is None:
             raise ValueError(f"correlation id {correlation_id} belongs to no request")
-        try:
-            _, pending.response = decode_response(pending.api_key, pending.version, frame)
-        except ValueError:
-            self._pending[correlation_id] = pending  # it fails with the others when the channel closes
-            raise
+        pending.response = await read_response(pending.api_key, pending.version, frame)
+        self._pending.pop(correlation_id, None)
         pending.answered.set()
 
     async def request(
@@ -217,11 +215,11 @@ class Channel:
         async with self._sending:
             if len(self._pending) >= self._max_pending:  # cancelled requests whose answers never came
                 self.close(f"{len(self._pending)} requests are unanswered")
-            if self.closed:
-                raise self._closed_error()
             self._correlation_id = self._correlation_id % _MAX_CORRELATION_ID + 1
             header = RequestHeader(pending.api_key, pending.version, self._correlation_id, self._client_id)
-            parts = encode_request(header, body)
+            parts = await write_request(header, body)
+            if self.closed:
+                raise self._closed_error()
             self._pending[self._correlation_id] = pending
             try:
                 await self._stream.send(parts)

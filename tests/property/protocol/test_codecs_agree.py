@@ -6,7 +6,9 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from broker.log.slices import at_once
 from protocol.reference import struct_for
+from protocol.types import Part
 from tests.protocol_tables import Case, cases, full_sample, minimal_sample, plain, to_mapping, to_object, values
 
 ALL = pytest.mark.parametrize("case", cases(), ids=str)
@@ -21,6 +23,11 @@ def check(case: Case, mapping: dict[str, object]) -> None:
     assert made.encode(case.version) == wire
     assert made == decoded
     assert plain(reference.parse(wire)) == mapping
+    in_steps = at_once(case.cls.decode_in_steps(memoryview(wire), case.version))
+    assert in_steps == (decoded, len(wire))
+    parts: list[Part] = []
+    at_once(made.encode_in_steps(case.version, bytearray(), parts))
+    assert b"".join(bytes(part) for part in parts) == wire  # type: ignore[arg-type]
 
 
 @ALL

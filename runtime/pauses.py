@@ -1,0 +1,71 @@
+"""Long CPU work, and the codecs of large messages, with pauses for other tasks; under trio and asyncio alike."""
+
+from __future__ import annotations
+
+from collections.abc import Generator
+from typing import TypeVar, cast
+
+import anyio.lowlevel
+
+from protocol.framing import (
+    LARGE_FRAME_BYTES,
+    MANY_ITEMS,
+    Request,
+    RequestHeader,
+    decode_request,
+    decode_request_in_steps,
+    decode_response,
+    decode_response_in_steps,
+    encode_request,
+    encode_request_in_steps,
+    encode_response,
+    encode_response_in_steps,
+)
+from protocol.primitives import Message, has_more_items
+from protocol.types import Part
+
+T = TypeVar("T")
+
+STEPS_AT_ONCE = 256
+"""Steps of a few microseconds each, as the codecs make them."""
+
+
+async def with_pauses(steps: Generator[None, None, T]) -> T:
+    """What ``steps`` returns; other tasks run after every ``STEPS_AT_ONCE`` of them."""
+    count = 0
+    while True:
+        try:
+            next(steps)
+        except StopIteration as stop:
+            return cast(T, stop.value)
+        count += 1
+        if count % STEPS_AT_ONCE == 0:
+            await anyio.lowlevel.checkpoint()
+
+
+async def read_request(frame: memoryview) -> Request:
+    """``decode_request``, with pauses where the frame is large."""
+    if len(frame) < LARGE_FRAME_BYTES:
+        return decode_request(frame)
+    return await with_pauses(decode_request_in_steps(frame))
+
+
+async def read_response(api_key: int, api_version: int, frame: memoryview) -> Message:
+    """The body of ``decode_response``, with pauses where the frame is large."""
+    if len(frame) < LARGE_FRAME_BYTES:
+        return decode_response(api_key, api_version, frame)[1]
+    return (await with_pauses(decode_response_in_steps(api_key, api_version, frame)))[1]
+
+
+async def write_request(header: RequestHeader, body: Message) -> list[Part]:
+    """``encode_request``, with pauses where the body has many items."""
+    if has_more_items(body, MANY_ITEMS):
+        return await with_pauses(encode_request_in_steps(header, body))
+    return encode_request(header, body)
+
+
+async def write_response(api_key: int, api_version: int, correlation_id: int, response: Message) -> list[Part]:
+    """``encode_response``, with pauses where the response has many items; it must not change meanwhile."""
+    if has_more_items(response, MANY_ITEMS):
+        return await with_pauses(encode_response_in_steps(api_key, api_version, correlation_id, response))
+    return encode_response(api_key, api_version, correlation_id, response)
