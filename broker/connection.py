@@ -14,14 +14,23 @@ from typing import TYPE_CHECKING, Any
 import structlog
 import trio
 
-from broker import large_batches
+from broker import large_batches, large_requests
 from broker.deferred import Deferred
 from broker.request_context import ClientSession, CloseConnectionError, RequestContext
 from protocol.api_keys import ApiKey
-from protocol.framing import BufferPool, FrameError, Request, ServerConnection, encode_response
+from protocol.framing import (
+    LARGE_FRAME_BYTES,
+    MANY_ITEMS,
+    BufferPool,
+    FrameError,
+    Request,
+    ServerConnection,
+    encode_response,
+)
 from protocol.generated.api_versions import ApiVersionsRequest
-from protocol.primitives import DecodeError, EncodeError, Message
+from protocol.primitives import DecodeError, EncodeError, Message, has_more_items
 from runtime.env import Part, Stream
+from runtime.pauses import read_request, write_response
 
 if TYPE_CHECKING:
     from broker.dispatch import Dispatcher
@@ -39,15 +48,23 @@ _PARKING = frozenset({ApiKey.JOIN_GROUP, ApiKey.SYNC_GROUP, ApiKey.CONSUMER_GROU
 class _Slot:
     """An answer's place in the queue; ``response`` is None until it is there."""
 
-    __slots__ = ("api_key", "api_version", "correlation_id", "response", "rest")
+    __slots__ = ("_may_have_many", "api_key", "api_version", "correlation_id", "has_many_items", "response", "rest")
 
     def __init__(self, ctx: RequestContext) -> None:
         self.api_key = ctx.api_key
         self.api_version = ctx.api_version
         self.correlation_id = ctx.correlation_id
         self.response: Message | None = None
+        self._may_have_many = ctx.api_key != ApiKey.PRODUCE or ctx.request_bytes > LARGE_FRAME_BYTES
+        self.has_many_items = False
+        """Whether the response is encoded in steps, by the task that writes."""
         self.rest: Sequence[Part] | None = None
         """What is to be sent of the encoded response; None before any was. Once set it is the writer's."""
+
+    def fill(self, response: Message) -> None:
+        """Set the response."""
+        self.response = response
+        self.has_many_items = self._may_have_many and has_more_items(response, MANY_ITEMS)
 
 
 class Connection:
@@ -165,9 +182,10 @@ class Connection:
         now = self.last_active = self._node.env.clock.monotonic()
         served = 0
         while self._closed_because is None:
-            request = frames.next_request()
-            if request is None:
+            frame = frames.next_frame()
+            if frame is None:
                 break
+            request = await read_request(frame)
             served += 1
             if served % _REQUESTS_PER_YIELD == 0:
                 await trio.lowlevel.checkpoint()
@@ -194,22 +212,26 @@ class Connection:
             header.correlation_id,
             self._session,
         )
+        ctx.request_bytes = request.size
         if request.unsupported:
             ctx.api_version = 0
             answer: Any = self._dispatcher.unsupported_api_versions(ctx, ApiVersionsRequest())
         else:
             if header.api_key == ApiKey.PRODUCE and (large := large_batches.find(request.body)):
                 ctx.large_batches = await large_batches.read(self._node.replicas, self._node.env.clock, large)
-            answer = self._dispatcher.handle(ctx, request.body)
+            if request.size < large_requests.LEAST_BYTES:
+                answer = self._dispatcher.handle(ctx, request.body)
+            else:
+                answer = await large_requests.serve(self._dispatcher.handle, ctx, request.body)
         if answer is None:
             return
         if isinstance(answer, Deferred):
             await self._enqueue_deferred(ctx, answer)
         else:
             slot = self._enqueue(ctx)
-            slot.response = answer
+            slot.fill(answer)
             self._ready()
-            if slot.rest:
+            if slot.rest or slot.has_many_items:
                 await self._wait_until(lambda: not self._slots)
             await self._wait_for_slot()
 
@@ -219,7 +241,7 @@ class Connection:
         slot = self._enqueue(ctx)
 
         def fill(response: Any) -> None:
-            slot.response = response
+            slot.fill(response)
             if self._slots and self._slots[0] is slot:
                 self._ready()
 
@@ -244,8 +266,9 @@ class Connection:
             slot = self._slots[0]
             if slot.rest is not None:
                 return
-            slot.rest = self._stream.send_now(self._encode(slot))
-            if slot.rest:
+            if not slot.has_many_items:
+                slot.rest = self._stream.send_now(self._encode(slot))
+            if slot.rest or slot.has_many_items:
                 self._wake_writer.set()
                 if not self._writer_runs and self._nursery is not None:
                     self._writer_runs = True
@@ -276,7 +299,7 @@ class Connection:
                 while self._has_ready:
                     slot = self._slots[0]
                     if slot.rest is None:
-                        slot.rest = self._encode(slot)
+                        slot.rest = await self._encode_in_steps(slot) if slot.has_many_items else self._encode(slot)
                     await self._send(slot.rest)
                     self._answered()
                 await self._wake_writer.wait()
@@ -291,9 +314,19 @@ class Connection:
         try:
             return encode_response(slot.api_key, slot.api_version, slot.correlation_id, slot.response)
         except EncodeError:
-            logger.exception("connection.response_not_encodable", api_key=slot.api_key, api_version=slot.api_version)
-            self.close("a response could not be encoded")
-            return ()
+            return self._not_encodable(slot)
+
+    async def _encode_in_steps(self, slot: _Slot) -> Sequence[Part]:
+        assert slot.response is not None
+        try:
+            return await write_response(slot.api_key, slot.api_version, slot.correlation_id, slot.response)
+        except EncodeError:
+            return self._not_encodable(slot)
+
+    def _not_encodable(self, slot: _Slot) -> Sequence[Part]:
+        logger.exception("connection.response_not_encodable", api_key=slot.api_key, api_version=slot.api_version)
+        self.close("a response could not be encoded")
+        return ()
 
     async def _send(self, parts: Sequence[Part]) -> None:
         self._sending = True

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Generic, TypeVar
 
+import trio
+
 T = TypeVar("T")
 
 
@@ -34,6 +36,19 @@ class Deferred(Generic[T]):
         self._value = value
         if self._callback is not None:
             self._callback(value)
+
+    async def value(self) -> T:
+        """Wait for the value, as the one listener."""
+        arrived = trio.Event()
+        found: list[T] = []
+
+        def keep(value: T) -> None:
+            found.append(value)
+            arrived.set()
+
+        self.then(keep)
+        await arrived.wait()
+        return found[0]
 
     def then(self, callback: Callable[[T], None]) -> None:
         """Call ``callback`` with the value, at once when it is there already. One listener only."""

@@ -61,13 +61,15 @@ class FetchedPartition:
 class FetchTarget:
     """Partitions that one fetch, or a session of fetches, reads from."""
 
-    __slots__ = ("_purgatory", "_watched", "delayed", "dirty", "layouts", "partitions")
+    __slots__ = ("_purgatory", "_watched", "delayed", "dirty", "is_read", "layouts", "partitions")
 
     def __init__(self, purgatory: Purgatory) -> None:
         self._purgatory = purgatory
         self.partitions: dict[TopicPartition, FetchedPartition] = {}
         self.dirty: dict[TopicPartition, None] = {}
         """Partitions to look at, the one waited for longest first."""
+        self.is_read = False
+        """Whether a fetch of very many partitions is reading them in steps."""
         self.delayed: DelayedOperation | None = None
         self.layouts: dict[str, ClientLayout] = {}
         """The layout of each topic that the client named one for (KIP-253)."""

@@ -101,6 +101,7 @@ class RequestContext:
         "large_batches",
         "listener",
         "node",
+        "request_bytes",
         "session",
     )
 
@@ -123,5 +124,6 @@ class RequestContext:
         self.api_version = api_version
         self.correlation_id = correlation_id
         self.session = session
+        self.request_bytes = 0
         self.large_batches: LargeBatches = NONE
         """What was read of the request's largest batches."""

@@ -8,6 +8,11 @@ partition has another one. Skipped: preferred read replicas (KIP-392; always -1)
 
 from __future__ import annotations
 
+from itertools import islice
+
+import trio
+
+from broker.deferred import Deferred
 from broker.fetch_session import FINAL_EPOCH, INITIAL_EPOCH, INVALID_SESSION_ID, FetchSession, FetchTarget
 from broker.handlers.fetch_read import FetchRead, ReadLimits
 from broker.replication.delayed_fetch import DelayedFetch
@@ -18,6 +23,8 @@ from protocol.types import TopicPartition
 
 _FIRST_SESSION_VERSION = 7
 _READ_COMMITTED = 1
+READ_AT_ONCE = 256
+"""Partitions that are read before others are served."""
 
 
 def handle(ctx: RequestContext, request: FetchRequest) -> Answer:
@@ -40,11 +47,45 @@ def handle(ctx: RequestContext, request: FetchRequest) -> Answer:
         ctx.node.layout_refusals.note("Fetch", key, error, ctx.client_id)
 
     read = FetchRead(ctx.node.replicas, ctx.node.leader_throttle, target, limits, note_refusal)
+    if len(target.dirty) > READ_AT_ONCE:
+        return _answer_in_steps(ctx, request, read)
     read.run()
-    if request.max_wait_ms <= 0 or read.must_answer or read.size_bytes >= request.min_bytes or not target.partitions:
+    return _answer(ctx, request, read)
+
+
+def _answer(ctx: RequestContext, request: FetchRequest, read: FetchRead) -> FetchResponse | Deferred[FetchResponse]:
+    if _is_enough(request, read):
         return read.response()
     deadline = ctx.node.env.clock.monotonic() + request.max_wait_ms / 1000
     return DelayedFetch.park(ctx.node.purgatory, deadline, read, request.min_bytes)
+
+
+def _is_enough(request: FetchRequest, read: FetchRead) -> bool:
+    found = read.must_answer or read.size_bytes >= request.min_bytes
+    return request.max_wait_ms <= 0 or found or not read.target.partitions
+
+
+def _answer_in_steps(ctx: RequestContext, request: FetchRequest, read: FetchRead) -> Answer:
+    """The session takes no other fetch until all of it is read: nobody is told of its next epoch before."""
+    target = read.target
+
+    async def run() -> FetchResponse:
+        target.is_read = True
+        try:
+            steps = read.run_in_steps()
+            while len(list(islice(steps, READ_AT_ONCE))) == READ_AT_ONCE:
+                await trio.lowlevel.checkpoint()
+        finally:
+            target.is_read = False
+        if not _is_enough(request, read):
+            read.run()  # what changed meanwhile
+        if isinstance(target, FetchSession) and ctx.node.fetch_sessions.get(target.session_id) is not target:
+            target.close()
+            return read.response()
+        answer = _answer(ctx, request, read)
+        return await answer.value() if isinstance(answer, Deferred) else answer
+
+    return ctx.node.later(run, lambda error: FetchResponse(error_code=error.code))
 
 
 def _target(ctx: RequestContext, request: FetchRequest) -> FetchTarget | ErrorCode:
@@ -66,7 +107,7 @@ def _target(ctx: RequestContext, request: FetchRequest) -> FetchTarget | ErrorCo
     session = sessions.get(request.session_id)
     if session is None:
         return ErrorCode.FETCH_SESSION_ID_NOT_FOUND
-    if session.epoch != request.session_epoch:
+    if session.epoch != request.session_epoch or session.is_read:
         return ErrorCode.INVALID_FETCH_SESSION_EPOCH
     return _continue(ctx, session, request)
 

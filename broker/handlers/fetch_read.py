@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Generator
 from typing import NamedTuple
 
 from broker.fetch_session import INVALID_SESSION_ID, FetchedPartition, FetchSession, FetchTarget
@@ -76,19 +76,31 @@ class FetchRead:
 
     def run(self) -> None:
         """Read every dirty partition anew. The first with records gives at least one batch, however large."""
+        for key in self._begin():
+            self._look_at(key)
+
+    def run_in_steps(self) -> Generator[None, None, None]:
+        """``run``, a partition a step. What changes in between is dirty again."""
+        for key in self._begin():
+            self._look_at(key)
+            yield
+
+    def _begin(self) -> list[TopicPartition]:
         self.size_bytes = sum(_size(result) for key, result in self._results.items() if key not in self.target.dirty)
-        for key in list(self.target.dirty):
-            state = self.target.partitions.get(key)
-            if state is None:
-                del self.target.dirty[key]
-                continue
-            result = self._read_partition(key, state)
-            self._results[key] = result
-            self.size_bytes += _size(result)
-            if result.error_code or result.diverging_epoch is not None:
-                self.must_answer = True
-            elif not result.records and not state.is_held_back and not _is_news(state, result):
-                del self.target.dirty[key]
+        return list(self.target.dirty)
+
+    def _look_at(self, key: TopicPartition) -> None:
+        state = self.target.partitions.get(key)
+        if state is None:
+            self.target.dirty.pop(key, None)
+            return
+        result = self._read_partition(key, state)
+        self._results[key] = result
+        self.size_bytes += _size(result)
+        if result.error_code or result.diverging_epoch is not None:
+            self.must_answer = True
+        elif not result.records and not state.is_held_back:
+            self.target.dirty.pop(key, None)  # the result is kept: what it says of the watermark may be news
 
     def _read_partition(self, key: TopicPartition, state: FetchedPartition) -> PartitionData:
         try:

@@ -13,7 +13,10 @@ A split that is announced shows its partitions to stock clients before they have
 from __future__ import annotations
 
 import math
+from collections.abc import Generator
+from itertools import islice
 
+from broker.log.slices import TimeSlice, at_once, in_slices
 from broker.metadata_cache import PartitionInfo, TopicInfo
 from broker.request_context import Answer, RequestContext
 from protocol.acl_operations import CLUSTER_OPERATIONS, TOPIC_OPERATIONS
@@ -29,6 +32,7 @@ from protocol.generated.metadata import (
 from protocol.topic_names import INTERNAL_TOPICS, is_legal
 from protocol.types import ZERO_UUID
 
+PARTITIONS_AT_ONCE = 256
 _NO_LEADER = -1
 _FIRST_NULL_VERSION = 1
 _FIRST_FLAG_VERSION = 4
@@ -40,7 +44,10 @@ def handle(ctx: RequestContext, request: MetadataRequest) -> Answer:
         return _once_told(ctx, request)
     asked = request.topics
     if asked is None or (not asked and ctx.api_version < _FIRST_NULL_VERSION):
-        return _everything(ctx, request)
+        topics = ctx.node.metadata.topics
+        if sum(len(info.partitions) for info in topics.values()) <= PARTITIONS_AT_ONCE:
+            return _response(ctx, request, [_known(ctx, name) for name in sorted(topics)])
+        return ctx.node.later(lambda: _everything(ctx, request), lambda _error: _response(ctx, request, []))
     missing = _missing(ctx, asked)
     may_create = ctx.api_version < _FIRST_FLAG_VERSION or request.allow_auto_topic_creation
     if missing and may_create and ctx.node.config.values["auto.create.topics.enable"]:
@@ -48,15 +55,23 @@ def handle(ctx: RequestContext, request: MetadataRequest) -> Answer:
     return _response(ctx, request, [_topic(ctx, topic, {}) for topic in asked])
 
 
-def _everything(ctx: RequestContext, request: MetadataRequest) -> MetadataResponse:
-    return _response(ctx, request, [_known(ctx, name) for name in sorted(ctx.node.metadata.topics)])
+async def _everything(ctx: RequestContext, request: MetadataRequest) -> MetadataResponse:
+    """Each topic as it is when its turn comes, with pauses where there are many partitions."""
+    topics = []
+    work = TimeSlice(ctx.node.env.clock)
+    for name in sorted(ctx.node.metadata.topics):
+        if name in ctx.node.metadata.topics:
+            topics.append(await in_slices(_known_in_steps(ctx, name), work))
+            if work.due():
+                await work.pause()
+    return _response(ctx, request, topics)
 
 
 def _once_told(ctx: RequestContext, request: MetadataRequest) -> Answer:
     async def wait() -> MetadataResponse:
         await ctx.node.wait_for_metadata(lambda: ctx.node.metadata.brokers, math.inf)
         if request.topics is None or (not request.topics and ctx.api_version < _FIRST_NULL_VERSION):
-            return _everything(ctx, request)
+            return await _everything(ctx, request)
         return _response(ctx, request, [_topic(ctx, topic, {}) for topic in request.topics])
 
     return ctx.node.later(wait, lambda _error: _response(ctx, request, []))
@@ -99,13 +114,18 @@ def _topic(ctx: RequestContext, asked: MetadataRequestTopic, errors: dict[str, E
 
 
 def _known(ctx: RequestContext, name: str) -> MetadataResponseTopic:
+    return at_once(_known_in_steps(ctx, name))
+
+
+def _known_in_steps(ctx: RequestContext, name: str) -> Generator[None, None, MetadataResponseTopic]:
+    """A topic with the partitions it has at the first step."""
     info = ctx.node.metadata.topics[name]
-    shown = MetadataResponseTopic(
-        name=name,
-        topic_id=info.topic_id,
-        is_internal=name in INTERNAL_TOPICS,
-        partitions=[_partition(ctx, index, partition) for index, partition in info.partitions.items()],
-    )
+    shown = MetadataResponseTopic(name=name, topic_id=info.topic_id, is_internal=name in INTERNAL_TOPICS)
+    known = iter(list(info.partitions.items()))
+    while some := [_partition(ctx, index, partition) for index, partition in islice(known, PARTITIONS_AT_ONCE)]:
+        shown.partitions += some
+        if len(some) == PARTITIONS_AT_ONCE:
+            yield
     if ctx.session.waits_for_leaders:
         shown.partitions += _announced(info)
     if info.layout_version >= 0 and ctx.api_version >= _FIRST_TAGS_VERSION:

@@ -23,6 +23,8 @@ from protocol.generated.stop_replica import StopReplicaPartitionState
 from protocol.types import ZERO_UUID, TopicPartition
 from runtime.background import Background
 
+REVIEWED_AT_ONCE = 256
+"""Partitions whose ISR is looked at before others are served."""
 logger = structlog.get_logger(__name__)
 
 EPOCH_DURING_DELETE = -2
@@ -343,7 +345,9 @@ class ReplicaManager:
         """Have replicas that fall behind leave the ISR; looks every ``interval_s`` until cancelled."""
         while True:
             await trio.sleep(interval_s)
-            for partition in self.all():
+            for number, partition in enumerate(self.all(), start=1):
+                if number % REVIEWED_AT_ONCE == 0:
+                    await trio.lowlevel.checkpoint()
                 with self._background.guard("isr-review", partition.key):
                     partition.review_isr()
 

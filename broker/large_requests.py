@@ -1,0 +1,149 @@
+"""Requests that name very many partitions, topics or groups: served in slices, while other connections are served.
+
+Each partition of such a request is a decision of its own. A slice is a request of the same kind that names some of
+them, for the same handler; the answers are joined to one. The request waits in its connection meanwhile, so that
+requests of a connection keep their order.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable, Iterator
+from typing import Any, NamedTuple
+
+import trio
+
+from broker.deferred import Deferred
+from broker.request_context import Answer, CloseConnectionError, RequestContext
+from protocol.api_keys import ApiKey
+
+LEAST_BYTES = 512
+"""A smaller request is not looked at: it names few."""
+
+
+class _Named(NamedTuple):
+    """Where a request names what it is about, and where its response answers; ``inner``: what is within a topic."""
+
+    asked: str
+    answered: str
+    asked_inner: str = ""
+    answered_inner: str = ""
+    at_once: int = 64
+
+
+_IN_TOPICS = _Named("topics", "topics", "partitions", "partitions")
+NAMED = {
+    ApiKey.PRODUCE: _Named("topic_data", "responses", "partition_data", "partition_responses"),
+    ApiKey.LIST_OFFSETS: _IN_TOPICS,
+    ApiKey.METADATA: _Named("topics", "topics"),
+    ApiKey.FIND_COORDINATOR: _Named("coordinator_keys", "coordinators"),
+    ApiKey.DESCRIBE_GROUPS: _Named("groups", "groups"),
+    ApiKey.DELETE_GROUPS: _Named("groups_names", "results"),
+    ApiKey.DELETE_RECORDS: _IN_TOPICS._replace(at_once=4),  # each may remove and create files
+    ApiKey.OFFSET_COMMIT: _IN_TOPICS._replace(at_once=1_000),  # each is a record in one batch, written as a whole
+    ApiKey.OFFSET_DELETE: _IN_TOPICS._replace(at_once=1_000),
+    ApiKey.OFFSET_FETCH: _Named("groups", "groups"),
+    ApiKey.OFFSET_FOR_LEADER_EPOCH: _IN_TOPICS,
+    ApiKey.DESCRIBE_CONFIGS: _Named("resources", "results", at_once=16),  # each has dozens of keys
+    ApiKey.DESCRIBE_PRODUCERS: _Named("topics", "topics", "partition_indexes", "partitions"),
+}
+
+
+class Slice(NamedTuple):
+    """``continues``: its first topic is the last one of the slice before it."""
+
+    request: Any
+    continues: bool = False
+
+
+def cut(api_key: int, request: Any) -> list[Slice]:
+    """The request in slices, in order; the request itself where it is small, or not of a kind that is cut."""
+    named = NAMED.get(api_key)  # type: ignore[call-overload]
+    if named is None:
+        return [Slice(request)]
+    asked = getattr(request, named.asked) or ()
+    count = sum(len(getattr(topic, named.asked_inner)) for topic in asked) if named.asked_inner else len(asked)
+    if count <= named.at_once:
+        return [Slice(request)]
+    if named.asked_inner:
+        return list(_cut_topics(named, request))
+    parts = (asked[first : first + named.at_once] for first in range(0, len(asked), named.at_once))
+    return [Slice(_with(request, named.asked, part)) for part in parts]
+
+
+def _cut_topics(named: _Named, request: Any) -> Iterator[Slice]:
+    some: list[Any] = []
+    room, continues = named.at_once, False
+    for topic in getattr(request, named.asked):
+        inner = getattr(topic, named.asked_inner)
+        first = 0
+        while True:
+            part = inner[first : first + room]
+            some.append(_with(topic, named.asked_inner, part))
+            first += len(part)
+            room -= len(part)
+            if room > 0:
+                break
+            yield Slice(_with(request, named.asked, some), continues)
+            some, room, continues = [], named.at_once, first < len(inner)
+            if not continues:
+                break
+    if some:
+        yield Slice(_with(request, named.asked, some), continues)
+
+
+def joined(api_key: int, slices: list[Slice], responses: list[Any]) -> Any:
+    """One response for all slices, there is at least one; what is not about an item is the first one's."""
+    named = NAMED[ApiKey(api_key)]
+    items: list[Any] = []
+    for part, response in zip(slices, responses, strict=True):
+        more = getattr(response, named.answered)
+        if part.continues:
+            getattr(items[-1], named.answered_inner).extend(getattr(more[0], named.answered_inner))
+            more = more[1:]
+        items += more
+    return _with(responses[0], named.answered, items)
+
+
+def _with(message: Any, field: str, value: Any) -> Any:
+    changed = copy.copy(message)
+    setattr(changed, field, value)
+    return changed
+
+
+async def serve(handle: Callable[[RequestContext, Any], Answer], ctx: RequestContext, request: Any) -> Answer:
+    """Apply a request slice by slice. Raises ``CloseConnectionError``, once every slice was applied."""
+    slices = cut(ctx.api_key, request)
+    if len(slices) == 1:
+        return handle(ctx, request)
+    answers = []
+    failure: CloseConnectionError | None = None
+    for part in slices:
+        try:
+            answers.append(handle(ctx, part.request))
+        except CloseConnectionError as error:
+            failure = failure or error
+        await trio.lowlevel.checkpoint()
+    if failure is not None:
+        raise failure
+    return None if None in answers else _once_all_are_there(ctx.api_key, slices, answers)
+
+
+def _once_all_are_there(api_key: int, slices: list[Slice], answers: list[Answer]) -> Answer:
+    responses: list[Any] = [None] * len(answers)
+    answer: Deferred[Any] = Deferred()
+    missing = len(answers)
+
+    def arrived(index: int, response: Any) -> None:
+        nonlocal missing
+        responses[index] = response
+        missing -= 1
+        if not missing:
+            answer.fill(joined(api_key, slices, responses))
+
+    for index, found in enumerate(answers):
+        if isinstance(found, Deferred):
+            found.then(lambda response, index=index: arrived(index, response))  # type: ignore[misc]
+        else:
+            arrived(index, found)
+    return answer

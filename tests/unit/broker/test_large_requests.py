@@ -1,0 +1,171 @@
+"""Requests of very many items are cut into slices, and the answers are joined to what one answer would have been."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import trio
+
+from broker import large_requests
+from broker.deferred import Deferred
+from broker.large_requests import NAMED, cut, joined
+from broker.request_context import CloseConnectionError
+from protocol.api_keys import API, ApiKey
+from protocol.generated.list_offsets import ListOffsetsPartition, ListOffsetsRequest, ListOffsetsTopic
+from protocol.reference import table_named
+from protocol.schema import Field
+from tests.loop_probe import LoopProbe
+
+
+class Context:
+    """What ``serve`` looks at of a request's context."""
+
+    def __init__(self, api_key: ApiKey) -> None:
+        self.api_key = api_key
+
+
+def request_of(key: ApiKey, sizes: list[int]) -> Any:
+    """A request that names topics of these sizes, or items of that number in all."""
+    named = NAMED[key]
+    numbers = iter(range(10_000))
+    asked = _field(table_named(API[key].request.TABLE).fields, named.asked)
+    if named.asked_inner:
+        inner = _field(asked.fields, named.asked_inner)
+        items = [_item(asked, **{named.asked_inner: [_item(inner, next(numbers)) for _ in range(n)]}) for n in sizes]
+    else:
+        items = [_item(asked, next(numbers)) for _ in range(sum(sizes))]
+    return API[key].request(**{named.asked: items})
+
+
+def _field(fields: Any, name: str) -> Field:
+    found = next(f for f in fields if f.name == name)
+    assert isinstance(found, Field)
+    return found
+
+
+def _item(f: Field, number: int = 0, **more: Any) -> Any:
+    if not f.fields:
+        return number if f.element_type == "int32" else str(number)
+    module = __import__(f"protocol.generated.{_modules()[f.struct_name]}", fromlist=[f.struct_name])
+    made = getattr(module, f.struct_name)(**more)
+    first = next((g.name for g in f.fields if g.element_type in ("int32", "string") and not g.is_array), None)
+    if first is not None and not more:
+        kind = type(getattr(made, first))
+        setattr(made, first, number if kind is int else str(number))
+    return made
+
+
+def _modules() -> dict[str, str]:
+    found = {}
+    for key in NAMED:
+        module, _, constant = API[key].request.TABLE.partition(":")
+        for f in table_named(f"{module}:{constant}").fields:
+            for inner in (f, *f.fields):
+                if inner.struct_name:
+                    found[inner.struct_name] = module
+    return found
+
+
+def echo(key: ApiKey, request: Any) -> Any:
+    """An answer with one item for each of the request, the response's own kind of it."""
+    named = NAMED[key]
+
+    class Answered:
+        def __init__(self, of: Any) -> None:
+            self.of = of
+            if named.asked_inner:
+                setattr(self, named.answered_inner, [repr(item) for item in getattr(of, named.asked_inner)])
+
+        def shown(self) -> Any:
+            return getattr(self, named.answered_inner) if named.asked_inner else repr(self.of)
+
+    return API[key].response(**{named.answered: [Answered(item) for item in getattr(request, named.asked)]})
+
+
+def shown(key: ApiKey, response: Any) -> list[Any]:
+    return [item.shown() for item in getattr(response, NAMED[key].answered)]
+
+
+@pytest.fixture(autouse=True)
+def few_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(large_requests, "NAMED", NAMED)
+    for key in list(NAMED):
+        monkeypatch.setitem(NAMED, key, NAMED[key]._replace(at_once=3))
+
+
+SIZES = [[1], [3], [4], [2, 2], [3, 3], [1, 7, 0, 2], [10], [0, 0, 5], [6, 1]]
+
+
+@pytest.mark.parametrize("sizes", SIZES, ids=str)
+@pytest.mark.parametrize("key", list(NAMED), ids=lambda key: key.name)
+def test_the_joined_answers_are_the_answer(key: ApiKey, sizes: list[int]) -> None:
+    request = request_of(key, sizes)
+    slices = cut(key, request)
+    named = NAMED[key]
+    for part in slices:
+        asked = getattr(part.request, named.asked)
+        items = sum(len(getattr(topic, named.asked_inner)) for topic in asked) if named.asked_inner else len(asked)
+        assert items <= 3
+    if len(slices) > 1:
+        answer = joined(key, slices, [echo(key, part.request) for part in slices])
+        assert shown(key, answer) == shown(key, echo(key, request))
+    else:
+        assert slices[0].request is request and sum(sizes) <= 3
+
+
+def many(count: int = 10) -> ListOffsetsRequest:
+    partitions = [ListOffsetsPartition(partition_index=index) for index in range(count)]
+    return ListOffsetsRequest(topics=[ListOffsetsTopic(name="t", partitions=partitions)])
+
+
+async def serve(handle: Any, request: Any, key: ApiKey = ApiKey.LIST_OFFSETS) -> Any:
+    return await large_requests.serve(handle, Context(key), request)  # type: ignore[arg-type]
+
+
+@pytest.mark.trio
+async def test_others_run_between_two_slices() -> None:
+    probe = LoopProbe()
+
+    def handle(_ctx: Any, request: ListOffsetsRequest) -> Any:
+        probe.step(sum(len(topic.partitions) for topic in request.topics))
+        return echo(ApiKey.LIST_OFFSETS, request)
+
+    with probe.watching():
+        answer = await serve(handle, many())
+        assert len(shown(ApiKey.LIST_OFFSETS, await answer.value())[0]) == 10
+    assert (probe.steps, probe.most_steps) == (10, 3)
+
+
+@pytest.mark.trio
+async def test_the_answer_waits_for_the_last_slice_that_waits() -> None:
+    parked: list[tuple[Deferred[Any], Any]] = []
+
+    def handle(_ctx: Any, request: ListOffsetsRequest) -> Any:
+        parked.append((Deferred(), echo(ApiKey.LIST_OFFSETS, request)))
+        return parked[-1][0]
+
+    answer = await serve(handle, many())
+    for deferred, response in reversed(parked):
+        assert not answer.filled
+        deferred.fill(response)
+    with trio.fail_after(5):
+        partitions = shown(ApiKey.LIST_OFFSETS, await answer.value())[0]
+    assert [item.split("partition_index=")[1].split(",")[0] for item in partitions] == [str(n) for n in range(10)]
+
+
+@pytest.mark.trio
+async def test_a_produce_without_answers_is_applied_to_its_end_before_an_error_closes_the_connection() -> None:
+    applied = 0
+
+    def handle(_ctx: Any, _request: Any) -> Any:
+        nonlocal applied
+        applied += 1
+        if applied == 2:
+            raise CloseConnectionError("refused")
+
+    with pytest.raises(CloseConnectionError):
+        await serve(handle, request_of(ApiKey.PRODUCE, [10]), ApiKey.PRODUCE)
+    assert applied == 4
+    applied = 10
+    assert await serve(handle, request_of(ApiKey.PRODUCE, [10]), ApiKey.PRODUCE) is None
