@@ -131,6 +131,8 @@ def test_every_client_api_is_compared() -> None:
         "OffsetCommitValue",
         "GroupMetadataKey",
         "GroupMetadataValue",
+        "TransactionLogKey",
+        "TransactionLogValue",
         "ConsumerProtocolSubscription",
         "ConsumerProtocolAssignment",
         "StickyAssignorUserData",
