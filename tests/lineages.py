@@ -6,6 +6,8 @@ import copy
 import dataclasses
 from dataclasses import dataclass, field
 
+from hypothesis import strategies as st
+
 
 def nearest_ancestor(p: int, initial: int, below: int) -> int:
     while p >= below:
@@ -63,3 +65,20 @@ class History:
         p = max(self.parts)
         self.over[p] = self.parts.pop(p).epoch
         return p
+
+
+@st.composite
+def histories(draw: st.DrawFn) -> list[History]:
+    """The states of a topic after each step of a random history."""
+    initial = draw(st.integers(1, 3))
+    history = History.new(initial)
+    taken = [history.copy()]
+    for _ in range(draw(st.integers(1, 6))):
+        history.resize(draw(st.integers(initial, initial + 7)))
+        for _ in range(draw(st.integers(0, 8))):
+            if history.removable():
+                history.remove_highest()
+        for _ in range(draw(st.integers(0, 2))):
+            history.elect(draw(st.sampled_from(sorted(history.parts))))
+        taken.append(history.copy())
+    return taken

@@ -8,10 +8,12 @@ from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 from zk_schemas import paths
-from zk_schemas.znode import MAX_EPOCH, ZnodeReader, encode_fields
+from zk_schemas.znode import MAX_EPOCH, MalformedZnodeError, ZnodeReader, encode_fields
 
 NO_LEADER = -1
 DURING_DELETE = -2
+MAX_STATE_BYTES = 2**20
+"""What ZooKeeper takes of one znode unless it is told otherwise."""
 
 
 class Layout(NamedTuple):
@@ -68,21 +70,24 @@ class PartitionState:
     @classmethod
     def decode(cls, path: str, data: bytes) -> PartitionState:
         """Raises ``MalformedZnodeError``."""
+        if len(data) > MAX_STATE_BYTES:
+            raise MalformedZnodeError(path, "", f"{len(data)} bytes are more than the {MAX_STATE_BYTES} of a znode")
         reader = ZnodeReader.parse(path, data)
         layout = _layout(reader.object("layout")) if reader.has("layout") else None
+        leader_epoch = reader.integer("leader_epoch", low=-1, high=MAX_EPOCH)
         return cls(
             version=reader.integer("version", 1, low=1),
             controller_epoch=reader.integer("controller_epoch", low=-1),
             leader=reader.integer("leader", low=DURING_DELETE),
-            leader_epoch=reader.integer("leader_epoch", low=-1, high=MAX_EPOCH),
+            leader_epoch=leader_epoch,
             isr=reader.integers("isr"),
             layout=layout,
             leader_epoch_after_creation=reader.epochs("leaderEpochAfterCreation"),
             leader_epoch_before_deletion=reader.epochs("leaderEpochBeforeDeletion"),
             sealed_offset=reader.integer("sealed_offset", -1, low=-1, high=2**63 - 1),
-            before=_before(reader.object("before")) if reader.has("before") else None,
-            lineage=tuple(LineageEntry(epoch, losers) for epoch, losers in reader.epoch_entries("lineage")),
-            floor=reader.integer("floor", -1, low=-1, high=MAX_EPOCH),
+            before=_before(reader.object("before"), leader_epoch) if reader.has("before") else None,
+            lineage=_lineage(reader, leader_epoch),
+            floor=reader.integer("floor", -1, low=-1, high=leader_epoch),
             extra=reader.rest(),
         )
 
@@ -130,5 +135,23 @@ def _layout(reader: ZnodeReader) -> Layout:
     return Layout(count, reader.integer("layout_version", high=MAX_EPOCH))
 
 
-def _before(reader: ZnodeReader) -> Before:
-    return Before(_layout(reader.object("layout")), reader.integer("leader_epoch", low=-1, high=MAX_EPOCH))
+def _before(reader: ZnodeReader, leader_epoch: int) -> Before:
+    """What a bump replaced is of an earlier epoch than the partition's."""
+    return Before(_layout(reader.object("layout")), reader.integer("leader_epoch", low=-1, high=leader_epoch - 1))
+
+
+def _lineage(reader: ZnodeReader, leader_epoch: int) -> tuple[LineageEntry, ...]:
+    """Entries ascend, each names somebody, and none is of an epoch that the partition has not reached."""
+    entries = tuple(LineageEntry(epoch, losers) for epoch, losers in reader.epoch_entries("lineage"))
+    last = -1
+    for index, (epoch, losers) in enumerate(entries):
+        if epoch <= last:
+            reader.fail(f"lineage.{index}", f"leader epoch {epoch} comes after {last}: entries ascend")
+        if epoch > leader_epoch:
+            reader.fail(f"lineage.{index}", f"leader epoch {epoch} is above the partition's, {leader_epoch}")
+        if not losers:
+            reader.fail(f"lineage.{index}", f"the entry of leader epoch {epoch} names no partition")
+        if never := [q for q, f in losers.items() if f < 0]:
+            reader.fail(f"lineage.{index}.{never[0]}", f"{losers[never[0]]} is not a leader epoch")
+        last = epoch
+    return entries

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from ordered_resize import lineage
 from ordered_resize.facts import Facts, Lineage
-from tests.lineages import History
+from tests.lineages import History, histories
 from zk_schemas.partition_state import LineageEntry
 
 Data = st.DataObject
@@ -42,23 +42,6 @@ class Naive:
         return all(self.satisfied(q, f) for e, losers in self.lineage[p][1] if e <= b for q, f in losers.items())
 
 
-@st.composite
-def snapshots(draw: st.DrawFn) -> list[History]:
-    """The states of a topic after each step of a random history."""
-    initial = draw(st.integers(1, 3))
-    history = History.new(initial)
-    taken = [history.copy()]
-    for _ in range(draw(st.integers(1, 6))):
-        history.resize(draw(st.integers(initial, initial + 7)))
-        for _ in range(draw(st.integers(0, 8))):
-            if history.removable():
-                history.remove_highest()
-        for _ in range(draw(st.integers(0, 2))):
-            history.elect(draw(st.sampled_from(sorted(history.parts))))
-        taken.append(history.copy())
-    return taken
-
-
 def read(naive: Naive, facts: Facts, history: History, p: int) -> None:
     """25301 of a partition is answered from this state of the topic."""
     over, part = history.over.get(p, -1), history.parts.get(p)
@@ -78,7 +61,7 @@ def compare(naive: Naive, facts: Facts, numbers: set[int]) -> None:
 
 
 @settings(max_examples=150, deadline=None)
-@given(snapshots(), st.data())
+@given(histories(), st.data())
 def test_answers_of_any_age_and_facts_of_any_kind(taken: list[History], data: Data) -> None:
     naive, facts = Naive(), Facts()
     numbers = set().union(*(history.parts for history in taken))
@@ -101,7 +84,7 @@ def test_answers_of_any_age_and_facts_of_any_kind(taken: list[History], data: Da
 
 
 @settings(max_examples=100, deadline=None)
-@given(snapshots(), st.data())
+@given(histories(), st.data())
 def test_positions_that_rise_and_fall(taken: list[History], data: Data) -> None:
     """What was passed and taken back equals what is decided anew. All ends are known: they are told again."""
     naive, facts = Naive(), Facts()

@@ -135,6 +135,12 @@ def test_a_broker_without_a_plaintext_listener_names_no_host() -> None:
     assert (content["host"], content["port"]) == (None, -1)
 
 
+def test_a_state_of_10_mb_is_refused_before_it_is_parsed() -> None:
+    entries = b",".join(b'[%d,{"1":0}]' % epoch for epoch in range(800_000))
+    with pytest.raises(MalformedZnodeError, match=r"znode /a/state: 1\d{7} bytes are more than the 1048576 of a znode"):
+        PartitionState.decode("/a/state", b'{"lineage":[%s]}' % entries)
+
+
 @pytest.mark.parametrize("text", ["PLAINTEXT://h:9092", "SSL://[::1]:1", "A://Upper:65535"])
 def test_endpoint_text_round_trip(text: str) -> None:
     assert str(Endpoint.parse(text)) == text
@@ -154,7 +160,18 @@ BAD: list[tuple[Any, bytes, str]] = [
     (PartitionState, STATE + b'"lineage":[[1,{"0":0}],[2]]}', "lineage.1"),
     (PartitionState, STATE + b'"lineage":[[1,{"0":"x"}]]}', "lineage.0.0"),
     (PartitionState, STATE + b'"lineage":[[-1,{}]]}', "lineage.0"),
+    (PartitionState, STATE + b'"lineage":[[1,{"0":0}],[1,{"4":0}]]}', "lineage.1"),
+    (PartitionState, STATE + b'"lineage":[[2,{"0":0}],[1,{"4":0}]]}', "lineage.1"),
+    (PartitionState, STATE + b'"lineage":[[3,{"0":0}]]}', "lineage.0"),
+    (PartitionState, STATE + b'"lineage":[[1,{}]]}', "lineage.0"),
+    (PartitionState, STATE + b'"lineage":[[1,{"0":-1}]]}', "lineage.0.0"),
     (PartitionState, STATE + b'"before":{"leader_epoch":1}}', "before.layout"),
+    (
+        PartitionState,
+        STATE + b'"before":{"layout":{"undeleted_partition_count":1,"layout_version":0},"leader_epoch":2}}',
+        "before.leader_epoch",
+    ),
+    (PartitionState, STATE + b'"floor":3}', "floor"),
     (PartitionState, STATE + b'"floor":-2}', "floor"),
     (TopicZnode, b'{"partitions":{"0":[1]},"wanted":0}', "wanted"),
     (TopicZnode, b"", ""),

@@ -1,0 +1,80 @@
+"""Each thing that a lineage edited by hand may claim, refused in words; what resizes write is never refused."""
+
+from __future__ import annotations
+
+import uuid
+
+import pytest
+from hypothesis import given, settings
+
+from ordered_resize.consistency import lineage_contradictions
+from ordered_resize.snapshot import Snapshot
+from tests.lineages import History, histories
+from zk_schemas.partition_state import LineageEntry, PartitionState
+from zk_schemas.topic import TopicZnode
+
+Entries = list[tuple[int, dict[int, int]]]
+
+
+def snapshot(
+    epochs: dict[int, int], lineages: dict[int, Entries], *, initial: int = 1, over: dict[int, int] | None = None
+) -> Snapshot:
+    count = max(epochs) + 1
+    topic = TopicZnode(uuid.UUID(int=7), {p: [1] for p in range(count)}, initial, count, 3, over or {})
+    states = {
+        p: PartitionState(1, 1, epoch, [1], lineage=tuple(LineageEntry(e, d) for e, d in lineages.get(p, ())))
+        for p, epoch in epochs.items()
+    }
+    return Snapshot(topic, states)
+
+
+@pytest.mark.parametrize(
+    ("lineages", "words"),
+    [
+        ({1: [(1, {1: 0})]}, "lineage of partition 1: from leader epoch 1 on it names partition 1, itself"),
+        (
+            {1: [(1, {9: 0})]},
+            "lineage of partition 1: from leader epoch 1 on it names partition 9, which never existed",
+        ),
+        ({1: [(1, {2: 0})]}, "names partition 2, which never has a key of 1"),
+        ({1: [(1, {0: 5})]}, "names partition 0, up to leader epoch 5, which has not ended: it is at 5"),
+        ({1: [(1, {0: 9})]}, "names partition 0, up to leader epoch 9, which has not ended: it is at 5"),
+        (
+            {0: [(2, {1: 3})], 1: [(3, {0: 2})]},
+            "it waits for itself: 0 from leader epoch 2, then 1 from leader epoch 3, then 0 from leader epoch 2",
+        ),
+        ({0: [(2, {1: 2})], 1: [(1, {0: 4})]}, "it waits for itself"),
+        ({0: [(2, {3: 2})], 1: [(1, {0: 4})], 3: [(1, {1: 4})]}, "it waits for itself"),
+    ],
+)
+def test_what_cannot_be(lineages: dict[int, Entries], words: str) -> None:
+    found = lineage_contradictions(snapshot({0: 5, 1: 5, 2: 5, 3: 5}, lineages))
+    assert len(found) == 1 and words in found[0], found
+
+
+def test_a_cycle_that_only_the_entries_below_close() -> None:
+    """Entry 4 of 0 is fine by itself; it needs entry 2 of 0, which needs 1, which needs entry 2 of 0 again."""
+    lineages: dict[int, Entries] = {0: [(2, {1: 1}), (4, {2: 1})], 1: [(1, {0: 2})]}
+    assert "waits for itself" in lineage_contradictions(snapshot({0: 5, 1: 5, 2: 5}, lineages))[0]
+
+
+def test_what_was_removed_may_be_named_and_what_is_over_closes_no_cycle() -> None:
+    assert not lineage_contradictions(snapshot({0: 3}, {0: [(2, {1: 0})]}, over={1: 1}))
+    assert "not ended" in lineage_contradictions(snapshot({0: 3}, {0: [(2, {1: 1})]}, over={1: 1}))[0]
+    again: dict[int, Entries] = {0: [(2, {1: 1})], 1: [(2, {0: 1})]}
+    assert not lineage_contradictions(snapshot({0: 3, 1: 3}, again, over={1: 1}))
+
+
+def test_what_an_unreadable_partition_was_is_not_judged() -> None:
+    known = snapshot({0: 5}, {0: [(2, {1: 0})]})
+    assert lineage_contradictions(known)
+    assert not lineage_contradictions(Snapshot(known.topic, known.states, unreadable={1}))
+
+
+@settings(max_examples=100, deadline=None)
+@given(histories())
+def test_no_history_of_resizes_is_refused(taken: list[History]) -> None:
+    for history in taken:
+        lineages = {p: part.entries for p, part in history.parts.items()}
+        epochs = {p: part.epoch for p, part in history.parts.items()}
+        assert not lineage_contradictions(snapshot(epochs, lineages, initial=history.initial, over=history.over))
