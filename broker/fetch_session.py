@@ -1,7 +1,7 @@
 """Incremental fetch sessions (KIP-227): what a consumer fetches, remembered, and which of it has changed.
 
-A session has a dirty set. An append, a watermark or a change of role marks the partition in the sessions that hold it,
-and an incremental fetch looks only at those.
+A session has a dirty set. An append, a watermark or a change of role marks the partition in the sessions that watch it,
+and an incremental fetch looks only at those. A partition that is dirty is not watched until it is read again.
 """
 
 from __future__ import annotations
@@ -98,21 +98,23 @@ class FetchTarget:
         for key in keys:
             self.partitions.pop(key, None)
             self.dirty.pop(key, None)
-            partition = self._watched.pop(key, None)
-            if partition is not None:
-                partition.watchers.pop(self, None)
+            self._unwatch(key)
 
     def watch(self, partition: Partition) -> None:
-        """Be told of changes of a partition."""
+        """Be told of the next change of a partition."""
         key = partition.key
         if self._watched.get(key) is not partition:
-            old = self._watched.get(key)
-            if old is not None:
-                old.watchers.pop(self, None)
+            self._unwatch(key)
             self._watched[key] = partition
-            partition.watchers[self] = None
+            partition.readers[self] = None
+
+    def _unwatch(self, key: TopicPartition) -> None:
+        partition = self._watched.pop(key, None)
+        if partition is not None:
+            partition.readers.pop(self, None)
 
     def partition_changed(self, key: TopicPartition) -> None:
+        self._watched.pop(key, None)
         self.dirty[key] = None
         if self.delayed is not None:
             self._purgatory.changed(self.delayed)
@@ -131,9 +133,8 @@ class FetchTarget:
 
     def close(self) -> None:
         """Stop watching."""
-        for partition in self._watched.values():
-            partition.watchers.pop(self, None)
-        self._watched.clear()
+        for key in list(self._watched):
+            self._unwatch(key)
 
 
 class FetchSession(FetchTarget):

@@ -231,10 +231,9 @@ class FetchRead:
             state.log_start_offset = result.log_start_offset
             if self._limits.is_follower and result.records:
                 self._throttle.used(key, len(result.records))
-            if is_session:
+            if is_session and (news or state.is_held_back):
                 target.dirty.pop(key, None)
-                if news or state.is_held_back:
-                    target.dirty[key] = None
+                target.dirty[key] = None
         if not is_session:
             target.close()
         return FetchResponse(

@@ -22,7 +22,7 @@ REFUSED_REPLICA_WAITS_S = 1.0
 
 
 class Watcher(Protocol):
-    """Somebody who wants to know when a partition has new records, a new watermark or a new role."""
+    """A fetch, a session of fetches or a parked request: it looks at a partition again once that has changed."""
 
     def partition_changed(self, key: TopicPartition) -> None:
         """Must not suspend and must not read: note the partition and look later."""
@@ -83,6 +83,7 @@ class Partition:
         "partition_epoch",
         "pending_isr",
         "progress",
+        "readers",
         "replicas",
         "role",
         "term",
@@ -128,7 +129,11 @@ class Partition:
         self._refused_until: dict[int, float] = {}
         self.failed = False
         """The disk refused to sync the log: it takes nothing any more."""
+        self.readers: dict[Watcher, None] = {}
+        """Told once, of new records too: one that looks at the partition again asks again. An append costs no more for
+        the sessions that are not read from."""
         self.watchers: dict[Watcher, None] = {}
+        """Told of every change, but not of records above the watermark."""
 
     @property
     def is_leader(self) -> bool:
@@ -241,9 +246,10 @@ class Partition:
                 progress.leader_appends(end_before, now)
         if self._services.flushes_on_ack:
             self._services.flush(self)
-        self._advance_high_watermark()
-        if self.watchers:
+        if self._advance_high_watermark():
             self.notify()
+        else:
+            self._notify_readers()
         return result
 
     @property
@@ -403,6 +409,12 @@ class Partition:
     # ------------------------------------------------------------ watching
 
     def notify(self) -> None:
-        """Tell every watcher that something about the partition changed."""
+        """Tell every reader and watcher that something about the partition changed."""
+        self._notify_readers()
         for watcher in self.watchers:
             watcher.partition_changed(self.key)
+
+    def _notify_readers(self) -> None:
+        readers, self.readers = self.readers, {}
+        for reader in readers:
+            reader.partition_changed(self.key)

@@ -43,11 +43,20 @@ def test_an_error_comes_with_empty_records_never_null_ones() -> None:
     assert partition.records == b""
 
 
-def parked(world: ReplicaWorld, session: FetchSession) -> tuple[DelayedFetch, list[FetchResponse]]:
-    """A consumer's fetch of the session that has read one record and waits for more; its answers."""
+def read_by(world: ReplicaWorld, session: FetchSession) -> FetchRead:
     limits = ReadLimits(-1, -1, 1 << 20, read_committed=False, full=False, reports_divergence=True)
     replicas: Any = world[1]
-    read = FetchRead(replicas, world.throttle, session, limits)
+    return FetchRead(replicas, world.throttle, session, limits)
+
+
+def ask_from(session: FetchSession, offset: int) -> None:
+    asked = FetchPartition(partition=0, fetch_offset=offset, partition_max_bytes=1 << 20)
+    session.add(FetchRequest(topics=[FetchTopic(topic="t", partitions=[asked])]))
+
+
+def parked(world: ReplicaWorld, session: FetchSession) -> tuple[DelayedFetch, list[FetchResponse]]:
+    """A consumer's fetch of the session that has read one record and waits for more; its answers."""
+    read = read_by(world, session)
     read.run()
     assert read.size_bytes > 0 and not read.must_answer
     answers: list[FetchResponse] = []
@@ -78,11 +87,8 @@ def test_a_held_fetch_that_is_answered_early_loses_nothing_it_was_not_told_of() 
     world = ReplicaWorld(1)
     world.elect(1, 1, [1])
     session = FetchSession(Purgatory(world.clock), 7, 0.0)
-    asked = FetchPartition(partition=0, fetch_offset=0, partition_max_bytes=1 << 20)
-    session.add(FetchRequest(topics=[FetchTopic(topic="t", partitions=[asked])]))
-    replicas: Any = world[1]
-    limits = ReadLimits(-1, -1, 1 << 20, read_committed=False, full=False, reports_divergence=True)
-    read = FetchRead(replicas, world.throttle, session, limits)
+    ask_from(session, 0)
+    read = read_by(world, session)
     read.run()
     answers: list[FetchResponse] = []
     DelayedFetch.park(Purgatory(world.clock), 10.0, read, 1).then(answers.append)
@@ -102,3 +108,60 @@ def test_hole_28_a_topic_is_checked_by_the_layout_that_was_named_last() -> None:
     named.undeleted_partition_count, named.layout_version = 4, 2
     target.add(FetchRequest(topics=[named]))
     assert target.layouts == {"t": ClientLayout(4, 2)}
+
+
+class CountingSession(FetchSession):
+    """Counts how often a change of a partition looks it up."""
+
+    visits = 0
+
+    def partition_changed(self, key: TopicPartition) -> None:
+        CountingSession.visits += 1
+        super().partition_changed(key)
+
+
+def size_of(response: FetchResponse) -> int:
+    """Bytes of records in the answer."""
+    return sum(len(part.records or b"") for topic in response.responses for part in topic.partitions)
+
+
+def test_appends_visit_an_idle_session_once_and_a_session_that_reads_again() -> None:
+    world = ReplicaWorld(1)
+    world.elect(1, 1, [1])
+    CountingSession.visits = 0
+    sessions = [CountingSession(Purgatory(world.clock), id, 0.0) for id in range(1, 101)]
+    for session in sessions:
+        ask_from(session, 0)
+        read = read_by(world, session)
+        read.run()
+        assert not size_of(read.response())
+    for _ in range(10):
+        world.append(1, b"a")
+    assert CountingSession.visits == len(sessions), "the first append marks the partition in each, the others in none"
+    reader = sessions[0]
+    for offset in range(10, 13):
+        ask_from(reader, offset)
+        read = read_by(world, reader)
+        read.run()
+        assert not size_of(read.response())
+        world.append(1, b"b")
+        assert list(reader.dirty) == [TopicPartition("t", 0)]
+    assert CountingSession.visits == len(sessions) + 3
+    for session in sessions:
+        session.close()
+    assert not world[1].partition.readers
+
+
+def test_a_change_between_the_read_and_its_answer_is_read_by_the_sessions_next_fetch() -> None:
+    """A fetch of many partitions suspends in between. A mark that is lost there is lost: nobody sets it again."""
+    world = ReplicaWorld(1)
+    world.elect(1, 1, [1])
+    session = FetchSession(Purgatory(world.clock), 7, 0.0)
+    ask_from(session, 0)
+    read = read_by(world, session)
+    read.run()
+    world.append(1, b"a")
+    assert not size_of(read.response())
+    read = read_by(world, session)
+    read.run()
+    assert size_of(read.response())

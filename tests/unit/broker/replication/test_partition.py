@@ -12,6 +12,7 @@ from broker.replication.delayed_produce import AwaitedAppend, AwaitedRefusal, De
 from broker.replication.purgatory import Purgatory
 from protocol.errors import ErrorCode, KafkaError
 from protocol.generated.produce import PartitionProduceResponse, ProduceResponse
+from protocol.types import TopicPartition
 from tests.replica_world import LAG_S, ReplicaWorld
 
 
@@ -260,6 +261,25 @@ async def test_a_partition_that_a_request_names_twice_is_watched_for_both_parts(
             assert bool(world[1].partition.watchers) == watched
         assert answers == [ProduceResponse()]
         nursery.cancel_scope.cancel()
+
+
+def test_an_append_visits_no_request_that_waits_for_the_watermark() -> None:
+    """Else each append of many producers with acks=all costs as much as all that wait."""
+    world = ReplicaWorld()
+    world.elect(1, 0, [1, 2])
+    world.catch_up(1, 2)
+    visits: list[TopicPartition] = []
+
+    class Waiting:
+        def partition_changed(self, key: TopicPartition) -> None:
+            visits.append(key)
+
+    world[1].partition.watchers[Waiting()] = None
+    for _ in range(5):
+        world.append(1, b"a", all_in_sync=True)
+    assert not visits
+    world.catch_up(1, 2)
+    assert visits
 
 
 def test_acks_all_is_told_when_the_isr_shrank_after_the_append() -> None:
