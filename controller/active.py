@@ -9,7 +9,7 @@ from typing import Any
 import trio
 
 from controller import brokers, configs, deletion, features, leaders, log_dirs, reassignment, stock_producers, topics
-from controller.admin.dispatch import HANDLERS, error_response
+from controller.admin.dispatch import HANDLERS, error_response, not_controller
 from controller.admin.outcome import Outcome
 from controller.admin.slices import joined, sliced
 from controller.config import ControllerConfig
@@ -147,7 +147,7 @@ class ActiveController:
         await call.decided.wait()
         self._undecided.pop(call, None)
         if call.outcome is None:
-            return error_response(call.api_key, call.body, ErrorCode.NOT_CONTROLLER)
+            return not_controller(call.api_key, call.body)
         outcome: Outcome = call.outcome
         with trio.move_on_after(max(outcome.timeout_ms, 0) / 1000):
             while not self._over and not all(wait.condition(self._context) for wait in outcome.waits):

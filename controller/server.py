@@ -14,7 +14,7 @@ from typing import Any, cast
 import trio
 
 from controller.active import ActiveController
-from controller.admin.dispatch import HANDLERS, api_versions, error_response
+from controller.admin.dispatch import HANDLERS, api_versions, not_controller
 from controller.config import ControllerConfig
 from protocol.api_keys import ApiKey
 from protocol.errors import ErrorCode
@@ -99,9 +99,7 @@ class _Connection:
             raise DecodeError(f"API {key} is not served by a controller")
         active = self._active()
         if active is None:
-            nursery.start_soon(
-                self._send, request, version, error_response(key, request.body, ErrorCode.NOT_CONTROLLER)
-            )
+            nursery.start_soon(self._send, request, version, not_controller(key, request.body))
             return
         nursery.start_soon(self._answer, request, active, active.submit(key, request.body, version))
 

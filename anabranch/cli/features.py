@@ -164,11 +164,11 @@ def update(
         raise CommandError(f"feature {twice[0]} is named twice")
 
     def chosen(known: FeatureMetadata) -> list[plan.Change]:
-        found = plan.changes(known, {**raised, **lowered}, deleted)
-        for change in found:
-            if change.feature in raised and change.is_downgrade:
+        upgrades = plan.changes(known, raised)
+        for change in upgrades:
+            if change.is_downgrade:
                 raise CommandError(f"level {change.new} of {change.feature} is a downgrade: name it with --downgrade")
-        return found
+        return [*upgrades, *plan.changes(known, lowered), *plan.changes(known, {}, deleted)]
 
     return apply(bootstrap_server, chosen, "update", force=force, yes=yes, dry_run=dry_run)
 

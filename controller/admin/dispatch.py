@@ -58,11 +58,14 @@ _TOP_LEVEL_ERROR: dict[int, Callable[..., Any]] = {
     ApiKey.CONTROLLED_SHUTDOWN: ControlledShutdownResponse,
     ApiKey.ALTER_PARTITION: AlterPartitionResponse,
     ApiKey.ELECT_LEADERS: ElectLeadersResponse,
+}
+"""Responses that have room for an error of the whole request (ElectLeaders from version 1 on, which brokers send)."""
+_TOP_LEVEL_MESSAGE: dict[int, Callable[..., Any]] = {
     ApiKey.ALTER_PARTITION_REASSIGNMENTS: AlterPartitionReassignmentsResponse,
     ApiKey.LIST_PARTITION_REASSIGNMENTS: ListPartitionReassignmentsResponse,
     ApiKey.UPDATE_FEATURES: UpdateFeaturesResponse,
 }
-"""Responses that have room for an error of the whole request (ElectLeaders from version 1 on, which brokers send)."""
+"""Likewise, and for its message."""
 
 
 def api_versions(error_code: int = ErrorCode.NONE) -> ApiVersionsResponse:
@@ -78,10 +81,12 @@ def api_versions(error_code: int = ErrorCode.NONE) -> ApiVersionsResponse:
 
 
 def error_response(api_key: int, request: Any, code: ErrorCode, message: str | None = None) -> Any:
-    """A response that says ``code`` for everything asked: NOT_CONTROLLER makes the broker try the next controller."""
+    """A response that says ``code`` for everything asked."""
     error: dict[str, Any] = {"error_code": code, "error_message": message}
     if api_key in _TOP_LEVEL_ERROR:
         return _TOP_LEVEL_ERROR[api_key](error_code=code)
+    if api_key in _TOP_LEVEL_MESSAGE:
+        return _TOP_LEVEL_MESSAGE[api_key](**error)
     if api_key == ApiKey.CREATE_TOPICS:
         names = dict.fromkeys(topic.name for topic in request.topics)
         return CreateTopicsResponse(topics=[CreatableTopicResult(name=name, configs=[], **error) for name in names])
@@ -96,3 +101,9 @@ def error_response(api_key: int, request: Any, code: ErrorCode, message: str | N
     if api_key == ApiKey.ALTER_CONFIGS:
         return AlterConfigsResponse(responses=[AlterConfigsResourceResponse(**error, **name) for name in named])
     return IncrementalAlterConfigsResponse(responses=[IncrementalResourceResponse(**error, **name) for name in named])
+
+
+def not_controller(api_key: int, request: Any) -> Any:
+    """The response of a controller that is not in office; it makes the broker try the next one."""
+    message = "This controller is not active: the znode /controller names the one that is."
+    return error_response(api_key, request, ErrorCode.NOT_CONTROLLER, message)

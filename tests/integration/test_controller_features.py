@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import json
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import pytest
@@ -13,7 +16,7 @@ from protocol.errors import ErrorCode
 from protocol.generated.create_partitions import CreatePartitionsRequest, CreatePartitionsTopic
 from protocol.generated.create_topics import CreatableTopic, CreateTopicsRequest
 from protocol.generated.update_features import FeatureUpdateKey, UpdateFeaturesRequest, UpdateFeaturesResponse
-from runtime.env import BadVersionError, CheckOp, NoNodeError, ZkOp
+from runtime.env import BadVersionError, CheckOp, NoNodeError, SessionState, ZkOp
 from tests.controller_world import FakeBroker, World
 from zk_schemas import paths
 from zk_schemas.broker_registration import VersionRange
@@ -24,6 +27,7 @@ from zk_schemas.features import (
     SUPPORTED,
     Features,
     FeaturesStatus,
+    FinalizedFeature,
     IncompatibleFeaturesError,
 )
 
@@ -164,54 +168,97 @@ async def test_version_0_allows_a_downgrade_by_its_flag(world: World) -> None:
     assert ORDERED_RESIZE not in await levels(world)
 
 
-@pytest.mark.parametrize(
-    ("wanted", "kind", "code"),
-    [
-        ({"unknown": 1}, UPGRADE, ErrorCode.INVALID_REQUEST),
-        ({GROUP_COORDINATOR: 9}, UPGRADE, ErrorCode.INVALID_REQUEST),
-        ({GROUP_COORDINATOR: 1}, UPGRADE, ErrorCode.INVALID_REQUEST),
-        ({"": 1}, UPGRADE, ErrorCode.INVALID_REQUEST),
-        ({GROUP_COORDINATOR: 1}, UNSAFE, ErrorCode.FEATURE_UPDATE_FAILED),
-    ],
-    ids=["unknown", "out of range", "downgrade without permission", "no name", "needed"],
-)
-async def test_an_update_that_is_refused_leaves_the_znode(
-    world: World, wanted: Mapping[str, int], kind: UpgradeType, code: ErrorCode
-) -> None:
-    await start(world, SUPPORTED)
+@dataclass(frozen=True)
+class Refusal:
+    """An update that is refused: what is asked, the error, and what its message says.
+
+    ``brokers``: what the two brokers support; ``znode``: what stands in ``/features``, instead of everything finalized.
+    """
+
+    wanted: Mapping[str, int]
+    kind: int
+    code: ErrorCode
+    says: str
+    brokers: tuple[Mapping[str, VersionRange], Mapping[str, VersionRange]] = (SUPPORTED, SUPPORTED)
+    znode: bytes | None = None
+    standby: bool = False
+
+
+TWO_ONLY = {**SUPPORTED, GROUP_COORDINATOR: VersionRange(2, 2)}
+RISEN = Features(FeaturesStatus.ENABLED, {GROUP_COORDINATOR: FinalizedFeature(2, 2)}).encode()
+INVALID, FAILED = ErrorCode.INVALID_REQUEST, ErrorCode.FEATURE_UPDATE_FAILED
+REFUSALS = {
+    "unknown feature": Refusal({"unknown": 1}, UPGRADE, INVALID, "'unknown' is not supported"),
+    "feature without a name": Refusal({"": 1}, UPGRADE, INVALID, "needs a name"),
+    "unknown feature deleted": Refusal({"unknown": 0}, SAFE, INVALID, "'unknown' is not finalized"),
+    "level out of range": Refusal({GROUP_COORDINATOR: 9}, UPGRADE, INVALID, "supports levels 1 to 2"),
+    "level in force": Refusal({GROUP_COORDINATOR: 2}, UPGRADE, INVALID, "finalized at level 2 already"),
+    "downgrade without permission": Refusal({GROUP_COORDINATOR: 1}, UPGRADE, INVALID, "allow the downgrade"),
+    "deletion without permission": Refusal({ORDERED_RESIZE: 0}, UPGRADE, INVALID, "allow the downgrade"),
+    "upgrade as a downgrade": Refusal({ORDERED_RESIZE: 1}, SAFE, INVALID, "nothing to downgrade", znode=RISEN),
+    "below the finalized minimum": Refusal({GROUP_COORDINATOR: 1}, UNSAFE, INVALID, "minimum level 2", znode=RISEN),
+    "below a broker's minimum": Refusal(
+        {GROUP_COORDINATOR: 1}, SAFE, FAILED, "broker 2 supports levels 2 to 2", (SUPPORTED, TWO_ONLY)
+    ),
+    "broker that does not support the level": Refusal(
+        {GROUP_COORDINATOR: 2}, UPGRADE, FAILED, "broker 2 supports levels 1 to 1", (SUPPORTED, PREVIOUS)
+    ),
+    "broker znode without features": Refusal(
+        {GROUP_COORDINATOR: 1}, UPGRADE, FAILED, "broker 2 supports none of it", (SUPPORTED, {})
+    ),
+    "needed by another feature": Refusal({GROUP_COORDINATOR: 1}, UNSAFE, FAILED, "'ordered_resize' needs"),
+    "no feature": Refusal({}, UPGRADE, INVALID, "names no feature"),
+    "unknown type": Refusal({GROUP_COORDINATOR: 1}, 9, INVALID, "Upgrade type 9 of 'group_coordinator'"),
+    "controller that is not active": Refusal(
+        {ORDERED_RESIZE: 0}, SAFE, ErrorCode.NOT_CONTROLLER, "is not active: the znode /controller names", standby=True
+    ),
+    "malformed /features: nothing": Refusal({ORDERED_RESIZE: 0}, SAFE, FAILED, "/features", znode=b""),
+    "malformed /features: a list": Refusal({ORDERED_RESIZE: 0}, SAFE, FAILED, "/features", znode=b"[]"),
+    "malformed /features: no text": Refusal({ORDERED_RESIZE: 0}, SAFE, FAILED, "/features", znode=b"\xff"),
+    "malformed /features: its status": Refusal(
+        {ORDERED_RESIZE: 0}, SAFE, FAILED, "/features: field status", znode=b'{"version":1,"status":7,"features":{}}'
+    ),
+    "malformed /features: its levels": Refusal(
+        {ORDERED_RESIZE: 0},
+        SAFE,
+        FAILED,
+        "min_version_level is above",
+        znode=b'{"version":1,"status":1,"features":{"f":{"min_version_level":2,"max_version_level":1}}}',
+    ),
+}
+
+
+@pytest.mark.parametrize("refusal", REFUSALS.values(), ids=REFUSALS)
+async def test_an_update_that_is_refused_says_why_and_leaves_the_znode(world: World, refusal: Refusal) -> None:
+    """Each refusal with the KIP's error; none is carried out, and none in part."""
+    if refusal.znode is not None:
+        await world.store.create(Features.PATH, refusal.znode)
+    await start(world, *refusal.brokers)
+    if refusal.standby:
+        await world.start_controller(1001)
     before = await world.store.get(Features.PATH)
-    assert codes(await ask(world, wanted, kind)) == dict.fromkeys(wanted, code)
+    keys = [
+        FeatureUpdateKey(feature=name, max_version_level=level, upgrade_type=refusal.kind)
+        for name, level in refusal.wanted.items()
+    ]
+    request = UpdateFeaturesRequest(feature_updates=keys)
+    response = await world.request(request, controller_id=1001 if refusal.standby else None)
+    first = response if response.error_code else response.results[0]
+    assert (first.error_code, refusal.says in first.error_message) == (refusal.code, True), first.error_message
+    assert response.features_epoch == -1
     assert await world.store.get(Features.PATH) == before
 
 
-async def test_a_request_without_features_or_with_an_unknown_type_is_refused_as_a_whole(world: World) -> None:
-    await start(world, SUPPORTED)
-    assert (await ask(world, {})).error_code == ErrorCode.INVALID_REQUEST
-    key = FeatureUpdateKey(feature=GROUP_COORDINATOR, max_version_level=1, upgrade_type=9)
-    response = await world.request(UpdateFeaturesRequest(feature_updates=[key]))
-    assert response.error_code == ErrorCode.INVALID_REQUEST and "9" in response.error_message
-
-
-async def test_a_level_is_refused_while_a_broker_without_features_is_registered(world: World) -> None:
-    await start(world, SUPPORTED, {})
+async def test_a_broker_znode_of_a_release_without_features_holds_the_levels_back(world: World) -> None:
+    """Such a registration has no field ``features`` at all."""
+    [first] = await start(world, {})
+    path = paths.broker_id(first.id)
+    content = json.loads((await world.store.get(path)).data)
+    del content["features"]
+    await world.store.set(path, json.dumps(content).encode())
     response = await ask(world, {GROUP_COORDINATOR: 1})
     assert codes(response) == {GROUP_COORDINATOR: ErrorCode.FEATURE_UPDATE_FAILED}
-    assert "broker 2 supports none of it" in response.results[0].error_message
-
-
-async def test_a_downgrade_below_the_minimum_of_a_broker_is_refused(world: World) -> None:
-    await start(world, SUPPORTED, {**SUPPORTED, GROUP_COORDINATOR: VersionRange(2, 2)})
-    response = await ask(world, {GROUP_COORDINATOR: 1, ORDERED_RESIZE: 0}, SAFE)
-    assert codes(response)[GROUP_COORDINATOR] == ErrorCode.FEATURE_UPDATE_FAILED
-    assert (await levels(world))[GROUP_COORDINATOR] == 2
-
-
-async def test_a_controller_that_is_not_active_says_so(world: World) -> None:
-    await start(world, SUPPORTED)
-    await world.start_controller(1001)
-    key = FeatureUpdateKey(feature=ORDERED_RESIZE, max_version_level=0, upgrade_type=SAFE)
-    response = await world.request(UpdateFeaturesRequest(feature_updates=[key]), controller_id=1001)
-    assert response.error_code == ErrorCode.NOT_CONTROLLER
+    assert "broker 1 supports none of it" in response.results[0].error_message
 
 
 # ---------------------------------------------------------------- at the same time
@@ -235,30 +282,89 @@ async def test_a_successor_goes_on_from_what_was_written(world: World) -> None:
     assert codes(await ask(world, {ORDERED_RESIZE: 0}, SAFE)) == {ORDERED_RESIZE: ErrorCode.NONE}
     await world.start_controller(1001)
     world.kill_controller(1000)
-
-    async def moved() -> bool:
-        active = await world.active()
-        return active is not None and active.controller_id == 1001
-
-    await world.until(moved)
+    await world.until(partial(is_active, world, 1001))
     assert codes(await ask(world, {ORDERED_RESIZE: 1})) == {ORDERED_RESIZE: ErrorCode.NONE}
     assert await levels(world) == HIGHEST
+
+
+def before_the_features_are_written(world: World, interrupt: Callable[[], Awaitable[object]]) -> None:
+    """Call ``interrupt`` once, when the first controller has judged an update and is about to write it."""
+    session = world.sessions[1000]
+    multi = session.multi
+    left = [interrupt]
+
+    async def interrupted(ops: Sequence[ZkOp]) -> list[int]:
+        if not left or all(op.path != Features.PATH for op in ops):
+            return await multi(ops)
+        with trio.CancelScope(shield=True):  # the write is under way, whatever the controller notices meanwhile
+            await left.pop()()
+            return await multi(ops)
+
+    session.multi = interrupted  # type: ignore[method-assign]
+
+
+async def test_a_controller_that_is_replaced_between_judgement_and_write_writes_nothing(world: World) -> None:
+    """Model: off_epoch_version. The office has moved, and the successor has finalized something else since."""
+    await start(world, SUPPORTED)
+    await world.start_controller(1001)
+
+    async def replace() -> None:
+        await world.store.delete(paths.CONTROLLER)
+        await world.until(partial(is_active, world, 1001))
+        everything = {ORDERED_RESIZE: 0, CONSUMER_OFFSETS_TOPIC_SCHEMA: 1, GROUP_COORDINATOR: 1}
+        assert set(codes(await ask(world, everything, SAFE)).values()) == {ErrorCode.NONE}
+
+    before_the_features_are_written(world, replace)
+    key = FeatureUpdateKey(feature=ORDERED_RESIZE, max_version_level=0, upgrade_type=SAFE)
+    response = await world.request(UpdateFeaturesRequest(feature_updates=[key]), controller_id=1000)
+    assert response.error_code == ErrorCode.NOT_CONTROLLER
+    assert await levels(world) == {CONSUMER_OFFSETS_TOPIC_SCHEMA: 1, GROUP_COORDINATOR: 1}
+
+
+async def test_an_update_whose_znode_is_edited_meanwhile_is_judged_by_the_edit(world: World) -> None:
+    """Model: off_epoch_version. The version that was read is the only one that is overwritten."""
+    await start(world, SUPPORTED)
+    before_the_features_are_written(world, lambda: world.store.set(Features.PATH, RISEN, -1))
+    response = await ask(world, {ORDERED_RESIZE: 0}, SAFE)
+    assert codes(response) == {ORDERED_RESIZE: ErrorCode.INVALID_REQUEST}
+    assert "not finalized" in response.results[0].error_message
+    assert (await world.store.get(Features.PATH)).data == RISEN
+
+
+async def test_an_update_whose_answer_from_zookeeper_is_lost_is_made_once(world: World) -> None:
+    await start(world, SUPPORTED)
+    before = (await world.store.get(Features.PATH)).version
+
+    session = world.sessions[1000]
+
+    async def lose_the_answer() -> None:
+        session.lose_next_answer()
+
+    async def reconnect() -> None:
+        await world.until(lambda: session.state is SessionState.SUSPENDED)
+        session.reconnect()
+
+    world.nursery.start_soon(reconnect)
+    before_the_features_are_written(world, lose_the_answer)
+    response = await ask(world, {ORDERED_RESIZE: 0}, SAFE)
+    assert codes(response) == {ORDERED_RESIZE: ErrorCode.NONE}
+    assert response.features_epoch == (await world.store.get(Features.PATH)).version == before + 1
+
+
+async def is_active(world: World, controller_id: int) -> bool:
+    active = await world.active()
+    return active is not None and active.controller_id == controller_id
 
 
 async def test_an_update_meets_a_broker_that_registers_meanwhile(world: World) -> None:
     """Model: off_controller_checks. The broker registers after the controller has looked at the brokers."""
     await start(world, PREVIOUS)
-    session = world.sessions[1000]
-    multi = session.multi
-    joined: list[FakeBroker] = []
 
-    async def multi_after_a_registration(ops: Sequence[ZkOp]) -> list[int]:
-        if any(op.path == Features.PATH for op in ops) and not joined:
-            joined.append(await world.start_broker(2))
-            await world.store.set(paths.REGISTRATIONS, b"")
-        return await multi(ops)
+    async def join() -> None:
+        await world.start_broker(2)
+        await world.store.set(paths.REGISTRATIONS, b"")
 
-    session.multi = multi_after_a_registration  # type: ignore[method-assign]
+    before_the_features_are_written(world, join)
     world.features = {}
     response = await ask(world, {GROUP_COORDINATOR: 1})
     assert codes(response) == {GROUP_COORDINATOR: ErrorCode.FEATURE_UPDATE_FAILED}
@@ -341,18 +447,18 @@ async def test_a_downgrade_that_loses_the_order_of_resized_topics_needs_force(wo
 # ---------------------------------------------------------------- bad content
 
 
-@pytest.mark.parametrize("content", [b"", b"[]", b'{"version":1,"status":7,"features":{}}', b"\xff"])
-async def test_features_that_cannot_be_read_are_left_alone_and_named(world: World, content: bytes) -> None:
+async def test_features_that_are_repaired_count_again(world: World) -> None:
     await start(world, SUPPORTED)
-    await world.store.set(Features.PATH, content, -1)
+    right = (await world.store.get(Features.PATH)).data
+    for content, code in ((b"{", ErrorCode.FEATURE_UPDATE_FAILED), (right, ErrorCode.NONE)):
+        await world.store.set(Features.PATH, content, -1)
+        await world.until(partial(answered, world, code))
+        assert (await world.store.get(Features.PATH)).data == content, "left as it was edited"
+    assert codes(await ask(world, {ORDERED_RESIZE: 0}, SAFE)) == {ORDERED_RESIZE: ErrorCode.NONE}
 
-    async def noticed() -> bool:
-        return (await ask(world, {ORDERED_RESIZE: 0}, SAFE)).error_code != ErrorCode.NONE
 
-    await world.until(noticed)
-    response = await ask(world, {GROUP_COORDINATOR: 1}, SAFE)
-    assert response.error_code == ErrorCode.FEATURE_UPDATE_FAILED and Features.PATH in response.error_message
-    assert (await world.store.get(Features.PATH)).data == content
+async def answered(world: World, code: ErrorCode) -> bool:
+    return (await ask(world, {ORDERED_RESIZE: 0}, SAFE, validate_only=True)).error_code == code
 
 
 async def test_a_controller_that_does_not_support_what_is_finalized_does_not_stand(autojump_clock: object) -> None:

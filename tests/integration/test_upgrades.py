@@ -1,4 +1,4 @@
-"""From one release to the one before and back, under load (docs/upgrading.md): real processes, a real ZooKeeper.
+"""From one release to the one before and back, under load: KIP-584, docs/upgrading.md. Real processes and ZooKeeper.
 
 The release before is this one with ``supported.features`` narrowed: its brokers neither resize nor write flexible
 records.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 
@@ -9,8 +10,19 @@ import pytest
 import trio
 import trio.testing
 
+from broker.config import BrokerConfig
 from broker.features import FinalizedFeatures
+from broker.log.paths import CLEAN_SHUTDOWN_MARKER
+from broker.process import run
 from broker.registration import Registration
+from protocol.errors import ErrorCode
+from protocol.generated.api_versions import ApiVersionsRequest, ApiVersionsResponse
+from protocol.generated.update_features import FeatureUpdateKey, UpdateFeaturesRequest
+from runtime.channel import Channel
+from runtime.env import Env
+from runtime.sim_clock import SimClock
+from runtime.sim_network import SimFabric
+from runtime.sim_storage import SimDisk
 from runtime.sim_zk import FakeSession, FakeZk
 from zk_schemas import paths
 from zk_schemas.broker_registration import BrokerRegistration, Endpoint, VersionRange
@@ -156,3 +168,107 @@ async def test_each_registration_sets_the_lock() -> None:
     before = await zk.get(paths.REGISTRATIONS)
     await registering(zk, FinalizedFeatures(zk, OWN)).register()
     assert (await zk.get(paths.REGISTRATIONS)).version == before.version + 1
+
+
+# ---------------------------------------------------------------- a whole broker
+
+
+class Broker:
+    """A broker that supports ``group_coordinator`` 1 to 2, in virtual time; ``admin`` edits what is finalized."""
+
+    def __init__(self, content: bytes | None = None) -> None:
+        rng, zk = random.Random(1), FakeZk()
+        self._fabric = SimFabric(rng, delay_s=lambda: 0.0)
+        self.disk, self.admin, self._content = SimDisk(rng), zk.session(), content
+        self._env = Env(
+            SimClock(), self._fabric.node("b"), rng, storage=self.disk.mount(), zk=zk.session(), propagate_bugs=True
+        )
+
+    async def run(self, task_status: trio.TaskStatus[None]) -> None:
+        if self._content is not None:
+            await self.admin.create(paths.FEATURES, self._content)
+        given = {
+            "broker.id": "1",
+            "zookeeper.connect": "simulated",
+            "listeners": "PLAINTEXT://b:1",
+            "log.dirs": "/logs",
+            "supported.features": f"{GROUPS}:1-2",
+            "request.timeout.ms": "1000",
+        }
+        await run(BrokerConfig.from_given(given), self._env, on_ready=lambda _: task_status.started())
+
+    @asynccontextmanager
+    async def channel(self) -> AsyncIterator[Channel]:
+        async with Channel.open(self._fabric.node("client"), "b", 1, "client") as channel:
+            yield channel
+
+    async def api_versions(self, version: int) -> ApiVersionsResponse:
+        async with self.channel() as channel:
+            body = ApiVersionsRequest(client_software_name="test", client_software_version="1")
+            return await channel.request(body, version=version)
+
+
+async def test_api_versions_3_carries_the_features_and_no_earlier_version(autojump_clock: object) -> None:
+    """What this broker supports, what is finalized, and the epoch: tagged fields, which version 3 brings."""
+    broker = Broker(levels(1))
+    async with trio.open_nursery() as nursery:
+        await nursery.start(broker.run)
+        await broker.admin.set(paths.FEATURES, levels(2))
+        await trio.testing.wait_all_tasks_blocked()
+        found = await broker.api_versions(3)
+        assert [(key.name, key.min_version, key.max_version) for key in found.supported_features] == [(GROUPS, 1, 2)]
+        finalized = [(key.name, key.min_version_level, key.max_version_level) for key in found.finalized_features]
+        assert (finalized, found.finalized_features_epoch) == ([(GROUPS, 1, 2)], 1)
+        for version in range(3):
+            older = await broker.api_versions(version)
+            assert older.api_keys
+            assert (older.supported_features, older.finalized_features, older.finalized_features_epoch) == ([], [], -1)
+        nursery.cancel_scope.cancel()
+
+
+async def test_api_versions_has_no_epoch_and_no_level_while_nothing_is_finalized(autojump_clock: object) -> None:
+    """A broker that supports features, in a cluster where feature versioning is disabled or absent."""
+    for content in (None, levels(2, status=FeaturesStatus.DISABLED)):
+        broker = Broker(content)
+        async with trio.open_nursery() as nursery:
+            await nursery.start(broker.run)
+            found = await broker.api_versions(3)
+            assert [key.name for key in found.supported_features] == [GROUPS]
+            assert (found.finalized_features, found.finalized_features_epoch) == ([], -1)
+            nursery.cancel_scope.cancel()
+
+
+async def test_a_broker_names_its_ranges_in_its_registration(autojump_clock: object) -> None:
+    broker = Broker()
+    async with trio.open_nursery() as nursery:
+        await nursery.start(broker.run)
+        found = BrokerRegistration.decode("/", (await broker.admin.get(paths.broker_id(1))).data)
+        assert found.features == {GROUPS: VersionRange(1, 2)}
+        nursery.cancel_scope.cancel()
+
+
+async def test_a_broker_that_stops_fitting_shuts_down_in_order(autojump_clock: object) -> None:
+    """It gives its registration up, and its next start has no log to recover."""
+    broker = Broker(levels(2))
+    with pytest.RaisesGroup(pytest.RaisesExc(IncompatibleFeaturesError, match="level 3"), flatten_subgroups=True):
+        async with trio.open_nursery() as nursery:
+            await nursery.start(broker.run)
+            assert await broker.admin.children(paths.BROKER_IDS) == ["1"]
+            await broker.admin.set(paths.FEATURES, levels(3))
+            with trio.fail_after(60):
+                await trio.sleep_forever()
+    assert await broker.admin.children(paths.BROKER_IDS) == []
+    assert broker.disk.mount().exists(f"/logs/{CLEAN_SHUTDOWN_MARKER}")
+
+
+async def test_an_update_sent_to_a_broker_that_finds_no_controller_is_answered_so(autojump_clock: object) -> None:
+    """A broker is no controller: it passes the request on, as it does with topics (KIP-590)."""
+    broker = Broker(levels(1))
+    async with trio.open_nursery() as nursery:
+        await nursery.start(broker.run)
+        async with broker.channel() as channel:
+            key = FeatureUpdateKey(feature=GROUPS, max_version_level=2)
+            found = await channel.request(UpdateFeaturesRequest(feature_updates=[key]), version=1, timeout_s=60)
+        assert found.error_code == ErrorCode.REQUEST_TIMED_OUT and "no controller" in found.error_message
+        assert (await broker.admin.get(paths.FEATURES)).version == 0
+        nursery.cancel_scope.cancel()

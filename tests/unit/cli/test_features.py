@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import sys
+from collections.abc import Awaitable, Callable, Mapping
 from typing import Any
 
+import anyio
 import pytest
 
 from anabranch.cli import feature_changes as plan
@@ -129,3 +131,135 @@ def test_a_command_and_an_option_of_the_other_generation_are_refused(monkeypatch
     with pytest.raises(CommandError, match="either"):
         kafka_features.kafka_features("--bootstrap-server", "b:1", "--upgrade-all", "describe")
     assert asked.calls == []
+
+
+# ---------------------------------------------------------------- the commands, against a cluster with KNOWN
+
+
+class FakeAdmin:
+    """A cluster with ``KNOWN`` that notes what it is asked for, and refuses what ``refusals`` names."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.asked: list[tuple[Mapping[str, FeatureUpdate], bool]] = []
+        self.refusals: dict[str, KafkaError] = {}
+        monkeypatch.setattr(features, "with_admin", self._run)
+
+    def _run(self, _server: str, work: Callable[[FakeAdmin], Awaitable[Any]]) -> Any:
+        return anyio.run(work, self)
+
+    async def describe_features(self) -> FeatureMetadata:
+        return KNOWN
+
+    async def update_features(
+        self, updates: Mapping[str, FeatureUpdate], *, validate_only: bool
+    ) -> dict[str, KafkaError | None]:
+        self.asked.append((updates, validate_only))
+        return {name: self.refusals.get(name) for name in updates}
+
+
+@pytest.fixture
+def admin(monkeypatch: pytest.MonkeyPatch) -> FakeAdmin:
+    return FakeAdmin(monkeypatch)
+
+
+def answering(monkeypatch: pytest.MonkeyPatch, answer: str) -> None:
+    """Somebody at a terminal who answers each question so."""
+    monkeypatch.setattr(sys.stdin, "isatty", lambda: True, raising=False)
+    monkeypatch.setattr("builtins.input", lambda _prompt: answer)
+
+
+SAFE_DOWNGRADE = FeatureUpdate(1, UpgradeType.SAFE_DOWNGRADE)
+
+
+@pytest.mark.parametrize("answer", ["", "y", "Yes"])
+def test_a_downgrade_is_confirmed_first(
+    admin: FakeAdmin, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], answer: str
+) -> None:
+    answering(monkeypatch, answer)
+    assert features.downgrade(feature=["groups=1"]) == 0
+    assert admin.asked == [({"groups": SAFE_DOWNGRADE}, False)]
+    assert capsys.readouterr().out.splitlines() == [
+        "Please confirm before downgrading the following features:",
+        "1. groups from v2 (existing) to v1 (new)",
+        "[Downgrade] Feature: groups\tExistingFinalizedMaxVersion: 2\tNewFinalizedMaxVersion: 1\tResult: OK",
+    ]
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        lambda: features.downgrade(feature=["groups=1"]),
+        lambda: features.downgrade(all_=True),
+        lambda: features.disable(feature=["groups"]),
+        lambda: features.update(upgrade="schema:1", downgrade="groups:1"),
+        lambda: features.update(delete="groups"),
+        lambda: kafka_features.kafka_features("--bootstrap-server", "b:1", "--downgrade-all"),
+    ],
+    ids=["downgrade", "downgrade --all", "disable", "update --downgrade", "update --delete", "--downgrade-all"],
+)
+def test_nothing_goes_down_without_confirmation(
+    admin: FakeAdmin, monkeypatch: pytest.MonkeyPatch, command: Callable[[], int]
+) -> None:
+    answering(monkeypatch, "n")
+    with pytest.raises(CommandError, match="nothing was changed"):
+        command()
+    monkeypatch.setattr(sys.stdin, "isatty", lambda: False, raising=False)
+    with pytest.raises(CommandError, match="--yes"):
+        command()
+    assert admin.asked == []
+
+
+def test_yes_and_a_dry_run_ask_no_question_and_an_upgrade_needs_none(
+    admin: FakeAdmin, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(features, "_confirmed", lambda _question: pytest.fail("a question"))
+    assert features.downgrade(feature=["groups=1"], yes=True, force=True) == 0
+    assert features.downgrade(feature=["groups=1"], dry_run=True) == 0
+    assert features.upgrade(feature=["groups=3"]) == 0
+    assert admin.asked == [
+        ({"groups": FeatureUpdate(1, UpgradeType.UNSAFE_DOWNGRADE)}, False),
+        ({"groups": SAFE_DOWNGRADE}, True),
+        ({"groups": FeatureUpdate(3, UpgradeType.UPGRADE)}, False),
+    ]
+
+
+def test_an_update_is_one_request_and_its_lines_come_in_the_kips_order(
+    admin: FakeAdmin, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Those added or raised, those lowered, those deleted; a refusal is shown on its line, and in the exit status."""
+    admin.refusals["schema"] = KafkaError(ErrorCode.FEATURE_UPDATE_FAILED, "broker 2 supports none of it")
+    assert features.update(upgrade="schema:1", downgrade="groups:1", delete="gone", yes=True) == 1
+    [(updates, validate_only)] = admin.asked
+    assert not validate_only and set(updates) == {"schema", "groups", "gone"}
+    lines = [line for line in capsys.readouterr().out.splitlines() if "Feature:" in line]
+    assert [line.split("\t")[0].strip() for line in lines] == [
+        "[Add] Feature: schema",
+        "[Downgrade] Feature: groups",
+        "[Delete] Feature: gone",
+    ]
+    assert [line.split("\t")[-1] for line in lines] == [
+        "Result: FEATURE_UPDATE_FAILED: broker 2 supports none of it",
+        "Result: OK",
+        "Result: OK",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("command", "problem"),
+    [
+        (lambda: features.upgrade(feature=["groups=1"]), "use `features downgrade`"),
+        (lambda: features.downgrade(feature=["groups=3"]), "use `features upgrade`"),
+        (lambda: features.update(upgrade="groups:1"), "--downgrade"),
+        (lambda: features.update(upgrade="groups:3", delete="groups"), "named twice"),
+        (lambda: features.update(), "name a feature"),
+        (lambda: features.disable(), "name a feature"),
+        (lambda: features.upgrade(), "--all"),
+        (lambda: features.upgrade(feature=["groups=3"], all_=True), "--all"),
+    ],
+)
+def test_a_command_that_contradicts_itself_or_the_cluster_asks_nothing(
+    admin: FakeAdmin, command: Callable[[], int], problem: str
+) -> None:
+    with pytest.raises(CommandError, match=problem):
+        command()
+    assert admin.asked == []
