@@ -348,7 +348,7 @@ class ActiveController:
         while True:
             for broker_id in list(self.image.brokers):
                 self._senders.remove(broker_id)
-            self._context = self._new_context(self.image.suspects)
+            self._context = self._new_context(self.image.number + 1, self.image.suspects)
             try:
                 await self._read_all()
                 self._events.put(ResizesDue())
@@ -377,9 +377,9 @@ class ActiveController:
             except ZkError as error:
                 give_up(self._context, step.__name__, error)
 
-    def _new_context(self, suspects: Iterable[str] = ()) -> Context:
+    def _new_context(self, number: int = 0, suspects: Iterable[str] = ()) -> Context:
         config = self._config
-        image = ClusterImage(config.controller_id, self._office.controller_epoch, suspects=set(suspects))
+        image = ClusterImage(config.controller_id, self._office.controller_epoch, number, suspects=set(suspects))
         batch = RequestBatch(image, config.inter_broker_listener_name)
         return Context(
             config,

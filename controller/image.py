@@ -164,6 +164,8 @@ class ClusterImage:
 
     controller_id: int
     controller_epoch: int
+    number: int = 0
+    """How often this controller has read the cluster in its term."""
     brokers: dict[int, LiveBroker] = field(default_factory=dict)
     shutting_down: set[int] = field(default_factory=set)
     failed: dict[int, set[TopicPartition]] = field(default_factory=dict)

@@ -166,6 +166,7 @@ class RequestBatch:
             controller_epoch=self._image.controller_epoch,
             broker_epoch=broker.epoch,
             type=_FULL if batch.full_leader_and_isr and self._image.complete else _INCREMENTAL,
+            image_number=self._image.number,
             topic_states=topics,
             live_leaders=[LeaderAndIsrLiveLeader(broker_id=id, host_name=e.host, port=e.port) for id, e in endpoints],
         )

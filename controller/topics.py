@@ -29,12 +29,16 @@ _log = logging.getLogger(__name__)
 
 
 async def on_topics_changed(context: Context) -> None:
-    """Read the list of topics: new ones come online, ones that vanished are forgotten."""
+    """Read the list of topics: new ones come online, ones that vanished are forgotten.
+
+    Raises ``ImageStaleError`` when one vanished that could not be read: every broker is told then what it hosts.
+    """
     image = context.image
     names = await context.store.children(paths.TOPICS, context.events.watch(TopicsChanged()))
     for name in sorted(image.topics.keys() - set(names)):
         _forget(context, name)
-    image.malformed = {name: version for name, version in image.malformed.items() if name in names}
+    if vanished := image.malformed.keys() - set(names):
+        raise ImageStaleError(f"{paths.topic(min(vanished))} could not be read, and is gone")
     added = [name for name in names if name not in image.topics]
     await load_topics(context, added)
     await lead_first(context, added)

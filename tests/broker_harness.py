@@ -56,6 +56,8 @@ class OneBroker:
         self.zk = zk
         self.env = env
         self.controller_epoch = CONTROLLER_EPOCH
+        self.image_number = 0
+        """How often the controller has read the cluster."""
 
     @property
     def bootstrap(self) -> str:
@@ -86,11 +88,15 @@ class OneBroker:
         await self.update_metadata(topic, topic_id, partitions, leader_epoch=leader_epoch)
         return topic_id
 
-    async def leader_and_isr(self, topic: str, topic_id: uuid.UUID, states: list[LeaderAndIsrPartitionState]) -> Any:
+    async def leader_and_isr(
+        self, topic: str, topic_id: uuid.UUID, states: list[LeaderAndIsrPartitionState], *, type: int = 0
+    ) -> Any:
         return await self.request(
             LeaderAndIsrRequest(
                 controller_id=1000,
                 controller_epoch=self.controller_epoch,
+                image_number=self.image_number,
+                type=type,
                 topic_states=[LeaderAndIsrTopicState(topic_name=topic, topic_id=topic_id, partition_states=states)],
             )
         )

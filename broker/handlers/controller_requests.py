@@ -54,6 +54,8 @@ def leader_and_isr(ctx: RequestContext, request: LeaderAndIsrRequest) -> Answer:
                 layout_version = max((state.layout_version for state in topic.partition_states), default=-1)
                 await node.dynamic.load_topic(topic.topic_name, topic.topic_id, layout_version)
             code = _refusal(ctx, request.controller_epoch, request.broker_epoch)
+            if code is ErrorCode.NONE and not node.replicas.check_term(_term(request)):
+                code = ErrorCode.STALE_CONTROLLER_EPOCH
             if code is not ErrorCode.NONE:
                 return LeaderAndIsrResponse(error_code=code)
             node.leader_addresses.update((live.broker_id, (live.host_name, live.port)) for live in request.live_leaders)
@@ -62,11 +64,15 @@ def leader_and_isr(ctx: RequestContext, request: LeaderAndIsrRequest) -> Answer:
     return node.later(apply, lambda error: LeaderAndIsrResponse(error_code=error.code))
 
 
+def _term(request: LeaderAndIsrRequest) -> Term:
+    return Term(request.controller_epoch, request.broker_epoch, request.image_number)
+
+
 async def _apply(ctx: RequestContext, request: LeaderAndIsrRequest) -> list[LeaderAndIsrTopicError]:
     """Partition by partition, with a pause where it takes long: a resize gives every partition a new epoch."""
     topics = []
     work = TimeSlice(ctx.node.env.clock)
-    term = Term(request.controller_epoch, request.broker_epoch)
+    term = _term(request)
     refusal = ErrorCode.NONE
     if request.type == _FULL:
         named = (

@@ -49,13 +49,15 @@ class _Deleted(NamedTuple):
 
 
 class Term(NamedTuple):
-    """Whose orders: the controller by its epoch, and the registration of this broker that they are meant for.
+    """Whose orders: the controller by its epoch, the registration of this broker that they are meant for, and how often
+    that controller has read the cluster. Later ones are greater.
 
     The first LeaderAndIsr of a term names every replica that this broker is to have; all others come after it.
     """
 
     controller_epoch: int
     broker_epoch: int
+    image_number: int = 0
 
 
 class TopicSettings(Protocol):
@@ -106,6 +108,8 @@ class ReplicaManager:
         self._deleted: dict[TopicPartition, _Deleted] = {}
         self._terms: dict[TopicPartition, Term] = {}
         """In which term the role of a partition was told last."""
+        self._named_in = Term(NO_EPOCH, NO_EPOCH)
+        """The last term whose first LeaderAndIsr was obeyed."""
         self.controller_epoch = NO_EPOCH
         self._closed = False
         logs.on_switched = self._log_switched
@@ -261,6 +265,10 @@ class ReplicaManager:
             )
             partition.log.layouts.assign(entry)
 
+    def check_term(self, term: Term) -> bool:
+        """Whether a LeaderAndIsr is of the last term known: an earlier one that comes late would revive a stray."""
+        return term >= self._named_in
+
     def note_term(self, key: TopicPartition, term: Term) -> None:
         """The role of a partition was given, or confirmed, in this term."""
         self._terms[key] = term
@@ -268,11 +276,13 @@ class ReplicaManager:
     def retire_strays(self, named: Iterable[TopicPartition], term: Term) -> None:
         """Lead and follow nothing that the first LeaderAndIsr of a term does not name; the logs stay.
 
-        A StopReplica was lost with its controller, or with a registration of this broker. What was told in this very
-        term came after that request, which may arrive once more. The logs stay because a topic whose znode is
-        malformed is not named either: what is deleted for that reason could not be brought back. A topic that was
-        created anew is told apart by its id and incarnation (KAFKA-10548, 12257, 14616).
+        A StopReplica was lost with its controller, with a registration of this broker, or when the controller read the
+        cluster again. What was told in this very term came after that request, which may arrive once more. The logs
+        stay: a topic whose znode was removed by mistake is not named either, and what is deleted for that reason
+        could not be brought back. A topic that was created anew is told apart by its id and incarnation (KAFKA-10548,
+        12257, 14616).
         """
+        self._named_in = term
         here = {log.partition for log in self._logs.logs()} | self._partitions.keys()
         for key in sorted(here.difference(named)):
             if self._terms.get(key) == term:

@@ -211,6 +211,12 @@ def _decode_tag_topic_states_partition_states_base_offset(data: memoryview) -> t
     pos += 8
     return base_offset, pos
 
+def _decode_tag_image_number(data: memoryview) -> tuple[int, int]:
+    pos = 0
+    image_number, = _unpack_i(data, pos)
+    pos += 4
+    return image_number, pos
+
 def _encode_tag_topic_states_partition_states_undeleted_partition_count(value: int, out: bytearray) -> None:
     out += _pack_i(value)
 
@@ -228,6 +234,9 @@ def _encode_tag_topic_states_partition_states_layout_version(value: int, out: by
 
 def _encode_tag_topic_states_partition_states_base_offset(value: int, out: bytearray) -> None:
     out += _pack_q(value)
+
+def _encode_tag_image_number(value: int, out: bytearray) -> None:
+    out += _pack_i(value)
 
 def _decode_leader_and_isr_request_v5(data: memoryview) -> tuple[LeaderAndIsrRequest, int]:
     size = len(data)
@@ -385,13 +394,18 @@ def _decode_leader_and_isr_request_v5(data: memoryview) -> tuple[LeaderAndIsrReq
         ))
     n = data[pos]
     pos += 1
+    image_number: int = 0
     if n:
-        pos = skip_tags(data, pos, n)
+        tags, pos = read_tags(data, pos, n)
+        value = tags.get(10266)
+        if value is not None:
+            image_number = whole(_decode_tag_image_number(value), value, "image_number")
     decoded = LeaderAndIsrRequest(
         controller_id=controller_id,
         controller_epoch=controller_epoch,
         broker_epoch=broker_epoch,
         type=type_,
+        image_number=image_number,
         topic_states=topic_states,
         live_leaders=live_leaders,
     )
@@ -502,7 +516,15 @@ def _encode_leader_and_isr_request_v5(message: LeaderAndIsrRequest, out: bytearr
             write_uvarint(out, n)
         out += raw
         out += _pack_iB(live_leaders_item.port, 0)
-    out.append(0)
+    tag_count = (1 if message.image_number != 0 else 0)
+    out.append(tag_count)
+    if tag_count:
+        if message.image_number != 0:
+            tagged = bytearray()
+            _encode_tag_image_number(message.image_number, tagged)
+            write_uvarint(out, 10266)
+            write_uvarint(out, len(tagged))
+            out += tagged
     parts.append(out)
 
 
@@ -584,6 +606,7 @@ class LeaderAndIsrRequest(Message):
         "controller_epoch",
         "broker_epoch",
         "type",
+        "image_number",
         "topic_states",
         "live_leaders",
     )
@@ -604,6 +627,7 @@ class LeaderAndIsrRequest(Message):
         controller_epoch: int = 0,
         broker_epoch: int = -1,
         type: int = 0,
+        image_number: int = 0,
         topic_states: list[LeaderAndIsrTopicState] = EMPTY,
         live_leaders: list[LeaderAndIsrLiveLeader] = EMPTY,
     ) -> None:
@@ -611,6 +635,7 @@ class LeaderAndIsrRequest(Message):
         self.controller_epoch = controller_epoch
         self.broker_epoch = broker_epoch
         self.type = type
+        self.image_number = image_number
         self.topic_states = [] if topic_states is EMPTY else topic_states
         self.live_leaders = [] if live_leaders is EMPTY else live_leaders
 

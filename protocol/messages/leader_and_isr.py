@@ -1,7 +1,8 @@
 """LeaderAndIsr (4): the controller tells a broker which partitions it leads and follows.
 
-Only version 5 is implemented: grouped by topic, with topic ids; requests and responses are flexible. Type 1 is a
-full list, 0 not known, 2 an incremental one. KIP-253 tags stand on the partition, for two partitions of one topic
+Only version 5 is implemented: grouped by topic, with topic ids; requests and responses are flexible. Type 2 is a
+full list, 0 not known, 1 an incremental one. Tag 10266 (ours) counts how often the controller has read the cluster in
+its term: an earlier request comes too late. KIP-253 tags stand on the partition, for two partitions of one topic
 differ while a resize runs. Whether keys keep their order is -1 before the first resize: the configuration says.
 The base offset (ours, tag 10261) is where a new log begins: above 0 for a partition that was removed and created again.
 """
@@ -18,6 +19,7 @@ REQUEST = message(
         field("controller_epoch", "int32", "5+"),
         field("broker_epoch", "int64", "5+", default=-1, ignorable=True),
         field("type", "int8", "5+"),
+        field("image_number", "int32", "5+", default=0, ignorable=True, tag=10266),
         field(
             "topic_states",
             "[]LeaderAndIsrTopicState",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Awaitable, Callable
 from typing import Any
 
 import pytest
@@ -212,12 +213,23 @@ async def test_kafka_10548_a_broker_that_registers_is_told_all_it_hosts_and_noth
     await world.until(gone)
 
 
+async def repaired(world: World, intact: bytes) -> None:
+    await world.store.set(paths.topic("t"), intact)
+
+
+async def removed(world: World, _intact: bytes) -> None:
+    for path in (paths.partition_state("t", 0), paths.partition("t", 0), paths.partitions("t"), paths.topic("t")):
+        await world.store.delete(path)
+
+
+@pytest.mark.parametrize("end", [repaired, removed])
 async def test_what_a_broker_hosts_is_not_called_complete_while_a_znode_cannot_be_read(
-    nursery: trio.Nursery, autojump_clock: object
+    nursery: trio.Nursery, autojump_clock: object, end: Callable[[World, bytes], Awaitable[None]]
 ) -> None:
-    """A broker would delete the replicas that are not named."""
+    """KIP-570: a broker stops the replicas that are not named. It is told them once every znode can be read."""
     world = await start(nursery)
     await create(world, "fine", [3])
+    intact = (await world.store.get(paths.topic("t"))).data
     await world.store.set(paths.topic("t"), b"{")
     world.kill_controller(1000)
     world.zk.end_session(world.sessions[1000].session_id)
@@ -229,3 +241,7 @@ async def test_what_a_broker_hosts_is_not_called_complete_while_a_znode_cannot_b
 
     orders = await world.until(told)
     assert ([topic.topic_name for topic in orders.topic_states], orders.type) == (["fine"], INCREMENTAL)
+    await end(world, intact)
+    await world.until(lambda: world.brokers[3].sent(LeaderAndIsrRequest)[-1].type == FULL)
+    again: LeaderAndIsrRequest = world.brokers[3].sent(LeaderAndIsrRequest)[-1]
+    assert again.controller_epoch == 2 and again.image_number > orders.image_number

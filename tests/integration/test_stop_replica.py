@@ -20,11 +20,13 @@ from protocol.generated.stop_replica import (
 )
 from runtime.sim_zk import FakeZk
 from tests.broker_harness import OneBroker, one_broker
-from tests.layout_world import FIRST, Broker, broker_of
+from tests.layout_world import FIRST, TOPIC_ID, Broker, broker_of
 
 pytestmark = [pytest.mark.trio, pytest.mark.integration]
 FENCED = ErrorCode.FENCED_LEADER_EPOCH
 NONE = ErrorCode.NONE
+INCREMENTAL, FULL = 1, 2
+"""Types of a LeaderAndIsr."""
 
 
 async def stop(broker: OneBroker, asked: Sequence[tuple[int, int, bool]]) -> list[int]:
@@ -177,7 +179,7 @@ async def test_a_broker_that_stops_deletes_nothing_more(tmp_path: Path, monkeypa
 
 async def name_all(broker: OneBroker, **changes: Any) -> None:
     """The first LeaderAndIsr of a controller that names no replica."""
-    fields = {"controller_id": 1000, "controller_epoch": broker.controller_epoch, "type": 2, **changes}
+    fields = {"controller_id": 1000, "controller_epoch": broker.controller_epoch, "type": FULL, **changes}
     response = await broker.request(LeaderAndIsrRequest(**fields))
     assert response.error_code == NONE
 
@@ -205,6 +207,23 @@ async def test_what_a_term_has_told_is_no_stray_when_its_first_order_comes_again
         await name_all(broker.harness)
         assert [str(partition.key) for partition in broker.node.replicas.all()] == ["t-0"]
         assert (await broker.produce(0, FIRST)).error_code == NONE
+
+
+async def test_a_replica_whose_stop_replica_was_dropped_when_its_controller_read_the_cluster_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """KIP-570: it is a stray of the same controller, whose earlier orders come too late to revive it."""
+    async with broker_of(tmp_path, monkeypatch) as broker:
+        await name_all(broker.harness, image_number=1)
+        assert broker.node.replicas.all() == []
+        for partition, kind in ((0, INCREMENTAL), (1, FULL)):
+            late = await broker.harness.leader_and_isr("t", TOPIC_ID, [broker.state(partition, 0, FIRST)], type=kind)
+            assert (late.error_code, late.topics) == (ErrorCode.STALE_CONTROLLER_EPOCH, [])
+        assert broker.node.replicas.all() == []
+        broker.harness.image_number = 1
+        await broker.has(FIRST, 0, epoch=1)
+        await name_all(broker.harness, image_number=1)
+        assert [str(partition.key) for partition in broker.node.replicas.all()] == ["t-0"]
 
 
 async def test_what_an_earlier_registration_was_told_is_a_stray_when_the_next_one_is_not(
