@@ -204,7 +204,8 @@ class FakeBroker:
         if isinstance(request, OffsetForLeaderEpochRequest):
             return self._epoch_ends(request)
         if isinstance(request, ListGroupsRequest):
-            return ListGroupsResponse(groups=[ListedGroup(group_id=name) for name in self.groups])
+            listed = [name for name in self.groups if self._may_read(name, request.readers_of)]
+            return ListGroupsResponse(groups=[ListedGroup(group_id=name) for name in listed])
         if isinstance(request, OffsetFetchRequest):
             return OffsetFetchResponse(groups=[self._committed(group.group_id) for group in request.groups])
         if isinstance(request, DescribeGroupsRequest):
@@ -226,6 +227,11 @@ class FakeBroker:
                 for state in topic.partition_states
             ]
         )
+
+    def _may_read(self, name: str, topics: Sequence[str]) -> bool:
+        """Of a group with members, or that is told of with an error, it is not known which topics it reads."""
+        is_open = name in self.members or name in self.states or name in self.group_errors
+        return not topics or is_open or any(topic in topics for topic, _ in self.groups[name])
 
     def _described(self, name: str) -> DescribedGroup:
         """As a coordinator does, it tells of members only while the group is stable; one that is not there is dead."""

@@ -1,6 +1,7 @@
 """DescribeGroups 0-5, ListGroups 0-4, DeleteGroups 0-2.
 
-DescribeGroups v3 authorized operations, v4 ``group.instance.id``; ListGroups v4 a filter by state.
+DescribeGroups v3 authorized operations, v4 ``group.instance.id``; ListGroups v4 a filter by state, and tag 10266 one
+by topics.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ from protocol.errors import ErrorCode
 from protocol.generated.delete_groups import DeletableGroupResult
 from protocol.generated.describe_groups import DescribedGroup, DescribedGroupMember
 from protocol.generated.list_groups import ListedGroup
+from protocol.subscriptions import CONSUMER_PROTOCOL_TYPE
 
 
 def describe_group(shard: Shard, group_id: str) -> DescribedGroup:
@@ -53,13 +55,28 @@ def _described_members(shard: Shard, group: Group, is_stable: bool) -> list[Desc
     ]
 
 
-def list_groups(shard: Shard, states: Collection[str]) -> list[ListedGroup]:
-    """The groups in any of ``states`` (names as in ``GroupState``), all of them when it is empty."""
+def list_groups(shard: Shard, states: Collection[str], readers_of: Collection[str] = ()) -> list[ListedGroup]:
+    """The groups in any of ``states`` (names as in ``GroupState``) that may read any of ``readers_of``, a topic.
+
+    What is empty leaves none out.
+    """
     return [
         ListedGroup(group_id=group.group_id, protocol_type=group.protocol_type or "", group_state=group.state.value)
         for group in shard.groups.values()
         if not states or group.state.value in states
+        if not readers_of or any(_may_read(shard, group, topic) for topic in readers_of)
     ]
+
+
+def _may_read(shard: Shard, group: Group, topic: str) -> bool:
+    """Whether the group has an offset of the topic, or a member that subscribes to it as far as anybody can tell."""
+    if group.group_id in shard.durable.committers.get(topic, ()):
+        return True
+    if any(tp.topic == topic for tp in group.pending_commits):
+        return True
+    if group.state in (GroupState.EMPTY, GroupState.DEAD) or group.protocol_type != CONSUMER_PROTOCOL_TYPE:
+        return False
+    return group.state is not GroupState.STABLE or group.is_subscribed_to(topic)
 
 
 def delete_group(turn: Turn, token: Token, group_id: str) -> None:

@@ -94,6 +94,8 @@ class DurableState:
 
     offsets: dict[str, dict[TopicPartition, OffsetAndMetadata]] = field(default_factory=dict)
     generations: dict[str, StableGeneration] = field(default_factory=dict)
+    committers: dict[str, dict[str, int]] = field(default_factory=dict)
+    """Groups with offsets of a topic, by topic: how many partitions each has one of."""
 
     def replay(self, record: CoordinatorRecord) -> None:
         """Apply one committed record."""
@@ -106,13 +108,26 @@ class DurableState:
 
     def _replay_offset(self, record: OffsetRecord) -> None:
         if record.value is not None:
-            self.offsets.setdefault(record.group_id, {})[record.partition] = record.value
+            of_group = self.offsets.setdefault(record.group_id, {})
+            if record.partition not in of_group:
+                self._count(record, 1)
+            of_group[record.partition] = record.value
             return
-        of_group = self.offsets.get(record.group_id)
-        if of_group is not None:
-            of_group.pop(record.partition, None)
+        of_group = self.offsets.get(record.group_id, {})
+        if record.partition in of_group:
+            del of_group[record.partition]
+            self._count(record, -1)
             if not of_group:
                 del self.offsets[record.group_id]
+
+    def _count(self, record: OffsetRecord, by: int) -> None:
+        topic, group_id = record.partition.topic, record.group_id
+        of_topic = self.committers.setdefault(topic, {})
+        of_topic[group_id] = of_topic.get(group_id, 0) + by
+        if not of_topic[group_id]:
+            del of_topic[group_id]
+            if not of_topic:
+                del self.committers[topic]
 
     def group_ids(self) -> list[str]:
         """Every group that the log knows, in the order of the log."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Hashable
+from collections.abc import Callable, Hashable, Iterable
 from dataclasses import dataclass
 
 from broker.coordinator.membership import on_deadlines, release_groups
@@ -90,6 +90,12 @@ class LoadedPartition:
         """Reads that the confirmation under way is for; None while there is none."""
         self._unconfirmed: list[_Read] = []
         """Reads that came after it was asked for."""
+
+    def committers_of(self, topics: Iterable[str]) -> list[str]:
+        """Groups that have an offset of one of the topics, and those that may have one on its way to the log."""
+        durable = self.shard.durable
+        stored = [group_id for topic in topics for group_id in durable.committers.get(topic, ())]
+        return list(dict.fromkeys([*stored, *(entry.write.group_id for entry in self._in_flight)]))
 
     def turn(self) -> Turn:
         """The frame for a decision now."""

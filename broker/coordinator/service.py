@@ -310,7 +310,7 @@ class GroupCoordinator:
         loading = self._leadership.is_loading
         response = ListGroupsResponse(error_code=ErrorCode.COORDINATOR_LOAD_IN_PROGRESS if loading else ErrorCode.NONE)
         for loaded in self._leadership.loaded.values():
-            response.groups.extend(admin.list_groups(loaded.shard, request.states_filter))
+            response.groups.extend(admin.list_groups(loaded.shard, request.states_filter, request.readers_of))
         return response
 
     def delete_groups(self, ctx: RequestContext, request: DeleteGroupsRequest) -> Deferred[DeleteGroupsResponse]:
@@ -345,7 +345,7 @@ def _visit(loaded: LoadedPartition, group_id: str, decide: Callable[[Turn, Group
 
 
 def _remove_partitions(loaded: LoadedPartition, deleted: Mapping[TopicPartition, Deletion]) -> None:
-    for group_id in list(loaded.shard.groups):
+    for group_id in loaded.committers_of({tp.topic: None for tp in deleted}):
         _visit(loaded, group_id, lambda turn, group: expiry.remove_partitions(turn, group, deleted))
 
 

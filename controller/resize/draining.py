@@ -143,8 +143,9 @@ async def drain(current: Callable[[], Context], link: BrokerLink, holders: Holde
     held = await holders.still_hold(link, current().image, left)
     waits |= held
     left = [leftover for leftover in left if leftover.tp not in held]
+    topics = {leftover.tp.topic for leftover in left}
     try:
-        groups = (await read_groups(link, lambda: current().image)).require_all() if left else []
+        groups = (await read_groups(link, lambda: current().image, topics)).require_all() if left else []
     except UnknownGroupsError as error:
         return waits | {leftover.tp: _not_learnt(error) for leftover in left}
     for leftover in left:

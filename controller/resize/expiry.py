@@ -78,7 +78,7 @@ async def look(context: Context, link: BrokerLink, now_ms: int) -> list[Expiring
     kept_after = {name: when for name, when in kept_after.items() if when > 0}
     if not kept_after:
         return []
-    groups = await read_groups(link, lambda: context.image)
+    groups = await read_groups(link, lambda: context.image, kept_after)
     unknown = [groups.unknown] if groups.unknown else []
     for topic in topics:
         if topic.name in kept_after and readers(groups.known, topic.name):

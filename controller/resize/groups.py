@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Collection, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -109,8 +109,8 @@ class BrokerLink:
             yield channel
 
 
-async def read_groups(link: BrokerLink, current: Callable[[], ClusterImage]) -> Groups:
-    """The groups of the cluster, whose image ``current`` gives.
+async def read_groups(link: BrokerLink, current: Callable[[], ClusterImage], topics: Collection[str]) -> Groups:
+    """The groups of the cluster, whose image ``current`` gives, that may read one of ``topics``.
 
     Not all of them, perhaps, when a coordinator is loading or away, or moved meanwhile, so that neither broker told of
     its groups. What cannot be learnt of one group says nothing of another.
@@ -124,7 +124,7 @@ async def read_groups(link: BrokerLink, current: Callable[[], ClusterImage]) -> 
         return Groups([])
     for broker in [image.brokers[id] for id in sorted(image.brokers)]:
         try:
-            groups += await _groups_of(link, broker)
+            groups += await _groups_of(link, broker, topics)
         except (OSError, KafkaError, UnknownGroupsError) as error:
             unknown = unknown or str(error)
     try:
@@ -162,8 +162,8 @@ def _coordinators(image: ClusterImage) -> dict[int, tuple[int, int]]:
     return found
 
 
-async def _groups_of(link: BrokerLink, broker: LiveBroker) -> list[Group]:
-    listed = (await link.ask(broker, (ListGroupsRequest(), None)))[0]
+async def _groups_of(link: BrokerLink, broker: LiveBroker, topics: Collection[str]) -> list[Group]:
+    listed = (await link.ask(broker, (ListGroupsRequest(readers_of=sorted(topics)), None)))[0]
     _check(listed.error_code, "groups", broker)
     names = sorted(entry.group_id for entry in listed.groups)
     found: list[Group] = []

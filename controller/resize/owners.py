@@ -49,7 +49,7 @@ async def confirm(current: Callable[[], Context], link: BrokerLink) -> dict[Topi
     found = [emptied for topic in current().image.topics.values() for emptied in _emptied(topic)]
     if not found:
         return {}
-    groups = await read_groups(link, lambda: current().image)
+    groups = await read_groups(link, lambda: current().image, {emptied.tp.topic for emptied in found})
     waits: dict[TopicPartition, Wait] = {}
     for emptied in found:
         try:

@@ -1,6 +1,7 @@
 """ListGroups (16): the groups this broker coordinates.
 
-Version 3 is flexible; 4 filters by state and returns it.
+Version 3 is flexible; 4 filters by state and returns it. Tag 10266 is Anabranch's: only groups that may read one of
+these topics, none named for all. Who does not know it answers with all.
 """
 
 from protocol.schema import field, message
@@ -12,6 +13,7 @@ REQUEST = message(
     flexible="3+",
     fields=[
         field("states_filter", "[]string", "4+"),
+        field("readers_of", "[]string", "4+", ignorable=True, tag=10266),
     ],
 )
 

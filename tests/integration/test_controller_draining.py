@@ -221,10 +221,30 @@ async def test_a_question_names_few_groups(world: World, autojump_clock: object)
     """An answer is decoded in one piece."""
     await marked_and_committed(world, ("g", 40))
     for number in range(50):
-        world.brokers[3].groups[f"other-{number}"] = {("other", 0): (1, -1)}
+        world.brokers[3].groups[f"other-{number}"] = {(TOPIC, 4): (40, -1), (TOPIC, 5): (40, -1)}
     await world.until(lambda: finished(world, 4))
     sizes = [len(request.groups) for request in world.brokers[3].sent(OffsetFetchRequest)]
     assert max(sizes) <= 20 and sum(sizes) >= 50
+
+
+async def test_groups_that_read_other_topics_are_not_asked(world: World, autojump_clock: object) -> None:
+    """Not while nobody reads the topic, which may be for ever, and not about what is empty."""
+    for number in range(30):
+        world.brokers[3].groups[f"other-{number}"] = {("other", 0): (1, -1)}
+    await marked_and_committed(world)
+    for broker in world.brokers.values():
+        broker.logs[TOPIC, 4].start_offset = 40  # by retention
+    await trio.sleep(10)  # virtual time: several looks
+    assert world.brokers[3].sent(ListGroupsRequest) and world.brokers[1].logs[TOPIC, 5].start_offset == 0
+    world.brokers[2].groups["g"] = {(TOPIC, 4): (40, -1), (TOPIC, 5): (40, -1)}
+    await world.until(lambda: finished(world, 4))
+    asked = [
+        group.group_id
+        for broker in world.brokers.values()
+        for r in broker.sent(OffsetFetchRequest)
+        for group in r.groups
+    ]
+    assert set(asked) == {"g"}
 
 
 async def test_an_offset_of_an_earlier_incarnation_has_not_read_it(world: World, autojump_clock: object) -> None:

@@ -8,13 +8,14 @@ from pathlib import Path
 import pytest
 
 import broker.coordinator
+from broker.coordinator import admin
 from broker.coordinator.config import GroupConfig
 from broker.coordinator.group_state import VALID_PREVIOUS_STATES, GroupState, IllegalTransitionError, check_transition
 from broker.coordinator.membership import release_groups
 from broker.coordinator.placement import java_string_hash, kafka_abs, partition_for
 from protocol.errors import ErrorCode
 from protocol.subscriptions import subscribed_topics
-from tests.unit.coordinator.driver import Driver, subscription
+from tests.unit.coordinator.driver import GROUP, Driver, subscription
 
 SHELL = {"service.py", "leadership.py", "loader.py", "loaded.py", "timer.py"}
 
@@ -181,3 +182,27 @@ def test_decisions_import_neither_the_loop_nor_clocks() -> None:
             names = [alias.name for alias in node.names] if isinstance(node, ast.Import) else []
             names += [node.module or ""] if isinstance(node, ast.ImportFrom) else []
             assert not forbidden & {name.split(".")[0] for name in names}, path.name
+
+
+@pytest.mark.parametrize(
+    ("kind", "topics", "is_stable", "is_listed"),
+    [
+        ("consumer", ("t", "other"), True, True),
+        ("consumer", ("other",), True, False),
+        ("consumer", ("other",), False, True),
+        ("connect", (), True, False),
+        ("connect", (), False, False),
+    ],
+)
+def test_a_group_with_members_may_read_what_it_subscribes_to_and_anything_while_it_rebalances(
+    kind: str, topics: tuple[str, ...], is_stable: bool, is_listed: bool
+) -> None:
+    driver = Driver()
+    driver.join(token="j", topics=topics, protocol_type=kind)
+    driver.advance(3_001)
+    joined = driver.replies["j"]
+    if is_stable:
+        driver.sync(joined.member_id, joined.generation_id, {joined.member_id: b""}, protocol_type=kind)
+    listed = admin.list_groups(driver.shard, [], ["t"])
+    assert [group.group_id for group in listed] == [GROUP] * is_listed
+    assert [group.group_id for group in admin.list_groups(driver.shard, [])] == [GROUP]

@@ -9,6 +9,7 @@
 from __future__ import annotations
 
 import itertools
+from collections import Counter
 from typing import Any
 
 from hypothesis import settings
@@ -216,7 +217,13 @@ class GroupMachine(RuleBasedStateMachine):
 
     @invariant()
     def replaying_the_log_gives_the_durable_state(self) -> None:
-        assert self.driver.replayed() == self.driver.shard.durable
+        durable = self.driver.shard.durable
+        assert self.driver.replayed() == durable
+        committers: dict[str, Counter[str]] = {}
+        for group_id, of_group in durable.offsets.items():
+            for tp in of_group:
+                committers.setdefault(tp.topic, Counter())[group_id] += 1
+        assert durable.committers == committers
 
     @invariant()
     def generations_never_go_back(self) -> None:

@@ -3,18 +3,22 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
 import pytest
 import structlog
 import trio
 import trio.testing
 
+from broker.coordinator import expiry
 from broker.coordinator.config import GroupConfig
+from broker.coordinator.deletions import Deletion
 from broker.coordinator.durable import GroupRecord, OffsetRecord
+from broker.coordinator.group import Group
 from broker.coordinator.loader import read_state
 from broker.coordinator.records import encode
 from broker.coordinator.service import GroupCoordinator
+from broker.coordinator.shard import Turn
 from broker.log.slices import SLICE_S, TimeSlice
 from protocol.errors import ErrorCode, KafkaError
 from protocol.generated.delete_groups import DeleteGroupsRequest
@@ -381,6 +385,32 @@ async def test_offsets_of_deleted_partitions_get_tombstones(
     assert running.log.records[0][-1] == encode(OffsetRecord(GROUP, TopicPartition("t", 0), None))
 
 
+async def test_a_deletion_visits_only_groups_that_committed_an_offset_of_the_topic(
+    running: Running, autojump_clock: trio.testing.MockClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With thousands of groups the others made each deletion hold up the broker."""
+    await running.loaded()
+    for number in range(50):
+        commit(running, 1, group=f"other-{number}", topic="other")
+    commit(running, 1, group="stored")
+    running.log.hold = True
+    commit(running, 1, group="on-its-way")
+    visited: list[str] = []
+    remove = expiry.remove_partitions
+
+    def count(turn: Turn, group: Group, deleted: Mapping[TopicPartition, Deletion]) -> None:
+        visited.append(group.group_id)
+        remove(turn, group, deleted)
+
+    monkeypatch.setattr(expiry, "remove_partitions", count)
+    running.coordinator.on_partitions_deleted({TopicPartition("t", 0): -1})
+    assert visited == ["stored", "on-its-way"]
+    running.log.hold = False
+    while running.log.waiting:
+        running.log.settle()
+    assert [fetched(running, group=group) for group in visited] == [(-1, 0), (-1, 0)]
+
+
 async def test_partitions_deleted_while_loading_are_removed_afterwards(
     running: Running, autojump_clock: trio.testing.MockClock
 ) -> None:
@@ -447,6 +477,25 @@ async def test_groups_are_listed_by_state(running: Running, autojump_clock: trio
     assert sorted(listed([])) == [GROUP, "simple"]
     assert listed(["Stable"]) == [GROUP]
     assert listed(["Empty", "Dead"]) == ["simple"]
+
+
+async def test_groups_are_listed_by_what_they_may_read(
+    running: Running, autojump_clock: trio.testing.MockClock
+) -> None:
+    """The subscription of the member cannot be read."""
+    await running.loaded()
+    listed: Callable[[str], list[str]] = lambda topic: [  # noqa: E731
+        group.group_id
+        for group in running.coordinator.list_groups(Context(), ListGroupsRequest(readers_of=["x", topic])).groups
+    ]
+    commit(running, 1, group="stored")
+    commit(running, 1, group="other", topic="other")
+    await stable_member(running)
+    running.log.hold = True
+    commit(running, 1, group="on-its-way")
+    assert sorted(listed("t")) == [GROUP, "on-its-way", "stored"]
+    assert sorted(listed("other")) == [GROUP, "other"]
+    assert listed("nobody's") == [GROUP]
 
 
 async def test_authorized_operations_are_told_when_asked_for(
