@@ -1,25 +1,61 @@
-"""What the znodes of one topic are at one moment. All that a resize is decided by."""
+"""What a controller knows of one topic at one moment. All that a resize is decided by."""
 
 from __future__ import annotations
 
+import uuid
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
+from ordered_resize.layout import Layout, Moves, moves
+from zk_schemas.partition_state import Layout as StoredLayout
 from zk_schemas.partition_state import PartitionState
 from zk_schemas.topic import TopicZnode
+from zk_schemas.znode import NO_ID
 
 
 @dataclass(frozen=True, slots=True)
 class Snapshot:
-    """One topic; ``states`` has each partition whose state znode was read."""
+    """Of one topic the znodes, and what brokers answered to this controller. ``states`` has each partition whose state
+    znode was read.
+    """
 
     topic: TopicZnode
     states: Mapping[int, PartitionState]
     unreadable: Collection[int] = ()
     """Partitions whose state is malformed or was taken away: what it was is not known."""
+    controller_epoch: int = 0
+    answered: Collection[int] = ()
+    """Partitions whose leader has answered that it leads in the stored leader epoch, and so with the stored layout."""
+    electable: Mapping[int, list[int]] = field(default_factory=dict)
+    """Of partitions that are not there yet: replicas that may lead, preferred first."""
+    drained: Collection[int] = ()
+    """Partitions that every group has processed to the end, or that are empty and owned by nobody (rule 14)."""
+    deleted: Mapping[int, int] = field(default_factory=dict)
+    """Partitions of which every replica is deleted, with the highest log end that was reported."""
+    new_topic_id: uuid.UUID = NO_ID
+    """What the next removal gives the topic, so that clients take the lower count."""
 
     def leader_epoch(self, partition: int) -> int:
         """The highest leader epoch that the partition ever had; -1: it never existed."""
         state = self.states.get(partition)
         removed = self.topic.last_leader_epochs.get(partition, -1)
         return removed if state is None else max(state.leader_epoch, removed)
+
+    def stored(self, partition: int) -> StoredLayout | None:
+        """The layout in force at a partition; None: the partition does not exist."""
+        state = self.states.get(partition)
+        if state is None:
+            return None
+        return state.layout or StoredLayout(self.topic.initial_partition_count, 0)
+
+    def has_goal(self, partition: int) -> bool:
+        """Whether the partition has the layout that the topic asks for."""
+        return self.stored(partition) == Layout.goal(self.topic).stored
+
+    @property
+    def moves(self) -> Moves:
+        """Losers and gainers of the resize under way, or of the last one."""
+        topic = self.topic
+        after = topic.undeleted_partition_count
+        before = topic.previous_undeleted_partition_count
+        return moves(topic.initial_partition_count, after if before is None else before, after)

@@ -1,0 +1,275 @@
+"""What a resize writes next: the phase of every partition, and a table from phase to step.
+
+A resize is one write of the goal to the topic's znode: the count, the count before, and a version. Losers and gainers
+follow from the two counts. Then every partition gets the goal's layout in a bump of its own: losers first, a gainer
+when the leaders of its own losers have answered. A bump is one write of leader epoch, layout, the layout and epoch
+replaced, and for a gainer the lineage entry: no moment shows one without the other.
+
+Nothing is remembered: a controller that takes office goes on from the same znodes, and asks the leaders again.
+"""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass, field
+from types import MappingProxyType
+from typing import Final, TypeAlias
+
+from ordered_resize.layout import Layout
+from ordered_resize.lineage import pruned
+from ordered_resize.snapshot import Snapshot
+from zk_schemas.partition_state import DURING_DELETE, Before, LineageEntry, PartitionState
+from zk_schemas.topic import TopicZnode
+
+MAX_TOGETHER = 100
+"""Partitions whose removal is one write: each takes two operations of it, and each write gives the topic a new id."""
+Assign: TypeAlias = Callable[[Sequence[int]], Mapping[int, list[int]]]
+"""Replicas for partitions that have none yet."""
+
+
+class Phase(enum.Enum):
+    """What is so of one partition. Those in ``STEPS`` have a step that is due, the others wait."""
+
+    SETTLED = "has the layout, and its leader has answered"
+    UNLED = "was never led since the topic was created"
+    BUMP = "lacks the layout, and takes no keys of others with it"
+    BEHIND = "gains keys; a leader that loses them has not answered"
+    GAIN = "gains keys, and all that lose them have answered"
+    CREATE = "the same, and it does not exist"
+    LEADERLESS = "the same, and no replica of it may lead"
+    UNANSWERED = "has the layout; its leader has not answered"
+    DRAINING = "closed; it is kept until it is drained, and all above it are removed"
+    LEAVING = "is being removed: replicas are being deleted"
+    DELETED = "is being removed: every replica is deleted"
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """One write. All of it or nothing of it is done, and only if none of its znodes was changed in between."""
+
+    name: str
+    states: Mapping[int, PartitionState] = field(default_factory=dict)
+    topic: TopicZnode | None = None
+    deleted: Sequence[int] = ()
+    """Partitions whose state znode goes."""
+
+
+def next_steps(snapshot: Snapshot) -> list[Step]:
+    """The steps that are due. Each may be done alone, in any order, or not at all; empty: only waiting is left."""
+    found = phases(snapshot)
+    steps = [STEPS[phase](snapshot, partition) for partition, phase in found.items() if phase in STEPS]
+    steps += [step for step in (_leave(snapshot, found), _forget(snapshot, found)) if step is not None]
+    return steps
+
+
+def phases(snapshot: Snapshot) -> dict[int, Phase]:
+    """The phase of each partition that is counted or exists, ascending."""
+    counted = range(snapshot.topic.undeleted_partition_count)
+    return {partition: phase_of(snapshot, partition) for partition in sorted({*counted, *snapshot.states})}
+
+
+def phase_of(snapshot: Snapshot, partition: int) -> Phase:
+    """The phase of a partition that is counted or exists."""
+    state, losers_of = snapshot.states.get(partition), snapshot.moves.losers_of
+    is_counted = partition < snapshot.topic.undeleted_partition_count
+    if state is None and partition not in losers_of:
+        return Phase.UNLED
+    if state is not None and state.never_led:
+        return Phase.UNLED
+    if state is not None and state.being_removed:
+        return Phase.DELETED if partition in snapshot.deleted else Phase.LEAVING
+    if not snapshot.has_goal(partition) and partition in losers_of:
+        if not losers_are_done(snapshot, losers_of[partition]):
+            return Phase.BEHIND
+        if state is None:
+            return Phase.CREATE if snapshot.electable.get(partition) else Phase.LEADERLESS
+        return Phase.GAIN
+    if not snapshot.has_goal(partition) and (is_counted or partition in snapshot.moves.losers):
+        return Phase.BUMP
+    if partition not in snapshot.answered:
+        return Phase.UNANSWERED
+    return Phase.SETTLED if is_counted else Phase.DRAINING
+
+
+def losers_are_done(snapshot: Snapshot, losers: Collection[int]) -> bool:
+    """Whether nobody takes any more what a gainer is to get: stored, and answered by each one's leader (rule 3).
+
+    That a registration is gone is no answer: its broker may still serve.
+    """
+    return all(snapshot.has_goal(loser) and loser in snapshot.answered for loser in losers)
+
+
+def is_stored(snapshot: Snapshot) -> bool:
+    """Whether every counted partition, and every loser that exists, has the layout."""
+    losers = snapshot.moves.losers & snapshot.states.keys()
+    return all(snapshot.has_goal(p) for p in {*range(snapshot.topic.undeleted_partition_count), *losers})
+
+
+def is_settled(snapshot: Snapshot) -> bool:
+    """Whether the next resize may begin (rule 4): all is stored, and every leader of what is counted has answered.
+
+    Else a leader two layouts behind refuses a batch, and takes a late copy of it after the next order.
+    """
+    counted = range(snapshot.topic.undeleted_partition_count)
+    return is_stored(snapshot) and all(partition in snapshot.answered for partition in counted)
+
+
+# ---------------------------------------------------------------- the goal
+
+
+def asked(snapshot: Snapshot, count: int, assign: Assign) -> TopicZnode:
+    """The topic once it is asked for ``count`` partitions: begun, taken back, or stored as the next (rule 9)."""
+    topic = snapshot.topic
+    if count == topic.undeleted_partition_count:
+        return topic.replace(wanted=None)
+    if count == topic.previous_undeleted_partition_count and may_cancel(snapshot):
+        return cancelled(snapshot)
+    return begun(snapshot, count, assign) if may_begin(snapshot, count) else topic.replace(wanted=count)
+
+
+def may_begin(snapshot: Snapshot, count: int) -> bool:
+    """Whether a resize to ``count`` has nothing to wait for: keys of a number being removed would have no leader."""
+    leaving = [partition for partition, state in snapshot.states.items() if state.being_removed]
+    return is_settled(snapshot) and count <= min(leaving, default=count)
+
+
+def begun(snapshot: Snapshot, count: int, assign: Assign) -> TopicZnode:
+    """The write that begins a resize of a settled topic, and all that is recorded of it before the first bump."""
+    topic = snapshot.topic
+    new = [partition for partition in range(count) if partition not in topic.partitions]
+    return topic.replace(
+        partitions={**topic.partitions, **assign(new)},
+        undeleted_partition_count=count,
+        previous_undeleted_partition_count=topic.undeleted_partition_count,
+        layout_version=topic.layout_version + 1,
+        wanted=None,
+    )
+
+
+def may_cancel(snapshot: Snapshot) -> bool:
+    """Whether the resize under way can be taken back at once: no gainer was bumped, so nobody has a moved key."""
+    gainers = snapshot.moves.losers_of
+    return bool(gainers) and not any(snapshot.has_goal(gainer) for gainer in gainers)
+
+
+def cancelled(snapshot: Snapshot) -> TopicZnode:
+    """The count before, under a version of its own: nobody loses or gains, and what was not created is not assigned."""
+    topic = snapshot.topic
+    before = topic.previous_undeleted_partition_count
+    assert before is not None
+    kept = {p: replicas for p, replicas in topic.partitions.items() if p < before or p in snapshot.states}
+    return topic.replace(
+        partitions=kept,
+        undeleted_partition_count=before,
+        previous_undeleted_partition_count=before,
+        layout_version=topic.layout_version + 1,
+        wanted=None,
+    )
+
+
+# ---------------------------------------------------------------- bumps
+
+
+def _bump(snapshot: Snapshot, partition: int) -> Step:
+    """Leader epoch, layout, what they replace, and what the partition gained, in one write (rule 2)."""
+    state, layout = snapshot.states[partition], snapshot.stored(partition)
+    assert layout is not None
+    epoch = state.leader_epoch + 1
+    kept, floor = pruned(state.lineage, state.floor, snapshot.topic.last_leader_epochs)
+    bumped = state.replace(
+        controller_epoch=snapshot.controller_epoch,
+        leader_epoch=epoch,
+        layout=Layout.goal(snapshot.topic).stored,
+        before=Before(layout, state.leader_epoch),
+        lineage=(*kept, *entries_of(snapshot, partition, epoch)),
+        floor=floor,
+    )
+    return Step("bump", {partition: bumped})
+
+
+def _create(snapshot: Snapshot, partition: int) -> Step:
+    """A state with its first leader, above the last leader epoch of the number (rules 3, 7)."""
+    in_sync = snapshot.electable[partition]
+    epoch = snapshot.topic.last_leader_epochs.get(partition, -1) + 1
+    created = PartitionState(
+        snapshot.controller_epoch,
+        in_sync[0],
+        epoch,
+        in_sync,
+        layout=Layout.goal(snapshot.topic).stored,
+        lineage=entries_of(snapshot, partition, epoch),
+    )
+    return Step("create", {partition: created})
+
+
+def entries_of(snapshot: Snapshot, partition: int, epoch: int) -> tuple[LineageEntry, ...]:
+    """What a partition gains with the leader epoch: from each of its losers up to the last epoch before its bump."""
+    losers = snapshot.moves.losers_of.get(partition, ())
+    return (LineageEntry(epoch, {loser: last_epoch(snapshot, loser) for loser in losers}),) if losers else ()
+
+
+def last_epoch(snapshot: Snapshot, loser: int) -> int:
+    """The last leader epoch of a loser under the layout before, of its own znode, where no election changes it."""
+    before = snapshot.states[loser].before
+    assert before is not None
+    return before.leader_epoch
+
+
+# ---------------------------------------------------------------- removal
+
+
+def _leave(snapshot: Snapshot, found: Mapping[int, Phase]) -> Step | None:
+    """Drained partitions at the end begin to be removed together, unless the next resize counts them (rule 5)."""
+    if not removals_may_begin(snapshot):
+        return None
+    lowest = max(snapshot.topic.undeleted_partition_count, snapshot.topic.wanted or 0)
+    run: list[int] = []
+    for partition in sorted((p for p in snapshot.states if p >= lowest), reverse=True):
+        if found[partition] in (Phase.LEAVING, Phase.DELETED):
+            continue
+        if found[partition] is not Phase.DRAINING or partition not in snapshot.drained or len(run) == MAX_TOGETHER:
+            break
+        run.append(partition)
+    left = {
+        p: snapshot.states[p].replace(leader=DURING_DELETE, controller_epoch=snapshot.controller_epoch) for p in run
+    }
+    return Step("leave", left) if left else None
+
+
+def removals_may_begin(snapshot: Snapshot) -> bool:
+    """A gainer's bump needs the last epoch of its losers, from their znodes."""
+    return is_stored(snapshot)
+
+
+def _forget(snapshot: Snapshot, found: Mapping[int, Phase]) -> Step | None:
+    """What is deleted everywhere leaves its last leader epoch and log end in the topic's znode (rules 5, 7).
+
+    The highest goes first, but for a number that was counted meanwhile: its removal ends, and it is created again.
+    """
+    topic, counted = snapshot.topic, snapshot.topic.undeleted_partition_count
+    run: list[int] = []
+    is_end = True
+    for partition in sorted(snapshot.states, reverse=True):
+        if found[partition] is Phase.DELETED and (is_end or partition < counted) and len(run) < MAX_TOGETHER:
+            run.append(partition)
+        else:
+            is_end = False
+    if not run:
+        return None
+    ends = {p: max(topic.base_offset(p), snapshot.deleted[p]) for p in run}
+    left = topic.replace(
+        topic_id=snapshot.new_topic_id,
+        partitions={p: replicas for p, replicas in topic.partitions.items() if p not in ends or p < counted},
+        adding_replicas={p: added for p, added in topic.adding_replicas.items() if p not in ends},
+        removing_replicas={p: gone for p, gone in topic.removing_replicas.items() if p not in ends},
+        last_leader_epochs={**topic.last_leader_epochs, **{p: snapshot.states[p].leader_epoch for p in run}},
+        last_offsets={**topic.last_offsets, **{p: end for p, end in ends.items() if end > 0}},
+    )
+    return Step("forget", topic=left, deleted=tuple(run))
+
+
+STEPS: Final[Mapping[Phase, Callable[[Snapshot, int], Step]]] = MappingProxyType(
+    {Phase.BUMP: _bump, Phase.GAIN: _bump, Phase.CREATE: _create}
+)
+"""The step of each phase that has one. Removals go together: see ``_leave`` and ``_forget``."""

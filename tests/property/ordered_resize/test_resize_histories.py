@@ -1,0 +1,235 @@
+"""The order promise over random histories of resizes, and each rule switched off is noticed.
+
+``ANABRANCH_LINEAGE_SEEDS``: how many histories; 1,000 take half a minute.
+"""
+
+from __future__ import annotations
+
+import os
+import uuid
+from collections.abc import Callable
+from typing import TypeAlias
+
+import pytest
+
+from ordered_resize import resize
+from ordered_resize.gate import IllegalMoveError
+from tests import lineage_mutations
+from tests.lineage_world import BrokenError, World
+
+Mutation: TypeAlias = Callable[[pytest.MonkeyPatch], None]
+
+SEEDS = int(os.environ.get("ANABRANCH_LINEAGE_SEEDS", "60"))
+LIMIT = 1500
+"""Histories until a rule that is switched off has to be noticed."""
+
+
+def histories(first: int, count: int) -> list[str]:
+    """What breaks in histories with these seeds."""
+    for seed in range(first, first + count):
+        world = World(seed)
+        try:
+            world.run()
+        except (AssertionError, LookupError, IllegalMoveError, RecursionError) as error:
+            return [f"history {seed}: {type(error).__name__}: {error}"]
+    return []
+
+
+@pytest.mark.parametrize("first", range(0, SEEDS, 20))
+def test_every_key_keeps_its_order_and_nothing_hangs(first: int) -> None:
+    assert not histories(first, min(20, SEEDS - first))
+
+
+@pytest.mark.parametrize(
+    ("rule", "first"),
+    [
+        (lineage_mutations.no_lineage, 0),
+        (lineage_mutations.a_revived_partition_gets_no_entry, 31),
+        (lineage_mutations.an_entry_is_written_after_the_bump, 9),
+        (lineage_mutations.a_losers_epoch_is_read_when_its_gainer_is_bumped, 0),
+        (lineage_mutations.losers_need_not_answer_and_producers_go_back, 77),
+        (lineage_mutations.the_next_resize_begins_at_any_time, 5),
+        (lineage_mutations.a_resize_is_cancelled_at_any_time, 0),
+        (lineage_mutations.a_removal_does_not_wait_for_gainers, 3),
+        (lineage_mutations.a_log_that_comes_again_begins_at_0, 65),
+        (lineage_mutations.a_partition_that_comes_again_begins_at_epoch_0, 1),
+        (lineage_mutations.batches_newer_than_what_was_read_are_delivered, 0),
+        (lineage_mutations.what_a_broker_does_not_know_is_over, 0),
+        (lineage_mutations.pruned_entries_leave_no_floor, 23),
+        (lineage_mutations.pruned_epochs_are_those_not_over, 1),
+        (lineage_mutations.a_bump_keeps_what_it_replaced_before, 16),
+    ],
+    ids=lambda value: getattr(value, "__name__", ""),
+)
+def test_a_rule_switched_off_is_noticed(rule: Mutation, first: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """``first`` is a history that notices it, to be quick; another one serves as well."""
+    rule(monkeypatch)
+    assert histories(first, 1) or histories(0, LIMIT)
+
+
+# ---------------------------------------------------------------- histories by hand, where random ones rarely notice
+
+
+def newest(world: World, key: int) -> None:
+    world.producers[key].metadata = len(world.metadata) - 1
+
+
+def put(world: World, key: int) -> None:
+    """The key's next record is placed by what its producer knows, and written."""
+    world.send(key)
+    world.send(key)
+    assert world.producers[key].batch is None
+
+
+def settle(world: World) -> None:
+    """The resize is carried out; nobody reads meanwhile, and nothing is removed."""
+    world.retains = True
+    while world.advance() or any(world.order_one(p) for p in list(world.states)):
+        pass
+
+
+def read(world: World, p: int) -> None:
+    for _ in range(30):
+        world.look(p)
+
+
+def resized(world: World, count: int) -> None:
+    world.request(count)
+    settle(world)
+
+
+def an_election_between_goal_and_bump(world: World) -> None:
+    """1 -> 2, key 1. What the loser takes in its second epoch under the old layout counts too."""
+    world.request(2)
+    world.elect(0)
+    world.order_one(0)
+    put(world, 1)
+    settle(world)
+    newest(world, 1)
+    put(world, 1)
+    read(world, 1)
+
+
+def an_empty_loser_in_between(world: World) -> None:
+    """1 -> 2 -> 4, key 3. Partition 1 had the key and no record of it; partition 0 is not read."""
+    put(world, 3)
+    for count in (2, 4):
+        resized(world, count)
+    newest(world, 3)
+    put(world, 3)
+    read(world, 1)
+    read(world, 3)
+
+
+def an_answer_older_than_what_is_asked_for(world: World) -> None:
+    """2 -> 1 -> 2 -> 4, key 3. The reader of 3 knows partition 1 as it was before it gained the key from 0."""
+    resized(world, 1)
+    newest(world, 3)
+    put(world, 3)
+    for count in (2, 4):
+        resized(world, count)
+    newest(world, 3)
+    put(world, 3)
+    world.readers[3].gate.facts.on_lineage(1, world.ages[1][0])
+    read(world, 1)
+    read(world, 3)
+
+
+def a_batch_that_comes_when_the_count_is_back(world: World) -> None:
+    """2 -> 1 -> 2, key 1. A copy of the first layout arrives under the third."""
+    world.send(1)
+    late = world.producers[1].batch
+    assert late is not None
+    resized(world, 1)
+    newest(world, 1)
+    world.send(1)
+    put(world, 1)
+    resized(world, 2)
+    world.produce(late)
+
+
+def a_leader_two_layouts_behind(world: World) -> None:
+    """2 -> 1, then 2 again before partition 0 has answered; key 1, which moves to 0 and back."""
+    world.request(1)
+    world.advance()
+    world.order_one(1)
+    world.advance()
+    late_order = (0, world.incarnations[0], world.states[0])
+    newest(world, 1)
+    world.send(1)
+    late = world.producers[1].batch
+    assert late is not None
+    world.request(2)
+    world.advance()
+    newest(world, 1)
+    world.send(1)  # refused; final if a newer layout is known
+    world.order(*late_order)
+    world.produce(late)
+
+
+SCENES = {
+    an_election_between_goal_and_bump: ((1, 1), 1, lineage_mutations.a_losers_epoch_is_noted_with_the_goal),
+    an_empty_loser_in_between: ((1, 1), 3, lineage_mutations.no_recursion),
+    an_answer_older_than_what_is_asked_for: ((1, 2), 3, lineage_mutations.lineages_of_any_age_serve),
+    a_batch_that_comes_when_the_count_is_back: ((1, 2), 1, lineage_mutations.a_batch_of_another_version_is_taken),
+    a_leader_two_layouts_behind: ((1, 2), 1, lineage_mutations.the_next_resize_begins_when_all_is_stored),
+}
+
+
+def acted(scene: Callable[[World], None]) -> None:
+    counts, key, _ = SCENES[scene]
+    world = World(0, records=3, counts=counts, keys=[key], calm=True)
+    scene(world)
+    world.finish()
+
+
+@pytest.mark.parametrize("scene", SCENES)
+def test_a_history_by_hand(scene: Callable[[World], None]) -> None:
+    acted(scene)
+
+
+@pytest.mark.parametrize("scene", SCENES)
+def test_a_history_by_hand_notices_its_rule(scene: Callable[[World], None], monkeypatch: pytest.MonkeyPatch) -> None:
+    SCENES[scene][2](monkeypatch)
+    with pytest.raises(BrokenError):
+        acted(scene)
+
+
+# ---------------------------------------------------------------- a controller that goes, at any moment
+
+ASKED = {0: 5, 2: 2, 4: 6, 8: 3, 9: 9, 10: 4, 20: 8, 24: 3, 30: 7, 31: 3}
+"""After how many writes which count is asked for: grown, cancelled, queued (the latest wins), grown while draining."""
+
+
+def carried_out(crash_after: int) -> tuple[object, list[str]]:
+    """The topic and its partitions in the end, and all writes; a controller goes right after one of them."""
+    world = World(0, records=2, counts=(2, 2), keys=[1, 5, 6], calm=True)
+    world.crash_after = crash_after
+    asked = dict(ASKED)
+    while asked:
+        at = min(asked)
+        if at <= world.writes or (
+            not world.advance(first=True) and not any(world.order_one(p) for p in list(world.states))
+        ):
+            world.request(asked.pop(at))
+        for key in world.producers:
+            newest(world, key)
+            world.send(key)
+    world.finish()
+    states = {p: (s.leader_epoch, s.layout, s.before, s.lineage, s.floor) for p, s in world.states.items()}
+    return (world.topic.replace(topic_id=uuid.UUID(int=0)), states), world.done
+
+
+def test_a_controller_that_goes_between_any_two_writes_changes_nothing() -> None:
+    end, writes = carried_out(crash_after=-1)
+    assert {write.split()[0] for write in writes} == {"asked", "begin", "bump", "create", "leave", "forget"}
+    for at in range(1, len(writes) + 1):
+        assert carried_out(at)[0] == end, f"crash after {writes[at - 1]}"
+
+
+def test_removals_that_begin_although_a_wanted_count_counts_them_are_carried_out(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A grow that counts what is being removed is no hole: it waits for the end, and creates the number again."""
+    monkeypatch.setattr(resize, "may_begin", lambda snapshot, _: resize.is_settled(snapshot))
+    assert not histories(0, 20)

@@ -1,0 +1,259 @@
+"""The phases of a resize and their steps, by the example of the design: 4 -> 6 -> 4 -> 8, grown while 4 and 5 drain."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Collection
+
+import pytest
+
+from ordered_resize import resize
+from ordered_resize.resize import MAX_TOGETHER, STEPS, Phase, Step
+from ordered_resize.snapshot import Snapshot
+from zk_schemas.partition_state import DURING_DELETE, NO_LEADER, Before, Layout, LineageEntry, PartitionState
+from zk_schemas.topic import TopicZnode
+
+TOPIC_ID, NEXT_ID = uuid.UUID(int=1), uuid.UUID(int=2)
+
+
+class Topic:
+    """Carries out what is due, as a controller whose leaders answer at once."""
+
+    def __init__(self, initial: int, count: int | None = None) -> None:
+        count = initial if count is None else count
+        self.topic = TopicZnode.new(TOPIC_ID, {p: [1, 2] for p in range(count)}).replace(
+            initial_partition_count=initial
+        )
+        self.states = {p: PartitionState(3, 1, 0, [1, 2]) for p in range(count)}
+        self.electable = {p: [2, 1] for p in range(100)}
+
+    def snapshot(
+        self,
+        *,
+        silent: Collection[int] = (),
+        drained: Collection[int] = (),
+        deleted: dict[int, int] | None = None,
+    ) -> Snapshot:
+        return Snapshot(
+            self.topic,
+            dict(self.states),
+            controller_epoch=4,
+            answered=self.states.keys() - set(silent),
+            electable=self.electable,
+            drained=drained,
+            deleted=deleted or {},
+            new_topic_id=NEXT_ID,
+        )
+
+    def write(self, step: Step) -> None:
+        self.states.update(step.states)
+        self.topic = step.topic or self.topic
+        for p in step.deleted:
+            del self.states[p]
+
+    def ask(self, count: int, *, silent: Collection[int] = ()) -> None:
+        asked = resize.asked(self.snapshot(silent=silent), count, lambda new: {key: [2, 1] for key in new})
+        self.write(Step("ask", topic=asked))
+
+    def carry_out(self, **given: Collection[int]) -> None:
+        while steps := resize.next_steps(self.snapshot(**given)):
+            self.write(steps[0])
+
+    def layout(self, p: int) -> tuple[int, Layout | None, Before | None]:
+        return self.states[p].leader_epoch, self.states[p].layout, self.states[p].before
+
+
+def entry(epoch: int, losers: dict[int, int]) -> LineageEntry:
+    return LineageEntry(epoch, losers)
+
+
+def test_the_example_of_the_design() -> None:
+    t = Topic(4)
+    t.ask(6)
+    assert (t.topic.undeleted_partition_count, t.topic.previous_undeleted_partition_count) == (6, 4)
+    assert t.topic.layout_version == 1 and t.topic.partitions[5] == [2, 1]
+    t.carry_out()
+    assert t.layout(1) == (1, Layout(6, 1), Before(Layout(4, 0), 0))
+    assert t.layout(5) == (0, Layout(6, 1), None) and t.states[5].lineage == (entry(0, {1: 0}),)
+    assert (t.states[5].leader, t.states[5].isr) == (2, [2, 1])
+
+    t.ask(4)
+    t.carry_out()
+    assert t.layout(1) == (2, Layout(4, 2), Before(Layout(6, 1), 1)) and t.states[1].lineage == (entry(2, {5: 0}),)
+    assert t.layout(5) == (1, Layout(4, 2), Before(Layout(6, 1), 0))
+    assert t.states[2].lineage == () and t.states[2].layout == Layout(4, 2)
+
+    t.ask(8)
+    t.carry_out()
+    assert t.layout(1) == (3, Layout(8, 3), Before(Layout(4, 2), 2))
+    assert t.layout(5) == (2, Layout(8, 3), Before(Layout(4, 2), 1))
+    assert t.states[5].lineage == (entry(0, {1: 0}), entry(2, {1: 2}))
+    assert t.states[7].lineage == (entry(0, {3: 2}),)
+
+
+def test_the_same_when_5_was_removed_before_the_second_grow() -> None:
+    t = Topic(4)
+    for count in (6, 4):
+        t.ask(count)
+        t.carry_out()
+    t.carry_out(drained=[4, 5])
+    assert {t.states[4].leader, t.states[5].leader} == {DURING_DELETE}
+    t.carry_out(deleted={4: 7, 5: 40})
+    assert (t.topic.last_leader_epochs, t.topic.last_offsets) == ({4: 1, 5: 1}, {4: 7, 5: 40})
+    assert sorted(t.topic.partitions) == sorted(t.states) == [0, 1, 2, 3] and t.topic.topic_id == NEXT_ID
+    assert t.states[1].lineage == (entry(2, {5: 0}),)
+
+    t.ask(8)
+    t.carry_out()
+    assert t.states[5].leader_epoch == 2 and t.states[5].lineage == (entry(2, {1: 2}),)
+    assert (t.states[1].lineage, t.states[1].floor) == ((), 2)  # 5 is over: 1 >= 0
+
+
+def found(snapshot: Snapshot) -> dict[int, Phase]:
+    return resize.phases(snapshot)
+
+
+def test_a_gainer_waits_for_its_own_losers_alone() -> None:
+    t = Topic(4)
+    t.ask(6)
+    for p in (1, 2):
+        t.write(STEPS[Phase.BUMP](t.snapshot(), p))
+    assert [phase.name for phase in found(t.snapshot(silent=[1])).values()] == [
+        "BUMP",
+        "UNANSWERED",
+        "SETTLED",
+        "BUMP",
+        "BEHIND",
+        "BEHIND",
+    ]
+    assert found(t.snapshot())[5] is Phase.CREATE
+    t.electable = {}
+    assert found(t.snapshot())[5] is Phase.LEADERLESS
+    assert {step.name for step in resize.next_steps(t.snapshot())} == {"bump"}
+
+
+def test_each_phase_that_waits_has_no_step_of_its_own() -> None:
+    assert STEPS.keys() == {Phase.BUMP, Phase.GAIN, Phase.CREATE}
+
+
+def test_a_bump_keeps_leader_and_unknown_fields_and_raises_only_its_epoch() -> None:
+    t = Topic(1)
+    t.states[0] = PartitionState(3, NO_LEADER, 5, [2], extra={"theirs": 1})
+    t.ask(1)
+    t.topic = resize.begun(t.snapshot(), 2, lambda new: {key: [1] for key in new})
+    (step,) = resize.next_steps(t.snapshot())
+    bumped = step.states[0]
+    assert (bumped.leader, bumped.isr, bumped.leader_epoch, bumped.controller_epoch) == (NO_LEADER, [2], 6, 4)
+    assert bumped.extra == {"theirs": 1} and bumped.before == Before(Layout(1, 0), 5)
+
+
+def test_elections_change_neither_layout_nor_what_it_replaced() -> None:
+    """A loser's last epoch under the old layout stays in its znode; an election after the bump does not raise it."""
+    t = Topic(1)
+    t.ask(2)
+    t.write(resize.next_steps(t.snapshot())[0])
+    t.states[0] = t.states[0].replace(leader_epoch=9)
+    t.carry_out()
+    assert t.states[1].lineage == (entry(0, {0: 0}),)
+
+
+def test_a_topic_whose_partitions_were_never_led_is_not_settled() -> None:
+    t = Topic(2)
+    del t.states[1]
+    assert found(t.snapshot())[1] is Phase.UNLED and not resize.is_settled(t.snapshot())
+    t.states[1] = PartitionState(3, NO_LEADER, -1, [])
+    assert found(t.snapshot())[1] is Phase.UNLED and resize.next_steps(t.snapshot()) == []
+
+
+def test_the_last_of_several_requests_is_queued_and_a_request_for_the_goal_takes_it_back() -> None:
+    t = Topic(2)
+    t.ask(4)
+    for count in (3, 7):
+        t.ask(count)
+        assert (t.topic.undeleted_partition_count, t.topic.wanted) == (4, count)
+    t.ask(4)
+    assert (t.topic.undeleted_partition_count, t.topic.wanted) == (4, None)
+
+
+def test_a_resize_is_taken_back_until_a_gainer_is_bumped() -> None:
+    t = Topic(2)
+    t.ask(4)
+    t.write(STEPS[Phase.BUMP](t.snapshot(), 0))
+    t.ask(2)
+    assert (t.topic.undeleted_partition_count, t.topic.previous_undeleted_partition_count) == (2, 2)
+    assert t.topic.layout_version == 2 and sorted(t.topic.partitions) == [0, 1]
+    t.carry_out()
+    assert t.states[0].layout == t.states[1].layout == Layout(2, 2)
+    assert not t.states[0].lineage and 2 not in t.states
+
+    t.ask(4)
+    t.write(STEPS[Phase.BUMP](t.snapshot(), 0))
+    t.write(STEPS[Phase.CREATE](t.snapshot(), 2))
+    t.ask(2)
+    assert (t.topic.undeleted_partition_count, t.topic.wanted) == (4, 2)
+
+
+def test_a_cancel_while_partitions_drain_keeps_them() -> None:
+    t = Topic(2, 4)
+    t.topic = t.topic.replace(layout_version=1)
+    t.states = {p: state.replace(layout=Layout(4, 1)) for p, state in t.states.items()}
+    t.ask(2)
+    t.carry_out()
+    t.ask(6)
+    t.ask(2)
+    assert t.topic.layout_version == 4 and sorted(t.topic.partitions) == [0, 1, 2, 3]
+    t.carry_out()
+    assert t.states[2].layout == Layout(2, 2)  # still closed, by the shrink
+
+
+def drained(parts: int, **given: Collection[int]) -> list[int]:
+    """What begins to be removed of a topic that shrank from ``parts`` to 1."""
+    t = Topic(1, parts)
+    t.topic = t.topic.replace(layout_version=1)
+    t.states = {p: state.replace(layout=Layout(parts, 1)) for p, state in t.states.items()}
+    t.ask(1)
+    t.carry_out()
+    steps = resize.next_steps(t.snapshot(**given))
+    return sorted(steps[0].states) if steps else []
+
+
+@pytest.mark.parametrize(
+    ("given", "expected"),
+    [
+        ({"drained": [4]}, [4]),
+        ({"drained": [2, 4]}, [4]),
+        ({"drained": [1, 2, 3, 4]}, [1, 2, 3, 4]),
+        ({"drained": [3]}, []),
+        ({"drained": [3, 4], "silent": [3]}, [4]),
+    ],
+)
+def test_the_highest_drained_partitions_go_first(given: dict[str, Collection[int]], expected: list[int]) -> None:
+    assert drained(5, **given) == expected
+
+
+def test_removals_of_one_write_are_bounded() -> None:
+    assert drained(150, drained=range(150)) == list(range(150 - MAX_TOGETHER, 150))
+
+
+def test_what_the_next_resize_counts_does_not_begin_to_be_removed() -> None:
+    t = Topic(1, 3)
+    t.topic = t.topic.replace(layout_version=1)
+    t.states = {p: state.replace(layout=Layout(3, 1)) for p, state in t.states.items()}
+    t.ask(1)
+    t.carry_out()
+    t.topic = t.topic.replace(wanted=2)
+    (step,) = resize.next_steps(t.snapshot(drained=[1, 2]))
+    assert sorted(step.states) == [2]
+
+
+def test_a_grow_waits_for_a_removal_that_has_begun_and_never_lowers_where_a_log_ended() -> None:
+    t = Topic(1, 2)
+    t.topic = t.topic.replace(layout_version=1, last_offsets={1: 60})
+    t.states = {p: state.replace(layout=Layout(2, 1)) for p, state in t.states.items()}
+    t.ask(1)
+    t.carry_out(drained=[1])
+    t.ask(2)
+    assert (t.topic.undeleted_partition_count, t.topic.wanted) == (1, 2)
+    t.carry_out(deleted={1: 50})
+    assert t.topic.last_offsets == {1: 60} and t.topic.wanted == 2
+    assert resize.may_begin(t.snapshot(), 2)
