@@ -105,16 +105,15 @@ class FetchRead:
     def _read_partition(self, key: TopicPartition, state: FetchedPartition) -> PartitionData:
         try:
             partition = self._replicas.leader(key, state.current_leader_epoch)
-            self.target.watch(partition)
             if self._layouts:
                 self._check_layout(key, partition)
             replica_id = self._limits.replica_id
             if self._limits.is_follower and replica_id not in partition.replicas:
                 raise KafkaError(ErrorCode.REPLICA_NOT_AVAILABLE, f"{partition.key}: {replica_id} is no replica")
             diverging = self._diverging(partition, state)
-            if diverging is not None:
-                return self._result(key, partition, None, diverging)
-            return self._result(key, partition, self._read_log(partition, state), None)
+            read = self._read_log(partition, state) if diverging is None else None
+            self.target.watch(partition)  # last: a follower's own progress changes the watermark, and is told only once
+            return self._result(key, partition, read, diverging)
         except KafkaError as error:
             partition_or_none = self._replicas.hosted(key)
             if partition_or_none is not None:

@@ -43,8 +43,8 @@ def test_an_error_comes_with_empty_records_never_null_ones() -> None:
     assert partition.records == b""
 
 
-def read_by(world: ReplicaWorld, session: FetchSession) -> FetchRead:
-    limits = ReadLimits(-1, -1, 1 << 20, read_committed=False, full=False, reports_divergence=True)
+def read_by(world: ReplicaWorld, session: FetchSession, replica_id: int = -1) -> FetchRead:
+    limits = ReadLimits(replica_id, -1, 1 << 20, read_committed=False, full=False, reports_divergence=True)
     replicas: Any = world[1]
     return FetchRead(replicas, world.throttle, session, limits)
 
@@ -165,3 +165,21 @@ def test_a_change_between_the_read_and_its_answer_is_read_by_the_sessions_next_f
     read = read_by(world, session)
     read.run()
     assert size_of(read.response())
+
+
+def test_a_follower_whose_fetch_moves_the_watermark_is_told_of_the_next_append() -> None:
+    """What its own progress changes is told to its session, too, and only once until that looks again."""
+    world = ReplicaWorld(2)
+    world.elect(1, 1, [1, 2])
+    session = FetchSession(Purgatory(world.clock), 7, 0.0, is_follower=True)
+    ask_from(session, 0)
+    read_by(world, session, 2).run()
+    world.append(1, b"a")
+    ask_from(session, 1)
+    read = read_by(world, session, 2)
+    read.run()
+    assert world[1].log.high_watermark == 1
+    read.response()
+    assert not session.dirty
+    world.append(1, b"b")
+    assert list(session.dirty) == [TopicPartition("t", 0)]
