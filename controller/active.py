@@ -26,6 +26,7 @@ from controller.events import (
     EventQueue,
     FeaturesChanged,
     FirstLeadersDue,
+    FirstReplicasDue,
     LeadersDue,
     LogDirsFailed,
     Mark,
@@ -283,6 +284,8 @@ class ActiveController:
             await log_dirs.on_log_dirs_failed(context)
         elif isinstance(event, LeadersDue):
             await leaders.rebalance(context)
+        elif isinstance(event, FirstReplicasDue):
+            await leaders.lead_by_first(context, event.tps)
         elif isinstance(event, RefusalsDue):
             brokers.on_refusals_due(context)
         elif isinstance(event, ReassignmentsDue):
@@ -303,7 +306,7 @@ class ActiveController:
     async def _handle_call(self, call: AdminCall) -> None:
         """Decide one slice of a request. One that cannot be dealt with is answered so; the cluster goes on."""
         if call.left is None:
-            call.left = sliced(call.api_key, call.body)
+            call.left = sliced(call.api_key, call.body, self.image)
         some = call.left[0]
         try:
             outcome = await HANDLERS[call.api_key](self._context, some, call.version)
@@ -322,7 +325,7 @@ class ActiveController:
         if call.left:
             self._events.put(call)
             return
-        call.outcome = joined(call.api_key, call.outcomes)
+        call.outcome = joined(call.api_key, call.body, call.outcomes)
         call.decided.set()
 
     async def _handle_answer(self, event: BrokerAnswered) -> None:

@@ -14,6 +14,7 @@ import trio
 
 from controller.image import LiveBroker
 from controller.request_batch import BrokerRequest
+from protocol.types import TopicPartition
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,6 +76,13 @@ class LogDirsFailed:
 @dataclass(frozen=True, slots=True)
 class LeadersDue:
     """It is time to see whether first replicas should lead again."""
+
+
+@dataclass(frozen=True, slots=True)
+class FirstReplicasDue:
+    """These partitions, the next of many, are to be led by their first replica again."""
+
+    tps: tuple[TopicPartition, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -143,6 +151,7 @@ Mark: TypeAlias = (
     | FeaturesChanged
     | LogDirsFailed
     | LeadersDue
+    | FirstReplicasDue
     | RefusalsDue
     | ReassignmentsDue
     | ResizesDue

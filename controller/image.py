@@ -5,7 +5,7 @@ from __future__ import annotations
 import enum
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from typing import NamedTuple
+from typing import NamedTuple, TypeAlias
 
 from controller.states import PartitionStatus, ReplicaStatus
 from protocol.types import TopicPartition
@@ -158,6 +158,10 @@ class TopicImage:
         )
 
 
+Led: TypeAlias = tuple[TopicPartition, TopicImage, PartitionImage, PartitionState]
+"""A partition that was led and is there to be led."""
+
+
 @dataclass(slots=True)
 class ClusterImage:
     """The whole cluster as the controller sees it."""
@@ -222,13 +226,23 @@ class ClusterImage:
             for index in sorted(topic.partitions):
                 yield TopicPartition(name, index), topic, topic.partitions[index]
 
-    def led_partitions(self) -> Iterator[tuple[TopicPartition, TopicImage, PartitionImage, PartitionState]]:
+    def led_partitions(self) -> Iterator[Led]:
         """Partitions that were led and are there to be led: neither they nor their topic are being removed."""
         for tp, topic, partition in self.all_partitions():
-            state = partition.state
-            if state is None or state.never_led or state.being_removed or tp.topic in self.deletions:
-                continue
-            yield tp, topic, partition, state
+            if (led := self._led(tp, topic, partition)) is not None:
+                yield led
+
+    def led(self, tp: TopicPartition) -> Led | None:
+        """The partition if it is one of ``led_partitions``."""
+        topic = self.topics.get(tp.topic)
+        partition = topic.partitions.get(tp.partition) if topic is not None else None
+        return None if topic is None or partition is None else self._led(tp, topic, partition)
+
+    def _led(self, tp: TopicPartition, topic: TopicImage, partition: PartitionImage) -> Led | None:
+        state = partition.state
+        if state is None or state.never_led or state.being_removed or tp.topic in self.deletions:
+            return None
+        return tp, topic, partition, state
 
     def online(self, topic: str) -> bool:
         """Whether every partition of the topic that takes records has a leader."""

@@ -4,13 +4,20 @@ from __future__ import annotations
 
 import enum
 import logging
+from collections.abc import Sequence
 
 from controller import elections
 from controller.context import Context
-from controller.partitions import Led, StateChange, unclean_order, write_states
+from controller.events import FirstReplicasDue
+from controller.image import Led
+from controller.partitions import StateChange, unclean_order, write_states
+from controller.store import MAX_OPERATIONS
 from protocol.errors import ErrorCode, KafkaError
+from protocol.types import TopicPartition
 
 _log = logging.getLogger(__name__)
+ELECTED_AT_ONCE = MAX_OPERATIONS - 1
+"""Elections on purpose before other events are looked at: as many states as one multi takes."""
 
 
 class ElectionType(enum.IntEnum):
@@ -44,26 +51,37 @@ def chosen(context: Context, led: Led, election_type: ElectionType) -> StateChan
 
 
 async def rebalance(context: Context) -> None:
-    """First replicas lead again, for each broker of whose partitions too many are led by others.
-
-    A partition that is being reassigned is left alone, as in Kafka.
-    """
+    """First replicas lead again, for each broker of whose partitions too many are led by others."""
     image = context.image
     by_preferred: dict[int, list[Led]] = {}
     for led in image.led_partitions():
         by_preferred.setdefault(led[1].replicas(led[0].partition)[0], []).append(led)
-    changes = []
+    due: list[TopicPartition] = []
     for broker, partitions in sorted(by_preferred.items()):
         elsewhere = [led for led in partitions if led[3].leader != broker]
-        if len(elsewhere) * 100 <= len(partitions) * context.config.leader_imbalance_per_broker_percentage:
-            continue
-        for tp, topic, _, state in elsewhere:
-            if topic.reassigning(tp.partition):
-                continue
-            electable = image.electable(tp)
-            changed = elections.preferred(state, topic.replicas(tp.partition), electable, image.controller_epoch)
-            if changed is not None:
-                changes.append(StateChange(tp, changed))
-    if changes:
-        _log.info("%s partitions are led by their first replica again", len(changes))
-    await write_states(context, changes)
+        if len(elsewhere) * 100 > len(partitions) * context.config.leader_imbalance_per_broker_percentage:
+            due += [led[0] for led in elsewhere if _led_by_first(context, led) is not None]
+    if due:
+        _log.info("%s partitions are to be led by their first replica again", len(due))
+    await lead_by_first(context, due)
+
+
+async def lead_by_first(context: Context, tps: Sequence[TopicPartition]) -> None:
+    """Have these partitions led by their first replica, as many as are decided at once now, the others by and by."""
+    found = (context.image.led(tp) for tp in tps[:ELECTED_AT_ONCE])
+    changes = [_led_by_first(context, led) for led in found if led is not None]
+    await write_states(context, [change for change in changes if change is not None])
+    if left := tuple(tps[ELECTED_AT_ONCE:]):
+        context.events.put(FirstReplicasDue(left))
+
+
+def _led_by_first(context: Context, led: Led) -> StateChange | None:
+    """The change after which the first replica leads; None where it does, or may not, or the partition is being
+    reassigned, when Kafka leaves it alone too.
+    """
+    tp, topic, _, state = led
+    replicas = topic.replicas(tp.partition)
+    if state.leader == replicas[0] or topic.reassigning(tp.partition):
+        return None
+    changed = elections.preferred(state, replicas, context.image.electable(tp), context.image.controller_epoch)
+    return None if changed is None else StateChange(tp, changed)

@@ -6,13 +6,12 @@ import itertools
 import logging
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TypeAlias
 
 from controller import elections
 from controller.context import Context
 from controller.events import FirstLeadersDue
 from controller.giving_up import give_up
-from controller.image import PartitionImage, TopicImage
+from controller.image import Led, TopicImage
 from controller.states import PartitionStatus
 from controller.store import MAX_OPERATIONS, ImageStaleError, chunks, read_each
 from controller.topic_config import unclean_election_allowed
@@ -24,8 +23,6 @@ from zk_schemas.partition_state import NO_LEADER, PartitionState
 _log = logging.getLogger(__name__)
 FIRST_LEADERS_AT_ONCE = MAX_OPERATIONS // 2 - 1
 """Partitions that get their first state before other events are looked at: each takes two operations of a multi."""
-Led: TypeAlias = tuple[TopicPartition, TopicImage, PartitionImage, PartitionState]
-"""A partition that has a state, as ``ClusterImage.led_partitions`` yields them."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -18,6 +18,7 @@ from dataclasses import dataclass
 
 from controller import elections
 from controller.context import Context
+from controller.events import ReassignmentsDue
 from controller.giving_up import give_up
 from controller.image import TopicImage
 from controller.partitions import StateChange, apply
@@ -34,6 +35,8 @@ from zk_schemas.partition_state import PartitionState
 _log = logging.getLogger(__name__)
 PARTITIONS_PER_WRITE = MAX_OPERATIONS // 2
 """One multi has the topic znode and a state for each partition."""
+TOPICS_AT_ONCE = 16
+"""Topics whose reassignments are begun or finished before other events are looked at: each is a multi of its own."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,14 +72,22 @@ async def reassign(
 
 
 async def advance(context: Context) -> None:
-    """Finish the reassignments whose target is in sync."""
-    steps = []
-    for tp, assignment in in_progress(context):
-        step = _last_step(context, tp, assignment, assignment)
-        if step is not None:
-            steps.append(step)
-    for step, error in await _write(context, steps):
+    """Finish reassignments whose target is in sync: some of them now, the others by and by."""
+    found = (_last_step(context, tp, assignment, assignment) for tp, assignment in in_progress(context))
+    steps: list[_Step] = []
+    names: set[str] = set()
+    is_all = True
+    for step in (step for step in found if step is not None):
+        names.add(step.tp.topic)
+        if len(steps) == PARTITIONS_PER_WRITE or len(names) > TOPICS_AT_ONCE:
+            is_all = False
+            break
+        steps.append(step)
+    refused = await _write(context, steps)
+    for step, error in refused:
         give_up(context, f"the end of the reassignment of {step.tp}", error)
+    if not is_all and not refused:
+        context.events.put(ReassignmentsDue())
 
 
 def in_progress(context: Context) -> Iterator[tuple[TopicPartition, ReplicaAssignment]]:

@@ -13,13 +13,16 @@ from itertools import islice
 from typing import Any, NamedTuple, TypeAlias
 
 from controller.admin.outcome import Outcome
+from controller.image import ClusterImage
+from controller.leaders import ELECTED_AT_ONCE
+from controller.reassignment import PARTITIONS_PER_WRITE, TOPICS_AT_ONCE
 from protocol.api_keys import ApiKey
-from protocol.generated.alter_partition_reassignments import ReassignableTopic
+from protocol.errors import ErrorCode
+from protocol.generated.elect_leaders import ElectLeadersRequest, ReplicaElectionResult, TopicPartitions
+from protocol.types import TopicPartition
 
 ITEMS_AT_ONCE = 16
 """Topics or configs of a slice; each takes a few requests to ZooKeeper."""
-PARTITIONS_AT_ONCE = 127
-"""Reassigned partitions of a slice; they are one multi together with the topic."""
 
 Slices: TypeAlias = deque[Any]
 
@@ -52,10 +55,42 @@ _NAMED = {
 }
 
 
-def sliced(api_key: int, body: Any) -> Slices:
-    """The request in slices, in order; the request itself where it is small, or not of a kind that is sliced."""
-    if api_key == ApiKey.ALTER_PARTITION_REASSIGNMENTS:
-        return deque(_of_reassignments(body))
+class _OfPartitions(NamedTuple):
+    """Where a request names partitions by topic, where its response answers, and how much of it is a slice."""
+
+    asked: str
+    asked_partitions: str
+    answered: str
+    answered_partitions: str
+    name: str
+    """The topic, in both."""
+    at_once: int
+    topics_at_once: int
+
+
+_OF_PARTITIONS = {
+    ApiKey.ALTER_PARTITION: _OfPartitions(
+        *("topics", "partitions", "topics", "partitions", "name"), *(ELECTED_AT_ONCE, ELECTED_AT_ONCE)
+    ),
+    ApiKey.ALTER_PARTITION_REASSIGNMENTS: _OfPartitions(
+        *("topics", "partitions", "responses", "partitions", "name"), *(PARTITIONS_PER_WRITE, TOPICS_AT_ONCE)
+    ),
+    ApiKey.ELECT_LEADERS: _OfPartitions(
+        *("topic_partitions", "partitions", "replica_election_results", "partition_result", "topic"),
+        *(ELECTED_AT_ONCE, ELECTED_AT_ONCE),
+    ),
+}
+
+
+def sliced(api_key: int, body: Any, image: ClusterImage) -> Slices:
+    """The request in slices, in order; the request itself where it is small, or not of a kind that is sliced.
+
+    One for the leaders of all partitions becomes one that names those of the image.
+    """
+    if of_partitions := _OF_PARTITIONS.get(ApiKey(api_key)):
+        if api_key == ApiKey.ELECT_LEADERS:
+            body = _with(body, topic_partitions=_each_once(body, image))
+        return deque(_by_partitions(body, of_partitions))
     for named in _NAMED.get(ApiKey(api_key), ()):
         items = getattr(body, named.asked)
         if len(items) > ITEMS_AT_ONCE:
@@ -63,19 +98,20 @@ def sliced(api_key: int, body: Any) -> Slices:
     return deque([body])
 
 
-def joined(api_key: int, outcomes: list[Outcome]) -> Outcome:
+def joined(api_key: int, body: Any, outcomes: list[Outcome]) -> Outcome:
     """One outcome for all slices of a request. There is at least one."""
-    if len(outcomes) == 1:
-        return outcomes[0]
     response = outcomes[0].response
-    if api_key == ApiKey.ALTER_PARTITION_REASSIGNMENTS:
-        field = "responses"
+    if of_partitions := _OF_PARTITIONS.get(ApiKey(api_key)):
+        field = of_partitions.answered
+        answers = _by_topic([answer for found in outcomes for answer in getattr(found.response, field)], of_partitions)
+        response.error_code = next((found.response.error_code for found in outcomes if found.response.error_code), 0)
+        if api_key == ApiKey.ELECT_LEADERS and body.topic_partitions is None:
+            answers = _elected(answers)
+    elif len(outcomes) == 1:
+        return outcomes[0]
     else:
         field = _NAMED[ApiKey(api_key)][0].answered
-    answers = [answer for outcome in outcomes for answer in getattr(outcome.response, field)]
-    if api_key == ApiKey.ALTER_PARTITION_REASSIGNMENTS:
-        answers = _by_topic(answers)
-        response.error_code = next((found.response.error_code for found in outcomes if found.response.error_code), 0)
+        answers = [answer for outcome in outcomes for answer in getattr(outcome.response, field)]
     waits = [wait for outcome in outcomes for wait in outcome.waits]
     return Outcome(_with(response, **{field: answers}), waits, max(outcome.timeout_ms for outcome in outcomes))
 
@@ -97,28 +133,52 @@ def _together(items: list[Any], key: Callable[[Any], Hashable], at_once: int) ->
         yield [item for group in some for item in group]
 
 
-def _of_reassignments(body: Any) -> Iterable[Any]:
-    if sum(len(topic.partitions) for topic in body.topics) <= PARTITIONS_AT_ONCE:
-        yield body
-        return
-    some: list[ReassignableTopic] = []
+def _by_partitions(body: Any, named: _OfPartitions) -> Iterable[Any]:
+    """Slices of as many partitions as the kind of request has at once, of the same topics in the same order."""
+    some: list[Any] = []
     count = 0
-    for topic in body.topics:
-        for first in range(0, max(len(topic.partitions), 1), PARTITIONS_AT_ONCE):
-            part = topic.partitions[first : first + PARTITIONS_AT_ONCE]
-            if some and count + len(part) > PARTITIONS_AT_ONCE:
-                yield _with(body, topics=some)
+    for topic in getattr(body, named.asked):
+        partitions = getattr(topic, named.asked_partitions)
+        left = partitions
+        while True:
+            if count == named.at_once or len(some) == named.topics_at_once:
+                yield _with(body, **{named.asked: some})
                 some, count = [], 0
-            some.append(_with(topic, partitions=part))
+            part, left = left[: named.at_once - count], left[named.at_once - count :]
+            some.append(_with(topic, **{named.asked_partitions: part}))
             count += len(part)
-    yield _with(body, topics=some)
+            if not left:
+                break
+    yield _with(body, **{named.asked: some})
 
 
-def _by_topic(answers: list[Any]) -> list[Any]:
+def _by_topic(answers: list[Any], named: _OfPartitions) -> list[Any]:
     """One answer for each topic."""
     found: dict[str, Any] = {}
     for answer in answers:
-        known = found.setdefault(answer.name, answer)
+        known = found.setdefault(getattr(answer, named.name), answer)
         if known is not answer:
-            known.partitions += answer.partitions
+            getattr(known, named.answered_partitions).extend(getattr(answer, named.answered_partitions))
     return list(found.values())
+
+
+def _each_once(body: ElectLeadersRequest, image: ClusterImage) -> list[TopicPartitions]:
+    """The partitions whose leaders are asked for, or all, each once: it is elected in one slice only."""
+    if body.topic_partitions is None:
+        asked = (led[0] for led in image.led_partitions())
+    else:
+        asked = (TopicPartition(topic.topic, index) for topic in body.topic_partitions for index in topic.partitions)
+    by_topic: dict[str, dict[int, None]] = {}
+    for tp in asked:
+        by_topic.setdefault(tp.topic, {})[tp.partition] = None
+    return [TopicPartitions(topic=name, partitions=list(indexes)) for name, indexes in by_topic.items()]
+
+
+def _elected(answers: list[ReplicaElectionResult]) -> list[ReplicaElectionResult]:
+    """Asked about all partitions, those that need no election are left out."""
+    found = []
+    for topic in answers:
+        results = [result for result in topic.partition_result if result.error_code != ErrorCode.ELECTION_NOT_NEEDED]
+        if results:
+            found.append(ReplicaElectionResult(topic=topic.topic, partition_result=results))
+    return found

@@ -35,7 +35,8 @@ def new_partitions(topic: TopicImage) -> list[int]:
     undeleted = topic.znode.undeleted_partition_count
     new = [index for index in sorted(topic.znode.partitions) if index >= undeleted and _never_led(topic, index)]
     recorded = [state.layout.undeleted_partition_count for state in _states(topic, new) if state.layout is not None]
-    return [index for index in new if index < min(recorded, default=len(topic.znode.partitions))]
+    end = min(recorded, default=len(topic.znode.partitions))
+    return [index for index in new if index < end]
 
 
 def waiting(topic: TopicImage) -> list[int]:

@@ -2,21 +2,32 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import pytest
 import trio
 
-from controller.store import MAX_ATTEMPTS
+from controller.active import ActiveController
+from controller.events import AdminCall
+from controller.store import MAX_ATTEMPTS, MAX_OPERATIONS
+from protocol.api_keys import ApiKey
 from protocol.errors import ErrorCode
+from protocol.generated.alter_partition import AlterPartitionRequest, PartitionData, TopicData
 from protocol.generated.alter_partition_reassignments import (
     AlterPartitionReassignmentsRequest,
     ReassignablePartition,
     ReassignableTopic,
 )
 from protocol.generated.create_partitions import CreatePartitionsRequest, CreatePartitionsTopic
-from protocol.generated.create_topics import CreatableTopic, CreatableTopicConfig, CreateTopicsRequest
+from protocol.generated.create_topics import (
+    CreatableReplicaAssignment,
+    CreatableTopic,
+    CreatableTopicConfig,
+    CreateTopicsRequest,
+)
 from protocol.generated.delete_topics import DeleteTopicsRequest, DeleteTopicState
+from protocol.generated.elect_leaders import ElectLeadersRequest
 from protocol.generated.incremental_alter_configs import (
     AlterableConfig,
     AlterConfigsResource,
@@ -24,7 +35,7 @@ from protocol.generated.incremental_alter_configs import (
 )
 from protocol.generated.list_partition_reassignments import ListPartitionReassignmentsRequest
 from protocol.generated.update_metadata import UpdateMetadataRequest
-from runtime.env import CreateOp, SessionState
+from runtime.env import CreateOp, SessionState, SetOp, ZkOp
 from runtime.zk_requests import DEFAULT_MAX_REQUEST_BYTES, request_bytes
 from tests.controller_world import World
 from zk_schemas import paths
@@ -248,12 +259,129 @@ async def test_a_large_topic_is_deleted_while_others_are_served(world: World) ->
     assert await world.store.children(paths.TOPICS) == ["t"]
 
 
+class Writes:
+    """The partition states that the controller writes at each event. Another request comes during the first of them."""
+
+    def __init__(self, world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.of_events: list[int] = [0]
+        self.before_other = -1
+        """How many were written when the other request was decided."""
+        handle, session = ActiveController._handle, world.sessions[1000]
+        multi = session.multi
+        others: list[AdminCall] = []
+
+        async def counted(active: ActiveController, event: Any) -> None:
+            async def write(ops: Sequence[ZkOp]) -> list[int]:
+                states = [op for op in ops if isinstance(op, CreateOp | SetOp) and op.path.endswith("/state")]
+                self.of_events[-1] += len(states)
+                if states and not others:
+                    request = ListPartitionReassignmentsRequest()
+                    others.append(active.submit(ApiKey.LIST_PARTITION_REASSIGNMENTS, request, 0))
+                return await multi(ops)
+
+            if event in others:
+                self.before_other = sum(self.of_events)
+            self.of_events.append(0)
+            monkeypatch.setattr(session, "multi", write)
+            await handle(active, event)
+
+        monkeypatch.setattr(ActiveController, "_handle", counted)
+
+    def check(self, states: int) -> None:
+        """So many were written, some after the other request was decided, and at no event more than a multi has."""
+        assert sum(self.of_events) == states
+        assert max(self.of_events) <= MAX_OPERATIONS
+        assert 0 < self.before_other < states
+
+
+LARGE = 2 * MAX_OPERATIONS + 3
+
+
+async def create_on(world: World, *brokers: int) -> None:
+    """A large topic with these replicas."""
+    given = [CreatableReplicaAssignment(partition_index=index, broker_ids=list(brokers)) for index in range(LARGE)]
+    topic = CreatableTopic(name="large", num_partitions=-1, replication_factor=-1, assignments=given)
+    response = await world.request(CreateTopicsRequest(topics=[topic], timeout_ms=60_000))
+    assert response.topics[0].error_code == ErrorCode.NONE
+
+
+async def join(world: World, leader: int, isr: list[int]) -> None:
+    """The leader of all partitions of the large topic, in its second epoch, asks for this ISR."""
+    joining = [
+        PartitionData(partition_index=index, leader_epoch=1, new_isr=isr, current_isr_version=1)
+        for index in range(LARGE)
+    ]
+    epoch = (await world.store.get(paths.broker_id(leader))).czxid
+    topics = [TopicData(name="large", partitions=joining)]
+    request = AlterPartitionRequest(broker_id=leader, broker_epoch=epoch, topics=topics)
+    answered = (await world.request(request)).topics[0].partitions
+    assert [(found.partition_index, found.error_code) for found in answered] == [(i, 0) for i in range(LARGE)]
+
+
+async def led_by_second(world: World) -> None:
+    """A topic whose partitions are led by broker 2 while their first replica, broker 1, is in sync."""
+    await create_on(world, 1, 2)
+    world.brokers[1].leave()
+    await world.until(lambda: world.brokers[2].led()["large", LARGE - 1] == (2, 1))
+    await world.brokers[1].register()
+    await world.until(lambda: world.brokers[1].led()["large", LARGE - 1] == (2, 1))
+    await join(world, 2, [2, 1])
+
+
+async def test_requests_are_decided_between_the_elections_of_all_partitions(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await led_by_second(world)
+    writes = Writes(world, monkeypatch)
+    response = await world.request(ElectLeadersRequest(topic_partitions=None, timeout_ms=60_000))
+    results = {topic.topic: topic.partition_result for topic in response.replica_election_results}
+    assert results.keys() == {"large"}, "t has its leaders"
+    assert [(found.partition_id, found.error_code) for found in results["large"]] == [(i, 0) for i in range(LARGE)]
+    writes.check(LARGE)
+    assert (await world.state("large", LARGE - 1)).leader == 1
+
+
+async def test_so_they_are_while_first_replicas_are_made_leaders_again(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await led_by_second(world)
+    writes = Writes(world, monkeypatch)
+    await world.until(lambda: world.brokers[2].led()["large", LARGE - 1][0] == 1, within_s=600)
+    writes.check(LARGE)
+
+
+async def test_so_they_are_while_a_large_topic_is_resized(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert await create(world, "large", LARGE, segment_bytes="1048576") == DONE
+    writes = Writes(world, monkeypatch)
+    assert await grow(world, 2 * LARGE, name="large") == DONE
+    # New ones are recorded, told the epoch of their ancestor, and led; the others get the layout.
+    writes.check(4 * LARGE)
+    monkeypatch.undo()
+    writes = Writes(world, monkeypatch)
+    assert await grow(world, LARGE, name="large") == DONE
+    # Marked ones are recorded, get the layout, are sealed, and told the epoch; the others get the layout.
+    await world.until(lambda: sum(writes.of_events) >= 5 * LARGE)
+    writes.check(5 * LARGE)
+
+
+async def test_so_they_are_while_many_reassignments_end(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    await create_on(world, 1)
+    moves = [ReassignablePartition(partition_index=index, replicas=[2]) for index in range(LARGE)]
+    request = AlterPartitionReassignmentsRequest(topics=[ReassignableTopic(name="large", partitions=moves)])
+    answered = (await world.request(request)).responses[0].partitions
+    assert [(found.partition_index, found.error_code) for found in answered] == [(i, 0) for i in range(LARGE)]
+    writes = Writes(world, monkeypatch)
+    await join(world, 1, [1, 2])
+    await world.until(lambda: world.brokers[2].led()["large", LARGE - 1][0] == 2)
+    writes.check(2 * LARGE)  # the ISRs, then the ends
+
+
 # ---------------------------------------------------------------- resized or reassigned
 
 
-async def grow(world: World, count: int, *, validate_only: bool = False) -> tuple[int, str]:
-    topics = [CreatePartitionsTopic(name="t", count=count, assignments=None)]
-    request = CreatePartitionsRequest(topics=topics, timeout_ms=5_000, validate_only=validate_only)
+async def grow(world: World, count: int, *, name: str = "t", validate_only: bool = False) -> tuple[int, str]:
+    topics = [CreatePartitionsTopic(name=name, count=count, assignments=None)]
+    request = CreatePartitionsRequest(topics=topics, timeout_ms=60_000, validate_only=validate_only)
     result = (await world.request(request)).results[0]
     return result.error_code, result.error_message or ""
 

@@ -8,7 +8,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from controller.admin.outcome import Outcome
-from controller.admin.slices import ITEMS_AT_ONCE, PARTITIONS_AT_ONCE, joined, sliced
+from controller.admin.slices import ITEMS_AT_ONCE, joined, sliced
+from controller.image import ClusterImage
+from controller.leaders import ELECTED_AT_ONCE
+from controller.reassignment import PARTITIONS_PER_WRITE, TOPICS_AT_ONCE
 from protocol.api_keys import ApiKey
 from protocol.errors import ErrorCode
 from protocol.generated.alter_partition_reassignments import (
@@ -26,13 +29,21 @@ from protocol.generated.create_topics import (
     CreateTopicsResponse,
 )
 from protocol.generated.delete_topics import DeleteTopicsRequest
-from protocol.generated.elect_leaders import ElectLeadersRequest
+from protocol.generated.elect_leaders import (
+    ElectLeadersRequest,
+    ElectLeadersResponse,
+    PartitionResult,
+    ReplicaElectionResult,
+    TopicPartitions,
+)
+
+IMAGE = ClusterImage(1000, 1)
 
 
 @given(st.lists(st.integers(0, 60), max_size=200))
 def test_topics_are_asked_for_once_and_answered_in_order(numbers: list[int]) -> None:
     body = CreateTopicsRequest(topics=[CreatableTopic(name=f"t{number}") for number in numbers], timeout_ms=7)
-    parts = sliced(ApiKey.CREATE_TOPICS, body)
+    parts = sliced(ApiKey.CREATE_TOPICS, body, IMAGE)
     names = [[topic.name for topic in part.topics] for part in parts]
     asked = [topic.name for topic in body.topics]
     assert sorted(name for part in names for name in part) == sorted(asked)
@@ -44,7 +55,7 @@ def test_topics_are_asked_for_once_and_answered_in_order(numbers: list[int]) -> 
         Outcome(CreateTopicsResponse(topics=[CreatableTopicResult(name=name) for name in dict.fromkeys(part)]), [], 7)
         for part in names
     ]
-    whole = joined(ApiKey.CREATE_TOPICS, outcomes)
+    whole = joined(ApiKey.CREATE_TOPICS, body, outcomes)
     assert [topic.name for topic in whole.response.topics] == list(dict.fromkeys(asked))
     assert whole.timeout_ms == 7
 
@@ -56,11 +67,54 @@ def test_reassignments_are_answered_by_topic(counts: list[tuple[int, int]]) -> N
         for name, count in counts
     ]
     body = AlterPartitionReassignmentsRequest(topics=topics)
-    parts = sliced(ApiKey.ALTER_PARTITION_REASSIGNMENTS, body)
-    assert all(sum(len(topic.partitions) for topic in part.topics) <= PARTITIONS_AT_ONCE for part in parts)
-    whole = joined(ApiKey.ALTER_PARTITION_REASSIGNMENTS, [Outcome(reassigned(part)) for part in parts])
-    expected = joined(ApiKey.ALTER_PARTITION_REASSIGNMENTS, [Outcome(reassigned(body)), Outcome(reassigned_none())])
-    assert shown(whole.response) == shown(expected.response) or len(parts) == 1
+    parts = sliced(ApiKey.ALTER_PARTITION_REASSIGNMENTS, body, IMAGE)
+    assert all(sum(len(topic.partitions) for topic in part.topics) <= PARTITIONS_PER_WRITE for part in parts)
+    whole = joined(ApiKey.ALTER_PARTITION_REASSIGNMENTS, body, [Outcome(reassigned(part)) for part in parts])
+    expected: dict[str, list[int]] = {}
+    for name, count in counts:
+        expected.setdefault(f"t{name}", []).extend(range(count))
+    assert shown(whole.response) == expected
+
+
+def test_reassignments_of_many_topics_are_cut_by_topics() -> None:
+    topics = [
+        ReassignableTopic(name=f"t{number}", partitions=[ReassignablePartition(partition_index=0)])
+        for number in range(3 * TOPICS_AT_ONCE)
+    ]
+    body = AlterPartitionReassignmentsRequest(topics=topics)
+    assert [len(part.topics) for part in sliced(ApiKey.ALTER_PARTITION_REASSIGNMENTS, body, IMAGE)] == [
+        TOPICS_AT_ONCE
+    ] * 3
+
+
+@given(st.lists(st.tuples(st.integers(0, 2), st.integers(0, 700)), max_size=5))
+def test_each_leader_is_asked_for_in_one_slice(counts: list[tuple[int, int]]) -> None:
+    named = [TopicPartitions(topic=f"t{name}", partitions=list(range(count))) for name, count in counts]
+    parts = sliced(ApiKey.ELECT_LEADERS, ElectLeadersRequest(topic_partitions=named, timeout_ms=7), IMAGE)
+    asked = [(topic.topic, index) for part in parts for topic in part.topic_partitions for index in topic.partitions]
+    assert sorted(asked) == sorted({(topic.topic, index) for topic in named for index in topic.partitions})
+    assert all(sum(len(topic.partitions) for topic in part.topic_partitions) <= ELECTED_AT_ONCE for part in parts)
+    assert all(part.timeout_ms == 7 for part in parts)
+
+
+def test_of_all_leaders_those_that_need_no_election_are_left_out() -> None:
+    codes = [[ErrorCode.ELECTION_NOT_NEEDED, ErrorCode.NONE], [ErrorCode.PREFERRED_LEADER_NOT_AVAILABLE]]
+    for partitions, expected in ((None, [0, 80]), ([TopicPartitions(topic="t", partitions=[0])], [84, 0, 80])):
+        body = ElectLeadersRequest(topic_partitions=partitions)
+        outcomes = [
+            Outcome(
+                ElectLeadersResponse(
+                    replica_election_results=[
+                        ReplicaElectionResult(
+                            topic="t", partition_result=[PartitionResult(error_code=code) for code in of_slice]
+                        )
+                    ]
+                )
+            )
+            for of_slice in codes
+        ]
+        (topic,) = joined(ApiKey.ELECT_LEADERS, body, outcomes).response.replica_election_results
+        assert [result.error_code for result in topic.partition_result] == expected
 
 
 def reassigned(body: Any) -> AlterPartitionReassignmentsResponse:
@@ -75,10 +129,6 @@ def reassigned(body: Any) -> AlterPartitionReassignmentsResponse:
     )
 
 
-def reassigned_none() -> AlterPartitionReassignmentsResponse:
-    return AlterPartitionReassignmentsResponse(responses=[])
-
-
 def shown(response: Any) -> dict[str, list[int]]:
     return {topic.name: [p.partition_index for p in topic.partitions] for topic in response.responses}
 
@@ -88,14 +138,14 @@ def test_an_error_of_the_whole_request_is_kept() -> None:
         Outcome(AlterPartitionReassignmentsResponse(responses=[])),
         Outcome(AlterPartitionReassignmentsResponse(error_code=ErrorCode.UNKNOWN_SERVER_ERROR, responses=[])),
     ]
-    whole = joined(ApiKey.ALTER_PARTITION_REASSIGNMENTS, outcomes)
+    whole = joined(ApiKey.ALTER_PARTITION_REASSIGNMENTS, AlterPartitionReassignmentsRequest(), outcomes)
     assert whole.response.error_code == ErrorCode.UNKNOWN_SERVER_ERROR
 
 
 def test_what_is_small_or_names_nothing_is_one_slice() -> None:
-    for key, body in (
-        (ApiKey.DELETE_TOPICS, DeleteTopicsRequest(topic_names=["a", "a"])),
-        (ApiKey.ELECT_LEADERS, ElectLeadersRequest(topic_partitions=None)),
-    ):
-        assert list(sliced(key, body)) == [body]
-    assert len(sliced(ApiKey.DELETE_TOPICS, DeleteTopicsRequest(topic_names=[str(n) for n in range(40)]))) == 3
+    body = DeleteTopicsRequest(topic_names=["a", "a"])
+    assert list(sliced(ApiKey.DELETE_TOPICS, body, IMAGE)) == [body]
+    (part,) = sliced(ApiKey.ELECT_LEADERS, ElectLeadersRequest(topic_partitions=None), IMAGE)
+    assert part.topic_partitions == [], "the image has no partitions"
+    many = DeleteTopicsRequest(topic_names=[str(n) for n in range(40)])
+    assert len(sliced(ApiKey.DELETE_TOPICS, many, IMAGE)) == 3
