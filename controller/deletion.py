@@ -12,6 +12,7 @@ from collections.abc import Collection
 from controller.context import Context
 from controller.events import BrokerAnswered, DeletionsChanged, RemovalDue, TopicChanged
 from controller.image import TopicImage
+from controller.request_batch import EPOCH_DURING_DELETE
 from controller.states import PartitionStatus, ReplicaStatus
 from controller.stop_replica import deletions
 from controller.store import MAX_OPERATIONS, chunks, read_each
@@ -64,12 +65,19 @@ def on_broker_joined(context: Context, broker: int) -> None:
 
 
 async def on_stop_replica_answered(context: Context, event: BrokerAnswered) -> None:
-    """A broker answered a StopReplica; a topic whose replicas are all deleted loses its znodes."""
+    """A broker answered a StopReplica; a topic whose replicas are all deleted loses its znodes.
+
+    One that was dropped by a reassignment may have been added again since: its answer is not about the topic.
+    """
     touched: dict[str, None] = {}
-    for tp, broker, _, error, _ in deletions(event):
+    for tp, broker, leader_epoch, _, error, _ in deletions(event):
         replicas = context.image.deletions.get(tp.topic)
         key = (tp.partition, broker)
-        if replicas is None or replicas.get(key) is not ReplicaStatus.DELETION_STARTED:
+        if (
+            leader_epoch != EPOCH_DURING_DELETE
+            or replicas is None
+            or replicas.get(key) is not ReplicaStatus.DELETION_STARTED
+        ):
             continue
         touched[tp.topic] = None
         if error == ErrorCode.NONE:

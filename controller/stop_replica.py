@@ -10,10 +10,13 @@ from protocol.types import TopicPartition
 
 
 class Deletion(NamedTuple):
-    """A replica that ``broker`` was told to delete; ``error`` 0: it is gone. ``log_end_offset`` -1: not known."""
+    """A replica that ``broker`` was told to delete in ``leader_epoch``; ``error`` 0: it is gone. ``log_end_offset`` -1:
+    not known.
+    """
 
     tp: TopicPartition
     broker: int
+    leader_epoch: int
     incarnation: int
     error: int
     log_end_offset: int
@@ -27,6 +30,7 @@ def deletions(event: BrokerAnswered) -> list[Deletion]:
         Deletion(
             tp := TopicPartition(topic.topic_name, asked.partition_index),
             event.broker.id,
+            asked.leader_epoch,
             asked.incarnation,
             event.response.error_code or (answers[tp].error_code if tp in answers else 0),
             answers[tp].log_end_offset if tp in answers else -1,

@@ -75,9 +75,9 @@ class Broker:
         """Give partitions a layout with a new leader epoch."""
         assert await self.lead(*[self.state(partition, epoch, layout) for partition in partitions]) == {0}
 
-    async def stop(self, partition: int, *, leader_epoch: int, incarnation: int) -> int:
+    async def stop(self, partition: int, *, leader_epoch: int, incarnation: int, delete: bool = True) -> int:
         state = StopReplicaPartitionState(
-            partition_index=partition, leader_epoch=leader_epoch, delete_partition=True, incarnation=incarnation
+            partition_index=partition, leader_epoch=leader_epoch, delete_partition=delete, incarnation=incarnation
         )
         topics = [StopReplicaTopicState(topic_name="t", partition_states=[state])]
         epoch = self.harness.controller_epoch

@@ -30,7 +30,7 @@ logger = structlog.get_logger(__name__)
 EPOCH_DURING_DELETE = -2
 """Leader epoch of a StopReplica that deletes a topic: it overrides every other (KIP-570)."""
 _AFTER_ALL_EPOCHS = 2**31
-_MAX_DELETED_KNOWN = 100_000
+_MAX_ENDED_KNOWN = 100_000
 
 
 class Stopped(NamedTuple):
@@ -40,8 +40,8 @@ class Stopped(NamedTuple):
     log_end_offset: int = -1
 
 
-class _Deleted(NamedTuple):
-    """What the last StopReplica that deleted a replica meant, and where that replica ended."""
+class _Ended(NamedTuple):
+    """What the last StopReplica of a replica meant, and where that replica ended if it was deleted."""
 
     incarnation: int = -1
     leader_epoch: int = -1
@@ -105,7 +105,7 @@ class ReplicaManager:
         self._services = services
         self._followers = followers
         self._partitions: dict[TopicPartition, Partition] = {}
-        self._deleted: dict[TopicPartition, _Deleted] = {}
+        self._ended: dict[TopicPartition, _Ended] = {}
         self._terms: dict[TopicPartition, Term] = {}
         """In which term the role of a partition was told last."""
         self._named_in = Term(NO_EPOCH, NO_EPOCH)
@@ -172,8 +172,8 @@ class ReplicaManager:
         log = self._logs.get(key)
         if log is not None and 0 <= state.incarnation < log.identity.incarnation:
             return ErrorCode.STALE_CONTROLLER_EPOCH
-        if state.incarnation >= 0 and (state.incarnation, state.leader_epoch) <= self._deleted.get(key, _Deleted())[:2]:
-            # An order from before the deletion would revive the replica, empty and with a layout of long ago.
+        if state.incarnation >= 0 and (state.incarnation, state.leader_epoch) <= self._ended.get(key, _Ended())[:2]:
+            # An order from before the StopReplica would revive the replica, with a layout of long ago.
             return ErrorCode.STALE_CONTROLLER_EPOCH
         is_same = partition is not None and state.incarnation in (-1, partition.log.identity.incarnation)
         if partition is not None and is_same:
@@ -306,34 +306,35 @@ class ReplicaManager:
         is_same = log is None or meant == -1 or log.identity.incarnation in (-1, meant)
         if partition is not None and is_same and _is_fenced(state.leader_epoch, partition):
             return Stopped(ErrorCode.FENCED_LEADER_EPOCH)
+        epoch = _last_epoch(state.leader_epoch, partition if is_same else None)
         self._drop(key)
         if not state.delete_partition:
+            self._remember_end(key, meant, epoch)
             return Stopped(ErrorCode.NONE)
         end = log.log_end_offset if log is not None and is_same else -1
-        deleted = self._remember_deleted(key, meant, state.leader_epoch, end)
+        ended = self._remember_end(key, meant, epoch, end)
         if log is not None:
             try:
                 self._logs.delete(key)
             except KafkaError as error:
                 logger.error("replica.not_deleted", partition=str(key), error=str(error))
                 return Stopped(error.code)
-        return Stopped(ErrorCode.NONE, deleted.log_end_offset)
+        return Stopped(ErrorCode.NONE, ended.log_end_offset)
 
-    def _remember_deleted(self, key: TopicPartition, incarnation: int, leader_epoch: int, end: int) -> _Deleted:
-        """A replica that comes back, by a reassignment say, comes with a higher leader epoch than the last deletion.
+    def _remember_end(self, key: TopicPartition, incarnation: int, epoch: int, end: int = -1) -> _Ended:
+        """A replica that comes back, by a reassignment say, comes with a higher leader epoch than the last StopReplica.
 
         Asked once more, because the answer was lost, this broker has no log any more and answers the same end. An older
-        deletion that comes late is not the last one.
+        StopReplica that comes late is not the last one.
         """
-        before = self._deleted.pop(key, _Deleted())
-        epoch = _AFTER_ALL_EPOCHS if leader_epoch == EPOCH_DURING_DELETE else leader_epoch
-        deleted = _Deleted(incarnation, epoch, end)
+        before = self._ended.pop(key, _Ended())
+        ended = _Ended(incarnation, epoch, end)
         if before.incarnation == incarnation:
-            deleted = _Deleted(incarnation, max(epoch, before.leader_epoch), max(end, before.log_end_offset))
-        self._deleted[key] = before if before.incarnation > incarnation else deleted
-        if len(self._deleted) > _MAX_DELETED_KNOWN:
-            del self._deleted[next(iter(self._deleted))]
-        return deleted
+            ended = _Ended(incarnation, max(epoch, before.leader_epoch), max(end, before.log_end_offset))
+        self._ended[key] = before if before.incarnation > incarnation else ended
+        if len(self._ended) > _MAX_ENDED_KNOWN:
+            del self._ended[next(iter(self._ended))]
+        return ended
 
     def _drop(self, key: TopicPartition) -> None:
         partition = self._partitions.pop(key, None)
@@ -384,6 +385,13 @@ class ReplicaManager:
 def _is_fenced(leader_epoch: int, partition: Partition) -> bool:
     """Whether a StopReplica is of an older leader epoch. An equal one is not: to stop raises no epoch (KAFKA-13972)."""
     return leader_epoch not in (NO_EPOCH, EPOCH_DURING_DELETE) and leader_epoch < partition.leader_epoch
+
+
+def _last_epoch(leader_epoch: int, partition: Partition | None) -> int:
+    """The last leader epoch of a replica that is stopped: the one named, where none is named the one that it has."""
+    if leader_epoch == EPOCH_DURING_DELETE:
+        return _AFTER_ALL_EPOCHS
+    return leader_epoch if partition is None else max(leader_epoch, partition.leader_epoch)
 
 
 def _layout(state: LeaderAndIsrPartitionState) -> PartitionLayout:

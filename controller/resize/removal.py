@@ -58,11 +58,13 @@ async def advance(context: Context, topic: TopicImage) -> None:
 
 
 def on_stop_replica_answered(context: Context, event: BrokerAnswered) -> None:
-    """Take in which replicas are deleted."""
-    for tp, broker, incarnation, error, log_end_offset in deletions(event):
+    """Take in which replicas are deleted. The answer to one of an earlier leader epoch is of a reassignment."""
+    for tp, broker, leader_epoch, incarnation, error, log_end_offset in deletions(event):
         partition = context.image.partition(tp)
         state = partition.state if partition is not None else None
         if partition is None or state is None or not state.being_removed or incarnation != partition.incarnation:
+            continue
+        if leader_epoch < state.leader_epoch:
             continue
         if error == ErrorCode.NONE:
             ending = ending_of(partition)

@@ -18,6 +18,7 @@ from protocol.generated.stop_replica import (
     StopReplicaTopicState,
     StopReplicaTopicV1,
 )
+from protocol.types import TopicPartition
 from runtime.sim_zk import FakeZk
 from tests.broker_harness import OneBroker, one_broker
 from tests.layout_world import FIRST, TOPIC_ID, Broker, broker_of
@@ -106,6 +107,23 @@ async def test_an_older_deletion_that_comes_late_lets_no_older_order_revive_the_
         assert await broker.stop(0, leader_epoch=3, incarnation=100) == NONE
         assert await broker.lead(broker.state(0, 6, FIRST)) == {ErrorCode.STALE_CONTROLLER_EPOCH}
         assert await broker.lead(broker.state(0, 8, FIRST)) == {NONE}
+
+
+@pytest.mark.parametrize("delete", [True, False])
+@pytest.mark.parametrize(("named", "last"), [(7, 7), (-1, 6), (-2, 2**31 - 1)])
+async def test_no_order_from_before_a_stop_replica_revives_the_replica(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, named: int, last: int, delete: bool
+) -> None:
+    """KIP-570: reordered requests. A LeaderAndIsr of a leader epoch up to ``last`` is from before."""
+    async with broker_of(tmp_path, monkeypatch) as broker:
+        await broker.has(FIRST, 0, epoch=6)
+        assert await broker.stop(0, leader_epoch=named, incarnation=100, delete=delete) == NONE
+        for epoch in (6, last):
+            assert await broker.lead(broker.state(0, epoch, FIRST)) == {ErrorCode.STALE_CONTROLLER_EPOCH}
+        assert broker.node.replicas.hosted(TopicPartition("t", 0)) is None
+        if last < 2**31 - 1:
+            await broker.has(FIRST, 0, epoch=last + 1)
+        assert await broker.lead(broker.state(0, 0, FIRST, incarnation=200)) == {NONE}, "a topic that is created anew"
 
 
 def older(version: int, epoch: int, delete: bool) -> StopReplicaRequest:

@@ -15,7 +15,7 @@ import pytest
 import trio
 
 from broker.layout_epochs import LayoutEpochs
-from broker.replication.replica_manager import ReplicaManager, _Deleted
+from broker.replication.replica_manager import ReplicaManager, _Ended
 from controller.resize import plan, removal
 from protocol.types import TopicPartition
 from tests.gate_mutations import maps_of_any_incarnation_count
@@ -200,7 +200,7 @@ def older_leader_epochs_are_obeyed(patch: Patch) -> None:
 
 
 def what_was_deleted_is_forgotten(patch: Patch) -> None:
-    patch.setattr(ReplicaManager, "_remember_deleted", lambda *_: _Deleted())
+    patch.setattr(ReplicaManager, "_remember_end", lambda *_: _Ended())
 
 
 def orders_name_no_incarnation(patch: Patch) -> None:

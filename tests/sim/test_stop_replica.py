@@ -16,7 +16,7 @@ import pytest
 
 from broker.handlers import controller_requests
 from broker.replication import replica_manager
-from broker.replication.replica_manager import ReplicaManager, _Deleted
+from broker.replication.replica_manager import ReplicaManager, _Ended
 from protocol.errors import ErrorCode
 from tests.sim.moving import Moved, move_around
 
@@ -52,17 +52,17 @@ def older_epochs_are_not_fenced(patch: Patch) -> None:
 
 
 def deletions_are_forgotten(patch: Patch) -> None:
-    patch.setattr(ReplicaManager, "_remember_deleted", lambda *_: _Deleted())
+    patch.setattr(ReplicaManager, "_remember_end", lambda *_: _Ended())
 
 
 def an_older_deletion_counts_as_the_last(patch: Patch) -> None:
-    original = ReplicaManager._remember_deleted
+    original = ReplicaManager._remember_end
 
     def remember(self: ReplicaManager, *arguments: Any) -> Any:
-        self._deleted.pop(arguments[0], None)
+        self._ended.pop(arguments[0], None)
         return original(self, *arguments)
 
-    patch.setattr(ReplicaManager, "_remember_deleted", remember)
+    patch.setattr(ReplicaManager, "_remember_end", remember)
 
 
 def a_deletion_names_no_incarnation(patch: Patch) -> None:

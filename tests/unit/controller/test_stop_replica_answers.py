@@ -1,0 +1,63 @@
+"""What the controller makes of answers to StopReplica (KIP-570): each is about the replica that was meant."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from controller import deletion
+from controller.events import BrokerAnswered, RemovalDue, ResizesDue
+from controller.image import LiveBroker, PartitionImage
+from controller.resize import removal
+from controller.states import PartitionStatus, ReplicaStatus
+from protocol.generated.stop_replica import (
+    StopReplicaPartitionState,
+    StopReplicaRequest,
+    StopReplicaResponse,
+    StopReplicaTopicState,
+)
+from tests.unit.controller.test_request_batch import batch
+from zk_schemas.broker_registration import BrokerRegistration, Endpoint
+from zk_schemas.partition_state import DURING_DELETE, PartitionState
+
+BROKER = LiveBroker(1, 5, BrokerRegistration([Endpoint("PLAINTEXT", "a", 9092)]))
+
+
+def context() -> Any:
+    """Of a controller with the topic ``t`` on broker 1."""
+    events: list[Any] = []
+    return SimpleNamespace(image=batch()._image, events=SimpleNamespace(put=events.append), queued=events)
+
+
+def answer(leader_epoch: int, incarnation: int = 2) -> BrokerAnswered:
+    """Broker 1 has deleted its replica of ``t-0``, in this leader epoch."""
+    state = StopReplicaPartitionState(
+        partition_index=0, leader_epoch=leader_epoch, delete_partition=True, incarnation=incarnation
+    )
+    request = StopReplicaRequest(topic_states=[StopReplicaTopicState(topic_name="t", partition_states=[state])])
+    return BrokerAnswered(BROKER, request, StopReplicaResponse())
+
+
+@pytest.mark.trio
+async def test_a_topic_is_deleted_once_its_own_stop_replica_is_answered() -> None:
+    """KIP-570: a replica that a reassignment dropped and another one added is still there."""
+    of = context()
+    of.image.deletions["t"] = {(0, 1): ReplicaStatus.DELETION_STARTED}
+    await deletion.on_stop_replica_answered(of, answer(4))
+    assert of.queued == [] and of.image.deletions["t"] == {(0, 1): ReplicaStatus.DELETION_STARTED}
+    await deletion.on_stop_replica_answered(of, answer(-2))
+    assert of.queued == [RemovalDue("t")]
+
+
+def test_a_partition_is_removed_once_its_own_stop_replica_is_answered() -> None:
+    """KIP-570: neither an earlier leader epoch nor another incarnation is the one that is removed."""
+    of = context()
+    partition = PartitionImage(PartitionStatus.ONLINE, PartitionState(1, DURING_DELETE, 6, [1]), 3, 2)
+    of.image.topics["t"].partitions[0] = partition
+    for earlier in (answer(5), answer(6, incarnation=1)):
+        removal.on_stop_replica_answered(of, earlier)
+        assert of.queued == [] and partition.ending is None
+    removal.on_stop_replica_answered(of, answer(6))
+    assert of.queued == [ResizesDue()] and partition.ending is not None and partition.ending.stopped == {BROKER.id}
