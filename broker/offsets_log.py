@@ -13,6 +13,7 @@ from broker.coordinator.offsets_log import KeyValue
 from broker.coordinator.outcome import is_committed
 from broker.coordinator.records import encode
 from broker.deferred import Deferred
+from broker.log.cold_reads import load_records
 from broker.log.partition_log import AppendOrigin
 from broker.replication.delayed_produce import AwaitedAppend
 from broker.replication.partition import Partition
@@ -114,8 +115,7 @@ class ReplicatedOffsetsLog:
         offset = log.log_start_offset
         max_bytes = min(MAX_READ_BYTES, self._values["offsets.load.buffer.size"])
         while offset < end_offset:
-            read = log.read(offset, max_bytes, upper_bound=end_offset)
-            data = read.records if isinstance(read.records, bytes) else read.records.read()
+            data = await load_records(log, offset, max_bytes)
             if not data:
                 return  # compaction left nothing up to the end
             for batch in iter_batches(data, allow_partial_tail=True):

@@ -35,7 +35,8 @@ class Clock(Protocol):
 class File(Protocol):
     """One open file, appended to at its end and read at any position.
 
-    ``append`` and ``pread`` are plain calls that end in the page cache. Errors are ``OSError``.
+    ``append`` and ``pread`` are plain calls that end in the page cache; what is not there makes ``pread`` wait for the
+    disk. Errors are ``OSError``.
     """
 
     @property
@@ -51,6 +52,14 @@ class File(Protocol):
 
     def pread(self, offset: int, length: int) -> bytes:
         """Up to ``length`` bytes from ``offset``; fewer only at the end of the file."""
+        ...
+
+    def is_cold(self, offset: int, length: int) -> bool:
+        """Whether ``pread`` of these bytes would wait for the disk, as far as that is known without waiting."""
+        ...
+
+    async def read_through(self, offset: int, length: int) -> None:
+        """Have the disk read these bytes in a thread, into the page cache. It never fails: ``pread`` says why."""
         ...
 
     def pwrite(self, offset: int, data: Buffer) -> None:
@@ -84,13 +93,17 @@ class FileRange(Protocol):
         """The bytes themselves, for callers that cannot send a range."""
         ...
 
+    async def load(self) -> bytes:
+        """``read``; what is not in the page cache is read in a thread first."""
+        ...
+
     def behind(self, count: int) -> FileRange:
         """The range without its first ``count`` bytes."""
         ...
 
 
 class Storage(Protocol):
-    """A file system. Calls are plain, but for ``sync_directory`` and ``unlink_tree``; errors are ``OSError``."""
+    """A file system. Calls are plain, but for the ones that wait in a thread; errors are ``OSError``."""
 
     def open(self, path: str, *, create: bool = False) -> File: ...
     def exists(self, path: str) -> bool: ...
@@ -115,6 +128,17 @@ class Storage(Protocol):
     def size(self, path: str) -> int: ...
     def modified_ms(self, path: str) -> int: ...
     def read_bytes(self, path: str) -> bytes: ...
+    def is_cold(self, path: str) -> bool:
+        """Whether ``open`` and ``read_bytes`` may wait for the disk, as far as that is known without waiting."""
+        ...
+
+    async def read_through(self, paths: Sequence[str], opened: Sequence[str] = ()) -> None:
+        """Have the disk read these files in a thread, and of those ``opened`` what an ``open`` needs.
+
+        It never fails: ``read_bytes`` and ``open`` say why.
+        """
+        ...
+
     def write_atomic(self, path: str, data: bytes) -> None:
         """Write to a temporary name, sync, rename over ``path``: a reader sees the old or the new content whole."""
         ...

@@ -7,10 +7,11 @@ import errno
 import fcntl
 import os
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import trio
 
+from runtime.cold_ranges import is_cold, read_through
 from runtime.env import Buffer, File, FileRange
 from runtime.reclaimer import SMALL_FILE_BYTES, Reclaimer
 
@@ -56,6 +57,11 @@ class OsFileRange:
     def read(self) -> bytes:
         return _pread(self.descriptor.fd, self.offset, self.length)
 
+    async def load(self) -> bytes:
+        if is_cold(self.descriptor.fd, self.offset, self.length):
+            await trio.to_thread.run_sync(read_through, self.descriptor.fd, self.offset, self.length)
+        return self.read()
+
     def behind(self, count: int) -> OsFileRange:
         return OsFileRange(self.descriptor, self.offset + count, self.length - count)
 
@@ -96,6 +102,13 @@ class OsFile:
     def pread(self, offset: int, length: int) -> bytes:
         return _pread(self._open.fd, offset, length)
 
+    def is_cold(self, offset: int, length: int) -> bool:
+        return is_cold(self._open.fd, offset, length)
+
+    async def read_through(self, offset: int, length: int) -> None:
+        descriptor = self._open  # it stays open meanwhile
+        await trio.to_thread.run_sync(read_through, descriptor.fd, offset, length)
+
     def pwrite(self, offset: int, data: Buffer) -> None:
         _pwrite_all(self._open.fd, offset, data)
 
@@ -110,6 +123,13 @@ class OsFile:
 
     def close(self) -> None:
         self._descriptor = None
+
+
+def _read_files_through(paths: Sequence[str], opened: Sequence[str]) -> None:
+    for path in (*paths, *opened):
+        with contextlib.suppress(OSError), open(path, "rb", buffering=0) as file:
+            if path not in opened:
+                read_through(file.fileno(), 0, os.fstat(file.fileno()).st_size)
 
 
 def _pread(fd: int, offset: int, length: int) -> bytes:
@@ -244,6 +264,12 @@ class OsStorage:
     def read_bytes(self, path: str) -> bytes:
         with open(path, "rb") as file:
             return file.read()
+
+    def is_cold(self, path: str) -> bool:
+        return True  # the kernel says of bytes alone whether it has them, not of names
+
+    async def read_through(self, paths: Sequence[str], opened: Sequence[str] = ()) -> None:
+        await trio.to_thread.run_sync(_read_files_through, paths, opened)
 
     def write_atomic(self, path: str, data: bytes) -> None:
         temporary = f"{path}.tmp"

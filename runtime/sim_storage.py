@@ -11,7 +11,7 @@ import errno
 import os
 import posixpath
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import trio
 
@@ -166,6 +166,9 @@ class SimFileRange:
     def read(self) -> bytes:
         return bytes(self._inode.content[self.offset : self.offset + self.length])
 
+    async def load(self) -> bytes:
+        return self.read()
+
     def behind(self, count: int) -> SimFileRange:
         return SimFileRange(self._inode, self.offset + count, self.length - count)
 
@@ -217,6 +220,12 @@ class SimFile:
     def pread(self, offset: int, length: int) -> bytes:
         self._storage.disk.call("pread", self._path)
         return bytes(self._use().content[offset : offset + length])
+
+    def is_cold(self, offset: int, length: int) -> bool:
+        return False
+
+    async def read_through(self, offset: int, length: int) -> None:
+        await trio.lowlevel.checkpoint()
 
     def pwrite(self, offset: int, data: Buffer) -> None:
         self._storage.disk.call("pwrite", self._path)
@@ -384,6 +393,12 @@ class SimStorage:
     def read_bytes(self, path: str) -> bytes:
         self.disk.call("read_bytes", path)
         return bytes(self._existing(path).content)
+
+    def is_cold(self, path: str) -> bool:
+        return False
+
+    async def read_through(self, paths: Sequence[str], opened: Sequence[str] = ()) -> None:
+        await trio.lowlevel.checkpoint()
 
     def write_atomic(self, path: str, data: bytes) -> None:
         normal = self._path(path)

@@ -8,13 +8,14 @@ partition has another one. Skipped: preferred read replicas (KIP-392; always -1)
 
 from __future__ import annotations
 
-from itertools import islice
+from collections.abc import Iterator
 
 import trio
 
 from broker.deferred import Deferred
 from broker.fetch_session import FINAL_EPOCH, INITIAL_EPOCH, INVALID_SESSION_ID, FetchSession, FetchTarget
 from broker.handlers.fetch_read import FetchRead, ReadLimits
+from broker.log.cold_reads import ColdError
 from broker.replication.delayed_fetch import DelayedFetch
 from broker.request_context import Answer, RequestContext
 from protocol.errors import ErrorCode, KafkaError
@@ -47,9 +48,12 @@ def handle(ctx: RequestContext, request: FetchRequest) -> Answer:
         ctx.node.layout_refusals.note("Fetch", key, error, ctx.client_id)
 
     read = FetchRead(ctx.node.replicas, ctx.node.leader_throttle, target, limits, note_refusal)
+    steps = read.run_in_steps()
     if len(target.dirty) > READ_AT_ONCE:
-        return _answer_in_steps(ctx, request, read)
-    read.run()
+        return _answer_later(ctx, request, read, steps, None)
+    for cold in steps:
+        if cold is not None:
+            return _answer_later(ctx, request, read, steps, cold)
     return _answer(ctx, request, read)
 
 
@@ -65,20 +69,34 @@ def _is_enough(request: FetchRequest, read: FetchRead) -> bool:
     return request.max_wait_ms <= 0 or found or not read.target.partitions
 
 
-def _answer_in_steps(ctx: RequestContext, request: FetchRequest, read: FetchRead) -> Answer:
-    """The session takes no other fetch until all of it is read: nobody is told of its next epoch before."""
+def _answer_later(
+    ctx: RequestContext,
+    request: FetchRequest,
+    read: FetchRead,
+    steps: Iterator[ColdError | None],
+    cold: ColdError | None,
+) -> Answer:
+    """Take the steps that are left while others are served; ``cold`` is what the next one would wait for.
+
+    The session takes no other fetch until all of it is read: nobody is told of its next epoch before.
+    """
     target = read.target
+    target.is_read = True
 
     async def run() -> FetchResponse:
-        target.is_read = True
         try:
-            steps = read.run_in_steps()
-            while len(list(islice(steps, READ_AT_ONCE))) == READ_AT_ONCE:
-                await trio.lowlevel.checkpoint()
+            if cold is not None:
+                await cold.warm()
+            for number, found in enumerate(steps, 1):
+                if found is not None:
+                    await found.warm()
+                elif number % READ_AT_ONCE == 0:
+                    await trio.lowlevel.checkpoint()
         finally:
             target.is_read = False
         if not _is_enough(request, read):
             read.run()  # what changed meanwhile
+        read.check_layouts_again()
         if isinstance(target, FetchSession) and ctx.node.fetch_sessions.get(target.session_id) is not target:
             target.close()
             return read.response()

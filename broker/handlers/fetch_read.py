@@ -6,6 +6,7 @@ from collections.abc import Callable, Generator
 from typing import NamedTuple
 
 from broker.fetch_session import INVALID_SESSION_ID, FetchedPartition, FetchSession, FetchTarget
+from broker.log.cold_reads import TRIES, ColdError
 from broker.log.partition_log import LogRead
 from broker.replication.layout import LayoutRefusal, check_fetch
 from broker.replication.partition import Partition
@@ -77,24 +78,32 @@ class FetchRead:
     def run(self) -> None:
         """Read every dirty partition anew. The first with records gives at least one batch, however large."""
         for key in self._begin():
-            self._look_at(key)
+            self._look_at(key, True)
 
-    def run_in_steps(self) -> Generator[None, None, None]:
-        """``run``, a partition a step. What changes in between is dirty again."""
+    def run_in_steps(self) -> Generator[ColdError | None, None, None]:
+        """``run``, a partition a step. What changes in between is dirty again.
+
+        Yields what is to be warmed first where a partition's look-ups would wait for the disk.
+        """
         for key in self._begin():
-            self._look_at(key)
-            yield
+            for tried in range(TRIES + 1):
+                try:
+                    self._look_at(key, tried == TRIES)
+                    break
+                except ColdError as cold:
+                    yield cold
+            yield None
 
     def _begin(self) -> list[TopicPartition]:
         self.size_bytes = sum(_size(result) for key, result in self._results.items() if key not in self.target.dirty)
         return list(self.target.dirty)
 
-    def _look_at(self, key: TopicPartition) -> None:
+    def _look_at(self, key: TopicPartition, waits: bool) -> None:
         state = self.target.partitions.get(key)
         if state is None:
             self.target.dirty.pop(key, None)
             return
-        result = self._read_partition(key, state)
+        result = self._read_partition(key, state, waits)
         self._results[key] = result
         self.size_bytes += _size(result)
         if result.error_code or result.diverging_epoch is not None:
@@ -102,7 +111,7 @@ class FetchRead:
         elif not result.records and not state.is_held_back:
             self.target.dirty.pop(key, None)  # the result is kept: what it says of the watermark may be news
 
-    def _read_partition(self, key: TopicPartition, state: FetchedPartition) -> PartitionData:
+    def _read_partition(self, key: TopicPartition, state: FetchedPartition, waits: bool) -> PartitionData:
         try:
             partition = self._replicas.leader(key, state.current_leader_epoch)
             if self._layouts:
@@ -111,7 +120,7 @@ class FetchRead:
             if self._limits.is_follower and replica_id not in partition.replicas:
                 raise KafkaError(ErrorCode.REPLICA_NOT_AVAILABLE, f"{partition.key}: {replica_id} is no replica")
             diverging = self._diverging(partition, state)
-            read = self._read_log(partition, state) if diverging is None else None
+            read = self._read_log(partition, state, waits) if diverging is None else None
             self.target.watch(partition)  # last: a follower's own progress changes the watermark, and is told only once
             return self._result(key, partition, read, diverging)
         except KafkaError as error:
@@ -132,8 +141,10 @@ class FetchRead:
             self._note_refusal(key, error)
             raise
 
-    def _check_layouts_again(self) -> None:
+    def check_layouts_again(self) -> None:
         """A fetch that waited may have read before the layout changed: what it answers holds now (hole 16)."""
+        if not self._layouts:
+            return
         for key, result in self._results.items():
             partition = self._replicas.hosted(key)
             if partition is not None and not result.error_code:
@@ -142,7 +153,7 @@ class FetchRead:
                 except LayoutRefusal as error:
                     self._results[key] = _refused(key, error)
 
-    def _read_log(self, partition: Partition, state: FetchedPartition) -> LogRead:
+    def _read_log(self, partition: Partition, state: FetchedPartition, waits: bool) -> LogRead:
         log = partition.log
         limits = self._limits
         offset = state.fetch_offset
@@ -169,6 +180,7 @@ class FetchRead:
             upper_bound=upper_bound,
             at_least_one=at_least_one,
             include_aborted=limits.read_committed,
+            waits=waits,
         )
 
     def _note_progress(self, partition: Partition, state: FetchedPartition) -> None:
@@ -213,8 +225,8 @@ class FetchRead:
     def response(self) -> FetchResponse:
         """The answer; partitions that had records go to the end of the session's line, so that each gets its turn."""
         target = self.target
-        if self._layouts and target.delayed is not None:
-            self._check_layouts_again()
+        if target.delayed is not None:
+            self.check_layouts_again()
         target.delayed = None
         is_session = isinstance(target, FetchSession)
         topics: dict[str, list[PartitionData]] = {}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import struct
 
+from broker.log.cold_reads import warm
 from protocol.batch_layout import HEADER_BYTES, LENGTH_PREFIX_BYTES
 from protocol.compression import CorruptRecordError
 from protocol.records import RecordBatch
@@ -17,20 +18,32 @@ _LENGTH = struct.Struct(">i")
 class BatchReader:
     """Batches at given positions of a file; consecutive ones come from one read."""
 
-    __slots__ = ("_chunk", "_chunk_at", "_end", "_file")
+    __slots__ = ("_chunk", "_chunk_at", "_end", "_file", "_warm_until")
 
     def __init__(self, file: File, end: int) -> None:
         self._file = file
         self._end = end
         self._chunk = memoryview(b"")
         self._chunk_at = 0
+        self._warm_until = 0
+
+    async def warm(self, position: int) -> None:
+        """Return when ``at(position)`` does not wait for the disk; ``position`` only grows."""
+        if self._warm_until - position < min(CHUNK_BYTES, self._end - position):
+            length = min(2 * CHUNK_BYTES, self._end - position)
+            await warm(self._file, position, length)
+            self._warm_until = position + length
+        if self._end - position >= HEADER_BYTES:
+            length = self._length(self._bytes(position, HEADER_BYTES))
+            if position + length > self._warm_until and length <= self._end - position:
+                await warm(self._file, position, length)
 
     def at(self, position: int) -> RecordBatch:
         """The batch at ``position``, CRC and counts checked. Raises ``CorruptRecordError``, also for one cut off."""
         if self._end - position < HEADER_BYTES:
             raise CorruptRecordError(f"{self._end - position} bytes at byte {position} are no batch")
         header = self._bytes(position, HEADER_BYTES)
-        length = _LENGTH.unpack_from(header, _LENGTH_AT)[0] + LENGTH_PREFIX_BYTES
+        length = self._length(header)
         if not HEADER_BYTES <= length <= self._end - position:
             raise CorruptRecordError(f"batch at byte {position} claims {length} bytes")
         batch = RecordBatch(self._bytes(position, length))
@@ -40,6 +53,11 @@ class BatchReader:
         if batch.base_offset < 0 or not 0 <= batch.count <= batch.last_offset_delta + 1:
             raise CorruptRecordError(f"batch at byte {position} claims impossible offsets: {batch!r}")
         return batch
+
+    @staticmethod
+    def _length(header: memoryview) -> int:
+        length: int = _LENGTH.unpack_from(header, _LENGTH_AT)[0]
+        return length + LENGTH_PREFIX_BYTES
 
     def _bytes(self, position: int, length: int) -> memoryview:
         start = position - self._chunk_at

@@ -6,7 +6,7 @@ What is kept is ``compaction``; how the result gets in place is ``segment_swap``
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
@@ -14,6 +14,7 @@ import structlog
 import trio
 
 from broker.log.batch_reader import BatchReader
+from broker.log.cold_reads import load_indexes
 from broker.log.compaction import CleanedTransactions, KeyOffsets, RetainRules
 from broker.log.log_config import MAX_LONG
 from broker.log.log_directory import LogDirectory
@@ -178,6 +179,7 @@ class LogCleaner:
     async def _clean(self, log: PartitionLog, dirty: DirtyRange) -> None:
         work = TimeSlice(self._env.clock)
         truncations = log.truncations  # one changes which batches are the producers' last
+        await load_indexes(self._storage, [segment.txn_index for segment in log.segments])
         keys = await self._read_keys(log, dirty, work)
         rules = RetainRules(
             keys,
@@ -211,7 +213,7 @@ class LogCleaner:
         ]
         transactions = CleanedTransactions(txn for segment in segments for txn in segment.txn_index.transactions())
         for segment in segments:
-            for batch in read_batches(segment):
+            async for batch in read_batches(segment):
                 if batch.last_offset >= dirty.first_dirty and not await in_slices(keys.add(batch, transactions), work):
                     return keys
                 if work.due():
@@ -258,7 +260,7 @@ class LogCleaner:
         is_last: bool,
     ) -> None:
         copied = position = 0
-        for batch in read_batches(segment):
+        async for batch in read_batches(segment):
             position += batch.length
             ends_segment = is_last and position == segment.size_bytes
             kept = await in_slices(rules.retain(batch, transactions, ends_segment=ends_segment), work)
@@ -286,11 +288,13 @@ class LogCleaner:
                 self._storage.remove(cleaned.path(suffix))
 
 
-def read_batches(segment: LogSegment) -> Iterator[RecordBatch]:
-    """All batches of a segment, whole and checked. Raises ``CorruptRecordError``."""
+async def read_batches(segment: LogSegment) -> AsyncIterator[RecordBatch]:
+    """All batches of a segment, whole and checked; a thread waits for the disk. Raises ``CorruptRecordError``."""
+    await segment.ready()
     reader = BatchReader(segment.file, segment.size_bytes)
     position = 0
     while position < segment.size_bytes:
+        await reader.warm(position)
         batch = reader.at(position)
         yield batch
         position += batch.length

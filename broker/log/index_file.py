@@ -49,6 +49,11 @@ class IndexFile:
         _ = self.entries
 
     @property
+    def is_loaded(self) -> bool:
+        """Whether the entries are in memory."""
+        return self._data is not None
+
+    @property
     def count(self) -> int:
         """Number of entries."""
         return len(self.entries) // self.ENTRY_BYTES

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import structlog
 import trio
 
+from broker.log.cold_reads import load_records
 from broker.log.log_directory import LogDirectory
 from broker.log.partition_log import PartitionLog
 from broker.log.paths import future_directory_name, join
@@ -129,7 +130,7 @@ class LogMoves:
             return True
         if log.is_broken:
             raise KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, f"{partition}: the log is broken: {log.failure}")
-        future = self._create(log, target)
+        future = await self._create(log, target)
         logger.info("log_move.started", partition=str(partition), source=log.directory, to=target.path)
         time_slice = TimeSlice(self._env.clock)
         flushed = False
@@ -145,8 +146,11 @@ class LogMoves:
                 await future.flush()
                 flushed = True
                 continue
-            records = _read(log, max(future.log_end_offset, log.log_start_offset), CHUNK_BYTES)
-            if behind and RecordBatch(records).base_offset > future.log_end_offset:
+            records = await load_records(log, future.log_end_offset, CHUNK_BYTES)
+            if log.truncations != truncations:
+                break
+            behind = future.log_end_offset < log.log_start_offset
+            if not records or (behind and RecordBatch(records).base_offset > future.log_end_offset):
                 return False
             for piece in pieces_of(records):
                 future.append_as_follower(piece)
@@ -156,13 +160,13 @@ class LogMoves:
                         break
         return False
 
-    def _create(self, log: PartitionLog, target: LogDirectory) -> PartitionLog:
+    async def _create(self, log: PartitionLog, target: LogDirectory) -> PartitionLog:
         """An empty copy that begins where the log's first batch begins."""
         unique = uuid.UUID(int=self._env.rng.getrandbits(128), version=4)
         path = join(target.path, future_directory_name(log.partition, unique))
         first = log.log_start_offset
         if first < log.log_end_offset:
-            first = min(first, RecordBatch(_read(log, first, 1)).base_offset)
+            first = min(first, RecordBatch(await load_records(log, first, 1)).base_offset)
         producers = ProducerState(self._expiration)
         future = PartitionLog.create(
             self._env,
@@ -198,9 +202,3 @@ class LogMoves:
         future = self._futures.pop(partition, None)
         if future is not None:
             self._manager.discard(future)
-
-
-def _read(log: PartitionLog, offset: int, max_bytes: int) -> bytes:
-    """Whole batches from the one that holds ``offset`` on, at least one."""
-    read = log.read(offset, max_bytes, upper_bound=log.log_end_offset, at_least_one=True)
-    return read.records if isinstance(read.records, bytes) else read.records.read()

@@ -359,11 +359,12 @@ class PartitionLog:
         upper_bound: int,
         at_least_one: bool = True,
         include_aborted: bool = False,
+        waits: bool = True,
     ) -> LogRead:
         """Batches from the one that holds ``offset``, all below ``upper_bound``, about ``max_bytes`` of one segment.
 
-        ``at_least_one``: the first batch comes whole even when it is larger. ``upper_bound`` is the high watermark, the
-        last stable offset or the log end. Raises OFFSET_OUT_OF_RANGE 1 outside of [log start, log end].
+        ``at_least_one``: the first batch comes whole even if it is larger. ``upper_bound``: the high watermark, last
+        stable offset or the log end. Raises OFFSET_OUT_OF_RANGE 1 outside of the log; ``ColdError`` unless ``waits``.
         """
         if offset < self.log_start_offset or offset > self.log_end_offset:
             raise KafkaError(
@@ -371,12 +372,12 @@ class PartitionLog:
                 f"{self.partition}: offset {offset} is not in [{self.log_start_offset}, {self.log_end_offset}]",
             )
         try:
-            records = self._segments.read(offset, max_bytes, upper_bound, self.log_end_offset, at_least_one)
+            records = self._segments.read(offset, max_bytes, upper_bound, self.log_end_offset, at_least_one, waits)
+            aborted = None
+            if include_aborted:
+                aborted = self._segments.aborted(offset, upper_bound, waits) if records else []
         except OSError as error:
             raise self._storage_error("read", error) from error
-        aborted = None
-        if include_aborted:
-            aborted = self._segments.aborted(offset, upper_bound) if records else []
         return LogRead(offset, records, self.high_watermark, self.last_stable_offset, self.log_start_offset, aborted)
 
     def end_offset_for_epoch(self, epoch: int) -> tuple[int, int]:
@@ -567,9 +568,8 @@ class PartitionLog:
         """Whether ``flush.messages`` or ``flush.ms`` asks for a flush."""
         if self.log_end_offset <= self.recovery_point:
             return False
-        if self._unflushed >= self.config.flush_messages:
-            return True
-        return self._clock.now_ms() - self._last_flush_ms >= self.config.flush_ms
+        waited_ms = self._clock.now_ms() - self._last_flush_ms
+        return self._unflushed >= self.config.flush_messages or waited_ms >= self.config.flush_ms
 
     @property
     def truncation_synced(self) -> bool:

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 
 import trio
 
+from broker.log.cold_reads import ColdError
 from broker.log.snapshot_files import Snapshot, replay_producers, restore_producers
 from protocol.compression import CorruptRecordError
 from protocol.errors import ErrorCode, KafkaError
@@ -33,13 +34,15 @@ class ProducerRebuild:
     Another truncation replaces it by another one.
     """
 
-    __slots__ = ("_clock", "_log", "_snapshot", "_steps")
+    __slots__ = ("_clock", "_log", "_snapshot", "_steps", "cold")
 
     def __init__(self, log: PartitionLog, snapshot: Snapshot | None, clock: Clock) -> None:
         self._log = log
         self._snapshot = snapshot
         self._clock = clock
         self._steps = self._rebuild()
+        self.cold: ColdError | None = None
+        """What the next step would wait for."""
 
     def begin(self) -> None:
         """Do what is quickly done, and have the rest done later. Raises as ``advance``."""
@@ -48,10 +51,15 @@ class ProducerRebuild:
             self._log.on_producers_behind(self._log)
 
     def advance(self, steps: int | None = None) -> None:
-        """Take some steps, or all that are left. Raises ``OSError``, ``CorruptRecordError`` with the log broken."""
+        """Take some steps, fewer where the disk is to be waited for, or all that are left.
+
+        Raises ``OSError``, ``CorruptRecordError`` with the log broken.
+        """
+        self.cold = None
         try:
-            for number, _ in enumerate(self._steps, 1):
-                if number == steps:
+            for number, cold in enumerate(self._steps, 1):
+                if steps is not None and (number == steps or cold is not None):
+                    self.cold = cold
                     return
         except (OSError, CorruptRecordError) as error:
             self._log.fail(f"which producers wrote to it cannot be read: {error}")
@@ -66,7 +74,7 @@ class ProducerRebuild:
         except OSError as error:
             raise KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, f"{self._log.partition}: {error}") from error
 
-    def _rebuild(self) -> Iterator[None]:
+    def _rebuild(self) -> Iterator[ColdError | None]:
         log = self._log
         producers = log.producers
         yield from restore_producers(producers, self._snapshot, log.log_start_offset, self._clock.now_ms())
@@ -81,5 +89,9 @@ async def catch_up(log: PartitionLog) -> None:
     while (rebuild := log.rebuild) is not None:
         if log.is_broken:
             raise KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, f"{log.partition}: {log.failure}")
+        if rebuild.cold is not None:
+            await rebuild.cold.warm()
+            if log.rebuild is not rebuild:
+                continue
         rebuild.advance_or_refuse(STEPS_AT_ONCE)
         await trio.lowlevel.checkpoint()

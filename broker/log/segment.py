@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import contextlib
 from bisect import bisect_left
-from collections.abc import Generator, Iterator
-from typing import NamedTuple
+from collections.abc import Callable, Generator, Iterator
+from functools import partial
+from typing import NamedTuple, TypeAlias
 
+from broker.log.cold_reads import ColdError, check_warm
 from broker.log.log_config import LogConfig
 from broker.log.offset_index import OffsetIndex
 from broker.log.paths import DELETED_SUFFIX, LOG_SUFFIX, SEGMENT_SUFFIXES, segment_file
@@ -23,18 +25,24 @@ _LOCATE_CHUNK_BYTES = 8 * 1024
 _RECENT_BATCHES = 64
 
 
-def scan_headers(
-    file: File, position: int, end: int, chunk_bytes: int = _SCAN_CHUNK_BYTES
-) -> Iterator[tuple[int, RecordBatch]]:
-    """(position, header view) of each batch in [position, end) of a log file; a cut-off one at the end is left out.
+Header: TypeAlias = tuple[int, RecordBatch]
+"""Where a batch begins, and a view of its 61 bytes of header, from which no records can be read."""
 
-    The views hold 61 bytes: records cannot be read from them. Raises ``CorruptRecordError`` where no batch begins.
+
+def scan_headers(
+    file: File, position: int, end: int, chunk_bytes: int = _SCAN_CHUNK_BYTES, *, waits: bool = True
+) -> Iterator[Header]:
+    """The header of each batch in [position, end) of a log file; a cut-off one at the end is left out.
+
+    Raises ``CorruptRecordError`` where no batch begins, and ``ColdError`` unless it ``waits``.
     """
     chunk, chunk_at, last_length = memoryview(b""), position, 0
     while position + HEADER_BYTES <= end:
         relative = position - chunk_at
         if relative + HEADER_BYTES > len(chunk):
             wanted = HEADER_BYTES if last_length > chunk_bytes // 4 else min(chunk_bytes, end - position)
+            if not waits:
+                check_warm(file, position, wanted)
             chunk, chunk_at, relative = memoryview(file.pread(position, wanted)), position, 0
             if len(chunk) < HEADER_BYTES:
                 return
@@ -121,7 +129,7 @@ class LogSegment:
                     storage.remove(leftover)
         self.offset_index = OffsetIndex(storage, self.path(".index"), base_offset, create=create)
         self.time_index = TimeIndex(storage, self.path(".timeindex"), base_offset, create=create)
-        self.txn_index = TxnIndex(storage, self.path(".txnindex"))
+        self.txn_index = TxnIndex(storage, self.path(".txnindex"), is_new=create)
         if in_place_of:
             storage.rename(in_place_of, self.path(LOG_SUFFIX))
         elif create:
@@ -170,6 +178,28 @@ class LogSegment:
         for index in (self.offset_index, self.time_index, self.txn_index):
             index.load()
         _ = self.file
+
+    @property
+    def is_open(self) -> bool:
+        """Whether the file is open and the indexes are in memory."""
+        indexes = (self.offset_index, self.time_index, self.txn_index)
+        return self._file is not None and all(index.is_loaded for index in indexes)
+
+    def check_open(self) -> None:
+        """Raise ``ColdError`` when ``open`` may wait for the disk."""
+        if not self.is_open and self._storage.is_cold(self.path(LOG_SUFFIX)):
+            raise ColdError(self._open_in_thread)
+
+    async def ready(self) -> None:
+        """Return when the segment is open; a thread waits for the disk. Raises ``OSError``."""
+        if cold := _caught(self.check_open):
+            await cold.warm()
+        self.open()
+
+    async def _open_in_thread(self) -> None:
+        indexes = [index.path for index in (self.offset_index, self.time_index, self.txn_index) if not index.is_loaded]
+        await self._storage.read_through(indexes, [self.path(LOG_SUFFIX)])
+        self.open()
 
     def prepare(self) -> None:
         """Load what a change of the segment needs, and cut off what a failed append left. Raises ``OSError``.
@@ -246,8 +276,11 @@ class LogSegment:
 
     # ------------------------------------------------------------ look up
 
-    def locate(self, offset: int) -> BatchPosition | None:
-        """The first batch whose last offset is at least ``offset``; None when all end below it."""
+    def locate(self, offset: int, *, waits: bool = True) -> BatchPosition | None:
+        """The first batch whose last offset is at least ``offset``; None when all end below it.
+
+        Raises ``ColdError`` unless it ``waits``.
+        """
         recent = self._recent_last_offsets
         if recent and offset > recent[0]:
             index = bisect_left(recent, offset)
@@ -256,8 +289,10 @@ class LogSegment:
             position = self._recent_positions[index]
             end = self._recent_positions[index + 1] if index + 1 < len(recent) else self.size_bytes
             return BatchPosition(position, end - position, recent[index])
+        if not waits:
+            self.check_open()
         _, start = self.offset_index.lookup(offset)
-        for position, batch in scan_headers(self.file, start, self.size_bytes, _LOCATE_CHUNK_BYTES):
+        for position, batch in scan_headers(self.file, start, self.size_bytes, _LOCATE_CHUNK_BYTES, waits=waits):
             if batch.last_offset >= offset:
                 return BatchPosition(position, batch.length, batch.last_offset)
         return None
@@ -274,9 +309,30 @@ class LogSegment:
         boundary = self.offset_index.position_floor(end)
         return boundary if boundary >= start.position + start.length else end
 
-    def batches(self, position: int = 0) -> Iterator[tuple[int, RecordBatch]]:
-        """(position, header view) of the batches from ``position`` on."""
+    def batches(self, position: int = 0) -> Iterator[Header]:
+        """The headers of the batches from ``position`` on."""
         return scan_headers(self.file, position, self.size_bytes)
+
+    def batches_in_steps(self, position: int = 0) -> Iterator[Header | ColdError]:
+        """``batches``, with a ``ColdError`` before what may have to be waited for."""
+        if cold := _caught(self.check_open):
+            yield cold
+        headers = self.batches(position)
+        warm_until = position
+        while position < self.size_bytes:
+            if position + HEADER_BYTES > warm_until:
+                warm_until = min(position + _SCAN_CHUNK_BYTES, self.size_bytes)
+                if cold := self.cold(position, warm_until - position):
+                    yield cold
+            found = next(headers, None)
+            if found is None:
+                return
+            yield found
+            position = found[0] + found[1].length
+
+    def cold(self, position: int, length: int) -> ColdError | None:
+        """What is to be done before these bytes of the log file are read, if anything is."""
+        return _caught(partial(check_warm, self.file, position, length))
 
     def read_batch(self, position: int, length: int) -> RecordBatch:
         """A whole batch, its CRC checked. Raises ``CorruptRecordError``."""
@@ -286,17 +342,27 @@ class LogSegment:
         batch.ensure_valid()
         return batch
 
-    def find_by_timestamp(self, timestamp: int, from_offset: int) -> Generator[None, None, tuple[int, int, int] | None]:
+    def find_by_timestamp(
+        self, timestamp: int, from_offset: int
+    ) -> Generator[ColdError | None, None, tuple[int, int, int] | None]:
         """Return (timestamp, offset, leader epoch) of the first record at or above both arguments.
 
-        Yields after each header that is read, and after each batch.
+        Yields after each header that is read, and where the disk may have to be waited for.
         """
+        if cold := _caught(self.check_open):
+            yield cold
         _, hint = self.time_index.lookup(timestamp)
         _, start = self.offset_index.lookup(max(hint, from_offset))
-        for position, header in self.batches(start):
-            yield
+        for found in self.batches_in_steps(start):
+            if isinstance(found, ColdError):
+                yield found
+                continue
+            position, header = found
+            yield None
             if header.max_timestamp < timestamp or header.last_offset < from_offset or header.count == 0:
                 continue
+            if cold := self.cold(position, header.length):
+                yield cold
             for record in self.read_batch(position, header.length):
                 if record.timestamp >= timestamp and record.offset >= from_offset:
                     return record.timestamp, record.offset, header.partition_leader_epoch
@@ -437,3 +503,11 @@ class LogSegment:
                     self._storage.rename(path, path + DELETED_SUFFIX)
                     renamed.append(path + DELETED_SUFFIX)
         return renamed
+
+
+def _caught(check: Callable[[], None]) -> ColdError | None:
+    try:
+        check()
+    except ColdError as cold:
+        return cold
+    return None

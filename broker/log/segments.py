@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections.abc import Iterable, Sequence
+from functools import partial
 
+from broker.log.cold_reads import ColdError, load_indexes
 from broker.log.log_config import LogConfig
 from broker.log.open_segments import OpenSegments
 from broker.log.paths import LOG_SUFFIX
@@ -120,22 +122,22 @@ class Segments:
         return self.items[max(self.index_of(offset), 0) :]
 
     def read(
-        self, offset: int, max_bytes: int, upper_bound: int, log_end_offset: int, at_least_one: bool
+        self, offset: int, max_bytes: int, upper_bound: int, log_end_offset: int, at_least_one: bool, waits: bool
     ) -> FileRange | bytes:
-        """The batches from ``offset`` on, see ``PartitionLog.read``. Raises ``OSError``."""
+        """The batches from ``offset`` on, see ``PartitionLog.read``. Raises ``OSError``, ``ColdError``."""
         if offset >= upper_bound or (max_bytes <= 0 and not at_least_one):
             return b""
         for index in range(self.index_of(offset), len(self.items)):
             segment = self.items[index]
             self._use(segment)
-            start = segment.locate(offset)
+            start = segment.locate(offset, waits=waits)
             if start is None:
                 continue
             limit = segment.size_bytes
             if upper_bound < log_end_offset:
                 if segment.base_offset >= upper_bound:
                     return b""
-                bound = segment.locate(upper_bound)
+                bound = segment.locate(upper_bound, waits=waits)
                 limit = segment.size_bytes if bound is None else bound.position
             if limit <= start.position or (start.length > max_bytes and not at_least_one):
                 return b""
@@ -143,11 +145,14 @@ class Segments:
             return segment.file.range(start.position, end - start.position)
         return b""
 
-    def aborted(self, offset: int, upper_bound: int) -> list[AbortedTxn]:
-        """The aborted transactions that overlap [``offset``, ``upper_bound``). Raises ``OSError``."""
+    def aborted(self, offset: int, upper_bound: int, waits: bool) -> list[AbortedTxn]:
+        """The aborted transactions that overlap [``offset``, ``upper_bound``). Raises ``OSError``, ``ColdError``."""
         found: list[AbortedTxn] = []
         for segment in self.items[max(self.index_of(offset), 0) :]:
             self._use(segment)
+            if not (waits or segment.txn_index.is_loaded) and self._storage.is_cold(segment.txn_index.path):
+                later = self.from_offset(segment.base_offset)  # mostly without a file: once read, that is remembered
+                raise ColdError(partial(load_indexes, self._storage, [each.txn_index for each in later]))
             more, complete = segment.txn_index.collect(offset, upper_bound)
             found += more
             if complete:

@@ -6,6 +6,7 @@ import contextlib
 from collections.abc import Collection, Iterable, Iterator
 
 from broker.log.checkpoint_files import MalformedFileError, write_parts, write_replace
+from broker.log.cold_reads import ColdError
 from broker.log.paths import SNAPSHOT_SUFFIX, offset_of, segment_file
 from broker.log.producer_capture import PRODUCERS_AT_ONCE, ProducerCapture
 from broker.log.producer_snapshot import SnapshotEntry, decode_snapshot, encode_snapshot
@@ -132,8 +133,8 @@ def restore_producers(
 
 def replay_producers(
     state: ProducerState, segments: Iterable[LogSegment], log_end_offset: int, snapshots: SnapshotFiles | None = None
-) -> Iterator[None]:
-    """Bring ``state`` up to the log's end by reading batch headers; yields after each batch.
+) -> Iterator[ColdError | None]:
+    """Bring ``state`` up to the log's end by reading batch headers; yields after each, and where a read may wait.
 
     With ``snapshots``, one is taken at each segment's start on the way. The transactions that the batches abort are put
     back into the segments' transaction indexes where they are missing.
@@ -146,7 +147,11 @@ def replay_producers(
             state.map_end_offset = segment.base_offset
             with contextlib.suppress(OSError):  # a full disk: a later start reads more of the log
                 snapshots.take(state)
-        for position, header in segment.batches(start.position if start else 0):
+        for found in segment.batches_in_steps(start.position if start else 0):
+            if isinstance(found, ColdError):
+                yield found
+                continue
+            position, header = found
             if header.base_offset >= log_end_offset:
                 break
             if header.producer_id >= 0 and header.base_offset >= state.map_end_offset:
@@ -154,7 +159,7 @@ def replay_producers(
                 aborted = state.record(batch, header.base_offset)
                 if aborted is not None:
                     _index_aborted(segment, aborted)
-            yield
+            yield None
     state.map_end_offset = log_end_offset
 
 

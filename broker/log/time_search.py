@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Generator
 from typing import TYPE_CHECKING, TypeAlias
 
+from broker.log.cold_reads import ColdError
 from broker.log.slices import TimeSlice
 from runtime.env import Clock
 
@@ -25,11 +26,13 @@ class TimeSearch:
     loses segments, between two steps is searched again from its start.
     """
 
-    __slots__ = ("_layout", "_log", "_steps", "_timestamp", "found", "is_done")
+    __slots__ = ("_cold", "_layout", "_log", "_steps", "_timestamp", "found", "is_done")
 
     def __init__(self, log: PartitionLog, timestamp: int | None) -> None:
         self._log = log
         self._timestamp = timestamp
+        self._cold: ColdError | None = None
+        """What the next step would wait for."""
         self.found: Found | None = None
         self.is_done = False
         self._start()
@@ -42,31 +45,42 @@ class TimeSearch:
         return (self._log.truncations, *self._log.segments)
 
     def advance(self, steps: int | None = None) -> bool:
-        """Take some steps, or all; whether it is through. Raises ``OSError``, CORRUPT_MESSAGE 2."""
+        """Take some steps, fewer where the disk is to be waited for, or all; whether it is through.
+
+        Raises ``OSError``, CORRUPT_MESSAGE 2.
+        """
         if self._layout != self._current_layout():
             self._start()
         taken = 0
         while not self.is_done and (steps is None or taken < steps):
             taken += 1
             try:
-                next(self._steps)
+                self._cold = next(self._steps)
             except StopIteration as end:
                 self.found = end.value
                 self.is_done = True
+            else:
+                if self._cold is not None and steps is not None:
+                    break
         return self.is_done
 
     async def finish(self, clock: Clock) -> None:
         """Take all steps, in slices. Raises as ``advance``."""
         work = TimeSlice(clock)
         steps = 0
-        while not self.advance(_STEPS_PER_CHECK):
+        while self._cold is not None or not self.advance(_STEPS_PER_CHECK):
+            if self._cold is not None:
+                cold, self._cold = self._cold, None
+                await cold.warm()
+                steps = 0
+                continue
             steps += _STEPS_PER_CHECK
             if work.due() or steps >= STEPS_AT_ONCE - _STEPS_PER_CHECK:
                 await work.pause()
                 steps = 0
 
 
-def _first_at_or_after(log: PartitionLog, timestamp: int | None) -> Generator[None, None, Found | None]:
+def _first_at_or_after(log: PartitionLog, timestamp: int | None) -> Generator[ColdError | None, None, Found | None]:
     segments = list(log.segments)
     if timestamp is None:
         filled = [segment for segment in segments if segment.size_bytes]
@@ -75,7 +89,7 @@ def _first_at_or_after(log: PartitionLog, timestamp: int | None) -> Generator[No
         segments = [max(filled, key=lambda segment: segment.largest_timestamp())]
         timestamp = segments[0].largest_timestamp()
     for segment in segments:
-        yield
+        yield None
         if segment.largest_timestamp() >= timestamp:
             found = yield from segment.find_by_timestamp(timestamp, log.log_start_offset)
             if segment is not log.segments[-1]:

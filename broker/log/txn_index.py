@@ -7,6 +7,7 @@ import struct
 from typing import NamedTuple
 
 from broker.log.index_file import IndexFile
+from runtime.env import Storage
 
 _ENTRY = struct.Struct(">hqqqq")
 _VERSION = 0
@@ -26,7 +27,22 @@ class TxnIndex(IndexFile):
 
     ENTRY_BYTES = 34
 
-    __slots__ = ()
+    __slots__ = ("_is_empty",)
+
+    def __init__(self, storage: Storage, path: str, *, is_new: bool = False) -> None:
+        super().__init__(storage, path)
+        self._is_empty = is_new
+        """Whether there were no entries at first, or when they were dropped from memory: most segments have none."""
+
+    @property
+    def entries(self) -> bytearray:
+        if self._data is None and self._is_empty:
+            self._data = bytearray()
+        return super().entries
+
+    @property
+    def is_loaded(self) -> bool:
+        return super().is_loaded or self._is_empty
 
     def append(self, txn: AbortedTxn) -> None:
         """Add a transaction whose marker is in this segment; written at once, else by the next ``write``."""
@@ -52,6 +68,11 @@ class TxnIndex(IndexFile):
     def truncate_to(self, offset: int) -> None:
         """Drop the transactions whose marker is at or above ``offset``."""
         self.keep(sum(1 for txn in self.transactions() if txn.last_offset < offset))
+
+    def release(self) -> None:
+        if self._data is not None:
+            self._is_empty = not self._data
+        super().release()
 
     def is_sane(self) -> bool:
         """Whole entries of a known version."""

@@ -261,3 +261,26 @@ async def test_a_file_closed_while_it_syncs_is_synced_still(world: World) -> Non
         await trio.testing.wait_all_tasks_blocked()
         file.close()
     assert world.storage.read_bytes(world.path("f")) == b"x"
+
+
+@pytest.mark.trio
+async def test_what_is_read_in_a_thread_first_is_what_a_plain_read_gives(world: World) -> None:
+    path = world.path("f")
+    file = world.storage.open(path, create=True)
+    file.append(bytes(range(256)) * 1000)
+    await file.read_through(100, 200_000)
+    assert not file.is_cold(100, 200_000)
+    assert file.pread(100, 3) == bytes((100, 101, 102))
+    assert await file.range(100, 200_000).load() == file.pread(100, 200_000)
+    await world.storage.read_through([path], [path])
+    assert len(world.storage.read_bytes(path)) == 256_000
+
+
+@pytest.mark.trio
+async def test_reading_in_a_thread_tells_of_no_error_and_the_plain_read_does(world: World) -> None:
+    await world.storage.read_through([world.path("missing")], [world.path("missing, too")])
+    with pytest.raises(FileNotFoundError):
+        world.storage.read_bytes(world.path("missing"))
+    file = world.storage.open(world.path("f"), create=True)
+    await file.read_through(1000, 1000)
+    assert file.pread(1000, 1000) == b"" and not file.is_cold(1000, 1000)

@@ -128,9 +128,9 @@ async def test_the_partitions_of_a_full_fetch_are_read_in_slices(
 ) -> None:
     look = FetchRead._look_at
 
-    def counted(read: FetchRead, key: TopicPartition) -> None:
+    def counted(read: FetchRead, key: TopicPartition, waits: bool) -> None:
         probe.step()
-        look(read, key)
+        look(read, key, waits)
 
     async with one_broker(tmp_path) as broker:
         await broker.create_topic("t", MANY)

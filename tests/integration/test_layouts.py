@@ -5,16 +5,19 @@ from __future__ import annotations
 import errno
 import uuid
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import trio
 import trio.testing
 from structlog.testing import capture_logs
 
+from broker.handlers import fetch
 from broker.log.checkpoint_files import PartitionMetadata
 from broker.log.identity_file import IdentityFile
 from broker.log.partition_log import AppendOrigin
 from broker.log.slices import TimeSlice
+from broker.replication.layout import PartitionLayout
 from protocol.batch_builder import build_control_batch
 from protocol.batch_layout import CONTROL_COMMIT
 from protocol.errors import ErrorCode
@@ -527,3 +530,21 @@ async def test_metadata_tells_the_layout_of_every_topic_and_lists_marked_partiti
             layout = plain.initial_partition_count, plain.undeleted_partition_count, plain.layout_version
             assert (*layout, plain.ordered_delivery) == (-1, -1, -1, 0)
             assert {found.incarnation for found in plain.partitions} == {-1}
+
+
+async def test_hole_16_a_fetch_that_reads_in_slices_is_refused_when_the_layout_changes_in_between(
+    broker: Broker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await broker.produce(1, FIRST, keyed(key_of(1, 4)))
+    monkeypatch.setattr(fetch, "READ_AT_ONCE", 1)
+    resized = trio.Event()
+
+    async def resize_in_between() -> None:
+        if not resized.is_set():
+            resized.set()
+            broker.node.replicas.leader(TopicPartition("t", 1)).layout = PartitionLayout(4, 6, 1)  # as an order does
+        await trio.lowlevel.checkpoint()
+
+    monkeypatch.setattr(fetch, "trio", SimpleNamespace(lowlevel=SimpleNamespace(checkpoint=resize_in_between)))
+    codes = await broker.codes(FIRST, 1, 2)
+    assert resized.is_set() and codes == {1: ErrorCode.INVALID_PARTITION_METADATA, 2: ErrorCode.NONE}

@@ -236,7 +236,7 @@ async def test_the_log_of_a_move_that_just_began_stays(world: LogWorld) -> None:
     log = manager.create(T, TOPIC_ID, 7)
     target = manager.directory(str(world.root / "e"))
     assert target is not None
-    manager.moves._create(log, target)
+    await manager.moves._create(log, target)
     assert await found_after_restart(world, manager) == ("d", [])
 
 

@@ -237,7 +237,7 @@ async def test_a_crash_during_the_copy_begins_it_again(world: LogWorld) -> None:
     manager.create(T, TOPIC_ID, 7)
     put(manager, b"1")
     target = other_dir(world, manager)
-    manager.moves._create(log_of(manager), manager.directory(target))  # type: ignore[arg-type]
+    await manager.moves._create(log_of(manager), manager.directory(target))  # type: ignore[arg-type]
     manager.close_at_once()
     assert any(parse_future_directory_name(path.name) for path in Path(target).iterdir())
     again = manager_for(world)

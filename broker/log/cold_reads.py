@@ -1,0 +1,70 @@
+"""Reads of a log that would wait for the disk: a thread does the waiting first.
+
+A look-up is a plain call of the event loop. Asked not to wait, it raises ``ColdError`` where the disk would have to be
+waited for; the caller awaits ``warm`` and asks again. Work in steps yields the ``ColdError`` instead, and goes on when
+it is resumed, warm or not.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Sequence
+from contextlib import suppress
+from functools import partial
+from typing import TYPE_CHECKING
+
+from runtime.env import File, Storage
+
+if TYPE_CHECKING:
+    from broker.log.index_file import IndexFile
+    from broker.log.partition_log import PartitionLog
+
+TRIES = 8
+"""A look-up reads an index, and headers in a few places. What is dropped from memory again and again is waited for."""
+
+
+class ColdError(Exception):
+    """What is to be read next is not in memory."""
+
+    def __init__(self, read: Callable[[], Awaitable[None]]) -> None:
+        super().__init__("the disk would have to be waited for")
+        self._read = read
+
+    async def warm(self) -> None:
+        """Have a thread wait for the disk. What fails there fails again where it is read."""
+        with suppress(OSError):
+            await self._read()
+
+
+def check_warm(file: File, offset: int, length: int) -> None:
+    """Raise ``ColdError`` when a read of these bytes would wait."""
+    if file.is_cold(offset, length):
+        raise ColdError(partial(file.read_through, offset, length))
+
+
+async def warm(file: File, offset: int, length: int) -> None:
+    """Return when a read of these bytes does not wait."""
+    if file.is_cold(offset, length):
+        await file.read_through(offset, length)
+
+
+async def load_indexes(storage: Storage, indexes: Sequence[IndexFile]) -> None:
+    """Return when these are in memory. Raises ``OSError``."""
+    await storage.read_through([index.path for index in indexes if not index.is_loaded])
+    for index in indexes:
+        index.load()
+
+
+async def load_records(log: PartitionLog, offset: int, max_bytes: int) -> bytes:
+    """The batches from ``offset``, or the log start, up to the log end: at least one, where there is one.
+
+    Raises ``OSError``, and as ``PartitionLog.read``.
+    """
+    for tried in range(TRIES + 1):
+        start = max(offset, log.log_start_offset)
+        try:
+            read = log.read(start, max_bytes, upper_bound=log.log_end_offset, waits=tried == TRIES)
+        except ColdError as cold:
+            await cold.warm()
+        else:
+            return read.records if isinstance(read.records, bytes) else await read.records.load()
+    raise AssertionError("the last of the tries waits")
