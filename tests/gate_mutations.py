@@ -52,6 +52,21 @@ def a_marked_partition_waits_for_nobody(patch: Patch) -> None:
     patch.setattr(gate, "marked_descendants", marked_descendants)
 
 
+def an_expired_log_start_counts_for_every_partition(patch: Patch) -> None:
+    """Also for one whose live owner has delivered records and not flushed them."""
+    original = DeliveryGate._log_start_passed
+
+    def passed(self: Any, tp: Any, info: Any, end: int, ask: Any) -> bool:
+        held, awaited = self._held, self._owners_awaited
+        self._held, self._owners_awaited = {}, False
+        try:
+            return original(self, tp, info, end, ask)
+        finally:
+            self._held, self._owners_awaited = held, awaited
+
+    patch.setattr(DeliveryGate, "_log_start_passed", passed)
+
+
 def batches_of_any_epoch_are_delivered(patch: Patch) -> None:
     """A partition that neither a split nor a merge is known to hold back is delivered without a limit."""
     _lift_caps(patch, lambda _gate, _tp: True)

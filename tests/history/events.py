@@ -21,6 +21,9 @@ UNKNOWN: Final = -1
 ARCHIVE: Final = -2
 """The broker of a copy of a partition's log that was made before its records were removed."""
 
+EXPIRED: Final = -3
+"""The broker of a batch that a log start passed, recorded when it did: see ``Expired``."""
+
 Outcome: TypeAlias = Literal["ok", "refused", "unknown"]
 """What became of a request. A timeout or a lost connection is ``unknown``: it may still have happened."""
 
@@ -300,6 +303,19 @@ class LayoutSet(_Event, tag="layout_set"):
     layout_version: int
 
 
+class Expired(_Event, tag="expired"):
+    """A replica's log start moves here: from now on what lies below need not be delivered any more.
+
+    ``StoredBatch`` events of the broker ``EXPIRED`` say what that was. A history that tells of no log start of a
+    partition, but for that of a ``Replica`` in the end, does not say when its records expired.
+    """
+
+    broker: int
+    tp: TopicPartition
+    log_start_offset: int
+    incarnation: int = UNKNOWN
+
+
 class Sealed(_Event, tag="sealed"):
     """A partition marked for deletion has an end: no data record is at this offset or above."""
 
@@ -346,6 +362,7 @@ Event: TypeAlias = (
     | Created
     | Removed
     | LayoutSet
+    | Expired
     | Sealed
     | LayoutAsked
 )

@@ -25,17 +25,18 @@ GroupPartition = tuple[str, TopicPartition]
 
 
 def unseen(history: History) -> Iterator[Violation]:
-    """A group that was drained after the faults was delivered every record, at least once."""
+    """A group that was drained after the faults was delivered every record that did not expire, at least once."""
     read: dict[GroupPartition, set[int]] = {}
     for event in history.of(Polled):
         read.setdefault((event.group, event.tp), set()).add(event.offset)
     for drained in history.of(Drained):
         seen = read.get((drained.group, drained.tp), set())
+        start = history.expired_below(drained.tp, len(history.events))
         for log in history.different_logs(drained.tp):
             missing = [
                 offset
                 for offset, value in enumerate(log.values, log.first)
-                if value is not None and log.start <= offset < drained.end_offset and offset not in seen
+                if value is not None and start <= offset < drained.end_offset and offset not in seen
             ]
             if missing:
                 where = f"{drained.tp} in {drained.group}"
@@ -78,12 +79,13 @@ def polls(history: History) -> Iterator[Violation]:
     """Within an assignment records come in order and without gaps; a new owner goes on from a committed offset.
 
     It may deliver again what is above the last commit answered before it was assigned, and starts nowhere above all
-    commits. A group without a commit starts at the log's start, or where a ``Positioned`` says.
+    commits. A group without a commit starts at the log's start, or where a ``Positioned`` says. What had expired when
+    a record was polled may have been skipped before it.
     """
     commits: dict[GroupPartition, _Commits] = {}
     cursors: dict[tuple[str, str], dict[TopicPartition, _Cursor]] = {}
     ceilings = _ceilings(history)
-    for event in history.events:
+    for at, event in enumerate(history.events):
         if isinstance(event, Committed):
             commits.setdefault((event.group, event.tp), _Commits()).add(event)
         elif isinstance(event, Assigned):
@@ -103,9 +105,9 @@ def polls(history: History) -> Iterator[Violation]:
                 )
                 continue
             if cursor.next_offset < 0:
-                yield from _first_poll(history, cursor, event, ceilings)
+                yield from _first_poll(history, cursor, event, at, ceilings)
             else:
-                yield from _next_poll(history, cursor, event)
+                yield from _next_poll(history, cursor, event, at)
             cursor.next_offset = event.offset + 1
             cursor.last = event
 
@@ -124,31 +126,31 @@ def _ceilings(history: History) -> dict[GroupPartition, tuple[list[float], list[
 
 
 def _first_poll(
-    history: History, cursor: _Cursor, event: Polled, ceilings: dict[GroupPartition, tuple[list[float], list[int]]]
+    history: History,
+    cursor: _Cursor,
+    event: Polled,
+    at: int,
+    ceilings: dict[GroupPartition, tuple[list[float], list[int]]],
 ) -> Iterator[Violation]:
     where = f"{event.tp} in {event.group}"
     times, offsets = ceilings.get((event.group, event.tp), ([], []))
-    at = bisect_right(times, event.at_ms)
-    ceiling = offsets[at - 1] if at else 0
+    asked = bisect_right(times, event.at_ms)
+    ceiling = offsets[asked - 1] if asked else 0
     if event.offset < cursor.floor:
         what = f"delivered again from {event.offset}, though {cursor.floor} was committed"
         yield Violation("polls", where, what, (cursor.since, event))
-    if event.offset > ceiling and _records_between(history, event.tp, ceiling, event.offset):
+    if event.offset > ceiling and history.has_records(event.tp, ceiling, event.offset, at):
         what = f"starts at {event.offset}; no commit is above {ceiling}"
         yield Violation("polls", where, what, (cursor.since, event))
 
 
-def _next_poll(history: History, cursor: _Cursor, event: Polled) -> Iterator[Violation]:
+def _next_poll(history: History, cursor: _Cursor, event: Polled, at: int) -> Iterator[Violation]:
     where = f"{event.tp} in {event.group}"
     shown = (cursor.last or cursor.since, event)
     if event.offset < cursor.next_offset:
         yield Violation("polls", where, f"goes back from {cursor.next_offset} to {event.offset}", shown)
-    elif event.offset > cursor.next_offset and _records_between(history, event.tp, cursor.next_offset, event.offset):
+    elif event.offset > cursor.next_offset and history.has_records(event.tp, cursor.next_offset, event.offset, at):
         yield Violation("polls", where, f"skips from {cursor.next_offset} to {event.offset}", shown)
-
-
-def _records_between(history: History, tp: TopicPartition, start: int, end: int) -> bool:
-    return any(log.holds_any(start, end) for log in history.in_sync(tp))
 
 
 def commits(history: History) -> Iterator[Violation]:

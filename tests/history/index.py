@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import TypeVar
 
 from protocol.types import TopicPartition
-from tests.history.events import Event, LayoutSet, Replica, Sent, StoredBatch
+from tests.history.events import EXPIRED, Event, Expired, LayoutSet, Replica, Sent, StoredBatch
 from tests.history.lives import tell_lives_apart, topic_of
 
 E = TypeVar("E")
@@ -56,9 +56,36 @@ class Log:
         return self.values[at] if 0 <= at < len(self.values) else None
 
     def holds_any(self, start: int, end: int) -> bool:
-        """Whether a data record is in ``[start, end)``, at or above the log's start."""
-        start = max(start, self.start) - self.first
-        return any(value is not None for value in self.values[max(start, 0) : max(end - self.first, 0)])
+        """Whether a data record is in ``[start, end)``."""
+        start, end = max(start - self.first, 0), max(end - self.first, 0)
+        return any(value is not None for value in self.values[start:end])
+
+    def with_expired(self, expired: Iterable[StoredBatch]) -> Log:
+        """The same log with the batches that were below those it has, once."""
+        whole = Log(self.replica)
+        first = self.batches[0].base_offset if self.batches else self.replica.log_end_offset
+        for batch in expired:
+            if batch.base_offset < first:
+                whole.add(batch)
+        for batch in self.batches:
+            whole.add(batch)
+        return whole
+
+
+@dataclass(slots=True)
+class _Starts:
+    """How far the log start of a partition has moved, and when: numbers of events, ascending, with the offsets."""
+
+    at: list[int] = field(default_factory=list)
+    offsets: list[int] = field(default_factory=list)
+
+    def add(self, at: int, offset: int) -> None:
+        self.at.append(at)
+        self.offsets.append(max(offset, self.offsets[-1] if self.offsets else 0))
+
+    def up_to(self, at: int) -> int:
+        found = bisect_right(self.at, at)
+        return self.offsets[found - 1] if found else 0
 
 
 class History:
@@ -73,10 +100,17 @@ class History:
         self.logs: dict[TopicPartition, dict[int, Log]] = {}
         self._by_kind: dict[type, list[Event]] = {}
         self._layouts: dict[TopicPartition, dict[int, LayoutSet]] = {}
+        self._starts: dict[TopicPartition, _Starts] = {}
+        expired: dict[TopicPartition, list[StoredBatch]] = {}
         for event in tell_lives_apart(events):
             if isinstance(event, StoredBatch):
-                self.logs[event.tp][event.broker].add(event)
+                if event.broker == EXPIRED:
+                    expired.setdefault(event.tp, []).append(event)
+                else:
+                    self.logs[event.tp][event.broker].add(event)
                 continue
+            if isinstance(event, Expired):
+                self._starts.setdefault(event.tp, _Starts()).add(len(self.events), event.log_start_offset)
             self.events.append(event)
             self._by_kind.setdefault(type(event), []).append(event)
             if isinstance(event, Sent):
@@ -88,6 +122,9 @@ class History:
                 self.logs.setdefault(event.tp, {})[event.broker] = Log(event)
             elif isinstance(event, LayoutSet):
                 self._layouts.setdefault(event.tp, {}).setdefault(event.leader_epoch, event)
+        for tp, batches in expired.items():
+            self.logs[tp] = {broker: log.with_expired(batches) for broker, log in self.logs.get(tp, {}).items()}
+        self._last_starts = {tp: max((log.start for log in self.in_sync(tp)), default=0) for tp in self.logs}
         self._epochs = {tp: sorted(found) for tp, found in self._layouts.items()}
         self._topics_with_layouts = {topic_of(tp) for tp in self._layouts}
 
@@ -113,6 +150,23 @@ class History:
     def of(self, kind: type[E]) -> list[E]:
         """All events of a kind, as recorded."""
         return self._by_kind.get(kind, [])  # type: ignore[return-value]
+
+    def known_from(self, log: Log) -> int:
+        """The offset from which on the history has all that was ever in a log, expired or not."""
+        return 0 if log.replica.tp in self._starts else log.start
+
+    def expired_below(self, tp: TopicPartition, at: int) -> int:
+        """Records below this offset might be missing for retention, or a deletion, when event number ``at`` happened.
+
+        What one replica deleted counts as expired: another that leads may have it a little longer.
+        """
+        starts = self._starts.get(tp)
+        return self._last_starts.get(tp, 0) if starts is None else starts.up_to(at)
+
+    def has_records(self, tp: TopicPartition, start: int, end: int, at: int) -> bool:
+        """Whether data records were in ``[start, end)`` that had not expired when event number ``at`` happened."""
+        start = max(start, self.expired_below(tp, at))
+        return any(log.holds_any(start, end) for log in self.in_sync(tp))
 
     def in_sync(self, tp: TopicPartition) -> list[Log]:
         """The logs that must hold all that is committed."""

@@ -16,7 +16,10 @@ from tests.history.index import History, Log, Violation
 
 
 def lost_acknowledged(history: History) -> Iterator[Violation]:
-    """An acknowledged record is on every in-sync replica, unless the log's start has passed it."""
+    """An acknowledged record is on every in-sync replica, unless the log's start has passed it.
+
+    Where the history tells when log starts moved, the record was there then.
+    """
     missing: set[TopicPartition] = set()
     anywhere: dict[TopicPartition, set[str | None]] = {}
     for ack in history.of(Acked):
@@ -31,7 +34,7 @@ def lost_acknowledged(history: History) -> Iterator[Violation]:
             missing.add(ack.tp)
             yield Violation("lost_acknowledged", str(ack.tp), "no in-sync replica is left", (ack,))
         for log in logs:
-            if ack.offset >= log.start and log.value_at(ack.offset) is None:
+            if ack.offset >= history.known_from(log) and log.value_at(ack.offset) is None:
                 where = f"{ack.tp} offset {ack.offset} on broker {log.replica.broker}"
                 yield Violation("lost_acknowledged", where, f"{ack.value} is gone", (ack, log.replica))
 
@@ -59,7 +62,7 @@ def inconsistent_offsets(history: History) -> Iterator[Violation]:
 def _against_log(history: History, log: Log, known: dict[int, Acked | Polled]) -> Iterator[Violation]:
     where = f"{log.replica.tp} on broker {log.replica.broker}"
     for offset, event in known.items():
-        if offset < log.start:
+        if offset < history.known_from(log):
             continue
         stored = log.value_at(offset)
         if stored is None and isinstance(event, Polled):

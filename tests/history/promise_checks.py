@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
-from collections.abc import Iterator
+from collections.abc import Container, Iterator
 from dataclasses import dataclass, field
 
 from protocol.types import TopicPartition
@@ -33,28 +33,41 @@ Holding = tuple[str, TopicPartition]
 
 @dataclass(slots=True)
 class _Chain:
-    """The records of a producer and key in one partition, in the order of their sending."""
+    """The records of a producer and key in one partition, in the order of their sending, and where they are."""
 
     orders: list[int] = field(default_factory=list)
     values: list[str] = field(default_factory=list)
+    offsets: list[int] = field(default_factory=list)
 
-    def last_before(self, order: int) -> str | None:
-        at = bisect_left(self.orders, order)
-        return self.values[at - 1] if at else None
+    def last_before(self, order: int, start: int, delivered: Container[str]) -> str | None:
+        """The last that counts: one that was delivered, or must have been, as it is at or above ``start``."""
+        for at in reversed(range(bisect_left(self.orders, order))):
+            if self.offsets[at] >= start or self.values[at] in delivered:
+                return self.values[at]
+        return None
 
 
 def _chains(history: History) -> dict[ProducerKey, dict[TopicPartition, _Chain]]:
-    """Where each key's stored records are. Those that a log's start has passed ask nothing of anybody."""
-    placed: dict[ProducerKey, dict[TopicPartition, dict[int, str]]] = {}
+    """Where each key's records are: those that are stored, and those that were delivered, whatever became of them."""
+    placed: dict[ProducerKey, dict[TopicPartition, dict[int, tuple[str, int]]]] = {}
+
+    def put(tp: TopicPartition, value: str | None, offset: int) -> None:
+        sent = history.sent.get(value) if value is not None else None
+        if sent is not None and sent.idempotent:
+            chain = placed.setdefault((sent.producer, sent.key), {}).setdefault(tp, {})
+            chain[history.order[sent.value]] = sent.value, offset
+
+    for event in history.of(Polled):
+        put(event.tp, event.value, event.offset)
     for tp in history.logs:
         for log in history.different_logs(tp):
             for offset, value in enumerate(log.values, log.first):
-                sent = history.sent.get(value) if value is not None and offset >= log.start else None
-                if sent is not None and sent.idempotent and value is not None:
-                    chain = placed.setdefault((sent.producer, sent.key), {}).setdefault(tp, {})
-                    chain[history.order[value]] = value
+                put(tp, value, offset)
     return {
-        key: {tp: _Chain(*map(list, zip(*sorted(chain.items())))) for tp, chain in chains.items()}  # type: ignore[arg-type]
+        key: {
+            tp: _Chain(*map(list, zip(*((order, *chain[order]) for order in sorted(chain)))))  # type: ignore[arg-type]
+            for tp, chain in chains.items()
+        }
         for key, chains in placed.items()
     }
 
@@ -96,6 +109,8 @@ class _Promise:
         """Where a member read on elsewhere than it was."""
         self._delivered: dict[str, _Delivered] = {}
         self._newest: dict[ProducerKey, dict[TopicPartition, Polled]] = {}
+        self._last: dict[tuple[ProducerKey, TopicPartition], Polled] = {}
+        """What was delivered last of a key in a partition, older or newer than what came before."""
         self._flushed: dict[Holding, list[int]] = {}
         self._lost: dict[Holding, int] = {}
         self._crashed: dict[str, int] = {}
@@ -150,15 +165,18 @@ class _Promise:
         else:
             yield from self._behind_newer(event, key, order)
         for tp, chain in self._chains.get(key, {}).items():
-            before = chain.last_before(order) if tp != event.tp else None
+            if tp == event.tp:
+                continue
+            before = chain.last_before(order, self._history.expired_below(tp, at), self._delivered)
             if before is not None:
                 yield from self._after(at, event, key, tp, before)
                 yield from self._own(event, key, tp, order)
         if event.state is not None:
-            yield from self._state(event, key, order)
+            yield from self._state(at, event, key, order)
         newest = self._newest.setdefault(key, {})
         if event.tp not in newest or self._history.order[newest[event.tp].value] < order:
             newest[event.tp] = event
+        self._last[key, event.tp] = event
         self._delivered[event.value] = _Delivered(at, event)
         self._unflushed.setdefault((event.member, event.tp), {})[key] = event
 
@@ -209,10 +227,18 @@ class _Promise:
         if self._delivered[own.value].event.member != event.member:
             yield self._violation(f"{event.member} did not flush what it did itself with {own.value}", own, event)
 
-    def _state(self, event: Polled, key: ProducerKey, order: int) -> Iterator[Violation]:
-        """The state must have the newest record before this one that anybody delivered in another partition."""
+    def _state(self, at: int, event: Polled, key: ProducerKey, order: int) -> Iterator[Violation]:
+        """The state must have the newest record before this one that anybody delivered in another partition.
+
+        Where that expired, it cannot be delivered again: who took the partition over may have read it up to an earlier
+        one again, or may have nothing of what died with the member before.
+        """
         has = self._history.order.get(event.state or "", -1)
         for tp, newest in self._newest.get(key, {}).items():
+            if newest.offset < self._history.expired_below(tp, at):
+                newest = self._last[key, tp]
+                if self._owners.taken_over(tp, newest.member, newest.generation, event.generation):
+                    continue
             found = self._history.order[newest.value]
             if tp != event.tp and has < found < order:
                 what = f"the state of {event.member} has {event.state or 'nothing'}, not {newest.value}"
@@ -230,6 +256,8 @@ def promise(history: History) -> Iterator[Violation]:
     another in a later generation flushes nothing any more; what it did not commit is delivered again. Nor does one that
     lost it, or crashed, and whose session was over when the partition was removed. While it does not know that, it
     flushes what it delivered itself before it goes on with the key elsewhere.
+
+    An A that expired before B is delivered may be missing. One that was delivered is flushed, expired or not.
     """
     groups = {event.group: None for event in history.of(OrderedGroup)}
     if not groups:
@@ -306,26 +334,24 @@ def positions(history: History) -> Iterator[Violation]:
             place = event.group, event.tp
             allowed[place] = max(allowed.get(place, 0), event.position)
             mine = read.get((event.group, event.member, event.tp), _Read())
-            yield from _report(history, event, mine, committed.get(place, 0), begun.get(place, 0))
+            yield from _report(history, event, at, mine, committed.get(place, 0), begun.get(place, 0))
         elif isinstance(event, PositionTold):
             most = allowed.get((event.group, event.tp), 0)
-            if event.position > most and _data_between(history, event.tp, most, event.position):
+            if event.position > most and history.has_records(event.tp, most, event.position, at):
                 what = f"told that the group is at {event.position}; nobody was beyond {most}"
                 yield Violation("positions", f"{event.tp} in {event.group}", what, (event,))
 
 
-def _report(history: History, event: PositionReported, mine: _Read, committed: int, begun: int) -> Iterator[Violation]:
+def _report(
+    history: History, event: PositionReported, at: int, mine: _Read, committed: int, begun: int
+) -> Iterator[Violation]:
     where = f"{event.tp} in {event.group}"
     last = mine.last_below(event.position)
     if last >= 0 and mine.flushed < last:
         yield Violation("positions", where, f"{event.position} is reported and not flushed", (event,))
-    missing = last >= 0 and event.commits and _data_between(history, event.tp, committed, event.position)
+    missing = last >= 0 and event.commits and history.has_records(event.tp, committed, event.position, at)
     if missing:
         yield Violation("positions", where, f"{event.position} is reported, {committed} committed", (event,))
     reached = mine.offsets[-1] + 1 if mine.offsets else max(committed, begun)
-    if event.position > reached and _data_between(history, event.tp, reached, event.position):
+    if event.position > reached and history.has_records(event.tp, reached, event.position, at):
         yield Violation("positions", where, f"{event.position} is reported, {reached} was reached", (event,))
-
-
-def _data_between(history: History, tp: TopicPartition, start: int, end: int) -> bool:
-    return any(log.holds_any(start, end) for log in history.in_sync(tp))

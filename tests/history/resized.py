@@ -9,16 +9,20 @@ from __future__ import annotations
 import random
 from dataclasses import dataclass, field
 
+from msgspec import structs
+
 from protocol.key_placement import place, positive_hash
 from protocol.types import TopicPartition
 from tests.history.events import (
     ARCHIVE,
+    EXPIRED,
     Acked,
     Assigned,
     Committed,
     Created,
     Drained,
     Event,
+    Expired,
     Fault,
     KeysFlushed,
     KeysLoaded,
@@ -66,6 +70,8 @@ class _Partition:
     values: list[str] = field(default_factory=list)
     position: int = 0
     committed: int = 0
+    start: int = 0
+    """The log start."""
     sealed: int = -1
     flushed_at: int = -1
     """Which event was the last flush of an owner."""
@@ -73,30 +79,20 @@ class _Partition:
 
     def __post_init__(self) -> None:
         self.values = [""] * self.base
-        self.position = self.committed = self.base
+        self.position = self.committed = self.start = self.base
+
+    def batch_on(self, broker: int, at_ms: float, batch: StoredBatch) -> StoredBatch:
+        return structs.replace(
+            batch, at_ms=at_ms, broker=broker, values=list(batch.values), incarnation=self.incarnation
+        )
 
     def replica(self, at_ms: float, broker: int, high_watermark: int) -> list[Event]:
         end = len(self.values)
         found: list[Event] = [
-            Replica(at_ms, broker, self.tp, self.base, end, high_watermark, incarnation=self.incarnation)
+            Replica(at_ms, broker, self.tp, self.start, end, high_watermark, incarnation=self.incarnation)
         ]
-        for batch in self.batches:
-            found.append(
-                StoredBatch(
-                    at_ms,
-                    broker,
-                    self.tp,
-                    batch.base_offset,
-                    batch.leader_epoch,
-                    batch.digest,
-                    list(batch.values),
-                    batch.producer_id,
-                    batch.producer_epoch,
-                    batch.base_sequence,
-                    self.incarnation,
-                )
-            )
-        return found
+        kept = [batch for batch in self.batches if batch.base_offset >= self.start]
+        return found + [self.batch_on(broker, at_ms, batch) for batch in kept]
 
 
 @dataclass(slots=True)
@@ -182,6 +178,9 @@ class _World:
                 self.add(Sealed(self.tick(), partition.tp, partition.incarnation, partition.sealed))
 
     def remove(self) -> None:
+        last = self.partitions[-1]
+        if last.start == last.sealed:
+            self.commit(last)
         while len(self.partitions) > self.undeleted and self.partitions[-1].committed == self.partitions[-1].sealed:
             gone = self.partitions.pop()
             self.last_epochs[gone.tp.partition] = gone.epoch
@@ -189,6 +188,17 @@ class _World:
             self.removed.append(gone)
             self.add(Revoked(self.tick(), GROUP, gone.owner, self.generation, [gone.tp]))
             self.add(Removed(self.tick(), gone.tp, gone.incarnation))
+
+    def expire(self) -> None:
+        """Retention removes batches, read and flushed or not. Whoever reads on does so at the log start."""
+        partition = self.rng.choice(self.partitions)
+        left = [batch for batch in partition.batches if batch.base_offset >= partition.start]
+        if not left:
+            return
+        gone = left[: self.rng.randint(1, len(left))]
+        partition.start, broker = gone[-1].next_offset, self.rng.choice(BROKERS)
+        self.events += [partition.batch_on(EXPIRED, self.tick(), batch) for batch in gone]
+        self.add(Expired(self.tick(), broker, partition.tp, partition.start, partition.incarnation))
 
     def fail_over(self) -> None:
         partition = self.rng.choice(self.partitions)
@@ -275,6 +285,7 @@ class _World:
     def commit(self, partition: _Partition | None = None) -> None:
         partition = partition or self.rng.choice(self.partitions)
         tp, owner = partition.tp, partition.owner
+        partition.position = max(partition.position, partition.start)
         if partition.position == 0:
             return
         self.states[owner].flush([tp])
@@ -294,6 +305,7 @@ class _World:
 
     def _deliver(self, partition: _Partition) -> bool:
         """The next record, where it may come; whether it did."""
+        partition.position = max(partition.position, partition.start)
         if partition.position == len(partition.values):
             return False
         tp, owner, value = partition.tp, partition.owner, partition.values[partition.position]
@@ -304,7 +316,7 @@ class _World:
             if other is partition:
                 continue
             if other.committed <= offset:
-                if other.position <= offset:
+                if max(other.position, other.start) <= offset:
                     return False
                 self.commit(other)
             if partition.loaded_at < other.flushed_at:
@@ -344,13 +356,16 @@ class _World:
             self.events += partition.replica(self.tick(), ARCHIVE, len(partition.values))
 
 
-def correct_resized_history(seed: int, steps: int = 150) -> list[Event]:
-    """Grow, shrink, removal and creation again, under load and rebalances; the same for the same seed."""
+def correct_resized_history(seed: int, steps: int = 150, *, expires: bool = False) -> list[Event]:
+    """Grow, shrink, removal and creation again, under load and rebalances; the same for the same seed.
+
+    With ``expires`` retention removes records, some of them unread.
+    """
     world = _World(random.Random(seed))
     world.begin()
     weighted = [(world.send, 10), (world.poll, 8), (world.commit, 4), (world.look, 2), (world.rebalance, 1)]
     weighted += [(world.fail_over, 1), (world.crash, 1), (world.grow, 2), (world.shrink, 1), (world.remove, 3)]
-    weighted += [(world.name_another_layout, 1)]
+    weighted += [(world.name_another_layout, 1), *([(world.expire, 2)] if expires else [])]
     actions = [action for action, weight in weighted for _ in range(weight)]
     for _ in range(steps):
         world.rng.choice(actions)()

@@ -8,11 +8,13 @@ from protocol.types import TopicPartition
 from tests.history.checks import check_history
 from tests.history.events import (
     ARCHIVE,
+    EXPIRED,
     Acked,
     Assigned,
     Committed,
     Created,
     Event,
+    Expired,
     Fault,
     Heard,
     KeysFlushed,
@@ -143,6 +145,27 @@ def test_commits_go_back_with_who_went_back() -> None:
 def test_a_record_that_expired_keeps_nobody_waiting() -> None:
     expired = [*SENT, OrderedGroup(0.0, "g"), *stored(PARENT, start=1), *stored(CHILD, "b")]
     assert broken([*expired, *OWNERS, LOAD, B]) == []
+
+
+def test_a_record_may_be_missing_from_when_it_expired_and_no_sooner() -> None:
+    gone = StoredBatch(2.0, EXPIRED, PARENT, 0, 0, "a", ["a"])
+    begin = [*SENT, OrderedGroup(0.0, "g"), *stored(PARENT, start=1), *stored(CHILD, "b"), *OWNERS]
+    start = Expired(2.0, 1, PARENT, 1)
+    assert broken([*begin, gone, start, LOAD, B]) == []
+    assert broken([*begin, LOAD, B, gone, start]) == ["promise"]
+    acked = Acked(1.0, "p", PARENT, 0, "a")
+    assert broken([*begin, acked, gone, start, LOAD, B]) == []
+    assert broken([*begin, acked, start, LOAD, B]) == ["lost_acknowledged"], "it was not there when it expired"
+
+
+def test_what_was_delivered_is_flushed_though_it_expired() -> None:
+    begin = [*SENT, OrderedGroup(0.0, "g"), *stored(PARENT, start=1), *stored(CHILD, "b"), *OWNERS, A]
+    start = [StoredBatch(2.0, EXPIRED, PARENT, 0, 0, "a", ["a"]), Expired(2.0, 1, PARENT, 1)]
+    assert broken([*begin, *start, LOAD, B]) == ["promise"]
+    assert broken([*begin, LOAD, B]) == ["promise"], "nobody told when it expired"
+    assert broken([*begin, *start, FLUSH, LOAD, B]) == []
+    taken_over = [assigned("two", 2, PARENT, CHILD), polled("two", 2, CHILD, "b")]
+    assert broken([*begin, *start, *taken_over]) == [], "its owner lost it before the flush"
 
 
 def test_a_member_whose_partition_was_removed_while_its_group_was_empty_flushes_nothing() -> None:

@@ -12,10 +12,13 @@ from hypothesis import strategies as st
 from protocol.key_placement import place, positive_hash
 from tests.history.checks import CHECKS, check_history
 from tests.history.events import (
+    EXPIRED,
+    Acked,
     Assigned,
     Committed,
     Created,
     Event,
+    Expired,
     KeysFlushed,
     KeysLoaded,
     LayoutAsked,
@@ -111,6 +114,33 @@ def load_nothing(events: list[Event], rng: random.Random) -> list[Event]:
     _, other, _ = a_hand_over(events, rng)
     assume(other.state)
     return replaced(events, other, changed(other, state=""))
+
+
+# ---------------------------------------------------------------- retention
+
+
+def expired(one: Polled) -> Expired:
+    return Expired(one.at_ms, 1, one.tp, one.offset + 1)
+
+
+def forget_to_flush_what_expired(events: list[Event], rng: random.Random) -> list[Event]:
+    one, other, between = a_hand_over(events, rng)
+    flushes = [e for e in between if isinstance(e, KeysFlushed) and e.member == one.member and e.partitions == [one.tp]]
+    assume(not any(isinstance(e, Revoked) and one.tp in e.partitions for e in between))
+    return replaced(without(events, *flushes), other, expired(one), other)
+
+
+def skip_what_expires_only_later(events: list[Event], rng: random.Random) -> list[Event]:
+    one, other, _ = a_hand_over(events, rng)
+    assume(not [e for e in events if isinstance(e, Polled) and e.value == one.value and e is not one])
+    assume(not [e for e in events if isinstance(e, Expired) and e.tp == one.tp and e.log_start_offset > one.offset])
+    return replaced(without(events, one), other, other, expired(one))
+
+
+def lose_what_would_have_expired(events: list[Event], rng: random.Random) -> list[Event]:
+    acked = {e.value for e in events if isinstance(e, Acked)}
+    batch = some(events, rng, StoredBatch, lambda e: e.broker == EXPIRED, lambda e: acked.intersection(e.values))
+    return without(events, batch)
 
 
 # ---------------------------------------------------------------- callbacks and positions
@@ -336,10 +366,28 @@ RESIZE_MUTATIONS: list[tuple[Mutate, str]] = [
 ]
 
 
+RETENTION_MUTATIONS: list[tuple[Mutate, str]] = [
+    (forget_to_flush_what_expired, "promise"),
+    (skip_what_expires_only_later, "promise"),
+    (lose_what_would_have_expired, "lost_acknowledged"),
+]
+
+
 @FAST
-@given(seed=SEEDS, steps=st.integers(0, 250))
-def test_a_correct_resized_history_passes(seed: int, steps: int) -> None:
-    assert check_history(correct_resized_history(seed, steps)) == []
+@given(seed=SEEDS, steps=st.integers(0, 250), expires=st.booleans())
+def test_a_correct_resized_history_passes(seed: int, steps: int, expires: bool) -> None:
+    assert check_history(correct_resized_history(seed, steps, expires=expires)) == []
+
+
+@pytest.mark.parametrize(
+    ("mutate", "check"), RETENTION_MUTATIONS, ids=[mutate.__name__ for mutate, _ in RETENTION_MUTATIONS]
+)
+@settings(FAST, max_examples=15)
+@given(seed=SEEDS, choice=SEEDS)
+def test_retention_excuses_nothing_else(mutate: Mutate, check: str, seed: int, choice: int) -> None:
+    spoilt = mutate(correct_resized_history(seed, expires=True), random.Random(choice))
+    found = check_history(spoilt)
+    assert check in {violation.check for violation in found}, found
 
 
 @pytest.mark.parametrize(("mutate", "check"), RESIZE_MUTATIONS, ids=[mutate.__name__ for mutate, _ in RESIZE_MUTATIONS])

@@ -26,7 +26,7 @@ class GroupLoad:
 
     ``ordered``: the members listen for keys, and the order of keys is checked across resizes. ``stateful``: each
     keeps a state for each key, and commits by hand, after flushing. ``crashes``: the share of members that end without
-    a word. ``slow``: the share of the users' loads that outlast heartbeats, and of flushes a sixth of that.
+    a word. ``slow``: the share of the users' loads that outlast heartbeats. ``slow_flushes``: that of their flushes.
     """
 
     members: tuple[str, ...] = ("one", "two")
@@ -34,6 +34,7 @@ class GroupLoad:
     stateful: bool = False
     crashes: float = 0.0
     slow: float = 0.0
+    slow_flushes: float = 0.0
     assignor: str = ""
 
 
@@ -129,7 +130,7 @@ class Group:
 
     async def _work(self, *, is_load: bool) -> None:
         """What a flush or a load takes: a moment, or so long that the group and the topic go on meanwhile."""
-        rng, slow = self.cluster.rng, self.load.slow if is_load else self.load.slow / 6
+        rng, slow = self.cluster.rng, self.load.slow if is_load else self.load.slow_flushes
         if slow > 0 and not self.hurries and rng.random() < slow:
             if is_load:
                 self.on_slow_load()

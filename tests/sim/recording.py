@@ -160,19 +160,24 @@ def replica_events(
     start = batches[0].base_offset if batches else end
     yield Replica(now_ms(), broker, tp, start, end, min(high_watermark, end), incarnation=incarnation)
     for batch in batches:
-        values: list[str | None] = [None] * (batch.last_offset_delta + 1)
-        for record in batch if not batch.is_control else ():
-            values[record.offset - batch.base_offset] = (record.value or b"").decode()
-        yield StoredBatch(
-            now_ms(),
-            broker,
-            tp,
-            batch.base_offset,
-            batch.partition_leader_epoch,
-            hashlib.sha256(bytes(batch.buffer[: batch.length])).hexdigest()[:16],
-            values,
-            batch.producer_id,
-            batch.producer_epoch,
-            batch.base_sequence,
-            incarnation,
-        )
+        yield stored_event(broker, tp, incarnation, batch)
+
+
+def stored_event(broker: int, tp: TopicPartition, incarnation: int, batch: RecordBatch) -> StoredBatch:
+    """A batch as the history has it."""
+    values: list[str | None] = [None] * (batch.last_offset_delta + 1)
+    for record in batch if not batch.is_control else ():
+        values[record.offset - batch.base_offset] = (record.value or b"").decode()
+    return StoredBatch(
+        now_ms(),
+        broker,
+        tp,
+        batch.base_offset,
+        batch.partition_leader_epoch,
+        hashlib.sha256(bytes(batch.buffer[: batch.length])).hexdigest()[:16],
+        values,
+        batch.producer_id,
+        batch.producer_epoch,
+        batch.base_sequence,
+        incarnation,
+    )

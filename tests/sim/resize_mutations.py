@@ -28,12 +28,12 @@ from client.sender import Sender
 from client.topic_placement import TopicPlacement, layout_of
 from controller import request_batch
 from controller.admin import create_partitions
-from controller.resize import checks, ends, plan, removal
+from controller.resize import checks, ends, owners, plan, removal
 from controller.store import GuardedStore
 from protocol.key_placement import parent
 from protocol.types import TopicPartition
 from runtime.env import DeleteOp
-from tests.gate_mutations import no_creation_barrier
+from tests.gate_mutations import an_expired_log_start_counts_for_every_partition, no_creation_barrier
 from tests.sim.mutations import Mutation
 from zk_schemas.topic import TopicZnode
 
@@ -300,6 +300,11 @@ def a_removal_is_two_writes(patch: Patch) -> None:
     patch.setattr(removal, "_forget", forget)
 
 
+def what_is_empty_is_removed_unflushed(patch: Patch) -> None:
+    """No live owner is asked, nor what was found out by the question of a drain."""
+    patch.setattr(owners, "is_processed", lambda *_: True)
+
+
 def _epochs_are_recorded_beforehand(patch: Patch) -> None:
     """A new partition names its ancestor's epoch of the moment from the start."""
     records = plan.records_of_new
@@ -356,5 +361,9 @@ def a_resize_begins_while_another_is_unfinished(patch: Patch) -> None:
     patch.setattr(create_partitions, "plan", SimpleNamespace(**{**vars(plan), "goal": lambda _topic: ANY}))
 
 
+RETENTION_MUTATIONS = (
+    Mutation("an expired log start opens the gate", an_expired_log_start_counts_for_every_partition, ORDER),
+    Mutation("what is empty is removed unflushed", what_is_empty_is_removed_unflushed, ORDER, first_seed=11),
+)
 RESIZE_MUTATIONS = (Mutation("no creation barrier", no_creation_barrier, ORDER, first_seed=5),)
 """What random lives have to notice. Each rule has a play: ``test_scenes.py``, ``test_resize_scenes.py``."""

@@ -41,6 +41,8 @@ class Resizer:
     pause_s: float = 6.0
     keeps: bool = False
     """Marked partitions stay until the topic is to grow, or all is over: no rebalance follows at once on a merge."""
+    expires: bool = False
+    """Retention removes records until all is over."""
     _pause: trio.CancelScope = field(default_factory=trio.CancelScope)
     _marks_few: bool = False
 
@@ -64,13 +66,17 @@ class Resizer:
                     await self._resize(admin, self._count())
 
     async def let_go(self, over: trio.Event) -> None:
-        """In the end have what is marked removed, again and again: an older request that says else may come late."""
+        """In the end have what is marked removed once it is read, and nothing else: whatever is left can be read.
+
+        Again and again: an older request that says else may come late.
+        """
+        configs = {DRAIN_KEY: "true"} | ({"retention.ms": "-1", "retention.bytes": "-1"} if self.expires else {})
         await self.stop.wait()
         async with Admin(
             bootstrap_servers=self.cluster.bootstrap_servers, env=self.cluster.client_env("resizer")
         ) as admin:
             while not over.is_set():
-                await self._set_drained(admin, True)
+                await self._configure(admin, configs)
                 with trio.move_on_after(10):
                     await over.wait()
 
@@ -90,7 +96,8 @@ class Resizer:
     async def _resize(self, admin: Admin, count: int) -> None:
         znode = self.watch.znode()
         if self.keeps and znode is not None:
-            await self._set_drained(admin, count > znode.undeleted_partition_count)
+            is_removed = count > znode.undeleted_partition_count
+            await self._configure(admin, {DRAIN_KEY: str(is_removed).lower()})
         self.recorder.add(Fault(now_ms(), "resize", f"to {count}"))
         try:
             await admin.create_partitions(
@@ -102,10 +109,10 @@ class Resizer:
         self.accepted += 1
         self.recorder.add(Fault(now_ms(), "resize accepted", f"to {count}"))
 
-    async def _set_drained(self, admin: Admin, is_removed: bool) -> None:
-        """Say whether a marked partition is removed once it is read; the request may be lost."""
+    async def _configure(self, admin: Admin, configs: dict[str, str]) -> None:
+        """Set keys of the topic; the request may be lost."""
         with contextlib.suppress(KafkaError):
-            await admin.incremental_alter_configs(topics={self.watch.topic: {DRAIN_KEY: str(is_removed).lower()}})
+            await admin.incremental_alter_configs(topics={self.watch.topic: configs})
 
 
 @dataclass

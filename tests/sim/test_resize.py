@@ -15,7 +15,7 @@ import pytest
 
 from broker.coordinator import leadership
 from broker.coordinator.durable import DurableState
-from tests.history.events import Assigned, Fault
+from tests.history.events import EXPIRED, Assigned, Fault, Polled, StoredBatch
 from tests.sim.members import GROUP
 from tests.sim.test_cluster import FIRST_SEED, keeps_its_promises
 from tests.sim.world import Plan, live
@@ -26,6 +26,25 @@ SEEDS = int(os.environ.get("ANABRANCH_SIM_SEEDS", "24"))
 @pytest.mark.parametrize("seed", range(FIRST_SEED, FIRST_SEED + SEEDS))
 def test_a_topic_that_is_resized_keeps_its_promises(seed: int, tmp_path: Path) -> None:
     keeps_its_promises(Plan.resizing(seed), tmp_path)
+
+
+@pytest.mark.parametrize("seed", range(FIRST_SEED, FIRST_SEED + max(1, SEEDS // 4)))
+def test_a_topic_that_is_resized_while_its_records_expire_keeps_its_promises(seed: int, tmp_path: Path) -> None:
+    keeps_its_promises(Plan.expiring(seed), tmp_path)
+
+
+def test_a_run_with_retention_loses_records_before_and_after_they_are_read() -> None:
+    events = live(Plan.expiring(1)).events
+    read = {event.value for event in events if isinstance(event, Polled)}
+    gone = {
+        value
+        for event in events
+        if isinstance(event, StoredBatch) and event.broker == EXPIRED
+        for value in event.values
+        if value is not None
+    }
+    assert gone & read
+    assert gone - read
 
 
 def test_a_few_runs_have_what_they_are_about(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from tests.sim.mutations import Mutation
-from tests.sim.resize_mutations import RESIZE_MUTATIONS
+from tests.sim.resize_mutations import RESIZE_MUTATIONS, RETENTION_MUTATIONS
 from tests.sim.test_mutations import missed
 from tests.sim.world import Plan
 
@@ -13,3 +13,10 @@ from tests.sim.world import Plan
 @pytest.mark.parametrize("mutation", RESIZE_MUTATIONS, ids=lambda mutation: mutation.name)
 def test_a_rule_that_is_switched_off_is_missed(mutation: Mutation, monkeypatch: pytest.MonkeyPatch) -> None:
     missed(mutation, monkeypatch, Plan.resizing)
+
+
+@pytest.mark.parametrize("mutation", RETENTION_MUTATIONS, ids=lambda mutation: mutation.name)
+def test_a_rule_of_retention_that_is_switched_off_is_missed(
+    mutation: Mutation, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    missed(mutation, monkeypatch, Plan.expiring)

@@ -1,16 +1,19 @@
-"""Sees every write to the znodes of a simulated topic, and keeps what sealed partitions held before it is removed."""
+"""Sees every write to the znodes of a simulated topic, and keeps the records that are going to be removed."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from contextlib import suppress
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
+from typing import Any
 
+from broker.log.partition_log import PartitionLog
 from protocol.compression import CorruptRecordError
 from protocol.types import TopicPartition
 from runtime.sim_zk_tree import Change
 from runtime.sim_zk_tree import Event as ZkEvent
-from tests.history.events import ARCHIVE, Drained, Event, Replica, Sealed
-from tests.sim.recording import Recorder, now_ms, replica_events
+from tests.history.events import ARCHIVE, EXPIRED, Drained, Event, Expired, Replica, Sealed
+from tests.sim.faults import BROKERS
+from tests.sim.recording import Recorder, now_ms, replica_events, stored_batches, stored_event
 from tests.sim_cluster import SimCluster
 from tests.topic_lives import TopicLives
 from zk_schemas import paths
@@ -30,6 +33,10 @@ class TopicWatch:
         self._archives: dict[_Life, list[Event]] = {}
         """The log of a partition as it was when it was sealed."""
         self._ends: dict[_Life, int] = {}
+        self._log_starts: dict[_Life, int] = {}
+        """How far any replica's log start has moved."""
+        self.expired_values: set[str] = set()
+        """The records that log starts have passed."""
         self._publish = cluster.zk.publish
         cluster.zk.publish = self._see  # type: ignore[method-assign]
 
@@ -86,6 +93,37 @@ class TopicWatch:
         whole = [log for broker, log in logs.items() if broker == state.leader and _end(log) >= seal.sealed_offset]
         self._archives[life] = max(whole or logs.values(), key=_end)
         self._ends[life] = seal.sealed_offset
+
+    @contextmanager
+    def on_log_starts(self) -> Iterator[None]:
+        """Record what retention, and the deletion of records, take away: just before they do."""
+        advance = PartitionLog.advance_log_start
+
+        def watched(log: PartitionLog, offset: int) -> bool:
+            # A follower that starts again drops what nobody committed, too.
+            if log.partition.topic == self.topic and log.log_start_offset < offset <= log.high_watermark:
+                self._expire(log, offset, log._storage)
+            return advance(log, offset)
+
+        PartitionLog.advance_log_start = watched  # type: ignore[method-assign]
+        try:
+            yield
+        finally:
+            PartitionLog.advance_log_start = advance  # type: ignore[method-assign]
+
+    def _expire(self, log: PartitionLog, offset: int, storage: Any) -> None:
+        tp, incarnation = log.partition, log.identity.incarnation
+        before = self._log_starts.get((tp, incarnation), 0)
+        if offset <= before or storage.fenced:
+            return
+        self._log_starts[tp, incarnation] = offset
+        broker = next(broker for broker in BROKERS if self._cluster.disks[f"broker{broker}"] is storage.disk)
+        for batch in stored_batches(storage, tp):
+            if before <= batch.base_offset < offset:
+                event = stored_event(EXPIRED, tp, incarnation, batch)
+                self._recorder.add(event)
+                self.expired_values.update(value for value in event.values if value is not None)
+        self._recorder.add(Expired(now_ms(), broker, tp, offset, incarnation))
 
     def archived_values(self) -> set[str]:
         """The records of sealed partitions, gone or not."""

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field, replace
 
 import trio
 
+from controller.resize.checks import DRAIN_KEY
 from protocol.types import TopicPartition
 from runtime.sim_scheduler import run_deterministic
 from tests.history.checks import check_history
@@ -51,6 +52,8 @@ class Plan:
     churn: bool = True
     resize: bool = False
     """The topic grows and shrinks all the time."""
+    expires: bool = False
+    """Retention removes records while they are read, and before."""
 
     @classmethod
     def resizing(cls, seed: int) -> Plan:
@@ -70,7 +73,7 @@ class Plan:
             keys=rng.choice([3, 8, 20]),
             delivery_timeout_ms=8_000 if impatient else 120_000,
             request_timeout_ms=3_000 if impatient else 10_000,
-            topic_configs=(("delete.records.when.drained", "true"),),
+            topic_configs=((DRAIN_KEY, "true"),),
             group=group,
         )
         flush = rng.choice(["ack", "ack", "os"])
@@ -79,8 +82,28 @@ class Plan:
 
     def _with_slow_users(self) -> Plan:
         """Users who often take long. Members keep what they have: what is assigned anew is loaded anew."""
-        group = replace(self.load.group, slow=0.3, members=("one", "two", "three"), assignor="cooperative-sticky")
+        group = replace(
+            self.load.group,
+            slow=0.3,
+            slow_flushes=0.05,
+            members=("one", "two", "three"),
+            assignor="cooperative-sticky",
+        )
         return replace(self, load=replace(self.load, group=group))
+
+    @classmethod
+    def expiring(cls, seed: int) -> Plan:
+        """The same as ``resizing``, with retention by time or size: some records expire unread, some unflushed."""
+        rng = random.Random(f"expiring {seed}")
+        plan = cls.resizing(seed)
+        configs = {
+            DRAIN_KEY: rng.choice(["true", "false"]),
+            "retention.ms": rng.choice(["1000", "3000", "10000"]),
+            "retention.bytes": rng.choice(["-1", "-1", "1000"]),
+            "segment.bytes": rng.choice(["14", "300"]),
+        }
+        group = replace(plan.load.group, slow_flushes=rng.choice([0.0, 0.2, 0.5]))
+        return replace(plan, expires=True, load=replace(plan.load, group=group, topic_configs=tuple(configs.items())))
 
     @classmethod
     def of(cls, seed: int) -> Plan:
@@ -124,6 +147,11 @@ async def _live(plan: Plan) -> Life:
 async def _live_in(cluster: SimCluster, plan: Plan) -> Life:
     recorder = Recorder(cluster)
     watch = TopicWatch(cluster, recorder, plan.load.topic)
+    with watch.on_log_starts():
+        return await _live_watched(cluster, plan, recorder, watch)
+
+
+async def _live_watched(cluster: SimCluster, plan: Plan, recorder: Recorder, watch: TopicWatch) -> Life:
     workload = Workload(cluster, recorder, plan.load, watch.tps)
     group = Group(cluster, recorder, plan.load.topic, plan.load.group, plan.load.request_timeout_ms)
 
@@ -137,11 +165,11 @@ async def _live_in(cluster: SimCluster, plan: Plan) -> Life:
     await workload.create_topic(plan.replication_factor, plan.min_insync_replicas)
     clients = (*plan.load.producers, *plan.load.group.members)
     faults = Faults(cluster, recorder, plan.flush, start_broker, clients, plan.faults, plan.resize)
-    resizer = Resizer(cluster, recorder, watch, keeps=plan.load.group.slow > 0)
+    resizer = Resizer(cluster, recorder, watch, keeps=plan.load.group.slow > 0, expires=plan.expires)
     group.on_slow_load = resizer.mark_few_soon
     async with trio.open_nursery() as readers:
         readers.start_soon(group.read)
-        if resizer.keeps:
+        if resizer.keeps or resizer.expires:
             readers.start_soon(resizer.let_go, group.stop)
         async with trio.open_nursery() as background:
             background.start_soon(workload.look_at_watermarks)
@@ -179,6 +207,7 @@ def broker_keys(plan: Plan) -> dict[str, object]:
         "offsets_topic_num_partitions": 3,
         "offsets_topic_replication_factor": plan.replication_factor,
         "group_initial_rebalance_delay_ms": 100,
+        "log_retention_check_interval_ms": 300 if plan.expires else 300_000,
         "replica_lag_time_max_ms": 4000,
         "replica_socket_timeout_ms": 4000,
         "request_timeout_ms": 4000,
@@ -206,13 +235,13 @@ async def heal(cluster: SimCluster, workload: Workload, watch: TopicWatch) -> di
 
 
 async def drain(cluster: SimCluster, group: Group, watch: TopicWatch, ends: dict[TopicPartition, int]) -> None:
-    """Have the group read everything. Raises ``NotHealedError``."""
+    """Have the group read everything that has not expired. Raises ``NotHealedError``."""
     missing: set[str] = set()
     with trio.move_on_after(HEAL_LIMIT_S):
         while True:
             disks = [cluster.disks[f"broker{broker}"] for broker in BROKERS]
             missing = watch.archived_values().union(*(stored_values(disk, tp) for disk in disks for tp in ends))
-            missing -= group.delivered.keys()
+            missing -= group.delivered.keys() | watch.expired_values
             if not missing:
                 return
             await trio.sleep(0.5)  # polls: virtual time
