@@ -11,12 +11,124 @@ from collections.abc import Iterator
 from graphlib import CycleError, TopologicalSorter
 from typing import TypeAlias
 
+from ordered_resize.layout import moves
 from ordered_resize.snapshot import Snapshot
 from protocol.key_placement import ancestors
-from zk_schemas.partition_state import LineageEntry
+from zk_schemas.partition_state import Layout, LineageEntry, PartitionState
+from zk_schemas.topic import TopicZnode
 
+PROVEN = ("initial_partition_count", "undeleted_partition_count", "layout_version", "last_leader_epochs")
+"""Fields that a tool may drop of a topic that was never resized, and of no other."""
 Node: TypeAlias = tuple[int, int]
 """A partition, and the leader epoch of one of its entries."""
+
+
+def contradictions(snapshot: Snapshot) -> list[str]:
+    """What no resize leaves, in words that name znode and field; empty: the topic may go on."""
+    topic = snapshot.topic
+    if why := counts_at_odds(topic):
+        return [why]
+    was_resized = topic.layout_version > 0 or any(state.layout is not None for state in snapshot.states.values())
+    if was_resized and (dropped := [name for name in PROVEN if name in topic.absent]):
+        return [f"{dropped[0]} is missing, and the topic was resized"]
+    led = max((p for p, state in snapshot.states.items() if not state.never_led), default=-1) + 1
+    if not was_resized and led > topic.initial_partition_count:
+        return [
+            f"initial_partition_count is {topic.initial_partition_count}, though {led} partitions were led at first"
+        ]
+    return [
+        f"partition {p}: {why}"
+        for p, state in sorted(snapshot.states.items())
+        for why in _bad_state(snapshot, p, state)
+    ] + [*_missing(snapshot, was_resized=was_resized), *lineage_contradictions(snapshot)]
+
+
+def counts_at_odds(topic: TopicZnode) -> str | None:
+    """Why the counts of a topic cannot be; None: they can."""
+    initial, counted, assigned = (
+        topic.initial_partition_count,
+        topic.undeleted_partition_count,
+        len(topic.partitions),
+    )
+    before = topic.previous_undeleted_partition_count
+    if removed := [p for p in topic.last_leader_epochs if p < initial]:
+        return f"last_leader_epochs names partition {removed[0]}, which is never removed"
+    if not initial <= counted <= assigned:
+        return (
+            f"initial_partition_count {initial}, undeleted_partition_count {counted}, {assigned} partitions do not fit"
+        )
+    if before is not None and before < initial:
+        return f"previous_undeleted_partition_count {before} is below initial_partition_count {initial}"
+    return None
+
+
+def _bad_state(snapshot: Snapshot, p: int, state: PartitionState) -> Iterator[str]:
+    """A layout that is neither the goal nor what the goal replaces; an epoch of a life that is over."""
+    topic, stored = snapshot.topic, snapshot.stored(p)
+    if stored is None or state.never_led:
+        return
+    initial = topic.initial_partition_count
+    if state.initial_partition_count not in (None, initial):
+        yield f"initial_partition_count is {state.initial_partition_count}, and the topic's is {initial}"
+        return
+    removed = topic.last_leader_epochs.get(p, -1)
+    first = state.lineage[0].epoch if state.lineage else state.leader_epoch
+    if first <= removed:
+        yield f"it has leader epoch {first}, though last_leader_epochs of the topic says it was removed at {removed}"
+    had = [stored, state.before.layout] if state.before is not None else [stored]
+    if small := [layout for layout in had if layout.undeleted_partition_count < initial]:
+        yield f"it has {_shown(small[0])}, fewer than the {initial} that the topic was created with"
+        return
+    goal = Layout(topic.undeleted_partition_count, topic.layout_version)
+    before = topic.previous_undeleted_partition_count
+    is_moving = before is not None and before != goal.undeleted_partition_count
+    prior = Layout(before, goal.layout_version - 1) if before is not None and is_moving else None
+    if prior is not None and p < prior.undeleted_partition_count:
+        replaced = state.before.layout if state.before is not None else None
+        if stored == goal and replaced != prior:
+            was = "nothing" if replaced is None else _shown(replaced)
+            yield f"before is {was}, though the resize began with {_shown(prior)}"
+        elif stored not in (goal, prior):
+            yield f"layout is {_shown(stored)}, not the topic's, {_shown(goal)}, or the one before, {_shown(prior)}"
+    elif stored.layout_version > goal.layout_version:
+        yield f"layout is {_shown(stored)}, newer than the topic's, {_shown(goal)}"
+    elif stored.layout_version == goal.layout_version and stored != goal:
+        yield f"layout is {_shown(stored)}, and the topic's of that version is {_shown(goal)}"
+    elif stored != goal and p >= (prior or goal).undeleted_partition_count and stored.undeleted_partition_count > p:
+        yield f"its layout, {_shown(stored)}, counts it, and the topic did not"
+    elif prior is None:
+        yield from _against_cancel(p, had, goal, initial)
+
+
+def _against_cancel(p: int, had: list[Layout], goal: Layout, initial: int) -> Iterator[str]:
+    """Nothing moves: the last resize was taken back, before a gainer of it was bumped, or there was none."""
+    stored, version = had[0], goal.layout_version
+    for layout in (layout for layout in had if layout.layout_version == version - 1):
+        if p in moves(initial, goal.undeleted_partition_count, layout.undeleted_partition_count).losers_of:
+            yield f"it had {_shown(layout)}, under which it gained keys, and the topic, {_shown(goal)}, took that back"
+    is_counted = p < goal.undeleted_partition_count
+    if (
+        is_counted
+        and stored.layout_version < version - 1
+        and stored != Layout(goal.undeleted_partition_count, version - 2)
+    ):
+        yield f"layout is {_shown(stored)}, too old for the topic's, {_shown(goal)}"
+
+
+def _missing(snapshot: Snapshot, *, was_resized: bool) -> Iterator[str]:
+    """Counted partitions without a state that no resize creates, and losers that are gone before they were noted."""
+    losers_of = snapshot.moves.losers_of
+    for p in range(snapshot.topic.undeleted_partition_count) if was_resized else ():
+        if p not in snapshot.states and p not in snapshot.unreadable and p not in losers_of:
+            yield f"partition {p}: it is counted and has no state"
+    for p, losers in losers_of.items():
+        gone = [q for q in losers if q not in snapshot.states and q not in snapshot.unreadable]
+        if gone and not snapshot.has_goal(p) and p not in snapshot.unreadable:
+            yield f"partition {p}: it gains the keys of {gone[0]}, which has no state"
+
+
+def _shown(layout: Layout) -> str:
+    return f"{layout.undeleted_partition_count} partitions in version {layout.layout_version}"
 
 
 def lineage_contradictions(snapshot: Snapshot) -> list[str]:
@@ -40,7 +152,7 @@ def _bad_losers(snapshot: Snapshot, p: int, entry: LineageEntry) -> Iterator[tup
             continue
         elif known < 0:
             yield q, "which never existed"
-        elif q not in ancestors(p, initial) and p not in ancestors(q, initial):
+        elif min(p, q) not in ancestors(max(p, q), initial):
             yield q, f"which never has a key of {p}"
         elif f >= known:
             yield q, f"up to leader epoch {f}, which has not ended: it is at {known}"

@@ -57,6 +57,8 @@ class Step:
 
 def next_steps(snapshot: Snapshot) -> list[Step]:
     """The steps that are due. Each may be done alone, in any order, or not at all; empty: only waiting is left."""
+    if snapshot.frozen or snapshot.unreadable:
+        return []
     found = phases(snapshot)
     steps = [STEPS[phase](snapshot, partition) for partition, phase in found.items() if phase in STEPS]
     steps += [step for step in (_leave(snapshot, found), _forget(snapshot, found)) if step is not None]
@@ -118,16 +120,6 @@ def is_settled(snapshot: Snapshot) -> bool:
 # ---------------------------------------------------------------- the goal
 
 
-def asked(snapshot: Snapshot, count: int, assign: Assign) -> TopicZnode:
-    """The topic once it is asked for ``count`` partitions: begun, taken back, or stored as the next (rule 9)."""
-    topic = snapshot.topic
-    if count == topic.undeleted_partition_count:
-        return topic.replace(wanted=None)
-    if count == topic.previous_undeleted_partition_count and may_cancel(snapshot):
-        return cancelled(snapshot)
-    return begun(snapshot, count, assign) if may_begin(snapshot, count) else topic.replace(wanted=count)
-
-
 def may_begin(snapshot: Snapshot, count: int) -> bool:
     """Whether a resize to ``count`` has nothing to wait for: keys of a number being removed would have no leader."""
     leaving = [partition for partition, state in snapshot.states.items() if state.being_removed]
@@ -181,6 +173,7 @@ def _bump(snapshot: Snapshot, partition: int) -> Step:
         controller_epoch=snapshot.controller_epoch,
         leader_epoch=epoch,
         layout=Layout.goal(snapshot.topic).stored,
+        initial_partition_count=snapshot.topic.initial_partition_count,
         before=Before(layout, state.leader_epoch),
         lineage=(*kept, *entries_of(snapshot, partition, epoch)),
         floor=floor,
@@ -198,6 +191,7 @@ def _create(snapshot: Snapshot, partition: int) -> Step:
         epoch,
         in_sync,
         layout=Layout.goal(snapshot.topic).stored,
+        initial_partition_count=snapshot.topic.initial_partition_count,
         lineage=entries_of(snapshot, partition, epoch),
     )
     return Step("create", {partition: created})

@@ -23,6 +23,8 @@ class Snapshot:
     states: Mapping[int, PartitionState]
     unreadable: Collection[int] = ()
     """Partitions whose state is malformed or was taken away: what it was is not known."""
+    frozen: str = ""
+    """What ``judge_found`` said when it froze the topic; empty: it is not frozen."""
     controller_epoch: int = 0
     answered: Collection[int] = ()
     """Partitions whose leader has answered that it leads in the stored leader epoch, and so with the stored layout."""

@@ -7,13 +7,14 @@ age, and held against the naive recursion on all that was ever written, and agai
 
 from __future__ import annotations
 
+import dataclasses
 import random
 import uuid
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from ordered_resize import consistency, resize
+from ordered_resize import consistency, judgement, resize
 from ordered_resize.facts import Lineage
 from ordered_resize.gate import Ask, Gate, GateState, Question
 from ordered_resize.layout import Layout
@@ -118,6 +119,7 @@ class World:
         count = r.randint(self.initial, self.highest) if counts is None else counts[1]
         self.zxid = 1
         self.topic = TopicZnode.new(uuid.UUID(int=1), {p: [BROKER] for p in range(count)})
+        self.setting = judgement.Setting(self.assign)
         self.topic = self.topic.replace(initial_partition_count=self.initial, layout_version=7)
         self.states: dict[int, PartitionState] = {}
         self.incarnations: dict[int, int] = {}
@@ -143,12 +145,18 @@ class World:
         self.flushed: set[Number] = set()
         self.lost: set[Number] = set()
         self.quiet = False
+        self.is_edited = False
+        """Whether the topic's znode is edited by hand at times."""
+        self.judged: list[judgement.Outcome] = []
         self.writes = 0
         self.crash_after = -1
         """The controller goes right after this write."""
         self.done: list[str] = []
         for p in range(count):
-            self.write_state(p, PartitionState(1, BROKER, 0, [BROKER], layout=StoredLayout(count, 7)))
+            layout = StoredLayout(count, 7)
+            self.write_state(
+                p, PartitionState(1, BROKER, 0, [BROKER], layout=layout, initial_partition_count=self.initial)
+            )
         self.publish()
         for p in range(count):
             self.order(p, self.incarnations[p], self.states[p])
@@ -207,7 +215,7 @@ class World:
         self.writes += 1
         if self.writes == self.crash_after:
             self.new_controller()
-        if found := consistency.lineage_contradictions(self.snapshot()):
+        if found := consistency.contradictions(self.snapshot()):
             raise BrokenError(f"{step.name}: {found[0]}")
 
     @staticmethod
@@ -228,9 +236,8 @@ class World:
         """One write of the controller in office, any that is due or the first."""
         snapshot = self.snapshot()
         steps = resize.next_steps(snapshot)
-        wanted = self.topic.wanted
-        if not steps and wanted is not None and resize.may_begin(snapshot, wanted):
-            steps = [Step("begin", topic=resize.begun(snapshot, wanted, self.assign))]
+        if not steps and (verdict := judgement.judge_wanted(snapshot, self.setting)):
+            steps = [Step("begin", topic=verdict.topic)]
         if self.retains and not self.quiet:
             steps = [step for step in steps if step.name != "leave"]
         if not steps:
@@ -239,12 +246,43 @@ class World:
         return True
 
     def request(self, count: int) -> None:
-        self.write(Step(f"asked for {count}:", topic=resize.asked(self.snapshot(), count, self.assign)))
+        verdict = judgement.judge_request(self.snapshot(), count, self.setting)
+        if verdict.outcome is judgement.Outcome.ACCEPT:
+            self.write(Step(f"asked for {count}:", topic=verdict.topic))
 
     def new_controller(self) -> None:
         self.done.append("new controller")
         self.controller_epoch += 1
         self.answered, self.deleted = dict.fromkeys(self.answered, -1), {}
+
+    def edit(self) -> None:
+        """The topic's znode is edited while no controller is in office, and judged by the next one.
+
+        Where that finds a contradiction the topic is frozen until it is edited back.
+        """
+        name, value = self.r.choice(self.edits())
+        self.done.append(f"edit: {name}={value}")
+        self.new_controller()
+        edited = self.topic.replace(**{name: value})
+        if name == "undeleted_partition_count" and value > len(edited.partitions):
+            edited = edited.replace(partitions={p: [BROKER] for p in range(value)})
+        verdict = judgement.judge_found(dataclasses.replace(self.snapshot(), topic=edited), self.setting)
+        self.done.append(f"{verdict.outcome.name}: {verdict.why}")
+        self.judged.append(verdict.outcome)
+        if verdict.outcome is not judgement.Outcome.FREEZE:
+            self.topic = verdict.topic or edited
+            self.publish()
+
+    def edits(self) -> list[tuple[str, object]]:
+        count, version = self.topic.undeleted_partition_count, self.topic.layout_version
+        near = [count + by for by in (-2, -1, 1, 2) if count + by >= self.initial]
+        return [
+            *(("undeleted_partition_count", value) for value in near),
+            *(("previous_undeleted_partition_count", value) for value in [None, count, *near]),
+            *(("layout_version", version + by) for by in (-2, -1, 1, 2)),
+            *(("initial_partition_count", self.initial + by) for by in (-1, 1) if self.initial + by > 0),
+            *(("last_leader_epochs", {p: 99}) for p in self.states),
+        ]
 
     def elect(self, p: int) -> None:
         state = self.states.get(p)
@@ -457,6 +495,8 @@ class World:
 
     def step(self) -> None:
         r, p, h = self.r, self.r.randrange(self.highest), self.r.choice(list(self.producers))
+        if self.is_edited and r.random() < 0.01:
+            return self.edit()
         if r.random() < self.faults:
             fault = r.choice([0, 0, 0, 1, 2, 3, 4, 4, 5])
             if fault == 0:

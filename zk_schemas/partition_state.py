@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 from zk_schemas import paths
-from zk_schemas.znode import MAX_EPOCH, MalformedZnodeError, ZnodeReader, encode_fields
+from zk_schemas.znode import MAX_EPOCH, MAX_PARTITIONS, MalformedZnodeError, ZnodeReader, encode_fields
 
 NO_LEADER = -1
 DURING_DELETE = -2
@@ -45,8 +45,9 @@ class PartitionState:
     led. ``layout`` None: the topic was never resized. The two maps hold ``{ancestor: epoch}``, the last epoch of that
     ancestor under the old layout, -1 for not yet known. ``sealed_offset`` -1: not sealed.
 
-    ``before``, ``lineage`` and ``floor`` are of ``ordered_resize`` and optional: nothing writes them yet. ``floor`` is
-    the newest epoch of which something was dropped from the lineage, -1: nothing was.
+    ``initial_partition_count``, ``before``, ``lineage`` and ``floor`` are of ``ordered_resize`` and optional: nothing
+    writes them yet. The first is the topic's, beside the layout that is counted from it. ``floor`` is the newest epoch
+    of which something was dropped from the lineage, -1: nothing was.
     """
 
     controller_epoch: int
@@ -57,6 +58,7 @@ class PartitionState:
     leader_epoch_after_creation: dict[int, int] = field(default_factory=dict)
     leader_epoch_before_deletion: dict[int, int] = field(default_factory=dict)
     sealed_offset: int = -1
+    initial_partition_count: int | None = None
     before: Before | None = None
     lineage: tuple[LineageEntry, ...] = ()
     floor: int = -1
@@ -85,6 +87,7 @@ class PartitionState:
             leader_epoch_after_creation=reader.epochs("leaderEpochAfterCreation"),
             leader_epoch_before_deletion=reader.epochs("leaderEpochBeforeDeletion"),
             sealed_offset=reader.integer("sealed_offset", -1, low=-1, high=2**63 - 1),
+            initial_partition_count=reader.optional_integer("initial_partition_count", low=1, high=MAX_PARTITIONS),
             before=_before(reader.object("before"), leader_epoch) if reader.has("before") else None,
             lineage=_lineage(reader, leader_epoch),
             floor=reader.integer("floor", -1, low=-1, high=leader_epoch),
@@ -107,6 +110,8 @@ class PartitionState:
             fields["leaderEpochBeforeDeletion"] = self.leader_epoch_before_deletion
         if self.sealed_offset >= 0:
             fields["sealed_offset"] = self.sealed_offset
+        if self.initial_partition_count is not None:
+            fields["initial_partition_count"] = self.initial_partition_count
         if self.before is not None:
             fields["before"] = {"layout": self.before.layout._asdict(), "leader_epoch": self.before.leader_epoch}
         if self.lineage:
@@ -131,7 +136,7 @@ class PartitionState:
 
 
 def _layout(reader: ZnodeReader) -> Layout:
-    count = reader.integer("undeleted_partition_count", low=1)
+    count = reader.integer("undeleted_partition_count", low=1, high=MAX_PARTITIONS)
     return Layout(count, reader.integer("layout_version", high=MAX_EPOCH))
 
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from zk_schemas import paths
-from zk_schemas.znode import NO_ID, MalformedZnodeError, ZnodeReader, encode_fields, format_id
+from zk_schemas.znode import MAX_PARTITIONS, NO_ID, MalformedZnodeError, ZnodeReader, encode_fields, format_id
 
 LAYOUT_FIELDS = ("initial_partition_count", "undeleted_partition_count", "layout_version", "last_leader_epochs")
 
@@ -86,7 +86,9 @@ class TopicZnode:
             adding_replicas=reader.replicas("adding_replicas", {}),
             removing_replicas=reader.replicas("removing_replicas", {}),
             ordered_delivery=reader.optional_flag("ordered_delivery"),
-            previous_undeleted_partition_count=reader.optional_integer("previous_undeleted_partition_count", low=1),
+            previous_undeleted_partition_count=reader.optional_integer(
+                "previous_undeleted_partition_count", low=1, high=MAX_PARTITIONS
+            ),
             wanted=reader.optional_integer("wanted", low=1),
             version=version,
             absent=absent,

@@ -19,9 +19,11 @@ _INT64_MAX = 2**63 - 1
 _MAX_DEPTH = 32
 """How deep JSON may be nested: all of it is written again with what is changed, by code that descends into it."""
 MAX_EPOCH = 2**30
+"""No cluster lives to see a leader epoch or layout version of more; what is above can soon not be raised any more."""
+MAX_PARTITIONS = 2**16
+"""No assignment of more fits into a topic's znode."""
 MAX_OFFSET = 2**62
 """Leaves room for the records that follow."""
-"""No cluster lives to see a leader epoch or layout version of more; what is above can soon not be raised any more."""
 
 
 class MalformedZnodeError(ValueError):
@@ -74,9 +76,9 @@ class ZnodeReader:
         value = self._take(field, default)
         return value if value is default else self._checked_integer(field, value, low, high)
 
-    def optional_integer(self, field: str, *, low: int = 0) -> int | None:
+    def optional_integer(self, field: str, *, low: int = 0, high: int = _INT32_MAX) -> int | None:
         value = self._take(field, None)
-        return None if value is None else self._checked_integer(field, value, low, _INT32_MAX)
+        return None if value is None else self._checked_integer(field, value, low, high)
 
     def number_text(self, field: str, default: int = _MISSING, *, low: int = 0) -> int:
         """An int64 that Kafka writes as a string; a plain number is accepted."""

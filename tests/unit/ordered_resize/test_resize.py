@@ -2,65 +2,15 @@
 
 from __future__ import annotations
 
-import uuid
 from collections.abc import Collection
 
 import pytest
 
 from ordered_resize import resize
-from ordered_resize.resize import MAX_TOGETHER, STEPS, Phase, Step
+from ordered_resize.resize import MAX_TOGETHER, STEPS, Phase
 from ordered_resize.snapshot import Snapshot
+from tests.resized_topic import NEXT_ID, Topic
 from zk_schemas.partition_state import DURING_DELETE, NO_LEADER, Before, Layout, LineageEntry, PartitionState
-from zk_schemas.topic import TopicZnode
-
-TOPIC_ID, NEXT_ID = uuid.UUID(int=1), uuid.UUID(int=2)
-
-
-class Topic:
-    """Carries out what is due, as a controller whose leaders answer at once."""
-
-    def __init__(self, initial: int, count: int | None = None) -> None:
-        count = initial if count is None else count
-        self.topic = TopicZnode.new(TOPIC_ID, {p: [1, 2] for p in range(count)}).replace(
-            initial_partition_count=initial
-        )
-        self.states = {p: PartitionState(3, 1, 0, [1, 2]) for p in range(count)}
-        self.electable = {p: [2, 1] for p in range(100)}
-
-    def snapshot(
-        self,
-        *,
-        silent: Collection[int] = (),
-        drained: Collection[int] = (),
-        deleted: dict[int, int] | None = None,
-    ) -> Snapshot:
-        return Snapshot(
-            self.topic,
-            dict(self.states),
-            controller_epoch=4,
-            answered=self.states.keys() - set(silent),
-            electable=self.electable,
-            drained=drained,
-            deleted=deleted or {},
-            new_topic_id=NEXT_ID,
-        )
-
-    def write(self, step: Step) -> None:
-        self.states.update(step.states)
-        self.topic = step.topic or self.topic
-        for p in step.deleted:
-            del self.states[p]
-
-    def ask(self, count: int, *, silent: Collection[int] = ()) -> None:
-        asked = resize.asked(self.snapshot(silent=silent), count, lambda new: {key: [2, 1] for key in new})
-        self.write(Step("ask", topic=asked))
-
-    def carry_out(self, **given: Collection[int]) -> None:
-        while steps := resize.next_steps(self.snapshot(**given)):
-            self.write(steps[0])
-
-    def layout(self, p: int) -> tuple[int, Layout | None, Before | None]:
-        return self.states[p].leader_epoch, self.states[p].layout, self.states[p].before
 
 
 def entry(epoch: int, losers: dict[int, int]) -> LineageEntry:
@@ -139,7 +89,6 @@ def test_each_phase_that_waits_has_no_step_of_its_own() -> None:
 def test_a_bump_keeps_leader_and_unknown_fields_and_raises_only_its_epoch() -> None:
     t = Topic(1)
     t.states[0] = PartitionState(3, NO_LEADER, 5, [2], extra={"theirs": 1})
-    t.ask(1)
     t.topic = resize.begun(t.snapshot(), 2, lambda new: {key: [1] for key in new})
     (step,) = resize.next_steps(t.snapshot())
     bumped = step.states[0]
@@ -194,9 +143,7 @@ def test_a_resize_is_taken_back_until_a_gainer_is_bumped() -> None:
 
 
 def test_a_cancel_while_partitions_drain_keeps_them() -> None:
-    t = Topic(2, 4)
-    t.topic = t.topic.replace(layout_version=1)
-    t.states = {p: state.replace(layout=Layout(4, 1)) for p, state in t.states.items()}
+    t = Topic.split(2, 4)
     t.ask(2)
     t.carry_out()
     t.ask(6)
@@ -208,9 +155,7 @@ def test_a_cancel_while_partitions_drain_keeps_them() -> None:
 
 def drained(parts: int, **given: Collection[int]) -> list[int]:
     """What begins to be removed of a topic that shrank from ``parts`` to 1."""
-    t = Topic(1, parts)
-    t.topic = t.topic.replace(layout_version=1)
-    t.states = {p: state.replace(layout=Layout(parts, 1)) for p, state in t.states.items()}
+    t = Topic.split(1, parts)
     t.ask(1)
     t.carry_out()
     steps = resize.next_steps(t.snapshot(**given))
@@ -236,9 +181,7 @@ def test_removals_of_one_write_are_bounded() -> None:
 
 
 def test_what_the_next_resize_counts_does_not_begin_to_be_removed() -> None:
-    t = Topic(1, 3)
-    t.topic = t.topic.replace(layout_version=1)
-    t.states = {p: state.replace(layout=Layout(3, 1)) for p, state in t.states.items()}
+    t = Topic.split(1, 3)
     t.ask(1)
     t.carry_out()
     t.topic = t.topic.replace(wanted=2)
@@ -247,9 +190,8 @@ def test_what_the_next_resize_counts_does_not_begin_to_be_removed() -> None:
 
 
 def test_a_grow_waits_for_a_removal_that_has_begun_and_never_lowers_where_a_log_ended() -> None:
-    t = Topic(1, 2)
-    t.topic = t.topic.replace(layout_version=1, last_offsets={1: 60})
-    t.states = {p: state.replace(layout=Layout(2, 1)) for p, state in t.states.items()}
+    t = Topic.split(1, 2)
+    t.topic = t.topic.replace(last_offsets={1: 60})
     t.ask(1)
     t.carry_out(drained=[1])
     t.ask(2)

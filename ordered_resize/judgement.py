@@ -1,0 +1,361 @@
+"""Whether a topic may be changed as somebody asks: one list of rules, whoever asks and however.
+
+A request, an edit of the topic's znode, an edit that nobody saw because no controller was in office, and a count that
+was queued are the same question: from the topic as it was to the topic as it is asked for. The answer is one of three:
+accept, with the znode to write; refuse, with a sentence; or freeze, with a sentence, where the znodes contradict each
+other. A frozen topic serves on and is not resized; an edit that ends the contradiction ends that.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import enum
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Final, NamedTuple
+
+from ordered_resize import resize
+from ordered_resize.consistency import contradictions
+from ordered_resize.resize import Assign
+from ordered_resize.snapshot import Snapshot
+from protocol.errors import ErrorCode
+from zk_schemas.partition_state import LineageEntry
+from zk_schemas.topic import TopicZnode
+from zk_schemas.znode import MAX_EPOCH, MAX_PARTITIONS
+
+
+class Outcome(enum.Enum):
+    """What becomes of what was asked."""
+
+    ACCEPT = "the topic's znode is to be ``topic``"
+    REFUSE = "nothing changes; an edit is undone, which ``topic`` does"
+    FREEZE = "the znodes contradict each other: the topic serves on, and nothing of it is resized"
+
+
+class Verdict(NamedTuple):
+    """An answer. ``topic``: the znode to be, None where the one that is stored stays as it is."""
+
+    outcome: Outcome
+    topic: TopicZnode | None = None
+    why: str = ""
+    """One sentence, empty where it is accepted."""
+    code: ErrorCode = ErrorCode.NONE
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """What one resize may lead to."""
+
+    max_partitions: int = MAX_PARTITIONS
+    max_state_bytes: int = 256 * 1024
+    """Of the znode of a partition that gains keys: ZooKeeper takes 1 MiB."""
+    max_topic_bytes: int = 512 * 1024
+
+
+@dataclass(frozen=True, slots=True)
+class Setting:
+    """What a resize is judged by besides the znodes of the topic."""
+
+    assign: Assign
+    limits: Limits = field(default_factory=Limits)
+    is_internal: bool = False
+    is_compacted: bool = False
+    is_emptied: bool = True
+    """Records of a partition marked for deletion go: by retention, or ``delete.records.when.drained``."""
+    is_ordered: bool = True
+    """``enable.ordered.delivery``, which the first resize settles."""
+    not_now: str = ""
+    """Why no topic of the cluster can be resized: a feature that is not finalized, brokers that lack it."""
+
+
+@dataclass(frozen=True)
+class Case:
+    """``known``: the topic before, ``asked``: its znode as it is asked for."""
+
+    known: Snapshot
+    asked: TopicZnode
+    setting: Setting
+
+    @property
+    def before(self) -> int:
+        return self.known.topic.undeleted_partition_count
+
+    @property
+    def count(self) -> int:
+        """The count that is asked for: partitions that were added to the assignment count too."""
+        added = len(self.asked.partitions) > len(self.known.topic.partitions)
+        return len(self.asked.partitions) if added else self.asked.undeleted_partition_count
+
+    @property
+    def uncounted(self) -> Snapshot:
+        """With all that is asked for but the count."""
+        return dataclasses.replace(self.known, topic=self.asked.replace(undeleted_partition_count=self.before))
+
+    @cached_property
+    def begun(self) -> TopicZnode:
+        """The write that would begin the resize at once."""
+        topic = resize.begun(self.uncounted, self.count, self.setting.assign)
+        return topic.replace(
+            ordered_delivery=self.setting.is_ordered if topic.ordered_delivery is None else topic.ordered_delivery
+        )
+
+
+# ---------------------------------------------------------------- who asks
+
+
+def judge_request(
+    snapshot: Snapshot, count: int, setting: Setting, assigned: Mapping[int, list[int]] | None = None
+) -> Verdict:
+    """A request for a count, with replicas for the new partitions or without."""
+    if snapshot.frozen:
+        return _refused(ErrorCode.POLICY_VIOLATION, f"The topic is frozen: {snapshot.frozen}.")
+    topic = snapshot.topic
+    if count == topic.undeleted_partition_count:
+        if topic.wanted is None and resize.is_settled(snapshot):
+            return _refused(ErrorCode.INVALID_PARTITIONS, f"Topic already has {count} partitions.")
+        return Verdict(Outcome.ACCEPT, topic.replace(wanted=None))
+    asked = topic.replace(undeleted_partition_count=count, partitions={**topic.partitions, **(assigned or {})})
+    return _judge(Case(snapshot, asked, setting))
+
+
+def judge_edit(snapshot: Snapshot, edited: TopicZnode, setting: Setting) -> Verdict:
+    """An edit of the topic's znode that the controller in office sees; what a tool dropped is what it was."""
+    if snapshot.frozen:
+        return judge_found(dataclasses.replace(snapshot, topic=edited), setting)
+    return _judge_edit(snapshot, edited, setting)
+
+
+def judge_found(snapshot: Snapshot, setting: Setting) -> Verdict:
+    """A topic as a controller finds it that takes office: who edited it since, nobody saw. Judged anew."""
+    known = proven(snapshot)
+    if found := contradictions(known):
+        return Verdict(Outcome.FREEZE, why=found[0])
+    if known.topic == snapshot.topic:
+        return Verdict(Outcome.ACCEPT)
+    return _judge_edit(known, snapshot.topic, setting)
+
+
+def judge_wanted(snapshot: Snapshot, setting: Setting) -> Verdict | None:
+    """The count that was queued, once it may begin; None: there is none, or it waits for the resize under way.
+
+    Refused with a topic: it can never be, and is dropped. Without: it waits for another moment.
+    """
+    wanted = snapshot.topic.wanted
+    if wanted is None or snapshot.frozen or not resize.may_begin(snapshot, wanted):
+        return None
+    dropped = snapshot.topic.replace(wanted=None)
+    case = Case(snapshot, dropped.replace(undeleted_partition_count=wanted), setting)
+    if wanted == snapshot.topic.undeleted_partition_count:
+        return Verdict(Outcome.ACCEPT, dropped)
+    if refused := _refusal(case, RULES):
+        return refused._replace(topic=dropped)
+    return _refusal(case, MOMENTS) or Verdict(Outcome.ACCEPT, case.begun)
+
+
+def proven(snapshot: Snapshot) -> Snapshot:
+    """The topic as the states of its partitions prove it: with the count of its version, and without partitions of
+    which nothing is recorded. Whatever else is wrong with it contradicts a state.
+    """
+    topic, states = snapshot.topic, snapshot.states
+    led = max((p for p, state in states.items() if not state.never_led), default=-1) + 1
+    stored = {layout for p in states if (layout := snapshot.stored(p)) is not None}
+    counts = {layout.undeleted_partition_count for layout in stored if layout.layout_version == topic.layout_version}
+    if topic.layout_version == 0 and stored <= {(topic.initial_partition_count, 0)}:
+        if not led:  # it was created just now
+            return snapshot
+        initial = led if "initial_partition_count" in topic.absent else topic.initial_partition_count
+        counts = {initial}
+        topic = topic.replace(initial_partition_count=initial)
+    if len(counts) == 1:
+        topic = topic.replace(undeleted_partition_count=counts.pop())
+    kept = max(led, topic.undeleted_partition_count)
+    partitions = {p: replicas for p, replicas in topic.partitions.items() if p < kept}
+    return dataclasses.replace(snapshot, topic=topic.replace(partitions=partitions))
+
+
+# ---------------------------------------------------------------- the rules
+
+
+def _judge_edit(known: Snapshot, edited: TopicZnode, setting: Setting) -> Verdict:
+    """What a tool dropped of the znode is what it was; what is refused is undone."""
+    optional = ("last_offsets", "ordered_delivery", "previous_undeleted_partition_count", "wanted")
+    dropped = {*edited.absent, *(name for name in optional if getattr(edited, name) in (None, {}))}
+    asked = edited.replace(**{name: getattr(known.topic, name) for name in dropped}, absent=frozenset())
+    verdict = _judge(Case(known, asked, setting))
+    return verdict._replace(topic=known.topic) if verdict.outcome is Outcome.REFUSE else verdict
+
+
+def _judge(case: Case) -> Verdict:
+    """A resize begins, is taken back or is queued. What only the moment forbids is asked when it would begin."""
+    if refused := _refusal(case, EDITS):
+        return refused
+    if case.count == case.before:
+        return Verdict(Outcome.ACCEPT, case.asked)
+    if case.count == case.known.topic.previous_undeleted_partition_count and resize.may_cancel(case.known):
+        return Verdict(Outcome.ACCEPT, resize.cancelled(case.uncounted))
+    if refused := _refusal(case, RULES):
+        return refused
+    if resize.may_begin(case.known, case.count):
+        return _refusal(case, MOMENTS) or Verdict(Outcome.ACCEPT, case.begun)
+    if case.asked.partitions != case.known.topic.partitions:
+        return _refused(
+            ErrorCode.POLICY_VIOLATION,
+            "Another resize is unfinished; replicas of new partitions can be given when it is done.",
+        )
+    return Verdict(Outcome.ACCEPT, case.uncounted.topic.replace(wanted=case.count))
+
+
+class Rule(NamedTuple):
+    """``why`` says in a sentence what is wrong, None: nothing is."""
+
+    code: ErrorCode
+    why: Callable[[Case], str | None]
+
+
+def _refusal(case: Case, rules: Sequence[Rule]) -> Verdict | None:
+    for rule in rules:
+        if why := rule.why(case):
+            return _refused(rule.code, why)
+    return None
+
+
+def _refused(code: ErrorCode, why: str) -> Verdict:
+    return Verdict(Outcome.REFUSE, why=why, code=code)
+
+
+FIXED: Final = (
+    "topic_id",
+    "initial_partition_count",
+    "layout_version",
+    "previous_undeleted_partition_count",
+    "wanted",
+    "last_leader_epochs",
+    "last_offsets",
+    "ordered_delivery",
+    "adding_replicas",
+    "removing_replicas",
+)
+"""Fields of the topic's znode that the controller alone writes."""
+
+
+def _fixed(case: Case) -> str | None:
+    changed = [name for name in FIXED if getattr(case.asked, name) != getattr(case.known.topic, name)]
+    return f"{changed[0]} cannot be changed by an edit." if changed else None
+
+
+def _replicas(case: Case) -> str | None:
+    known, asked = case.known.topic.partitions, case.asked.partitions
+    if len(asked) < len(known):
+        return f"{len(known)} partitions cannot become {len(asked)}: undeleted_partition_count says how many there are."
+    moved = [p for p in known if known[p] != asked[p]]
+    if moved:
+        return f"The replicas of partition {moved[0]} are changed by AlterPartitionReassignments only."
+    factor = min(len(replicas) for replicas in known.values())
+    uneven = [p for p in asked if p not in known and len(asked[p]) != factor]
+    return f"Partition {uneven[0]} must have {factor} replicas, as the others have." if uneven else None
+
+
+def _one_count(case: Case) -> str | None:
+    counted, added = case.asked.undeleted_partition_count, len(case.asked.partitions)
+    is_added = added > len(case.known.topic.partitions)
+    if is_added and counted not in (case.before, added):
+        return f"{added} partitions are assigned, and undeleted_partition_count is {counted}: which is asked for?"
+    return None
+
+
+def _internal(case: Case) -> str | None:
+    return "It is an internal topic: its partitions cannot be changed." if case.setting.is_internal else None
+
+
+def _count(case: Case) -> str | None:
+    initial, largest = case.known.topic.initial_partition_count, case.setting.limits.max_partitions
+    if case.count < 1:
+        return f"A topic has at least one partition; {case.count} were asked for."
+    if case.count < initial:
+        return f"It was created with {initial} partitions and cannot have fewer; {case.count} were asked for."
+    if case.count > largest:
+        return f"It cannot have {case.count} partitions: the largest count is {largest}."
+    return None
+
+
+def _compacted(case: Case) -> str | None:
+    """A partition that is revived keeps older values than the tombstones of the partition its keys were in."""
+    if not case.setting.is_compacted:
+        return None
+    if case.count < case.before:
+        return "It is compacted: a shrink could bring back keys that were deleted."
+    revived = [p for p in case.known.states if case.before <= p < case.count]
+    if revived:
+        return f"It is compacted: partition {min(revived)} is marked for deletion and could bring back deleted keys."
+    return None
+
+
+def _emptied(case: Case) -> str | None:
+    if case.count < case.before and not case.setting.is_emptied:
+        return (
+            "Its records never expire, so partitions marked for deletion would never get empty; set"
+            " delete.records.when.drained=true to have them emptied once every group has read them."
+        )
+    return None
+
+
+def _size(case: Case) -> str | None:
+    limits = case.setting.limits
+    begun = dataclasses.replace(case.known, topic=case.begun)
+    if (size := len(begun.topic.encode())) > limits.max_topic_bytes:
+        return f"The topic's znode would have {size} bytes, more than {limits.max_topic_bytes}."
+    for p, losers in begun.moves.losers_of.items():
+        state = begun.states.get(p)
+        if state is None:
+            continue
+        entry = LineageEntry(MAX_EPOCH, dict.fromkeys(losers, MAX_EPOCH))
+        size = len(state.replace(lineage=(*state.lineage, entry)).encode())
+        if size > limits.max_state_bytes:
+            return (
+                f"The lineage of partition {p} would make its znode {size} bytes, more than {limits.max_state_bytes};"
+                " it gets shorter when partitions marked for deletion are removed."
+            )
+    return None
+
+
+def _not_now(case: Case) -> str | None:
+    return case.setting.not_now or None
+
+
+def _reassigned(case: Case) -> str | None:
+    moving = sorted({*case.known.topic.adding_replicas, *case.known.topic.removing_replicas})
+    return f"Partitions {listed(moving)} are being reassigned." if moving else None
+
+
+def _unreadable(case: Case) -> str | None:
+    found = sorted(case.known.unreadable)
+    return f"The states of partitions {listed(found)} cannot be read: see the log." if found else None
+
+
+EDITS: Final = (
+    Rule(ErrorCode.INVALID_REQUEST, _fixed),
+    Rule(ErrorCode.INVALID_REQUEST, _replicas),
+    Rule(ErrorCode.INVALID_REQUEST, _one_count),
+    Rule(ErrorCode.INVALID_REQUEST, _internal),
+)
+"""Of everything that is asked."""
+RULES: Final = (
+    Rule(ErrorCode.INVALID_PARTITIONS, _count),
+    Rule(ErrorCode.POLICY_VIOLATION, _compacted),
+    Rule(ErrorCode.POLICY_VIOLATION, _emptied),
+    Rule(ErrorCode.INVALID_PARTITIONS, _size),
+)
+"""Of a resize, whenever it begins."""
+MOMENTS: Final = (
+    Rule(ErrorCode.POLICY_VIOLATION, _not_now),
+    Rule(ErrorCode.REASSIGNMENT_IN_PROGRESS, _reassigned),
+    Rule(ErrorCode.POLICY_VIOLATION, _unreadable),
+)
+"""Of a resize that would begin at once: a queued one waits until they pass."""
+
+
+def listed(partitions: Sequence[int]) -> str:
+    """The first ten, and how many more."""
+    shown = ", ".join(map(str, partitions[:10]))
+    return f"{shown} and {len(partitions) - 10} more" if len(partitions) > 10 else shown

@@ -1,0 +1,70 @@
+"""A topic whose resizes are carried out as the package says, its leaders answering at once."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Collection
+
+from ordered_resize import resize
+from ordered_resize.judgement import Setting, judge_request
+from ordered_resize.resize import Step
+from ordered_resize.snapshot import Snapshot
+from zk_schemas.partition_state import Before, Layout, PartitionState
+from zk_schemas.topic import TopicZnode
+
+TOPIC_ID, NEXT_ID = uuid.UUID(int=1), uuid.UUID(int=2)
+
+
+class Topic:
+    """Carries out what is due, as a controller whose leaders answer at once."""
+
+    def __init__(self, initial: int, count: int | None = None) -> None:
+        count = initial if count is None else count
+        self.topic = TopicZnode.new(TOPIC_ID, {p: [1, 2] for p in range(count)}).replace(
+            initial_partition_count=initial
+        )
+        self.states = {p: PartitionState(3, 1, 0, [1, 2]) for p in range(count)}
+        self.electable = {p: [2, 1] for p in range(100)}
+
+    @classmethod
+    def split(cls, initial: int, count: int) -> Topic:
+        """A topic that was split once, so long ago that its lineage is over."""
+        topic = cls(initial, count)
+        topic.topic = topic.topic.replace(layout_version=1)
+        topic.states = {p: state.replace(layout=Layout(count, 1)) for p, state in topic.states.items()}
+        return topic
+
+    def snapshot(
+        self,
+        *,
+        silent: Collection[int] = (),
+        drained: Collection[int] = (),
+        deleted: dict[int, int] | None = None,
+    ) -> Snapshot:
+        return Snapshot(
+            self.topic,
+            dict(self.states),
+            controller_epoch=4,
+            answered=self.states.keys() - set(silent),
+            electable=self.electable,
+            drained=drained,
+            deleted=deleted or {},
+            new_topic_id=NEXT_ID,
+        )
+
+    def write(self, step: Step) -> None:
+        self.states.update(step.states)
+        self.topic = step.topic or self.topic
+        for p in step.deleted:
+            del self.states[p]
+
+    def ask(self, count: int, *, silent: Collection[int] = ()) -> None:
+        setting = Setting(lambda new: {p: [2, 1] for p in new})
+        self.write(Step("ask", topic=judge_request(self.snapshot(silent=silent), count, setting).topic))
+
+    def carry_out(self, **given: Collection[int]) -> None:
+        while steps := resize.next_steps(self.snapshot(**given)):
+            self.write(steps[0])
+
+    def layout(self, p: int) -> tuple[int, Layout | None, Before | None]:
+        return self.states[p].leader_epoch, self.states[p].layout, self.states[p].before

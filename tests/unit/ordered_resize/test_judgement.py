@@ -1,0 +1,312 @@
+"""The one list of rules for requests, edits, edits that nobody saw, and queued counts: accept, refuse or freeze."""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+import uuid
+from typing import Any
+
+import pytest
+
+from ordered_resize import resize
+from ordered_resize.judgement import Limits, Outcome, Setting, judge_edit, judge_found, judge_request, judge_wanted
+from ordered_resize.resize import STEPS, Phase
+from protocol.errors import ErrorCode
+from tests.resized_topic import Topic
+from zk_schemas.partition_state import Before, Layout, LineageEntry
+from zk_schemas.topic import LAYOUT_FIELDS, TopicZnode
+
+ACCEPT, REFUSE, FREEZE = Outcome.ACCEPT, Outcome.REFUSE, Outcome.FREEZE
+SETTING = Setting(lambda new: {p: [1, 2] for p in new})
+INVALID, POLICY = ErrorCode.INVALID_PARTITIONS, ErrorCode.POLICY_VIOLATION
+
+
+def setting(**changes: Any) -> Setting:
+    return dataclasses.replace(SETTING, **changes)
+
+
+@pytest.fixture
+def topic() -> Topic:
+    """Created with 2 partitions, grown to 6, then shrunk to 4: 4 and 5 drain."""
+    topic = Topic(2)
+    for count in (6, 4):
+        topic.ask(count)
+        topic.carry_out()
+    return topic
+
+
+@pytest.mark.parametrize(
+    ("count", "given", "code", "why"),
+    [
+        (0, {}, INVALID, "A topic has at least one partition; 0 were asked for."),
+        (-7, {}, INVALID, "A topic has at least one partition; -7 were asked for."),
+        (1, {}, INVALID, "It was created with 2 partitions and cannot have fewer; 1 were asked for."),
+        (2**31 - 1, {}, INVALID, "It cannot have 2147483647 partitions: the largest count is 65536."),
+        (4, {}, INVALID, "Topic already has 4 partitions."),
+        (60_000, {}, INVALID, r"The topic's znode would have \d+ bytes, more than 524288."),
+        (3, {"is_internal": True}, ErrorCode.INVALID_REQUEST, "It is an internal topic"),
+        (3, {"is_compacted": True}, POLICY, "It is compacted: a shrink could bring back keys that were deleted."),
+        (5, {"is_compacted": True}, POLICY, "It is compacted: partition 4 is marked for deletion"),
+        (3, {"is_emptied": False}, POLICY, "Its records never expire"),
+        (3, {"limits": Limits(max_state_bytes=100)}, INVALID, r"The lineage of partition \d .* more than 100;"),
+        (3, {"not_now": "The feature is not finalized."}, POLICY, "The feature is not finalized."),
+    ],
+)
+def test_requests_that_are_refused(topic: Topic, count: int, given: dict[str, Any], code: ErrorCode, why: str) -> None:
+    verdict = judge_request(topic.snapshot(), count, setting(**given))
+    assert (verdict.outcome, verdict.topic, verdict.code) == (REFUSE, None, code)
+    assert re.match(why, verdict.why), verdict.why
+
+
+def test_a_compacted_topic_grows_while_nothing_of_it_drains() -> None:
+    assert judge_request(Topic(2).snapshot(), 4, setting(is_compacted=True)).outcome is ACCEPT
+
+
+def test_a_grow_while_partitions_drain_begins_at_once(topic: Topic) -> None:
+    verdict = judge_request(topic.snapshot(), 8, setting(is_ordered=False))
+    assert verdict.outcome is ACCEPT and verdict.topic is not None
+    found = verdict.topic
+    assert (found.undeleted_partition_count, found.previous_undeleted_partition_count, found.wanted) == (8, 4, None)
+    assert found.layout_version == 3 and sorted(found.partitions) == list(range(8))
+    assert found.ordered_delivery is True  # the first resize settled it
+
+
+def test_replicas_may_be_given_and_are_checked(topic: Topic) -> None:
+    verdict = judge_request(topic.snapshot(), 7, SETTING, {6: [5, 6]})
+    assert verdict.topic is not None and verdict.topic.partitions[6] == [5, 6]
+    verdict = judge_request(topic.snapshot(), 7, SETTING, {6: [5]})
+    assert verdict.why == "Partition 6 must have 2 replicas, as the others have."
+    topic.ask(8)
+    verdict = judge_request(topic.snapshot(), 9, SETTING, {8: [5, 6]})
+    assert verdict.why.startswith("Another resize is unfinished; replicas")
+
+
+def test_a_thousand_requests_leave_one_wanted_count_and_move_nothing(topic: Topic) -> None:
+    topic.ask(8)
+    before = dict(topic.states)
+    for index in range(1000):
+        topic.ask(5 + index % 3)
+    assert topic.topic.wanted == 5 + 999 % 3
+    assert (topic.topic.undeleted_partition_count, topic.topic.layout_version, topic.states) == (8, 3, before)
+
+
+def test_a_cancel_of_a_cancel_is_queued(topic: Topic) -> None:
+    topic.ask(8)
+    topic.ask(4)
+    assert topic.topic.layout_version == 4
+    topic.ask(8)
+    assert (topic.topic.undeleted_partition_count, topic.topic.wanted) == (4, 8)
+
+
+def test_a_cancel_is_not_held_by_what_forbids_a_resize(topic: Topic) -> None:
+    topic.ask(8)
+    verdict = judge_request(topic.snapshot(), 4, setting(is_compacted=True, not_now="No."))
+    assert verdict.outcome is ACCEPT and verdict.topic is not None and verdict.topic.undeleted_partition_count == 4
+
+
+def test_what_only_the_moment_forbids_does_not_keep_a_count_from_being_queued(topic: Topic) -> None:
+    moving = topic.snapshot()
+    moving = dataclasses.replace(moving, topic=moving.topic.replace(adding_replicas={0: [3]}))
+    verdict = judge_request(moving, 8, SETTING)
+    assert (verdict.code, verdict.why) == (
+        ErrorCode.REASSIGNMENT_IN_PROGRESS,
+        "Partitions 0 are being reassigned.",
+    )
+    unsettled = dataclasses.replace(moving, answered=())
+    verdict = judge_request(unsettled, 8, SETTING)
+    assert verdict.outcome is ACCEPT and verdict.topic is not None and verdict.topic.wanted == 8
+
+
+def test_a_queued_count_is_judged_again(topic: Topic) -> None:
+    assert judge_wanted(topic.snapshot(), SETTING) is None
+    topic.topic = topic.topic.replace(wanted=8)
+    assert judge_wanted(dataclasses.replace(topic.snapshot(), answered=()), SETTING) is None
+    verdict = judge_wanted(topic.snapshot(), SETTING)
+    assert verdict is not None and verdict.topic is not None
+    assert (verdict.topic.undeleted_partition_count, verdict.topic.wanted) == (8, None)
+
+    waits = judge_wanted(topic.snapshot(), setting(not_now="Brokers 3 lack it."))
+    assert waits is not None and (waits.outcome, waits.topic, waits.why) == (REFUSE, None, "Brokers 3 lack it.")
+    topic.topic = topic.topic.replace(wanted=1)
+    dropped = judge_wanted(topic.snapshot(), SETTING)
+    assert dropped is not None and dropped.topic is not None
+    assert (dropped.outcome, dropped.topic.wanted, dropped.code) == (REFUSE, None, INVALID)
+
+
+# ---------------------------------------------------------------- edits that the controller sees
+
+
+@pytest.mark.parametrize(
+    ("changes", "why"),
+    [
+        ({"topic_id": uuid.UUID(int=9)}, "topic_id cannot be changed by an edit."),
+        ({"initial_partition_count": 1}, "initial_partition_count cannot be changed by an edit."),
+        ({"layout_version": 3}, "layout_version cannot be changed by an edit."),
+        ({"previous_undeleted_partition_count": 4}, "previous_undeleted_partition_count cannot be changed by an edit."),
+        ({"wanted": 9}, "wanted cannot be changed by an edit."),
+        ({"last_leader_epochs": {7: 1}}, "last_leader_epochs cannot be changed by an edit."),
+        ({"last_offsets": {7: 1}}, "last_offsets cannot be changed by an edit."),
+        ({"ordered_delivery": False}, "ordered_delivery cannot be changed by an edit."),
+        ({"adding_replicas": {0: [3]}}, "adding_replicas cannot be changed by an edit."),
+        ({"partitions": {p: [1, 2] for p in range(4)}}, "6 partitions cannot become 4: undeleted_partition_count says"),
+        ({"partitions": {p: [2, 1] for p in range(6)}}, "The replicas of partition 0 are changed by Alter"),
+        (
+            {"partitions": {**{p: [1, 2] for p in range(2)}, **{p: [2, 1] for p in range(2, 6)}, 6: [1]}},
+            "Partition 6 must have 2 replicas, as the others have.",
+        ),
+        ({"undeleted_partition_count": 1}, "It was created with 2 partitions and cannot have fewer"),
+    ],
+)
+def test_edits_that_are_undone(topic: Topic, changes: dict[str, Any], why: str) -> None:
+    verdict = judge_edit(topic.snapshot(), topic.topic.replace(**changes), SETTING)
+    assert (verdict.outcome, verdict.topic) == (REFUSE, topic.topic)
+    assert verdict.why.startswith(why), verdict.why
+
+
+def test_an_edit_of_the_count_or_the_assignment_asks_as_a_request_does(topic: Topic) -> None:
+    asked = judge_request(topic.snapshot(), 6, SETTING).topic
+    assert judge_edit(topic.snapshot(), topic.topic.replace(undeleted_partition_count=6), SETTING).topic == asked
+    added = topic.topic.replace(partitions={**topic.topic.partitions, 6: [2, 1]})
+    verdict = judge_edit(topic.snapshot(), added, SETTING)
+    assert verdict.topic is not None and verdict.topic.undeleted_partition_count == 7
+    both = added.replace(undeleted_partition_count=5)
+    assert "which is asked for" in judge_edit(topic.snapshot(), both, SETTING).why
+
+
+def test_a_tool_that_knows_none_of_our_fields_loses_none(topic: Topic) -> None:
+    edited = TopicZnode(topic.topic.topic_id, topic.topic.partitions, 6, 6, absent=frozenset(LAYOUT_FIELDS))
+    verdict = judge_edit(topic.snapshot(), edited.replace(extra={"theirs": 1}), SETTING)
+    assert verdict == (ACCEPT, topic.topic.replace(extra={"theirs": 1}), "", ErrorCode.NONE)
+    assert not verdict.topic.absent
+
+
+# ---------------------------------------------------------------- edits that nobody saw
+
+
+def test_a_topic_as_it_was_left_is_accepted_at_every_step(topic: Topic) -> None:
+    topic.ask(8)
+    while steps := resize.next_steps(topic.snapshot()):
+        topic.write(steps[-1])
+        assert judge_found(topic.snapshot(), SETTING).outcome is ACCEPT
+
+
+def test_a_new_topic_of_which_some_partitions_were_led_is_accepted() -> None:
+    topic = Topic(4)
+    for left in (3, 2, 1, 0):
+        assert judge_found(topic.snapshot(), SETTING).outcome is ACCEPT
+        del topic.states[left]
+    assert judge_found(topic.snapshot(), SETTING).outcome is ACCEPT
+
+
+def test_partitions_added_while_no_controller_was_in_office_are_a_request(topic: Topic) -> None:
+    topic.topic = topic.topic.replace(partitions={**topic.topic.partitions, 6: [2, 1], 7: [2, 1]})
+    found = judge_found(topic.snapshot(), SETTING)
+    assert found.topic is not None and found.topic.undeleted_partition_count == 8
+    refused = judge_found(topic.snapshot(), setting(is_internal=True))
+    assert refused.outcome is REFUSE and refused.topic is not None and sorted(refused.topic.partitions) == [*range(6)]
+
+
+def test_partitions_added_to_a_topic_that_was_never_resized_by_a_tool_that_knows_no_layouts() -> None:
+    topic = Topic(2)
+    topic.topic = TopicZnode(topic.topic.topic_id, {p: [1, 2] for p in range(4)}, 4, 4, absent=frozenset(LAYOUT_FIELDS))
+    found = judge_found(topic.snapshot(), SETTING).topic
+    assert found is not None and (found.initial_partition_count, found.undeleted_partition_count) == (2, 4)
+    assert found.previous_undeleted_partition_count == 2 and found.layout_version == 1
+
+
+def edited(topic: Topic, **changes: Any) -> None:
+    topic.topic = topic.topic.replace(**changes)
+
+
+def state(topic: Topic, p: int, **changes: Any) -> None:
+    topic.states[p] = topic.states[p].replace(**changes)
+
+
+@pytest.mark.parametrize(
+    ("edit", "why"),
+    [
+        (
+            lambda t: edited(t, initial_partition_count=1),
+            "partition 0: initial_partition_count is 2, and the topic's is 1",
+        ),
+        (
+            lambda t: edited(t, initial_partition_count=5),
+            "initial_partition_count 5, undeleted_partition_count 4, 6 part",
+        ),
+        (
+            lambda t: edited(t, absent=frozenset({"layout_version"})),
+            "layout_version is missing, and the topic was resized",
+        ),
+        (lambda t: edited(t, previous_undeleted_partition_count=1), "previous_undeleted_partition_count 1 is below"),
+        (lambda t: edited(t, previous_undeleted_partition_count=5), "partition 0: before is 6 partitions in version 1"),
+        (
+            lambda t: edited(t, previous_undeleted_partition_count=4),
+            "partition 4: it had 6 partitions in version 1, under",
+        ),
+        (lambda t: edited(t, layout_version=1), "partition 0: layout is 4 partitions in version 2, not the topic's, 4"),
+        (lambda t: edited(t, layout_version=9), "partition 0: layout is 4 partitions in version 2, not the topic's"),
+        (
+            lambda t: edited(t, last_leader_epochs={1: 3}),
+            "last_leader_epochs names partition 1, which is never removed",
+        ),
+        (
+            lambda t: edited(t, last_leader_epochs={4: 3}),
+            "partition 4: it has leader epoch 0, though last_leader_epochs",
+        ),
+        (lambda t: state(t, 1, layout=Layout(1, 2)), "partition 1: it has 1 partitions in version 2, fewer than the 2"),
+        (
+            lambda t: state(t, 1, layout=Layout(4, 3)),
+            "partition 1: layout is 4 partitions in version 3, not the topic's",
+        ),
+        (
+            lambda t: state(t, 1, before=None),
+            "partition 1: before is nothing, though the resize began with 6 partitions",
+        ),
+        (lambda t: state(t, 1, before=Before(Layout(5, 1), 1)), "partition 1: before is 5 partitions in version 1"),
+        (
+            lambda t: state(t, 1, lineage=(LineageEntry(1, {1: 0}),)),
+            "lineage of partition 1: from leader epoch 1 on it names",
+        ),
+        (lambda t: t.states.pop(3), "partition 3: it is counted and has no state"),
+    ],
+)
+def test_what_freezes_a_topic(topic: Topic, edit: Any, why: str) -> None:
+    edit(topic)
+    verdict = judge_found(topic.snapshot(), SETTING)
+    assert (verdict.outcome, verdict.topic) == (FREEZE, None)
+    assert verdict.why.startswith(why), verdict.why
+
+
+def test_nothing_of_a_frozen_topic_moves_until_an_edit_ends_the_contradiction(topic: Topic) -> None:
+    topic.ask(8)
+    good = topic.topic
+    topic.topic = good.replace(layout_version=9, wanted=8)
+    frozen = dataclasses.replace(topic.snapshot(), frozen=judge_found(topic.snapshot(), SETTING).why)
+    refused = judge_request(frozen, 8, SETTING)
+    assert (refused.outcome, refused.code, refused.topic) == (REFUSE, POLICY, None)
+    assert refused.why == (
+        "The topic is frozen: partition 0: layout is 4 partitions in version 2, not the topic's,"
+        " 8 partitions in version 9, or the one before, 4 partitions in version 8."
+    )
+    assert judge_wanted(frozen, SETTING) is None and resize.next_steps(frozen) == []
+    assert judge_edit(frozen, good.replace(layout_version=8), SETTING).outcome is FREEZE
+    assert judge_edit(frozen, good, SETTING) == (ACCEPT, None, "", ErrorCode.NONE)
+
+
+def test_a_gainer_whose_loser_is_gone_freezes_the_topic(topic: Topic) -> None:
+    topic.ask(8)
+    topic.ask(4)
+    topic.carry_out()
+    topic.ask(3)
+    topic.write(STEPS[Phase.BUMP](topic.snapshot(), 3))
+    del topic.states[3]
+    assert judge_found(topic.snapshot(), SETTING).why == "partition 1: it gains the keys of 3, which has no state"
+
+
+def test_nothing_is_written_while_a_state_cannot_be_read(topic: Topic) -> None:
+    topic.ask(8)
+    found = topic.snapshot()
+    hidden = dataclasses.replace(found, states={p: s for p, s in found.states.items() if p != 5}, unreadable={5})
+    assert resize.next_steps(found) and not resize.next_steps(hidden)
+    assert judge_found(hidden, SETTING).outcome is ACCEPT
