@@ -42,7 +42,8 @@ _LOST = {
     ),
     GROUP_COORDINATOR: (
         2,
-        "topics {} were resized, and groups would hand moved keys over without waiting for the member that had them.",
+        "topics {} were resized, and a member of a group that waits for moved keys of another member would wait until"
+        " the level is back.",
     ),
     CONSUMER_OFFSETS_TOPIC_SCHEMA: (
         2,

@@ -207,10 +207,8 @@ class PositionExchange:
             try:
                 number = await self._poll(generation, GROUP, 0)
             except KafkaError as error:
-                if error.code is ErrorCode.UNSUPPORTED_VERSION:
-                    self._is_understood = False
-                    return  # a broker that knows nothing of resizes: there is nothing to wait for either
-                self._membership.on_position_error(error, generation)
+                if not self._is_member_error(error, generation) and not self._wants:
+                    return  # there is nothing to wait for, and nothing that anybody could wait for
                 await self._pause(generation, attempt)
                 if generation == self._generation:
                     continue
@@ -231,13 +229,27 @@ class PositionExchange:
                 try:
                     await self._poll(generation, POSITIONS, max_wait_ms)
                 except KafkaError as error:
-                    self._membership.on_position_error(error, generation)
+                    if not self._is_member_error(error, generation):
+                        self._news.set()
+                        break
                     await self._pause(generation, 1)
                     if generation == self._generation:
                         self._news.set()  # asks for everything at once, then parks again
                     break
                 except ClientClosedError:
                     return
+
+    def _is_member_error(self, error: KafkaError, generation: int) -> bool:
+        """Whether it is one that the member reacts to; then it has.
+
+        UNSUPPORTED_VERSION: a release that knows nothing of resizes, or ``group_coordinator`` is below level 2
+        (KIP-584). A member with something to wait for polls on, until the level is back.
+        """
+        if error.code is ErrorCode.UNSUPPORTED_VERSION:
+            self._is_understood = False
+            return False
+        self._membership.on_position_error(error, generation)
+        return True
 
     async def _pause(self, generation: int, attempt: int) -> None:
         """The pause after a refusal, at most as long as the generation that was refused.
@@ -278,6 +290,7 @@ class PositionExchange:
                 self._parked_number = 0
                 self._unparked.set()
         answer = read_answer(response, wants, said)
+        self._is_understood = True
         if generation != self._current_generation():
             return number
         for tp, report in unsaid.items():

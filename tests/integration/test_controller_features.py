@@ -444,6 +444,35 @@ async def test_a_downgrade_that_loses_the_order_of_resized_topics_needs_force(wo
     assert await levels(world) == {CONSUMER_OFFSETS_TOPIC_SCHEMA: 1, GROUP_COORDINATOR: 1}
 
 
+async def test_a_resized_topic_is_led_on_while_ordered_resize_is_not_finalized(world: World) -> None:
+    """Its layout stays, through an election too; only another resize is refused, until the feature is back."""
+    await older_cluster(world, SUPPORTED)
+    await ask(world, HIGHEST)
+    assert (await resize(world, 2))[0] == ErrorCode.NONE
+    before = [(await world.state("t", index)).layout for index in range(2)]
+    assert codes(await ask(world, {ORDERED_RESIZE: 0}, UNSAFE)) == {ORDERED_RESIZE: ErrorCode.NONE}
+    for leader, change in ((-1, leave), (1, register)):
+        await change(world.brokers[1])
+        await world.until(partial(all_led_by, world, leader))
+    assert [(await world.state("t", index)).layout for index in range(2)] == before
+    code, message = await resize(world, 3)
+    assert code == ErrorCode.POLICY_VIOLATION and "`anabranch features upgrade --all`" in message
+    assert codes(await ask(world, {ORDERED_RESIZE: 1})) == {ORDERED_RESIZE: ErrorCode.NONE}
+    assert (await resize(world, 3))[0] == ErrorCode.NONE
+
+
+async def leave(broker: FakeBroker) -> None:
+    broker.leave()
+
+
+async def register(broker: FakeBroker) -> None:
+    await broker.register()
+
+
+async def all_led_by(world: World, leader: int) -> bool:
+    return all([(await world.state("t", index)).leader == leader for index in range(2)])
+
+
 # ---------------------------------------------------------------- bad content
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import pytest
@@ -343,6 +343,24 @@ def test_groups_describe_says_who_waits_for_whom(run: Run) -> None:
     (wait,) = json.loads(out)[0]["waits"]
     assert (wait["partition"], wait["waits_for"], wait["because"]) == (1, 5, "merge")
     assert (wait["position"], wait["until"], wait["member"], wait["blocked"]) == (25, 40, "m-1", True)
+
+
+def test_groups_describe_shows_that_members_wait_where_no_position_can_be_told(
+    run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """KIP-584: ``group_coordinator`` was taken below level 2 by force."""
+    admin = FakeAdmin(**SHRUNK, groups={"g": {1: 140, 5: 20}}, positions={5: 40})
+
+    async def refuse(_group: str, _partitions: Iterable[TopicPartition]) -> Any:
+        raise KafkaError(ErrorCode.UNSUPPORTED_VERSION)
+
+    monkeypatch.setattr(admin, "group_positions", refuse)
+    status, out, _ = run(admin, "groups", "describe", "g", "--json")
+    assert status == 0
+    (group,) = json.loads(out)
+    assert [(row["partition"], row["committed_offset"]) for row in group["partitions"]] == [(1, 140), (5, 20)]
+    waits = {(row["partition"], row["waits_for"]): row["position"] for row in group["waits"]}
+    assert waits[1, 5] is None
 
 
 @pytest.mark.parametrize(

@@ -370,6 +370,40 @@ def test_a_broker_without_the_api_is_asked_once_per_generation(run: Run) -> None
     run(check)
 
 
+def test_a_member_stays_in_its_group_when_the_cluster_takes_no_polls_any_more(run: Run) -> None:
+    """KIP-584: group_coordinator goes down to level 1 while a poll is parked."""
+
+    async def check() -> None:
+        coordinator = Coordinator()
+        async with exchanging(coordinator) as fixture:
+            fixture.exchange.settle()
+            await until(lambda: coordinator.is_parked)
+            coordinator.errors = [ErrorCode.UNSUPPORTED_VERSION] * 2
+            coordinator.release()
+            await until(lambda: not coordinator.errors)
+            await anyio.wait_all_tasks_blocked()
+            assert not coordinator.refused and not fixture.exchange.is_understood()
+            assert [purpose for purpose, _ in coordinator.seen] == [GROUP, POSITIONS, POSITIONS, GROUP]
+
+    run(check)
+
+
+def test_a_member_that_waits_polls_on_until_the_cluster_takes_polls_again(run: Run) -> None:
+    """KIP-584: group_coordinator goes down by force although a topic was resized, and up again."""
+
+    async def check() -> None:
+        coordinator = Coordinator()
+        coordinator.errors = [ErrorCode.UNSUPPORTED_VERSION] * 3
+        async with exchanging(coordinator) as fixture:
+            fixture.exchange.want({tp(1): 101})
+            fixture.exchange.settle()
+            await until(lambda: coordinator.is_parked)
+            assert not coordinator.refused and coordinator.pauses == 3
+            assert fixture.exchange.is_understood() and fixture.answers
+
+    run(check)
+
+
 def test_an_answer_of_a_generation_that_is_over_is_not_taken(run: Run) -> None:
     async def check() -> None:
         coordinator = Coordinator()
