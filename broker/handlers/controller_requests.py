@@ -91,7 +91,7 @@ async def _apply(ctx: RequestContext, request: LeaderAndIsrRequest) -> list[Lead
             key = TopicPartition(topic.topic_name, state.partition_index)
             log = ctx.node.logs.get(key)
             if log is not None and log.rebuild is not None and state.leader == ctx.node.config.broker_id:
-                with suppress(KafkaError):  # a broken log: what takes the role says so
+                with suppress(KafkaError):  # what takes the role says so
                     await catch_up(log)  # a leader has to know its producers
                 refusal = _refusal(ctx, request.controller_epoch, request.broker_epoch)
             code = refusal or ctx.node.replicas.apply(topic.topic_name, topic.topic_id, state)

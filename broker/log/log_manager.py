@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import uuid
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
@@ -46,6 +47,7 @@ logger = structlog.get_logger(__name__)
 
 _DOOMED_CHECK_S = 1.0
 _REOPEN_CHECK_MS = 10_000
+_CATCH_UP_AGAIN_S = 1.0
 
 R = TypeVar("R")
 
@@ -259,13 +261,18 @@ class LogManager:
 
     async def shutdown(self) -> None:
         """Close every log and leave the clean-shutdown marker in each dir where all could be; unlock the dirs."""
-        for directory in self._directories.values():
-            clean = not directory.unopened  # what a crash left in those was not recovered
-            for log in self._logs_in(directory):
+        is_closed: dict[PartitionLog, bool] = {}
+        while left := [log for log in self._logs.values() if log not in is_closed]:  # more may come meanwhile
+            for log in left:
                 try:
                     await log.close()
-                except KafkaError:
-                    clean = False
+                    is_closed[log] = True
+                except KafkaError as error:
+                    is_closed[log] = False
+                    logger.error("log.not_closed", partition=str(log.partition), error=str(error))
+        for directory in self._directories.values():
+            # What a crash left in the logs that were never opened was not recovered.
+            clean = not directory.unopened and all(is_closed[log] for log in self._logs_in(directory))
             try:
                 self._write_checkpoints(directory)
                 directory.close(clean=clean)
@@ -635,14 +642,22 @@ class LogManager:
         self._catch_up_wanted.set()
 
     async def _catch_up_when_wanted(self) -> None:
+        """Bring producers up to the ends of their logs; where an error that passes prevents it, again after a pause."""
+        task = "producer-catch-up"
         while True:
-            await self._catch_up_wanted.wait()
+            with trio.move_on_after(_CATCH_UP_AGAIN_S if self._behind else math.inf):
+                await self._catch_up_wanted.wait()
             self._catch_up_wanted = trio.Event()
             behind, self._behind = self._behind, {}
             for log in behind.values():
-                if self._logs.get(log.partition) is log and not log.is_broken:
-                    with self._background.guard("producer-catch-up", log.partition):
+                if self._background.due(task, log.partition) and self._needs_producers(log):
+                    with self._background.guard(task, log.partition):
                         await catch_up(log)
+                if self._needs_producers(log):
+                    self._behind[log.partition] = log
+
+    def _needs_producers(self, log: PartitionLog) -> bool:
+        return log.rebuild is not None and not log.is_broken and self._logs.get(log.partition) is log
 
     async def _collect_due_flushes(self) -> None:
         await self._each("flush", lambda log: self._want_flush(log) if log.flush_due else None)

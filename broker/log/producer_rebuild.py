@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 import trio
 
 from broker.log.cold_reads import ColdError
+from broker.log.disk_errors import passes
 from broker.log.snapshot_files import Snapshot, replay_producers, restore_producers
 from protocol.compression import CorruptRecordError
 from protocol.errors import ErrorCode, KafkaError
@@ -31,29 +32,33 @@ leaves nothing to be done later."""
 class ProducerRebuild:
     """One rebuilding, of a log that was just truncated, from the newest snapshot that is left.
 
-    Another truncation replaces it by another one.
+    Another truncation replaces it by another one. After an error that passes, such as a lack of descriptors, it begins
+    again. After any other it will not end, and the log is broken.
     """
 
-    __slots__ = ("_clock", "_log", "_snapshot", "_steps", "cold")
+    __slots__ = ("_clock", "_log", "_steps", "cold")
 
     def __init__(self, log: PartitionLog, snapshot: Snapshot | None, clock: Clock) -> None:
         self._log = log
-        self._snapshot = snapshot
         self._clock = clock
-        self._steps = self._rebuild()
+        self._steps = self._rebuild(snapshot)
         self.cold: ColdError | None = None
         """What the next step would wait for."""
 
     def begin(self) -> None:
-        """Do what is quickly done, and have the rest done later. Raises as ``advance``."""
-        self.advance(STEPS_AT_ONCE)
+        """Do what is quickly done, and have the rest done later. Raises as ``advance``, but not what passes."""
+        try:
+            self.advance(STEPS_AT_ONCE)
+        except OSError:
+            if self._log.is_broken:
+                raise
         if self._log.rebuild is self:
             self._log.on_producers_behind(self._log)
 
     def advance(self, steps: int | None = None) -> None:
         """Take some steps, fewer where the disk is to be waited for, or all that are left.
 
-        Raises ``OSError``, ``CorruptRecordError`` with the log broken.
+        Raises ``OSError``, ``CorruptRecordError``, with the log broken unless the error passes.
         """
         self.cold = None
         try:
@@ -62,7 +67,10 @@ class ProducerRebuild:
                     self.cold = cold
                     return
         except (OSError, CorruptRecordError) as error:
-            self._log.fail(f"which producers wrote to it cannot be read: {error}")
+            if isinstance(error, OSError) and passes(error):
+                self._steps = self._rebuild_again()
+            else:
+                self._log.fail(f"which producers wrote to it cannot be read: {error}")
             raise
         self._log.rebuild = None
         self._log.release_caches()
@@ -74,10 +82,13 @@ class ProducerRebuild:
         except OSError as error:
             raise KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, f"{self._log.partition}: {error}") from error
 
-    def _rebuild(self) -> Iterator[ColdError | None]:
+    def _rebuild_again(self) -> Iterator[ColdError | None]:
+        yield from self._rebuild(self._log.snapshots.load_latest(self._log.log_end_offset))
+
+    def _rebuild(self, snapshot: Snapshot | None) -> Iterator[ColdError | None]:
         log = self._log
         producers = log.producers
-        yield from restore_producers(producers, self._snapshot, log.log_start_offset, self._clock.now_ms())
+        yield from restore_producers(producers, snapshot, log.log_start_offset, self._clock.now_ms())
         while producers.map_end_offset != log.log_end_offset:  # a follower may have appended
             first = bisect_right(log.segments, producers.map_end_offset, key=attrgetter("base_offset")) - 1
             yield from replay_producers(producers, log.segments[max(first, 0) :], log.log_end_offset)
@@ -85,7 +96,10 @@ class ProducerRebuild:
 
 
 async def catch_up(log: PartitionLog) -> None:
-    """Return when the producers are up to the log's end, in slices. Raises 56 for a log that is broken."""
+    """Return when the producers are up to the log's end, in slices.
+
+    Raises 56 for a log that is broken, and after an error that passes: a later call goes on.
+    """
     while (rebuild := log.rebuild) is not None:
         if log.is_broken:
             raise KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, f"{log.partition}: {log.failure}")

@@ -220,6 +220,9 @@ class ReplicaManager:
             )
         elif log.failure:
             raise KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, f"the log is broken: {log.failure}")
+        elif log.rebuild is not None and state.leader == self._local_id:
+            # A leader has to know its producers: what is stable is theirs to say. The controller gives the order again.
+            raise KafkaError(ErrorCode.REPLICA_NOT_AVAILABLE, "which producers wrote to the log is read again")
         else:
             _identify(log, topic_id, state.incarnation)
             if log.size_bytes == 0 and log.log_end_offset < state.base_offset:

@@ -5,7 +5,8 @@ One that led before it was cut off may be in sync, lead next and bring back what
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+import errno
+from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
 from typing import Any
 
@@ -13,6 +14,8 @@ import pytest
 import trio
 import trio.testing
 
+from broker.log import producer_rebuild
+from broker.log.producer_rebuild import ProducerRebuild
 from broker.replication.isr import ReplicaProgress
 from broker.replication.partition import Partition
 from protocol.errors import ErrorCode
@@ -219,3 +222,24 @@ async def test_who_wants_no_answer_is_not_cut_off_for_what_was_written(broker: B
             response = await channel.request(produce_request(1, FIRST, of_producer(6)))
             nursery.cancel_scope.cancel()
     assert response.responses[0].partition_responses[0].base_offset == 6
+
+
+async def test_a_replica_that_does_not_know_its_producers_does_not_lead(
+    broker: Broker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It lacks descriptors to read them; the controller gives the order again."""
+    await broker.has(FIRST, 1, epoch=0)
+    await broker.produce(1, FIRST)
+    log = broker.node.logs.get(TopicPartition("t", 1))
+    assert log is not None
+
+    def refuse(*_: object) -> Iterator[None]:
+        raise OSError(errno.EMFILE, "Too many open files")
+
+    log.rebuild = ProducerRebuild(log, None, broker.node.env.clock)
+    with monkeypatch.context() as patch:
+        patch.setattr(producer_rebuild, "replay_producers", refuse)
+        assert await broker.lead(broker.state(1, 1, FIRST)) == {ErrorCode.REPLICA_NOT_AVAILABLE}
+    assert not log.is_broken and log.latest_epoch == 0
+    await broker.has(FIRST, 1, epoch=1)
+    assert log.rebuild is None and log.latest_epoch == 1

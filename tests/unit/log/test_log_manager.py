@@ -13,13 +13,16 @@ import pytest
 import trio
 import trio.testing
 
-from broker.log import log_manager
+from broker.log import log_manager, partition_log
 from broker.log.checkpoint_files import PartitionMetadata
 from broker.log.log_config import LogConfig
 from broker.log.log_manager import LogDirError, LogManager, LogManagerConfig
+from broker.log.partition_log import PartitionLog
 from broker.log.paths import PARTITION_METADATA
+from broker.log.producer_state import ProducerState
 from broker.log.retention import FILES_REMOVED_AT_ONCE, SEGMENTS_DELETED_AT_ONCE
 from broker.log.slices import TimeSlice
+from broker.log.snapshot_files import SnapshotFiles
 from protocol.errors import ErrorCode, KafkaError
 from protocol.types import TopicPartition
 from runtime.env import Env
@@ -84,6 +87,56 @@ async def test_logs_may_come_and_go_while_others_are_closed() -> None:
         await trio.testing.wait_all_tasks_blocked()
         manager.create(B, TOPIC_ID, 8)
     assert disk.mount().exists("/d/.kafka_cleanshutdown")
+    identity = disk.files["/d/a-b-3/partition.metadata"]
+    assert identity.synced_size == len(identity.content) > 0, "the marker vouches for what came last too"
+
+
+@pytest.mark.parametrize("fault", ["broken", "a sync that fails", "no descriptor", "producers that are behind"])
+async def test_no_marker_vouches_for_a_log_that_was_not_closed(
+    world: LogWorld, monkeypatch: pytest.MonkeyPatch, fault: str
+) -> None:
+    """The next start recovers the logs of its dir, and finds what was acknowledged."""
+    manager = manager_for(world, "d", "e")
+    await manager.start()
+    for partition in (A, B):
+        manager.create(partition, TOPIC_ID, 7)
+        for _ in range(3):
+            put(manager, partition, b"1")
+    log = manager.get(A)
+    assert log is not None
+
+    async def refuse() -> None:
+        raise OSError(errno.EIO, "Input/output error")
+
+    really_take = SnapshotFiles.take
+
+    def take(files: SnapshotFiles, state: ProducerState) -> None:
+        if files is log.snapshots:
+            raise OSError(errno.EMFILE, "Too many open files")
+        really_take(files, state)
+
+    async def behind(found: PartitionLog) -> None:
+        if found is log:
+            raise KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, "Too many open files")
+
+    with monkeypatch.context() as patch:
+        if fault == "broken":
+            log.fail("the disk failed")
+        elif fault == "a sync that fails":
+            patch.setattr(log.segments[0].file, "sync", refuse)
+        elif fault == "no descriptor":
+            patch.setattr(SnapshotFiles, "take", take)
+        else:
+            patch.setattr(partition_log, "catch_up", behind)
+        await manager.shutdown()
+    home = Path(log.directory).parent.name
+    assert not (world.root / home / ".kafka_cleanshutdown").exists()
+    assert (world.root / ("e" if home == "d" else "d") / ".kafka_cleanshutdown").exists()
+    again = manager_for(world, "d", "e")
+    await again.start()
+    found = again.get(A)
+    assert found is not None and not found.is_broken and len(values(found)) == 3
+    again.close_at_once()
 
 
 async def test_logs_are_recovered_after_a_kill(world: LogWorld) -> None:

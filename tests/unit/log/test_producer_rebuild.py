@@ -2,17 +2,25 @@
 
 from __future__ import annotations
 
+import contextlib
+import errno
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
 import trio
+import trio.testing
 
+from broker.log import producer_rebuild
+from broker.log.cold_reads import ColdError
 from broker.log.log_config import LogConfig
+from broker.log.log_manager import LogManager, LogManagerConfig
 from broker.log.partition_log import PartitionLog
 from broker.log.producer_rebuild import STEPS_AT_ONCE, catch_up
 from broker.log.producer_state import ProducerState
 from broker.log.segment import LogSegment
-from tests.log_world import LogWorld, idempotent
+from protocol.errors import ErrorCode, KafkaError
+from tests.log_world import PARTITION, TOPIC_ID, LogWorld, idempotent
 from tests.loop_probe import LoopProbe
 
 pytestmark = pytest.mark.trio
@@ -142,3 +150,92 @@ async def test_a_shutdown_finishes_it(world: LogWorld) -> None:
     assert known(log.producers) == before
     again = await world.reopen(clean=True)
     assert known(again.producers) == before
+
+
+def refuse_after(monkeypatch: pytest.MonkeyPatch, batches: int, number: int) -> Callable[[], None]:
+    """Have the producers' batches be refused with an errno, from one on; what is returned ends that."""
+    really, is_over = producer_rebuild.replay_producers, False
+
+    def refused(*given: Any) -> Iterator[ColdError | None]:
+        for at, found in enumerate(really(*given)):
+            if at == batches and not is_over:
+                raise OSError(number, "refused")
+            yield found
+
+    def end() -> None:
+        nonlocal is_over
+        is_over = True
+
+    monkeypatch.setattr(producer_rebuild, "replay_producers", refused)
+    return end
+
+
+@pytest.mark.parametrize("number", [errno.EMFILE, errno.ENFILE, errno.ENOMEM])
+@pytest.mark.parametrize("batches", [0, 1, STEPS_AT_ONCE, 2 * STEPS_AT_ONCE + 7])
+async def test_an_error_that_passes_is_no_reason_to_give_the_log_up_nor_to_forget_producers(
+    world: LogWorld, monkeypatch: pytest.MonkeyPatch, batches: int, number: int
+) -> None:
+    log = filled(world)
+    end = refuse_after(monkeypatch, batches, number)
+    asked: list[PartitionLog] = []
+    log.on_producers_behind = asked.append
+    assert log.truncate_to(BATCHES - 100) and asked == [log]
+    sequence, producer_id = (BATCHES - 101) // 100, (BATCHES - 101) % 100
+    for _ in range(2):
+        with pytest.raises(KafkaError) as refused:
+            await catch_up(log)
+        assert refused.value.code is ErrorCode.KAFKA_STORAGE_ERROR
+        with pytest.raises(KafkaError):
+            log.append_as_leader(idempotent(sequence, producer_id=producer_id), 0)
+        with pytest.raises(KafkaError):
+            await log.close()
+        assert log.rebuild is not None and not log.is_broken
+    log.append_as_follower(idempotent(7, producer_id=500, base_offset=log.log_end_offset))
+    end()
+    await catch_up(log)
+    assert known(log.producers) == await as_reopened(world, log)
+    assert log.append_as_leader(idempotent(sequence, producer_id=producer_id), 0).duplicate
+
+
+@pytest.mark.parametrize("batches", [1, 2 * STEPS_AT_ONCE])
+async def test_any_other_error_breaks_the_log(world: LogWorld, monkeypatch: pytest.MonkeyPatch, batches: int) -> None:
+    log = filled(world)
+    end = refuse_after(monkeypatch, batches, errno.EIO)
+    with contextlib.suppress(KafkaError):
+        log.truncate_to(BATCHES - 100)
+        await catch_up(log)
+    end()
+    assert log.is_broken
+    for refused in (lambda: catch_up(log), log.close):
+        with pytest.raises(KafkaError):
+            await refused()
+    with pytest.raises(KafkaError):
+        log.append_as_leader(idempotent(0, producer_id=500), 0)
+
+
+async def test_the_log_manager_goes_on_once_there_are_descriptors(
+    world: LogWorld, monkeypatch: pytest.MonkeyPatch, autojump_clock: trio.testing.MockClock
+) -> None:
+    """Each time after a longer pause."""
+    manager = LogManager(LogManagerConfig(1, "c", (str(world.root / "d"),)), world.env)
+    await manager.start()
+    log = manager.create(PARTITION, TOPIC_ID, 7)
+    for number in range(BATCHES):
+        log.append_as_leader(idempotent(number), 0)
+    end = refuse_after(monkeypatch, 300, errno.EMFILE)
+    log.truncate_to(BATCHES - 10)
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(manager._catch_up_when_wanted)
+        for _ in range(10):
+            await trio.sleep(1)  # virtual time: the pause
+            world.clock.seconds += 1
+        (failure,) = manager._background.failing()
+        assert log.rebuild is not None and 3 <= failure.times <= 5
+        end()
+        for _ in range(10):
+            await trio.sleep(1)  # virtual time: the pause
+            world.clock.seconds += 1
+        nursery.cancel_scope.cancel()
+    assert log.rebuild is None and log.producers.map_end_offset == log.log_end_offset
+    assert not manager._background.failing()
+    manager.close_at_once()
