@@ -44,7 +44,7 @@ class FetchedPartition:
         self.high_watermark = -1
         self.log_start_offset = -1
         self.is_held_back = False
-        """Whether a throttle lets nothing through just now."""
+        """Whether there are records that a throttle, or the rest of the answer, leaves no room for just now."""
         self.update(asked)
 
     def update(self, asked: FetchPartition) -> None:

@@ -159,14 +159,15 @@ class FetchRead:
         offset = state.fetch_offset
         max_bytes = max(0, min(state.max_bytes, limits.max_bytes - self.size_bytes))
         at_least_one = self.size_bytes == 0
+        is_throttled = False
         if limits.is_follower:
             upper_bound = log.log_end_offset
             if not log.log_start_offset <= offset <= upper_bound:
                 raise KafkaError(ErrorCode.OFFSET_OUT_OF_RANGE, f"{partition.key}: {offset}")
             self._note_progress(partition, state)
             in_sync = limits.replica_id in partition.isr
-            state.is_held_back = not in_sync and self._throttle.is_throttled(partition.key)
-            if state.is_held_back:
+            is_throttled = not in_sync and self._throttle.is_throttled(partition.key)
+            if is_throttled:
                 max_bytes, at_least_one = 0, False
         elif limits.replica_id == _DEBUGGING_CONSUMER:
             upper_bound = log.log_end_offset
@@ -174,7 +175,7 @@ class FetchRead:
             offset = partition.readable_offset(offset)
             # The watermark of a new leader lags: a consumer may stand above it, and waits.
             upper_bound = log.last_stable_offset if limits.read_committed else log.high_watermark
-        return log.read(
+        read = log.read(
             offset,
             max_bytes,
             upper_bound=upper_bound,
@@ -182,6 +183,8 @@ class FetchRead:
             include_aborted=limits.read_committed,
             waits=waits,
         )
+        state.is_held_back = is_throttled or (offset < upper_bound and not at_least_one and not read.records)
+        return read
 
     def _note_progress(self, partition: Partition, state: FetchedPartition) -> None:
         """A follower's offset says what it has; only one that does not diverge does (KAFKA-13141)."""
@@ -242,7 +245,7 @@ class FetchRead:
             state.log_start_offset = result.log_start_offset
             if self._limits.is_follower and result.records:
                 self._throttle.used(key, len(result.records))
-            if is_session and (news or state.is_held_back):
+            if is_session and news:
                 target.dirty.pop(key, None)
                 target.dirty[key] = None
         if not is_session:

@@ -183,3 +183,37 @@ def test_a_follower_whose_fetch_moves_the_watermark_is_told_of_the_next_append()
     assert not session.dirty
     world.append(1, b"b")
     assert list(session.dirty) == [TopicPartition("t", 0)]
+
+
+def test_what_an_answer_has_no_room_for_is_in_the_next_one() -> None:
+    """An incremental fetch names only what it has received: nobody else asks for the others."""
+    worlds = [ReplicaWorld(1) for _ in range(3)]
+    for index, world in enumerate(worlds):
+        world.elect(1, 1, [1])
+        world[1].partition.key = TopicPartition("t", index)
+        for _ in range(2):
+            world.append(1, b"x" * 400)
+
+    class Replicas:
+        def leader(self, key: TopicPartition, current_leader_epoch: int) -> Any:
+            return worlds[key.partition][1].partition
+
+        hosted = leader
+
+    replicas: Any = Replicas()
+    session = FetchSession(Purgatory(worlds[0].clock), 7, 0.0)
+    limits = ReadLimits(-1, -1, 500, read_committed=False, full=False, reports_divergence=True)
+    partitions = [FetchPartition(partition=index, fetch_offset=0, partition_max_bytes=1 << 20) for index in range(3)]
+    session.add(FetchRequest(topics=[FetchTopic(topic="t", partitions=partitions)]))
+    told = []
+    for _ in range(6):
+        read = FetchRead(replicas, worlds[0].throttle, session, limits)
+        read.run()
+        (found,) = [part for topic in read.response().responses for part in topic.partitions if part.records]
+        told.append(found.partition_index)
+        asked = FetchPartition(partition=found.partition_index, partition_max_bytes=1 << 20)
+        asked.fetch_offset = told.count(found.partition_index)
+        session.add(FetchRequest(topics=[FetchTopic(topic="t", partitions=[asked])]))
+    assert told == [0, 1, 2, 0, 1, 2]
+    FetchRead(replicas, worlds[0].throttle, session, limits).run()
+    assert not session.dirty
