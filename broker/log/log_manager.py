@@ -357,13 +357,18 @@ class LogManager:
             lost = ", ".join(self._lost)
             raise KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, f"{partition} may be in a log dir that is lost: {lost}")
 
-    def delete(self, partition: TopicPartition) -> None:
-        """Rename the log's directory for deletion; its files go after ``file.delete.delay.ms``. Raises 56."""
+    def delete(self, partition: TopicPartition, incarnation: int = -1) -> None:
+        """Rename the log's directory for deletion; its files go after ``file.delete.delay.ms``. Raises 56.
+
+        One that could not be opened stays if it is of a later ``incarnation`` than is meant, -1: whichever is there.
+        """
         log = self._logs.get(partition)
         if log is None:
             unreadable = self._unreadable.get(partition)
             if unreadable is not None:
                 try:
+                    if 0 <= incarnation < incarnation_of(self._storage, unreadable.path):
+                        return
                     self._doom(partition, unreadable.directory, unreadable.path, 0)
                 except OSError as error:
                     raise _storage_error(f"{partition}: the log cannot be deleted", error) from error

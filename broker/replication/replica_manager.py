@@ -316,12 +316,11 @@ class ReplicaManager:
             return Stopped(ErrorCode.NONE)
         end = log.log_end_offset if log is not None and is_same else -1
         ended = self._remember_end(key, meant, epoch, end)
-        if log is not None:
-            try:
-                self._logs.delete(key)
-            except KafkaError as error:
-                logger.error("replica.not_deleted", partition=str(key), error=str(error))
-                return Stopped(error.code)
+        try:
+            self._logs.delete(key, meant)
+        except KafkaError as error:
+            logger.error("replica.not_deleted", partition=str(key), error=str(error))
+            return Stopped(error.code)
         return Stopped(ErrorCode.NONE, ended.log_end_offset)
 
     def _remember_end(self, key: TopicPartition, incarnation: int, epoch: int, end: int = -1) -> _Ended:

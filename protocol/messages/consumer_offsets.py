@@ -3,6 +3,9 @@
 Key versions 0 and 1 are offset commits, 2 is group metadata. An offset value has an expiry time in version 1 only,
 a leader epoch from 3, and is flexible from 4, where KIP-253's tag 10256 keeps the incarnation. A group value is
 flexible from 4.
+
+No version comes after these: a release that does not know it could not read the records. New fields are tagged ones of
+the highest version (KIP-915).
 """
 
 from protocol.schema import field, message

@@ -432,13 +432,14 @@ async def test_a_topic_is_resized_only_while_ordered_resize_is_finalized(world: 
 
 
 async def test_a_downgrade_that_loses_the_order_of_resized_topics_needs_force(world: World) -> None:
+    """KIP-915: it says what would be lost."""
     await older_cluster(world, SUPPORTED)
     await ask(world, HIGHEST)
     assert (await resize(world, 2))[0] == ErrorCode.NONE
     everything = {ORDERED_RESIZE: 0, CONSUMER_OFFSETS_TOPIC_SCHEMA: 1, GROUP_COORDINATOR: 1}
     refused = await ask(world, everything, SAFE)
     assert set(codes(refused).values()) == {ErrorCode.FEATURE_UPDATE_FAILED}
-    assert all("t" in result.error_message for result in refused.results)
+    assert all("not safe: topics t were resized, and " in result.error_message for result in refused.results)
     assert await levels(world) == HIGHEST
     assert set(codes(await ask(world, everything, UNSAFE)).values()) == {ErrorCode.NONE}
     assert await levels(world) == {CONSUMER_OFFSETS_TOPIC_SCHEMA: 1, GROUP_COORDINATOR: 1}

@@ -152,7 +152,7 @@ async def test_hole_4_a_marked_partition_and_a_survivor_differ(broker: Broker) -
 
 
 async def test_hole_20_a_late_order_does_not_touch_the_newborn(broker: Broker) -> None:
-    """Partition 5 was removed and created again: what was said of the first one comes late."""
+    """KIP-570: partition 5 was removed and created again, and what was said of the first one comes late."""
     assert await broker.lead(broker.state(5, 7, GROWN, incarnation=500)) == {0}
     assert (await broker.produce(5, GROWN)).base_offset == 0
     assert await broker.lead(broker.state(5, 9, (6, 3), incarnation=400)) == {ErrorCode.STALE_CONTROLLER_EPOCH}
@@ -203,7 +203,7 @@ async def test_hole_20_a_new_incarnation_gets_a_new_log(broker: Broker) -> None:
 
 
 async def test_hole_20_what_deletes_the_newborn_deletes_what_was_before_it(broker: Broker) -> None:
-    """The broker never heard of the second incarnation: its removal is the first one's as well, whatever its epoch."""
+    """KIP-570: the broker never heard of the second incarnation: its removal is the first one's, whatever its epoch."""
     assert await broker.lead(broker.state(5, 7, GROWN, incarnation=500)) == {0}
     assert await broker.stop(5, leader_epoch=3, incarnation=600) == 0
     assert broker.node.logs.get(TopicPartition("t", 5)) is None

@@ -166,7 +166,7 @@ async def test_a_log_that_has_records_stays_whatever_the_base_says(broker: Broke
 
 
 async def test_a_deleted_replica_reports_its_end_also_when_it_is_asked_again(broker: Broker) -> None:
-    """A marker after the seal counts. The first answer may have been lost with the controller that asked."""
+    """A marker after the seal counts. The first answer may have been lost with the controller that asked (KIP-570)."""
     await broker.has(GROWN, 5, epoch=1)
     await broker.produce(5, GROWN)
     partition = broker.node.replicas.hosted(P5)

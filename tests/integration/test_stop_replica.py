@@ -21,7 +21,7 @@ from protocol.generated.stop_replica import (
 from protocol.types import TopicPartition
 from runtime.sim_zk import FakeZk
 from tests.broker_harness import OneBroker, one_broker
-from tests.layout_world import FIRST, TOPIC_ID, Broker, broker_of
+from tests.layout_world import FIRST, TOPIC_ID, Broker, broker_of, produce_request
 
 pytestmark = [pytest.mark.trio, pytest.mark.integration]
 FENCED = ErrorCode.FENCED_LEADER_EPOCH
@@ -36,6 +36,11 @@ async def stop(broker: OneBroker, asked: Sequence[tuple[int, int, bool]]) -> lis
         StopReplicaPartitionState(partition_index=index, leader_epoch=epoch, delete_partition=delete)
         for index, epoch, delete in asked
     ]
+    return await stop_states(broker, states)
+
+
+async def stop_states(broker: OneBroker, states: list[StopReplicaPartitionState]) -> list[int]:
+    """The error of each partition of topic ``t``."""
     response = await broker.request(
         StopReplicaRequest(
             controller_id=1000,
@@ -44,7 +49,7 @@ async def stop(broker: OneBroker, asked: Sequence[tuple[int, int, bool]]) -> lis
         )
     )
     assert response.error_code == NONE
-    assert [error.partition_index for error in response.partition_errors] == [index for index, _, _ in asked]
+    assert [error.partition_index for error in response.partition_errors] == [s.partition_index for s in states]
     return [error.error_code for error in response.partition_errors]
 
 
@@ -155,6 +160,46 @@ async def test_versions_without_leader_epochs_override_each(
         assert codes == [ErrorCode.NOT_LEADER_OR_FOLLOWER, NONE, ErrorCode.NOT_LEADER_OR_FOLLOWER, NONE]
 
 
+@pytest.mark.parametrize(
+    ("controller", "registration", "expected"),
+    [(-1, 0, ErrorCode.STALE_CONTROLLER_EPOCH), (0, -1, ErrorCode.STALE_BROKER_EPOCH), (1, 1, NONE)],
+    ids=["earlier controller", "earlier registration", "newer ones"],
+)
+async def test_a_request_of_an_earlier_controller_or_registration_stops_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, controller: int, registration: int, expected: int
+) -> None:
+    """KIP-570: a late request is refused as a whole, even one that deletes a topic."""
+    async with broker_of(tmp_path, monkeypatch) as broker:
+        state = StopReplicaPartitionState(partition_index=0, leader_epoch=-2, delete_partition=True)
+        response = await broker.harness.request(
+            StopReplicaRequest(
+                controller_id=1000,
+                controller_epoch=broker.harness.controller_epoch + controller,
+                broker_epoch=broker.node.broker_epoch + registration,
+                topic_states=[StopReplicaTopicState(topic_name="t", partition_states=[state])],
+            )
+        )
+        assert (response.error_code, len(response.partition_errors)) == (expected, int(expected == NONE))
+        assert (tmp_path / "t-0").exists() == (expected != NONE)
+
+
+async def test_a_log_that_cannot_be_read_is_deleted_unless_a_later_incarnation_is_in_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """KIP-570: a deletion that is answered with NONE is done, and a late one spares the successor."""
+    zk = FakeZk()
+    async with broker_of(tmp_path, monkeypatch, zk) as broker:
+        await broker.produce(0, FIRST)
+    (segment,) = (tmp_path / "t-0").glob("*.log")
+    segment.unlink()
+    segment.mkdir()
+    async with one_broker(tmp_path, zk=zk) as harness:
+        for incarnation, stays in ((99, True), (100, False)):
+            state = StopReplicaPartitionState(leader_epoch=-2, delete_partition=True, incarnation=incarnation)
+            assert (await stop_states(harness, [state])) == [NONE]
+            assert (tmp_path / "t-0").exists() == stays
+
+
 @pytest.fixture
 def overtaken(monkeypatch: pytest.MonkeyPatch) -> list[Broker]:
     """A broker in the list gets orders of a newer controller once two partitions are done with."""
@@ -212,6 +257,30 @@ async def test_a_replica_whose_stop_replica_was_lost_is_not_led_any_more(
         assert broker.node.replicas.all() == []
         assert (await broker.produce(0, FIRST)).error_code == ErrorCode.NOT_LEADER_OR_FOLLOWER
     assert "replica.stray" in capsys.readouterr().out and (tmp_path / "t-0").is_dir()
+
+
+@pytest.mark.parametrize("delete", [True, False])
+async def test_the_log_of_a_stray_is_deleted_when_its_stop_replica_comes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, delete: bool
+) -> None:
+    """KIP-570: a log without a role has no leader epoch that is known."""
+    async with broker_of(tmp_path, monkeypatch) as broker:
+        broker.harness.controller_epoch += 1
+        await name_all(broker.harness)
+        assert await stop(broker.harness, [(0, 0, delete)]) == [NONE]
+        assert (tmp_path / "t-0").exists() != delete
+
+
+async def test_a_log_from_before_a_restart_has_no_role(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """KIP-570: a broker that was away while its replica moved finds the log on its disk, and does not lead it."""
+    zk = FakeZk()
+    async with broker_of(tmp_path, monkeypatch, zk):
+        pass
+    async with one_broker(tmp_path, zk=zk) as harness:
+        await name_all(harness)
+        response = await harness.request(produce_request(0, FIRST))
+        assert response.responses[0].partition_responses[0].error_code == ErrorCode.NOT_LEADER_OR_FOLLOWER
+        assert (tmp_path / "t-0").exists()
 
 
 async def test_what_a_term_has_told_is_no_stray_when_its_first_order_comes_again(

@@ -137,6 +137,7 @@ def committed(admin: Admin) -> int:
 
 
 def test_a_release_back_and_forth_under_load_loses_nothing(cluster: ProcessCluster) -> None:
+    """KIP-915: groups keep their offsets when the records of the offsets topic go back to the earlier versions."""
     with Admin(bootstrap_servers=cluster.bootstrap) as admin:
         assert levels(admin) == HIGHEST, "a new cluster has everything finalized"
         admin.create_topics([NewTopic(TOPIC, 2, 3)])

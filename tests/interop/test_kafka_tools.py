@@ -180,6 +180,7 @@ def test_records_are_deleted_and_log_dirs_described(
 
 
 def test_dump_log_reads_our_files(fresh_name: Callable[[str], str]) -> None:
+    """Segments, indexes, snapshots, and the records of ``__consumer_offsets`` (KIP-915)."""
     overrides = {"log.index.interval.bytes": "200", "log.segment.bytes": "20000", "offsets.topic.num.partitions": "1"}
     with ProcessCluster(brokers=1, overrides=overrides) as cluster:
         tools = Tools(cluster)

@@ -144,6 +144,7 @@ def test_a_feature_named_twice_is_refused_once() -> None:
 
 
 def test_a_safe_downgrade_that_loses_something_is_refused_and_an_unsafe_one_is_not() -> None:
+    """KIP-915: the operator may force a downgrade that is not backward compatible."""
     losing = Cluster(RANGES, {1: RANGES}, lost=lambda feature, level: f"{feature} {level} loses it.")
     before = finalized(group_coordinator=(1, 3))
     for level in (1, 0):

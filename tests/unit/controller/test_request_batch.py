@@ -29,7 +29,7 @@ def kinds(requests: RequestBatch) -> list[str]:
 
 
 def test_a_replica_dropped_and_added_again_is_not_stopped() -> None:
-    """A StopReplica sent after the LeaderAndIsr would delete what was just added."""
+    """KIP-570: a StopReplica sent after the LeaderAndIsr would delete what was just added."""
     requests = batch()
     requests.stop_replica(1, TP, delete=True)
     requests.leader_and_isr(TP)
@@ -54,6 +54,7 @@ def test_only_a_broker_that_comes_is_told_what_was_merged_away() -> None:
 
 
 def test_a_replica_added_and_dropped_again_is_stopped_only() -> None:
+    """KIP-570: the last of it."""
     requests = batch()
     requests.leader_and_isr(TP)
     requests.stop_replica(1, TP, delete=True)

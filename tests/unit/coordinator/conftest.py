@@ -5,7 +5,7 @@ from __future__ import annotations
 import gc
 import random
 from collections.abc import AsyncIterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import pytest
@@ -15,6 +15,7 @@ import trio.testing
 from broker.coordinator.config import GroupConfig
 from broker.coordinator.service import GroupCoordinator
 from tests.unit.coordinator.fakes import EveryTopic, LoopClock, MemoryLog
+from zk_schemas.features import highest_level
 
 
 @dataclass
@@ -24,6 +25,8 @@ class Running:
     coordinator: GroupCoordinator
     log: MemoryLog
     topics: EveryTopic
+    levels: dict[str, int] = field(default_factory=dict)
+    """Finalized levels of features; one that is not named has its highest."""
 
     async def loaded(self, partition: int = 0, leader_epoch: int = 0) -> None:
         """Lead the partition and wait until it serves."""
@@ -34,10 +37,14 @@ class Running:
 @pytest.fixture
 async def running(nursery: Any) -> AsyncIterator[Running]:
     gc.freeze()  # what was there before is of no concern to ``live``, and takes long to look through
-    log, topics = MemoryLog(), EveryTopic()
-    coordinator = GroupCoordinator(GroupConfig(), LoopClock(), random.Random(1), log, topics)
+    log, topics, levels = MemoryLog(), EveryTopic(), dict[str, int]()
+
+    def level(name: str) -> int:
+        return levels.get(name, highest_level(name))
+
+    coordinator = GroupCoordinator(GroupConfig(), LoopClock(), random.Random(1), log, topics, level=level)
     nursery.start_soon(coordinator.run)
     await trio.testing.wait_all_tasks_blocked()
-    yield Running(coordinator, log, topics)
+    yield Running(coordinator, log, topics, levels)
     nursery.cancel_scope.cancel()
     gc.unfreeze()

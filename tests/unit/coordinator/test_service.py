@@ -31,6 +31,7 @@ from protocol.generated.offset_fetch import (
     OffsetFetchRequest,
     OffsetFetchRequestTopic,
 )
+from protocol.primitives import read_version
 from protocol.types import TopicPartition
 from tests.unit.coordinator.calls import (
     GROUP,
@@ -50,6 +51,7 @@ from tests.unit.coordinator.calls import (
 from tests.unit.coordinator.conftest import Running
 from tests.unit.coordinator.driver import Context
 from tests.unit.coordinator.fakes import EveryTopic, LoopClock, MemoryLog, pass_time
+from zk_schemas.features import CONSUMER_OFFSETS_TOPIC_SCHEMA
 
 pytestmark = pytest.mark.trio
 
@@ -350,6 +352,7 @@ async def test_load_leaves_the_loop_to_others_every_two_milliseconds() -> None:
 
 
 async def test_kip_915_unknown_key_types_are_skipped_with_one_warning() -> None:
+    """KIP-915: the rest of the partition is loaded. They stay in the log, and nothing is written about them."""
     log = MemoryLog()
     unknown = (b"\x00\x03\x00\x01x", b"?")
     log.records[0] = [unknown, offset_record(1), unknown, unknown, offset_record(2)]
@@ -358,6 +361,19 @@ async def test_kip_915_unknown_key_types_are_skipped_with_one_warning() -> None:
     assert state.offsets[GROUP][TopicPartition("t", 0)].offset == 2
     assert [(entry["log_level"], entry["key_version"]) for entry in logs] == [("warning", 3)]
     assert len(log.records[0]) == 5
+
+
+async def test_kip_915_each_record_is_written_by_the_level_that_is_finalized_then(
+    running: Running, autojump_clock: trio.testing.MockClock
+) -> None:
+    """KIP-915: a partition that was loaded at one level goes on at the next, up or down."""
+    await running.loaded()
+    for level, version in ((1, 3), (2, 4), (1, 3), (0, 3)):
+        running.levels[CONSUMER_OFFSETS_TOPIC_SCHEMA] = level
+        commit(running, level)
+        _, stored = running.log.records[0][-1]
+        assert stored is not None and read_version(stored) == version
+        assert fetched(running) == (level, 0)
 
 
 async def test_a_malformed_record_is_reported_and_the_rest_loaded() -> None:

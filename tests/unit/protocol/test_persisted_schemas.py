@@ -6,6 +6,7 @@ other new field, and a new version, it reads wrongly.
 
 from __future__ import annotations
 
+import importlib
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 
@@ -120,6 +121,15 @@ def test_kip_915_the_highest_version_of_each_value_takes_tagged_fields() -> None
     values = [table for name, table in stored().items() if name.endswith("Value")]
     assert len(values) == 3
     assert all(table.is_flexible(table.versions.last) for table in values)
+
+
+def test_kip_915_where_a_stored_schema_is_declared_it_says_that_its_version_stays() -> None:
+    declaring = {
+        module for module in table_modules() if STORED.keys() & {table.name for table in tables(module).values()}
+    }
+    docs = {module: importlib.import_module(f"protocol.messages.{module}").__doc__ or "" for module in declaring}
+    assert declaring == {"consumer_offsets", "transaction_log"}
+    assert [module for module, text in docs.items() if "No version comes after these" not in text] == []
 
 
 def with_field(table: Message, added: Field) -> Message:
