@@ -1,9 +1,10 @@
-"""Batches of very many records: what the broker reads of each record is read in slices, before the request is served.
+"""Batches of many records or bytes: what is read of each record is read in slices, before the request is served.
 
-Most batches are checked by their header. A compacted topic asks for each record's key, and a resized one where a stock
-producer's keys belong. A batch of 200,000 records would hold the event loop for half a second. It is read while the
-request waits in its connection, so that requests of a connection keep their order and their bytes stay as they are; the
-decision is made afterwards, in one piece, with what was read.
+Most batches are checked by their header. A compacted topic asks for each record's key, a resized one where a stock
+producer's keys belong, and ``compression.type`` for all of it anew. A batch of 200,000 records would hold the event
+loop for half a second, and a few kilobytes may decompress to 128 MiB. Such a batch is read while the request waits in
+its connection, so that requests of a connection keep their order and their bytes stay as they are; the decision is made
+afterwards, in one piece, with what was read. Threads compress and decompress.
 """
 
 from __future__ import annotations
@@ -13,11 +14,11 @@ from struct import Struct
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from broker.log.append_validation import reads_records
+from broker.log.append_validation import ReadBatch, codec_to_be, reads_records
 from broker.log.slices import TimeSlice, in_slices
 from broker.replication.layout import ClientLayout, Placement, place_keys, verifies_keys
-from protocol.batch_builder import RECORDS_AT_ONCE
-from protocol.batch_layout import COUNT_AT, HEADER_BYTES, MAGIC, MAGIC_AT
+from protocol.batch_builder import RECORDS_AT_ONCE, recode_in_steps
+from protocol.batch_layout import CODEC_AT, CODEC_MASK, COUNT_AT, HEADER_BYTES, MAGIC, MAGIC_AT, SMALL_BODY_BYTES
 from protocol.errors import KafkaError
 from protocol.records import RecordBatch
 from protocol.types import TopicPartition
@@ -30,9 +31,9 @@ _COUNT = Struct(">i")
 
 
 class LargeBatch(NamedTuple):
-    """What was read of one: the records, and where its keys belong by the layout of that moment."""
+    """What was read of one, and where its keys belong by the layout of that moment."""
 
-    batch: RecordBatch
+    read: ReadBatch
     placement: Placement | None
 
 
@@ -41,7 +42,7 @@ NONE: LargeBatches = MappingProxyType({})
 
 
 def find(request: Any) -> list[tuple[TopicPartition, ClientLayout, memoryview]]:
-    """The batches of a ``ProduceRequest`` that claim more than ``RECORDS_AT_ONCE`` records."""
+    """The batches of a ``ProduceRequest`` with more than ``RECORDS_AT_ONCE`` records, or perhaps very many bytes."""
     found = []
     for topic in request.topic_data:
         for data in topic.partition_data:
@@ -49,8 +50,12 @@ def find(request: Any) -> list[tuple[TopicPartition, ClientLayout, memoryview]]:
             if (
                 isinstance(records, memoryview)
                 and len(records) > HEADER_BYTES
-                and _COUNT.unpack_from(records, COUNT_AT)[0] > RECORDS_AT_ONCE
                 and records[MAGIC_AT] == MAGIC
+                and (
+                    records[CODEC_AT] & CODEC_MASK
+                    or len(records) > SMALL_BODY_BYTES
+                    or _COUNT.unpack_from(records, COUNT_AT)[0] > RECORDS_AT_ONCE
+                )
             ):
                 client = ClientLayout(topic.undeleted_partition_count, topic.layout_version)
                 found.append((TopicPartition(topic.name, data.index), client, records))
@@ -69,13 +74,16 @@ async def read(
         except KafkaError:
             continue
         is_verified = verifies_keys(key.partition, partition.layout, partition.delivery, client)
-        if not is_verified and not reads_records(partition.log.config):
+        batch, config = RecordBatch(records), partition.log.config
+        is_read = is_verified or reads_records(batch, config, clock.now_ms())
+        if not is_read or batch.length > config.max_message_bytes:
             continue
-        batch = RecordBatch(records)
         await in_slices(batch.read_in_steps(RECORDS_AT_ONCE), work)
-        placement = None
+        placement = codec = recoded = None
         if is_verified and batch.is_read:
             placement = Placement(key.partition, partition.layout)
-            await in_slices(place_keys(placement, batch.keys(), RECORDS_AT_ONCE), work)
-        batches[key] = LargeBatch(batch, placement)
+            await in_slices(place_keys(placement, (record.key for record in batch), RECORDS_AT_ONCE), work)
+        if batch.is_read and batch.count and (codec := codec_to_be(batch, config)) is not None:
+            recoded = await in_slices(recode_in_steps(batch, codec), work)
+        batches[key] = LargeBatch(ReadBatch(batch, codec, recoded), placement)
     return batches

@@ -15,11 +15,12 @@ from broker.coordinator.records import encode
 from broker.deferred import Deferred
 from broker.log.cold_reads import load_records
 from broker.log.partition_log import AppendOrigin
+from broker.log.slices import TimeSlice, in_slices
 from broker.replication.delayed_produce import AwaitedAppend
 from broker.replication.partition import Partition
 from broker.replication.purgatory import DelayedOperation, Purgatory
 from broker.replication.replica_manager import ReplicaManager
-from protocol.batch_builder import BatchBuilder
+from protocol.batch_builder import RECORDS_AT_ONCE, BatchBuilder
 from protocol.compression import CompressionType
 from protocol.errors import KafkaError, error_for
 from protocol.generated.produce import PartitionProduceResponse
@@ -113,12 +114,15 @@ class ReplicatedOffsetsLog:
         log = self._replicas.leader(TopicPartition(OFFSETS_TOPIC, partition), leader_epoch).log
         end_offset = log.log_end_offset
         offset = log.log_start_offset
+        work = TimeSlice(self._clock)
         max_bytes = min(MAX_READ_BYTES, self._values["offsets.load.buffer.size"])
         while offset < end_offset:
             data = await load_records(log, offset, max_bytes)
             if not data:
                 return  # compaction left nothing up to the end
             for batch in iter_batches(data, allow_partial_tail=True):
+                if batch.may_be_large:
+                    await in_slices(batch.read_in_steps(RECORDS_AT_ONCE), work)
                 if not batch.is_control:
                     yield _key_values(batch, offset, end_offset)
                 offset = max(offset, batch.next_offset)

@@ -6,7 +6,8 @@ Written so that mypyc compiles it unchanged.
 from __future__ import annotations
 
 import struct
-from collections.abc import Generator, Iterable, Sequence
+from collections.abc import Callable, Generator, Iterable, Sequence
+from functools import partial
 from typing import Final, cast
 
 from fastcrc import crc32
@@ -29,10 +30,11 @@ from protocol.batch_layout import (
     MAX_SEQUENCE,
     NO_PRODUCER_ID,
     NO_SEQUENCE,
+    SMALL_BODY_BYTES,
     TRANSACTIONAL_BIT,
     Header,
 )
-from protocol.compression import CompressionType, compress
+from protocol.compression import CompressionType, compress, copied
 from protocol.records import Record, RecordBatch
 
 
@@ -212,7 +214,10 @@ class BatchBuilder:
         last_offset_delta: int = -1,
         has_delete_horizon: bool = False,
     ) -> bytes:
-        """The finished batch. ``last_offset_delta`` beyond the last record's leaves a gap, as compaction does."""
+        """The finished batch. ``last_offset_delta`` beyond the last record's leaves a gap, as compaction does.
+
+        May be called in a thread.
+        """
         codec = self.compression
         buffer = self._buffer
         if codec != CompressionType.NONE and self._count:
@@ -250,7 +255,7 @@ class BatchBuilder:
             self._count,
         )
         struct.pack_into(">I", buffer, CRC_AT, crc32.iscsi(memoryview(buffer)[CRC_START:]))
-        return bytes(buffer)
+        return copied(memoryview(buffer))
 
 
 def build_batch(
@@ -286,11 +291,12 @@ def retain_records(batch: RecordBatch, records: Sequence[Record], delete_horizon
 
 def retain_in_steps(
     batch: RecordBatch, records: Sequence[Record], delete_horizon_ms: int | None = None
-) -> Generator[None, None, bytes]:
+) -> Generator[Callable[[], None] | None, None, bytes]:
     """``batch`` with only ``records`` of it left, as compaction writes it: offsets, sequences and last offset stay.
 
     With no record left the result is a bare header, kept for the producer's last sequence. ``delete_horizon_ms``
-    replaces the base timestamp and sets its attribute bit (KIP-534). Yields after each ``RECORDS_AT_ONCE``.
+    replaces the base timestamp and sets its attribute bit (KIP-534). Yields after each ``RECORDS_AT_ONCE``, and what
+    may be called in a thread, as ``RecordBatch.read_in_steps``.
     """
     builder = BatchBuilder(batch.compression, max_bytes=MAX_SEQUENCE)
     horizon = delete_horizon_ms
@@ -299,11 +305,10 @@ def retain_in_steps(
     keeps_max = batch.timestamp_type == LOG_APPEND_TIME or not records
     base = records[0].timestamp if records else batch.max_timestamp
     builder.start_at(base if horizon is None else horizon, batch.max_timestamp if keeps_max else -1)
-    for index, record in enumerate(records, 1):
-        builder.append_at(record.offset - batch.base_offset, record.key, record.value, record.headers, record.timestamp)
-        if index % RECORDS_AT_ONCE == 0:
-            yield
-    return builder.build(
+    yield from _append_all(builder, records, batch.base_offset)
+
+    build = partial(
+        builder.build,
         batch.base_offset,
         batch.partition_leader_epoch,
         batch.producer_id,
@@ -315,6 +320,68 @@ def retain_in_steps(
         last_offset_delta=batch.last_offset_delta,
         has_delete_horizon=horizon is not None,
     )
+    return (yield from _built(builder, build))
+
+
+def recode_in_steps(batch: RecordBatch, codec: CompressionType) -> Generator[Callable[[], None] | None, None, bytes]:
+    """``batch``, which has records, with another compression. Yields as ``retain_in_steps``."""
+    builder = BatchBuilder(codec, max_bytes=MAX_SEQUENCE)
+    records = batch.records()
+    builder.start_at(records[0].timestamp, batch.max_timestamp)
+    yield from _append_all(builder, records, batch.base_offset)
+
+    build = partial(
+        builder.build,
+        batch.base_offset,
+        batch.partition_leader_epoch,
+        batch.producer_id,
+        batch.producer_epoch,
+        batch.base_sequence,
+        batch.is_transactional,
+        batch.is_control,
+    )
+    return (yield from _built(builder, build))
+
+
+def _append_all(
+    builder: BatchBuilder, records: Sequence[Record], base_offset: int
+) -> Generator[Callable[[], None] | None, None, None]:
+    """Yields after each ``RECORDS_AT_ONCE``, earlier where they are large."""
+    count, size = 0, 0
+    for record in records:
+        builder.append_at(record.offset - base_offset, record.key, record.value, record.headers, record.timestamp)
+        count += 1
+        if count == RECORDS_AT_ONCE or builder.size_bytes - size > SMALL_BODY_BYTES:
+            count, size = 0, builder.size_bytes
+            yield None
+
+
+class _LargeBuild:
+    """The end of a large batch: compressing it takes long. ``run`` may be called in a thread."""
+
+    __slots__ = ("_build", "_built")
+
+    def __init__(self, build: Callable[[], bytes]) -> None:
+        self._build = build
+        self._built: bytes | None = None
+
+    def run(self) -> None:
+        """Do it, unless it was done."""
+        if self._built is None:
+            self._built = self._build()
+
+    def result(self) -> bytes:
+        """The batch."""
+        self.run()
+        return cast(bytes, self._built)
+
+
+def _built(builder: BatchBuilder, build: Callable[[], bytes]) -> Generator[Callable[[], None] | None, None, bytes]:
+    if builder.size_bytes <= SMALL_BODY_BYTES:
+        return build()
+    large = _LargeBuild(build)
+    yield large.run
+    return large.result()
 
 
 # ---------------------------------------------------------------- control batches

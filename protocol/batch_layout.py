@@ -12,6 +12,8 @@ HEADER_BYTES: Final = 61
 LENGTH_PREFIX_BYTES: Final = 12
 MAX_RECORD_OVERHEAD_BYTES: Final = 21
 DEFAULT_MAX_DECOMPRESSED_BYTES: Final = 128 * 1024 * 1024
+SMALL_BODY_BYTES: Final = 256 * 1024
+"""Records of so many bytes in all are decompressed, and compressed, in a moment."""
 NO_PRODUCER_ID: Final = -1
 NO_SEQUENCE: Final = -1
 CREATE_TIME: Final = 0
@@ -21,6 +23,8 @@ CONTROL_COMMIT: Final = 1
 
 MAGIC: Final = 2
 MAGIC_AT: Final = 16
+CODEC_AT: Final = 22
+"""The low byte of the attributes."""
 COUNT_AT: Final = 57
 """The number of records, int32."""
 CRC_AT: Final = 17

@@ -10,6 +10,7 @@ Framing as Kafka's clients write it: gzip members; snappy either in the xerial s
 from __future__ import annotations
 
 import enum
+import mmap
 from typing import Any, TypeAlias
 
 import cramjam
@@ -47,6 +48,8 @@ _LZ4_STORED = 0x80000000
 
 _GZIP_MAX_RATIO = 1032
 _SMALLEST_GUESS = 1024
+_COPIED_AT_ONCE = 1024 * 1024
+"""A copy keeps other threads waiting. Larger buffers are mapped, as the kernel then clears them page by page."""
 _GROWTH = 4
 
 
@@ -71,7 +74,7 @@ def decompress(codec: CompressionType, data: Buffer, max_bytes: int) -> bytes:
     if codec == CompressionType.NONE:
         if len(data) > max_bytes:
             raise _too_large(codec, max_bytes)
-        return bytes(data)
+        return copied(memoryview(data))
     try:
         if codec == CompressionType.SNAPPY:
             if bytes(data[: len(_XERIAL_MAGIC)]) == _XERIAL_MAGIC:
@@ -97,17 +100,24 @@ def _decompress_growing(module: Any, codec: CompressionType, data: Buffer, guess
     """Decompress into a buffer of ``guess`` bytes, into larger ones while it overflows, up to ``max_bytes``."""
     size = min(max(guess, _SMALLEST_GUESS), max_bytes)
     while True:
-        output = bytearray(size)
+        output = bytearray(size) if size <= _COPIED_AT_ONCE else mmap.mmap(-1, size)
         try:
             written = module.decompress_into(data, output)
         except cramjam.DecompressionError as error:
             if "failed to write whole buffer" not in str(error):
                 raise
         else:
-            return bytes(memoryview(output)[:written])
+            return copied(memoryview(output)[:written])
         if size >= max_bytes:
             raise _too_large(codec, max_bytes)
         size = min(size * _GROWTH, max_bytes)
+
+
+def copied(view: memoryview) -> bytes:
+    """The bytes, and other threads run in between where there are many."""
+    if len(view) <= _COPIED_AT_ONCE:
+        return bytes(view)
+    return b"".join([bytes(view[at : at + _COPIED_AT_ONCE]) for at in range(0, len(view), _COPIED_AT_ONCE)])
 
 
 def _gzip_guess(data: Buffer) -> int:

@@ -9,7 +9,7 @@ until records are read. This file holds no module state and uses no dynamic tric
 from __future__ import annotations
 
 import struct
-from collections.abc import Generator, Iterator
+from collections.abc import Callable, Generator, Iterator
 
 from fastcrc import crc32
 
@@ -36,6 +36,7 @@ from protocol.batch_layout import (
     MAX_SEQUENCE,
     NO_PRODUCER_ID,
     NO_SEQUENCE,
+    SMALL_BODY_BYTES,
     SMALLEST_RECORD_BYTES,
     TRANSACTIONAL_BIT,
     Buffer,
@@ -312,6 +313,7 @@ class RecordBatch:
     """
 
     __slots__ = (
+        "_body",
         "_failure",
         "_keyless",
         "_records",
@@ -364,6 +366,7 @@ class RecordBatch:
             self.count,
         ) = HEADER.unpack_from(self.buffer)
         self.length: int = length + LENGTH_PREFIX_BYTES
+        self._body: bytes | None = None
         self._records: list[Record] | None = None
         self._failure: CorruptRecordError | None = None
         self._keyless: list[int] = []
@@ -429,6 +432,8 @@ class RecordBatch:
 
     def body(self) -> bytes:
         """The records' bytes, decompressed."""
+        if self._body is not None:
+            return self._body
         return decompress(self.compression, self.buffer[HEADER_BYTES:], self.max_decompressed_bytes)
 
     def records(self) -> list[Record]:
@@ -454,8 +459,38 @@ class RecordBatch:
             return []
         return _read_keys(self.body(), self.count)
 
-    def read_in_steps(self, at_once: int) -> Generator[None, None, None]:
-        """Read the records and keep them, or the fault, for ``records`` and ``keys``; yields after each ``at_once``."""
+    @property
+    def may_be_large(self) -> bool:
+        """Whether its records may be of more than ``SMALL_BODY_BYTES``; how many they are says ``count``."""
+        return self.attributes & CODEC_MASK != 0 or self.length > SMALL_BODY_BYTES
+
+    def unpack(self) -> None:
+        """Decompress the records and keep them so, or the fault. May be called in a thread."""
+        self._unpack(self.max_decompressed_bytes)
+
+    def _unpack(self, max_bytes: int) -> bool:
+        """Whether it was done: not for records of more than ``max_bytes``."""
+        if self._body is not None or self._failure is not None:
+            return True
+        at_most = min(max_bytes, self.max_decompressed_bytes)
+        try:
+            self._body = decompress(self.compression, self.buffer[HEADER_BYTES:], at_most)
+        except CorruptRecordError as error:
+            if error.code == ErrorCode.MESSAGE_TOO_LARGE and at_most < self.max_decompressed_bytes:
+                return False
+            self._failure = error
+        return True
+
+    def read_in_steps(self, at_once: int) -> Generator[Callable[[], None] | None, None, None]:
+        """Read the records and keep them, or the fault, for ``records`` and ``keys``; yields after each ``at_once``.
+
+        It may yield what takes long and can be called in a thread, before the next step; else the step does it.
+        """
+        if not self._unpack(SMALL_BODY_BYTES):
+            yield self.unpack
+            self.unpack()
+        if self._failure is not None:
+            return
         fixed = self.timestamp_type == LOG_APPEND_TIME
         timestamp = self.max_timestamp if fixed else self.base_timestamp
         records: list[Record] = []
@@ -469,12 +504,13 @@ class RecordBatch:
                 first = len(records)
                 pos = _read_some(data, pos, some, records, self.base_offset, self.last_offset, timestamp, fixed)
                 self._keyless += _keyless(records, first)
-                yield
+                yield None
             _check_used_up(data, pos, self.count)
         except CorruptRecordError as error:
             self._failure = error
         else:
             self._records = records
+        self._body = None
 
     def keyless(self) -> list[int]:
         """Indices of the records without a key. Raises as ``records``."""

@@ -16,7 +16,7 @@ from broker.replication.delayed_produce import Awaited, AwaitedAppend, AwaitedRe
 from broker.replication.layout import NO_LAYOUT, ClientLayout, LayoutRefusal, produce_admission, refusal_of_absent
 from broker.replication.partition import Partition
 from broker.request_context import Answer, CloseConnectionError, RequestContext
-from protocol.batch_layout import CODEC_MASK, MAGIC, MAGIC_AT, TRANSACTIONAL_BIT
+from protocol.batch_layout import CODEC_AT, CODEC_MASK, MAGIC, MAGIC_AT, TRANSACTIONAL_BIT
 from protocol.compression import CompressionType
 from protocol.errors import ErrorCode, KafkaError, RefusedRecordsError
 from protocol.generated.produce import (
@@ -36,7 +36,6 @@ _ADMIN_CLIENT_ID = "__admin_client"
 """The client id that may produce to internal topics all the same (Kafka's ``AdminUtils``)."""
 _FIRST_BATCH_V2_VERSION = 3
 _FIRST_ZSTD_VERSION = 7
-_ATTRIBUTES_AT = 22
 _NO_TRANSACTIONS = "transactions are not supported by this cluster"
 
 
@@ -86,7 +85,7 @@ def _append(
             records,
             all_in_sync=acks == ACKS_ALL,
             admission=admission,
-            read=None if large is None else large.batch,
+            read=None if large is None else large.read,
         )
     except KafkaError as error:
         response = _refused(ctx, key, error)
@@ -132,11 +131,11 @@ def _usable_records(ctx: RequestContext, topic: str, records: object) -> memoryv
         raise KafkaError(
             ErrorCode.UNSUPPORTED_FOR_MESSAGE_FORMAT, "only record batch v2 (Produce version 3 and up) is stored"
         )
-    if not isinstance(records, memoryview) or len(records) <= _ATTRIBUTES_AT:
+    if not isinstance(records, memoryview) or len(records) <= CODEC_AT:
         raise KafkaError(ErrorCode.CORRUPT_MESSAGE, "a partition without a record batch")
-    if ctx.api_version < _FIRST_ZSTD_VERSION and records[_ATTRIBUTES_AT] & CODEC_MASK == CompressionType.ZSTD:
+    if ctx.api_version < _FIRST_ZSTD_VERSION and records[CODEC_AT] & CODEC_MASK == CompressionType.ZSTD:
         raise KafkaError(ErrorCode.UNSUPPORTED_COMPRESSION_TYPE, "zstd needs Produce version 7")
-    if records[MAGIC_AT] == MAGIC and records[_ATTRIBUTES_AT] & TRANSACTIONAL_BIT:
+    if records[MAGIC_AT] == MAGIC and records[CODEC_AT] & TRANSACTIONAL_BIT:
         raise KafkaError(
             ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED,
             f"a transactional batch in a request without a transactional id; {_NO_TRANSACTIONS}",

@@ -6,10 +6,13 @@ The usual path reads the header and the CRC only. Records are decoded for a comp
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 from broker.log.log_config import MAX_LONG, LogConfig
 from broker.log.producer_state import AppendOrigin
-from protocol.batch_builder import BatchBuilder
-from protocol.batch_layout import LOG_APPEND_TIME, Buffer
+from broker.log.slices import at_once
+from protocol.batch_builder import recode_in_steps
+from protocol.batch_layout import CODEC_MASK, LOG_APPEND_TIME, Buffer
 from protocol.compression import CompressionType, CorruptRecordError
 from protocol.errors import ErrorCode, RecordError, RefusedRecordsError
 from protocol.records import RecordBatch, set_log_append_time, validate_produce_batch
@@ -27,12 +30,20 @@ MAX_NAMED_RECORDS = 1_000
 """Records at fault that one refusal names. Those beyond are named when a client sends them again as good ones."""
 
 
+class ReadBatch(NamedTuple):
+    """What was read of a batch before it is appended; ``recoded``: the batch with the compression ``codec``."""
+
+    batch: RecordBatch
+    codec: CompressionType | None = None
+    recoded: bytes | None = None
+
+
 def validate_append(
-    records: Buffer, config: LogConfig, now_ms: int, origin: AppendOrigin, read: RecordBatch | None = None
+    records: Buffer, config: LogConfig, now_ms: int, origin: AppendOrigin, read: ReadBatch | None = None
 ) -> RecordBatch:
     """The one batch in ``records``, checked and in the topic's form; its ``buffer`` is writable.
 
-    ``read``: a view of the same batch, whose records were read in steps.
+    ``read``: of the same batch.
 
     The result shares ``records`` when that is writable and nothing has to be re-encoded. Raises ``KafkaError`` with
     CORRUPT_MESSAGE 2, MESSAGE_TOO_LARGE 10, INVALID_TIMESTAMP 32, UNSUPPORTED_COMPRESSION_TYPE 76 or INVALID_RECORD 87.
@@ -42,7 +53,7 @@ def validate_append(
     else:
         batch = _coordinator_batch(records, config.max_message_bytes)
     if read is not None:
-        batch.take_over(read)
+        batch.take_over(read.batch)
     if batch.attributes & 0x60:  # control, or a delete horizon, which only compaction may set
         if batch.has_delete_horizon:
             raise CorruptRecordError("a delete horizon is set by compaction only", ErrorCode.INVALID_RECORD)
@@ -50,7 +61,7 @@ def validate_append(
     if "compact" in config.cleanup_policy:
         _refuse_null_keys(batch)
     if config.message_timestamp_type == "LogAppendTime":
-        batch = _recompressed(batch, config)
+        batch = _recompressed(batch, config, read)
         if batch.buffer.readonly:
             batch = _writable(batch)
         set_log_append_time(batch.buffer, now_ms)
@@ -63,14 +74,23 @@ def validate_append(
         )
     _check_timestamps(batch, config, now_ms)
     if config.compression_type != "producer":
-        batch = _recompressed(batch, config)
+        batch = _recompressed(batch, config, read)
     return _writable(batch) if batch.buffer.readonly else batch
 
 
-def reads_records(config: LogConfig) -> bool:
-    """Whether ``validate_append`` may look at each record of a batch for a topic of this configuration."""
-    before_ms = min(config.message_timestamp_before_max_ms, config.message_timestamp_difference_max_ms)
-    return "compact" in config.cleanup_policy or config.compression_type != "producer" or before_ms != MAX_LONG
+def reads_records(batch: RecordBatch, config: LogConfig, now_ms: int) -> bool:
+    """Whether ``validate_append`` may look at each record of a batch."""
+    return (
+        "compact" in config.cleanup_policy
+        or codec_to_be(batch, config) is not None
+        or _has_odd_timestamps(batch, config, now_ms)
+    )
+
+
+def codec_to_be(batch: RecordBatch, config: LogConfig) -> CompressionType | None:
+    """The compression a batch is to be given; None where it stays as it is, or is of no known one."""
+    codec = _CODECS.get(config.compression_type)
+    return None if codec is None or codec == batch.attributes & CODEC_MASK else codec
 
 
 def _coordinator_batch(records: Buffer, max_bytes: int) -> RecordBatch:
@@ -110,7 +130,7 @@ def _refused_records(code: ErrorCode, indices: list[int], count: int, rule: str)
 def _check_timestamps(batch: RecordBatch, config: LogConfig, now_ms: int) -> None:
     after_ms = min(config.message_timestamp_after_max_ms, config.message_timestamp_difference_max_ms)
     before_ms = min(config.message_timestamp_before_max_ms, config.message_timestamp_difference_max_ms)
-    if batch.max_timestamp - now_ms <= after_ms and before_ms == MAX_LONG:
+    if not _has_odd_timestamps(batch, config, now_ms):
         return
     records = batch.records()
     indices = [
@@ -123,26 +143,20 @@ def _check_timestamps(batch: RecordBatch, config: LogConfig, now_ms: int) -> Non
         raise _refused_records(ErrorCode.INVALID_TIMESTAMP, indices, len(records), rule)
 
 
-def _recompressed(batch: RecordBatch, config: LogConfig) -> RecordBatch:
+def _has_odd_timestamps(batch: RecordBatch, config: LogConfig, now_ms: int) -> bool:
+    """Whether the header leaves it open that every record's timestamp is allowed."""
+    after_ms = min(config.message_timestamp_after_max_ms, config.message_timestamp_difference_max_ms)
+    before_ms = min(config.message_timestamp_before_max_ms, config.message_timestamp_difference_max_ms)
+    return batch.max_timestamp - now_ms > after_ms or before_ms != MAX_LONG
+
+
+def _recompressed(batch: RecordBatch, config: LogConfig, read: ReadBatch | None) -> RecordBatch:
     """The batch in the topic's codec; itself when it is so already, or the topic leaves the choice to the producer."""
-    codec = _CODECS.get(config.compression_type)
-    if codec is None or codec == batch.compression:
+    codec = codec_to_be(batch, config)
+    if codec is None:
         return batch
-    builder = BatchBuilder(codec, 2**31 - 1)
-    records = batch.records()
-    builder.start_at(records[0].timestamp, batch.max_timestamp)
-    for record in records:
-        builder.append_at(record.offset - batch.base_offset, record.key, record.value, record.headers, record.timestamp)
-    rebuilt = builder.build(
-        batch.base_offset,
-        batch.partition_leader_epoch,
-        batch.producer_id,
-        batch.producer_epoch,
-        batch.base_sequence,
-        batch.is_transactional,
-        batch.is_control,
-    )
-    result = RecordBatch(bytearray(rebuilt))
+    recoded = read.recoded if read is not None and read.codec == codec else None
+    result = RecordBatch(bytearray(recoded or at_once(recode_in_steps(batch, codec))))
     if result.length > config.max_message_bytes:
         raise CorruptRecordError(
             f"record batch has {result.length} bytes as {config.compression_type}, "

@@ -23,9 +23,9 @@ TRIES = 8
 
 
 class ColdError(Exception):
-    """What is to be read next is not in memory."""
+    """What is to be read next is not in memory, or only as it was compressed."""
 
-    def __init__(self, read: Callable[[], Awaitable[None]]) -> None:
+    def __init__(self, read: Callable[[], Awaitable[object]]) -> None:
         super().__init__("the disk would have to be waited for")
         self._read = read
 

@@ -11,10 +11,11 @@ join although records are gone; offsets never change.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Generator, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 from broker.log.producer_state import ProducerEntry
+from broker.log.slices import Steps
 from broker.log.txn_index import AbortedTxn
 from protocol.batch_builder import RECORDS_AT_ONCE, retain_in_steps, retain_records
 from protocol.batch_layout import CONTROL_ABORT
@@ -40,12 +41,12 @@ class KeyOffsets:
     def __len__(self) -> int:
         return len(self._offsets)
 
-    def add(self, batch: RecordBatch, transactions: CleanedTransactions) -> Generator[None, None, bool]:
+    def add(self, batch: RecordBatch, transactions: CleanedTransactions) -> Steps[bool]:
         """Take a batch's keys in; False when there is no room for all of them, with the batch not counted in.
 
         What was aborted hides nothing. Yields after each ``RECORDS_AT_ONCE``, as ``retain`` does.
         """
-        if batch.count > RECORDS_AT_ONCE:
+        if batch.count > RECORDS_AT_ONCE or batch.may_be_large:
             yield from batch.read_in_steps(RECORDS_AT_ONCE)
         if batch.is_control:
             transactions.marker_is_needed(batch)
@@ -59,7 +60,7 @@ class KeyOffsets:
             if key is not None:
                 self._offsets[_key_id(key)] = record.offset
             if index % RECORDS_AT_ONCE == 0:
-                yield
+                yield None
         self.end_offset = batch.next_offset
         return True
 
@@ -134,12 +135,12 @@ class RetainRules:
 
     def retain(
         self, batch: RecordBatch, transactions: CleanedTransactions, *, ends_segment: bool = False
-    ) -> Generator[None, None, bytes | memoryview | None]:
+    ) -> Steps[bytes | memoryview | None]:
         """The batch as it is to be written; None when nothing of it stays.
 
         One that ``ends_segment`` stays without records: the segment then ends where the next one begins.
         """
-        if batch.count > RECORDS_AT_ONCE:
+        if batch.count > RECORDS_AT_ONCE or batch.may_be_large:
             yield from batch.read_in_steps(RECORDS_AT_ONCE)
         horizon_passed = batch.has_delete_horizon and self.now_ms > batch.base_timestamp
         new_horizon: int | None = None
@@ -158,7 +159,7 @@ class RetainRules:
                 ):
                     kept.append(record)
                 if index % RECORDS_AT_ONCE == 0:
-                    yield
+                    yield None
             changed = len(kept) != batch.count
             sets_horizon = not batch.has_delete_horizon and any(record.value is None for record in kept)
         if sets_horizon:

@@ -12,7 +12,7 @@ import structlog
 import trio
 
 from broker.log import disk_errors
-from broker.log.append_validation import batch_log_append_time, validate_append
+from broker.log.append_validation import ReadBatch, batch_log_append_time, validate_append
 from broker.log.blank_directories import blank_directory
 from broker.log.checkpoint_files import PartitionMetadata
 from broker.log.identity_file import IdentityFile
@@ -210,7 +210,7 @@ class PartitionLog:
         *,
         origin: AppendOrigin = AppendOrigin.CLIENT,
         admission: Callable[[RecordBatch], None] | None = None,
-        read: RecordBatch | None = None,
+        read: ReadBatch | None = None,
     ) -> AppendResult:
         """Give the one batch in ``records`` its offsets and append it; the buffer is rewritten in place where writable.
 

@@ -8,12 +8,15 @@ from collections.abc import Callable, Generator, Iterator
 from functools import partial
 from typing import NamedTuple, TypeAlias
 
+import trio
+
 from broker.log.cold_reads import ColdError, check_warm
 from broker.log.log_config import LogConfig
 from broker.log.offset_index import OffsetIndex
 from broker.log.paths import DELETED_SUFFIX, LOG_SUFFIX, SEGMENT_SUFFIXES, segment_file
 from broker.log.time_index import NO_TIMESTAMP, TimeIndex
 from broker.log.txn_index import TxnIndex
+from protocol.batch_builder import RECORDS_AT_ONCE
 from protocol.batch_layout import HEADER_BYTES, Buffer
 from protocol.compression import CorruptRecordError
 from protocol.records import RecordBatch
@@ -347,7 +350,7 @@ class LogSegment:
     ) -> Generator[ColdError | None, None, tuple[int, int, int] | None]:
         """Return (timestamp, offset, leader epoch) of the first record at or above both arguments.
 
-        Yields after each header that is read, and where the disk may have to be waited for.
+        Yields after each header and some records that are read, and where the disk or a thread is to be waited for.
         """
         if cold := _caught(self.check_open):
             yield cold
@@ -363,7 +366,14 @@ class LogSegment:
                 continue
             if cold := self.cold(position, header.length):
                 yield cold
-            for record in self.read_batch(position, header.length):
+            batch = self.read_batch(position, header.length)
+            if batch.count > RECORDS_AT_ONCE or batch.may_be_large:
+                for for_thread in batch.read_in_steps(RECORDS_AT_ONCE):
+                    if for_thread is None:
+                        yield ColdError(trio.lowlevel.checkpoint)
+                    else:
+                        yield ColdError(partial(trio.to_thread.run_sync, for_thread))
+            for record in batch:
                 if record.timestamp >= timestamp and record.offset >= from_offset:
                     return record.timestamp, record.offset, header.partition_leader_epoch
         return None

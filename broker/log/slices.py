@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Generator
-from typing import TypeVar, cast
+from collections.abc import Callable, Generator
+from typing import TypeAlias, TypeVar, cast
 
 import trio
 
@@ -41,18 +41,26 @@ class TimeSlice:
         self._steps = 0
 
 
-async def in_slices(steps: Generator[None, None, T], work: TimeSlice) -> T:
-    """What ``steps`` returns, which yields between its steps."""
+_THREADS = trio.CapacityLimiter(2)
+"""Each may hold a batch of 128 MiB, and they have one core with the event loop."""
+Steps: TypeAlias = Generator[Callable[[], None] | None, None, T]
+"""Yields between its steps; or what takes long and is to be called in a thread, else the next step does it."""
+
+
+async def in_slices(steps: Steps[T], work: TimeSlice) -> T:
+    """What ``steps`` returns."""
     while True:
         try:
-            next(steps)
+            for_thread = next(steps)
         except StopIteration as stop:
             return cast(T, stop.value)
-        if work.due():
+        if for_thread is not None:
+            await trio.to_thread.run_sync(for_thread, limiter=_THREADS)
+        if for_thread is not None or work.due():
             await work.pause()
 
 
-def at_once(steps: Generator[None, None, T]) -> T:
+def at_once(steps: Steps[T]) -> T:
     """The same without a pause, for what is small."""
     while True:
         try:

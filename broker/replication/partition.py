@@ -6,13 +6,13 @@ import enum
 from collections.abc import Collection, Iterable, Sequence
 from typing import Protocol
 
+from broker.log.append_validation import ReadBatch
 from broker.log.partition_log import AppendOrigin, AppendResult, PartitionLog
 from broker.replication import isr
 from broker.replication.isr import PendingIsr, ReplicaProgress
 from broker.replication.layout import Admission, DeliveryRules, PartitionLayout
 from protocol.batch_layout import Buffer
 from protocol.errors import ErrorCode, KafkaError
-from protocol.records import RecordBatch
 from protocol.types import TopicPartition
 from runtime.env import Clock
 
@@ -214,7 +214,7 @@ class Partition:
         origin: AppendOrigin = AppendOrigin.CLIENT,
         expected_leader_epoch: int = NO_EPOCH,
         admission: Admission | None = None,
-        read: RecordBatch | None = None,
+        read: ReadBatch | None = None,
     ) -> AppendResult:
         """Append one batch as the leader and move the watermark when no other replica is waited for.
 

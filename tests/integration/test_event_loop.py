@@ -6,8 +6,10 @@ be waited for the bound is none. Time is never asserted. A new operation of that
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Awaitable, Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -15,16 +17,23 @@ from broker.log.cold_reads import load_records
 from broker.log.log_config import LogConfig
 from broker.log.log_manager import LogManager, LogManagerConfig
 from broker.log.partition_log import PartitionLog
+from broker.log.slices import TimeSlice
 from broker.log.time_search import TimeSearch
-from protocol.batch_builder import build_batch
+from protocol import batch_builder, records
+from protocol.batch_builder import RECORDS_AT_ONCE, BatchBuilder, build_batch
+from protocol.batch_layout import SMALL_BODY_BYTES
+from protocol.compression import CompressionType, CorruptRecordError
+from protocol.errors import ErrorCode
 from protocol.generated.fetch import FetchPartition, FetchRequest, FetchTopic
 from protocol.generated.list_offsets import ListOffsetsPartition, ListOffsetsRequest, ListOffsetsTopic
 from protocol.generated.produce import PartitionProduceData, ProduceRequest, TopicProduceData
+from protocol.records import RecordBatch, iter_batches
 from protocol.types import TopicPartition
 from runtime.sim_zk import FakeZk
 from tests.broker_harness import OneBroker, one_broker
 from tests.cold_disk import ColdDisk
 from tests.log_world import START_MS, TOPIC_ID, LogWorld, batch, idempotent
+from tests.loop_probe import LoopProbe
 
 pytestmark = pytest.mark.trio
 T = TopicPartition("t", 0)
@@ -149,3 +158,140 @@ async def test_a_request_for_cold_records_waits_for_the_disk_in_threads(
         disk.drop()
         await ask(broker)
         assert disk.waited == [] and disk.reads_in_threads > 0
+
+
+# ---------------------------------------------------------------- batches of many records, or of very many bytes
+
+RECORDS = 6 * RECORDS_AT_ONCE + 7
+MANY_BYTES = 8 * SMALL_BODY_BYTES
+
+
+class CodecWatch:
+    """Bytes that go through the compression codecs, and the records that are read and written, in the event loop."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.probe = LoopProbe()
+        self.most_bytes = 0
+        """Decompressed or compressed in one piece in the event loop."""
+        self.in_threads = 0
+        loop_thread = threading.get_ident()
+        self._real = records.decompress, batch_builder.compress
+
+        def note(size: int) -> None:
+            if threading.get_ident() == loop_thread:
+                self.most_bytes = max(self.most_bytes, size)
+            else:
+                self.in_threads += 1
+
+        def decompress(codec: CompressionType, data: memoryview, max_bytes: int) -> bytes:
+            try:
+                found = self._real[0](codec, data, max_bytes)
+            except CorruptRecordError as error:
+                note(max_bytes if error.code == ErrorCode.MESSAGE_TOO_LARGE else 0)
+                raise
+            note(len(found))
+            return found
+
+        def compress(codec: CompressionType, data: memoryview, level: int | None = None) -> bytes:
+            note(len(data))
+            return self._real[1](codec, data, level)
+
+        read, append_at = records._read_record, BatchBuilder.append_at
+
+        def counted_read(*arguments: Any) -> Any:
+            self.probe.step()
+            return read(*arguments)
+
+        def counted_append(*arguments: Any) -> Any:
+            self.probe.step()
+            return append_at(*arguments)
+
+        monkeypatch.setattr(records, "decompress", decompress)
+        monkeypatch.setattr(batch_builder, "compress", compress)
+        monkeypatch.setattr(records, "_read_record", counted_read)
+        monkeypatch.setattr(BatchBuilder, "append_at", counted_append)
+
+
+def of_many_records(codec: CompressionType) -> bytes:
+    return build_batch([(b"k%d" % (n % 999), b"v", (), START_MS + n) for n in range(RECORDS)], compression=codec)
+
+
+def of_many_bytes(codec: CompressionType) -> bytes:
+    """Three records that compress to little."""
+    return build_batch([(b"k%d" % n, bytes(MANY_BYTES // 3), (), START_MS + n) for n in range(3)], compression=codec)
+
+
+def produce(data: bytes, topic: str = "t") -> ProduceRequest:
+    partitions = [PartitionProduceData(index=0, records=data)]
+    return ProduceRequest(
+        acks=-1, timeout_ms=5_000, topic_data=[TopicProduceData(name=topic, partition_data=partitions)]
+    )
+
+
+SETTINGS = {
+    "read for a compacted topic": {"log.cleanup.policy": "compact"},
+    "recompressed for its topic": {"compression.type": "gzip"},
+    "read for the bounds of its timestamps": {"log.message.timestamp.before.max.ms": str(10**13)},
+}
+
+
+@pytest.mark.parametrize("build", [of_many_records, of_many_bytes], ids=lambda build: build.__name__)
+@pytest.mark.parametrize("codec", [CompressionType.NONE, CompressionType.ZSTD], ids=lambda codec: codec.name)
+@pytest.mark.parametrize("why", SETTINGS)
+async def test_a_batch_is_worked_on_in_slices_and_threads(
+    why: str,
+    codec: CompressionType,
+    build: Callable[[CompressionType], bytes],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    data = build(codec)
+    async with one_broker(tmp_path, {"message.max.bytes": "100000000", **SETTINGS[why]}) as broker:
+        await broker.create_topic("t")
+        with monkeypatch.context() as patches:
+            watch = CodecWatch(patches)
+            with watch.probe.watching():
+                result = (await broker.request(produce(data))).responses[0].partition_responses[0]
+        assert (result.error_code, result.base_offset) == (ErrorCode.NONE, 0)
+        count = RecordBatch(data).count
+        assert watch.probe.steps >= count
+        assert watch.probe.most_steps <= 2 * RECORDS_AT_ONCE, "one of the reading, one of the writing"
+        assert watch.most_bytes <= SMALL_BODY_BYTES
+        assert watch.in_threads > 0 or build is of_many_records
+        await broker.request(produce(build_batch([(b"next", b"v", (), START_MS)])))
+        fetch = FetchRequest(max_bytes=1 << 30, topics=[FetchTopic(topic="t", partitions=[whole_partition()])])
+        stored = (await broker.request(fetch)).responses[0].partitions[0].records
+        first, following = iter_batches(stored)
+        assert list(first) == list(RecordBatch(data)) and following.base_offset == count
+        assert first.compression == (CompressionType.GZIP if "recompressed" in why else codec)
+
+
+def whole_partition() -> FetchPartition:
+    return FetchPartition(partition=0, fetch_offset=0, partition_max_bytes=1 << 30)
+
+
+async def test_a_compressed_batch_is_compacted_and_found_by_time_in_slices_and_threads(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    world = LogWorld(tmp_path)
+    config = LogConfig(cleanup_policy=("compact",), min_cleanable_dirty_ratio=0.0, max_message_bytes=1 << 30)
+    manager = LogManager(LogManagerConfig(1, "c", (str(tmp_path / "d"),), config), world.env)
+    await manager.start()
+    log = manager.create(T, TOPIC_ID, 1, config)
+    for data in (of_many_records(CompressionType.ZSTD), of_many_bytes(CompressionType.ZSTD)):
+        log.append_as_leader(bytearray(data), 0)
+    log.append_as_leader(batch(b"again", key=b"k0", timestamp=START_MS), 0)
+    log.roll()
+    log.advance_high_watermark(log.log_end_offset)
+    watch = CodecWatch(monkeypatch)
+    monkeypatch.setattr(TimeSlice, "due", lambda work: True)
+    with watch.probe.watching():
+        search = TimeSearch(log, START_MS + RECORDS - 1)
+        search.advance(1000)
+        await search.finish(world.clock)
+        assert search.found == (START_MS + RECORDS - 1, RECORDS - 1, 0)
+        assert watch.probe.most_steps <= RECORDS_AT_ONCE
+        assert await manager.cleaner.clean_dirtiest()
+    assert watch.probe.most_steps <= RECORDS_AT_ONCE and watch.most_bytes <= SMALL_BODY_BYTES
+    assert watch.in_threads >= 3, "decompressed twice, compressed once"
+    manager.close_at_once()
