@@ -21,6 +21,9 @@ LEAST_BYTES = 512
 """A smaller request is not looked at: it names few."""
 
 
+_BYTES_AS_AN_ITEM = 64 * 1024
+
+
 class _Named(NamedTuple):
     """Where a request names what it is about, and where its response answers; ``inner``: what is within a topic."""
 
@@ -29,12 +32,14 @@ class _Named(NamedTuple):
     asked_inner: str = ""
     answered_inner: str = ""
     at_once: int = 64
+    in_turn: bool = False
+    """Whether each slice is answered before the next one: what it leaves to be done later is work, not waiting."""
 
 
 _IN_TOPICS = _Named("topics", "topics", "partitions", "partitions")
 NAMED = {
     ApiKey.PRODUCE: _Named("topic_data", "responses", "partition_data", "partition_responses"),
-    ApiKey.LIST_OFFSETS: _IN_TOPICS,
+    ApiKey.LIST_OFFSETS: _IN_TOPICS._replace(in_turn=True),  # each may read a segment, with pauses
     ApiKey.METADATA: _Named("topics", "topics"),
     ApiKey.FIND_COORDINATOR: _Named("coordinator_keys", "coordinators"),
     ApiKey.DESCRIBE_GROUPS: _Named("groups", "groups"),
@@ -62,34 +67,38 @@ def cut(api_key: int, request: Any) -> list[Slice]:
     if named is None:
         return [Slice(request)]
     asked = getattr(request, named.asked) or ()
-    count = sum(len(getattr(topic, named.asked_inner)) for topic in asked) if named.asked_inner else len(asked)
-    if count <= named.at_once:
+    inner = named.asked_inner
+    weight = sum(_weight(item) for topic in asked for item in getattr(topic, inner)) if inner else len(asked)
+    if weight <= named.at_once:
         return [Slice(request)]
-    if named.asked_inner:
+    if inner:
         return list(_cut_topics(named, request))
     parts = (asked[first : first + named.at_once] for first in range(0, len(asked), named.at_once))
     return [Slice(_with(request, named.asked, part)) for part in parts]
+
+
+def _weight(item: Any) -> int:
+    """As many items it counts for: records are checked and written as a whole, which takes longer the more they are."""
+    records = getattr(item, "records", None)
+    return 1 if records is None else 1 + len(records) // _BYTES_AS_AN_ITEM
 
 
 def _cut_topics(named: _Named, request: Any) -> Iterator[Slice]:
     some: list[Any] = []
     room, continues = named.at_once, False
     for topic in getattr(request, named.asked):
-        inner = getattr(topic, named.asked_inner)
-        first = 0
-        while True:
-            part = inner[first : first + room]
-            some.append(_with(topic, named.asked_inner, part))
-            first += len(part)
-            room -= len(part)
-            if room > 0:
-                break
-            yield Slice(_with(request, named.asked, some), continues)
-            some, room, continues = [], named.at_once, first < len(inner)
-            if not continues:
-                break
-    if some:
-        yield Slice(_with(request, named.asked, some), continues)
+        some.append(_with(topic, named.asked_inner, []))
+        for number, item in enumerate(getattr(topic, named.asked_inner)):
+            weight = _weight(item)
+            if weight > room and room < named.at_once:
+                continues_here = number > 0
+                if not continues_here:
+                    some.pop()
+                yield Slice(_with(request, named.asked, some), continues)
+                some, room, continues = [_with(topic, named.asked_inner, [])], named.at_once, continues_here
+            getattr(some[-1], named.asked_inner).append(item)
+            room -= weight
+    yield Slice(_with(request, named.asked, some), continues)
 
 
 def joined(api_key: int, slices: list[Slice], responses: list[Any]) -> Any:
@@ -120,7 +129,10 @@ async def serve(handle: Callable[[RequestContext, Any], Answer], ctx: RequestCon
     failure: CloseConnectionError | None = None
     for part in slices:
         try:
-            answers.append(handle(ctx, part.request))
+            answer = handle(ctx, part.request)
+            if isinstance(answer, Deferred) and NAMED[ApiKey(ctx.api_key)].in_turn:
+                answer = await answer.value()
+            answers.append(answer)
         except CloseConnectionError as error:
             failure = failure or error
         await trio.lowlevel.checkpoint()

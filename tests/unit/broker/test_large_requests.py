@@ -13,6 +13,7 @@ from broker.large_requests import NAMED, cut, joined
 from broker.request_context import CloseConnectionError
 from protocol.api_keys import API, ApiKey
 from protocol.generated.list_offsets import ListOffsetsPartition, ListOffsetsRequest, ListOffsetsTopic
+from protocol.generated.produce import PartitionProduceData, ProduceRequest, TopicProduceData
 from protocol.reference import table_named
 from protocol.schema import Field
 from tests.loop_probe import LoopProbe
@@ -142,10 +143,10 @@ async def test_the_answer_waits_for_the_last_slice_that_waits() -> None:
     parked: list[tuple[Deferred[Any], Any]] = []
 
     def handle(_ctx: Any, request: ListOffsetsRequest) -> Any:
-        parked.append((Deferred(), echo(ApiKey.LIST_OFFSETS, request)))
+        parked.append((Deferred(), echo(ApiKey.OFFSET_COMMIT, request)))
         return parked[-1][0]
 
-    answer = await serve(handle, many())
+    answer = await serve(handle, request_of(ApiKey.OFFSET_COMMIT, [10]), ApiKey.OFFSET_COMMIT)
     for deferred, response in reversed(parked):
         assert not answer.filled
         deferred.fill(response)
@@ -169,3 +170,40 @@ async def test_a_produce_without_answers_is_applied_to_its_end_before_an_error_c
     assert applied == 4
     applied = 10
     assert await serve(handle, request_of(ApiKey.PRODUCE, [10]), ApiKey.PRODUCE) is None
+
+
+def test_a_slice_holds_few_bytes_of_records() -> None:
+    """Each batch is checked and written in one piece."""
+    batches = [bytes(size) for size in (10, 60_000, 70_000, 70_000, 500_000, 10, 10, 10, 10)]
+    data = [PartitionProduceData(index=index, records=batch) for index, batch in enumerate(batches)]
+    topics = [
+        TopicProduceData(name="a", partition_data=data[:4]),
+        TopicProduceData(name="b", partition_data=data[4:]),
+    ]
+    request = ProduceRequest(topic_data=topics)
+    slices = cut(ApiKey.PRODUCE, request)
+    found = [[[p.index for p in topic.partition_data] for topic in part.request.topic_data] for part in slices]
+    assert found == [[[0, 1]], [[2]], [[3]], [[4]], [[5, 6, 7]], [[8]]]
+    assert [part.continues for part in slices] == [False, True, True, False, True, True]
+    answer = joined(ApiKey.PRODUCE, slices, [echo(ApiKey.PRODUCE, part.request) for part in slices])
+    assert shown(ApiKey.PRODUCE, answer) == shown(ApiKey.PRODUCE, echo(ApiKey.PRODUCE, request))
+
+
+@pytest.mark.trio
+async def test_what_slices_leave_to_be_done_later_is_done_in_turn() -> None:
+    """Each has its share of every round of the loop: all at once they would hold it together."""
+    begun: list[Deferred[Any]] = []
+
+    def handle(_ctx: Any, request: ListOffsetsRequest) -> Any:
+        assert all(before.filled for before in begun)
+        begun.append(Deferred())
+        nursery.start_soon(work, begun[-1], request)
+        return begun[-1]
+
+    async def work(deferred: Deferred[Any], request: ListOffsetsRequest) -> None:
+        await trio.lowlevel.checkpoint()
+        deferred.fill(echo(ApiKey.LIST_OFFSETS, request))
+
+    async with trio.open_nursery() as nursery:
+        answer = await serve(handle, many())
+        assert len(shown(ApiKey.LIST_OFFSETS, await answer.value())[0]) == 10 and len(begun) == 4
