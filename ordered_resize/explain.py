@@ -1,8 +1,12 @@
-"""Why a partition waits, in words for people."""
+"""Why a partition waits, and why a resize does, in words for people."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from typing import NamedTuple
+
+from ordered_resize.resize import Phase, losers_are_done, phases
+from ordered_resize.snapshot import Snapshot
 
 
 class Wait(NamedTuple):
@@ -25,3 +29,37 @@ class Wait(NamedTuple):
         owner = f"owned by {self.owner}" if self.owner is not None else "owner not known"
         at = f"at position {self.position}" if self.position >= 0 else "position not known"
         return f"partition {self.partition} from epoch {self.from_epoch} waits for {self.on} until {end}, {owner}, {at}"
+
+
+def resize_waits(snapshot: Snapshot, left: Mapping[int, Sequence[int]]) -> list[str]:
+    """What a resize waits for, a sentence for each thing; what has a step that is due is not in it.
+
+    ``left``: of partitions that are being removed the brokers that still have a replica.
+    """
+    if snapshot.frozen:
+        return [f"frozen: {snapshot.frozen}"]
+    found: dict[Phase, list[int]] = {}
+    for partition, phase in phases(snapshot).items():
+        found.setdefault(phase, []).append(partition)
+    losers_of = snapshot.moves.losers_of
+    losers = {q for p in found.get(Phase.BEHIND, ()) for q in losers_of[p]}
+    silent = sorted(q for q in losers if not losers_are_done(snapshot, [q]))
+    brokers = sorted({broker for p in found.get(Phase.LEAVING, ()) for broker in left.get(p, ())})
+    why = {
+        Phase.UNLED: "had no leader yet",
+        Phase.BEHIND: f"gain keys when the leaders of partitions {listed(silent)} have answered",
+        Phase.LEADERLESS: "gain keys, and no replica of them may lead",
+        Phase.UNANSWERED: "have the layout, and their leaders have not answered",
+        Phase.DRAINING: "are marked for deletion, and kept until every group has processed them",
+        Phase.LEAVING: f"are being removed, and brokers {listed(brokers)} have replicas of them",
+    }
+    waits = [f"partitions {listed(found[phase])} {why[phase]}" for phase in why if phase in found]
+    if (wanted := snapshot.topic.wanted) is not None:
+        waits.append(f"{wanted} partitions are asked for next")
+    return waits
+
+
+def listed(numbers: Sequence[int]) -> str:
+    """The first ten, and how many more."""
+    shown = ", ".join(map(str, numbers[:10]))
+    return f"{shown} and {len(numbers) - 10} more" if len(numbers) > 10 else shown

@@ -17,6 +17,7 @@ from typing import Final, NamedTuple
 
 from ordered_resize import resize
 from ordered_resize.consistency import contradictions
+from ordered_resize.explain import listed
 from ordered_resize.resize import Assign
 from ordered_resize.snapshot import Snapshot
 from protocol.errors import ErrorCode
@@ -353,9 +354,3 @@ MOMENTS: Final = (
     Rule(ErrorCode.POLICY_VIOLATION, _unreadable),
 )
 """Of a resize that would begin at once: a queued one waits until they pass."""
-
-
-def listed(partitions: Sequence[int]) -> str:
-    """The first ten, and how many more."""
-    shown = ", ".join(map(str, partitions[:10]))
-    return f"{shown} and {len(partitions) - 10} more" if len(partitions) > 10 else shown

@@ -46,7 +46,12 @@ class Phase(enum.Enum):
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """One write. All of it or nothing of it is done, and only if none of its znodes was changed in between."""
+    """One write. All of it or nothing of it is done, by the controller in office, and only if none of its znodes was
+    changed in between.
+
+    Steps of one call may be sent together. Until each is answered nothing else is worked out for the topic: a resize is
+    taken back because no gainer was bumped, and a bump under way would not be seen.
+    """
 
     name: str
     states: Mapping[int, PartitionState] = field(default_factory=dict)

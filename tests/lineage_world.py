@@ -233,7 +233,7 @@ class World:
         return {key: [BROKER] for key in partitions}
 
     def advance(self, *, first: bool = False) -> bool:
-        """One write of the controller in office, any that is due or the first."""
+        """The controller in office writes some of what is due, in any order, or the first."""
         snapshot = self.snapshot()
         steps = resize.next_steps(snapshot)
         if not steps and (verdict := judgement.judge_wanted(snapshot, self.setting)):
@@ -242,7 +242,8 @@ class World:
             steps = [step for step in steps if step.name != "leave"]
         if not steps:
             return False
-        self.write(steps[0] if first else self.r.choice(steps))
+        for step in steps[:1] if first else self.r.sample(steps, self.r.randint(1, len(steps))):
+            self.write(step)
         return True
 
     def request(self, count: int) -> None:

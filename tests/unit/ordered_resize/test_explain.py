@@ -1,0 +1,54 @@
+"""What a resize waits for, in words."""
+
+from __future__ import annotations
+
+import dataclasses
+
+from ordered_resize.explain import resize_waits
+from ordered_resize.resize import STEPS, Phase
+from tests.resized_topic import Topic
+
+
+def test_a_topic_that_waits_for_nothing() -> None:
+    assert resize_waits(Topic(4).snapshot(), {}) == []
+
+
+def test_gainers_wait_for_the_leaders_of_their_losers() -> None:
+    topic = Topic(4)
+    topic.ask(7)
+    for p in (0, 1, 3):
+        topic.write(STEPS[Phase.BUMP](topic.snapshot(), p))
+    assert resize_waits(topic.snapshot(silent=[1, 3]), {}) == [
+        "partitions 5, 6 gain keys when the leaders of partitions 1, 2 have answered",
+        "partitions 1, 3 have the layout, and their leaders have not answered",
+    ]
+    topic.electable = {}
+    topic.carry_out()
+    assert resize_waits(topic.snapshot(), {}) == ["partitions 4, 5, 6 gain keys, and no replica of them may lead"]
+
+
+def test_what_drains_what_is_removed_and_what_is_asked_for_next() -> None:
+    topic = Topic.split(1, 20)
+    topic.ask(1)
+    topic.carry_out()
+    assert resize_waits(topic.snapshot(), {}) == [
+        "partitions 1, 2, 3, 4, 5, 6, 7, 8, 9, 10 and 9 more are marked for deletion, and kept until every group has"
+        " processed them"
+    ]
+    topic.carry_out(drained=[18, 19])
+    topic.ask(20)
+    assert resize_waits(topic.snapshot(), {18: [3], 19: [2, 3]})[1:] == [
+        "partitions 18, 19 are being removed, and brokers 2, 3 have replicas of them",
+        "20 partitions are asked for next",
+    ]
+
+
+def test_partitions_that_were_never_led() -> None:
+    topic = Topic(3)
+    del topic.states[2]
+    assert resize_waits(topic.snapshot(), {}) == ["partitions 2 had no leader yet"]
+
+
+def test_a_frozen_topic_waits_for_an_edit() -> None:
+    frozen = dataclasses.replace(Topic(2).snapshot(), frozen="layout_version is missing, and the topic was resized")
+    assert resize_waits(frozen, {}) == ["frozen: layout_version is missing, and the topic was resized"]
