@@ -8,7 +8,7 @@ user's timeout on getmany never loses an answer.
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Container, Iterable, Mapping
 from dataclasses import dataclass
 
 import anyio
@@ -100,6 +100,8 @@ class GroupCoordinator:
         self._last_poll = env.clock.monotonic()
         self._next_auto_commit = self._last_poll + config.auto_commit_interval_ms / 1000
         self._background_commit: anyio.CancelScope | None = None
+        self._starts_settled: anyio.Event | None = None
+        """Set when the commit of where the group begins, which is under way, has ended."""
         metadata.on_update(self._on_metadata)
 
     # ------------------------------------------------------------ this member
@@ -146,6 +148,7 @@ class GroupCoordinator:
         if self.member.rejoin_needed and not self._joining and self._may_join():
             await self._prepare_join()
             self._start_join()
+        self._tell_starts()
         self._auto_commit(now)
 
     @property
@@ -521,26 +524,47 @@ class GroupCoordinator:
             return set()
         if self._background_commit is not None:
             self._background_commit.cancel()
-        await self._commit_starts(offsets)
+        await self._commit_starts(but=offsets)
         return await self._commit(offsets, is_processed=is_processed)
 
-    async def _commit_starts(self, offsets: Mapping[TopicPartition, object] | None = None) -> None:
-        """Commit where the group begins in partitions of resized topics: beside ``offsets``, in the topics of these.
+    def _starts(self) -> dict[TopicPartition, OffsetAndMetadata]:
+        """Where the group begins in partitions of resized topics, as far as it was not committed.
 
-        Else a later member finds offsets in one partition and none in another, which it takes for one that a split
-        created since, and reads from the start. A program that keeps offsets elsewhere is left alone.
+        Until it is, a later member finds offsets in one partition and none in another, which it takes for one that a
+        split created since, and reads from the start. A program that keeps offsets elsewhere is left alone.
         """
         if not self._config.ordered_delivery_commit_before_report:
-            return
-        topics = None if offsets is None else {tp.topic for tp in offsets}
-        starts: dict[TopicPartition, OffsetAndMetadata] = {}
-        for tp, state in self._subscription.partitions.items():
-            start = -1 if state.uncommitted_start is None else state.uncommitted_start
-            is_meant = tp not in (offsets or ()) and (topics is None or tp.topic in topics)
-            if start >= 0 and is_meant:
-                starts[tp] = OffsetAndMetadata(start, "", -1, state.incarnation)
+            return {}
+        return {
+            tp: OffsetAndMetadata(state.uncommitted_start, "", -1, state.incarnation)
+            for tp, state in self._subscription.partitions.items()
+            if state.uncommitted_start is not None and state.uncommitted_start >= 0
+        }
+
+    async def _commit_starts(self, but: Container[TopicPartition] = ()) -> None:
+        """Commit where the group begins before anything else is committed, ``but`` for what is committed next."""
+        if self._starts_settled is not None:
+            await self._starts_settled.wait()
+        starts = {tp: start for tp, start in self._starts().items() if tp not in but}
         if starts:
             await self._commit(starts)
+
+    def _tell_starts(self) -> None:
+        """Commit where the group begins as soon as that is known: a member that crashes cannot say it any more."""
+        starts = self._starts()
+        if starts and self._starts_settled is None and not self._joining and self.member.generation_id >= 0:
+            self._starts_settled = anyio.Event()
+            self._tasks.start_soon(self._commit_starts_in_background, starts, self._starts_settled)
+
+    async def _commit_starts_in_background(
+        self, starts: Mapping[TopicPartition, OffsetAndMetadata], settled: anyio.Event
+    ) -> None:
+        try:
+            with contextlib.suppress(KafkaError, ClientClosedError):
+                await self._commit(starts)
+        finally:
+            self._starts_settled = None
+            settled.set()
 
     async def commit_news(self, partitions: Iterable[TopicPartition]) -> set[TopicPartition]:
         """Commit what was consumed of these, unless this member has committed all of it already.
@@ -618,6 +642,8 @@ class GroupCoordinator:
     ) -> None:
         try:
             with scope:
+                if self._starts_settled is not None:
+                    await self._starts_settled.wait()
                 await self._commit(offsets)
         except (KafkaError, ClientClosedError):
             pass  # the next one commits more

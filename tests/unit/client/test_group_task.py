@@ -570,6 +570,30 @@ def test_a_commit_names_where_the_group_began_in_other_partitions_of_the_topic(r
     run(check)
 
 
+def test_where_the_group_began_is_committed_as_soon_as_it_is_known(run: Run) -> None:
+    """A member that crashes cannot say it any more. What its user commits meanwhile comes after it."""
+
+    async def check() -> None:
+        link = ScriptedLink([T0, T1])
+        async with anyio.create_task_group() as tasks:
+            member = Fixture(tasks, link)
+            await member.poll_until(lambda: member.held == {T0, T1})
+            link.hold_commits = anyio.Event()
+            for tp in (T0, T1):
+                member.subscription.state(tp).seek(4)
+                member.subscription.state(tp).uncommitted_start = 4
+            await member.coordinator.poll()
+            await anyio.wait_all_tasks_blocked()
+            tasks.start_soon(member.coordinator.commit, {T0: OffsetAndMetadata(9)})
+            await anyio.wait_all_tasks_blocked()
+            link.hold_commits.set()
+            await anyio.wait_all_tasks_blocked()
+            assert link.committed == [{T0: 4, T1: 4}, {T0: 9}]
+            tasks.cancel_scope.cancel()
+
+    run(check)
+
+
 @pytest.mark.parametrize("keeps_offsets_elsewhere", [False, True])
 def test_where_the_group_began_is_committed_before_the_partition_goes(run: Run, keeps_offsets_elsewhere: bool) -> None:
     """Nobody else knows it, and the user may never have committed anything."""
