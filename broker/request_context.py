@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 from broker.deferred import Deferred
 from broker.large_batches import NONE, LargeBatches
+from broker.log.producer_state import HALF_OF_ALL_SEQUENCES, NO_EPOCH, NO_SEQUENCE
 from broker.retry_order import GIVE_UP_S, RetryOrder
 from protocol.primitives import Message
 from protocol.records import RecordBatch
@@ -38,7 +39,7 @@ the first, which is kinder than OUT_OF_ORDER_SEQUENCE_NUMBER. No library repeats
 class ClientSession:
     """What is known of the client at the other end of one connection."""
 
-    __slots__ = ("__weakref__", "_awaited", "_refreshes", "retry_orders", "software_name")
+    __slots__ = ("__weakref__", "_awaited", "_furthest", "_refreshes", "retry_orders", "software_name")
 
     def __init__(self) -> None:
         self.software_name = ""
@@ -47,6 +48,7 @@ class ClientSession:
         """Of partitions where a producer without idempotence is to repeat something."""
         self._refreshes: dict[str, tuple[uuid.UUID | None, int, float]] = {}
         self._awaited: dict[tuple[TopicPartition, int], tuple[int, int, float]] = {}
+        self._furthest: dict[tuple[TopicPartition, int], tuple[int, int]] = {}
 
     @property
     def waits_for_leaders(self) -> bool:
@@ -87,6 +89,15 @@ class ClientSession:
             return True
         del self._awaited[named]
         return False
+
+    def is_furthest(self, key: TopicPartition, batch: RecordBatch) -> bool:
+        """Note a batch of an idempotent producer; whether none behind it came yet, so that none is to be repeated."""
+        named = (key, batch.producer_id)
+        epoch, sequence = self._furthest.get(named, (NO_EPOCH, NO_SEQUENCE))
+        if epoch == batch.producer_epoch and 0 < sequence - batch.base_sequence < HALF_OF_ALL_SEQUENCES:
+            return False
+        self._furthest[named] = (batch.producer_epoch, batch.base_sequence)
+        return True
 
 
 class RequestContext:

@@ -4,6 +4,10 @@ It numbers nothing, and may have several requests in flight: were a later one ta
 Some libraries repeat requests in the reverse order, some build other batches of the same records. So the records that
 were refused are remembered in the order in which they came first, and only a batch that begins with the next of them is
 let through. All others are refused to be repeated, until every record has come, or has not for too long.
+
+A batch that is repeated before its turn is held for a moment instead. Java's producer and kafka-python put a refused
+batch before all others of its partition, and while it waits to be repeated they send none of those. Had they several in
+flight, the last comes first; refused again, it would come alone, for seconds.
 """
 
 from __future__ import annotations
@@ -11,12 +15,14 @@ from __future__ import annotations
 import enum
 from collections import deque
 from collections.abc import Sequence
-from typing import TypeAlias
+from typing import Protocol, TypeAlias
 
 from protocol.records import Record
 
 GIVE_UP_S = 5.0
 """The next record has not come for so long: the producer will not repeat it any more."""
+HOLD_S = 0.2
+"""A batch is held no longer: its producer may have no room in flight for those before it."""
 MAX_RECORDS = 100_000
 """So many are remembered; a producer with more in flight is not asked to repeat more."""
 
@@ -29,15 +35,25 @@ class Turn(enum.Enum):
 
     NOW = "it is next"
     LATER = "others come before it: it is to be repeated"
+    EARLY = "it is repeated, and others come before it: they may be on their way"
     NEVER = "it has records of which later ones were let through, or which are refused for good"
+
+
+class Held(Protocol):
+    """A batch that is held."""
+
+    def take_turn(self) -> None:
+        """Append it: its turn has come."""
 
 
 class RetryOrder:
     """Of one connection and partition."""
 
-    __slots__ = ("_awaited", "_lost", "_marks", "_moved_at")
+    __slots__ = ("_awaited", "_held", "_lost", "_marks", "_moved_at")
 
     def __init__(self, now: float) -> None:
+        self._held: dict[Mark, Held] = {}
+        """By the first record."""
         self._awaited: deque[Mark] = deque()
         self._marks: set[Mark] = set()
         """Those awaited."""
@@ -82,9 +98,10 @@ class RetryOrder:
         if now - self._moved_at > GIVE_UP_S:
             self._give_up_until(first)
         if self._awaited and first != self._awaited[0]:
+            is_repeated = first in self._marks
             if len(self._awaited) < MAX_RECORDS:
                 self.refused(records)
-            return Turn.LATER
+            return Turn.EARLY if is_repeated else Turn.LATER
         self._moved_at = now
         for record in records:
             mark = _mark(record)
@@ -92,6 +109,18 @@ class RetryOrder:
                 self._awaited.popleft()
                 self._marks.discard(mark)
         return Turn.NOW
+
+    def hold(self, records: Sequence[Record], held: Held) -> None:
+        """Keep a batch that came early."""
+        self._held[_mark(records[0])] = held
+
+    def pop_next(self) -> Held | None:
+        """The held batch whose turn it is, if there is one; it is not held any more."""
+        return self._held.pop(self._awaited[0], None) if self._awaited and self._held else None
+
+    def let_go(self, held: Held) -> None:
+        """Hold a batch no longer, if it is held."""
+        self._held = {mark: other for mark, other in self._held.items() if other is not held}
 
     def _give_up_until(self, first: Mark) -> None:
         """Await no more what comes before a record; it must not be written behind that."""

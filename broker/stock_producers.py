@@ -15,11 +15,13 @@ others see ``retry_order``.
 
 from __future__ import annotations
 
+import math
 import uuid
-from collections.abc import Iterable
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from weakref import WeakKeyDictionary
 
+from broker.log.producer_state import AppendOrigin
 from broker.metadata_cache import TopicInfo
 from broker.replication.layout import Admission, LayoutRefusal, LegacyProducers, PartitionLayout
 from broker.replication.partition import Partition
@@ -28,21 +30,38 @@ from broker.retry_order import RetryOrder, Turn
 from protocol.errors import ErrorCode, KafkaError
 from protocol.generated.update_metadata import StockProducersOfTopic
 from protocol.key_placement import positive_hash
-from protocol.records import RecordBatch
+from protocol.records import Record, RecordBatch
 from protocol.types import TopicPartition
 from runtime.env import Clock
 
+SILENCE_S = 1.0
+"""A busy producer is waited for so long, from the time it can be sent for metadata and from each batch with a misplaced
+key: it may be about to write more that it placed by the old count. A batch without such a key ends the wait."""
 MAX_TOPICS = 4096
 """Topics remembered, the least recently written first to go."""
 
 
+class EarlyBatchError(KafkaError):
+    """A batch is repeated before its turn: it may be held by ``order``, or is to be repeated once more."""
+
+    def __init__(self, key: TopicPartition, order: RetryOrder, records: list[Record]) -> None:
+        super().__init__(ErrorCode.NOT_LEADER_OR_FOLLOWER, f"{key}: what came before is to be repeated")
+        self.order = order
+        self.records = records
+
+
 @dataclass(slots=True)
 class Owed:
-    """Partitions of which connections still open have to repeat a batch, before a topic gets one layout version."""
+    """What is to come of connections still open before a topic gets one layout version."""
 
     topic_id: uuid.UUID | None
     layout_version: int
-    partitions: WeakKeyDictionary[ClientSession, set[int]] = field(default_factory=WeakKeyDictionary)
+    partitions: WeakKeyDictionary[ClientSession, dict[int, float]] = field(default_factory=WeakKeyDictionary)
+    """How long a partition is waited for: for ever when a batch is to be repeated, for a time when the last one had a
+    misplaced key, for the next may have another."""
+
+    def is_waited_for(self, now: float) -> bool:
+        return any(until > now for partitions in self.partitions.values() for until in partitions.values())
 
 
 class StockProducers:
@@ -54,10 +73,18 @@ class StockProducers:
         self._misplaced_at: dict[str, float] = {}
         """When a batch came last that the announced count would place elsewhere."""
         self._owed: dict[str, Owed] = {}
+        self._refreshing_since: dict[str, float] = {}
+        """Since when producers are sent for the metadata of a topic whose split is announced."""
 
-    def report(self, topics: Iterable[str]) -> list[StockProducersOfTopic]:
-        """Those of the topics that such a producer wrote to."""
+    def report(self, topics: Collection[str], known: Mapping[str, TopicInfo]) -> list[StockProducersOfTopic]:
+        """Those of the topics that such a producer wrote to; ``known`` is what the controller says of topics by now."""
         now = self._clock.monotonic()
+        for topic in topics:
+            info = known.get(topic)
+            if info is not None and info.refreshes_stock_producers:
+                self._refreshing_since.setdefault(topic, now)
+            else:
+                self._refreshing_since.pop(topic, None)
         return [
             StockProducersOfTopic(
                 topic_name=topic,
@@ -70,10 +97,15 @@ class StockProducers:
 
     def _misplaced_ms_ago(self, topic: str, now: float) -> int:
         owed = self._owed.get(topic)
-        if owed is not None and any(owed.partitions.values()):
+        if (owed is not None and owed.is_waited_for(now)) or self._is_silent(topic, now):
             return 0
         at = self._misplaced_at.get(topic)
         return -1 if at is None else int((now - at) * 1000)
+
+    def _is_silent(self, topic: str, now: float) -> bool:
+        """Whether a producer that was busy before it could be sent for metadata has not been heard of since."""
+        since = self._refreshing_since.get(topic, -math.inf)
+        return now - since < SILENCE_S and since - SILENCE_S < self._written_at[topic] <= since
 
     def admission(
         self,
@@ -118,32 +150,35 @@ class StockProducers:
                 admission(batch)
             now = self._clock.monotonic()
             owed = self._owed_by(session, key.topic, topic_id, version)
-            owed.add(key.partition)
+            owed[key.partition] = math.inf
             if batch.producer_id < 0:
                 _check_order(session, key, batch, now)
+                is_last = not _is_awaited(session, key)
             else:
+                is_last = session.is_furthest(key, batch)
                 _check_sequence(session, partition, batch, topic_id, version, now)
-            if not _is_awaited(session, key):
-                owed.discard(key.partition)
-            if not session.waits_for_leaders or not _is_moving(batch, key.partition, *counts):
-                return
-            self._misplaced_at[key.topic] = now
-            is_next = batch.producer_id >= 0 or not _is_awaited(session, key)
-            if info.refreshes_stock_producers and is_next and session.refresh(key.topic, topic_id, version, now):
-                if batch.producer_id < 0:
-                    _retry_order(session, key, now).refused(list(batch.records()))
-                else:
-                    session.await_sequence(key, batch, now)
-                owed.add(key.partition)
-                raise _repeat(f"{key}: the topic is about to have {info.announced_partition_count} partitions")
+            is_moving = session.waits_for_leaders and _is_moving(batch, key.partition, *counts)
+            if is_moving:
+                self._misplaced_at[key.topic] = now
+                is_next = batch.producer_id >= 0 or is_last
+                if info.refreshes_stock_producers and is_next and session.refresh(key.topic, topic_id, version, now):
+                    if batch.producer_id < 0:
+                        _retry_order(session, key, now).refused(list(batch.records()))
+                    else:
+                        session.await_sequence(key, batch, now)
+                    raise _repeat(f"{key}: the topic is about to have {info.announced_partition_count} partitions")
+            if is_last and is_moving:
+                owed[key.partition] = now + SILENCE_S
+            elif is_last:
+                del owed[key.partition]
 
         return admit
 
-    def _owed_by(self, session: ClientSession, topic: str, topic_id: uuid.UUID, version: int) -> set[int]:
+    def _owed_by(self, session: ClientSession, topic: str, topic_id: uuid.UUID, version: int) -> dict[int, float]:
         owed = self._owed.get(topic)
         if owed is None or (owed.topic_id, owed.layout_version) != (topic_id, version):
             owed = self._owed[topic] = Owed(topic_id, version)
-        return owed.partitions.setdefault(session, set())
+        return owed.partitions.setdefault(session, {})
 
     def _verified(
         self, session: ClientSession, key: TopicPartition, info: TopicInfo | None, version: int, admission: Admission
@@ -173,14 +208,17 @@ def _check_sequence(
 ) -> None:
     """Raise unless the batch of an idempotent producer may be taken now, after others were refused to be repeated.
 
-    The log sees to that once it has a batch of the producer. Before, it takes one with any sequence.
+    The log sees to that once it has a batch of the producer, and is asked here because what it refuses is still to be
+    repeated. Before, it takes one with any sequence.
     """
     key = partition.key
     if session.is_refreshing(key.topic, topic_id, version, now):
         session.await_sequence(key, batch, now)
         raise _repeat(f"{key}: what came before is to be repeated")
-    if session.is_behind_awaited(key, batch, now) and not partition.log.producers.knows(batch.producer_id):
+    producers = partition.log.producers
+    if session.is_behind_awaited(key, batch, now) and not producers.knows(batch.producer_id):
         raise _repeat(f"{key}: what came before is to be repeated")
+    producers.check(batch, AppendOrigin.CLIENT)
 
 
 def _check_order(session: ClientSession, key: TopicPartition, batch: RecordBatch, now: float) -> None:
@@ -191,7 +229,10 @@ def _check_order(session: ClientSession, key: TopicPartition, batch: RecordBatch
     if order.is_over:
         del session.retry_orders[key]  # or all that comes on this connection would be taken apart
         return
-    turn = order.turn(list(batch.records()), now)
+    records = list(batch.records())
+    turn = order.turn(records, now)
+    if turn is Turn.EARLY:
+        raise EarlyBatchError(key, order, records)
     if turn is Turn.LATER:
         raise _repeat(f"{key}: what came before is to be repeated")
     if turn is Turn.NEVER:

@@ -130,8 +130,8 @@ def _update_metadata(ctx: RequestContext, request: UpdateMetadataRequest) -> Upd
         )
     ctx.node.replicas.brokers_changed()
     ctx.node.metadata_was_updated()
-    named = (topic.topic_name for topic in request.topic_states)
-    return UpdateMetadataResponse(stock_producers=ctx.node.stock_producers.report(named))
+    named = [topic.topic_name for topic in request.topic_states]
+    return UpdateMetadataResponse(stock_producers=ctx.node.stock_producers.report(named, ctx.node.metadata.topics))
 
 
 def stop_replica(ctx: RequestContext, request: StopReplicaRequest) -> Answer:

@@ -12,10 +12,12 @@ transactional batch without one: nobody would end its transaction, and the last 
 
 from __future__ import annotations
 
-from broker.replication.delayed_produce import Awaited, AwaitedAppend, AwaitedRefusal, DelayedProduce
+from broker.replication.delayed_produce import Awaited, AwaitedAppend, AwaitedRefusal, AwaitedTurn, DelayedProduce
 from broker.replication.layout import NO_LAYOUT, ClientLayout, LayoutRefusal, produce_admission, refusal_of_absent
 from broker.replication.partition import Partition
 from broker.request_context import Answer, CloseConnectionError, RequestContext
+from broker.retry_order import HOLD_S
+from broker.stock_producers import EarlyBatchError
 from protocol.batch_layout import CODEC_AT, CODEC_MASK, MAGIC, MAGIC_AT, TRANSACTIONAL_BIT
 from protocol.compression import CompressionType
 from protocol.errors import ErrorCode, KafkaError, RefusedRecordsError
@@ -25,7 +27,6 @@ from protocol.generated.produce import (
     PartitionProduceResponse,
     ProduceRequest,
     ProduceResponse,
-    TopicProduceData,
     TopicProduceResponse,
 )
 from protocol.topic_names import INTERNAL_TOPICS
@@ -50,7 +51,7 @@ def handle(ctx: RequestContext, request: ProduceRequest) -> Answer:
     waiting: list[Awaited] = []
     for topic in request.topic_data:
         layout = ClientLayout(topic.undeleted_partition_count, topic.layout_version)
-        results = [_append(ctx, topic, layout, data, acks, waiting) for data in topic.partition_data]
+        results = [_append(ctx, topic.name, layout, data, acks, waiting) for data in topic.partition_data]
         topics.append(TopicProduceResponse(name=topic.name, partition_responses=results))
     response = ProduceResponse(responses=topics)
     if not waiting:
@@ -61,24 +62,24 @@ def handle(ctx: RequestContext, request: ProduceRequest) -> Answer:
 
 def _append(
     ctx: RequestContext,
-    topic: TopicProduceData,
+    topic: str,
     layout: ClientLayout,
     data: PartitionProduceData,
     acks: int,
     waiting: list[Awaited],
 ) -> PartitionProduceResponse:
-    key = TopicPartition(topic.name, data.index)
+    key = TopicPartition(topic, data.index)
     try:
         partition = _leader(ctx, key, layout)
     except KafkaError as error:
         return _refused(ctx, key, error)
     try:
-        records = _usable_records(ctx, topic.name, data.records)
+        records = _usable_records(ctx, topic, data.records)
         large = ctx.large_batches.get(key)
         placement = None if large is None else large.placement
         admission = produce_admission(data.index, partition.layout, partition.delivery, layout, placement)
         if layout == NO_LAYOUT:
-            info = ctx.node.metadata.topics.get(topic.name)
+            info = ctx.node.metadata.topics.get(topic)
             stock = ctx.node.stock_producers
             admission = stock.admission(ctx.session, partition, info, admission)
         result = partition.append(
@@ -89,7 +90,9 @@ def _append(
         )
     except KafkaError as error:
         response = _refused(ctx, key, error)
-        if acks == ACKS_ALL and (isinstance(error, LayoutRefusal) or not error.code.retriable):
+        if isinstance(error, EarlyBatchError) and acks != 0:
+            waiting.append(_hold(ctx, partition, layout, records, acks, error, response))
+        elif acks == ACKS_ALL and (isinstance(error, LayoutRefusal) or not error.code.retriable):
             _await(AwaitedRefusal(partition, response), waiting)
         return response
     response = PartitionProduceResponse(
@@ -101,7 +104,31 @@ def _append(
     )
     if acks != 0:
         _await(AwaitedAppend(partition, result.last_offset + 1, response, all_in_sync=acks == ACKS_ALL), waiting)
+    order = ctx.session.retry_orders.get(key)
+    if order is not None and (held := order.pop_next()) is not None:
+        held.take_turn()
     return response
+
+
+def _hold(
+    ctx: RequestContext,
+    partition: Partition,
+    layout: ClientLayout,
+    records: memoryview,
+    acks: int,
+    early: EarlyBatchError,
+    refusal: PartitionProduceResponse,
+) -> AwaitedTurn:
+    """Keep a copy of the batch: what its request came in is read into again."""
+    copy = PartitionProduceData(index=partition.key.partition, records=memoryview(bytearray(records)))
+    held_until = ctx.node.env.clock.monotonic() + HOLD_S
+
+    def append(waiting: list[Awaited]) -> PartitionProduceResponse:
+        return _append(ctx, partition.key.topic, layout, copy, acks, waiting)
+
+    held = AwaitedTurn(partition, refusal, early.order, held_until, append)
+    early.order.hold(early.records, held)
+    return held
 
 
 def _await(awaited: Awaited, waiting: list[Awaited]) -> None:

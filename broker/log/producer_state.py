@@ -26,7 +26,7 @@ BATCHES_KEPT = 5
 NO_SEQUENCE = -1
 NO_EPOCH = -1
 NO_OFFSET = -1
-_HALF_OF_ALL_SEQUENCES = 2**30
+HALF_OF_ALL_SEQUENCES = 2**30
 DEFAULT_EXPIRATION_MS = 86_400_000
 """``producer.id.expiration.ms``."""
 
@@ -112,7 +112,7 @@ class ProducerEntry:
     def _is_behind(self, first: int, last: int) -> bool:
         """Whether these sequences were written before the batches kept; False where they wrap, or nobody can tell."""
         kept = self.batches[0].first_sequence
-        return NO_SEQUENCE < self.first_sequence <= first <= last < kept and kept - first < _HALF_OF_ALL_SEQUENCES
+        return NO_SEQUENCE < self.first_sequence <= first <= last < kept and kept - first < HALF_OF_ALL_SEQUENCES
 
     def add(self, batch: BatchMetadata) -> None:
         """The producer's next batch is in the log."""

@@ -1,16 +1,18 @@
 """A produce that waits: with acks=all for the watermark of its partitions, with ``log.flush=ack`` for the disk.
 
-A refusal for good waits with acks=all too: until no replica in sync can have the batch from an earlier leader.
+A refusal for good waits with acks=all too: until no replica in sync can have the batch from an earlier leader. A batch
+that was repeated before its turn waits for that (``retry_order``).
 """
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from broker.deferred import Deferred
 from broker.replication.partition import Partition
 from broker.replication.purgatory import DelayedOperation, Purgatory
+from broker.retry_order import RetryOrder
 from protocol.errors import ErrorCode
 from protocol.generated.produce import PartitionProduceResponse, ProduceResponse
 from protocol.types import TopicPartition
@@ -81,6 +83,69 @@ class AwaitedRefusal(Awaited):
         return self.partition.is_followed
 
 
+class AwaitedTurn(Awaited):
+    """A batch that came before its turn: it is appended when that comes, or else refused as ``result`` says."""
+
+    __slots__ = ("_append", "_held_until", "_is_let_go", "_order", "_rest")
+
+    def __init__(
+        self,
+        partition: Partition,
+        result: PartitionProduceResponse,
+        order: RetryOrder,
+        held_until: float,
+        append: Callable[[list[Awaited]], PartitionProduceResponse],
+    ) -> None:
+        super().__init__(partition, result)
+        self._order = order
+        self._held_until = held_until
+        self._append = append
+        self._is_let_go = False
+        self._rest: list[Awaited] | None = None
+        """What the answer waits for once it was appended."""
+
+    def take_turn(self) -> None:
+        """Append the batch, unless it is answered because the partition was led by another in between."""
+        if not self.is_done():
+            rest: list[Awaited] = []
+            appended = self._append(rest)
+            for name in appended.FIELDS:
+                setattr(self.result, name, getattr(appended, name))
+            for awaited in rest:
+                awaited.result = self.result
+            self._rest = rest
+
+    def end_with(self, purgatory: Purgatory, operation: DelayedProduce) -> None:
+        """Have the purgatory end the hold in time, which is before that of the whole request."""
+        purgatory.park(EndOfHold(self._held_until, self, operation))
+
+    def let_go(self) -> None:
+        """Answer without waiting for the turn any longer."""
+        self._order.let_go(self)
+        self._is_let_go = True
+
+    def _has_answer(self) -> bool:
+        if self._rest is None:
+            return self._is_let_go
+        return all(awaited.is_done() for awaited in self._rest)
+
+
+class EndOfHold(DelayedOperation):
+    """Lets a batch go whose turn has not come; other parts of its request may wait longer."""
+
+    __slots__ = ("_awaited", "_operation")
+
+    def __init__(self, deadline: float, awaited: AwaitedTurn, operation: DelayedProduce) -> None:
+        super().__init__(deadline)
+        self._awaited = awaited
+        self._operation = operation
+
+    def expire(self) -> None:
+        self.completed = True
+        self._awaited.let_go()
+        self._operation.partition_changed(self._awaited.partition.key)
+
+
 class DelayedProduce(DelayedOperation):
     """Answers once every partition has what is waited for, lost its leader here, or the request's time is over."""
 
@@ -103,6 +168,8 @@ class DelayedProduce(DelayedOperation):
         operation = cls(purgatory, deadline, waiting, response)
         for awaited in waiting:
             awaited.partition.watchers[operation] = None
+            if isinstance(awaited, AwaitedTurn):
+                awaited.end_with(purgatory, operation)
         purgatory.park(operation)
         return operation._answer
 

@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 import pytest
+import trio
+import trio.testing
 
+from protocol.batch_builder import build_batch
 from protocol.errors import ErrorCode
 from protocol.generated.metadata import MetadataRequest, MetadataRequestTopic
 from protocol.generated.update_metadata import StockProducersOfTopic
+from protocol.records import iter_batches
+from protocol.types import TopicPartition
 from runtime.channel import Channel
 from runtime.real_trio import RealNetwork
-from tests.layout_world import TOPIC_ID, UNTAGGED, Broker, key_of, keyed
+from tests.layout_world import TOPIC_ID, UNTAGGED, Broker, key_of, keyed, produce_request
 
 pytestmark = pytest.mark.trio
 INITIAL, DOUBLED = (4, 4, 0), (8, 1)
@@ -58,6 +63,53 @@ async def test_a_batch_placed_by_the_old_count_is_refused_once_and_taken_when_it
     await broker.has(DOUBLED, 1, epoch=1)
     assert (await broker.produce(1, UNTAGGED, moving)).error_code == ErrorCode.POLICY_VIOLATION
     assert (await broker.produce(1, UNTAGGED, staying)).error_code == 0
+
+
+def numbered(number: int) -> bytes:
+    """A batch of one record whose key moves from partition 1."""
+    return build_batch([(key_of(5, 8), b"%d" % number, (), 1_000)])
+
+
+def values(broker: Broker) -> list[bytes | None]:
+    """Those of the records in partition 1, in their order."""
+    log = broker.node.logs.get(TopicPartition("t", 1))
+    assert log is not None
+    read = log.read(0, 1 << 20, upper_bound=log.log_end_offset).records
+    data = read if isinstance(read, bytes) else read.read()
+    return [record.value for batch in iter_batches(data) for record in batch.records()]
+
+
+async def refuse_in_flight(broker: Broker, count: int) -> None:
+    """Have a producer without idempotence that has ``count`` batches in flight sent for metadata."""
+    await announce(broker, refreshes=True)
+    for number in range(count):
+        assert (await broker.produce(1, UNTAGGED, numbered(number))).error_code == ErrorCode.NOT_LEADER_OR_FOLLOWER
+
+
+@pytest.mark.parametrize("acks", [1, -1])
+async def test_what_is_repeated_in_the_reverse_order_is_written_in_order_at_once(broker: Broker, acks: int) -> None:
+    await refuse_in_flight(broker, 4)
+    answers: dict[int, tuple[int, int]] = {}
+
+    async def repeat(number: int) -> None:
+        answer = await broker.harness.request(produce_request(1, UNTAGGED, numbered(number), acks=acks))
+        (found,) = answer.responses[0].partition_responses
+        answers[number] = (found.error_code, found.base_offset)
+
+    async with trio.open_nursery() as nursery:
+        for number in (3, 2, 1, 0):
+            nursery.start_soon(repeat, number)
+            await trio.testing.wait_all_tasks_blocked()
+    assert answers == {number: (0, number) for number in range(4)}
+    assert values(broker) == [b"0", b"1", b"2", b"3"]
+
+
+async def test_a_batch_whose_turn_does_not_come_is_refused_once_more(broker: Broker) -> None:
+    await refuse_in_flight(broker, 3)
+    assert (await broker.produce(1, UNTAGGED, numbered(2))).error_code == ErrorCode.NOT_LEADER_OR_FOLLOWER
+    for number in range(3):
+        assert (await broker.produce(1, UNTAGGED, numbered(number))).error_code == 0
+    assert values(broker) == [b"0", b"1", b"2"]
 
 
 async def test_another_partitioner_is_not_waited_for(broker: Broker) -> None:

@@ -4,8 +4,9 @@
 
 MODE is ``idempotent`` or ``plain``. Round after round each of ``KEYS`` keys, ``MODE-0`` and so on, gets a record whose
 value is the number of the round. Prints ``partition N`` with the first record acknowledged in one, and at the end what
-became of the records, as JSON: ``rounds``; ``refused``, ``{key: {round: error}}``; ``pause_ms``, the longest time
-between two acknowledgements of one key. The programs in ``java`` and ``go`` do the same.
+became of the records, as JSON: ``rounds``; ``refused``, ``{key: {round: error}}``; ``pauses_ms``, the longest time
+between two acknowledgements of one key until the first line of the standard input, then until the next one, and so on.
+The programs in ``java`` and ``go`` do the same.
 """
 
 from __future__ import annotations
@@ -32,13 +33,15 @@ class Tally:
         self.stopped = threading.Event()
         self._refused: dict[str, dict[int, str]] = {}
         self._acknowledged_at: dict[str, float] = {}
-        self._pause_s = 0.0
+        self._pauses_s = [0.0]
         self._partitions: set[int] = set()
         self._room = threading.Condition()
         threading.Thread(target=self._wait_for_end, daemon=True).start()
 
     def _wait_for_end(self) -> None:
-        sys.stdin.read()
+        for _ in sys.stdin:
+            with self._room:
+                self._pauses_s.append(0.0)
         self.stopped.set()
         with self._room:
             self._room.notify_all()
@@ -58,15 +61,15 @@ class Tally:
             if error is not None:
                 self._refused.setdefault(key, {})[number] = error
                 return
-            self._pause_s = max(self._pause_s, now - self._acknowledged_at.get(key, now))
+            self._pauses_s[-1] = max(self._pauses_s[-1], now - self._acknowledged_at.get(key, now))
             self._acknowledged_at[key] = now
             if partition not in self._partitions:
                 self._partitions.add(partition)
                 print(f"partition {partition}", flush=True)
 
     def report(self) -> None:
-        pause_ms = round(self._pause_s * 1000)
-        print(json.dumps({"rounds": self.rounds, "refused": self._refused, "pause_ms": pause_ms}), flush=True)
+        pauses_ms = [round(pause_s * 1000) for pause_s in self._pauses_s]
+        print(json.dumps({"rounds": self.rounds, "refused": self._refused, "pauses_ms": pauses_ms}), flush=True)
 
 
 def librdkafka(bootstrap: str, topic: str, tally: Tally, *, idempotent: bool) -> None:

@@ -1,10 +1,10 @@
 package main
 
 import (
+	"bufio"
 	"context"
 	"encoding/json"
 	"fmt"
-	"io"
 	"os"
 	"strconv"
 	"sync"
@@ -18,7 +18,6 @@ import (
 const (
 	floodKeys      = 32
 	maxOutstanding = 2000
-	metadataMinAge = 200 * time.Millisecond
 )
 
 // tally is what became of the records of a flood: see tests/interop/flood.py.
@@ -30,7 +29,7 @@ type tally struct {
 	refused        map[string]map[int]string
 	acknowledgedAt map[string]time.Time
 	partitions     map[int32]bool
-	pause          time.Duration
+	pausesMs       []int64
 }
 
 func newTally() *tally {
@@ -39,9 +38,14 @@ func newTally() *tally {
 		refused:        map[string]map[int]string{},
 		acknowledgedAt: map[string]time.Time{},
 		partitions:     map[int32]bool{},
+		pausesMs:       []int64{0},
 	}
 	go func() {
-		io.Copy(io.Discard, os.Stdin)
+		for lines := bufio.NewScanner(os.Stdin); lines.Scan(); {
+			t.Lock()
+			t.pausesMs = append(t.pausesMs, 0)
+			t.Unlock()
+		}
 		t.stopped.Store(true)
 	}()
 	return t
@@ -60,7 +64,8 @@ func (t *tally) settle(key string, round int, partition int32, err error) {
 		return
 	}
 	if before, known := t.acknowledgedAt[key]; known {
-		t.pause = max(t.pause, now.Sub(before))
+		last := len(t.pausesMs) - 1
+		t.pausesMs[last] = max(t.pausesMs[last], now.Sub(before).Milliseconds())
 	}
 	t.acknowledgedAt[key] = now
 	if !t.partitions[partition] {
@@ -82,13 +87,12 @@ func (t *tally) run(mode string, send func(key string, round int)) {
 
 func (t *tally) report() error {
 	return json.NewEncoder(os.Stdout).Encode(map[string]any{
-		"rounds": t.rounds, "refused": t.refused, "pause_ms": t.pause.Milliseconds(),
+		"rounds": t.rounds, "refused": t.refused, "pauses_ms": t.pausesMs,
 	})
 }
 
 func (franz) flood(brokers []string, topic, mode string) error {
-	// By default it asks for metadata every five seconds at most, and pauses as long at each split.
-	options := []kgo.Opt{kgo.SeedBrokers(brokers...), kgo.DefaultProduceTopic(topic), kgo.MetadataMinAge(metadataMinAge)}
+	options := []kgo.Opt{kgo.SeedBrokers(brokers...), kgo.DefaultProduceTopic(topic)}
 	if mode != "idempotent" {
 		options = append(options, kgo.DisableIdempotentWrite())
 	}

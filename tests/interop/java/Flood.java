@@ -1,3 +1,6 @@
+import java.io.BufferedReader;
+import java.io.IOException;
+import java.io.InputStreamReader;
 import java.util.ArrayList;
 import java.util.HashMap;
 import java.util.HashSet;
@@ -20,7 +23,7 @@ public class Flood {
     static final Semaphore room = new Semaphore(MAX_OUTSTANDING);
     static final Map<String, Map<Integer, String>> refused = new TreeMap<>();
     static final Map<String, Long> acknowledgedAt = new HashMap<>();
-    static long pauseNanos = 0;
+    static final List<Long> pausesMs = new ArrayList<>(List.of(0L));
     static final Set<Integer> partitions = new HashSet<>();
     static volatile boolean stopped = false;
 
@@ -31,12 +34,17 @@ public class Flood {
             return;
         }
         long now = System.nanoTime();
-        pauseNanos = Math.max(pauseNanos, now - acknowledgedAt.getOrDefault(key, now));
+        long pauseMs = (now - acknowledgedAt.getOrDefault(key, now)) / 1_000_000;
+        pausesMs.set(pausesMs.size() - 1, Math.max(pausesMs.get(pausesMs.size() - 1), pauseMs));
         acknowledgedAt.put(key, now);
         if (partitions.add(written.partition())) {
             System.out.println("partition " + written.partition());
             System.out.flush();
         }
+    }
+
+    static synchronized void beginPause() {
+        pausesMs.add(0L);
     }
 
     static String json(int rounds) {
@@ -46,16 +54,18 @@ public class Flood {
             byRound.forEach((round, error) -> entries.add("\"" + round + "\": \"" + error + "\""));
             byKey.add("\"" + key + "\": {" + String.join(", ", entries) + "}");
         });
-        return "{\"rounds\": " + rounds + ", \"refused\": {" + String.join(", ", byKey) + "}, \"pause_ms\": "
-                + pauseNanos / 1_000_000 + "}";
+        return "{\"rounds\": " + rounds + ", \"refused\": {" + String.join(", ", byKey) + "}, \"pauses_ms\": "
+                + pausesMs + "}";
     }
 
     public static void main(String[] arguments) throws Exception {
         String topic = arguments[1], mode = arguments[2];
         Thread end = new Thread(() -> {
-            try {
-                System.in.readAllBytes();
-            } catch (java.io.IOException error) {
+            try (BufferedReader input = new BufferedReader(new InputStreamReader(System.in))) {
+                while (input.readLine() != null) {
+                    beginPause();
+                }
+            } catch (IOException error) {
                 // as the end of the input
             }
             stopped = true;

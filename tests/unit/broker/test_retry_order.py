@@ -19,7 +19,7 @@ def test_requests_repeated_in_reverse_are_written_in_order() -> None:
     in_flight = [batch(3), batch(4), batch(5)]
     assert [order.turn(records, 0.0) for records in in_flight] == [Turn.LATER] * 3
     repeated = [*reversed(in_flight), batch(1, 2)]
-    assert [order.turn(records, 0.1) for records in repeated] == [Turn.LATER] * 3 + [Turn.NOW]
+    assert [order.turn(records, 0.1) for records in repeated] == [Turn.EARLY] * 3 + [Turn.NOW]
     assert [order.turn(records, 0.2) for records in in_flight] == [Turn.NOW] * 3
     assert order.is_empty
     assert order.turn(batch(6), 0.2) is Turn.NOW
@@ -31,8 +31,39 @@ def test_the_same_records_in_other_batches_are_written_in_order() -> None:
     order.refused(batch(1, 2, 3))
     assert order.turn(batch(4, 5), 0.0) is Turn.LATER
     assert order.turn(batch(1), 0.1) is Turn.NOW
-    assert order.turn(batch(4), 0.1) is Turn.LATER
+    assert order.turn(batch(4), 0.1) is Turn.EARLY
     assert order.turn(batch(2, 3, 4, 5, 6), 0.1) is Turn.NOW
+    assert order.is_empty
+
+
+class Held:
+    """A held batch, which is appended."""
+
+    def __init__(self, order: RetryOrder, *numbers: int) -> None:
+        self._order = order
+        self._records = batch(*numbers)
+        assert order.turn(self._records, 0.1) is Turn.EARLY
+        order.hold(self._records, self)
+
+    def take_turn(self) -> None:
+        assert self._order.turn(self._records, 0.1) is Turn.NOW
+
+
+def test_a_held_batch_has_its_turn_right_after_those_before_it() -> None:
+    order = RetryOrder(0.0)
+    order.refused(batch(1))
+    assert [order.turn(batch(number), 0.0) for number in (2, 3, 4)] == [Turn.LATER] * 3
+    held = {number: Held(order, number) for number in (4, 3, 2)}
+    assert order.pop_next() is None
+    order.let_go(held[3])
+    assert order.turn(batch(1), 0.1) is Turn.NOW
+    assert order.pop_next() is held[2]
+    held[2].take_turn()
+    assert order.pop_next() is None
+    assert order.turn(batch(3), 0.2) is Turn.NOW
+    assert order.pop_next() is held[4]
+    held[4].take_turn()
+    assert order.pop_next() is None
     assert order.is_empty
 
 

@@ -13,7 +13,7 @@ from broker.metadata_cache import TopicInfo
 from broker.replication.layout import LegacyProducers, PartitionLayout
 from broker.request_context import IN_FLIGHT_S, ClientSession
 from broker.retry_order import GIVE_UP_S
-from broker.stock_producers import StockProducers
+from broker.stock_producers import SILENCE_S, StockProducers
 from protocol.batch_builder import build_batch
 from protocol.errors import ErrorCode, KafkaError
 from protocol.key_placement import positive_hash
@@ -21,15 +21,18 @@ from protocol.records import RecordBatch
 from protocol.types import TopicPartition
 
 REFUSED, MISSED = ErrorCode.NOT_LEADER_OR_FOLLOWER, ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER
-MOVING = next(key for key in (b"%d" % n for n in range(1000)) if positive_hash(key) % 8 == 5)
+MOVING, STAYING = (
+    next(key for key in (b"%d" % n for n in range(1000)) if positive_hash(key) % 8 == home) for home in (5, 1)
+)
 
 
 class Leader:
     """Partition 1 of a topic for which 8 instead of 4 partitions are announced, and one connection to its leader."""
 
     def __init__(self) -> None:
-        self._now = 0.0
-        self._producers = StockProducers(SimpleNamespace(monotonic=lambda: self._now))
+        self.now = 0.0
+        self.key = MOVING
+        self._producers = StockProducers(SimpleNamespace(monotonic=lambda: self.now))
         self.session = ClientSession()
         self.state = ProducerState()
         self.info = TopicInfo(uuid.uuid4(), announced_partition_count=8, refreshes_stock_producers=True)
@@ -43,8 +46,8 @@ class Leader:
 
     def send(self, number: int, now: float, *, producer: int = 7, epoch: int = 0) -> ErrorCode:
         """As ``PartitionLog.append_as_leader`` does."""
-        self._now = now
-        record = (MOVING, b"%d" % number, (), 1000)
+        self.now = now
+        record = (self.key, b"%d" % number, (), 1000)
         sequence = -1 if producer < 0 else number
         batch = RecordBatch(build_batch([record], producer_id=producer, producer_epoch=epoch, base_sequence=sequence))
         admission = self._producers.admission(self.session, self._partition, self.info, None)
@@ -58,6 +61,12 @@ class Leader:
             return error.code
         self._end += 1
         return ErrorCode.NONE
+
+    def is_waited_for(self, now: float) -> bool:
+        """Whether a split waits for the producer."""
+        self.now = now
+        (report,) = self._producers.report(["t"], {"t": self.info})
+        return report.misplaced_ms_ago == 0
 
 
 @pytest.fixture
@@ -84,6 +93,61 @@ def test_the_log_itself_sees_to_the_order_of_a_producer_it_knows(leader: Leader)
     leader.info.refreshes_stock_producers = True
     assert [leader.send(1, 1.0), leader.send(2, 1.0 + 2 * IN_FLIGHT_S)] == [REFUSED, MISSED]
     assert leader.send(1, 2.0) == ErrorCode.NONE
+
+
+def test_it_is_waited_for_until_all_that_was_in_flight_has_come_again(leader: Leader) -> None:
+    """It repeats each batch after a pause of its own."""
+    assert leader.send(0, 0.0) == REFUSED
+    late = 2 * IN_FLIGHT_S
+    assert [leader.send(0, late), leader.send(2, late), leader.send(3, late)] == [ErrorCode.NONE, MISSED, MISSED]
+    assert leader.send(1, 0.5) == ErrorCode.NONE
+    assert leader.is_waited_for(0.5 + 2 * SILENCE_S)
+    assert leader.send(2, 4.0) == ErrorCode.NONE
+    assert leader.is_waited_for(4.0 + 2 * SILENCE_S)
+    assert leader.send(3, 8.0) == ErrorCode.NONE
+    assert not leader.is_waited_for(8.0 + 2 * SILENCE_S)
+
+
+def test_after_a_misplaced_key_another_is_waited_for(leader: Leader) -> None:
+    """What a producer placed by the old count comes before what it places by the new, however slow it is."""
+    assert [leader.send(0, 0.0), leader.send(0, 0.2)] == [REFUSED, ErrorCode.NONE]
+    assert leader.is_waited_for(0.2 + SILENCE_S / 2)
+    assert leader.send(1, 0.7) == ErrorCode.NONE
+    assert leader.is_waited_for(0.7 + SILENCE_S / 2)
+    assert not leader.is_waited_for(0.7 + SILENCE_S * 1.1)
+    leader.key = STAYING
+    assert leader.send(2, 1.0) == ErrorCode.NONE
+    assert not leader.is_waited_for(1.0 + SILENCE_S / 2)
+
+
+def test_a_busy_producer_is_waited_for_until_it_is_heard_of(leader: Leader) -> None:
+    """It may be about to write what it placed by the old count."""
+    leader.key = STAYING
+    leader.info.refreshes_stock_producers = False
+    assert leader.send(0, 0.0) == ErrorCode.NONE
+    assert not leader.is_waited_for(0.1)
+    leader.info.refreshes_stock_producers = True
+    assert leader.is_waited_for(0.2)
+    assert leader.is_waited_for(0.1 + SILENCE_S)
+    assert not leader.is_waited_for(0.3 + SILENCE_S)
+
+
+def test_what_is_heard_of_a_producer_ends_the_wait_for_it(leader: Leader) -> None:
+    leader.key = STAYING
+    leader.info.refreshes_stock_producers = False
+    assert leader.send(0, 0.0) == ErrorCode.NONE
+    leader.info.refreshes_stock_producers = True
+    assert leader.is_waited_for(0.1)
+    assert leader.send(1, 0.2) == ErrorCode.NONE
+    assert not leader.is_waited_for(0.2)
+
+
+def test_an_idle_producer_is_not_waited_for(leader: Leader) -> None:
+    leader.key = STAYING
+    leader.info.refreshes_stock_producers = False
+    assert leader.send(0, 0.0) == ErrorCode.NONE
+    leader.info.refreshes_stock_producers = True
+    assert not leader.is_waited_for(SILENCE_S + 0.1)
 
 
 def test_a_batch_that_does_not_come_again_holds_up_nothing_for_good(leader: Leader) -> None:
