@@ -49,6 +49,7 @@ class ControllerConfig:
     controller_socket_timeout_ms: int = 30_000
     num_partitions: int = 1
     default_replication_factor: int = 1
+    max_partitions: int = 20_000
     delete_topic_enable: bool = True
     unclean_leader_election_enable: bool = False
     auto_leader_rebalance_enable: bool = True
@@ -83,6 +84,7 @@ class ControllerConfig:
             controller_socket_timeout_ms=values["controller.socket.timeout.ms"],
             num_partitions=values["num.partitions"],
             default_replication_factor=values["default.replication.factor"],
+            max_partitions=values["max.partitions"],
             delete_topic_enable=values["delete.topic.enable"],
             unclean_leader_election_enable=values["unclean.leader.election.enable"],
             auto_leader_rebalance_enable=values["auto.leader.rebalance.enable"],

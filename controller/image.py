@@ -193,6 +193,13 @@ class ClusterImage:
     """Why ``/features`` cannot be read; empty: it can."""
     malformed: dict[str, int] = field(default_factory=dict)
     """Topics that cannot be read, with the mzxid of their znode: what their partitions are is not known."""
+    created: dict[str, int] = field(default_factory=dict)
+    """Partitions of topics that were created at a request and are not read yet, by topic."""
+
+    @property
+    def partition_count(self) -> int:
+        """The partitions of all topics, each counted once however many replicas it has."""
+        return sum(len(topic.znode.partitions) for topic in self.topics.values()) + sum(self.created.values())
 
     def live_ids(self) -> set[int]:
         """Brokers that may lead: registered and not shutting down."""

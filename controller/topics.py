@@ -41,6 +41,7 @@ async def on_topics_changed(context: Context) -> None:
         raise ImageStaleError(f"{paths.topic(min(vanished))} could not be read, and is gone")
     added = [name for name in names if name not in image.topics]
     await load_topics(context, added)
+    image.created = {}
     await lead_first(context, added)
 
 

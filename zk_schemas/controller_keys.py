@@ -78,6 +78,13 @@ CONTROLLER_CONFIGS = ConfigDef(
             Between(1),
             doc="how long a request to a broker waits for its answer before it is sent again",
         ),
+        ConfigKey(
+            "max.partitions",
+            ConfigType.INT,
+            20_000,
+            Between(1),
+            doc="how many partitions the cluster may have, each counted once (KIP-578); a request for more is refused",
+        ),
         ConfigKey("delete.topic.enable", ConfigType.BOOLEAN, True, doc="whether topics can be deleted"),
         ConfigKey(
             "auto.leader.rebalance.enable",

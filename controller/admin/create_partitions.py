@@ -18,6 +18,7 @@ from controller.admin.outcome import AdviceWait, Outcome, Wait
 from controller.assignment import assign_replicas
 from controller.context import Context
 from controller.image import TopicImage
+from controller.partition_limit import check_partition_limit
 from controller.resize import checks, plan
 from controller.topics import on_topic_changed
 from protocol.errors import ErrorCode, KafkaError
@@ -51,6 +52,7 @@ async def create_partitions(context: Context, request: CreatePartitionsRequest, 
             if request.validate_only or not is_repeated:
                 await checks.check(context, topic, wanted.count)
                 asked = _asked(context, topic, wanted)
+                check_partition_limit(context, name, len(asked.partitions) - len(topic.znode.partitions))
                 _check_fits(context, topic, asked)
                 if stock_producers.concerned_by(topic, wanted.count):
                     stock_producers.ask(context, topic)

@@ -13,6 +13,7 @@ from collections.abc import Mapping, Sequence
 from controller.admin.outcome import Outcome, Wait
 from controller.assignment import assign_replicas
 from controller.context import Context
+from controller.partition_limit import check_partition_limit
 from controller.resize.checks import MAX_PARTITIONS
 from controller.store import MAX_BYTES, ImageStaleError
 from controller.topic_id import new_topic_id
@@ -40,20 +41,22 @@ async def create_topics(context: Context, request: CreateTopicsRequest, version:
     """Raises ``ControllerMovedError``."""
     named = Counter(topic.name for topic in request.topics)
     existing = await context.store.children(paths.TOPICS)
-    results, waits = [], []
+    results, waits, planned = [], [], 0
     for name in named:
         topic = next(topic for topic in request.topics if topic.name == name)
         try:
             if named[name] > 1:
                 raise KafkaError(ErrorCode.INVALID_REQUEST, "The topic is named more than once in the request.")
-            result = await _create(context, topic, existing, request.validate_only)
+            result = await _create(context, topic, existing, request.validate_only, planned)
         except KafkaError as error:
             results.append(
                 CreatableTopicResult(name=name, error_code=error.code, error_message=error.message, configs=[])
             )
             continue
         results.append(result)
-        if not request.validate_only:
+        if request.validate_only:
+            planned += result.num_partitions
+        else:
             waits.append(Wait(functools.partial(is_ready, name), result))
     return Outcome(CreateTopicsResponse(topics=results), waits, request.timeout_ms)
 
@@ -70,8 +73,9 @@ def is_ready(name: str, context: Context) -> bool:
 
 
 async def _create(
-    context: Context, topic: CreatableTopic, existing: list[str], validate_only: bool
+    context: Context, topic: CreatableTopic, existing: list[str], validate_only: bool, planned: int
 ) -> CreatableTopicResult:
+    """``planned``: partitions of the topics that were only validated before it."""
     problem = name_problem(topic.name)
     if problem is not None:
         raise KafkaError(ErrorCode.INVALID_TOPIC_EXCEPTION, problem)
@@ -86,9 +90,11 @@ async def _create(
     assignment = _assignment(context, topic)
     znode = TopicZnode.new(new_topic_id(context.rng), assignment)
     ops = await _operations(context, topic.name, znode, config)
+    check_partition_limit(context, topic.name, planned + len(assignment))
     if not validate_only:
         await _write(context, topic.name, ops, has_config=bool(config))
         existing.append(topic.name)
+        context.image.created[topic.name] = len(assignment)
     return CreatableTopicResult(
         name=topic.name,
         topic_id=znode.topic_id,

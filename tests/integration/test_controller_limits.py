@@ -111,6 +111,34 @@ async def test_a_topic_with_too_many_partitions_is_refused_by_its_size(world: Wo
     assert await world.store.children(paths.TOPICS) == ["t"]
 
 
+async def test_the_cluster_has_no_more_partitions_than_its_limit(nursery: trio.Nursery, autojump_clock: object) -> None:
+    """``max.partitions``: two brokers, ten partitions at most, and what requests leave out is counted too."""
+    world = World(nursery)
+    await world.start_controller(max_partitions=10, num_partitions=7, default_replication_factor=2)
+    for broker_id in (1, 2):
+        await world.start_broker(broker_id)
+    await world.until(lambda: all(broker.sent(UpdateMetadataRequest) for broker in world.brokers.values()))
+    assert await create(world, "t", 4) == DONE
+    refusals = [
+        await create(world, "u", -1, -1, validate_only=True),
+        await create(world, "u", -1, -1),
+        await grow(world, 11, validate_only=True),
+        await grow(world, 11),
+    ]
+    exceeded = "The cluster has 4 partitions, and 7 more would exceed the limit of 10 (max.partitions)."
+    assert refusals == [(ErrorCode.POLICY_VIOLATION, exceeded)] * 4
+    topics = [CreatableTopic(name=name, num_partitions=3, replication_factor=1) for name in ("a", "b", "c")]
+    for validate_only in (True, False):
+        request = CreateTopicsRequest(topics=topics, timeout_ms=60_000, validate_only=validate_only)
+        codes = [topic.error_code for topic in (await world.request(request)).topics]
+        assert codes == [ErrorCode.NONE, ErrorCode.NONE, ErrorCode.POLICY_VIOLATION], "they are counted together"
+    assert (await grow(world, 5))[0] == ErrorCode.POLICY_VIOLATION
+    assert (await create(world, "c", 1))[0] == ErrorCode.POLICY_VIOLATION
+    assert await create(world, "__consumer_offsets", 2) == DONE
+    await world.request(DeleteTopicsRequest(topics=[DeleteTopicState(name="a")], timeout_ms=60_000))
+    assert await create(world, "c", 1) == DONE
+
+
 async def test_long_names_are_refused_before_they_are_looked_up(world: World) -> None:
     name = "n" * 30_000
     assert (await alter(world, name, "1:1"))[0] == ErrorCode.INVALID_TOPIC_EXCEPTION

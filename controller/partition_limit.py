@@ -1,0 +1,21 @@
+"""How many partitions the cluster may have: ``max.partitions`` (the name is KIP-578's, which Kafka did not merge).
+
+Requests are held to it, whoever sends them and whatever they leave to defaults, but for internal topics, without which
+groups and transactions could not begin. An edit of a topic's znode by hand is not, as in the KIP.
+"""
+
+from __future__ import annotations
+
+from controller.context import Context
+from protocol.errors import ErrorCode, KafkaError
+from protocol.topic_names import INTERNAL_TOPICS
+
+
+def check_partition_limit(context: Context, topic: str, added: int) -> None:
+    """Raises ``KafkaError`` POLICY_VIOLATION when partitions that are added for ``topic`` are too many."""
+    count, limit = context.image.partition_count, context.config.max_partitions
+    if added > 0 and count + added > limit and topic not in INTERNAL_TOPICS:
+        raise KafkaError(
+            ErrorCode.POLICY_VIOLATION,
+            f"The cluster has {count} partitions, and {added} more would exceed the limit of {limit} (max.partitions).",
+        )
