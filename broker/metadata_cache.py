@@ -3,16 +3,23 @@
 from __future__ import annotations
 
 import uuid
-from collections.abc import Mapping
+from collections.abc import Generator, Mapping
 from dataclasses import dataclass, field
 
+from broker.log.slices import at_once
 from broker.replication.layout import PartitionLayout
-from protocol.generated.update_metadata import UpdateMetadataRequest, UpdateMetadataTopicState
+from protocol.generated.update_metadata import (
+    UpdateMetadataPartitionState,
+    UpdateMetadataRequest,
+    UpdateMetadataTopicState,
+)
 from protocol.types import ZERO_UUID, TopicPartition
 from zk_schemas.broker_registration import Endpoint
 
 LEADER_DURING_DELETE = -2
 """A partition state with this leader removes the partition from the cache."""
+PARTITIONS_AT_ONCE = 256
+"""Partitions that are taken over or shown in one step."""
 
 
 @dataclass(slots=True)
@@ -69,6 +76,18 @@ class TopicInfo:
     def layout(self) -> PartitionLayout:
         """The topic's layout (KIP-253); a partition's own may be behind or ahead while a resize runs."""
         return PartitionLayout(self.initial_partition_count, self.undeleted_partition_count, self.layout_version)
+
+
+def _described(state: UpdateMetadataPartitionState) -> PartitionInfo:
+    return PartitionInfo(
+        state.leader,
+        state.leader_epoch,
+        state.isr,
+        state.replicas,
+        state.offline_replicas,
+        state.incarnation,
+        state.base_offset,
+    )
 
 
 class MetadataCache:
@@ -131,7 +150,16 @@ class MetadataCache:
         return None if broker is None else broker.endpoints.get(listener)
 
     def update(self, request: UpdateMetadataRequest) -> dict[TopicPartition, int]:
-        """Take over an UpdateMetadata request. Returns the partitions that left the cluster, by their incarnation.
+        """``update_in_steps`` at once."""
+        removed: dict[TopicPartition, int] = {}
+        at_once(self.update_in_steps(request, removed))
+        return removed
+
+    def update_in_steps(
+        self, request: UpdateMetadataRequest, removed: dict[TopicPartition, int]
+    ) -> Generator[None, None, None]:
+        """Take over an UpdateMetadata request, topic by topic, in steps of ``PARTITIONS_AT_ONCE``. Puts the partitions
+        that left the cluster into ``removed``, by their incarnation.
 
         A topic's new id comes with all of its partitions, for some were removed or it was created anew: what it does
         not name is gone, which a broker that was not registered at the time was never told.
@@ -144,12 +172,23 @@ class MetadataCache:
             )
             for broker in sorted(request.live_brokers, key=lambda live: live.id)
         }
-        removed: dict[TopicPartition, int] = {}
+        partitions = 0
         for state in request.topic_states:
-            self._update_topic(state, removed)
-        return removed
+            described: dict[int, PartitionInfo] = {}
+            for found in state.partition_states:
+                if found.leader != LEADER_DURING_DELETE:
+                    described[found.partition_index] = _described(found)
+                partitions += 1
+                if partitions % PARTITIONS_AT_ONCE == 0:
+                    yield
+            self._update_topic(state, described, removed)
 
-    def _update_topic(self, state: UpdateMetadataTopicState, removed: dict[TopicPartition, int]) -> None:
+    def _update_topic(
+        self,
+        state: UpdateMetadataTopicState,
+        described: dict[int, PartitionInfo],
+        removed: dict[TopicPartition, int],
+    ) -> None:
         name = state.topic_name
         topic = self.topics.get(name)
         if topic is not None and topic.topic_id != state.topic_id and ZERO_UUID not in (topic.topic_id, state.topic_id):
@@ -177,17 +216,8 @@ class MetadataCache:
                 incarnation = topic.remove(index, partition.incarnation)
                 if incarnation >= 0:  # else it was gone long before: it may be created anew, with offsets, by now
                     removed[TopicPartition(name, index)] = incarnation
-            else:
-                topic.removed.discard(index)
-                topic.partitions[index] = PartitionInfo(
-                    partition.leader,
-                    partition.leader_epoch,
-                    partition.isr,
-                    partition.replicas,
-                    partition.offline_replicas,
-                    partition.incarnation,
-                    partition.base_offset,
-                )
+        topic.removed -= described.keys()
+        topic.partitions |= described
         if topic.partitions:
             topic.partitions = dict(sorted(topic.partitions.items()))
             self.topics[name] = topic

@@ -82,6 +82,8 @@ class Node:
         self.metadata_changed = trio.Event()
         self.state_change_lock = trio.Lock()
         """Held while a LeaderAndIsr or StopReplica is applied, reading configuration included."""
+        self.metadata_lock = trio.Lock()
+        """Held while an UpdateMetadata of many partitions is applied: one that is sent again must not overtake it."""
         self.background = Background(env.clock, propagate_bugs=env.propagate_bugs)
         self.metrics = BrokerMetrics()
         self.metrics.add_background(self.background)

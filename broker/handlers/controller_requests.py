@@ -7,11 +7,12 @@ they wait: at the same address the controller may still be talking to the proces
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from contextlib import suppress
 
 from broker.log.producer_rebuild import catch_up
-from broker.log.slices import TimeSlice
+from broker.log.slices import TimeSlice, at_once, in_slices
+from broker.metadata_cache import PARTITIONS_AT_ONCE
 from broker.replication.replica_manager import Stopped, Term
 from broker.request_context import Answer, RequestContext
 from protocol.errors import ErrorCode, KafkaError
@@ -104,21 +105,30 @@ async def _apply(ctx: RequestContext, request: LeaderAndIsrRequest) -> list[Lead
 
 def update_metadata(ctx: RequestContext, request: UpdateMetadataRequest) -> Answer:
     node = ctx.node
-    if node.registered.is_set():
-        return _update_metadata(ctx, request)
+    partitions = sum(len(topic.partition_states) for topic in request.topic_states)
+    if node.registered.is_set() and partitions <= PARTITIONS_AT_ONCE:
+        return at_once(_update_metadata(ctx, request))
 
     async def update() -> UpdateMetadataResponse:
         await node.registered.wait()
-        return _update_metadata(ctx, request)
+        async with node.metadata_lock:
+            return await in_slices(_update_metadata(ctx, request), TimeSlice(node.env.clock))
 
     return node.later(update, lambda error: UpdateMetadataResponse(error_code=error.code))
 
 
-def _update_metadata(ctx: RequestContext, request: UpdateMetadataRequest) -> UpdateMetadataResponse:
+def _update_metadata(
+    ctx: RequestContext, request: UpdateMetadataRequest
+) -> Generator[None, None, UpdateMetadataResponse]:
+    """In steps. It ends early when a newer controller has spoken meanwhile, which tells everything anew."""
+    removed: dict[TopicPartition, int] = {}
     code = _refusal(ctx, request.controller_epoch, request.broker_epoch)
-    if code is not ErrorCode.NONE:
-        return UpdateMetadataResponse(error_code=code)
-    removed = ctx.node.metadata.update(request)
+    if code is ErrorCode.NONE:
+        for _ in ctx.node.metadata.update_in_steps(request, removed):
+            yield
+            code = _refusal(ctx, request.controller_epoch, request.broker_epoch)
+            if code is not ErrorCode.NONE:
+                break
     if removed:
         ctx.node.dynamic.forget_topics(key.topic for key in removed)
         ctx.node.groups.on_partitions_deleted(
@@ -128,6 +138,8 @@ def _update_metadata(ctx: RequestContext, request: UpdateMetadataRequest) -> Upd
                 if key.topic != OFFSETS_TOPIC and not ctx.node.metadata.goes_on(*key)
             }
         )
+    if code is not ErrorCode.NONE:
+        return UpdateMetadataResponse(error_code=code)
     ctx.node.replicas.brokers_changed()
     ctx.node.metadata_was_updated()
     named = [topic.topic_name for topic in request.topic_states]

@@ -13,11 +13,11 @@ A split that is announced shows its partitions to stock clients before they have
 from __future__ import annotations
 
 import math
-from collections.abc import Generator
+from collections.abc import Generator, Mapping
 from itertools import islice
 
 from broker.log.slices import TimeSlice, at_once, in_slices
-from broker.metadata_cache import PartitionInfo, TopicInfo
+from broker.metadata_cache import PARTITIONS_AT_ONCE, PartitionInfo, TopicInfo
 from broker.request_context import Answer, RequestContext
 from protocol.acl_operations import CLUSTER_OPERATIONS, TOPIC_OPERATIONS
 from protocol.errors import ErrorCode
@@ -32,7 +32,6 @@ from protocol.generated.metadata import (
 from protocol.topic_names import INTERNAL_TOPICS, is_legal
 from protocol.types import ZERO_UUID
 
-PARTITIONS_AT_ONCE = 256
 _NO_LEADER = -1
 _FIRST_NULL_VERSION = 1
 _FIRST_FLAG_VERSION = 4
@@ -46,13 +45,31 @@ def handle(ctx: RequestContext, request: MetadataRequest) -> Answer:
     if asked is None or (not asked and ctx.api_version < _FIRST_NULL_VERSION):
         topics = ctx.node.metadata.topics
         if sum(len(info.partitions) for info in topics.values()) <= PARTITIONS_AT_ONCE:
-            return _response(ctx, request, [_known(ctx, name) for name in sorted(topics)])
+            return _response(ctx, request, [at_once(_known(ctx, name)) for name in sorted(topics)])
         return ctx.node.later(lambda: _everything(ctx, request), lambda _error: _response(ctx, request, []))
     missing = _missing(ctx, asked)
     may_create = ctx.api_version < _FIRST_FLAG_VERSION or request.allow_auto_topic_creation
     if missing and may_create and ctx.node.config.values["auto.create.topics.enable"]:
         return _after_creation(ctx, request, asked, missing)
-    return _response(ctx, request, [_topic(ctx, topic, {}) for topic in asked])
+    if sum(_partition_count(ctx, topic) for topic in asked) <= PARTITIONS_AT_ONCE:
+        return _response(ctx, request, [at_once(_topic(ctx, topic, {})) for topic in asked])
+    return ctx.node.later(lambda: _named(ctx, request, asked, {}), lambda _error: _response(ctx, request, []))
+
+
+async def _named(
+    ctx: RequestContext,
+    request: MetadataRequest,
+    asked: list[MetadataRequestTopic],
+    errors: Mapping[str, ErrorCode],
+) -> MetadataResponse:
+    """Each topic as it is when its turn comes, with pauses where there are many partitions."""
+    topics = []
+    work = TimeSlice(ctx.node.env.clock)
+    for topic in asked:
+        topics.append(await in_slices(_topic(ctx, topic, errors), work))
+        if work.due():
+            await work.pause()
+    return _response(ctx, request, topics)
 
 
 async def _everything(ctx: RequestContext, request: MetadataRequest) -> MetadataResponse:
@@ -61,7 +78,7 @@ async def _everything(ctx: RequestContext, request: MetadataRequest) -> Metadata
     work = TimeSlice(ctx.node.env.clock)
     for name in sorted(ctx.node.metadata.topics):
         if name in ctx.node.metadata.topics:
-            topics.append(await in_slices(_known_in_steps(ctx, name), work))
+            topics.append(await in_slices(_known(ctx, name), work))
             if work.due():
                 await work.pause()
     return _response(ctx, request, topics)
@@ -72,7 +89,7 @@ def _once_told(ctx: RequestContext, request: MetadataRequest) -> Answer:
         await ctx.node.wait_for_metadata(lambda: ctx.node.metadata.brokers, math.inf)
         if request.topics is None or (not request.topics and ctx.api_version < _FIRST_NULL_VERSION):
             return await _everything(ctx, request)
-        return _response(ctx, request, [_topic(ctx, topic, {}) for topic in request.topics])
+        return await _named(ctx, request, request.topics, {})
 
     return ctx.node.later(wait, lambda _error: _response(ctx, request, []))
 
@@ -87,37 +104,41 @@ def _after_creation(
     ctx: RequestContext, request: MetadataRequest, asked: list[MetadataRequestTopic], missing: list[str]
 ) -> Answer:
     async def create() -> MetadataResponse:
-        errors = await ctx.node.topic_creator.create(missing)
-        return _response(ctx, request, [_topic(ctx, topic, errors) for topic in asked])
+        return await _named(ctx, request, asked, await ctx.node.topic_creator.create(missing))
 
     def failed(_error: object) -> MetadataResponse:
         errors = dict.fromkeys(missing, ErrorCode.LEADER_NOT_AVAILABLE)
-        return _response(ctx, request, [_topic(ctx, topic, errors) for topic in asked])
+        return _response(ctx, request, [at_once(_topic(ctx, topic, errors)) for topic in asked])
 
     return ctx.node.later(create, failed)
 
 
-def _topic(ctx: RequestContext, asked: MetadataRequestTopic, errors: dict[str, ErrorCode]) -> MetadataResponseTopic:
+def _partition_count(ctx: RequestContext, asked: MetadataRequestTopic) -> int:
+    """Of a topic that is asked for by name or id; 0 of one that is not there."""
+    name = asked.name or ctx.node.metadata.topic_name(asked.topic_id)
+    return 0 if name is None else ctx.node.metadata.partition_count(name) or 0
+
+
+def _topic(
+    ctx: RequestContext, asked: MetadataRequestTopic, errors: Mapping[str, ErrorCode]
+) -> Generator[None, None, MetadataResponseTopic]:
+    """In steps: a topic may have very many partitions."""
     name = asked.name
     if asked.topic_id != ZERO_UUID and not name:
         known_name = ctx.node.metadata.topic_name(asked.topic_id)
         if known_name is None:
             return MetadataResponseTopic(error_code=ErrorCode.UNKNOWN_TOPIC_ID, name="", topic_id=asked.topic_id)
-        return _known(ctx, known_name)
+        return (yield from _known(ctx, known_name))
     name = name or ""
     if name in ctx.node.metadata.topics:
-        return _known(ctx, name)
+        return (yield from _known(ctx, name))
     code = errors.get(name, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
     if not is_legal(name):
         code = ErrorCode.INVALID_TOPIC_EXCEPTION
     return MetadataResponseTopic(error_code=code, name=name, is_internal=name in INTERNAL_TOPICS)
 
 
-def _known(ctx: RequestContext, name: str) -> MetadataResponseTopic:
-    return at_once(_known_in_steps(ctx, name))
-
-
-def _known_in_steps(ctx: RequestContext, name: str) -> Generator[None, None, MetadataResponseTopic]:
+def _known(ctx: RequestContext, name: str) -> Generator[None, None, MetadataResponseTopic]:
     """A topic with the partitions it has at the first step."""
     info = ctx.node.metadata.topics[name]
     shown = MetadataResponseTopic(name=name, topic_id=info.topic_id, is_internal=name in INTERNAL_TOPICS)

@@ -12,8 +12,8 @@ import pytest
 import trio
 import trio.testing
 
-from broker import large_requests
-from broker.handlers import fetch, metadata
+from broker import large_requests, metadata_cache
+from broker.handlers import controller_requests, fetch, metadata
 from broker.handlers.fetch_read import FetchRead
 from broker.large_requests import NAMED
 from broker.log.slices import TimeSlice
@@ -25,7 +25,7 @@ from protocol.errors import ErrorCode
 from protocol.generated.api_versions import ApiVersionsRequest
 from protocol.generated.fetch import FetchPartition, FetchRequest, FetchTopic
 from protocol.generated.list_offsets import ListOffsetsPartition, ListOffsetsRequest, ListOffsetsTopic
-from protocol.generated.metadata import MetadataRequest
+from protocol.generated.metadata import MetadataRequest, MetadataRequestTopic
 from protocol.generated.produce import PartitionProduceData, ProduceRequest, TopicProduceData
 from protocol.generated.stop_replica import StopReplicaPartitionState, StopReplicaRequest, StopReplicaTopicState
 from protocol.types import TopicPartition
@@ -44,7 +44,8 @@ def few_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     for key in list(NAMED):
         monkeypatch.setitem(NAMED, key, NAMED[key]._replace(at_once=FEW))
     monkeypatch.setattr(fetch, "READ_AT_ONCE", FEW)
-    monkeypatch.setattr(metadata, "PARTITIONS_AT_ONCE", FEW)
+    for module in (metadata, metadata_cache, controller_requests):
+        monkeypatch.setattr(module, "PARTITIONS_AT_ONCE", FEW)
     monkeypatch.setattr(pauses, "STEPS_AT_ONCE", FEW)
     monkeypatch.setattr(pauses, "LARGE_FRAME_BYTES", 128)
     monkeypatch.setattr(pauses, "MANY_ITEMS", FEW)
@@ -189,9 +190,11 @@ async def test_a_fetch_of_a_session_that_is_read_is_refused(tmp_path: Path, monk
         assert codes == [ErrorCode.INVALID_FETCH_SESSION_EPOCH]
 
 
-async def test_all_metadata_is_gathered_in_slices(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, probe: LoopProbe
+@pytest.mark.parametrize("names", [None, ["few", "many"], ["many", "missing"]])
+async def test_metadata_of_many_partitions_is_gathered_in_slices(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, probe: LoopProbe, names: list[str] | None
 ) -> None:
+    """Of all topics, by name, and where a topic is to be created for it, which no controller does here."""
     partition = metadata._partition
 
     def counted(*arguments: Any) -> Any:
@@ -202,11 +205,57 @@ async def test_all_metadata_is_gathered_in_slices(
         await broker.create_topic("many", MANY)
         await broker.create_topic("few", 2)
         monkeypatch.setattr(metadata, "_partition", counted)
+        topics = None if names is None else [MetadataRequestTopic(name=name) for name in names]
+        answer = await broker.request(MetadataRequest(topics=topics, allow_auto_topic_creation=False))
+        assert [topic.name for topic in answer.topics] == (names or ["few", "many"])
+        found = {topic.name: topic for topic in answer.topics}
+        assert [shown.partition_index for shown in found["many"].partitions] == list(range(MANY))
+        others = 2 if "few" in found else 0
+        assert (probe.steps, probe.most_steps) == (MANY + others, FEW)
+
+
+async def test_new_metadata_is_taken_over_in_slices(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, probe: LoopProbe
+) -> None:
+    described = metadata_cache._described
+
+    def counted(state: Any) -> Any:
+        probe.step()
+        return described(state)
+
+    async with one_broker(tmp_path) as broker:
+        topic_id = await broker.create_topic("t", MANY)
+        monkeypatch.setattr(metadata_cache, "_described", counted)
+        assert (await broker.update_metadata("t", topic_id, MANY, leader_epoch=3)).error_code == ErrorCode.NONE
+        assert (probe.steps, probe.most_steps) == (MANY, FEW)
         answer = await broker.request(MetadataRequest(topics=None))
-        assert [topic.name for topic in answer.topics] == ["few", "many"]
-        shown = [partition.partition_index for partition in answer.topics[1].partitions]
-        assert shown == list(range(MANY))
-        assert (probe.steps, probe.most_steps) == (MANY + 2, FEW)
+        assert [found.leader_epoch for found in answer.topics[0].partitions] == [3] * MANY
+
+
+async def test_metadata_of_an_older_controller_ends_at_a_newer_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    described, check = metadata_cache._described, ReplicaManager.check_controller
+    managers: list[ReplicaManager] = []
+
+    def checked(replicas: ReplicaManager, controller_epoch: int) -> bool:
+        managers.append(replicas)
+        return check(replicas, controller_epoch)
+
+    async with one_broker(tmp_path) as broker:
+        topic_id = await broker.create_topic("t", MANY)
+        monkeypatch.setattr(ReplicaManager, "check_controller", checked)
+
+        def overtaken(state: Any) -> Any:
+            if state.partition_index == 0:
+                check(managers[-1], broker.controller_epoch + 1)
+            return described(state)
+
+        monkeypatch.setattr(metadata_cache, "_described", overtaken)
+        answered = await broker.update_metadata("t", topic_id, MANY, leader_epoch=3)
+        assert answered.error_code == ErrorCode.STALE_CONTROLLER_EPOCH
+        answer = await broker.request(MetadataRequest(topics=None))
+        assert [found.leader_epoch for found in answer.topics[0].partitions] == [0] * MANY
 
 
 async def test_an_order_to_stop_very_many_replicas_ends_at_a_newer_controller(
