@@ -2,41 +2,208 @@
 
 Bounds are on what is done between two moments at which other tasks run: steps, records, bytes. Of what the disk has to
 be waited for the bound is none. Time is never asserted. A new operation of that kind gets its line here.
+
+Beside this file: requests of very many partitions and metadata at size are in ``test_large_requests``, batches whose
+keys are placed in ``test_large_batches``, sending cold records in ``contract/test_cold_ranges``, a configuration of all
+topics in ``unit/broker/test_settings``, deletion in ``unit/runtime/test_reclaimer`` and ``unit/log/test_log_manager``,
+and log lines that nobody reads in ``unit/runtime/test_log_output``.
 """
 
 from __future__ import annotations
 
+import os
 import threading
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import pytest
 
+from broker.log import producer_rebuild, time_search
 from broker.log.cold_reads import load_records
+from broker.log.compaction import KeyOffsets
 from broker.log.log_config import LogConfig
 from broker.log.log_manager import LogManager, LogManagerConfig
 from broker.log.partition_log import PartitionLog
+from broker.log.pieces import PIECE_BATCHES
+from broker.log.producer_capture import PRODUCERS_AT_ONCE, ProducerCapture
+from broker.log.producer_rebuild import catch_up
+from broker.log.segment import LogSegment
 from broker.log.slices import TimeSlice
 from broker.log.time_search import TimeSearch
+from broker.replication.fetcher import FetcherConfig, ReplicaFetcher
 from protocol import batch_builder, records
 from protocol.batch_builder import RECORDS_AT_ONCE, BatchBuilder, build_batch
 from protocol.batch_layout import SMALL_BODY_BYTES
 from protocol.compression import CompressionType, CorruptRecordError
 from protocol.errors import ErrorCode
-from protocol.generated.fetch import FetchPartition, FetchRequest, FetchTopic
+from protocol.generated.fetch import FetchableTopicResponse, FetchPartition, FetchRequest, FetchResponse, FetchTopic
 from protocol.generated.list_offsets import ListOffsetsPartition, ListOffsetsRequest, ListOffsetsTopic
 from protocol.generated.produce import PartitionProduceData, ProduceRequest, TopicProduceData
-from protocol.records import RecordBatch, iter_batches
+from protocol.records import RecordBatch, iter_batches, set_base_offset
 from protocol.types import TopicPartition
+from runtime.real_trio import RealNetwork
 from runtime.sim_zk import FakeZk
 from tests.broker_harness import OneBroker, one_broker
 from tests.cold_disk import ColdDisk
-from tests.log_world import START_MS, TOPIC_ID, LogWorld, batch, idempotent
+from tests.log_world import START_MS, TOPIC_ID, LogWorld, batch, idempotent, read_all
 from tests.loop_probe import LoopProbe
+from tests.replica_world import KEY, ReplicaWorld
 
 pytestmark = pytest.mark.trio
 T = TopicPartition("t", 0)
+FETCHER = FetcherConfig(2, 1 << 20, 1, 1 << 20, 500, 1.0, 30.0, flushes=True)
+
+# ---------------------------------------------------------------- the table
+
+
+class Operation(NamedTuple):
+    """``run`` has the probe count steps, and returns how many there are at least; ``most`` between two pauses."""
+
+    run: Callable[[LogWorld, pytest.MonkeyPatch, LoopProbe], Awaitable[int]]
+    most: int
+
+
+def count_calls(patches: pytest.MonkeyPatch, probe: LoopProbe, owner: type, name: str) -> None:
+    """A call is a step."""
+    real = getattr(owner, name)
+
+    def counted(*arguments: Any) -> Any:
+        probe.step()
+        return real(*arguments)
+
+    patches.setattr(owner, name, counted)
+
+
+def count_headers(patches: pytest.MonkeyPatch, probe: LoopProbe) -> None:
+    """A batch header that is read is a step."""
+    batches = LogSegment.batches
+
+    def counted(segment: LogSegment, position: int = 0) -> Iterator[Any]:
+        for found in batches(segment, position):
+            probe.step()
+            yield found
+
+    patches.setattr(LogSegment, "batches", counted)
+
+
+async def search_unsorted_times(world: LogWorld, patches: pytest.MonkeyPatch, probe: LoopProbe) -> int:
+    """Of equal timestamps no index helps."""
+    log = world.create()
+    for _ in range(3000):
+        log.append_as_leader(batch(b"v"), 3)
+    log.append_as_leader(batch(b"late", timestamp=START_MS + 50), 3)
+    count_headers(patches, probe)
+    search = TimeSearch(log, START_MS + 1)
+    await search.finish(world.clock)
+    assert search.found == (START_MS + 50, 3000, 3)
+    return 3000
+
+
+async def truncate_a_large_segment(world: LogWorld, patches: pytest.MonkeyPatch, probe: LoopProbe) -> int:
+    log = world.create()
+    for number in range(3000):
+        log.append_as_leader(idempotent(number // 100, producer_id=number % 100), 0)
+    count_headers(patches, probe)
+    asked: list[PartitionLog] = []
+    log.on_producers_behind = asked.append
+    assert log.truncate_to(2990)
+    assert log.log_end_offset == 2990 and asked == [log]
+    await catch_up(log)
+    assert log.rebuild is None
+    patches.undo()  # what is read again is not counted
+    assert sorted(log.producers.snapshot()) == sorted((await world.reopen()).producers.snapshot())
+    return 2990
+
+
+async def snapshot_many_producers(world: LogWorld, patches: pytest.MonkeyPatch, probe: LoopProbe) -> int:
+    log = world.create()
+    one = RecordBatch(idempotent(0))
+    log.append_as_leader(idempotent(0), 0)
+    for one.producer_id in range(100_000):
+        log.producers.record(one, 0)
+    step = ProducerCapture.step
+
+    def counted(capture: ProducerCapture) -> bool:
+        before = len(capture._pending)
+        more = step(capture)
+        probe.step(before - len(capture._pending))
+        return more
+
+    patches.setattr(ProducerCapture, "step", counted)
+    log.roll()
+    await log.snapshots.write_begun(world.env.clock)
+    assert log.snapshots.offsets == [log.log_end_offset]
+    return 100_000
+
+
+async def take_a_large_answer(_world: LogWorld, patches: pytest.MonkeyPatch, probe: LoopProbe) -> int:
+    """10 MiB of a leader, in small batches."""
+    world = ReplicaWorld()
+    world.elect(1, 0, [1, 2])
+    fetcher = ReplicaFetcher(1, FETCHER, world.clock, RealNetwork(), lambda: None, lambda: 1, world.throttle)
+    follower = world[2].partition
+    follower.log.update_config(LogConfig())
+    fetcher.follow(follower)
+    fetcher._plan.request(fetcher._followed, FETCHER, 1, 0)
+    one = batch(bytes(900))
+    count = (10 << 20) // len(one)
+    answer = world.ask(2, 1)
+    answer.records = bytearray(one) * count
+    for number in range(count):
+        set_base_offset(memoryview(answer.records)[number * len(one) :], number, 0)
+    count_calls(patches, probe, LogSegment, "append")
+    topic = FetchableTopicResponse(topic=KEY.topic, partitions=[answer])
+    await fetcher._take(None, FetchResponse(responses=[topic]), fetcher._plan._asked)  # type: ignore[arg-type]
+    assert follower.log.log_end_offset == count
+    assert fetcher._plan._changed == {KEY: None}, "the next fetch asks for what follows"
+    return count
+
+
+async def compact_a_batch_of_many_records(world: LogWorld, patches: pytest.MonkeyPatch, probe: LoopProbe) -> int:
+    """Each key is there twice: every second record stays."""
+    many = 50_000
+    config = LogConfig(cleanup_policy=("compact",), min_cleanable_dirty_ratio=0.0, max_message_bytes=1 << 30)
+    manager = LogManager(LogManagerConfig(1, "c", (str(world.root / "d"),), config), world.env)
+    await manager.start()
+    log = manager.create(T, TOPIC_ID, 1, config)
+    log.append_as_leader(batch(*[b"1"] * many, keys=[b"%d" % (number // 2) for number in range(many)]), 0)
+    log.roll()
+    log.advance_high_watermark(log.log_end_offset)
+    patches.setattr(TimeSlice, "due", lambda work: True)
+    synced_by: list[int] = []
+    fdatasync = os.fdatasync
+
+    def noted(descriptor: int) -> None:
+        synced_by.append(threading.get_ident())
+        fdatasync(descriptor)
+
+    patches.setattr(os, "fdatasync", noted)
+    count_calls(patches, probe, KeyOffsets, "is_latest")
+    assert await manager.cleaner.clean_dirtiest()
+    assert synced_by and threading.get_ident() not in synced_by, "nor does its checkpoint wait for the disk"
+    assert [each.count for each in read_all(log)] == [many // 2]
+    manager.close_at_once()
+    return many
+
+
+OPERATIONS = {
+    "a look-up by time over unsorted timestamps": Operation(search_unsorted_times, time_search.STEPS_AT_ONCE),
+    # What is read behind the last index entry, to find the log's end, comes on top of the first steps.
+    "truncation of a large segment": Operation(truncate_a_large_segment, 2 * producer_rebuild.STEPS_AT_ONCE + 60),
+    "a snapshot of 100,000 producers": Operation(snapshot_many_producers, PRODUCERS_AT_ONCE),
+    "a follower's answer of 10 MiB": Operation(take_a_large_answer, PIECE_BATCHES),
+    "compaction of a batch of 50,000 records": Operation(compact_a_batch_of_many_records, RECORDS_AT_ONCE),
+}
+
+
+@pytest.mark.parametrize("name", OPERATIONS)
+async def test_an_operation_lets_others_run(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    operation, probe = OPERATIONS[name], LoopProbe()
+    with probe.watching():
+        at_least = await operation.run(LogWorld(tmp_path), monkeypatch, probe)
+    assert probe.steps >= at_least > operation.most >= probe.most_steps > 0
+
 
 # ---------------------------------------------------------------- what the page cache has dropped
 

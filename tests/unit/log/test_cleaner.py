@@ -14,14 +14,13 @@ from broker.log.log_directory import LogDirectory
 from broker.log.log_manager import LogManager
 from broker.log.manager_config import LogManagerConfig
 from broker.log.partition_log import AppendOrigin, PartitionLog
-from broker.log.slices import TimeSlice, at_once
-from protocol.batch_builder import RECORDS_AT_ONCE, build_batch, build_control_batch
+from broker.log.slices import at_once
+from protocol.batch_builder import build_batch, build_control_batch
 from protocol.batch_layout import CONTROL_ABORT, CONTROL_COMMIT
 from protocol.key_placement import MOVED_HEADER
-from protocol.records import Record, RecordBatch
+from protocol.records import RecordBatch
 from protocol.types import TopicPartition
 from tests.log_world import START_MS, TOPIC_ID, Crash, LogWorld, batch, idempotent, read_all, values
-from tests.loop_probe import LoopProbe
 
 pytestmark = pytest.mark.trio
 
@@ -369,36 +368,3 @@ async def test_a_compacted_log_joins_when_nothing_says_any_more_that_it_was_comp
     log.close_files()
     again = await world.reopen(clean=clean_shutdown, cleanup_policy=("delete",))
     assert not again.is_broken and values(again) == before
-
-
-async def test_a_batch_of_many_records_is_cleaned_in_slices(world: LogWorld, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Reading it for keys, choosing what stays and writing that are three walks over its records."""
-    many = 3 * RECORDS_AT_ONCE + 1
-    log = compacted(world, max_message_bytes=1 << 30)
-    log.append_as_leader(batch(*[b"1"] * many, keys=[b"%d" % (number // 2) for number in range(many)]), 0)
-    log.advance_high_watermark(log.log_end_offset)
-    log.roll()
-    put(log, last=b"active")
-    probe, pauses = LoopProbe(), 0
-    pause = TimeSlice.pause
-
-    async def counted(work: TimeSlice) -> None:
-        nonlocal pauses
-        pauses += 1
-        await pause(work)
-
-    monkeypatch.setattr(TimeSlice, "pause", counted)
-    monkeypatch.setattr(TimeSlice, "due", lambda work: True)
-    latest = KeyOffsets.is_latest
-
-    def is_latest(keys: KeyOffsets, record: Record) -> bool:
-        probe.step()
-        return latest(keys, record)
-
-    monkeypatch.setattr(KeyOffsets, "is_latest", is_latest)
-    with probe.watching():
-        await clean(cleaner_for(world, log))
-    assert probe.steps == many and probe.most_steps == RECORDS_AT_ONCE
-    assert pauses >= 3 * 4
-    kept = values(log)
-    assert [offset for offset, _, _ in kept[:-1]] == [*range(1, many, 2), many - 1]

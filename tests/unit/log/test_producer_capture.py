@@ -9,11 +9,9 @@ import pytest
 
 from broker.log import producer_capture, snapshot_files
 from broker.log.partition_log import PartitionLog
-from broker.log.producer_capture import ProducerCapture
 from broker.log.producer_snapshot import decode_snapshot
 from broker.log.slices import TimeSlice
 from tests.log_world import LogWorld, idempotent
-from tests.loop_probe import LoopProbe
 
 pytestmark = pytest.mark.trio
 FEW = 10
@@ -61,25 +59,6 @@ async def test_a_snapshot_is_of_the_moment_of_the_roll_whatever_comes_while_it_i
     monkeypatch.setattr(TimeSlice, "pause", append_in_between)
     await log.snapshots.write_begun(world.env.clock)
     assert on_disk(world, offset) == expected
-
-
-async def test_a_step_takes_in_few_producers(world: LogWorld, monkeypatch: pytest.MonkeyPatch) -> None:
-    log = filled(world)
-    probe = LoopProbe()
-    step = ProducerCapture.step
-
-    def counted(capture: ProducerCapture) -> bool:
-        before = len(capture._pending)
-        more = step(capture)
-        for _ in range(before - len(capture._pending)):
-            probe.step()
-        return more
-
-    monkeypatch.setattr(ProducerCapture, "step", counted)
-    log.roll()
-    with probe.watching():
-        await log.snapshots.write_begun(world.env.clock)
-    assert probe.steps == 5 * FEW and probe.most_steps <= FEW
 
 
 async def test_a_truncation_below_the_roll_gives_the_snapshot_up(world: LogWorld) -> None:

@@ -18,10 +18,8 @@ from broker.log.log_manager import LogManager, LogManagerConfig
 from broker.log.partition_log import PartitionLog
 from broker.log.producer_rebuild import STEPS_AT_ONCE, catch_up
 from broker.log.producer_state import ProducerState
-from broker.log.segment import LogSegment
 from protocol.errors import ErrorCode, KafkaError
 from tests.log_world import PARTITION, TOPIC_ID, LogWorld, idempotent
-from tests.loop_probe import LoopProbe
 
 pytestmark = pytest.mark.trio
 
@@ -46,31 +44,6 @@ async def as_reopened(world: LogWorld, log: PartitionLog) -> list[Any]:
     again = await world.reopen()
     assert again.log_end_offset == log.log_end_offset
     return known(again.producers)
-
-
-async def test_a_truncation_takes_a_bounded_number_of_steps_at_once(
-    world: LogWorld, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    log = filled(world)
-    asked: list[PartitionLog] = []
-    log.on_producers_behind = asked.append
-    probe = LoopProbe()
-    batches = LogSegment.batches
-
-    def counted(segment: LogSegment, position: int = 0) -> Any:
-        for found in batches(segment, position):
-            probe.step()
-            yield found
-
-    monkeypatch.setattr(LogSegment, "batches", counted)
-    with probe.watching():
-        assert log.truncate_to(BATCHES - 10)
-        assert log.log_end_offset == BATCHES - 10 and asked == [log]
-        await catch_up(log)
-    assert log.rebuild is None
-    assert probe.steps >= BATCHES - 10
-    assert probe.most_steps <= 2 * STEPS_AT_ONCE + 20, "what finds the log's end comes on top"
-    assert known(log.producers) == await as_reopened(world, log)
 
 
 async def test_a_short_truncation_leaves_nothing_to_be_done(world: LogWorld) -> None:

@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
 import trio
 
 from broker.log.partition_log import PartitionLog
-from broker.log.segment import LogSegment
-from broker.log.time_search import STEPS_AT_ONCE, TimeSearch
+from broker.log.time_search import TimeSearch
 from tests.log_world import START_MS, LogWorld, batch
-from tests.loop_probe import LoopProbe
 
 pytestmark = pytest.mark.trio
 
@@ -27,26 +24,6 @@ def unsorted(world: LogWorld, **config: Any) -> PartitionLog:
     log.append_as_leader(batch(b"late", timestamp=START_MS + 50), 3)
     log.advance_high_watermark(log.log_end_offset)
     return log
-
-
-async def test_a_search_reads_a_bounded_number_of_headers_at_once(
-    world: LogWorld, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    log = unsorted(world)
-    probe = LoopProbe()
-    batches = LogSegment.batches
-
-    def counted(segment: LogSegment, position: int = 0) -> Iterator[Any]:
-        for found in batches(segment, position):
-            probe.step()
-            yield found
-
-    monkeypatch.setattr(LogSegment, "batches", counted)
-    search = TimeSearch(log, START_MS + 1)
-    with probe.watching():
-        await search.finish(world.clock)
-    assert search.found == (START_MS + 50, BATCHES, 3)
-    assert probe.steps >= BATCHES and probe.most_steps <= STEPS_AT_ONCE
 
 
 async def test_a_search_stops_where_it_is_told_and_goes_on(world: LogWorld) -> None:

@@ -12,7 +12,6 @@ import trio
 import trio.testing
 
 from broker.log.pieces import PIECE_BATCHES, PIECE_BYTES, pieces_of
-from broker.log.segment import LogSegment
 from broker.replication.fetcher import FULL_RETRY_S, FetcherConfig, ReplicaFetcher
 from broker.replication.follower import Outcome
 from protocol.errors import ErrorCode, KafkaError
@@ -21,7 +20,6 @@ from protocol.records import iter_batches
 from protocol.types import TopicPartition
 from runtime.real_trio import RealNetwork
 from tests.log_world import batch, read_all
-from tests.loop_probe import LoopProbe
 from tests.replica_world import KEY, ReplicaWorld
 
 CONFIG = FetcherConfig(2, 1 << 20, 1, 1 << 20, 500, 1.0, 30.0, flushes=True)
@@ -203,26 +201,6 @@ def following(world: ReplicaWorld) -> ReplicaFetcher:
 
 def answer_of(data: Any) -> FetchResponse:
     return FetchResponse(responses=[FetchableTopicResponse(topic=KEY.topic, partitions=[data])])
-
-
-@pytest.mark.trio
-async def test_a_large_answer_is_appended_in_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
-    world = ReplicaWorld()
-    data = large_answer(world, 3 * PIECE_BATCHES + 1)
-    fetcher = following(world)
-    probe = LoopProbe()
-    append = LogSegment.append
-
-    def counted(segment: LogSegment, *args: Any) -> None:
-        probe.step()
-        append(segment, *args)
-
-    monkeypatch.setattr(LogSegment, "append", counted)
-    with probe.watching():
-        await fetcher._take(None, answer_of(data), fetcher._plan._asked)  # type: ignore[arg-type]
-    assert probe.steps == 3 * PIECE_BATCHES + 1 and probe.most_steps <= PIECE_BATCHES
-    assert world[2].records() == world[1].records()
-    assert fetcher._plan._changed == {KEY: None}, "the next fetch asks for what follows"
 
 
 @pytest.mark.trio
