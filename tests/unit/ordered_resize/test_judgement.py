@@ -278,6 +278,39 @@ def test_what_freezes_a_topic(topic: Topic, edit: Any, why: str) -> None:
     assert verdict.why.startswith(why), verdict.why
 
 
+@pytest.mark.parametrize(
+    ("edit", "why"),
+    [
+        (lambda t: state(t, 1, layout=Layout(4, 9)), "partition 1: layout is 4 partitions in version 9, newer than"),
+        (
+            lambda t: state(t, 1, layout=Layout(5, 4)),
+            "partition 1: layout is 5 partitions in version 4, and the topic's",
+        ),
+        (lambda t: state(t, 1, layout=Layout(4, 1)), "partition 1: layout is 4 partitions in version 1, too old for"),
+        (lambda t: state(t, 5, layout=Layout(6, 1)), "partition 5: its layout, 6 partitions in version 1, counts it"),
+    ],
+)
+def test_what_freezes_a_topic_whose_resize_is_taken_back(topic: Topic, edit: Any, why: str) -> None:
+    topic.ask(8)
+    topic.write(STEPS[Phase.BUMP](topic.snapshot(), 0))
+    topic.ask(4)
+    topic.write(STEPS[Phase.BUMP](topic.snapshot(), 0))
+    assert judge_found(topic.snapshot(), SETTING).outcome is ACCEPT
+    edit(topic)
+    verdict = judge_found(topic.snapshot(), SETTING)
+    assert verdict.outcome is FREEZE and verdict.why.startswith(why), verdict.why
+
+
+def test_the_initial_count_of_a_topic_that_was_never_resized() -> None:
+    topic = Topic(4)
+    topic.topic = topic.topic.replace(initial_partition_count=2)
+    verdict = judge_found(topic.snapshot(), SETTING)
+    assert (verdict.outcome, verdict.why) == (
+        FREEZE,
+        "initial_partition_count is 2, though 4 partitions were led at first",
+    )
+
+
 def test_nothing_of_a_frozen_topic_moves_until_an_edit_ends_the_contradiction(topic: Topic) -> None:
     topic.ask(8)
     good = topic.topic

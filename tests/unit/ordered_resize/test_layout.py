@@ -41,3 +41,13 @@ def test_losers_and_gainers(initial: int, before: int, after: int, losers_of: di
     found = moves(initial, before, after)
     assert found.losers_of == losers_of
     assert found.losers == {q for losers in losers_of.values() for q in losers}
+
+
+@pytest.mark.parametrize(
+    ("partition", "named", "expected"),
+    [(5, (6, 3), True), (5, (6, 1), False), (5, (8, 3), False), (6, (6, 3), False)],
+)
+def test_a_partition_takes_batches_of_its_own_layout_while_it_is_counted(
+    partition: int, named: tuple[int, int], expected: bool
+) -> None:
+    assert Layout(6, 3, 4).takes(partition, StoredLayout(*named)) is expected
