@@ -1,8 +1,4 @@
-"""From one release to the one before and back, under load: KIP-584, docs/upgrading.md. Real processes and ZooKeeper.
-
-The release before is this one with ``supported.features`` narrowed: its brokers neither resize nor write flexible
-records.
-"""
+"""From one release to the one before and back, under load: KIP-584, docs/upgrading.md. Real processes and ZooKeeper."""
 
 from __future__ import annotations
 
@@ -10,7 +6,6 @@ import subprocess
 import sys
 import threading
 from collections.abc import Iterator, Mapping
-from pathlib import Path
 
 import pytest
 
@@ -18,13 +13,11 @@ from anabranch import ErrorCode, FeatureUpdate, KafkaError, UpgradeType
 from anabranch.sync import Admin, Consumer, Producer
 from anabranch.testing.processes import ProcessCluster, wait_for
 from client.admin_types import NewTopic
-from zk_schemas.features import CONSUMER_OFFSETS_TOPIC_SCHEMA, GROUP_COORDINATOR, ORDERED_RESIZE, SUPPORTED
+from tests.releases import HIGHEST, LEVELS_BEFORE, SUPPORTED_BEFORE, levels, restart_as, set_release
+from zk_schemas.features import GROUP_COORDINATOR, ORDERED_RESIZE
 
 DEADLINE_S = 60.0
 TOPIC, GROUP, KEYS = "events", "readers", 10
-HIGHEST = {name: levels.max_version for name, levels in SUPPORTED.items()}
-BEFORE = {CONSUMER_OFFSETS_TOPIC_SCHEMA: 1, GROUP_COORDINATOR: 1}
-SUPPORTED_BEFORE = ",".join(f"{name}:1-{level}" for name, level in BEFORE.items())
 
 
 @pytest.fixture(scope="module")
@@ -98,26 +91,14 @@ class Load:
         return {(key, number) for key, numbers in list(self.read.items()) for number in list(numbers)}
 
 
-def levels(admin: Admin) -> dict[str, int]:
-    return {name: found.max for name, found in admin.describe_features().finalized.items()}
-
-
 def update(admin: Admin, wanted: Mapping[str, int], kind: UpgradeType, **more: bool) -> dict[str, KafkaError | None]:
     return admin.update_features({name: FeatureUpdate(level, kind) for name, level in wanted.items()}, **more)
-
-
-def set_release(cluster: ProcessCluster, broker_id: int, ranges: str | None) -> None:
-    """Give a broker's file the ranges of a release; None: its own."""
-    file: Path = cluster.directory / "data" / f"broker-{broker_id}.properties"
-    lines = [line for line in file.read_text().splitlines() if not line.startswith("supported.features=")]
-    file.write_text("\n".join([*lines, *([f"supported.features={ranges}"] if ranges else []), ""]))
 
 
 def roll(cluster: ProcessCluster, ranges: str | None, load: Load) -> None:
     """Restart the brokers one by one; records are written in between."""
     for broker_id in cluster.broker_ids:
-        set_release(cluster, broker_id, ranges)
-        cluster.restart_broker(broker_id)
+        restart_as(cluster, broker_id, ranges)
         written = load.sent
         wait_for(lambda: load.sent > written or load.failures, DEADLINE_S, "writes go on")  # noqa: B023
 
@@ -144,24 +125,23 @@ def test_a_release_back_and_forth_under_load_loses_nothing(cluster: ProcessClust
         with Load(cluster.bootstrap) as load:
             wait_for(lambda: committed(admin) > 0 or load.failures, DEADLINE_S, "the group commits")
 
-            down = {**BEFORE, ORDERED_RESIZE: 0}
+            down = {**LEVELS_BEFORE, ORDERED_RESIZE: 0}
             assert set(update(admin, down, UpgradeType.SAFE_DOWNGRADE).values()) == {None}
             before = committed(admin)
             roll(cluster, SUPPORTED_BEFORE, load)
-            assert levels(admin) == BEFORE
+            assert levels(admin) == LEVELS_BEFORE
             wait_for(lambda: committed(admin) > before or load.failures, DEADLINE_S, "the group goes on")
             with pytest.raises(KafkaError, match=ORDERED_RESIZE):
                 admin.create_partitions({TOPIC: 4})
 
-            set_release(cluster, 1, None)
-            cluster.restart_broker(1)
+            restart_as(cluster, 1, None)
             refused = update(admin, HIGHEST, UpgradeType.UPGRADE, validate_only=True)
             errors = {name: error for name, error in refused.items() if error is not None}
             assert {error.code for error in errors.values()} == {ErrorCode.FEATURE_UPDATE_FAILED}
             assert "broker 2" in str(errors[GROUP_COORDINATOR]) and "broker 1 " not in str(errors[GROUP_COORDINATOR])
 
             roll(cluster, None, load)
-            assert levels(admin) == BEFORE, "a release alone switches nothing"
+            assert levels(admin) == LEVELS_BEFORE, "a release alone switches nothing"
             assert set(update(admin, HIGHEST, UpgradeType.UPGRADE).values()) == {None}
             admin.create_partitions({TOPIC: 4})
             written = load.sent

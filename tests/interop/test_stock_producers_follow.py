@@ -6,7 +6,6 @@ own. What each shows is in docs/clients.md. The pauses are printed, not asserted
 
 from __future__ import annotations
 
-import functools
 import itertools
 import json
 import subprocess
@@ -22,10 +21,10 @@ import pytest
 
 from anabranch.testing.cluster import Cluster
 from anabranch.testing.processes import wait_for
-from bench.kafka_peer import PeerUnavailable, kafka_jars
 from protocol.key_placement import place, positive_hash
 from tests.interop.flood import KEYS
-from tests.interop.test_other_clients import CACHE, build, go_program
+from tests.interop.java_programs import java_command
+from tests.interop.test_other_clients import go_program
 from tests.resizes import resize
 from tests.topics import create_topic
 
@@ -50,38 +49,12 @@ def python_command(library: str) -> list[str]:
     return [sys.executable, "-m", "tests.interop.flood", library]
 
 
-def java_command(major: int) -> list[str]:
-    try:
-        jars = kafka_jars() if major == 3 else clients_4()
-    except PeerUnavailable as reason:
-        pytest.skip(str(reason))
-    classes = CACHE / "java"
-    classes.mkdir(parents=True, exist_ok=True)
-    command = ("javac", "-cp", f"{clients_4()}/*", "-d", str(classes), str(HERE / "java" / "Flood.java"))
-    if (reason := build("Flood.java", *command, directory=HERE)) is not None:
-        pytest.skip(reason)
-    return ["java", "-Xmx256m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-cp", f"{classes}:{jars}/*", "Flood"]
-
-
-@functools.cache
-def clients_4() -> Path:
-    """Kafka's Java clients, version 4. Skips where Maven cannot bring them."""
-    jars = CACHE / "kafka-clients-4"
-    if not (jars / ".complete").exists():
-        pom = str(HERE / "java" / "pom.xml")
-        command = ("mvn", "-q", "-B", "-f", pom, "dependency:copy-dependencies", f"-DoutputDirectory={jars}")
-        if (reason := build("kafka-clients 4", *command, directory=HERE)) is not None:
-            pytest.skip(reason)
-        (jars / ".complete").touch()
-    return jars
-
-
 LIBRARIES_TRIED = {
     "librdkafka": Library(lambda: python_command("librdkafka")),
     "kafka-python": Library(lambda: python_command("kafka-python")),
     "aiokafka": Library(lambda: python_command("aiokafka")),
-    "Java 3.9": Library(lambda: java_command(3)),
-    "Java 4": Library(lambda: java_command(4)),
+    "Java 3.9": Library(lambda: java_command("Flood", 3)),
+    "Java 4": Library(lambda: java_command("Flood", 4)),
     "franz-go": Library(lambda: [go_program(), "franz-go", "flood"]),
     "sarama": Library(lambda: [go_program(), "sarama", "flood"], waits_for_leaders=False),
 }

@@ -1,0 +1,40 @@
+"""The programs in ``java``, compiled once, with Kafka's clients of two major versions."""
+
+from __future__ import annotations
+
+import functools
+from pathlib import Path
+
+import pytest
+
+from bench.kafka_peer import PeerUnavailable, kafka_jars
+from tests.interop.test_other_clients import CACHE, build
+
+SOURCES = Path(__file__).parent / "java"
+
+
+def java_command(name: str, major: int) -> list[str]:
+    """How to run one of the programs with the clients of Kafka 3.9 or 4. Skips where they cannot be had."""
+    try:
+        jars = kafka_jars() if major == 3 else clients_4()
+    except PeerUnavailable as reason:
+        pytest.skip(str(reason))
+    classes = CACHE / "java"
+    classes.mkdir(parents=True, exist_ok=True)
+    command = ("javac", "-cp", f"{clients_4()}/*", "-d", str(classes), str(SOURCES / f"{name}.java"))
+    if (reason := build(f"{name}.java", *command, directory=SOURCES)) is not None:
+        pytest.skip(reason)
+    return ["java", "-Xmx256m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-cp", f"{classes}:{jars}/*", name]
+
+
+@functools.cache
+def clients_4() -> Path:
+    """Kafka's Java clients, version 4. Skips where Maven cannot bring them."""
+    jars = CACHE / "kafka-clients-4"
+    if not (jars / ".complete").exists():
+        pom = str(SOURCES / "pom.xml")
+        command = ("mvn", "-q", "-B", "-f", pom, "dependency:copy-dependencies", f"-DoutputDirectory={jars}")
+        if (reason := build("kafka-clients 4", *command, directory=SOURCES)) is not None:
+            pytest.skip(reason)
+        (jars / ".complete").touch()
+    return jars

@@ -1,0 +1,121 @@
+"""Features in ApiVersions as stock clients see them, and Kafka's Java admin client, which finalizes them (KIP-584)."""
+
+from __future__ import annotations
+
+import subprocess
+import warnings
+from collections.abc import Callable, Iterator
+
+import pytest
+
+from anabranch import FeatureUpdate, UpgradeType
+from anabranch.sync import Admin
+from anabranch.testing.processes import ProcessCluster
+from protocol.key_placement import positive_hash
+from tests.interop.clients import LIBRARIES, ClientLibrary, Item, unavailable
+from tests.interop.java_programs import java_command
+from tests.interop.test_other_clients import DEADLINE_S, PARTITIONS, PROGRAMS, Program
+from tests.releases import HIGHEST, LEVELS_BEFORE, SUPPORTED_BEFORE, levels, restart_as
+from tests.topics import create_topic
+from zk_schemas.features import ORDERED_RESIZE
+
+pytestmark = pytest.mark.interop
+
+RECORDS = 30
+JAVA = {f"Java {major}": Program(lambda major=major: java_command("Client", major)) for major in (3, 4)}
+
+
+@pytest.fixture(scope="module")
+def cluster() -> Iterator[ProcessCluster]:
+    with ProcessCluster(brokers=2, overrides={"default.replication.factor": "2"}) as running:
+        yield running
+
+
+def java_features(command: list[str], bootstrap: str, *lines: str) -> list[str]:
+    """The lines that the admin client's answers come to."""
+    text = "".join(f"{line}\n" for line in lines)
+    run = subprocess.run(
+        [*command, "features", bootstrap], input=text, capture_output=True, text=True, timeout=DEADLINE_S
+    )
+    assert run.returncode == 0, run.stderr[-2000:]
+    return run.stdout.splitlines()
+
+
+@pytest.mark.parametrize("major", [3, 4])
+def test_javas_admin_client_describes_and_updates_features(cluster: ProcessCluster, major: int) -> None:
+    """``describeFeatures`` and ``updateFeatures``: several at once with an error each, dry run, downgrade, deletion."""
+    supported = [f"supported {name} 1 {level}" for name, level in sorted(HIGHEST.items())]
+    finalized = [f"finalized {name} 1 {level}" for name, level in sorted(HIGHEST.items())]
+    found = java_features(
+        java_command("Client", major),
+        cluster.bootstrap,
+        "describe",
+        "validate ordered_resize=0:SAFE_DOWNGRADE",
+        "update group_coordinator=1:UPGRADE consumer_offsets_topic_schema=9:UPGRADE unknown=1:UPGRADE",
+        "update ordered_resize=0:SAFE_DOWNGRADE group_coordinator=1:SAFE_DOWNGRADE",
+        "describe",
+        "update ordered_resize=1:UPGRADE group_coordinator=2:UPGRADE",
+        "describe",
+    )
+    epoch = int(found[6].removeprefix("epoch "))
+    assert found[:7] == [*supported, *finalized, f"epoch {epoch}"]
+    assert found[7] == "ordered_resize OK"
+    assert [line.split(": ")[0] for line in found[8:11]] == [
+        "consumer_offsets_topic_schema InvalidRequestException",
+        "group_coordinator InvalidRequestException",
+        "unknown InvalidRequestException",
+    ]
+    assert found[11:13] == ["group_coordinator OK", "ordered_resize OK"]
+    lowered = ["finalized consumer_offsets_topic_schema 1 2", "finalized group_coordinator 1 1"]
+    assert found[13:19] == [*supported, *lowered, f"epoch {epoch + 1}"]
+    assert found[19:21] == ["group_coordinator OK", "ordered_resize OK"]
+    assert found[21:] == [*supported, *finalized, f"epoch {epoch + 2}"]
+
+
+def clients() -> dict[str, ClientLibrary]:
+    """Every client that can be had on this machine; a warning names each of the others."""
+    found: dict[str, ClientLibrary] = {}
+    for name, library in {**LIBRARIES, **PROGRAMS, **JAVA}.items():
+        reason = unavailable(name)
+        try:
+            if isinstance(library, Program):
+                library.command()
+        except pytest.skip.Exception as skipped:
+            reason = str(skipped)
+        if reason is None:
+            found[name] = library
+        else:
+            warnings.warn(f"{name} is not tried: {reason}", stacklevel=2)
+    return found
+
+
+def exchange(cluster: ProcessCluster, topic: str, libraries: dict[str, ClientLibrary]) -> None:
+    """Each client writes, and reads what all of them wrote, from both brokers."""
+    create_topic(cluster.bootstrap, topic, PARTITIONS)
+    expected: dict[int, list[Item]] = {}
+    for name, library in libraries.items():
+        items = [Item(f"key-{number % 7}".encode(), f"{name} {number}".encode()) for number in range(RECORDS)]
+        library.produce(cluster.bootstrap, topic, items, "none")
+        for item in items:
+            expected.setdefault(positive_hash(item.key) % PARTITIONS, []).append(item)
+    for name, library in libraries.items():
+        seen = library.consume(cluster.bootstrap, topic, PARTITIONS, RECORDS * len(libraries))
+        assert seen == expected, name
+
+
+def test_every_client_works_at_each_step_between_two_releases(
+    cluster: ProcessCluster, fresh_name: Callable[[str], str]
+) -> None:
+    """KAFKA-17011: finalized, then brokers of both releases side by side, then the release before alone."""
+    libraries = clients()
+    with Admin(bootstrap_servers=cluster.bootstrap) as admin:
+        assert levels(admin) == HIGHEST
+        exchange(cluster, fresh_name("finalized"), libraries)
+        down = {name: FeatureUpdate(level, UpgradeType.SAFE_DOWNGRADE) for name, level in LEVELS_BEFORE.items()}
+        down[ORDERED_RESIZE] = FeatureUpdate(0, UpgradeType.SAFE_DOWNGRADE)
+        assert set(admin.update_features(down).values()) == {None}
+        restart_as(cluster, 2, SUPPORTED_BEFORE)
+        exchange(cluster, fresh_name("mixed"), libraries)
+        restart_as(cluster, 1, SUPPORTED_BEFORE)
+        assert levels(admin) == LEVELS_BEFORE
+        exchange(cluster, fresh_name("rolled-back"), libraries)

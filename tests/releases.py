@@ -1,0 +1,34 @@
+"""Two releases side by side: the one before is this one with ``supported.features`` narrowed (KIP-584).
+
+Its brokers neither resize nor write flexible records.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from anabranch.sync import Admin
+from anabranch.testing.processes import ProcessCluster
+from zk_schemas.features import CONSUMER_OFFSETS_TOPIC_SCHEMA, GROUP_COORDINATOR, SUPPORTED
+
+HIGHEST = {name: levels.max_version for name, levels in SUPPORTED.items()}
+LEVELS_BEFORE = {CONSUMER_OFFSETS_TOPIC_SCHEMA: 1, GROUP_COORDINATOR: 1}
+SUPPORTED_BEFORE = ",".join(f"{name}:1-{level}" for name, level in LEVELS_BEFORE.items())
+
+
+def levels(admin: Admin) -> dict[str, int]:
+    """What is finalized."""
+    return {name: found.max for name, found in admin.describe_features().finalized.items()}
+
+
+def set_release(cluster: ProcessCluster, broker_id: int, ranges: str | None) -> None:
+    """Give a broker's file the ranges of a release; None: its own."""
+    file: Path = cluster.directory / "data" / f"broker-{broker_id}.properties"
+    lines = [line for line in file.read_text().splitlines() if not line.startswith("supported.features=")]
+    file.write_text("\n".join([*lines, *([f"supported.features={ranges}"] if ranges else []), ""]))
+
+
+def restart_as(cluster: ProcessCluster, broker_id: int, ranges: str | None) -> None:
+    """Restart a broker with the ranges of a release."""
+    set_release(cluster, broker_id, ranges)
+    cluster.restart_broker(broker_id)
