@@ -51,6 +51,7 @@ class Deployment:
         assert compose is not None
         self.ports = dict(ports)
         self._compose = [*compose, "--project-name", project, "--file", str(ROOT / "docker-compose.yml")]
+        self._override: list[str] = []
         self._containers: dict[str, str] = {}
         self._environment = {**os.environ, "COMPOSE_HTTP_TIMEOUT": "300"}
         for name, port in ports.items():
@@ -61,7 +62,18 @@ class Deployment:
         return ",".join(f"127.0.0.1:{port}" for port in self.ports.values())
 
     def compose(self, *arguments: str) -> str:
-        return run([*self._compose, *arguments], self._environment)
+        return run([*self._compose, *self._override, *arguments], self._environment)
+
+    def recreate(self, service: str, override: Path | None) -> None:
+        """A service's container anew, with a ``docker-compose.override.yml`` or without one; what it stores stays.
+
+        Returns when it is healthy; asked at once, where the engine asks every five seconds.
+        """
+        self._override = [] if override is None else ["--file", str(override)]
+        self.compose("up", "--detach", "--no-deps", service)
+        self._containers.pop(service, None)
+        check = ["python", "-m", "anabranch.health", "broker" if service in BROKERS else "controller"]
+        wait_for(lambda: self.execute(service, *check).returncode == 0, DEADLINE_S, f"{service} is healthy")
 
     def up(self) -> None:
         """Start everything and return when all of it is healthy."""

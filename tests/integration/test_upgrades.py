@@ -4,20 +4,20 @@ from __future__ import annotations
 
 import subprocess
 import sys
-import threading
 from collections.abc import Iterator, Mapping
 
 import pytest
 
 from anabranch import ErrorCode, FeatureUpdate, KafkaError, UpgradeType
-from anabranch.sync import Admin, Consumer, Producer
+from anabranch.sync import Admin
 from anabranch.testing.processes import ProcessCluster, wait_for
 from client.admin_types import NewTopic
+from tests.keyed_load import KeyedLoad
 from tests.releases import HIGHEST, LEVELS_BEFORE, SUPPORTED_BEFORE, levels, restart_as, set_release
 from zk_schemas.features import GROUP_COORDINATOR, ORDERED_RESIZE
 
 DEADLINE_S = 60.0
-TOPIC, GROUP, KEYS = "events", "readers", 10
+TOPIC, GROUP = "events", "readers"
 
 
 @pytest.fixture(scope="module")
@@ -31,71 +31,11 @@ def cluster() -> Iterator[ProcessCluster]:
         yield cluster
 
 
-class Load:
-    """A producer and a consumer of a group that go on until they are stopped."""
-
-    def __init__(self, bootstrap: str) -> None:
-        self._bootstrap = bootstrap
-        self._stopping, self._all_sent = threading.Event(), threading.Event()
-        self._producing, self._consuming = (
-            threading.Thread(target=self._produce),
-            threading.Thread(target=self._consume),
-        )
-        self.sent = 0
-        self.read: dict[bytes, list[int]] = {}
-        self.failures: list[Exception] = []
-
-    def __enter__(self) -> Load:
-        self._producing.start()
-        self._consuming.start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._stopping.set()
-        self._producing.join(DEADLINE_S)
-        self._all_sent.set()
-        self._consuming.join(DEADLINE_S)
-
-    def _produce(self) -> None:
-        try:
-            with Producer(bootstrap_servers=self._bootstrap, acks="all", enable_idempotence=True) as producer:
-                while not self._stopping.is_set():
-                    handles = [
-                        producer.send(TOPIC, key=b"key-%d" % (number % KEYS), value=b"%d" % (number // KEYS))
-                        for number in range(self.sent, self.sent + KEYS)
-                    ]
-                    for handle in handles:
-                        handle.result()
-                    self.sent += KEYS
-        except Exception as error:
-            self.failures.append(error)
-
-    def _consume(self) -> None:
-        try:
-            with Consumer(
-                bootstrap_servers=self._bootstrap,
-                group_id=GROUP,
-                auto_offset_reset="earliest",
-                auto_commit_interval_ms=200,
-                metadata_max_age_ms=2_000,
-            ) as consumer:
-                consumer.subscribe([TOPIC])
-                while not self._all_sent.is_set() or len(self.numbers()) < self.sent:
-                    for records in consumer.getmany(timeout_ms=200).values():
-                        for record in records:
-                            self.read.setdefault(record.key or b"", []).append(int(record.value or b""))
-        except Exception as error:
-            self.failures.append(error)
-
-    def numbers(self) -> set[tuple[bytes, int]]:
-        return {(key, number) for key, numbers in list(self.read.items()) for number in list(numbers)}
-
-
 def update(admin: Admin, wanted: Mapping[str, int], kind: UpgradeType, **more: bool) -> dict[str, KafkaError | None]:
     return admin.update_features({name: FeatureUpdate(level, kind) for name, level in wanted.items()}, **more)
 
 
-def roll(cluster: ProcessCluster, ranges: str | None, load: Load) -> None:
+def roll(cluster: ProcessCluster, ranges: str | None, load: KeyedLoad) -> None:
     """Restart the brokers one by one; records are written in between."""
     for broker_id in cluster.broker_ids:
         restart_as(cluster, broker_id, ranges)
@@ -122,7 +62,7 @@ def test_a_release_back_and_forth_under_load_loses_nothing(cluster: ProcessClust
     with Admin(bootstrap_servers=cluster.bootstrap) as admin:
         assert levels(admin) == HIGHEST, "a new cluster has everything finalized"
         admin.create_topics([NewTopic(TOPIC, 2, 3)])
-        with Load(cluster.bootstrap) as load:
+        with KeyedLoad(cluster.bootstrap, TOPIC, GROUP) as load:
             wait_for(lambda: committed(admin) > 0 or load.failures, DEADLINE_S, "the group commits")
 
             down = {**LEVELS_BEFORE, ORDERED_RESIZE: 0}
@@ -156,10 +96,7 @@ def test_a_release_back_and_forth_under_load_loses_nothing(cluster: ProcessClust
             cluster.restart_broker(2)
             written = load.sent
             wait_for(lambda: load.sent > written or load.failures, DEADLINE_S, "the resized topic is served on")
-        assert load.failures == []
-        assert len(load.numbers()) == load.sent
-        for key, numbers in load.read.items():
-            assert list(dict.fromkeys(numbers)) == sorted(set(numbers)), f"{key!r} is out of order"
+        load.check()
 
 
 def test_a_broker_that_does_not_fit_does_not_start_and_says_why(cluster: ProcessCluster) -> None:

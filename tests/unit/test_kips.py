@@ -1,9 +1,10 @@
-"""Each rule in docs/kips.md names its tests; they exist, and they name the KIP."""
+"""Each rule in docs/kips.md names its tests; they exist, and they name the KIP. So do counterexamples of a model."""
 
 from __future__ import annotations
 
 import ast
 import re
+import tomllib
 from functools import cache
 from pathlib import Path
 
@@ -11,6 +12,7 @@ import pytest
 
 ROOT = Path(__file__).parents[2]
 PAGE = ROOT / "docs" / "kips.md"
+MODELS = ROOT / "docs" / "model"
 SECTION = re.compile(r"^## (KIP-\d+)\b(.*?)(?=^## |\Z)", re.MULTILINE | re.DOTALL)
 TEST = re.compile(r"`(tests/[\w/]+\.py)::(\w+)`")
 HEAD = ("| rule | here | test |", "|---|---|---|")
@@ -49,3 +51,12 @@ def test_the_named_tests_exist_and_name_the_kip(kip: str) -> None:
     missing = [f"{path}::{test}" for path, test in named if not (ROOT / path).is_file() or test not in docstrings(path)]
     assert missing == []
     assert [f"{path}::{test}" for path, test in named if kip not in docstrings(path)[test]] == []
+
+
+def test_each_counterexample_of_the_feature_protocol_is_a_test_that_names_it() -> None:
+    """``docs/model/README.md`` lists them: a configuration in which a rule is switched off and a property fails."""
+    configurations = tomllib.loads((MODELS / "configurations.toml").read_text())["configuration"]
+    failing = {c["name"] for c in configurations if c.get("module") == "Features" and "expect" in c}
+    listed = re.findall(rf"^\| `(off_\w+)` \| {TEST.pattern} \|$", (MODELS / "README.md").read_text(), re.MULTILINE)
+    assert {name for name, _, _ in listed} == failing
+    assert [row for row in listed if f"Model: {row[0]}." not in docstrings(row[1]).get(row[2], "")] == []

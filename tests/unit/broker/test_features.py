@@ -78,6 +78,7 @@ async def test_without_features_and_while_they_are_disabled_nothing_is_finalized
 
 @pytest.mark.parametrize("own", [{}, {GROUPS: VersionRange(1, 1)}, {GROUPS: VersionRange(3, 4)}])
 async def test_a_broker_that_does_not_fit_does_not_register(own: Mapping[str, VersionRange]) -> None:
+    """Model: off_look."""
     zk = await server(levels(2))
     registration = registering(zk, FinalizedFeatures(zk, own))
     with pytest.raises(IncompatibleFeaturesError, match="level 2"):

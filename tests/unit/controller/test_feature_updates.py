@@ -110,6 +110,7 @@ def test_no_downgrade_goes_below_the_finalized_minimum() -> None:
 
 @pytest.mark.parametrize("lacking", [{GROUPS: VersionRange(1, 2)}, {GROUPS: VersionRange(4, 9)}, {}])
 def test_every_live_broker_supports_the_level(lacking: Mapping[str, VersionRange]) -> None:
+    """Model: off_judge."""
     among = cluster(RANGES, lacking)
     assert code(finalized(), Update(GROUPS, 3, UPGRADE), among) is ErrorCode.FEATURE_UPDATE_FAILED
     _, errors = judge(finalized(), [Update(GROUPS, 3, UPGRADE)], among)
