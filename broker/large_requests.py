@@ -16,6 +16,7 @@ import trio
 from broker.deferred import Deferred
 from broker.request_context import Answer, CloseConnectionError, RequestContext
 from protocol.api_keys import ApiKey
+from protocol.errors import ErrorCode
 
 LEAST_BYTES = 512
 """A smaller request is not looked at: it names few."""
@@ -102,9 +103,15 @@ def _cut_topics(named: _Named, request: Any) -> Iterator[Slice]:
 
 
 def joined(api_key: int, slices: list[Slice], responses: list[Any]) -> Any:
-    """One response for all slices, there is at least one; what is not about an item is the first one's."""
+    """One response for all slices, there is at least one; what is not about an item is the first one's.
+
+    The first that refuses a slice as a whole is the response: then nothing can be said of the items of that slice.
+    """
     named = NAMED[ApiKey(api_key)]
     items: list[Any] = []
+    for response in responses:
+        if getattr(response, "error_code", ErrorCode.NONE):
+            return response
     for part, response in zip(slices, responses, strict=True):
         more = getattr(response, named.answered)
         if part.continues:

@@ -40,9 +40,12 @@ ADMIN_APIS: Final = frozenset(
         ApiKey.INCREMENTAL_ALTER_CONFIGS,
         ApiKey.ALTER_PARTITION_REASSIGNMENTS,
         ApiKey.LIST_PARTITION_REASSIGNMENTS,
+        ApiKey.UPDATE_FEATURES,
+        ApiKey.ALTER_REPLICA_LOG_DIRS,
+        ApiKey.DESCRIBE_LOG_DIRS,
     )
 )
-"""Requests that brokers forward to the controller for clients."""
+"""Requests that brokers forward to the controller for clients, and those about log dirs: many small parts each."""
 _API_VERSIONS: Final = ApiKey.API_VERSIONS.value
 _UNSUPPORTED_VERSION: Final = ErrorCode.UNSUPPORTED_VERSION.value
 

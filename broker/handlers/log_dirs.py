@@ -6,8 +6,11 @@ here yet is answered REPLICA_NOT_AVAILABLE, and created in the dir that was aske
 
 from __future__ import annotations
 
+from collections.abc import Generator
+from itertools import islice
 from typing import TYPE_CHECKING
 
+from broker.log.slices import TimeSlice, in_slices
 from broker.request_context import Answer, RequestContext
 from protocol.errors import ErrorCode, KafkaError
 from protocol.generated.alter_replica_log_dirs import (
@@ -29,17 +32,34 @@ if TYPE_CHECKING:
     from broker.log.log_moves import FutureReplica
 
 
+PARTITIONS_AT_ONCE = 256
+"""Replicas that are looked at in one step."""
+
+
 def describe_log_dirs(ctx: RequestContext, request: DescribeLogDirsRequest) -> Answer:
+    work = _described(ctx, request)
+    return ctx.node.later(
+        lambda: in_slices(work, TimeSlice(ctx.node.env.clock)), lambda _error: DescribeLogDirsResponse(results=[])
+    )
+
+
+def _described(ctx: RequestContext, request: DescribeLogDirsRequest) -> Generator[None, None, DescribeLogDirsResponse]:
     wanted: set[TopicPartition] | None = None
     if request.topics is not None:
-        wanted = {TopicPartition(asked.topic, index) for asked in request.topics for index in asked.partitions}
+        named = (TopicPartition(asked.topic, index) for asked in request.topics for index in asked.partitions)
+        wanted = set()
+        while some := set(islice(named, PARTITIONS_AT_ONCE)):
+            wanted |= some
+            yield
     results = []
     for directory in ctx.node.logs.log_dirs():
         topics: dict[str, list[DescribeLogDirsPartition]] = {}
-        for key, size_bytes in sorted(directory.size_bytes.items()):
+        for number, (key, size_bytes) in enumerate(sorted(directory.size_bytes.items()), 1):
             if wanted is None or key in wanted:
                 shown = DescribeLogDirsPartition(partition_index=key.partition, partition_size=size_bytes)
                 topics.setdefault(key.topic, []).append(shown)
+            if number % PARTITIONS_AT_ONCE == 0:
+                yield
         for future in directory.futures:
             if wanted is None or future.partition in wanted:
                 topics.setdefault(future.partition.topic, []).append(_future(future))
@@ -63,6 +83,16 @@ def _future(future: FutureReplica) -> DescribeLogDirsPartition:
 
 
 def alter_replica_log_dirs(ctx: RequestContext, request: AlterReplicaLogDirsRequest) -> Answer:
+    work = _altered(ctx, request)
+    return ctx.node.later(
+        lambda: in_slices(work, TimeSlice(ctx.node.env.clock)), lambda _error: AlterReplicaLogDirsResponse(results=[])
+    )
+
+
+def _altered(
+    ctx: RequestContext, request: AlterReplicaLogDirsRequest
+) -> Generator[None, None, AlterReplicaLogDirsResponse]:
+    """One step for each partition."""
     results: dict[str, list[AlterReplicaLogDirPartitionResult]] = {}
     for directory in request.dirs:
         for topic in directory.topics:
@@ -70,6 +100,7 @@ def alter_replica_log_dirs(ctx: RequestContext, request: AlterReplicaLogDirsRequ
                 code = _move(ctx, TopicPartition(topic.name, index), directory.path)
                 result = AlterReplicaLogDirPartitionResult(partition_index=index, error_code=code)
                 results.setdefault(topic.name, []).append(result)
+                yield
     return AlterReplicaLogDirsResponse(
         results=[AlterReplicaLogDirTopicResult(topic_name=name, partitions=found) for name, found in results.items()]
     )

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import struct
 from collections import Counter
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager
 from typing import Any
 
@@ -16,13 +16,23 @@ import pytest
 import trio
 
 from anabranch.testing.processes import ProcessCluster
+from protocol.api_keys import ApiKey
 from protocol.errors import ErrorCode
 from protocol.framing import ADMIN_APIS
+from protocol.generated.alter_configs import AlterableConfig as OldConfig
+from protocol.generated.alter_configs import AlterConfigsRequest
+from protocol.generated.alter_configs import AlterConfigsResource as OldConfigsResource
 from protocol.generated.alter_partition_reassignments import (
     AlterPartitionReassignmentsRequest,
     ReassignablePartition,
     ReassignableTopic,
 )
+from protocol.generated.alter_replica_log_dirs import (
+    AlterReplicaLogDir,
+    AlterReplicaLogDirsRequest,
+    AlterReplicaLogDirTopic,
+)
+from protocol.generated.api_versions import ApiVersionsRequest
 from protocol.generated.create_partitions import CreatePartitionsRequest, CreatePartitionsTopic
 from protocol.generated.create_topics import (
     CreatableReplicaAssignment,
@@ -30,14 +40,31 @@ from protocol.generated.create_topics import (
     CreatableTopicConfig,
     CreateTopicsRequest,
 )
+from protocol.generated.delete_groups import DeleteGroupsRequest
+from protocol.generated.delete_records import DeleteRecordsPartition, DeleteRecordsRequest, DeleteRecordsTopic
 from protocol.generated.delete_topics import DeleteTopicsRequest, DeleteTopicState
+from protocol.generated.describe_configs import DescribeConfigsRequest, DescribeConfigsResource
+from protocol.generated.describe_groups import DescribeGroupsRequest
+from protocol.generated.describe_log_dirs import DescribableLogDirTopic, DescribeLogDirsRequest
+from protocol.generated.describe_producers import DescribeProducersRequest
+from protocol.generated.describe_producers import TopicRequest as DescribeProducersTopicRequest
 from protocol.generated.elect_leaders import ElectLeadersRequest, TopicPartitions
 from protocol.generated.incremental_alter_configs import (
     AlterableConfig,
     AlterConfigsResource,
     IncrementalAlterConfigsRequest,
 )
-from protocol.generated.list_partition_reassignments import ListPartitionReassignmentsRequest
+from protocol.generated.list_groups import ListGroupsRequest
+from protocol.generated.list_partition_reassignments import (
+    ListPartitionReassignmentsRequest,
+    ListPartitionReassignmentsTopics,
+)
+from protocol.generated.offset_delete import (
+    OffsetDeleteRequest,
+    OffsetDeleteRequestPartition,
+    OffsetDeleteRequestTopic,
+)
+from protocol.generated.update_features import FeatureUpdateKey, UpdateFeaturesRequest
 from runtime.channel import Channel
 from runtime.real_trio import RealNetwork
 
@@ -185,6 +212,139 @@ async def test_partitions(channels: tuple[Channel, Channel]) -> None:
     (elected,) = (await asked(channels, elections)).replica_election_results
     unknown = {ErrorCode.ELECTION_NOT_NEEDED: 1, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION: 10 * MANY - 1}
     assert codes(elected.partition_result) == unknown
+
+
+LARGE_COUNT = 10 * MANY
+INDEXES = list(range(LARGE_COUNT))
+GROUPS = ["g" * 32_000, *(f"g{number}" for number in range(MANY))]
+UNKNOWN, OUT_OF_RANGE = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, ErrorCode.OFFSET_OUT_OF_RANGE
+
+
+def flat(topics: list[Any], inner: str = "partitions") -> list[Any]:
+    return [found for topic in topics for found in getattr(topic, inner)]
+
+
+OTHERS: dict[ApiKey, tuple[Any, Callable[[Any], bool]]] = {
+    ApiKey.ALTER_CONFIGS: (
+        AlterConfigsRequest(
+            resources=[
+                OldConfigsResource(
+                    resource_type=TOPIC, resource_name=f"u{number}", configs=[OldConfig(name="retention.ms", value="1")]
+                )
+                for number in range(MANY)
+            ]
+        ),
+        lambda found: codes(found.responses) == {UNKNOWN: MANY},
+    ),
+    ApiKey.LIST_PARTITION_REASSIGNMENTS: (
+        ListPartitionReassignmentsRequest(
+            topics=[ListPartitionReassignmentsTopics(name="n" * 30_000, partition_indexes=INDEXES)], timeout_ms=60_000
+        ),
+        lambda found: (found.error_code, found.topics) == (ErrorCode.NONE, []),
+    ),
+    ApiKey.UPDATE_FEATURES: (
+        UpdateFeaturesRequest(
+            feature_updates=[FeatureUpdateKey(feature="f" * 30_000, max_version_level=2**15 - 1)]
+            + [FeatureUpdateKey(feature=f"f{number}", max_version_level=1) for number in range(MANY)]
+        ),
+        lambda found: found.error_code != ErrorCode.NONE or all(result.error_code for result in found.results),
+    ),
+    ApiKey.DELETE_RECORDS: (
+        DeleteRecordsRequest(
+            topics=[
+                DeleteRecordsTopic(
+                    name="large",
+                    partitions=[DeleteRecordsPartition(partition_index=index, offset=2**63 - 1) for index in INDEXES],
+                )
+            ],
+            timeout_ms=60_000,
+        ),
+        lambda found: codes(flat(found.topics)) == {OUT_OF_RANGE: 1, UNKNOWN: LARGE_COUNT - 1},
+    ),
+    ApiKey.ALTER_REPLICA_LOG_DIRS: (
+        AlterReplicaLogDirsRequest(
+            dirs=[
+                AlterReplicaLogDir(
+                    path="/" + "d" * 30_000, topics=[AlterReplicaLogDirTopic(name="large", partitions=INDEXES)]
+                )
+            ]
+        ),
+        lambda found: codes(flat(found.results)) == {ErrorCode.LOG_DIR_NOT_FOUND: LARGE_COUNT},
+    ),
+    ApiKey.DESCRIBE_LOG_DIRS: (
+        DescribeLogDirsRequest(topics=[DescribableLogDirTopic(topic="large", partitions=INDEXES)]),
+        lambda found: [len(flat(directory.topics)) for directory in found.results] == [1],
+    ),
+    ApiKey.DESCRIBE_CONFIGS: (
+        DescribeConfigsRequest(
+            resources=[
+                DescribeConfigsResource(resource_type=TOPIC, resource_name=name, configuration_keys=["k" * 1_000])
+                for name in ["n" * 30_000, *(f"u{number}" for number in range(MANY))]
+            ]
+        ),
+        lambda found: ErrorCode.NONE not in codes(found.results) and len(found.results) == MANY + 1,
+    ),
+    ApiKey.DELETE_GROUPS: (
+        DeleteGroupsRequest(groups_names=GROUPS),
+        lambda found: codes(found.results) == {ErrorCode.NOT_COORDINATOR: MANY + 1},
+    ),
+    ApiKey.DESCRIBE_GROUPS: (
+        DescribeGroupsRequest(groups=GROUPS),
+        lambda found: codes(found.groups) == {ErrorCode.NOT_COORDINATOR: MANY + 1},
+    ),
+    ApiKey.OFFSET_DELETE: (
+        OffsetDeleteRequest(
+            group_id="g" * 32_000,
+            topics=[
+                OffsetDeleteRequestTopic(
+                    name="large",
+                    partitions=[OffsetDeleteRequestPartition(partition_index=index) for index in INDEXES],
+                )
+            ],
+        ),
+        lambda found: (found.error_code, found.topics) == (ErrorCode.NOT_COORDINATOR, []),
+    ),
+    ApiKey.DESCRIBE_PRODUCERS: (
+        DescribeProducersRequest(topics=[DescribeProducersTopicRequest(name="large", partition_indexes=INDEXES)]),
+        lambda found: codes(flat(found.topics)) == {ErrorCode.NONE: 1, UNKNOWN: LARGE_COUNT - 1},
+    ),
+    ApiKey.LIST_GROUPS: (
+        ListGroupsRequest(states_filter=["s" * 30_000, *(f"s{number}" for number in range(MANY))]),
+        lambda found: (found.error_code, found.groups) == (ErrorCode.NONE, []),
+    ),
+}
+"""Requests at their limits, and what is true of the answer. No group was ever here, so nobody coordinates any."""
+IN_TESTS_OF_THEIR_OWN = {
+    ApiKey.CREATE_TOPICS,
+    ApiKey.DELETE_TOPICS,
+    ApiKey.CREATE_PARTITIONS,
+    ApiKey.INCREMENTAL_ALTER_CONFIGS,
+    ApiKey.ALTER_PARTITION_REASSIGNMENTS,
+    ApiKey.ELECT_LEADERS,
+}
+ASKS_NOTHING = {ApiKey.DESCRIBE_CLUSTER}
+OF_CLIENTS_AND_BROKERS = {
+    *(ApiKey.API_VERSIONS, ApiKey.METADATA, ApiKey.PRODUCE, ApiKey.FETCH, ApiKey.LIST_OFFSETS, ApiKey.FIND_COORDINATOR),
+    *(ApiKey.OFFSET_COMMIT, ApiKey.OFFSET_FETCH, ApiKey.JOIN_GROUP, ApiKey.HEARTBEAT, ApiKey.LEAVE_GROUP),
+    *(ApiKey.SYNC_GROUP, ApiKey.INIT_PRODUCER_ID, ApiKey.OFFSET_FOR_LEADER_EPOCH, ApiKey.CONSUMER_GROUP_POSITION),
+    *(ApiKey.PARTITION_LEADER_EPOCHS_FOR_PARTITIONS, ApiKey.LEADER_AND_ISR, ApiKey.STOP_REPLICA),
+    ApiKey.UPDATE_METADATA,
+}
+
+
+@pytest.mark.parametrize("key", OTHERS, ids=lambda key: key.name)
+async def test_other_administrative_requests(channels: tuple[Channel, Channel], key: ApiKey) -> None:
+    await asked(channels, creation(topic("large")))
+    request, is_right = OTHERS[key]
+    response = await asked(channels, request)
+    assert is_right(response), str(response)[:1_000]
+
+
+async def test_every_administrative_request_is_tried_here(channels: tuple[Channel, Channel]) -> None:
+    versions = ApiVersionsRequest(client_software_name="test", client_software_version="1")
+    served = {ApiKey(found.api_key) for found in (await asked(channels, versions)).api_keys}
+    assert served - OF_CLIENTS_AND_BROKERS - ASKS_NOTHING == OTHERS.keys() | IN_TESTS_OF_THEIR_OWN
+    assert served >= ADMIN_APIS, "the limit of their size is for requests that are served"
 
 
 async def test_a_request_of_100_mib_is_refused_by_its_first_bytes(

@@ -13,7 +13,7 @@ import trio
 import trio.testing
 
 from broker import large_requests, metadata_cache
-from broker.handlers import controller_requests, fetch, metadata
+from broker.handlers import controller_requests, fetch, log_dirs, metadata
 from broker.handlers.fetch_read import FetchRead
 from broker.large_requests import NAMED
 from broker.log.slices import TimeSlice
@@ -22,7 +22,13 @@ from protocol import steps
 from protocol.api_keys import ApiKey
 from protocol.batch_builder import build_batch
 from protocol.errors import ErrorCode
+from protocol.generated.alter_replica_log_dirs import (
+    AlterReplicaLogDir,
+    AlterReplicaLogDirsRequest,
+    AlterReplicaLogDirTopic,
+)
 from protocol.generated.api_versions import ApiVersionsRequest
+from protocol.generated.describe_log_dirs import DescribableLogDirTopic, DescribeLogDirsRequest
 from protocol.generated.fetch import FetchPartition, FetchRequest, FetchTopic
 from protocol.generated.list_offsets import ListOffsetsPartition, ListOffsetsRequest, ListOffsetsTopic
 from protocol.generated.metadata import MetadataRequest, MetadataRequestTopic
@@ -44,7 +50,7 @@ def few_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     for key in list(NAMED):
         monkeypatch.setitem(NAMED, key, NAMED[key]._replace(at_once=FEW))
     monkeypatch.setattr(fetch, "READ_AT_ONCE", FEW)
-    for module in (metadata, metadata_cache, controller_requests):
+    for module in (metadata, metadata_cache, controller_requests, log_dirs):
         monkeypatch.setattr(module, "PARTITIONS_AT_ONCE", FEW)
     monkeypatch.setattr(pauses, "STEPS_AT_ONCE", FEW)
     monkeypatch.setattr(pauses, "LARGE_FRAME_BYTES", 128)
@@ -212,6 +218,29 @@ async def test_metadata_of_many_partitions_is_gathered_in_slices(
         assert [shown.partition_index for shown in found["many"].partitions] == list(range(MANY))
         others = 2 if "few" in found else 0
         assert (probe.steps, probe.most_steps) == (MANY + others, FEW)
+
+
+async def test_replicas_are_moved_between_log_dirs_and_looked_for_in_slices(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, probe: LoopProbe
+) -> None:
+    move = log_dirs._move
+
+    def counted(*arguments: Any) -> Any:
+        probe.step()
+        return move(*arguments)
+
+    async with one_broker(tmp_path) as broker:
+        await broker.create_topic("t", MANY)
+        monkeypatch.setattr(log_dirs, "_move", counted)
+        topics = [AlterReplicaLogDirTopic(name="t", partitions=list(range(MANY)))]
+        answer = await broker.request(AlterReplicaLogDirsRequest(dirs=[AlterReplicaLogDir(path="/x", topics=topics)]))
+        found = [(result.partition_index, result.error_code) for result in answer.results[0].partitions]
+        assert found == [(index, ErrorCode.LOG_DIR_NOT_FOUND) for index in range(MANY)]
+        assert (probe.steps, probe.most_steps) == (MANY, 1)
+        wanted = [DescribableLogDirTopic(topic="t", partitions=[0, *range(FEW, 3 * MANY)])]
+        described = await broker.request(DescribeLogDirsRequest(topics=wanted))
+        shown = [found.partition_index for found in described.results[0].topics[0].partitions]
+        assert shown == [0, *range(FEW, MANY)]
 
 
 async def test_new_metadata_is_taken_over_in_slices(

@@ -12,9 +12,11 @@ import trio
 
 from broker.connection import Connection
 from broker.deferred import Deferred
+from broker.dispatch import HANDLERS
+from broker.handlers import admin
 from broker.memory_budget import MemoryBudget
 from protocol.api_keys import ApiKey
-from protocol.framing import BufferPool, RequestHeader, encode_request, encode_response
+from protocol.framing import ADMIN_APIS, BufferPool, RequestHeader, encode_request, encode_response
 from protocol.generated.heartbeat import HeartbeatRequest, HeartbeatResponse
 from runtime.env import Part
 from runtime.sim_clock import SimClock
@@ -132,3 +134,9 @@ async def test_what_left_before_a_shutdown_is_not_sent_again(seed: int) -> None:
     for passes in range(5, 80):
         sent, served = await serve(seed, passes)
         assert answers_to(served).startswith(sent)
+
+
+def test_every_request_that_is_forwarded_is_bounded_in_size() -> None:
+    """``admin.request.max.bytes`` refuses it before it is decoded, here and at the controller."""
+    forwarded = {key for key, handler in HANDLERS.items() if handler.__module__ == admin.__name__}
+    assert forwarded and forwarded <= ADMIN_APIS

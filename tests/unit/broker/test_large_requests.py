@@ -12,7 +12,14 @@ from broker.deferred import Deferred
 from broker.large_requests import NAMED, cut, joined
 from broker.request_context import CloseConnectionError
 from protocol.api_keys import API, ApiKey
+from protocol.errors import ErrorCode
 from protocol.generated.list_offsets import ListOffsetsPartition, ListOffsetsRequest, ListOffsetsTopic
+from protocol.generated.offset_delete import (
+    OffsetDeleteRequest,
+    OffsetDeleteRequestPartition,
+    OffsetDeleteRequestTopic,
+    OffsetDeleteResponse,
+)
 from protocol.generated.produce import PartitionProduceData, ProduceRequest, TopicProduceData
 from protocol.reference import table_named
 from protocol.schema import Field
@@ -207,3 +214,21 @@ async def test_what_slices_leave_to_be_done_later_is_done_in_turn() -> None:
     async with trio.open_nursery() as nursery:
         answer = await serve(handle, many())
         assert len(shown(ApiKey.LIST_OFFSETS, await answer.value())[0]) == 10 and len(begun) == 4
+
+
+@pytest.mark.trio
+async def test_what_refuses_one_slice_as_a_whole_is_the_answer() -> None:
+    """As of a group whose coordinator has moved meanwhile: nothing can be said of the partitions in that slice."""
+    partitions = [OffsetDeleteRequestPartition(partition_index=index) for index in range(10)]
+    request = OffsetDeleteRequest(group_id="g", topics=[OffsetDeleteRequestTopic(name="t", partitions=partitions)])
+    slices = 0
+
+    def handle(_ctx: Any, request: OffsetDeleteRequest) -> Any:
+        nonlocal slices
+        slices += 1
+        if slices != 2:
+            return echo(ApiKey.OFFSET_DELETE, request)
+        return OffsetDeleteResponse(error_code=ErrorCode.NOT_COORDINATOR, topics=[])
+
+    answer = await (await serve(handle, request, ApiKey.OFFSET_DELETE)).value()
+    assert (answer.error_code, answer.topics, slices) == (ErrorCode.NOT_COORDINATOR, [], 4)
