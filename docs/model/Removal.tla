@@ -13,7 +13,7 @@ CONSTANTS
   Plan,       \* the undeleted counts, 1 or 2, from the first to the last layout
   Members,
   Stock,      \* those that neither poll for positions nor keep order
-  Faults,     \* how many of each: [rebalance, failover, eviction]
+  Faults,     \* how many of each: [rebalance, failover, eviction, expiry]
   Off         \* the rules that are switched off
 
 VARIABLES
@@ -25,9 +25,10 @@ VARIABLES
   member,
   flushed,    \* how many records of each partition the flush callback has returned for
   delivered, broken,
-  left
+  left,
+  start       \* log starts: retention has removed what lies below
 
-vars == <<now, drained, group, memory, committed, member, flushed, delivered, broken, left>>
+vars == <<now, drained, group, memory, committed, member, flushed, delivered, broken, left, start>>
 
 Rule(name) == name \notin Off
 Least(S) == CHOOSE x \in S : \A y \in S : x <= y
@@ -91,6 +92,7 @@ Init ==
   /\ member = [m \in Members |-> [synced |-> FALSE, parts |-> [p \in Parts |-> NotMine]]]
   /\ delivered = {} /\ broken = ""
   /\ left = Faults
+  /\ start = [p \in Parts |-> 0]
 
 Mine(m, p) == member[m].parts[p]
 With(m, p, view) == member' = [member EXCEPT ![m].parts[p] = view]
@@ -108,6 +110,13 @@ Position(p) ==
   ELSE Unknown
 \* Who was thrown out is told nothing more.
 Told(m, p) == IF m \in Present THEN Position(p) ELSE Unknown
+\* A live member alone can tell the position: it owns the partition and polls, or may be about to poll.
+AwaitsReport(p) == ~group.stable \/ group.owner[p] \in memory.heard \/ ~AllHeard
+\* The start of the log stands for a position where no live member can tell it.
+StartPassed(m, p, end) ==
+  /\ start[p] >= end
+  /\ (m \in Present /\ ~Mine(m, p).mine /\ ~AwaitsReport(p)) \/ ~Rule("owner_counts")
+Passed(m, p, end) == Told(m, p) >= end \/ StartPassed(m, p, end)
 
 -----------------------------------------------------------------------------
 (* The controller *)
@@ -117,23 +126,33 @@ IsMerged == Marked(Topic[now]) # {} /\ Topic[now].epoch = Topic[now].version
 Resize ==
   /\ now < Len(Topic) /\ ~IsMerged
   /\ now' = now + 1
-  /\ UNCHANGED <<drained, group, memory, committed, member, flushed, delivered, broken, left>>
+  /\ UNCHANGED <<drained, group, memory, committed, member, flushed, delivered, broken, left, start>>
 
+\* Who owns the partition is asked how far it is, if it polls.
+Asked(p) == IF Rule("owner_asked") /\ group.owner[p] \in memory.heard THEN memory.wanted \cup {p} ELSE memory.wanted
 \* The committed offset is at the end. Is what was committed processed?
 Question ==
   LET p == Topic[now].life
-      wanted == IF Rule("owner_asked") /\ group.owner[p] \in memory.heard THEN memory.wanted \cup {p} ELSE memory.wanted
+      wanted == Asked(p)
       \* Somebody may come who keeps order, and nobody knows yet what he waits for.
       unheard == ~AllHeard /\ (memory.heard # {} \/ Rule("poll_awaited")) IN
   /\ IsMerged /\ ~drained /\ committed[p] = End(p)
   /\ memory' = [memory EXCEPT !.wanted = wanted, !.asked = TRUE]
   /\ drained' = (Position(p) = End(p) \/ (Position(p) = Unknown /\ p \notin wanted /\ ~unheard))
-  /\ UNCHANGED <<now, group, committed, member, flushed, delivered, broken, left>>
+  /\ UNCHANGED <<now, group, committed, member, flushed, delivered, broken, left, start>>
+
+\* All records have expired. Is what was delivered of them processed? What was committed does not matter.
+QuestionOfEmpty ==
+  LET p == Topic[now].life IN
+  /\ IsMerged /\ ~drained /\ start[p] = End(p) /\ group.stable
+  /\ memory' = [memory EXCEPT !.wanted = Asked(p), !.asked = TRUE]
+  /\ drained' = (Position(p) = End(p) \/ ~AwaitsReport(p) \/ ~Rule("owner_counts_removal"))
+  /\ UNCHANGED <<now, group, committed, member, flushed, delivered, broken, left, start>>
 
 Remove ==
   /\ IsMerged /\ drained
   /\ now' = now + 1 /\ drained' = FALSE
-  /\ UNCHANGED <<group, memory, committed, member, flushed, delivered, broken, left>>
+  /\ UNCHANGED <<group, memory, committed, member, flushed, delivered, broken, left, start>>
 
 -----------------------------------------------------------------------------
 (* Generations. Who led the one before, and so what he knows of the topic, does not matter *)
@@ -145,7 +164,7 @@ Rebalance ==
           \/ i > group.counted /\ Child(Topic[i]) # Child(Topic[group.counted]) /\ UNCHANGED left
        /\ group' = [group EXCEPT !.stable = FALSE, !.joined = {}, !.counted = i]
   /\ memory' = Forgotten
-  /\ UNCHANGED <<now, drained, committed, member, flushed, delivered, broken>>
+  /\ UNCHANGED <<now, drained, committed, member, flushed, delivered, broken, start>>
 \* A member, it does not matter which, is cut off for longer than its session lasts, and never finds out. What it committed ahead of
 \* its flush would be lost.
 Victim == CHOOSE m \in Members \ Stock : TRUE
@@ -155,7 +174,7 @@ Evict(m) ==
   /\ \A p \in Parts : Mine(m, p).mine => committed[p] <= Mine(m, p).safe
   /\ group' = [group EXCEPT !.stable = FALSE, !.joined = {}, !.expelled = @ \cup {m}]
   /\ memory' = Forgotten
-  /\ UNCHANGED <<now, drained, committed, member, flushed, delivered, broken>>
+  /\ UNCHANGED <<now, drained, committed, member, flushed, delivered, broken, start>>
 
 \* A member has everything flushed and committed before it joins.
 Join(m) ==
@@ -164,27 +183,27 @@ Join(m) ==
   /\ \A p \in Parts : Mine(m, p).mine /\ Mine(m, p).at > 0 => committed[p] = Mine(m, p).at
   /\ group' = [group EXCEPT !.joined = @ \cup {m}]
   /\ member' = [member EXCEPT ![m] = [synced |-> FALSE, parts |-> [p \in Parts |-> NotMine]]]
-  /\ UNCHANGED <<now, drained, memory, committed, flushed, delivered, broken, left>>
+  /\ UNCHANGED <<now, drained, memory, committed, flushed, delivered, broken, left, start>>
 Complete ==
   /\ ~group.stable /\ group.joined = Present
   /\ \E owner \in Owners(Topic[group.counted], Present) : group' = [group EXCEPT !.stable = TRUE, !.owner = owner]
-  /\ UNCHANGED <<now, drained, memory, committed, member, flushed, delivered, broken, left>>
+  /\ UNCHANGED <<now, drained, memory, committed, member, flushed, delivered, broken, left, start>>
 Sync(m) ==
   /\ group.stable /\ m \in Present /\ ~member[m].synced
   /\ member' = [member EXCEPT ![m] = [synced |-> TRUE, parts |-> [p \in Parts |->
        IF group.owner[p] # m THEN NotMine
        ELSE [NotMine EXCEPT !.mine = TRUE, !.at = committed[p], !.safe = committed[p]]]]]
-  /\ UNCHANGED <<now, drained, group, memory, committed, flushed, delivered, broken, left>>
+  /\ UNCHANGED <<now, drained, group, memory, committed, flushed, delivered, broken, left, start>>
 
 FailOver ==
   /\ left.failover > 0 /\ left' = [left EXCEPT !.failover = @ - 1]
   /\ memory' = Forgotten
-  /\ UNCHANGED <<now, drained, group, committed, member, flushed, delivered, broken>>
+  /\ UNCHANGED <<now, drained, group, committed, member, flushed, delivered, broken, start>>
 
 -----------------------------------------------------------------------------
 (* Polls for positions *)
 
-Hears == UNCHANGED <<now, drained, group, committed, member, flushed, delivered, broken, left>>
+Hears == UNCHANGED <<now, drained, group, committed, member, flushed, delivered, broken, left, start>>
 Poll(m) ==
   /\ Current(m) /\ m \notin Stock \cup memory.heard
   /\ memory' = [memory EXCEPT !.heard = @ \cup {m}] /\ Hears
@@ -213,7 +232,7 @@ Report(m, p) ==
 -----------------------------------------------------------------------------
 (* A member and one of its partitions *)
 
-Reads == UNCHANGED <<now, drained, group, memory, committed, flushed, delivered, broken, left>>
+Reads == UNCHANGED <<now, drained, group, memory, committed, flushed, delivered, broken, left, start>>
 
 \* The assignment's own load. What the member knew of the topic when it was called is what later looks are compared with.
 LoadAssigned(m, p) ==
@@ -243,12 +262,12 @@ LookAtSurvivor(m) == \E i \in 1..now :
 LookAtChild(m, life) ==
   /\ MayLook(m, life) /\ IsUnopened(m, life)
   /\ \E i \in 1..now : Topic[i].life = life
-  /\ Threshold(life) = 0 \/ Told(m, 0) >= Threshold(life)
+  /\ Threshold(life) = 0 \/ Passed(m, 0, Threshold(life))
   /\ With(m, life, [Mine(m, life) EXCEPT !.gains = {life}])
   /\ Reads
 
 \* What the user may be told of: all that was gained, but for what a marked partition still has.
-Limiting(m, v) == IF v.view = None THEN {} ELSE {p \in Marked(Topic[v.view]) \cap v.gains : Told(m, p) < End(p)}
+Limiting(m, v) == IF v.view = None THEN {} ELSE {p \in Marked(Topic[v.view]) \cap v.gains : ~Passed(m, p, End(p))}
 Due(m, p) == IF p = 0 THEN Mine(m, 0).gains \ Limiting(m, Mine(m, 0)) ELSE Mine(m, p).gains
 \* A child that the member reads, and sees to be removed, or created again as another.
 SeenGone(m, life) ==
@@ -278,7 +297,7 @@ MayDeliver(m, p) ==
         ELSE v.view # None /\ RecordAt(0, v.at) - 1 <= Cap(v)
 Deliver(m, p) ==
   LET v == Mine(m, p) IN
-  /\ v.mine /\ v.at < End(p) /\ MayDeliver(m, p)
+  /\ v.mine /\ v.at < End(p) /\ v.at >= start[p] /\ MayDeliver(m, p)
   /\ p = 0 \/ p = Topic[now].life \/ m \notin Present  \* fetched before it was removed
   /\ LET r == RecordAt(p, v.at)
          older == {a \in 1..(r - 1) : Home(a) # p}
@@ -292,20 +311,34 @@ Deliver(m, p) ==
           ELSE IF \E a \in older : v.loaded[Home(a)] <= Offset(a) THEN "loaded before the flush returned, or never"
           ELSE broken
   /\ With(m, p, [v EXCEPT !.at = @ + 1])
-  /\ UNCHANGED <<now, drained, group, memory, committed, flushed, left>>
+  /\ UNCHANGED <<now, drained, group, memory, committed, flushed, left, start>>
 
 Flush(m, p) ==
   LET v == Mine(m, p) IN
   /\ v.mine /\ v.safe < v.at
   /\ With(m, p, [v EXCEPT !.safe = v.at])
   /\ flushed' = [flushed EXCEPT ![p] = IF v.at > @ THEN v.at ELSE @]
-  /\ UNCHANGED <<now, drained, group, memory, committed, delivered, broken, left>>
+  /\ UNCHANGED <<now, drained, group, memory, committed, delivered, broken, left, start>>
+
+\* Retention removes what was delivered, whether it is flushed or not. (What it removes unread is lost, with any rules.)
+Expire(p) ==
+  /\ left.expiry > 0 /\ left' = [left EXCEPT !.expiry = @ - 1]
+  /\ p = 0 \/ p = Topic[now].life
+  /\ \E o \in (start[p] + 1)..End(p) :
+       /\ \A r \in Of(p, Records) : Offset(r) < o => r \in delivered
+       /\ start' = [start EXCEPT ![p] = o]
+  /\ UNCHANGED <<now, drained, group, memory, committed, member, flushed, delivered, broken>>
+\* A member finds that its position is out of range.
+Skip(m, p) ==
+  /\ Mine(m, p).mine /\ Mine(m, p).at < start[p]
+  /\ With(m, p, [Mine(m, p) EXCEPT !.at = start[p]])
+  /\ Reads
 
 \* Of what was delivered, whether it is flushed or not.
 Commit(m, p) ==
   /\ m \in Present /\ Mine(m, p).mine /\ committed[p] < Mine(m, p).at
   /\ committed' = [committed EXCEPT ![p] = Mine(m, p).at]
-  /\ UNCHANGED <<now, drained, group, memory, member, flushed, delivered, broken, left>>
+  /\ UNCHANGED <<now, drained, group, memory, member, flushed, delivered, broken, left, start>>
 
 -----------------------------------------------------------------------------
 OfMember(m) ==
@@ -313,18 +346,21 @@ OfMember(m) ==
   \/ \E life \in Lives : LookAtChild(m, life)
   \/ \E p \in Parts :
        \/ Want(m, p) \/ Report(m, p) \/ LoadAssigned(m, p) \/ LoadCalled(m, p) \/ LoadReturned(m, p)
-       \/ Deliver(m, p) \/ Flush(m, p) \/ Commit(m, p)
-Next == Resize \/ Question \/ Remove \/ Rebalance \/ Complete \/ FailOver \/ Evict(Victim) \/ \E m \in Members : OfMember(m)
+       \/ Skip(m, p) \/ Deliver(m, p) \/ Flush(m, p) \/ Commit(m, p)
+Next ==
+  \/ Resize \/ Question \/ QuestionOfEmpty \/ Remove \/ Rebalance \/ Complete \/ FailOver \/ Evict(Victim)
+  \/ \E p \in Parts : Expire(p)
+  \/ \E m \in Members : OfMember(m)
 
 Spec == Init /\ [][Next]_vars
 Fair ==
   /\ Spec
-  /\ WF_vars(Resize) /\ WF_vars(Question) /\ WF_vars(Remove) /\ WF_vars(Rebalance) /\ WF_vars(Complete)
+  /\ WF_vars(Resize) /\ WF_vars(Question) /\ WF_vars(QuestionOfEmpty) /\ WF_vars(Remove) /\ WF_vars(Rebalance) /\ WF_vars(Complete)
   /\ \A m \in Members :
        /\ WF_vars(Join(m)) /\ WF_vars(Sync(m)) /\ WF_vars(Poll(m)) /\ WF_vars(Silence(m)) /\ WF_vars(LookAtSurvivor(m))
        /\ \A p \in Parts :
             /\ WF_vars(Want(m, p)) /\ WF_vars(Report(m, p)) /\ WF_vars(LoadAssigned(m, p)) /\ WF_vars(LoadCalled(m, p))
-            /\ WF_vars(LoadReturned(m, p)) /\ WF_vars(Deliver(m, p)) /\ WF_vars(Flush(m, p)) /\ WF_vars(Commit(m, p))
+            /\ WF_vars(LoadReturned(m, p)) /\ WF_vars(Skip(m, p)) /\ WF_vars(Deliver(m, p)) /\ WF_vars(Flush(m, p)) /\ WF_vars(Commit(m, p))
             /\ p # 0 => WF_vars(LookAtChild(m, p))
 
 -----------------------------------------------------------------------------
