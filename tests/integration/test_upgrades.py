@@ -106,6 +106,11 @@ def test_a_broker_that_does_not_fit_does_not_start_and_says_why(cluster: Process
         set_release(cluster, 3, SUPPORTED_BEFORE)
         cluster.kill_broker(3)
         wait_for(lambda: expected in cluster.broker_log(3), DEADLINE_S, "the broker refuses to start")
-        assert 3 not in {node.id for node in admin.describe_cluster().nodes}
+        wait_for(lambda: 3 not in brokers(admin), DEADLINE_S, "the cluster does without it")
         set_release(cluster, 3, None)
-        wait_for(lambda: 3 in {node.id for node in admin.describe_cluster().nodes}, DEADLINE_S, "the broker is back")
+        wait_for(lambda: 3 in brokers(admin), DEADLINE_S, "the broker is back")
+
+
+def brokers(admin: Admin) -> set[int]:
+    """Those of which the broker that is asked was told."""
+    return {node.id for node in admin.describe_cluster().nodes}
