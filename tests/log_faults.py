@@ -275,14 +275,14 @@ class Machine:
         if now is not None and now is not log:
             promise.durable = max(promise.durable, min(now.recovery_point, now.log_end_offset))
 
-    def move_in_part(self, partition: TopicPartition) -> None:
+    async def move_in_part(self, partition: TopicPartition) -> None:
         """Begin a copy that is not complete; the batches in it are the log's first."""
         log = self.manager.get(partition)
         target = self.manager.directory("/d" if log is not None and log.directory.startswith("/e") else "/e")
         if log is None or log.is_broken or target is None:
             return
         try:
-            copy = self.manager.moves._create(log, target)
+            copy = await self.manager.moves._create(log, target)
             copy.append_as_follower(log.read(log.log_start_offset, 1, upper_bound=log.log_end_offset).records.read())  # type: ignore[union-attr]
         except (KafkaError, OSError) as error:
             self.refused.append(f"begin a move of {partition}: {error}")
@@ -449,7 +449,7 @@ async def log_dirs(machine: Machine) -> None:
     await machine.housekeeping()
     await machine.move(MOVED, "/d")
     machine.append(MOVED, 1)
-    machine.move_in_part(MOVED)
+    await machine.move_in_part(MOVED)
     machine.kill()
     await machine.restart()
     machine.append(MOVED, 2)
@@ -467,6 +467,8 @@ async def deletion(machine: Machine) -> None:
     machine.delete(DELETED)
     machine.create(DELETED, 3)
     machine.append(DELETED, 2)
+    await machine.flush(DELETED)
+    await machine.housekeeping()
 
 
 Scenario: TypeAlias = Callable[[Machine], Awaitable[None]]
