@@ -58,6 +58,8 @@ class TopicInfo:
     """Whether keys keep their order, settled by the first resize; None before: the configuration says."""
     announced_partition_count: int = -1
     """What producers that name no layout are to place by, before a split; -1: nothing is announced."""
+    announced_leaders: list[int] = field(default_factory=list)
+    """Who is to lead the partitions that are announced, in their order."""
     refreshes_stock_producers: bool = False
     """Whether they are sent for it: every live broker knows it."""
     removed: set[int] = field(default_factory=set)
@@ -71,6 +73,14 @@ class TopicInfo:
         self.partitions.pop(index, None)
         self.removed.add(index)
         return incarnation if known is None else known.incarnation
+
+    def coming_leader(self, index: int) -> int:
+        """Who is to lead a partition that never was led; -1: it was, or nobody can."""
+        known = self.partitions.get(index)
+        if known is not None:
+            return known.replicas[0] if known.leader < 0 and not known.isr and known.replicas else -1
+        at = index - self.undeleted_partition_count
+        return self.announced_leaders[at] if 0 <= at < len(self.announced_leaders) else -1
 
     @property
     def layout(self) -> PartitionLayout:
@@ -131,6 +141,11 @@ class MetadataCache:
     def partition(self, key: TopicPartition) -> PartitionInfo | None:
         info = self.topics.get(key.topic)
         return None if info is None else info.partitions.get(key.partition)
+
+    def coming_leader(self, key: TopicPartition) -> int:
+        """Who is to lead a partition that never was led; -1: it was, or that is not known."""
+        info = self.topics.get(key.topic)
+        return -1 if info is None else info.coming_leader(key.partition)
 
     def has_leaders(self, topic: str) -> bool:
         """Whether the topic exists and each of its partitions has a live leader."""
@@ -209,6 +224,7 @@ class MetadataCache:
             topic.layout_version = state.layout_version
             topic.announced_partition_count = state.announced_partition_count
             topic.refreshes_stock_producers = state.refreshes_stock_producers
+            topic.announced_leaders = list(state.announced_leaders)
             topic.ordered_delivery = None if state.ordered_delivery < 0 else state.ordered_delivery == 1
         for partition in state.partition_states:
             index = partition.partition_index

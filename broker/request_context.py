@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import uuid
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, TypeAlias
@@ -36,6 +37,11 @@ IN_FLIGHT_S = 0.05
 the first, which is kinder than OUT_OF_ORDER_SEQUENCE_NUMBER. No library repeats a batch so soon."""
 
 
+_REFRESHES_SELDOM = frozenset({"kgo"})
+"""Libraries that ask for metadata every five seconds at most, and write nothing to a partition whose leader is in
+question until then: franz-go."""
+
+
 class ClientSession:
     """What is known of the client at the other end of one connection."""
 
@@ -55,13 +61,23 @@ class ClientSession:
         """Whether a split is announced to the client: it is a stock one, and keeps what it has for new partitions."""
         return not self.software_name.startswith(OUR_SOFTWARE) and self.software_name not in _FAILS_WITHOUT_LEADER
 
-    def refresh(self, topic: str, topic_id: uuid.UUID | None, layout_version: int, now: float) -> bool:
+    @property
+    def refreshes_seldom(self) -> bool:
+        """Whether a doubling must not depend on metadata that the client asks for: it goes on writing until it has."""
+        return self.software_name in _REFRESHES_SELDOM
+
+    def refresh(
+        self, topic: str, topic_id: uuid.UUID | None, layout_version: int, now: float, again_s: float = math.inf
+    ) -> bool:
         """Note that the client is sent for a topic's metadata; False: it was before, for this layout or a later one.
+
+        It is sent again after ``again_s``.
 
         A topic that was deleted and created again has another id, and its layout versions begin anew.
         """
         before = self._refreshes.get(topic)
-        if before is not None and before[0] == topic_id and before[1] >= layout_version:
+        is_known = before is not None and before[0] == topic_id and before[1] >= layout_version
+        if before is not None and is_known and now - before[2] < again_s:
             return False
         self._refreshes[topic] = (topic_id, layout_version, now)
         return True

@@ -37,6 +37,8 @@ from runtime.env import Clock
 SILENCE_S = 1.0
 """A busy producer is waited for so long, from the time it can be sent for metadata and from each batch with a misplaced
 key: it may be about to write more that it placed by the old count. A batch without such a key ends the wait."""
+REFRESH_AGAIN_S = 1.0
+"""A client that asks for metadata seldom is reminded after so long."""
 MAX_TOPICS = 4096
 """Topics remembered, the least recently written first to go."""
 
@@ -161,12 +163,16 @@ class StockProducers:
             if is_moving:
                 self._misplaced_at[key.topic] = now
                 is_next = batch.producer_id >= 0 or is_last
-                if info.refreshes_stock_producers and is_next and session.refresh(key.topic, topic_id, version, now):
+                again_s = REFRESH_AGAIN_S if session.refreshes_seldom else math.inf
+                is_due = info.refreshes_stock_producers and is_next
+                if is_due and session.refresh(key.topic, topic_id, version, now, again_s):
                     if batch.producer_id < 0:
                         _retry_order(session, key, now).refused(list(batch.records()))
                     else:
                         session.await_sequence(key, batch, now)
-                    raise _repeat(f"{key}: the topic is about to have {info.announced_partition_count} partitions")
+                    raise _repeat(
+                        session, f"{key}: the topic is about to have {info.announced_partition_count} partitions"
+                    )
             if is_last and is_moving:
                 owed[key.partition] = now + SILENCE_S
             elif is_last:
@@ -197,7 +203,7 @@ class StockProducers:
                 if batch.producer_id < 0:
                     _refused_for_good(session, key, batch, now, is_repeated=is_first)
                 if is_first or is_in_flight:
-                    raise _repeat(refusal.message) from refusal
+                    raise KafkaError(ErrorCode.NOT_LEADER_OR_FOLLOWER, refusal.message) from refusal
                 raise
 
         return admit
@@ -214,10 +220,10 @@ def _check_sequence(
     key = partition.key
     if session.is_refreshing(key.topic, topic_id, version, now):
         session.await_sequence(key, batch, now)
-        raise _repeat(f"{key}: what came before is to be repeated")
+        raise _repeat(session, f"{key}: what came before is to be repeated")
     producers = partition.log.producers
     if session.is_behind_awaited(key, batch, now) and not producers.knows(batch.producer_id):
-        raise _repeat(f"{key}: what came before is to be repeated")
+        raise _repeat(session, f"{key}: what came before is to be repeated")
     producers.check(batch, AppendOrigin.CLIENT)
 
 
@@ -234,7 +240,7 @@ def _check_order(session: ClientSession, key: TopicPartition, batch: RecordBatch
     if turn is Turn.EARLY:
         raise EarlyBatchError(key, order, records)
     if turn is Turn.LATER:
-        raise _repeat(f"{key}: what came before is to be repeated")
+        raise _repeat(session, f"{key}: what came before is to be repeated")
     if turn is Turn.NEVER:
         raise LayoutRefusal(
             ErrorCode.POLICY_VIOLATION,
@@ -274,5 +280,7 @@ def _is_moving(batch: RecordBatch, partition: int, count: int, announced: int) -
     return any(found % announced != partition for found in hashes)
 
 
-def _repeat(message: str) -> KafkaError:
-    return KafkaError(ErrorCode.NOT_LEADER_OR_FOLLOWER, message)
+def _repeat(session: ClientSession, message: str) -> KafkaError:
+    """The error for which the client asks for metadata as soon as it does, and repeats the batch."""
+    code = ErrorCode.REQUEST_TIMED_OUT if session.refreshes_seldom else ErrorCode.NOT_LEADER_OR_FOLLOWER
+    return KafkaError(code, message)

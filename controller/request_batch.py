@@ -196,6 +196,7 @@ class RequestBatch:
                     ordered_delivery=_ordered_delivery(topic),
                     layout_version=topic.znode.layout_version,
                     announced_partition_count=plan.announced_count(topic),
+                    announced_leaders=self._announced_leaders(topic),
                     refreshes_stock_producers=topic.announcement is not None and topic.announcement.refreshes,
                 )
             )
@@ -206,6 +207,14 @@ class RequestBatch:
             topic_states=topics,
             live_brokers=live_brokers,
         )
+
+    def _announced_leaders(self, topic: TopicImage) -> list[int]:
+        """Who is to lead the partitions that are announced, in their order; -1: nobody can."""
+        leaders = []
+        for index in range(topic.znode.undeleted_partition_count, plan.announced_count(topic)):
+            electable = self._image.electable(TopicPartition(topic.name, index))
+            leaders.append(next((replica for replica in topic.replicas(index) if replica in electable), -1))
+        return leaders
 
     def _metadata_state(self, index: int, topic: TopicImage, partition: PartitionImage) -> UpdateMetadataPartitionState:
         state = partition.state

@@ -143,6 +143,7 @@ class OneBroker:
             layout_version=version,
             ordered_delivery=ordered_delivery,
             announced_partition_count=announced,
+            announced_leaders=[BROKER_ID] * (announced - undeleted),
             refreshes_stock_producers=refreshes,
         )
         endpoint = UpdateMetadataEndpoint(host=self.host, port=self.port, listener="PLAINTEXT")

@@ -149,12 +149,22 @@ def _known(ctx: RequestContext, name: str) -> Generator[None, None, MetadataResp
             yield
     if ctx.session.waits_for_leaders:
         shown.partitions += _announced(info)
+    if ctx.session.refreshes_seldom:
+        _show_coming_leaders(ctx, info, shown.partitions)
     if info.layout_version >= 0 and ctx.api_version >= _FIRST_TAGS_VERSION:
         shown.undeleted_partition_count = info.undeleted_partition_count
         shown.initial_partition_count = info.initial_partition_count
         shown.layout_version = info.layout_version
         shown.ordered_delivery = int(ctx.node.is_ordered(name))
     return shown
+
+
+def _show_coming_leaders(ctx: RequestContext, info: TopicInfo, partitions: list[MetadataResponsePartition]) -> None:
+    """Name who is to lead partitions that never were led, for clients that would not ask again soon."""
+    for partition in partitions:
+        coming = info.coming_leader(partition.partition_index)
+        if coming >= 0 and ctx.node.metadata.endpoint(coming, ctx.listener) is not None:
+            partition.leader_id, partition.error_code = coming, ErrorCode.NONE
 
 
 def _announced(info: TopicInfo) -> list[MetadataResponsePartition]:

@@ -146,6 +146,8 @@ def _leader(ctx: RequestContext, key: TopicPartition, layout: ClientLayout) -> P
     try:
         return ctx.node.replicas.leader(key)
     except KafkaError as error:
+        if ctx.session.refreshes_seldom and ctx.node.metadata.coming_leader(key) == ctx.node.config.broker_id:
+            raise KafkaError(ErrorCode.REQUEST_TIMED_OUT, f"{key} has no leader yet") from error
         # Another broker may lead a marked one, and have the batch already: the answer is its to give.
         gone = ctx.node.metadata.merged_away(*key)
         merged = refusal_of_absent(key.partition, ctx.node.metadata.topics[key.topic].layout, layout) if gone else None

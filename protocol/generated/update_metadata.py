@@ -94,6 +94,7 @@ class UpdateMetadataTopicState(Base):
         "layout_version",
         "announced_partition_count",
         "refreshes_stock_producers",
+        "announced_leaders",
     )
     __slots__ = FIELDS
 
@@ -109,6 +110,7 @@ class UpdateMetadataTopicState(Base):
         layout_version: int = -1,
         announced_partition_count: int = -1,
         refreshes_stock_producers: bool = False,
+        announced_leaders: list[int] = EMPTY,
     ) -> None:
         self.topic_name = topic_name
         self.topic_id = topic_id
@@ -119,6 +121,7 @@ class UpdateMetadataTopicState(Base):
         self.layout_version = layout_version
         self.announced_partition_count = announced_partition_count
         self.refreshes_stock_producers = refreshes_stock_producers
+        self.announced_leaders = [] if announced_leaders is EMPTY else announced_leaders
 
 
 class UpdateMetadataEndpoint(Base):
@@ -232,6 +235,20 @@ def _decode_tag_topic_states_refreshes_stock_producers(data: memoryview) -> tupl
     pos += 1
     return refreshes_stock_producers, pos
 
+def _decode_tag_topic_states_announced_leaders(data: memoryview) -> tuple[list[int], int]:
+    size = len(data)
+    pos = 0
+    n = data[pos]
+    pos += 1
+    if n > 127:
+        n, pos = read_uvarint(data, pos - 1)
+    n -= 1
+    if n < 0 or n * 4 > size - pos:
+        raise bad_length("announced_leaders", n, pos, size)
+    announced_leaders = list(unpack_from(f">{n}i", data, pos))
+    pos += n * 4
+    return announced_leaders, pos
+
 def _encode_tag_topic_states_partition_states_incarnation(value: int, out: bytearray) -> None:
     out += _pack_q(value)
 
@@ -255,6 +272,14 @@ def _encode_tag_topic_states_announced_partition_count(value: int, out: bytearra
 
 def _encode_tag_topic_states_refreshes_stock_producers(value: bool, out: bytearray) -> None:
     out += _pack_t(value)
+
+def _encode_tag_topic_states_announced_leaders(value: list[int], out: bytearray) -> None:
+    n = len(value) + 1
+    if n < 128:
+        out.append(n)
+    else:
+        write_uvarint(out, n)
+    out += pack(f">{len(value)}i", *value)
 
 def _decode_tag_stock_producers(data: memoryview) -> tuple[list[StockProducersOfTopic], int]:
     size = len(data)
@@ -399,6 +424,7 @@ def _decode_update_metadata_request_v7(data: memoryview) -> tuple[UpdateMetadata
         topic_states_layout_version: int = -1
         topic_states_announced_partition_count: int = -1
         topic_states_refreshes_stock_producers: bool = False
+        topic_states_announced_leaders: list[int] = EMPTY
         if n:
             tags, pos = read_tags(data, pos, n)
             value = tags.get(10253)
@@ -419,6 +445,9 @@ def _decode_update_metadata_request_v7(data: memoryview) -> tuple[UpdateMetadata
             value = tags.get(10259)
             if value is not None:
                 topic_states_refreshes_stock_producers = whole(_decode_tag_topic_states_refreshes_stock_producers(value), value, "topic_states[].refreshes_stock_producers")
+            value = tags.get(10265)
+            if value is not None:
+                topic_states_announced_leaders = whole(_decode_tag_topic_states_announced_leaders(value), value, "topic_states[].announced_leaders")
         topic_states.append(UpdateMetadataTopicState(
             topic_name=topic_states_topic_name,
             topic_id=topic_states_topic_id,
@@ -429,6 +458,7 @@ def _decode_update_metadata_request_v7(data: memoryview) -> tuple[UpdateMetadata
             layout_version=topic_states_layout_version,
             announced_partition_count=topic_states_announced_partition_count,
             refreshes_stock_producers=topic_states_refreshes_stock_producers,
+            announced_leaders=topic_states_announced_leaders,
         ))
     n = data[pos]
     pos += 1
@@ -573,7 +603,7 @@ def _encode_update_metadata_request_v7(message: UpdateMetadataRequest, out: byte
                     write_uvarint(out, 10261)
                     write_uvarint(out, len(tagged))
                     out += tagged
-        tag_count = (1 if topic_states_item.undeleted_partition_count != -1 else 0) + (1 if topic_states_item.initial_partition_count != -1 else 0) + (1 if topic_states_item.ordered_delivery != -1 else 0) + (1 if topic_states_item.layout_version != -1 else 0) + (1 if topic_states_item.announced_partition_count != -1 else 0) + (1 if topic_states_item.refreshes_stock_producers else 0)
+        tag_count = (1 if topic_states_item.undeleted_partition_count != -1 else 0) + (1 if topic_states_item.initial_partition_count != -1 else 0) + (1 if topic_states_item.ordered_delivery != -1 else 0) + (1 if topic_states_item.layout_version != -1 else 0) + (1 if topic_states_item.announced_partition_count != -1 else 0) + (1 if topic_states_item.refreshes_stock_producers else 0) + (1 if bool(topic_states_item.announced_leaders) else 0)
         out.append(tag_count)
         if tag_count:
             if topic_states_item.undeleted_partition_count != -1:
@@ -610,6 +640,12 @@ def _encode_update_metadata_request_v7(message: UpdateMetadataRequest, out: byte
                 tagged = bytearray()
                 _encode_tag_topic_states_refreshes_stock_producers(topic_states_item.refreshes_stock_producers, tagged)
                 write_uvarint(out, 10259)
+                write_uvarint(out, len(tagged))
+                out += tagged
+            if bool(topic_states_item.announced_leaders):
+                tagged = bytearray()
+                _encode_tag_topic_states_announced_leaders(topic_states_item.announced_leaders, tagged)
+                write_uvarint(out, 10265)
                 write_uvarint(out, len(tagged))
                 out += tagged
     n = len(message.live_brokers) + 1

@@ -2,8 +2,9 @@
 
 Only version 7 is implemented: grouped by topic, with topic ids, flexible. KIP-253 tags carry the topic's partition
 counts, its layout version, whether the order of its keys is settled (-1: its configuration says), and each partition's
-incarnation. Before a split that producers without a layout can follow, tags announce its count to them (10258) and have
-brokers send them for new metadata (10259). The answer says of the named topics when such producers wrote last.
+incarnation. Before a split that producers without a layout can follow, tags announce its count to them (10258), have
+brokers send them for new metadata (10259), and name who is to lead the new partitions (10265). The answer says of the
+named topics when such producers wrote last.
 """
 
 from protocol.schema import field, message
@@ -47,6 +48,7 @@ REQUEST = message(
                 field("layout_version", "int32", "7+", default=-1, ignorable=True, tag=10257),
                 field("announced_partition_count", "int32", "7+", default=-1, ignorable=True, tag=10258),
                 field("refreshes_stock_producers", "bool", "7+", default=False, ignorable=True, tag=10259),
+                field("announced_leaders", "[]int32", "7+", ignorable=True, tag=10265),
             ],
         ),
         field(

@@ -44,6 +44,20 @@ async def test_without_stock_producers_it_takes_one_question(nursery: trio.Nurse
     assert announcements(world) == [(-1, False), (8, False), (-1, False)]
 
 
+async def test_who_is_announced_to_lead_leads(nursery: trio.Nursery) -> None:
+    world = await started(nursery)
+    await resized(world, 8)
+    told = [
+        topic
+        for request in world.brokers[1].sent(UpdateMetadataRequest)
+        for topic in request.topic_states
+        if topic.topic_name == TOPIC
+    ]
+    (announced,) = {tuple(topic.announced_leaders) for topic in told if topic.announced_partition_count == 8}
+    led = {state.partition_index: state.leader for state in told[-1].partition_states}
+    assert announced == tuple(led[index] for index in range(4, 8))
+
+
 async def test_producers_are_waited_for_until_they_place_by_the_new_count(nursery: trio.Nursery) -> None:
     world = await started(nursery)
     world.brokers[2].stock_producers[TOPIC] = (10, 0)

@@ -8,6 +8,7 @@ import trio.testing
 
 from protocol.batch_builder import build_batch
 from protocol.errors import ErrorCode
+from protocol.generated.api_versions import ApiVersionsRequest
 from protocol.generated.metadata import MetadataRequest, MetadataRequestTopic
 from protocol.generated.update_metadata import StockProducersOfTopic
 from protocol.records import iter_batches
@@ -46,6 +47,18 @@ async def test_an_announced_split_is_shown_to_stock_clients_alone(broker: Broker
         assert await partitions_shown(ours) == dict.fromkeys(range(4), 0)
     await broker.harness.update_metadata("t", TOPIC_ID, 4, layout=INITIAL, incarnation=100)
     assert await partitions_shown(broker.harness.channel) == dict.fromkeys(range(4), 0)
+
+
+async def test_a_library_that_asks_for_metadata_seldom_is_shown_who_is_to_lead(broker: Broker) -> None:
+    await announce(broker, refreshes=True)
+    seldom = ApiVersionsRequest(client_software_name="kgo", client_software_version="1")
+    assert (await broker.harness.request(seldom)).error_code == 0
+    assert await partitions_shown(broker.harness.channel) == dict.fromkeys(range(8), 0)
+    moved = keyed(key_of(5, 8))
+    assert (await broker.produce(5, UNTAGGED, moved)).error_code == ErrorCode.REQUEST_TIMED_OUT
+    assert (await broker.produce(8, UNTAGGED, moved)).error_code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+    await broker.has(DOUBLED, 5, epoch=0)
+    assert (await broker.produce(5, UNTAGGED, moved)).error_code == 0
 
 
 async def test_a_batch_placed_by_the_old_count_is_refused_once_and_taken_when_it_is_repeated(broker: Broker) -> None:

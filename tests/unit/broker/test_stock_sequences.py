@@ -13,7 +13,7 @@ from broker.metadata_cache import TopicInfo
 from broker.replication.layout import LegacyProducers, PartitionLayout
 from broker.request_context import IN_FLIGHT_S, ClientSession
 from broker.retry_order import GIVE_UP_S
-from broker.stock_producers import SILENCE_S, StockProducers
+from broker.stock_producers import REFRESH_AGAIN_S, SILENCE_S, StockProducers
 from protocol.batch_builder import build_batch
 from protocol.errors import ErrorCode, KafkaError
 from protocol.key_placement import positive_hash
@@ -168,3 +168,12 @@ def test_an_order_that_is_over_is_not_kept(leader: Leader) -> None:
     assert [leader.send(0, 0.0, producer=-1), leader.send(0, 1.0, producer=-1)] == [REFUSED, ErrorCode.NONE]
     assert leader.send(1, 2.0, producer=-1) == ErrorCode.NONE
     assert not leader.session.retry_orders
+
+
+def test_a_library_that_asks_for_metadata_seldom_is_reminded_and_never_told_of_the_leader(leader: Leader) -> None:
+    """franz-go stops a partition whose leader is in question until it has metadata, up to five seconds later."""
+    leader.session.software_name = "kgo"
+    late = ErrorCode.REQUEST_TIMED_OUT
+    assert [leader.send(0, 0.0), leader.send(0, 0.3), leader.send(1, 0.4)] == [late, ErrorCode.NONE, ErrorCode.NONE]
+    again = REFRESH_AGAIN_S + 0.1
+    assert [leader.send(2, again), leader.send(2, again + 0.3)] == [late, ErrorCode.NONE]
