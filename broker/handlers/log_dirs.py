@@ -1,7 +1,8 @@
 """DescribeLogDirs (35), versions 1-2: every log dir with the sizes of its replicas; those on their way into it too.
 
 AlterReplicaLogDirs (34), versions 1-2 (KIP-113): move replicas between the log dirs of this broker. One that is not
-here yet is answered REPLICA_NOT_AVAILABLE, and created in the dir that was asked for.
+here yet is answered REPLICA_NOT_AVAILABLE, and created in the dir that was asked for. A partition that the cluster does
+not have is answered UNKNOWN_TOPIC_OR_PARTITION: what is remembered stays within the cluster's size.
 """
 
 from __future__ import annotations
@@ -108,7 +109,7 @@ def _altered(
 
 def _move(ctx: RequestContext, partition: TopicPartition, path: str) -> ErrorCode:
     try:
-        ctx.node.logs.moves.request(partition, path)
+        ctx.node.logs.moves.request(partition, path, exists=ctx.node.metadata.contains(*partition))
     except KafkaError as error:
         return error.code
     return ErrorCode.NONE

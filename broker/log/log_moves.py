@@ -58,10 +58,11 @@ class LogMoves:
         self._scopes: dict[TopicPartition, trio.CancelScope] = {}
         self._wanted = trio.Event()
 
-    def request(self, partition: TopicPartition, path: str) -> None:
+    def request(self, partition: TopicPartition, path: str, *, exists: bool = True) -> None:
         """Move a replica to the log dir ``path``, or remember the wish for one that is not here yet.
 
-        Raises LOG_DIR_NOT_FOUND 57 for a dir this broker does not have, REPLICA_NOT_AVAILABLE 9 once remembered.
+        Raises LOG_DIR_NOT_FOUND 57 for a dir this broker does not have, REPLICA_NOT_AVAILABLE 9 once remembered, and
+        UNKNOWN_TOPIC_OR_PARTITION 3 unless the cluster has the partition (``exists``): what is remembered is bounded.
         """
         target = self._manager.directory(path)
         if self._manager.is_lost(path):
@@ -69,6 +70,8 @@ class LogMoves:
         if target is None:
             raise KafkaError(ErrorCode.LOG_DIR_NOT_FOUND, f"{path} is none of this broker's log.dirs")
         if self._manager.get(partition) is None:
+            if not exists:
+                raise KafkaError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"the cluster has no {partition}")
             self._preferred[partition] = path
             raise KafkaError(ErrorCode.REPLICA_NOT_AVAILABLE, f"{partition} is not here; it will be created in {path}")
         if self._targets.get(partition) is target:

@@ -206,6 +206,10 @@ async def test_a_dir_of_nobody_and_a_replica_of_nobody(world: LogWorld) -> None:
         assert unknown.value.code is ErrorCode.LOG_DIR_NOT_FOUND
         other = TopicPartition("other", 1)
         wanted = other_dir(world, manager)
+        with pytest.raises(KafkaError) as foreign:
+            manager.moves.request(other, wanted, exists=False)
+        assert foreign.value.code is ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+        assert manager.moves.preferred(other) is None
         with pytest.raises(KafkaError) as absent:
             manager.moves.request(other, wanted)
         assert absent.value.code is ErrorCode.REPLICA_NOT_AVAILABLE
