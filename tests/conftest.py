@@ -7,11 +7,16 @@ import os
 from collections.abc import Callable
 
 import pytest
+from hypothesis import HealthCheck, settings
 
 from anabranch.testing.cluster import Cluster
 
 # Spark reads this: its JVM lives for seconds here, and would compile for most of them.
 os.environ.setdefault("SPARK_SUBMIT_OPTS", "-XX:TieredStopAtLevel=1")
+
+# How long an example takes is the machine's affair: no test fails for it.
+settings.register_profile("anabranch", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.load_profile("anabranch")
 
 
 @pytest.fixture(scope="session")

@@ -14,7 +14,7 @@ from tests.history.events import Event, StoredBatch
 
 E = TypeVar("E")
 SEEDS = st.integers(0, 2**32)
-FAST = settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.filter_too_much])
+FAST = settings(max_examples=60, suppress_health_check=[HealthCheck.filter_too_much, HealthCheck.too_slow])
 
 
 def some(events: list[Event], rng: random.Random, kind: type[E], *where: Callable[[E], Any]) -> E:

@@ -299,7 +299,7 @@ def live(seed: int, initial: int) -> None:
         assert world.cap(p, at_once=True) <= told.gate.cap(tp(p)) <= world.cap(p)
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 @given(seed=st.integers(0, 2**32), initial=st.integers(1, 3))
 def test_the_gate_never_allows_more_than_the_rules_and_in_the_end_exactly_as_much(seed: int, initial: int) -> None:
     live(seed, initial)

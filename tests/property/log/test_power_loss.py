@@ -107,7 +107,7 @@ class Machine:
             await self.start()
 
 
-@settings(max_examples=80, deadline=None)
+@settings(max_examples=80)
 @given(steps, st.integers(0, 1000))
 def test_what_was_flushed_survives_a_power_loss(course: list[tuple[str, int]], seed: int) -> None:
     async def run() -> None:

@@ -48,7 +48,7 @@ def common_prefix(left: bytes, right: bytes) -> int:
     return next((at for at, (a, b) in enumerate(zip(left, right)) if a != b), min(len(left), len(right)))
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 @given(
     sizes=st.lists(st.integers(1, 4), min_size=1, max_size=14),
     codec=st.sampled_from([CompressionType.NONE, CompressionType.LZ4]),
@@ -129,7 +129,7 @@ operations = st.lists(
 )
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(operations)
 def test_compaction_never_changes_what_a_reader_of_the_whole_log_ends_up_with(steps: list) -> None:  # type: ignore[type-arg]
     async def run(world: LogWorld) -> None:

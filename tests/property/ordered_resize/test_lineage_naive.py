@@ -60,7 +60,7 @@ def compare(naive: Naive, facts: Facts, numbers: set[int]) -> None:
             assert lineage.may_deliver(facts, p, b) == naive.may_deliver(p, b), (p, b)
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 @given(histories(), st.data())
 def test_answers_of_any_age_and_facts_of_any_kind(taken: list[History], data: Data) -> None:
     naive, facts = Naive(), Facts()
@@ -83,7 +83,7 @@ def test_answers_of_any_age_and_facts_of_any_kind(taken: list[History], data: Da
     compare(naive, facts, numbers)
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 @given(histories(), st.data())
 def test_positions_that_rise_and_fall(taken: list[History], data: Data) -> None:
     """What was passed and taken back equals what is decided anew. All ends are known: they are told again."""

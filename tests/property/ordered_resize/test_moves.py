@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from ordered_resize.layout import Layout, moves
 
 
-@settings(deadline=None)
 @given(st.integers(1, 5), st.integers(0, 30), st.integers(0, 30))
 def test_keys_move_from_losers_to_their_gainers_and_nowhere_else(initial: int, grown: int, target: int) -> None:
     before, after = Layout(initial + grown, 0, initial), Layout(initial + target, 1, initial)

@@ -31,7 +31,7 @@ def check(case: Case, mapping: dict[str, object]) -> None:
 
 
 @ALL
-@settings(max_examples=6, deadline=None, suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large])
+@settings(max_examples=6, suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large])
 @given(data=st.data())
 def test_random_values(case: Case, data: st.DataObject) -> None:
     check(case, data.draw(values(case.table.fields, case.version)))

@@ -41,7 +41,7 @@ def receive(connection: ServerConnection, chunk: bytes) -> list[tuple[RequestHea
     return found
 
 
-@settings(deadline=None, max_examples=60)
+@settings(max_examples=60)
 @given(
     messages=st.lists(MESSAGES, min_size=1, max_size=6),
     cuts=st.lists(st.floats(0, 1), max_size=12),
@@ -67,7 +67,7 @@ def test_any_chopping_gives_the_same_requests(
     assert connection.idle
 
 
-@settings(deadline=None, max_examples=300)
+@settings(max_examples=300)
 @given(data=st.binary(max_size=400))
 def test_garbage_is_refused_or_waited_on(data: bytes) -> None:
     connection = ServerConnection(max_frame_bytes=1000)

@@ -127,7 +127,7 @@ def test_nulls_and_empty_arrays(case: Case) -> None:
 
 
 @pytest.mark.parametrize("case", SHARED, ids=str)
-@settings(max_examples=3, deadline=None, suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large])
+@settings(max_examples=3, suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large])
 @given(data=st.data())
 def test_random_values(case: Case, data: st.DataObject) -> None:
     both_directions(case, data.draw(values_for(case.table.fields, case.version)))

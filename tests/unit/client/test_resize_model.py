@@ -54,7 +54,7 @@ def wander(world: World, rng: random.Random, steps: int) -> None:
     world.settle()
 
 
-@settings(max_examples=300, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=300, suppress_health_check=[HealthCheck.too_slow])
 @given(st.integers(0, 2**32), st.integers(20, 250))
 def test_no_key_is_reordered_and_nothing_lost_or_doubled(seed: int, steps: int) -> None:
     rng = random.Random(seed)

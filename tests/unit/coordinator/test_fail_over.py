@@ -106,7 +106,7 @@ EPOCHS_NOT_HEARD_OF = [
 ]
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=200)
 @given(st.lists(st.tuples(st.sampled_from(NAMES), st.sampled_from(BROKERS)), min_size=20, max_size=60))
 @example(TOLD_AND_LOST)
 @example(COMMITTED_LATE)

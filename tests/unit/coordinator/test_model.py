@@ -305,5 +305,5 @@ class GroupMachine(RuleBasedStateMachine):
         assert self.waiting <= set(self.driver.replies)
 
 
-GroupMachine.TestCase.settings = settings(max_examples=200, stateful_step_count=50, deadline=None)
+GroupMachine.TestCase.settings = settings(max_examples=200, stateful_step_count=50)
 test_group_invariants = GroupMachine.TestCase

@@ -202,7 +202,7 @@ class PositionMachine(RuleBasedStateMachine):
 
 
 TestPositions = PositionMachine.TestCase
-TestPositions.settings = settings(max_examples=60, stateful_step_count=30, deadline=None)
+TestPositions.settings = settings(max_examples=60, stateful_step_count=30)
 
 
 # ---------------------------------------------------------------- rules switched off
@@ -210,7 +210,6 @@ TestPositions.settings = settings(max_examples=60, stateful_step_count=30, deadl
 SEARCH = settings(
     max_examples=300,
     stateful_step_count=30,
-    deadline=None,
     database=None,
     derandomize=True,
     phases=[Phase.generate],

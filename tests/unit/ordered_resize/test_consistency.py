@@ -71,7 +71,7 @@ def test_what_an_unreadable_partition_was_is_not_judged() -> None:
     assert not lineage_contradictions(Snapshot(known.topic, known.states, unreadable={1}))
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 @given(histories())
 def test_no_history_of_resizes_is_refused(taken: list[History]) -> None:
     for history in taken:
