@@ -16,7 +16,7 @@ CONSTANTS
   Plan,       \* the counts that are asked for, in this order
   Keys,       \* keys, each given by its hash
   Records,    \* records per key
-  Faults,     \* how many of each: [election, unclean, tail, controller, reader, lost, late, expire, cancel]
+  Faults,     \* how many of each: [election, unclean, tail, controller, reader, lost, late, expire, cancel, marker]
   Losses,     \* what "lost" may mean for a produce request: "request", "answer", "delay"
   History,    \* producers may see metadata of any age, not only the newest
   Old,        \* which answers of 25301 readers may see: "new", "whole" (one old snapshot), "own" (their own partition new, the
@@ -96,8 +96,12 @@ Wrote == Show /\ Remember
 NoBatch == [part |-> -1, layout |-> <<0, 0>>, incarnation |-> 0]
 LedIn(led, epoch, layout) == IF Faults.tail > 0 THEN led \cup {<<epoch, layout>>} ELSE {}
 NoHost == [incarnation |-> 0, epoch |-> -1, layout |-> <<0, 0>>, base |-> 0, start |-> 0, log |-> <<>>,
-           removed |-> <<0, -1>>, led |-> {}, followed |-> -1]
-Fresh == [at |-> 0, done |-> 0, limit |-> -1, covers |-> -1, loaded |-> {}]
+           markers |-> 0, removed |-> <<0, -1>>, led |-> {}, followed |-> -1]
+NotLoading == [limit |-> -1, floor |-> -1, flushed |-> {}]
+\* A reader: what it has delivered and committed; how far the gate is open, and the floor and the entries it knows of; the limit
+\* and the floor at the call of the load that returned last, and what had been flushed at that call; the load that is running.
+Fresh == [at |-> 0, done |-> 0, limit |-> -1, floor |-> -1, gains |-> {},
+          covers |-> -1, spared |-> -1, loaded |-> {}, loading |-> NotLoading]
 
 Init ==
   /\ topic = [count |-> Start, prev |-> Start, version |-> 0]
@@ -127,6 +131,8 @@ Ask ==
   /\ Rule("all_answered") => \A p \in 0..(topic.count - 1) : p \in answered
   /\ LET count == Plan[asked + 1] IN
      /\ count # topic.count
+     \* or its keys have no leader until the removal has ended
+     /\ Rule("removal_first") => \A p \in 0..(count - 1) : part[p].stage # "leaving"
      /\ topic' = [count |-> count, prev |-> topic.count, version |-> topic.version + 1]
   /\ asked' = asked + 1
   \* Without "last_with_bump" what the gainers will wait for is written here, before the bump.
@@ -153,6 +159,7 @@ StopOrder(p) ==
   [what |-> "stop", part |-> p, incarnation |-> part[p].incarnation, epoch |-> part[p].epoch, layout |-> <<0, 0>>, base |-> 0]
 
 Hosted(h) == h.incarnation > 0
+EndOfLog(h) == h.base + Len(h.log) + h.markers
 Before(o, deleted) == o.incarnation < deleted[1] \/ (o.incarnation = deleted[1] /\ o.epoch < deleted[2])
 Obey(h, o) ==
   IF o.what = "lead"
@@ -163,9 +170,9 @@ Obey(h, o) ==
        ELSE IF h.incarnation = o.incarnation
        THEN [h EXCEPT !.epoch = o.epoch, !.layout = o.layout, !.led = LedIn(@, o.epoch, o.layout)]
        ELSE [h EXCEPT !.incarnation = o.incarnation, !.epoch = o.epoch, !.layout = o.layout, !.log = <<>>,
-                      !.base = o.base, !.start = o.base, !.led = LedIn({}, o.epoch, o.layout), !.followed = -1]
+                      !.markers = 0, !.base = o.base, !.start = o.base, !.led = LedIn({}, o.epoch, o.layout), !.followed = -1]
   ELSE IF o.incarnation # h.incarnation \/ o.epoch < h.epoch THEN h
-       ELSE [NoHost EXCEPT !.removed = <<o.incarnation, o.epoch>>]
+       ELSE [NoHost EXCEPT !.removed = <<o.incarnation, o.epoch>>, !.base = EndOfLog(h)]    \* its answer tells the log end
 Obeyed(o) == [host EXCEPT ![o.part] = Obey(@, o)]
 
 Inform(p) ==
@@ -181,6 +188,7 @@ LastOf(l) == IF Rule("stored_losers") THEN part[l].last ELSE part[l].epoch
 Over(x) == part[x[2]].gone >= x[3]
 Kept(lineage) == {x \in lineage : ~Over(x)}
 FloorOf(p) == IF Rule("floor") THEN Most({part[p].floor} \cup {x[1] : x \in {y \in part[p].lineage : Over(y)}}) ELSE -1
+Pruned(p) == [part[p] EXCEPT !.lineage = Kept(@), !.floor = FloorOf(p)]
 
 Entry(p, epoch) ==
   IF Rule("revived_waits") \/ ~Led(p) \/ p \notin (topic.prev..(topic.count - 1))
@@ -191,10 +199,10 @@ CanCreate(p) == p \in Gainers /\ part[p].stage = "absent" /\ p < topic.count /\ 
 
 Bump(p) ==
   /\ CanBump(p)
-  /\ part' = [part EXCEPT ![p].epoch = @ + 1, ![p].layout = Now,
-                          ![p].last = IF Rule("last_with_bump") THEN part[p].epoch ELSE @,
-                          ![p].lineage = Kept(@) \cup (IF Rule("entry_with_bump") THEN Entry(p, part[p].epoch + 1) ELSE {}),
-                          ![p].floor = FloorOf(p)]
+  /\ LET z == Pruned(p) IN
+     part' = [part EXCEPT ![p] = [z EXCEPT !.epoch = @ + 1, !.layout = Now,
+                !.last = IF Rule("last_with_bump") THEN z.epoch ELSE @,
+                !.lineage = @ \cup (IF Rule("entry_with_bump") THEN Entry(p, z.epoch + 1) ELSE {})]]
   /\ Inform(p)
   /\ UNCHANGED <<topic, underway, asked, clients, left>>
   /\ Wrote
@@ -218,7 +226,7 @@ Create(p) ==
 -----------------------------------------------------------------------------
 (* Removal of the highest partition, marked and drained *)
 
-End(p) == host[p].base + Len(host[p].log)
+End(p) == EndOfLog(host[p])
 Homes == {Place(k, count) : k \in Keys, count \in Initial..Ids}
 \* What the group has processed. Of records that are gone from the log the reader's own report counts, where there is one.
 Position(p) ==
@@ -238,9 +246,12 @@ Leave(p) ==
   /\ Wrote
 
 Blank(z) == [z EXCEPT !.stage = "absent", !.layout = <<-1, -1>>, !.last = -1, !.lineage = {}, !.floor = -1, !.gone = z.epoch]
+\* Where the log of the next partition of this number begins: the replica that deleted it has told its end.
+NextBase(p) ==
+  IF Rule("offsets_go_on") /\ Rule("end_at_deletion") THEN Largest({part[p].base, host[p].base}) ELSE part[p].base
 Forget(p) ==
   /\ part[p].stage = "leaving" /\ host[p].incarnation # part[p].incarnation
-  /\ part' = [part EXCEPT ![p] = Blank(@)]
+  /\ part' = [part EXCEPT ![p] = [Blank(@) EXCEPT !.base = NextBase(p)]]
   /\ answered' = answered \ {p}
   /\ UNCHANGED <<topic, host, underway, asked, clients, left>>
   /\ Wrote
@@ -287,7 +298,7 @@ NewController ==
 Election(p) ==
   /\ left.election > 0 /\ left' = [left EXCEPT !.election = @ - 1]
   /\ part[p].stage = "led"
-  /\ part' = [part EXCEPT ![p].epoch = @ + 1]
+  /\ part' = [part EXCEPT ![p] = [Pruned(p) EXCEPT !.epoch = @ + 1]]
   /\ answered' = answered \ {p}
   /\ UNCHANGED <<topic, host, underway, asked, clients>>
   /\ Wrote
@@ -310,6 +321,13 @@ ReaderCrash(p) ==
   /\ reader[p].limit # -1 \/ reader[p].at # reader[p].done
   /\ reader' = [reader EXCEPT ![p] = [Fresh EXCEPT !.at = reader[p].done, !.done = reader[p].done]]
   /\ UNCHANGED <<topic, part, answered, host, underway, asked, producer, strays, accepted, delivered, flushed, broken, past>>
+
+\* A closed partition still takes the marker of a transaction. Nobody delivers it, and it takes an offset.
+Marker(p) ==
+  /\ left.marker > 0 /\ left' = [left EXCEPT !.marker = @ - 1]
+  /\ part[p].stage = "leaving" /\ host[p].incarnation = part[p].incarnation
+  /\ host' = [host EXCEPT ![p].markers = @ + 1]
+  /\ UNCHANGED <<topic, part, answered, underway, asked, clients, past>>
 
 \* Retention removes everything that is there, read or not.
 Expire(p) ==
@@ -432,23 +450,42 @@ Asked(y) == {x[2] : x \in UNION {y[p].lineage : p \in Parts}}
 Views(own) == CASE Old = "new" -> {Known} [] Old = "whole" -> maps [] Old = "own" -> {[y EXCEPT ![own] = Known[own]] : y \in maps}
                 [] OTHER -> {[p \in Parts |-> m[p][p]] : m \in [Parts -> maps]}
 
-\* The epochs from which on the partition has keys of others.
-Gains(y, p) == {x[1] : x \in y[p].lineage} \cup ({y[p].floor} \ {-1})
-\* A look decides; where it opens the partition to keys of others, the user's load is called and returns before anything else.
+\* A look decides, and learns from which epochs on the partition has keys of others.
 Look(p) == \E y \in Views(p) :
-  LET limit == Limit(y, p)
-      crossed == {e \in Gains(y, p) : reader[p].covers < e /\ e <= limit} IN
-  /\ p \in Homes /\ limit > reader[p].limit
-  /\ reader' = [reader EXCEPT ![p].limit = limit,
-                   ![p].covers = IF crossed = {} THEN @ ELSE limit,
-                   ![p].loaded = IF crossed = {} THEN @ ELSE flushed]
+  LET limit == Largest({reader[p].limit, Limit(y, p)})
+      floor == Largest({reader[p].floor, y[p].floor})
+      gains == {e \in reader[p].gains \cup {x[1] : x \in y[p].lineage} : e > reader[p].covers} IN
+  /\ p \in Homes /\ (limit > reader[p].limit \/ floor > reader[p].floor)
+  /\ reader' = [reader EXCEPT ![p].limit = limit, ![p].floor = floor, ![p].gains = gains]
   /\ host' = IF Rule("followed_end") THEN AllFollow(Asked(y)) ELSE host
   /\ UNCHANGED <<servers, producer, strays, accepted, delivered, flushed, broken, left>>
 
-Next1(p) == Largest({reader[p].at, host[p].start, host[p].base}) + 1      \* the offset behind the next record
-MayDeliver(p, limit) ==
-  /\ Hosted(host[p]) /\ Next1(p) <= End(p)
-  /\ host[p].log[Next1(p) - host[p].base].epoch <= limit
+Holes(p) == {host[p].start, host[p].base}
+Next1(p) == Largest({reader[p].at} \cup Holes(p)) + 1      \* the offset behind the next record
+HasNext(p) == Hosted(host[p]) /\ Next1(p) <= host[p].base + Len(host[p].log)
+NextEpoch(p) == host[p].log[Next1(p) - host[p].base].epoch
+Opens(p, limit) == HasNext(p) /\ NextEpoch(p) <= limit
+
+\* Whether the user has to load before the next record: it is the first one behind an entry, or entries went that nobody saw.
+LoadIsDue(p) ==
+  LET r == reader[p]
+      unseen == IF ~Rule("floor_at_once") THEN r.covers < r.floor /\ r.floor <= NextEpoch(p)
+                ELSE r.floor > Largest({r.covers, r.spared}) IN
+  unseen \/ \E e \in r.gains : r.covers < e /\ e <= NextEpoch(p)
+\* The load reads what was flushed when it was called, and returns at any later time.
+Load(p) ==
+  /\ Opens(p, reader[p].limit) /\ reader[p].loading = NotLoading /\ LoadIsDue(p)
+  /\ reader' = [reader EXCEPT ![p].loading = [limit |-> reader[p].limit, floor |-> reader[p].floor, flushed |-> flushed]]
+  /\ UNCHANGED <<servers, host, producer, strays, accepted, delivered, flushed, broken, left>>
+Loaded(p) ==
+  LET r == reader[p]
+      limit == IF Rule("load_at_call") THEN r.loading.limit ELSE r.limit
+      floor == IF Rule("load_at_call") THEN r.loading.floor ELSE r.floor IN
+  /\ r.loading # NotLoading
+  /\ reader' = [reader EXCEPT ![p].loading = NotLoading, ![p].covers = limit, ![p].spared = floor,
+                              ![p].loaded = r.loading.flushed, ![p].gains = {e \in @ : e > limit}]
+  /\ UNCHANGED <<servers, host, producer, strays, accepted, delivered, flushed, broken, left>>
+MayDeliver(p, limit) == Opens(p, limit) /\ reader[p].loading = NotLoading /\ (Rule("load") => ~LoadIsDue(p))
 
 Deliver(p) ==
   LET r == host[p].log[Next1(p) - host[p].base]
@@ -471,10 +508,13 @@ Deliver(p) ==
        ELSE broken
   /\ UNCHANGED <<servers, host, producer, strays, accepted, flushed, left>>
 
-\* What retention removed is passed over.
+\* What retention removed is passed over, and so are markers and what lies below the base: whether the gate is open or not.
 Skip(p) ==
-  /\ p \in Homes /\ Hosted(host[p]) /\ reader[p].at < host[p].start
-  /\ reader' = [reader EXCEPT ![p].at = host[p].start]
+  /\ p \in Homes /\ Hosted(host[p])
+  /\ LET next == IF HasNext(p) THEN Next1(p) - 1 ELSE End(p) IN
+     /\ reader[p].at < next
+     /\ Rule("holes_are_passed") \/ ~HasNext(p) \/ Opens(p, reader[p].limit)
+     /\ reader' = [reader EXCEPT ![p].at = next]
   /\ UNCHANGED <<servers, host, producer, strays, accepted, delivered, flushed, broken, left>>
 
 \* The flush callback returned, the offset is committed.
@@ -490,10 +530,10 @@ Controller ==
   \/ \E p \in Parts : Bump(p) \/ AddEntry(p) \/ Create(p) \/ Leave(p) \/ Forget(p) \/ Revive(p) \/ Order(p) \/ Stop(p)
 Clients ==
   \/ \E k \in Keys : Send(k) \/ Retry(k)
-  \/ \E p \in Parts : Look(p) \/ Deliver(p) \/ Skip(p) \/ Commit(p)
+  \/ \E p \in Parts : Look(p) \/ Load(p) \/ Loaded(p) \/ Deliver(p) \/ Skip(p) \/ Commit(p)
 Bad ==
   \/ NewController \/ Arrive \/ StrayArrives \/ Cancel
-  \/ \E p \in Parts : Election(p) \/ UncleanElection(p) \/ TailElection(p) \/ ReaderCrash(p) \/ Expire(p)
+  \/ \E p \in Parts : Election(p) \/ UncleanElection(p) \/ TailElection(p) \/ ReaderCrash(p) \/ Marker(p) \/ Expire(p)
 \* With Brisk: those that no modelled key moves from or to are done with at once, lowest first.
 Quiet == {p \in Parts : p \notin Homes \/ p \notin Losers \cup Gainers}
 Urgent == IF Brisk THEN {p \in Quiet : CanBump(p) \/ CanCreate(p)} ELSE {}
@@ -506,7 +546,8 @@ Fair ==
   /\ Spec
   /\ WF_vars(Controller)
   /\ \A k \in Keys : WF_vars(Send(k)) /\ WF_vars(Retry(k))
-  /\ \A p \in Parts : WF_vars(Look(p)) /\ WF_vars(Deliver(p)) /\ WF_vars(Skip(p)) /\ WF_vars(Commit(p))
+  /\ \A p \in Parts : WF_vars(Look(p)) /\ WF_vars(Load(p)) /\ WF_vars(Loaded(p))
+  /\ \A p \in Parts : WF_vars(Deliver(p)) /\ WF_vars(Skip(p)) /\ WF_vars(Commit(p))
 
 -----------------------------------------------------------------------------
 (* Properties *)
@@ -535,9 +576,11 @@ AllDelivered == \A a \in accepted : WasDelivered(a)
 \* Nobody can go on, with the newest answers either. That is the end of a run, or a hang.
 AtRest ==
   /\ \A p \in Parts : reader[p].at = reader[p].done
-  /\ \A p \in Homes : ~MayDeliver(p, Largest({reader[p].limit, Limit(Known, p)})) /\ ~ENABLED Skip(p)
+  /\ \A p \in Homes : ~Opens(p, Largest({reader[p].limit, Limit(Known, p)})) /\ ~ENABLED Skip(p)
   /\ \A k \in Keys : ~ENABLED Send(k) /\ ~ENABLED Retry(k)
   /\ ~ENABLED Controller
+\* A partition that is counted is never one that is being removed: its keys would have no leader.
+NoOutage == \A p \in 0..(topic.count - 1) : part[p].stage # "leaving"
 AllRead == \A p \in Parts : part[p].stage = "led" => reader[p].at >= End(p)
 NoHang == AtRest => PlanDone /\ AllSent /\ AllRead /\ (Faults.unclean + Faults.expire = 0 => AllDelivered)
 Arrives == <>[](PlanDone /\ AllSent /\ (Faults.expire = 0 => AllDelivered))
