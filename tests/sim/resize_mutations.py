@@ -194,10 +194,10 @@ def a_parked_fetch_keeps_its_layout(patch: Patch) -> None:
 def a_parked_fetch_keeps_its_leader_epoch(patch: Patch) -> None:
     original = FetchRead._read_partition
 
-    def read(self: Any, key: Any, state: Any) -> Any:
+    def read(self: Any, key: Any, state: Any, *rest: Any) -> Any:
         if self.target.delayed is not None:
             state.current_leader_epoch = -1
-        return original(self, key, state)
+        return original(self, key, state, *rest)
 
     patch.setattr(FetchRead, "_read_partition", read)
 
