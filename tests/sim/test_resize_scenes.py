@@ -72,8 +72,8 @@ RULES: tuple[tuple[Play, SwitchOff, str], ...] = (
 )
 
 
-TRIES = 20
-"""What breaks without a rule may be a matter of who is faster: almost all plays need one try, some a few."""
+TRIES = 100
+"""What breaks without a rule may be a matter of who is faster: almost all plays need one try, one breaks in 1 of 20."""
 
 
 REPLICATION_FACTORS = {plays.grow_while_a_loser_is_given_up: 1, plays.split_before_all_have_followed: 2}
