@@ -7,10 +7,12 @@ import uuid
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, TypeAlias
 
+from broker.awaited_batches import AwaitedBatches
 from broker.deferred import Deferred
 from broker.large_batches import NONE, LargeBatches
 from broker.log.producer_state import HALF_OF_ALL_SEQUENCES, NO_EPOCH, NO_SEQUENCE
-from broker.retry_order import GIVE_UP_S, RetryOrder
+from broker.retry_order import RetryOrder
+from protocol.errors import ErrorCode
 from protocol.primitives import Message
 from protocol.records import RecordBatch
 from protocol.types import TopicPartition
@@ -45,15 +47,16 @@ question until then: franz-go."""
 class ClientSession:
     """What is known of the client at the other end of one connection."""
 
-    __slots__ = ("__weakref__", "_awaited", "_furthest", "_refreshes", "retry_orders", "software_name")
+    __slots__ = ("__weakref__", "_furthest", "_refreshes", "awaited", "retry_orders", "software_name")
 
     def __init__(self) -> None:
         self.software_name = ""
         """As ApiVersions says; empty where it does not."""
         self.retry_orders: dict[TopicPartition, RetryOrder] = {}
         """Of partitions where a producer without idempotence is to repeat something."""
+        self.awaited = AwaitedBatches()
+        """What idempotent producers are to repeat."""
         self._refreshes: dict[str, tuple[uuid.UUID | None, int, float]] = {}
-        self._awaited: dict[tuple[TopicPartition, int], tuple[int, int, float]] = {}
         self._furthest: dict[tuple[TopicPartition, int], tuple[int, int]] = {}
 
     @property
@@ -65,6 +68,11 @@ class ClientSession:
     def refreshes_seldom(self) -> bool:
         """Whether a doubling must not depend on metadata that the client asks for: it goes on writing until it has."""
         return self.software_name in _REFRESHES_SELDOM
+
+    @property
+    def repeat_code(self) -> ErrorCode:
+        """The error for which the client asks for metadata as soon as it does, and repeats a batch."""
+        return ErrorCode.REQUEST_TIMED_OUT if self.refreshes_seldom else ErrorCode.NOT_LEADER_OR_FOLLOWER
 
     def refresh(
         self, topic: str, topic_id: uuid.UUID | None, layout_version: int, now: float, again_s: float = math.inf
@@ -86,25 +94,6 @@ class ClientSession:
         """Whether a batch that comes now may have been in flight when the client was sent for metadata."""
         before = self._refreshes.get(topic)
         return before is not None and before[:2] == (topic_id, layout_version) and now - before[2] < IN_FLIGHT_S
-
-    def await_sequence(self, key: TopicPartition, batch: RecordBatch, now: float) -> None:
-        """Note that an idempotent producer is to repeat this batch first; the first such of an epoch counts."""
-        named = (key, batch.producer_id)
-        before = self._awaited.get(named)
-        if before is None or before[0] != batch.producer_epoch:
-            self._awaited[named] = (batch.producer_epoch, batch.base_sequence, now)
-
-    def is_behind_awaited(self, key: TopicPartition, batch: RecordBatch, now: float) -> bool:
-        """Whether such a batch has to come before this one."""
-        named = (key, batch.producer_id)
-        before = self._awaited.get(named)
-        if before is None:
-            return False
-        epoch, sequence, since = before
-        if epoch == batch.producer_epoch and sequence != batch.base_sequence and now - since <= GIVE_UP_S:
-            return True
-        del self._awaited[named]
-        return False
 
     def is_furthest(self, key: TopicPartition, batch: RecordBatch) -> bool:
         """Note a batch of an idempotent producer; whether none behind it came yet, so that none is to be repeated."""

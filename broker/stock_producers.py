@@ -8,9 +8,8 @@ connection and a layout:
   when it is repeated: until the layout changes the key belongs here. By then the producer places by the new count.
 - The layout has changed and a batch has a misplaced key. The repeated batch is refused for good.
 
-What was in flight behind a refused batch is refused like it, or it would be written before. An idempotent producer
-numbers its batches, but a log that has none of them yet takes any first, so the refused one is awaited here. For the
-others see ``retry_order``.
+What was in flight behind a refused batch is refused like it, or it would be written before: see ``awaited_batches`` for
+idempotent producers, and ``retry_order`` for the others.
 """
 
 from __future__ import annotations
@@ -168,8 +167,6 @@ class StockProducers:
                 if is_due and session.refresh(key.topic, topic_id, version, now, again_s):
                     if batch.producer_id < 0:
                         _retry_order(session, key, now).refused(list(batch.records()))
-                    else:
-                        session.await_sequence(key, batch, now)
                     raise _repeat(
                         session, f"{key}: the topic is about to have {info.announced_partition_count} partitions"
                     )
@@ -214,16 +211,13 @@ def _check_sequence(
 ) -> None:
     """Raise unless the batch of an idempotent producer may be taken now, after others were refused to be repeated.
 
-    The log sees to that once it has a batch of the producer, and is asked here because what it refuses is still to be
-    repeated. Before, it takes one with any sequence.
+    The log is asked here because what it refuses is still to be repeated.
     """
     key = partition.key
     if session.is_refreshing(key.topic, topic_id, version, now):
-        session.await_sequence(key, batch, now)
         raise _repeat(session, f"{key}: what came before is to be repeated")
     producers = partition.log.producers
-    if session.is_behind_awaited(key, batch, now) and not producers.knows(batch.producer_id):
-        raise _repeat(session, f"{key}: what came before is to be repeated")
+    session.awaited.check(key, batch, producers, now, session.repeat_code)
     producers.check(batch, AppendOrigin.CLIENT)
 
 
@@ -281,6 +275,4 @@ def _is_moving(batch: RecordBatch, partition: int, count: int, announced: int) -
 
 
 def _repeat(session: ClientSession, message: str) -> KafkaError:
-    """The error for which the client asks for metadata as soon as it does, and repeats the batch."""
-    code = ErrorCode.REQUEST_TIMED_OUT if session.refreshes_seldom else ErrorCode.NOT_LEADER_OR_FOLLOWER
-    return KafkaError(code, message)
+    return KafkaError(session.repeat_code, message)

@@ -6,14 +6,24 @@ error closes the connection, so that the client refreshes its metadata. DUPLICAT
 success without an offset: to a batch older than those a partition remembers. KIP-253: from version 9 on a producer
 names the layout it placed the records by; ``replication.layout`` says what is refused. What is refused for good with
 acks=all is answered once no replica in sync has the batch from an earlier leader: its producer may write the records
-again, in another partition or with other sequences. Skipped: transactions. A transactional id is refused, and so is a
-transactional batch without one: nobody would end its transaction, and the last stable offset would stay below it.
+again, in another partition or with other sequences. What an idempotent producer had in flight behind a batch that it is
+to repeat is refused as well where the log does not know its next sequence (``awaited_batches``); Apache Kafka writes
+it, and librdkafka then takes the first batch for written. Skipped: transactions. A transactional id is refused, and so
+is a transactional batch without one: nobody would end its transaction, and the last stable offset would stay below it.
 """
 
 from __future__ import annotations
 
+from broker.awaited_batches import MAX_AWAITED, SentBatch
 from broker.replication.delayed_produce import Awaited, AwaitedAppend, AwaitedRefusal, AwaitedTurn, DelayedProduce
-from broker.replication.layout import NO_LAYOUT, ClientLayout, LayoutRefusal, produce_admission, refusal_of_absent
+from broker.replication.layout import (
+    NO_LAYOUT,
+    Admission,
+    ClientLayout,
+    LayoutRefusal,
+    produce_admission,
+    refusal_of_absent,
+)
 from broker.replication.partition import Partition
 from broker.request_context import Answer, CloseConnectionError, RequestContext
 from broker.retry_order import HOLD_S
@@ -29,6 +39,7 @@ from protocol.generated.produce import (
     ProduceResponse,
     TopicProduceResponse,
 )
+from protocol.records import RecordBatch
 from protocol.topic_names import INTERNAL_TOPICS
 from protocol.types import TopicPartition
 
@@ -53,6 +64,8 @@ def handle(ctx: RequestContext, request: ProduceRequest) -> Answer:
         layout = ClientLayout(topic.undeleted_partition_count, topic.layout_version)
         results = [_append(ctx, topic.name, layout, data, acks, waiting) for data in topic.partition_data]
         topics.append(TopicProduceResponse(name=topic.name, partition_responses=results))
+    if len(ctx.session.awaited) > MAX_AWAITED:
+        raise CloseConnectionError(f"batches of more than {MAX_AWAITED} partitions and producers are to be repeated")
     response = ProduceResponse(responses=topics)
     if not waiting:
         return _answer(request, response)
@@ -69,10 +82,11 @@ def _append(
     waiting: list[Awaited],
 ) -> PartitionProduceResponse:
     key = TopicPartition(topic, data.index)
+    sent = SentBatch.read(ctx.session.awaited, ctx.node.env.clock, key, data.records)
     try:
         partition = _leader(ctx, key, layout)
     except KafkaError as error:
-        return _refused(ctx, key, error)
+        return _refused(ctx, key, sent, error)
     try:
         records = _usable_records(ctx, topic, data.records)
         large = ctx.large_batches.get(key)
@@ -82,6 +96,8 @@ def _append(
             info = ctx.node.metadata.topics.get(topic)
             stock = ctx.node.stock_producers
             admission = stock.admission(ctx.session, partition, info, admission)
+        if ctx.session.awaited:
+            admission = _in_turn(ctx, partition, admission)
         result = partition.append(
             records,
             all_in_sync=acks == ACKS_ALL,
@@ -89,11 +105,14 @@ def _append(
             read=None if large is None else large.read,
         )
     except KafkaError as error:
-        response = _refused(ctx, key, error)
+        response = _refused(ctx, key, sent, error)
         if isinstance(error, EarlyBatchError) and acks != 0:
             waiting.append(_hold(ctx, partition, layout, records, acks, error, response))
         elif acks == ACKS_ALL and (isinstance(error, LayoutRefusal) or not error.code.retriable):
-            _await(AwaitedRefusal(partition, response), waiting)
+            refusal = AwaitedRefusal(partition, response, sent)
+            if not refusal.is_done():
+                refusal.park()
+                waiting.append(refusal)
         return response
     response = PartitionProduceResponse(
         index=data.index,
@@ -102,8 +121,12 @@ def _append(
         log_append_time_ms=result.log_append_time_ms,
         log_start_offset=result.log_start_offset,
     )
+    if sent is not None:
+        sent.written()
     if acks != 0:
-        _await(AwaitedAppend(partition, result.last_offset + 1, response, all_in_sync=acks == ACKS_ALL), waiting)
+        append = AwaitedAppend(partition, result.last_offset + 1, response, sent, all_in_sync=acks == ACKS_ALL)
+        if not append.is_done():
+            waiting.append(append)
     order = ctx.session.retry_orders.get(key)
     if order is not None and (held := order.pop_next()) is not None:
         held.take_turn()
@@ -131,12 +154,24 @@ def _hold(
     return held
 
 
-def _await(awaited: Awaited, waiting: list[Awaited]) -> None:
-    if not awaited.is_done():
-        waiting.append(awaited)
+def _in_turn(ctx: RequestContext, partition: Partition, admission: Admission | None) -> Admission:
+    """What a batch must pass while others are to be repeated."""
+    session = ctx.session
+
+    def admit(batch: RecordBatch) -> None:
+        if admission is not None:
+            admission(batch)
+        now = ctx.node.env.clock.monotonic()
+        session.awaited.check(partition.key, batch, partition.log.producers, now, session.repeat_code)
+
+    return admit
 
 
-def _refused(ctx: RequestContext, key: TopicPartition, error: KafkaError) -> PartitionProduceResponse:
+def _refused(
+    ctx: RequestContext, key: TopicPartition, sent: SentBatch | None, error: KafkaError
+) -> PartitionProduceResponse:
+    if sent is not None:
+        sent.refused(error.code)
     if isinstance(error, LayoutRefusal):
         ctx.node.layout_refusals.note("Produce", key, error, ctx.client_id)
     return _error(key.partition, error)

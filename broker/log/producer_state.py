@@ -182,9 +182,10 @@ class ProducerState:
         entry = self.producers.get(batch.producer_id) if batch.producer_id >= 0 else None
         return None if entry is None else entry.find_duplicate(batch)
 
-    def knows(self, producer_id: int) -> bool:
-        """Whether the sequence of the producer's next batch is known."""
-        return producer_id in self.producers
+    def knows(self, producer_id: int, epoch: int) -> bool:
+        """Whether the sequence is known of the next batch that the producer sends in an epoch."""
+        entry = self.producers.get(producer_id)
+        return entry is not None and entry.epoch >= epoch
 
     def check(self, batch: RecordBatch, origin: AppendOrigin) -> BatchMetadata | None:
         """Whether a data batch may be appended; the batch it repeats, if it does.

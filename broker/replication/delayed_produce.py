@@ -9,6 +9,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 
+from broker.awaited_batches import SentBatch
 from broker.deferred import Deferred
 from broker.replication.partition import Partition
 from broker.replication.purgatory import DelayedOperation, Purgatory
@@ -21,11 +22,12 @@ from protocol.types import TopicPartition
 class Awaited(ABC):
     """One partition's part of a produce, and the answer that waits for its replicas."""
 
-    __slots__ = ("_term", "partition", "result")
+    __slots__ = ("_sent", "_term", "partition", "result")
 
-    def __init__(self, partition: Partition, result: PartitionProduceResponse) -> None:
+    def __init__(self, partition: Partition, result: PartitionProduceResponse, sent: SentBatch | None = None) -> None:
         self.partition = partition
         self.result = result
+        self._sent = sent
         self._term = partition.term
 
     def is_done(self) -> bool:
@@ -43,7 +45,9 @@ class Awaited(ABC):
         """What is waited for; asked as long as the partition is led here in the same term."""
 
     def refuse(self, code: ErrorCode) -> bool:
-        """Answer with an error; always True."""
+        """Answer with an error, after which the batch is repeated; always True."""
+        if self._sent is not None:
+            self._sent.refused(code)
         self.result.error_code = code
         self.result.error_message = None
         self.result.record_errors = []
@@ -57,9 +61,15 @@ class AwaitedAppend(Awaited):
     __slots__ = ("_all_in_sync", "_end_offset")
 
     def __init__(
-        self, partition: Partition, end_offset: int, result: PartitionProduceResponse, *, all_in_sync: bool
+        self,
+        partition: Partition,
+        end_offset: int,
+        result: PartitionProduceResponse,
+        sent: SentBatch | None = None,
+        *,
+        all_in_sync: bool,
     ) -> None:
-        super().__init__(partition, result)
+        super().__init__(partition, result, sent)
         self._end_offset = end_offset
         self._all_in_sync = all_in_sync
 
@@ -79,8 +89,17 @@ class AwaitedRefusal(Awaited):
 
     __slots__ = ()
 
+    def park(self) -> None:
+        """It has to wait: until it is answered, the batch may be one to be repeated."""
+        if self._sent is not None:
+            self._sent.to_be_repeated()
+
     def _has_answer(self) -> bool:
-        return self.partition.is_followed
+        if self.partition.is_followed:
+            if self._sent is not None:
+                self._sent.refused(ErrorCode.of(self.result.error_code))
+            return True
+        return False
 
 
 class AwaitedTurn(Awaited):

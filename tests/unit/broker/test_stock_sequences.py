@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from broker.awaited_batches import SentBatch
 from broker.log.producer_state import AppendOrigin, ProducerState
 from broker.metadata_cache import TopicInfo
 from broker.replication.layout import LegacyProducers, PartitionLayout
@@ -32,7 +33,8 @@ class Leader:
     def __init__(self) -> None:
         self.now = 0.0
         self.key = MOVING
-        self._producers = StockProducers(SimpleNamespace(monotonic=lambda: self.now))
+        self._clock: Any = SimpleNamespace(monotonic=lambda: self.now)
+        self._producers = StockProducers(self._clock)
         self.session = ClientSession()
         self.state = ProducerState()
         self.info = TopicInfo(uuid.uuid4(), announced_partition_count=8, refreshes_stock_producers=True)
@@ -45,12 +47,13 @@ class Leader:
         self._end = 0
 
     def send(self, number: int, now: float, *, producer: int = 7, epoch: int = 0) -> ErrorCode:
-        """As ``PartitionLog.append_as_leader`` does."""
+        """As Produce and ``PartitionLog.append_as_leader`` do."""
         self.now = now
         record = (self.key, b"%d" % number, (), 1000)
         sequence = -1 if producer < 0 else number
         batch = RecordBatch(build_batch([record], producer_id=producer, producer_epoch=epoch, base_sequence=sequence))
         admission = self._producers.admission(self.session, self._partition, self.info, None)
+        sent = SentBatch.read(self.session.awaited, self._clock, self._partition.key, memoryview(batch.buffer))
         try:
             if admission is not None:
                 admission(batch)
@@ -58,7 +61,11 @@ class Leader:
                 self.state.check(batch, AppendOrigin.CLIENT)
                 self.state.record(batch, self._end)
         except KafkaError as error:
+            if sent is not None:
+                sent.refused(error.code)
             return error.code
+        if sent is not None:
+            sent.written()
         self._end += 1
         return ErrorCode.NONE
 
@@ -154,7 +161,8 @@ def test_a_batch_that_does_not_come_again_holds_up_nothing_for_good(leader: Lead
     assert leader.send(0, 0.0) == REFUSED
     assert leader.send(0, 1.0, epoch=1) == ErrorCode.NONE
     other = Leader()
-    assert [other.send(0, 0.0), other.send(1, GIVE_UP_S + 1)] == [REFUSED, ErrorCode.NONE]
+    assert [other.send(0, 0.0), other.send(1, GIVE_UP_S + 1)] == [REFUSED, MISSED]
+    assert other.send(0, GIVE_UP_S + 2, epoch=1) == ErrorCode.NONE
 
 
 def test_a_topic_created_again_sends_the_same_connection_for_metadata_again(leader: Leader) -> None:

@@ -8,11 +8,14 @@ import pytest
 import trio
 import trio.testing
 
+from broker.awaited_batches import AwaitedBatches, SentBatch
 from broker.replication.delayed_produce import AwaitedAppend, AwaitedRefusal, DelayedProduce
 from broker.replication.purgatory import Purgatory
 from protocol.errors import ErrorCode, KafkaError
 from protocol.generated.produce import PartitionProduceResponse, ProduceResponse
+from protocol.records import RecordBatch
 from protocol.types import TopicPartition
+from tests.batches import batch_of
 from tests.replica_world import LAG_S, ReplicaWorld
 
 
@@ -364,6 +367,32 @@ def test_a_refusal_of_a_leader_that_is_deposed_while_it_waits_says_so() -> None:
     refused = _refused(world)
     world.elect(3, 2, [1, 2, 3])
     assert refused.is_done() and refused.result.error_code == ErrorCode.NOT_LEADER_OR_FOLLOWER
+
+
+def test_behind_a_refusal_that_waits_nothing_of_its_producer_is_written() -> None:
+    """The answer may be an error after which the producer repeats the batch."""
+    world = _deposed_with_a_batch()
+    leader, awaited = world[1].partition, AwaitedBatches()
+
+    def number(sequence: int) -> bytes:
+        return batch_of(1, producer_id=7, producer_epoch=0, base_sequence=sequence)
+
+    def check(sequence: int) -> None:
+        batch = RecordBatch(number(sequence))
+        awaited.check(leader.key, batch, leader.log.producers, 0.0, ErrorCode.NOT_LEADER_OR_FOLLOWER)
+
+    sent = SentBatch.read(awaited, world.clock, leader.key, memoryview(number(0)))
+    refused = AwaitedRefusal(leader, PartitionProduceResponse(error_code=ErrorCode.POLICY_VIOLATION), sent)
+    assert not refused.is_done()
+    refused.park()
+    with pytest.raises(KafkaError):
+        check(1)
+    world.elect(1, 1, [1, 2, 3], tell=[3])
+    world.catch_up(1, 2, 3)
+    assert refused.is_done()
+    with pytest.raises(KafkaError):
+        check(2)
+    check(1)
 
 
 def test_a_leader_that_goes_on_in_a_new_epoch_refuses_at_once() -> None:

@@ -1,0 +1,167 @@
+"""Of an idempotent producer nothing is written in the place of what it is to repeat."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from broker.awaited_batches import AwaitedBatches, SentBatch
+from broker.log.producer_state import AppendOrigin, ProducerState
+from broker.retry_order import GIVE_UP_S
+from protocol.batch_builder import build_batch
+from protocol.batch_layout import MAX_SEQUENCE
+from protocol.errors import ErrorCode, KafkaError
+from protocol.records import RecordBatch
+from protocol.types import TopicPartition
+
+KEY = TopicPartition("t", 5)
+WRITTEN = ErrorCode.NONE
+AGAIN, MISSED = ErrorCode.NOT_LEADER_OR_FOLLOWER, ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER
+UNKNOWN, FOR_GOOD = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, ErrorCode.POLICY_VIOLATION
+
+
+class Log:
+    """A partition's log, and one connection to its leader."""
+
+    def __init__(self) -> None:
+        self.now = 0.0
+        self.awaited = AwaitedBatches()
+        self.producers = ProducerState()
+        self._clock: Any = SimpleNamespace(monotonic=lambda: self.now)
+        self._end = 0
+
+    def send(self, first: int, count: int = 2, *, refusal: ErrorCode = WRITTEN, epoch: int = 0) -> ErrorCode:
+        """What a batch is answered; ``refusal``: by what comes before the log."""
+        records = [(b"k", b"v", (), 1000)] * count
+        buffer = build_batch(records, producer_id=7, producer_epoch=epoch, base_sequence=first)
+        sent = SentBatch.read(self.awaited, self._clock, KEY, memoryview(buffer))
+        assert sent is not None
+        batch = RecordBatch(buffer)
+        try:
+            if refusal:
+                raise KafkaError(refusal)
+            if self.producers.find_duplicate(batch) is None:
+                self.awaited.check(KEY, batch, self.producers, self.now, AGAIN)
+            self.producers.check(batch, AppendOrigin.CLIENT)
+        except KafkaError as error:
+            sent.refused(error.code)
+            return error.code
+        if self.producers.find_duplicate(batch) is None:
+            self.producers.record(batch, self._end)
+            self._end += count
+        sent.written()
+        return WRITTEN
+
+
+@pytest.fixture
+def log() -> Log:
+    return Log()
+
+
+@pytest.mark.parametrize("refusal", [code for code in ErrorCode if code.retriable])
+def test_whatever_it_is_refused_for_a_batch_is_repeated_before_later_ones(log: Log, refusal: ErrorCode) -> None:
+    assert log.send(0, refusal=refusal) == refusal
+    assert [log.send(2), log.send(4)] == [AGAIN, AGAIN]
+    assert [log.send(first) for first in (0, 2, 4)] == [WRITTEN] * 3
+    assert not log.awaited
+
+
+def test_the_earliest_of_those_refused_is_the_first(log: Log) -> None:
+    for first in (2, 0, 4):
+        log.send(first, refusal=UNKNOWN)
+    assert [log.send(2), log.send(4), log.send(0), log.send(2)] == [AGAIN, AGAIN, WRITTEN, WRITTEN]
+
+
+def test_one_that_is_refused_again_is_still_the_first(log: Log) -> None:
+    log.send(0, refusal=UNKNOWN)
+    log.send(0, refusal=ErrorCode.KAFKA_STORAGE_ERROR)
+    assert [log.send(2), log.send(0)] == [AGAIN, WRITTEN]
+
+
+def test_one_that_was_written_after_all_is_not_awaited(log: Log) -> None:
+    log.send(0)
+    log.send(0, refusal=ErrorCode.NOT_ENOUGH_REPLICAS_AFTER_APPEND)
+    assert log.send(0) == WRITTEN
+    assert not log.awaited
+
+
+def test_an_earlier_one_may_come(log: Log) -> None:
+    log.send(2, refusal=UNKNOWN)
+    assert [log.send(0), log.send(2)] == [WRITTEN, WRITTEN]
+
+
+def test_sequences_wrap(log: Log) -> None:
+    log.send(MAX_SEQUENCE - 1, refusal=UNKNOWN)
+    assert [log.send(0), log.send(MAX_SEQUENCE - 1), log.send(0)] == [AGAIN, WRITTEN, WRITTEN]
+
+
+def test_a_log_that_knows_the_producer_sees_to_it_itself(log: Log) -> None:
+    log.send(0)
+    log.send(2, refusal=UNKNOWN)
+    assert log.send(4) == MISSED
+    assert [log.send(2), log.send(4)] == [WRITTEN, WRITTEN]
+    assert not log.awaited
+
+
+def test_a_log_that_no_longer_knows_the_producer_takes_no_later_one(log: Log) -> None:
+    """Its records expired, were deleted, or were truncated."""
+    log.send(0)
+    log.send(2, refusal=UNKNOWN)
+    log.producers.clear(0)
+    assert [log.send(4), log.send(2), log.send(4)] == [AGAIN, WRITTEN, WRITTEN]
+
+
+def test_a_log_that_knows_an_earlier_epoch_does_not_know_this_one(log: Log) -> None:
+    log.send(0)
+    log.send(0, epoch=1, refusal=UNKNOWN)
+    assert [log.send(2, epoch=1), log.send(0, epoch=1)] == [AGAIN, WRITTEN]
+
+
+def test_a_producer_that_goes_on_in_another_epoch_is_not_held_up(log: Log) -> None:
+    log.send(0, refusal=UNKNOWN)
+    assert log.send(0, epoch=1) == WRITTEN
+    assert not log.awaited
+
+
+def test_what_comes_of_an_earlier_epoch_changes_nothing(log: Log) -> None:
+    log.send(0, epoch=1, refusal=UNKNOWN)
+    log.send(8, epoch=0, refusal=UNKNOWN)
+    assert log.send(2, epoch=1) == AGAIN
+    assert log.send(8, epoch=0) == WRITTEN
+    assert log.send(2, epoch=1) == AGAIN
+
+
+def test_a_producer_that_repeats_nothing_is_told_so_and_never_taken(log: Log) -> None:
+    """librdkafka takes what is missing for written once a later batch is."""
+    log.send(0, refusal=UNKNOWN)
+    log.now = GIVE_UP_S
+    assert log.send(2) == AGAIN
+    log.now = GIVE_UP_S + 1
+    assert [log.send(2), log.send(2)] == [MISSED, MISSED]
+    assert [log.send(0), log.send(2)] == [WRITTEN, WRITTEN]
+
+
+def test_it_is_waited_for_as_long_as_it_comes(log: Log) -> None:
+    for log.now in (0.0, GIVE_UP_S, 2 * GIVE_UP_S):
+        assert [log.send(0, refusal=UNKNOWN), log.send(2)] == [UNKNOWN, AGAIN]
+
+
+def test_behind_a_batch_refused_for_good_the_next_is_the_first(log: Log) -> None:
+    log.send(0, refusal=UNKNOWN)
+    log.send(2, refusal=UNKNOWN)
+    assert log.send(0, refusal=FOR_GOOD) == FOR_GOOD
+    assert [log.send(4), log.send(2), log.send(4)] == [AGAIN, WRITTEN, WRITTEN]
+
+
+def test_a_batch_refused_for_good_at_first_holds_up_nothing(log: Log) -> None:
+    assert [log.send(0, refusal=FOR_GOOD), log.send(2)] == [FOR_GOOD, WRITTEN]
+    assert not log.awaited
+
+
+@pytest.mark.parametrize(
+    "records", [None, memoryview(b""), memoryview(bytes(61)), memoryview(build_batch([(b"k", b"v", (), 1)]))]
+)
+def test_what_no_idempotent_producer_numbered_is_not_remembered(log: Log, records: memoryview | None) -> None:
+    assert SentBatch.read(log.awaited, SimpleNamespace(monotonic=lambda: 0.0), KEY, records) is None  # type: ignore[arg-type]
