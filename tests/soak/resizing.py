@@ -7,6 +7,7 @@ import os
 import random
 from collections.abc import Iterable, Iterator
 from contextlib import suppress
+from operator import itemgetter
 from pathlib import Path
 
 import msgspec
@@ -15,17 +16,18 @@ import trio
 from anabranch import Admin
 from audit.manifest import Layout as StoredLayout
 from audit.manifest import decode_layouts
+from broker.log.paths import offset_of
 from client.errors import KafkaError
 from protocol.types import TopicPartition
-from runtime.env import NoNodeError, ZkError
-from runtime.zk_kazoo import KazooZk, open_zk
+from runtime.env import NoNodeError, ZkError, ZkStore
+from runtime.zk_kazoo import open_zk
 from tests.history.events import ARCHIVE, Created, Drained, Event, LayoutSet, Removed, Replica, Sealed, StoredBatch
 from tests.soak import disks
 from tests.soak.cluster import LOG_DIR_NAMES
 from tests.soak.network import HOST
 from tests.soak.recorder import Recorder
 from tests.soak.workload import Progress
-from tests.topic_lives import TopicLives
+from tests.topic_lives import Life, TopicLives
 from zk_schemas import paths
 from zk_schemas.partition_state import PartitionState
 from zk_schemas.topic import TopicZnode
@@ -106,7 +108,7 @@ class Resizer:
                         await trio.sleep(_LOOK_EVERY_S)  # polls: as an onlooker does
             await trio.sleep(_LOOK_EVERY_S)  # polls: until ZooKeeper is there again
 
-    async def _look(self, zk: KazooZk) -> None:
+    async def _look(self, zk: ZkStore) -> None:
         topic = self._lives.topic
         path = paths.topic(topic)
         znode = TopicZnode.decode(path, (await zk.get(path)).data)
@@ -118,7 +120,17 @@ class Resizer:
                 state, incarnation = PartitionState.decode(state_path, found.data), found.czxid
             for event in self._lives.saw(number, incarnation, state, znode, self._recorder.now_ms()):
                 self._saw(event)
+        if missed := [life for life in self._lives.gone if (life.tp, life.incarnation) not in self._ends]:
+            znode = TopicZnode.decode(path, (await zk.get(path)).data)
+            self._saw_late(missed, znode)
         self._znode = znode
+
+    def _saw_late(self, missed: Iterable[Life], znode: TopicZnode) -> None:
+        """No look fell between seal and removal. One write removes a state and notes where the log ended."""
+        for life in missed:
+            if znode.has_predecessor(life.tp.partition):
+                end = znode.base_offset(life.tp.partition)
+                self._saw(Sealed(self._recorder.now_ms(), life.tp, life.incarnation, end))
 
     def _saw(self, event: Event) -> None:
         self._recorder.record(event)
@@ -182,14 +194,16 @@ class Resizer:
     def _archived(self, tp: TopicPartition, incarnation: int, end: int) -> Iterator[Event]:
         """The longest of the replicas' logs, cut at the seal."""
         now_ms = self._recorder.now_ms()
-        logs: list[list[StoredBatch]] = [[]]
+        logs: list[tuple[int, int, list[StoredBatch]]] = []
         for broker in sorted((self._archive / f"{tp}-{incarnation}").glob("*")):
-            found = disks.stored_batches(sorted(broker.glob("*.log")), now_ms, ARCHIVE, tp, incarnation)
-            logs.append([batch for batch in found if batch.next_offset <= end])
-        longest = max(logs, key=lambda batches: batches[-1].next_offset if batches else 0)
-        if (longest[-1].next_offset if longest else 0) < end:
+            if segments := sorted(broker.glob("*.log")):
+                found = disks.stored_batches(segments, now_ms, ARCHIVE, tp, incarnation)
+                batches = [batch for batch in found if batch.next_offset <= end]
+                start = offset_of(segments[0].name) or 0
+                logs.append((batches[-1].next_offset if batches else start, start, batches))
+        reached, start, longest = max(logs, key=itemgetter(0), default=(0, 0, []))
+        if reached < end:
             self._recorder.problem(f"{tp} was removed before its log could be kept: {end} is its end")
-        start = longest[0].base_offset if longest else 0
         yield Replica(now_ms, ARCHIVE, tp, start, end, end, incarnation=incarnation)
         yield from longest
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import uuid
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from itertools import islice
@@ -21,14 +22,19 @@ from client.errors import KafkaTimeoutError
 from protocol.framing import RequestHeader, encode_request
 from protocol.generated.metadata import MetadataRequest
 from protocol.types import TopicPartition
+from runtime.env import DeleteOp, SetOp
+from runtime.sim_zk import FakeZk
 from tests.batches import batch_of
 from tests.commits import record_commits
-from tests.history.events import Committed, Replica, Revoked, StoredBatch, read_history
+from tests.history.events import Committed, Event, Replica, Revoked, Sealed, StoredBatch, read_history
 from tests.soak import disks
 from tests.soak.faults import BROKER_KINDS, SIDE_KINDS, Faults, kill_schedule, mixed_schedule
 from tests.soak.network import HOST, FaultyNetwork, sender_of
 from tests.soak.recorder import Recorder
+from tests.soak.resizing import Resizer
 from tests.soak.workload import Pace, Progress, StockMember, Stop, value_id
+from zk_schemas.partition_state import PartitionState
+from zk_schemas.topic import TopicZnode
 
 TP = TopicPartition("t", 0)
 
@@ -167,6 +173,76 @@ def test_replicas_are_read_batch_by_batch(tmp_path: Path) -> None:
     ]
     assert list(disks.read_replicas(tmp_path, 7, "another", 1.0)) == []
     assert len(stored) == len(batches)
+
+
+class Watched:
+    """A topic in a fake ZooKeeper, the watcher of its resizes, and partition 1, which was not there at first."""
+
+    def __init__(self, directory: Path) -> None:
+        self._zk = FakeZk().session()
+        self.recorder = Recorder(directory / "history")
+        self.resizer = Resizer(directory / "cluster", self.recorder, "t", 1, [])
+        self.archive = directory / "archive"
+
+    async def create(self, *, base: int) -> int:
+        """Grow to two partitions; the new one's incarnation."""
+        zk, znode = self._zk, TopicZnode(uuid.UUID(int=7), {0: [1], 1: [1]}, 1, 2, 1, {1: 3}, {1: base})
+        await zk.create(TopicZnode.path("t"), znode.encode(), make_parents=True)
+        for number in znode.partitions:
+            state = PartitionState(1, 1, 4, [1])
+            await zk.create(PartitionState.path("t", number), state.encode(), make_parents=True)
+        return (await zk.get(PartitionState.path("t", 1))).czxid
+
+    async def remove(self, *, end: int) -> None:
+        """Shrink to one partition, as the controller does it."""
+        znode = TopicZnode(uuid.UUID(int=7), {0: [1]}, 1, 1, 2, {1: 5}, {1: end})
+        ops = [SetOp(TopicZnode.path("t"), znode.encode()), DeleteOp(PartitionState.path("t", 1))]
+        await self._zk.multi(ops)
+
+    async def look(self) -> None:
+        await self.resizer._look(self._zk)
+
+    def keep(self, incarnation: int, base: int, *batches: bytes) -> None:
+        """A replica's log."""
+        directory = self.archive / f"t-1-{incarnation}" / "broker-1"
+        directory.mkdir(parents=True)
+        (directory / f"{base:020d}.log").write_bytes(b"".join(batches))
+
+    def end(self) -> list[Event]:
+        """What is known in the end."""
+        self.recorder.record(*self.resizer.events(["g"]))
+        self.recorder.close()
+        return list(read_history(self.recorder.path))
+
+
+@pytest.mark.trio
+async def test_a_seal_between_two_looks_is_known_by_the_topic(tmp_path: Path) -> None:
+    watched = Watched(tmp_path)
+    incarnation = await watched.create(base=5)
+    await watched.look()
+    await watched.remove(end=7)
+    watched.keep(incarnation, 5, batch_of(2, base_offset=5), batch_of(2, base_offset=7))
+    for _ in range(2):
+        await watched.look()
+    events, tp = watched.end(), TopicPartition("t", 1)
+    assert [(e.tp, e.incarnation, e.sealed_offset) for e in events if isinstance(e, Sealed)] == [(tp, incarnation, 7)]
+    assert [(e.log_start_offset, e.log_end_offset) for e in events if isinstance(e, Replica)] == [(5, 7)]
+    assert [e.base_offset for e in events if isinstance(e, StoredBatch)] == [5]
+    assert watched.recorder.problems == []
+
+
+@pytest.mark.trio
+@pytest.mark.parametrize(("base", "problems"), [(5, 0), (3, 1)], ids=["its log was empty", "its log was not kept"])
+async def test_a_log_that_never_held_a_record_ends_where_it_begins(tmp_path: Path, base: int, problems: int) -> None:
+    """A partition that is made again goes on behind the one before it."""
+    watched = Watched(tmp_path)
+    watched.keep(await watched.create(base=base), base)
+    await watched.look()
+    await watched.remove(end=5)
+    await watched.look()
+    (replica,) = [event for event in watched.end() if isinstance(event, Replica)]
+    assert (replica.log_start_offset, replica.log_end_offset) == (base, 5)
+    assert len(watched.recorder.problems) == problems
 
 
 def test_a_value_is_known_by_what_stands_before_the_padding() -> None:
