@@ -8,8 +8,8 @@ takes it for written once a later batch is. (Apache Kafka accepts the later batc
 So the first sequence that was refused to be repeated is remembered for each partition and producer, whatever it was
 refused for. As long as the log does not know the producer, later sequences are refused like it. Most libraries repeat
 the first one first; kafka-python repeats the last first, and the others right behind it. A producer that has not
-repeated it for ``GIVE_UP_S`` will not, and gets OUT_OF_ORDER_SEQUENCE_NUMBER, as from a log that knows it: it goes on in
-another epoch. Nothing later of that epoch is taken at any time, for a producer may take what is missing for written.
+repeated it for ``GIVE_UP_S`` will not, and gets OUT_OF_ORDER_SEQUENCE_NUMBER, as from a log that knows it: it goes on
+in another epoch. Nothing later of that epoch is taken at any time, for a producer may take what is missing for written.
 
 What a producer has in flight ends with its connection, and what is remembered too.
 """
