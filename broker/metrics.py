@@ -20,4 +20,9 @@ class BrokerMetrics(Metrics):
             "Batches refused of producers that do not name the layout they placed them by",
             "topic",
         )
-        super().__init__(self.layout_refusals, self.legacy_refusals)
+        self.appended_bytes = Counter(
+            "anabranch_appended_bytes",
+            "Bytes of record batches appended to partitions that this broker leads, at the request of producers",
+            "topic",
+        )
+        super().__init__(self.layout_refusals, self.legacy_refusals, self.appended_bytes)

@@ -38,8 +38,13 @@ from client.coordinator_link import CoordinatorLink, OffsetAndMetadata
 from client.errors import ErrorCode, KafkaError, KafkaTimeoutError, error_for
 from client.lifecycle import Client
 from client.offsets import EpochEnd, OffsetAndTimestamp, OffsetQueries
+from ordered_resize.autoscale import Measured
 from protocol.generated.api_versions import ApiVersionsRequest
-from protocol.generated.create_partitions import CreatePartitionsRequest, CreatePartitionsTopicResult
+from protocol.generated.create_partitions import (
+    CreatePartitionsRequest,
+    CreatePartitionsTopic,
+    CreatePartitionsTopicResult,
+)
 from protocol.generated.create_topics import CreateTopicsRequest
 from protocol.generated.delete_groups import DeleteGroupsRequest
 from protocol.generated.delete_records import DeleteRecordsRequest
@@ -54,6 +59,8 @@ from runtime.env import Env
 
 T = TypeVar("T")
 
+_NO_COUNT = -1
+"""Refused by brokers that do not know what is asked for."""
 _FINAL_FOR_CHANGES = frozenset({ErrorCode.UNKNOWN_TOPIC_OR_PARTITION})
 """The controller knows every topic: one that it does not know will not turn up."""
 
@@ -253,6 +260,28 @@ class Admin(Client[AdminConfig]):
 
         await self._retry("CreatePartitions", once, final=_FINAL_FOR_CHANGES)
         return advice
+
+    async def measured_appends(self, topic: str) -> Measured:
+        """What the controller measured of the bytes appended to a topic, by which ``autoscale.enable`` goes.
+
+        Of a topic without it nothing is measured until it is asked for. INVALID_PARTITIONS: the broker is another
+        product's.
+        """
+        request = CreatePartitionsRequest(
+            topics=[CreatePartitionsTopic(name=topic, count=_NO_COUNT, assignments=None, wants_measured=True)],
+            timeout_ms=self._timeout_ms(None),
+            validate_only=True,
+        )
+
+        async def once() -> Measured:
+            response = await self._connections.request(self._metadata.any_node(), request)
+            error = codec.first_error(response.results)
+            if error is not None:
+                raise error
+            (result,) = response.results
+            return Measured(result.appended_bytes, result.elapsed_ms, result.unchanged_ms)
+
+        return await self._retry("CreatePartitions", once, final=_FINAL_FOR_CHANGES)
 
     async def describe_features(self) -> FeatureMetadata:
         """What a broker supports, and what is finalized in the cluster (KIP-584)."""

@@ -8,7 +8,19 @@ from typing import Any
 
 import trio
 
-from controller import brokers, configs, deletion, features, leaders, log_dirs, reassignment, stock_producers, topics
+from controller import (
+    appended_bytes,
+    autoscale,
+    brokers,
+    configs,
+    deletion,
+    features,
+    leaders,
+    log_dirs,
+    reassignment,
+    stock_producers,
+    topics,
+)
 from controller.admin.dispatch import HANDLERS, error_response, not_controller
 from controller.admin.outcome import Outcome
 from controller.admin.slices import joined, sliced
@@ -17,6 +29,7 @@ from controller.context import Context
 from controller.election import Office, wait_until_deposed
 from controller.events import (
     AdminCall,
+    AutoscaleDue,
     BrokerAnswered,
     BrokersChanged,
     ConfigsChanged,
@@ -124,6 +137,7 @@ class ActiveController:
                     self._remind_of_given_up,
                     self._drain,
                     self._warn_of_retention,
+                    self._remind_of_autoscaling,
                 ):
                     nursery.start_soon(self._until_over, duty, ending, nursery.cancel_scope)
         finally:
@@ -230,6 +244,12 @@ class ActiveController:
             with self._background.guard("retention-warnings", passes=ControllerMovedError):
                 await expiry.look(self._context, link, self._env.clock.now_ms())
 
+    async def _remind_of_autoscaling(self) -> None:
+        while True:
+            await trio.sleep(self._config.autoscale_check_interval_ms / 1000)
+            if autoscale.has_work(self.image):
+                self._events.put(AutoscaleDue())
+
     async def _decide(self) -> None:
         await self._load()
         while True:
@@ -298,6 +318,8 @@ class ActiveController:
         elif isinstance(event, DrainsDue):
             ends.look_again(context)
             await steps.advance(context)
+        elif isinstance(event, AutoscaleDue):
+            await autoscale.look(context)
         elif isinstance(event, BrokerAnswered):
             await self._handle_answer(event)
         else:
@@ -345,6 +367,7 @@ class ActiveController:
             _log.error("broker %s refused UpdateMetadata: error %s", event.broker.id, event.response.error_code)
         else:
             stock_producers.on_metadata_answered(self._context, event)
+            appended_bytes.on_metadata_answered(self._context, event)
 
     async def _load(self) -> None:
         """Read the whole cluster and bring it in order; every live broker is told everything."""

@@ -59,6 +59,7 @@ class ControllerConfig:
     admin_request_max_bytes: int = 2 << 20
     connections_max_idle_ms: int = 600_000
     partition_drain_check_interval_ms: int = 1_000
+    autoscale_check_interval_ms: int = 5_000
     retention_warning_ms: int = 600_000
     retention_warning_interval_ms: int = 60_000
     stock_producer_grace_ms: int = 6_000
@@ -94,6 +95,7 @@ class ControllerConfig:
             admin_request_max_bytes=values["admin.request.max.bytes"],
             connections_max_idle_ms=values["connections.max.idle.ms"],
             partition_drain_check_interval_ms=values["partition.drain.check.interval.ms"],
+            autoscale_check_interval_ms=values["autoscale.check.interval.ms"],
             retention_warning_ms=values["retention.warning.ms"],
             retention_warning_interval_ms=values["retention.warning.interval.ms"],
             stock_producer_grace_ms=values["stock.producer.grace.ms"],

@@ -29,7 +29,10 @@ async def on_configs_changed(context: Context) -> None:
     await elect_offline(context)
     unseen = [name for name in changes if image.config_changes_seen is not None and name > image.config_changes_seen]
     image.config_changes_seen = changes[-1] if changes else ""
-    for name in await _altered_topics(context, unseen):
+    altered = await _altered_topics(context, unseen)
+    if image.configs_unread is not None:
+        image.configs_unread.update(altered)
+    for name in altered:
         if name in image.topics and name not in image.deletions:
             try:
                 await keep_ordered_delivery(context, name, image.topics[name].znode.ordered_delivery)

@@ -111,6 +111,11 @@ class DrainsDue:
 
 
 @dataclass(frozen=True, slots=True)
+class AutoscaleDue:
+    """It is time to see whether topics need another partition count for what is written to them."""
+
+
+@dataclass(frozen=True, slots=True)
 class ReadAgainDue:
     """It is time to read the cluster again, for a step was given up that may succeed now."""
 
@@ -157,6 +162,7 @@ Mark: TypeAlias = (
     | ResizesDue
     | QuestionsDue
     | DrainsDue
+    | AutoscaleDue
     | ReadAgainDue
 )
 Event: TypeAlias = Mark | BrokerAnswered | AdminCall

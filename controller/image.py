@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import NamedTuple, TypeAlias
 
+from controller.append_window import AppendWindow
 from controller.states import PartitionStatus, ReplicaStatus
 from protocol.types import TopicPartition
 from zk_schemas.broker_registration import BrokerRegistration
@@ -114,6 +115,8 @@ class TopicImage:
     """By broker, those that such a producer wrote to."""
     stock_unreported: set[int] = field(default_factory=set)
     """Brokers that were asked for that and have not answered."""
+    append_window: AppendWindow | None = None
+    """What is measured of the bytes appended to it; None: nobody wants to know."""
 
     def replicas(self, partition: int) -> list[int]:
         return self.znode.partitions[partition]
@@ -181,6 +184,8 @@ class ClusterImage:
     """Topics being deleted: ``{(partition, broker): status}``."""
     config_changes_seen: str | None = None
     """The last notification of an altered config that was read; None: the topics are being read just now."""
+    configs_unread: set[str] | None = None
+    """New topics and topics with new configs, of which ``autoscale.enable`` was not read; None: it was read of none."""
     suspects: set[str] = field(default_factory=set)
     """States that this controller could not read, or set aside, at some time of its term, by path."""
     awaiting_first_leaders: dict[str, None] = field(default_factory=dict)

@@ -198,6 +198,7 @@ class RequestBatch:
                     announced_partition_count=plan.announced_count(topic),
                     announced_leaders=self._announced_leaders(topic),
                     refreshes_stock_producers=topic.announcement is not None and topic.announcement.refreshes,
+                    wants_appended_bytes=topic.append_window is not None,
                 )
             )
         return UpdateMetadataRequest(

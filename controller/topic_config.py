@@ -11,7 +11,7 @@ from controller.store import read_each
 from zk_schemas import paths
 from zk_schemas.config import ConfigZnode
 from zk_schemas.config_def import ConfigError
-from zk_schemas.config_keys import BROKER_CONFIGS, TOPIC_CONFIGS, topic_defaults
+from zk_schemas.config_keys import AUTOSCALE_KEY, BROKER_CONFIGS, TOPIC_CONFIGS, topic_defaults
 from zk_schemas.znode import MalformedZnodeError
 
 _log = logging.getLogger(__name__)
@@ -35,6 +35,18 @@ async def unclean_election_allowed(context: Context, topics: Iterable[str]) -> s
 
     await read_each(names, read)
     return {name for name in names if (default if found[name] is None else found[name])}
+
+
+async def autoscaled_topics(context: Context, names: Iterable[str]) -> set[str]:
+    """Which of the topics have ``autoscale.enable``. Raises ``ControllerMovedError``."""
+    found = set()
+
+    async def read(name: str) -> None:
+        if TOPIC_CONFIGS.parse_given(await _read_config(context, paths.topic_config(name))).get(AUTOSCALE_KEY):
+            found.add(name)
+
+    await read_each(sorted(names), read)
+    return found
 
 
 async def topic_values(context: Context, name: str) -> dict[str, Any]:

@@ -138,6 +138,8 @@ async def _load_topic(context: Context, name: str) -> None:
         return
     malformed.pop(name, None)
     topic = TopicImage(name, znode, found.version, found.czxid)
+    if context.image.configs_unread is not None:
+        context.image.configs_unread.add(name)
     await _load_partitions(context, topic)
     for index in await _lost_states(context, topic):
         _log.error("znode %s is gone; the partition is left as it is", paths.partition_state(name, index))

@@ -60,7 +60,12 @@ from protocol.generated.offset_for_leader_epoch import (
     OffsetForLeaderTopicResult,
 )
 from protocol.generated.stop_replica import StopReplicaPartitionError, StopReplicaRequest, StopReplicaResponse
-from protocol.generated.update_metadata import StockProducersOfTopic, UpdateMetadataRequest, UpdateMetadataResponse
+from protocol.generated.update_metadata import (
+    AppendedBytesOfTopic,
+    StockProducersOfTopic,
+    UpdateMetadataRequest,
+    UpdateMetadataResponse,
+)
 from runtime.channel import Channel
 from runtime.env import Env, NoNodeError, Stream
 from runtime.sim_clock import SimClock
@@ -105,6 +110,8 @@ class FakeBroker:
         """How far groups say they are in what their members wait for: ``{(topic, partition): position}``."""
         self.stock_producers: dict[str, tuple[int, int]] = {}
         """``{topic: ms since a stock producer wrote, and since one placed a key by the old count}``"""
+        self.appended: dict[str, int] = {}
+        """Bytes that were appended to topics since it was started."""
         self.features = dict(world.features)
         self.answering = trio.Event()
         self.answering.set()
@@ -182,7 +189,14 @@ class FakeBroker:
 
     def _answer(self, request: Any) -> Any:
         if isinstance(request, UpdateMetadataRequest):
-            return UpdateMetadataResponse(stock_producers=self._stock_reports(request))
+            wanted = [topic.topic_name for topic in request.topic_states if topic.wants_appended_bytes]
+            return UpdateMetadataResponse(
+                stock_producers=self._stock_reports(request),
+                appended_bytes=[
+                    AppendedBytesOfTopic(topic_name=name, bytes_since_start=self.appended.get(name, 0))
+                    for name in wanted
+                ],
+            )
         if isinstance(request, LeaderAndIsrRequest):
             return LeaderAndIsrResponse(
                 topics=[

@@ -54,9 +54,55 @@ def _topic(name: str, kind: ConfigType, default: Any, rule: Validator | None, sy
     return ConfigKey(name, kind, default, rule, _CLUSTER, tuple(Synonym(key, factor) for key, factor in pairs), doc)
 
 
+AUTOSCALE_KEY = "autoscale.enable"
+_AUTOSCALE_BOUNDS = ("autoscale.min.partitions", "autoscale.max.partitions")
+
 TOPIC_CONFIGS = ConfigDef(
     "topic",
     [
+        ConfigKey(
+            AUTOSCALE_KEY,
+            _BOOLEAN,
+            False,
+            None,
+            _CLUSTER,
+            doc="the controller doubles and halves the partition count by the bytes that are written; not for "
+            "compacted and internal topics, nor with enable.ordered.delivery=false",
+        ),
+        ConfigKey(
+            "autoscale.target.bytes.per.second",
+            _LONG,
+            1 << 20,
+            _POSITIVE,
+            _CLUSTER,
+            doc="written bytes/s of the mean partition, as compressed by producers: the count doubles above it, and "
+            "halves below a quarter of it",
+        ),
+        ConfigKey(
+            "autoscale.min.partitions",
+            _INT,
+            1,
+            _POSITIVE,
+            _CLUSTER,
+            doc="the lowest count that is chosen; never below the one the topic was created with",
+        ),
+        ConfigKey("autoscale.max.partitions", _INT, 64, _POSITIVE, _CLUSTER, doc="the highest count that is chosen"),
+        ConfigKey(
+            "autoscale.cooldown.ms",
+            _LONG,
+            600_000,
+            _NATURAL,
+            _CLUSTER,
+            doc="how long the count stays after each change, and after another controller has taken office",
+        ),
+        ConfigKey(
+            "autoscale.window.ms",
+            _LONG,
+            60_000,
+            Between(1_000, _MS_PER_DAY),
+            _CLUSTER,
+            doc="the time over which the bytes are measured",
+        ),
         _topic("cleanup.policy", _LIST, ["delete"], _CLEANUP_POLICIES, "log.cleanup.policy", "delete, compact or both"),
         _topic("compression.type", _STRING, "producer", _COMPRESSION_TYPES, "compression.type", "the codec on disk"),
         _topic(
@@ -423,3 +469,10 @@ def check_topic_values(values: Mapping[str, Any]) -> None:
     high = values.get("max.compaction.lag.ms", LONG_MAX)
     if low > high:
         raise ConfigError("min.compaction.lag.ms", f"{low} is above max.compaction.lag.ms, which is {high}")
+    lowest, highest = (values.get(name, TOPIC_CONFIGS[name].default) for name in _AUTOSCALE_BOUNDS)
+    if lowest > highest:
+        raise ConfigError(_AUTOSCALE_BOUNDS[0], f"{lowest} is above {_AUTOSCALE_BOUNDS[1]}, which is {highest}")
+    if values.get(AUTOSCALE_KEY) and not values.get("enable.ordered.delivery", True):
+        raise ConfigError(AUTOSCALE_KEY, "true does not go with enable.ordered.delivery=false")
+    if values.get(AUTOSCALE_KEY) and "compact" in (policies := values.get("cleanup.policy", [])):
+        raise ConfigError(AUTOSCALE_KEY, f"true does not go with cleanup.policy={','.join(policies)}")

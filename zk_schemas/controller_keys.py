@@ -44,6 +44,13 @@ CONTROLLER_CONFIGS = ConfigDef(
             doc="how often partitions marked for deletion are looked at, whether they are empty or read by every group",
         ),
         ConfigKey(
+            "autoscale.check.interval.ms",
+            ConfigType.LONG,
+            5_000,
+            Between(1),
+            doc="how often brokers are asked for the bytes appended to topics with autoscale.enable",
+        ),
+        ConfigKey(
             "retention.warning.ms",
             ConfigType.LONG,
             600_000,

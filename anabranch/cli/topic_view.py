@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from anabranch import Admin, ConfigEntry, TopicDescription, TopicPartition
+from anabranch.cli.autoscale import autoscale_lines, autoscale_row, is_on
 from anabranch.cli.output import print_table
 from anabranch.cli.resize_plan import split_tree
 from client.admin_types import ConfigSource, PartitionEpochs
@@ -31,7 +32,9 @@ async def describe_topics(admin: Admin, names: list[str]) -> list[dict[str, Any]
         topic = described[name]
         epochs = await partition_epochs(admin, topic)
         committed = await committed_offsets(admin, name) if marked_partitions(topic) else {}
-        rows.append(topic_row(topic, configs[name], await offsets(admin, topic), epochs, committed))
+        row = topic_row(topic, configs[name], await offsets(admin, topic), epochs, committed)
+        row["autoscale"] = await autoscale_row(admin, topic, configs[name]) if is_on(configs[name]) else None
+        rows.append(row)
     return rows
 
 
@@ -188,6 +191,9 @@ def print_topic(topic: Mapping[str, Any]) -> None:
     print_table(columns, [[row[column] for column in columns] for row in rows])
     if topic["layout_version"] > 0:
         for line in layout_lines(topic):
+            print(line)
+    if topic.get("autoscale") is not None:
+        for line in autoscale_lines(topic["autoscale"]):
             print(line)
 
 

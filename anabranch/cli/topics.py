@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Mapping, Sequence
 from typing import Annotated, Any
 
@@ -17,11 +18,13 @@ from anabranch import (
     TopicPartition,
 )
 from anabranch.cli.admin import parse_configs, with_admin
+from anabranch.cli.autoscale import AUTO, Count, autoscale_lines, autoscale_row, stop_choosing
 from anabranch.cli.errors import CommandError
 from anabranch.cli.options import DEFAULT_BOOTSTRAP, Bootstrap, Int, JsonFlag
 from anabranch.cli.output import print_json, print_table
 from anabranch.cli.resize import DRAIN_KEY, begin_resize, check_resize, plan_resize, print_plan, wait_until_resized
 from anabranch.cli.topic_view import describe_topics, print_topic
+from zk_schemas.config_keys import AUTOSCALE_KEY
 from zk_schemas.znode import format_id
 
 app = App(name="topics", help="Create, list, describe, alter, move, delete topics.")
@@ -119,7 +122,7 @@ def describe(*topics: str, bootstrap_server: Bootstrap = DEFAULT_BOOTSTRAP, json
 def alter(
     topic: str,
     *,
-    partitions: Int | None = None,
+    partitions: Count | None = None,
     config: Configs = None,
     delete_config: Annotated[list[str] | None, Parameter(negative=(), consume_multiple=False)] = None,
     delete_records_when_drained: Annotated[bool, Parameter(negative=())] = False,
@@ -138,7 +141,8 @@ def alter(
     topic
         Its name.
     partitions
-        The new count; not below the one the topic was created with.
+        The new count; not below the one the topic was created with. Or auto: the controller doubles and halves it by
+        the bytes that are written, see the configs autoscale.*; a count ends that.
     config
         A config to set, key=value; may be given many times.
     delete_config
@@ -147,7 +151,8 @@ def alter(
         Set delete.records.when.drained=true first: partitions that are merged away vanish once every group has read
         them, not only when their records have expired.
     dry_run
-        Change nothing; print which partitions would be split or merged, and what stands in the way.
+        Change nothing; print which partitions would be split or merged, and what stands in the way. With auto, what was
+        measured and what follows from it; a topic without autoscale.enable is measured from the first dry run on.
     wait
         Wait until the partitions have been split, or merged into others and sealed. Without it, a controller that has
         not got there in half a minute is an error.
@@ -157,6 +162,10 @@ def alter(
     changes: dict[str, str | None] = {**parse_configs(config), **dict.fromkeys(delete_config or [])}
     if delete_records_when_drained:
         changes[DRAIN_KEY] = "true"
+    if partitions == AUTO and wait:
+        raise CommandError(f"--wait goes with a count, not with --partitions {AUTO}")
+    if partitions == AUTO:
+        return _alter_auto(bootstrap_server, topic, {**changes, AUTOSCALE_KEY: "true"}, dry_run=dry_run, as_json=json_)
     if partitions is None and not changes:
         raise CommandError("nothing to change: give --partitions, --config or --delete-config")
     if partitions is None and wait:
@@ -165,14 +174,7 @@ def alter(
         return _dry_run(bootstrap_server, topic, partitions, changes, as_json=json_)
 
     async def work(admin: Admin) -> list[int] | None:
-        if partitions is not None and changes:
-            await check_resize(admin, topic, partitions, changes)
-        if changes:
-            await admin.incremental_alter_configs(topics={topic: changes})
-        if partitions is None:
-            return None
-        await begin_resize(admin, topic, partitions, changes, waits=wait)
-        return await wait_until_resized(admin, topic, partitions, timeout_ms) if wait else None
+        return await _alter(admin, topic, partitions, changes, timeout_ms if wait else None)
 
     marked = with_admin(bootstrap_server, work)
     if json_:
@@ -185,7 +187,7 @@ def alter(
                 "draining": marked,
             }
         )
-    elif partitions is not None and not wait:
+    elif partitions is not None and marked is None:
         print(f"{topic} is on its way to {partitions} partitions: topics describe shows how far it is")
     else:
         print(f"altered {topic}")
@@ -196,10 +198,55 @@ def alter(
     return 0
 
 
+async def _alter(
+    admin: Admin, topic: str, partitions: int | None, changes: dict[str, str | None], wait_ms: int | None
+) -> list[int] | None:
+    """The partitions that are left to drain, if the topic has the count by now; None when it is not known to."""
+    count = partitions
+    if count is not None and await stop_choosing(admin, topic, changes):
+        described = (await admin.describe_topics([topic]))[topic]
+        count = None if described.partition_count == count else count
+    if count is not None and changes:
+        await check_resize(admin, topic, count, changes)
+    if changes:
+        await admin.incremental_alter_configs(topics={topic: changes})
+    if changes.get(AUTOSCALE_KEY) == "false":
+        print(f"{topic}: {AUTOSCALE_KEY}=false, the count stays as it is set", file=sys.stderr)
+    if count is None:
+        return None if partitions is None else []
+    await begin_resize(admin, topic, count, changes, waits=wait_ms is not None)
+    return None if wait_ms is None else await wait_until_resized(admin, topic, count, wait_ms)
+
+
+def _alter_auto(
+    bootstrap_server: str, topic: str, changes: Mapping[str, str | None], *, dry_run: bool, as_json: bool
+) -> int:
+    async def work(admin: Admin) -> tuple[dict[str, Any], dict[str, Any] | None]:
+        await admin.incremental_alter_configs(topics={topic: changes}, validate_only=dry_run)
+        described = (await admin.describe_topics([topic]))[topic]
+        row = await autoscale_row(admin, described, (await admin.describe_configs(topics=[topic]))[topic], changes)
+        count = row["next_count"] if dry_run else None
+        return row, None if count is None else await plan_resize(admin, topic, count, changes)
+
+    row, plan = with_admin(bootstrap_server, work)
+    if as_json:
+        print_json({"topic": topic, "configs": dict(changes), "autoscale": row, "resize": plan})
+        return 0
+    if not dry_run:
+        print(f"altered {topic}")
+    for line in autoscale_lines(row):
+        print(line)
+    if plan is not None:
+        print_plan(plan)
+    return 0
+
+
 def _dry_run(
-    bootstrap_server: str, topic: str, partitions: int | None, changes: Mapping[str, str | None], *, as_json: bool
+    bootstrap_server: str, topic: str, partitions: int | None, changes: dict[str, str | None], *, as_json: bool
 ) -> int:
     async def work(admin: Admin) -> dict[str, Any] | None:
+        if partitions is not None:
+            await stop_choosing(admin, topic, changes)
         if changes:
             await admin.incremental_alter_configs(topics={topic: changes}, validate_only=True)
         return None if partitions is None else await plan_resize(admin, topic, partitions, changes)

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Generator, Iterator
 from contextlib import suppress
 
+from broker import appended_bytes
 from broker.log.producer_rebuild import catch_up
 from broker.log.slices import TimeSlice, at_once, in_slices
 from broker.metadata_cache import PARTITIONS_AT_ONCE
@@ -143,7 +144,10 @@ def _update_metadata(
     ctx.node.replicas.brokers_changed()
     ctx.node.metadata_was_updated()
     named = [topic.topic_name for topic in request.topic_states]
-    return UpdateMetadataResponse(stock_producers=ctx.node.stock_producers.report(named, ctx.node.metadata.topics))
+    return UpdateMetadataResponse(
+        stock_producers=ctx.node.stock_producers.report(named, ctx.node.metadata.topics),
+        appended_bytes=appended_bytes.report(ctx.node.metrics.appended_bytes, request.topic_states),
+    )
 
 
 def stop_replica(ctx: RequestContext, request: StopReplicaRequest) -> Answer:

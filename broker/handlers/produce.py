@@ -114,6 +114,7 @@ def _append(
                 refusal.park()
                 waiting.append(refusal)
         return response
+    ctx.node.metrics.appended_bytes.add(topic, by=len(records))
     response = PartitionProduceResponse(
         index=data.index,
         error_code=ErrorCode.NONE if result.base_offset >= 0 else ErrorCode.DUPLICATE_SEQUENCE_NUMBER,

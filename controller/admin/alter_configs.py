@@ -13,7 +13,7 @@ from collections.abc import Hashable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from controller.admin.create_topics import checked_config, config_too_large
+from controller.admin.create_topics import check_autoscale, checked_config, config_too_large
 from controller.admin.outcome import Outcome
 from controller.configs import with_ordered_delivery
 from controller.context import Context
@@ -145,6 +145,9 @@ async def _change(context: Context, named: Counter[Hashable], resource: Any, cha
         _check_listeners(context, found, resource.resource_name, config)
         if found.is_topic:
             _check_ordered_delivery(context, resource.resource_name, config)
+            topic = context.image.topics.get(resource.resource_name)
+            if topic is not None:
+                check_autoscale(resource.resource_name, config, topic.znode.initial_partition_count)
         op = _operation(found, config)
         try:
             context.store.check_fits([op])

@@ -4,7 +4,8 @@ A larger count splits partitions, a smaller one marks the highest for deletion, 
 with. Writes the longer assignment, or the smaller count, into the topic znode; the watch on it does the rest, as for an
 edit by hand. Answered once every leader has the new layout; so is one that asks for what is under way already, as a
 client does that lost its answer, unless it only asks whether it may. The message of an answer without error is advice:
-that producers wrote to the topic lately which cannot follow the count.
+that producers wrote to the topic lately which cannot follow the count. A topic that is only validated may ask for
+what was measured of it instead.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable
 
-from controller import stock_producers
+from controller import appended_bytes, stock_producers
 from controller.admin.create_topics import check_assignment, is_ready, rack_of_live_brokers
 from controller.admin.outcome import AdviceWait, Outcome, Wait
 from controller.assignment import assign_replicas
@@ -48,6 +49,9 @@ async def create_partitions(context: Context, request: CreatePartitionsRequest, 
             if named[name] > 1:
                 raise KafkaError(ErrorCode.INVALID_REQUEST, "The topic is named more than once in the request.")
             topic = _existing(context, name)
+            if request.validate_only and wanted.wants_measured:
+                appended_bytes.describe(context, topic, result)
+                continue
             is_repeated = wanted.assignments is None and checks.is_under_way(topic, wanted.count)
             if request.validate_only or not is_repeated:
                 await checks.check(context, topic, wanted.count)

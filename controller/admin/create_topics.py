@@ -18,6 +18,7 @@ from controller.resize.checks import MAX_PARTITIONS
 from controller.store import MAX_BYTES, ImageStaleError
 from controller.topic_id import new_topic_id
 from controller.topic_names import colliding, name_problem
+from ordered_resize.autoscale import Policy, bounds_problem
 from protocol.errors import ErrorCode, KafkaError
 from protocol.generated.create_topics import (
     CreatableTopic,
@@ -26,11 +27,12 @@ from protocol.generated.create_topics import (
     CreateTopicsRequest,
     CreateTopicsResponse,
 )
+from protocol.topic_names import INTERNAL_TOPICS
 from runtime.env import CreateOp, NodeExistsError, SetOp, ZkOp, ZkRequestTooLargeError
 from zk_schemas import paths
 from zk_schemas.config import ConfigChange, ConfigZnode
 from zk_schemas.config_def import ConfigError
-from zk_schemas.config_keys import TOPIC_CONFIGS, check_topic_values
+from zk_schemas.config_keys import AUTOSCALE_KEY, TOPIC_CONFIGS, check_topic_values
 from zk_schemas.topic import TopicZnode
 
 _SOURCE_TOPIC, _SOURCE_DEFAULT = 1, 5
@@ -88,6 +90,7 @@ async def _create(
         )
     config = checked_config({config.name: config.value for config in topic.configs}, len(topic.configs))
     assignment = _assignment(context, topic)
+    check_autoscale(topic.name, config, len(assignment))
     znode = TopicZnode.new(new_topic_id(context.rng), assignment)
     ops = await _operations(context, topic.name, znode, config)
     check_partition_limit(context, topic.name, planned + len(assignment))
@@ -116,6 +119,17 @@ def checked_config(given: dict[str, str | None], count: int) -> dict[str, str]:
     except ConfigError as error:
         raise KafkaError(ErrorCode.INVALID_CONFIG, str(error)) from error
     return {name: value for name, value in given.items() if value is not None}
+
+
+def check_autoscale(topic: str, config: Mapping[str, str], initial: int) -> None:
+    """Whether ``autoscale.enable`` is for a topic created with ``initial`` partitions. Raises ``KafkaError``."""
+    given = TOPIC_CONFIGS.parse_given(config)
+    if not given.get(AUTOSCALE_KEY):
+        return
+    policy = Policy.of({key.name: key.default for key in TOPIC_CONFIGS} | given)
+    problem = f"{topic} is an internal topic" if topic in INTERNAL_TOPICS else bounds_problem(policy, initial)
+    if problem:
+        raise KafkaError(ErrorCode.INVALID_CONFIG, f"{AUTOSCALE_KEY}=true: {problem}")
 
 
 def _assignment(context: Context, topic: CreatableTopic) -> dict[int, list[int]]:

@@ -12,8 +12,10 @@ from protocol.primitives import (
     Message,
     Struct as Base,
     bad_length,
+    read_tags,
     read_uvarint,
     skip_tags,
+    whole,
     write_uvarint,
 )
 from protocol.types import Part
@@ -24,6 +26,8 @@ _pack_i = Struct(">i").pack
 _pack_ii = Struct(">ii").pack
 _pack_it = Struct(">i?").pack
 _pack_itB = Struct(">i?B").pack
+_pack_q = Struct(">q").pack
+_pack_t = Struct(">?").pack
 _unpack_h = Struct(">h").unpack_from
 _unpack_hB = Struct(">hB").unpack_from
 _unpack_hh = Struct(">hh").unpack_from
@@ -32,6 +36,8 @@ _unpack_iB = Struct(">iB").unpack_from
 _unpack_ii = Struct(">ii").unpack_from
 _unpack_it = Struct(">i?").unpack_from
 _unpack_itB = Struct(">i?B").unpack_from
+_unpack_q = Struct(">q").unpack_from
+_unpack_t = Struct(">?").unpack_from
 
 class CreatePartitionsAssignment(Base):
     FIELDS: ClassVar[tuple[str, ...]] = (
@@ -52,6 +58,7 @@ class CreatePartitionsTopic(Base):
         "name",
         "count",
         "assignments",
+        "wants_measured",
     )
     __slots__ = FIELDS
 
@@ -61,10 +68,12 @@ class CreatePartitionsTopic(Base):
         name: str = "",
         count: int = 0,
         assignments: list[CreatePartitionsAssignment] | None = EMPTY,
+        wants_measured: bool = False,
     ) -> None:
         self.name = name
         self.count = count
         self.assignments = [] if assignments is EMPTY else assignments
+        self.wants_measured = wants_measured
 
 
 class CreatePartitionsTopicResult(Base):
@@ -72,6 +81,9 @@ class CreatePartitionsTopicResult(Base):
         "name",
         "error_code",
         "error_message",
+        "appended_bytes",
+        "elapsed_ms",
+        "unchanged_ms",
     )
     __slots__ = FIELDS
 
@@ -81,11 +93,53 @@ class CreatePartitionsTopicResult(Base):
         name: str = "",
         error_code: int = 0,
         error_message: str | None = None,
+        appended_bytes: int = -1,
+        elapsed_ms: int = -1,
+        unchanged_ms: int = -1,
     ) -> None:
         self.name = name
         self.error_code = error_code
         self.error_message = error_message
+        self.appended_bytes = appended_bytes
+        self.elapsed_ms = elapsed_ms
+        self.unchanged_ms = unchanged_ms
 
+
+def _decode_tag_topics_wants_measured(data: memoryview) -> tuple[bool, int]:
+    pos = 0
+    wants_measured, = _unpack_t(data, pos)
+    pos += 1
+    return wants_measured, pos
+
+def _encode_tag_topics_wants_measured(value: bool, out: bytearray) -> None:
+    out += _pack_t(value)
+
+def _decode_tag_results_appended_bytes(data: memoryview) -> tuple[int, int]:
+    pos = 0
+    appended_bytes, = _unpack_q(data, pos)
+    pos += 8
+    return appended_bytes, pos
+
+def _decode_tag_results_elapsed_ms(data: memoryview) -> tuple[int, int]:
+    pos = 0
+    elapsed_ms, = _unpack_q(data, pos)
+    pos += 8
+    return elapsed_ms, pos
+
+def _decode_tag_results_unchanged_ms(data: memoryview) -> tuple[int, int]:
+    pos = 0
+    unchanged_ms, = _unpack_q(data, pos)
+    pos += 8
+    return unchanged_ms, pos
+
+def _encode_tag_results_appended_bytes(value: int, out: bytearray) -> None:
+    out += _pack_q(value)
+
+def _encode_tag_results_elapsed_ms(value: int, out: bytearray) -> None:
+    out += _pack_q(value)
+
+def _encode_tag_results_unchanged_ms(value: int, out: bytearray) -> None:
+    out += _pack_q(value)
 
 def _decode_create_partitions_request_v0(data: memoryview) -> tuple[CreatePartitionsRequest, int]:
     size = len(data)
@@ -209,12 +263,17 @@ def _decode_create_partitions_request_v2(data: memoryview) -> tuple[CreatePartit
                 ))
         n = data[pos]
         pos += 1
+        topics_wants_measured: bool = False
         if n:
-            pos = skip_tags(data, pos, n)
+            tags, pos = read_tags(data, pos, n)
+            value = tags.get(10269)
+            if value is not None:
+                topics_wants_measured = whole(_decode_tag_topics_wants_measured(value), value, "topics[].wants_measured")
         topics.append(CreatePartitionsTopic(
             name=topics_name,
             count=topics_count,
             assignments=topics_assignments,
+            wants_measured=topics_wants_measured,
         ))
     timeout_ms, validate_only, n = _unpack_itB(data, pos)
     pos += 6
@@ -257,7 +316,15 @@ def _encode_create_partitions_request_v2(message: CreatePartitionsRequest, out: 
                     write_uvarint(out, n)
                 out += pack(f">{len(topics_assignments_item.broker_ids)}i", *topics_assignments_item.broker_ids)
                 out.append(0)
-        out.append(0)
+        tag_count = (1 if topics_item.wants_measured else 0)
+        out.append(tag_count)
+        if tag_count:
+            if topics_item.wants_measured:
+                tagged = bytearray()
+                _encode_tag_topics_wants_measured(topics_item.wants_measured, tagged)
+                write_uvarint(out, 10269)
+                write_uvarint(out, len(tagged))
+                out += tagged
     out += _pack_itB(message.timeout_ms, message.validate_only, 0)
     parts.append(out)
 
@@ -352,12 +419,27 @@ def _decode_create_partitions_response_v2(data: memoryview) -> tuple[CreateParti
             pos = end
         n = data[pos]
         pos += 1
+        results_appended_bytes: int = -1
+        results_elapsed_ms: int = -1
+        results_unchanged_ms: int = -1
         if n:
-            pos = skip_tags(data, pos, n)
+            tags, pos = read_tags(data, pos, n)
+            value = tags.get(10269)
+            if value is not None:
+                results_appended_bytes = whole(_decode_tag_results_appended_bytes(value), value, "results[].appended_bytes")
+            value = tags.get(10270)
+            if value is not None:
+                results_elapsed_ms = whole(_decode_tag_results_elapsed_ms(value), value, "results[].elapsed_ms")
+            value = tags.get(10271)
+            if value is not None:
+                results_unchanged_ms = whole(_decode_tag_results_unchanged_ms(value), value, "results[].unchanged_ms")
         results.append(CreatePartitionsTopicResult(
             name=results_name,
             error_code=results_error_code,
             error_message=results_error_message,
+            appended_bytes=results_appended_bytes,
+            elapsed_ms=results_elapsed_ms,
+            unchanged_ms=results_unchanged_ms,
         ))
     n = data[pos]
     pos += 1
@@ -394,7 +476,27 @@ def _encode_create_partitions_response_v2(message: CreatePartitionsResponse, out
             write_uvarint(out, n)
         if raw_or_none is not None:
             out += raw_or_none
-        out.append(0)
+        tag_count = (1 if results_item.appended_bytes != -1 else 0) + (1 if results_item.elapsed_ms != -1 else 0) + (1 if results_item.unchanged_ms != -1 else 0)
+        out.append(tag_count)
+        if tag_count:
+            if results_item.appended_bytes != -1:
+                tagged = bytearray()
+                _encode_tag_results_appended_bytes(results_item.appended_bytes, tagged)
+                write_uvarint(out, 10269)
+                write_uvarint(out, len(tagged))
+                out += tagged
+            if results_item.elapsed_ms != -1:
+                tagged = bytearray()
+                _encode_tag_results_elapsed_ms(results_item.elapsed_ms, tagged)
+                write_uvarint(out, 10270)
+                write_uvarint(out, len(tagged))
+                out += tagged
+            if results_item.unchanged_ms != -1:
+                tagged = bytearray()
+                _encode_tag_results_unchanged_ms(results_item.unchanged_ms, tagged)
+                write_uvarint(out, 10271)
+                write_uvarint(out, len(tagged))
+                out += tagged
     out.append(0)
     parts.append(out)
 

@@ -28,6 +28,7 @@ _pack_i = Struct(">i").pack
 _pack_iiii = Struct(">iiii").pack
 _pack_iiq = Struct(">iiq").pack
 _pack_q = Struct(">q").pack
+_pack_qB = Struct(">qB").pack
 _pack_qqB = Struct(">qqB").pack
 _pack_t = Struct(">?").pack
 _pack_u = Struct(">16s").pack
@@ -38,6 +39,7 @@ _unpack_iB = Struct(">iB").unpack_from
 _unpack_iiiiB = Struct(">iiiiB").unpack_from
 _unpack_iiqB = Struct(">iiqB").unpack_from
 _unpack_q = Struct(">q").unpack_from
+_unpack_qB = Struct(">qB").unpack_from
 _unpack_qqB = Struct(">qqB").unpack_from
 _unpack_t = Struct(">?").unpack_from
 _unpack_uB = Struct(">16sB").unpack_from
@@ -95,6 +97,7 @@ class UpdateMetadataTopicState(Base):
         "announced_partition_count",
         "refreshes_stock_producers",
         "announced_leaders",
+        "wants_appended_bytes",
     )
     __slots__ = FIELDS
 
@@ -111,6 +114,7 @@ class UpdateMetadataTopicState(Base):
         announced_partition_count: int = -1,
         refreshes_stock_producers: bool = False,
         announced_leaders: list[int] = EMPTY,
+        wants_appended_bytes: bool = False,
     ) -> None:
         self.topic_name = topic_name
         self.topic_id = topic_id
@@ -122,6 +126,7 @@ class UpdateMetadataTopicState(Base):
         self.announced_partition_count = announced_partition_count
         self.refreshes_stock_producers = refreshes_stock_producers
         self.announced_leaders = [] if announced_leaders is EMPTY else announced_leaders
+        self.wants_appended_bytes = wants_appended_bytes
 
 
 class UpdateMetadataEndpoint(Base):
@@ -187,6 +192,23 @@ class StockProducersOfTopic(Base):
         self.misplaced_ms_ago = misplaced_ms_ago
 
 
+class AppendedBytesOfTopic(Base):
+    FIELDS: ClassVar[tuple[str, ...]] = (
+        "topic_name",
+        "bytes_since_start",
+    )
+    __slots__ = FIELDS
+
+    def __init__(
+        self,
+        *,
+        topic_name: str = "",
+        bytes_since_start: int = 0,
+    ) -> None:
+        self.topic_name = topic_name
+        self.bytes_since_start = bytes_since_start
+
+
 def _decode_tag_topic_states_partition_states_incarnation(data: memoryview) -> tuple[int, int]:
     pos = 0
     incarnation, = _unpack_q(data, pos)
@@ -249,6 +271,12 @@ def _decode_tag_topic_states_announced_leaders(data: memoryview) -> tuple[list[i
     pos += n * 4
     return announced_leaders, pos
 
+def _decode_tag_topic_states_wants_appended_bytes(data: memoryview) -> tuple[bool, int]:
+    pos = 0
+    wants_appended_bytes, = _unpack_t(data, pos)
+    pos += 1
+    return wants_appended_bytes, pos
+
 def _encode_tag_topic_states_partition_states_incarnation(value: int, out: bytearray) -> None:
     out += _pack_q(value)
 
@@ -280,6 +308,9 @@ def _encode_tag_topic_states_announced_leaders(value: list[int], out: bytearray)
     else:
         write_uvarint(out, n)
     out += pack(f">{len(value)}i", *value)
+
+def _encode_tag_topic_states_wants_appended_bytes(value: bool, out: bytearray) -> None:
+    out += _pack_t(value)
 
 def _decode_tag_stock_producers(data: memoryview) -> tuple[list[StockProducersOfTopic], int]:
     size = len(data)
@@ -315,6 +346,39 @@ def _decode_tag_stock_producers(data: memoryview) -> tuple[list[StockProducersOf
         ))
     return stock_producers, pos
 
+def _decode_tag_appended_bytes(data: memoryview) -> tuple[list[AppendedBytesOfTopic], int]:
+    size = len(data)
+    pos = 0
+    n = data[pos]
+    pos += 1
+    if n > 127:
+        n, pos = read_uvarint(data, pos - 1)
+    n -= 1
+    if n < 0 or n * 10 > size - pos:
+        raise bad_length("appended_bytes", n, pos, size)
+    appended_bytes = []
+    appended_bytes_count = n
+    for _ in range(appended_bytes_count):
+        n = data[pos]
+        pos += 1
+        if n > 127:
+            n, pos = read_uvarint(data, pos - 1)
+        n -= 1
+        end = pos + n
+        if n < 0 or end > size:
+            raise bad_length("appended_bytes[].topic_name", n, pos, size)
+        appended_bytes_topic_name = str(data[pos:end], "utf-8")
+        pos = end
+        appended_bytes_bytes_since_start, n = _unpack_qB(data, pos)
+        pos += 9
+        if n:
+            pos = skip_tags(data, pos, n)
+        appended_bytes.append(AppendedBytesOfTopic(
+            topic_name=appended_bytes_topic_name,
+            bytes_since_start=appended_bytes_bytes_since_start,
+        ))
+    return appended_bytes, pos
+
 def _encode_tag_stock_producers(value: list[StockProducersOfTopic], out: bytearray) -> None:
     n = len(value) + 1
     if n < 128:
@@ -330,6 +394,22 @@ def _encode_tag_stock_producers(value: list[StockProducersOfTopic], out: bytearr
             write_uvarint(out, n)
         out += raw
         out += _pack_qqB(stock_producers_item.written_ms_ago, stock_producers_item.misplaced_ms_ago, 0)
+
+def _encode_tag_appended_bytes(value: list[AppendedBytesOfTopic], out: bytearray) -> None:
+    n = len(value) + 1
+    if n < 128:
+        out.append(n)
+    else:
+        write_uvarint(out, n)
+    for appended_bytes_item in value:
+        raw = appended_bytes_item.topic_name.encode()
+        n = len(raw) + 1
+        if n < 128:
+            out.append(n)
+        else:
+            write_uvarint(out, n)
+        out += raw
+        out += _pack_qB(appended_bytes_item.bytes_since_start, 0)
 
 def _decode_update_metadata_request_v7(data: memoryview) -> tuple[UpdateMetadataRequest, int]:
     size = len(data)
@@ -425,6 +505,7 @@ def _decode_update_metadata_request_v7(data: memoryview) -> tuple[UpdateMetadata
         topic_states_announced_partition_count: int = -1
         topic_states_refreshes_stock_producers: bool = False
         topic_states_announced_leaders: list[int] = EMPTY
+        topic_states_wants_appended_bytes: bool = False
         if n:
             tags, pos = read_tags(data, pos, n)
             value = tags.get(10253)
@@ -448,6 +529,9 @@ def _decode_update_metadata_request_v7(data: memoryview) -> tuple[UpdateMetadata
             value = tags.get(10265)
             if value is not None:
                 topic_states_announced_leaders = whole(_decode_tag_topic_states_announced_leaders(value), value, "topic_states[].announced_leaders")
+            value = tags.get(10269)
+            if value is not None:
+                topic_states_wants_appended_bytes = whole(_decode_tag_topic_states_wants_appended_bytes(value), value, "topic_states[].wants_appended_bytes")
         topic_states.append(UpdateMetadataTopicState(
             topic_name=topic_states_topic_name,
             topic_id=topic_states_topic_id,
@@ -459,6 +543,7 @@ def _decode_update_metadata_request_v7(data: memoryview) -> tuple[UpdateMetadata
             announced_partition_count=topic_states_announced_partition_count,
             refreshes_stock_producers=topic_states_refreshes_stock_producers,
             announced_leaders=topic_states_announced_leaders,
+            wants_appended_bytes=topic_states_wants_appended_bytes,
         ))
     n = data[pos]
     pos += 1
@@ -603,7 +688,7 @@ def _encode_update_metadata_request_v7(message: UpdateMetadataRequest, out: byte
                     write_uvarint(out, 10261)
                     write_uvarint(out, len(tagged))
                     out += tagged
-        tag_count = (1 if topic_states_item.undeleted_partition_count != -1 else 0) + (1 if topic_states_item.initial_partition_count != -1 else 0) + (1 if topic_states_item.ordered_delivery != -1 else 0) + (1 if topic_states_item.layout_version != -1 else 0) + (1 if topic_states_item.announced_partition_count != -1 else 0) + (1 if topic_states_item.refreshes_stock_producers else 0) + (1 if bool(topic_states_item.announced_leaders) else 0)
+        tag_count = (1 if topic_states_item.undeleted_partition_count != -1 else 0) + (1 if topic_states_item.initial_partition_count != -1 else 0) + (1 if topic_states_item.ordered_delivery != -1 else 0) + (1 if topic_states_item.layout_version != -1 else 0) + (1 if topic_states_item.announced_partition_count != -1 else 0) + (1 if topic_states_item.refreshes_stock_producers else 0) + (1 if bool(topic_states_item.announced_leaders) else 0) + (1 if topic_states_item.wants_appended_bytes else 0)
         out.append(tag_count)
         if tag_count:
             if topic_states_item.undeleted_partition_count != -1:
@@ -646,6 +731,12 @@ def _encode_update_metadata_request_v7(message: UpdateMetadataRequest, out: byte
                 tagged = bytearray()
                 _encode_tag_topic_states_announced_leaders(topic_states_item.announced_leaders, tagged)
                 write_uvarint(out, 10265)
+                write_uvarint(out, len(tagged))
+                out += tagged
+            if topic_states_item.wants_appended_bytes:
+                tagged = bytearray()
+                _encode_tag_topic_states_wants_appended_bytes(topic_states_item.wants_appended_bytes, tagged)
+                write_uvarint(out, 10269)
                 write_uvarint(out, len(tagged))
                 out += tagged
     n = len(message.live_brokers) + 1
@@ -695,27 +786,38 @@ def _decode_update_metadata_response_v7(data: memoryview) -> tuple[UpdateMetadat
     error_code, n = _unpack_hB(data, pos)
     pos += 3
     stock_producers: list[StockProducersOfTopic] = EMPTY
+    appended_bytes: list[AppendedBytesOfTopic] = EMPTY
     if n:
         tags, pos = read_tags(data, pos, n)
         value = tags.get(10258)
         if value is not None:
             stock_producers = whole(_decode_tag_stock_producers(value), value, "stock_producers")
+        value = tags.get(10269)
+        if value is not None:
+            appended_bytes = whole(_decode_tag_appended_bytes(value), value, "appended_bytes")
     decoded = UpdateMetadataResponse(
         error_code=error_code,
         stock_producers=stock_producers,
+        appended_bytes=appended_bytes,
     )
     return decoded, pos
 
 
 def _encode_update_metadata_response_v7(message: UpdateMetadataResponse, out: bytearray, parts: list[Part]) -> None:
     out += _pack_h(message.error_code)
-    tag_count = (1 if bool(message.stock_producers) else 0)
+    tag_count = (1 if bool(message.stock_producers) else 0) + (1 if bool(message.appended_bytes) else 0)
     out.append(tag_count)
     if tag_count:
         if bool(message.stock_producers):
             tagged = bytearray()
             _encode_tag_stock_producers(message.stock_producers, tagged)
             write_uvarint(out, 10258)
+            write_uvarint(out, len(tagged))
+            out += tagged
+        if bool(message.appended_bytes):
+            tagged = bytearray()
+            _encode_tag_appended_bytes(message.appended_bytes, tagged)
+            write_uvarint(out, 10269)
             write_uvarint(out, len(tagged))
             out += tagged
     parts.append(out)
@@ -759,6 +861,7 @@ class UpdateMetadataResponse(Message):
     FIELDS: ClassVar[tuple[str, ...]] = (
         "error_code",
         "stock_producers",
+        "appended_bytes",
     )
     __slots__ = FIELDS
     API_KEY: ClassVar[int] = 6
@@ -775,6 +878,8 @@ class UpdateMetadataResponse(Message):
         *,
         error_code: int = 0,
         stock_producers: list[StockProducersOfTopic] = EMPTY,
+        appended_bytes: list[AppendedBytesOfTopic] = EMPTY,
     ) -> None:
         self.error_code = error_code
         self.stock_producers = [] if stock_producers is EMPTY else stock_producers
+        self.appended_bytes = [] if appended_bytes is EMPTY else appended_bytes

@@ -1,6 +1,7 @@
 """CreatePartitions (37): change the partition count of topics.
 
-Version 2 is flexible; 3 may answer THROTTLING_QUOTA_EXCEEDED.
+Version 2 is flexible; 3 may answer THROTTLING_QUOTA_EXCEEDED. Tag 10269 of a topic that is only validated
+asks for what was appended to it, as the controller measured it, in place of a judgement: tags 10269 to 10271.
 """
 
 from protocol.schema import field, message
@@ -27,6 +28,7 @@ REQUEST = message(
                         field("broker_ids", "[]int32", "0+"),
                     ],
                 ),
+                field("wants_measured", "bool", "2+", default=False, ignorable=True, tag=10269),
             ],
         ),
         field("timeout_ms", "int32", "0+"),
@@ -49,6 +51,9 @@ RESPONSE = message(
                 field("name", "string", "0+"),
                 field("error_code", "int16", "0+"),
                 field("error_message", "string", "0+", nullable="0+", default=None),
+                field("appended_bytes", "int64", "2+", default=-1, ignorable=True, tag=10269),
+                field("elapsed_ms", "int64", "2+", default=-1, ignorable=True, tag=10270),
+                field("unchanged_ms", "int64", "2+", default=-1, ignorable=True, tag=10271),
             ],
         ),
     ],

@@ -4,7 +4,7 @@ Only version 7 is implemented: grouped by topic, with topic ids, flexible. KIP-2
 counts, its layout version, whether the order of its keys is settled (-1: its configuration says), and each partition's
 incarnation. Before a split that producers without a layout can follow, tags announce its count to them (10258), have
 brokers send them for new metadata (10259), and name who is to lead the new partitions (10265). The answer says of the
-named topics when such producers wrote last.
+named topics when such producers wrote last, and what this broker has appended to those whose tag 10269 asks for it.
 """
 
 from protocol.schema import field, message
@@ -49,6 +49,7 @@ REQUEST = message(
                 field("announced_partition_count", "int32", "7+", default=-1, ignorable=True, tag=10258),
                 field("refreshes_stock_producers", "bool", "7+", default=False, ignorable=True, tag=10259),
                 field("announced_leaders", "[]int32", "7+", ignorable=True, tag=10265),
+                field("wants_appended_bytes", "bool", "7+", default=False, ignorable=True, tag=10269),
             ],
         ),
         field(
@@ -92,6 +93,17 @@ RESPONSE = message(
                 field("topic_name", "string", "7+"),
                 field("written_ms_ago", "int64", "7+"),
                 field("misplaced_ms_ago", "int64", "7+", default=-1),
+            ],
+        ),
+        field(
+            "appended_bytes",
+            "[]AppendedBytesOfTopic",
+            "7+",
+            ignorable=True,
+            tag=10269,
+            fields=[
+                field("topic_name", "string", "7+"),
+                field("bytes_since_start", "int64", "7+"),
             ],
         ),
     ],

@@ -11,7 +11,7 @@ import broker.__main__
 import controller.__main__
 from broker.log.log_config import LogConfig
 from zk_schemas.config_def import ConfigKey, UpdateMode
-from zk_schemas.config_keys import BROKER_CONFIGS, TOPIC_CONFIGS
+from zk_schemas.config_keys import AUTOSCALE_KEY, BROKER_CONFIGS, TOPIC_CONFIGS
 from zk_schemas.controller_keys import CONTROLLER_CONFIGS, SHARED_KEYS
 from zk_schemas.kafka_keys import KAFKA_BROKER_KEYS, why_without_effect
 from zk_schemas.static_keys import for_broker, for_controller
@@ -26,6 +26,7 @@ def sources(package: str) -> str:
 
 
 BROKER, CONTROLLER = sources("broker"), sources("controller")
+DECISIONS = sources("ordered_resize")
 
 
 @pytest.mark.parametrize("key", list(BROKER_CONFIGS), ids=lambda key: key.name)
@@ -44,7 +45,8 @@ def test_a_controller_key_is_read_by_controllers(key: ConfigKey) -> None:
 
 @pytest.mark.parametrize("key", list(TOPIC_CONFIGS), ids=lambda key: key.name)
 def test_a_topic_key_is_read(key: ConfigKey) -> None:
-    assert f'"{key.name}"' in BROKER + CONTROLLER or key.name in LOG_KEYS
+    is_named = "AUTOSCALE_KEY" if key.name == AUTOSCALE_KEY else f'"{key.name}"'
+    assert is_named in BROKER + CONTROLLER + DECISIONS or key.name in LOG_KEYS
 
 
 @pytest.mark.parametrize("key", [key for key in BROKER_CONFIGS if key.dynamic], ids=lambda key: key.name)

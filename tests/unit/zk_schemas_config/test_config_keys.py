@@ -10,6 +10,7 @@ from zk_schemas.config_def import LONG_MAX, REQUIRED, ConfigError
 from zk_schemas.config_keys import BROKER_CONFIGS, TOPIC_CONFIGS, check_topic_values, topic_defaults
 
 PER_TOPIC = {
+    *(key.name for key in TOPIC_CONFIGS if key.name.startswith("autoscale.")),
     "follower.replication.throttled.replicas",
     "leader.replication.throttled.replicas",
     "enable.ordered.delivery",

@@ -1,0 +1,17 @@
+"""What this broker tells the controller of the bytes that were appended to topics."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from protocol.generated.update_metadata import AppendedBytesOfTopic, UpdateMetadataTopicState
+from runtime.metrics import Counter
+
+
+def report(counter: Counter, topics: Iterable[UpdateMetadataTopicState]) -> list[AppendedBytesOfTopic]:
+    """The counts since the broker was started, of those ``topics`` that they are wanted of."""
+    return [
+        AppendedBytesOfTopic(topic_name=topic.topic_name, bytes_since_start=counter.get(topic.topic_name))
+        for topic in topics
+        if topic.wants_appended_bytes
+    ]

@@ -1,0 +1,85 @@
+"""The bytes that were appended to a topic in the last while, from what its brokers have counted. Pure."""
+
+from __future__ import annotations
+
+import math
+from collections import deque
+from collections.abc import Collection
+from typing import NamedTuple
+
+from ordered_resize.autoscale import Measured
+
+STEPS = 64
+"""Of a window, in each of which at most two samples are kept."""
+
+
+class _Sample(NamedTuple):
+    at: float
+    total: int
+
+
+class AppendWindow:
+    """Of one topic; times in the controller's monotonic seconds. A controller that takes office begins with none."""
+
+    def __init__(self, now: float) -> None:
+        self.is_on = False
+        """``autoscale.enable`` of the topic."""
+        self.asked_at = now
+        """When somebody asked last what was measured."""
+        self.is_current = False
+        """Every broker has answered what it was asked last."""
+        self.refusal = ""
+        """Why the resize that was last asked for was refused; empty: it was not."""
+        self._layout_version = -1
+        self._unchanged_since = now
+        self._asked_at = -math.inf
+        self._window_s = math.inf
+        self._counters: dict[int, int] = {}
+        self._reported_at: dict[int, float] = {}
+        self._total = 0
+        self._samples: deque[_Sample] = deque()
+
+    def begin_round(self, layout_version: int | None, brokers: Collection[int], window_s: float, now: float) -> bool:
+        """Whether ``brokers`` are to be asked again.
+
+        They are when all have answered, which ``is_current`` says, and when one of them has not for the whole window.
+        Then the measurement begins anew, as it does when the layout has changed or is changing (None).
+        """
+        self._window_s = window_s
+        if layout_version != self._layout_version or layout_version is None:
+            self._unchanged_since = now
+            self._forget()
+        self._layout_version = -1 if layout_version is None else layout_version
+        self.is_current = all(self._reported_at.get(broker, -math.inf) >= self._asked_at for broker in brokers)
+        if not self.is_current and now - self._asked_at < window_s:
+            return False
+        if not self.is_current:
+            self._forget()
+        self._asked_at = now
+        return True
+
+    def report(self, broker: int, counter: int, now: float) -> None:
+        """``counter``: what the broker appended as a leader since it was started; one that is lower began at 0."""
+        if now - self._reported_at.get(broker, now) > self._window_s:
+            self._forget()  # more came meanwhile than belongs to the window
+        known = self._counters.get(broker)
+        if known is not None:
+            self._total += counter - known if counter >= known else counter
+        self._counters[broker], self._reported_at[broker] = counter, now
+        samples = self._samples
+        if len(samples) > 1 and now - samples[-2].at < self._window_s / STEPS:
+            samples.pop()
+        samples.append(_Sample(now, self._total))
+        while len(samples) > 2 and samples[1].at <= now - self._window_s:
+            samples.popleft()
+
+    def measured(self, now: float) -> Measured:
+        unchanged_ms = int((now - self._unchanged_since) * 1000)
+        if not self._samples:
+            return Measured(0, 0, unchanged_ms)
+        first, last = self._samples[0], self._samples[-1]
+        return Measured(last.total - first.total, int((last.at - first.at) * 1000), unchanged_ms)
+
+    def _forget(self) -> None:
+        self._counters.clear()
+        self._samples.clear()

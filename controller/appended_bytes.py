@@ -1,0 +1,37 @@
+"""What brokers report of the bytes appended to topics, and what is answered to whoever asks for it.
+
+A broker's answer to UpdateMetadata has a counter of each topic in the request of which it is wanted.
+"""
+
+from __future__ import annotations
+
+from controller.append_window import AppendWindow
+from controller.context import Context
+from controller.events import BrokerAnswered
+from controller.image import TopicImage
+from protocol.generated.create_partitions import CreatePartitionsTopicResult
+from protocol.types import TopicPartition
+
+
+def ask(context: Context, topic: TopicImage) -> None:
+    """Have every broker report the topic."""
+    context.batch.metadata([TopicPartition(topic.name, 0)])
+
+
+def on_metadata_answered(context: Context, event: BrokerAnswered) -> None:
+    now = context.clock.monotonic()
+    for report in event.response.appended_bytes:
+        topic = context.image.topics.get(report.topic_name)
+        if topic is not None and topic.append_window is not None:
+            topic.append_window.report(event.broker.id, report.bytes_since_start, now)
+
+
+def describe(context: Context, topic: TopicImage, result: CreatePartitionsTopicResult) -> None:
+    """Answer what was measured. What nobody wanted to know before is measured from here on, for some time."""
+    now = context.clock.monotonic()
+    if topic.append_window is None:
+        topic.append_window = AppendWindow(now)
+        ask(context, topic)
+    window = topic.append_window
+    window.asked_at = now
+    result.appended_bytes, result.elapsed_ms, result.unchanged_ms = window.measured(now)

@@ -1,0 +1,95 @@
+"""The controller's choice of partition counts: topics with ``autoscale.enable`` are measured, judged and resized.
+
+``ordered_resize.autoscale`` decides. A resize is begun as by a CreatePartitions request, and refused as one: what is
+refused is asked for again in the next round.
+"""
+
+from __future__ import annotations
+
+import logging
+
+from controller import appended_bytes
+from controller.admin.create_partitions import create_partitions
+from controller.append_window import AppendWindow
+from controller.context import Context
+from controller.image import ClusterImage, TopicImage
+from controller.resize import plan
+from controller.topic_config import autoscaled_topics, topic_values
+from ordered_resize.autoscale import Measured, Policy, decide
+from protocol.generated.create_partitions import CreatePartitionsRequest, CreatePartitionsTopic
+from protocol.topic_names import INTERNAL_TOPICS
+from zk_schemas import paths
+
+_log = logging.getLogger(__name__)
+_VERSION = 3
+"""Of the request that the controller makes to itself."""
+ASKED_FOR_S = 600.0
+"""A topic that was asked about is measured so long, whether it is on or not."""
+
+
+def has_work(image: ClusterImage) -> bool:
+    """Whether some topic is measured, or it is not known whether it is to be."""
+    unread = image.configs_unread is None or bool(image.configs_unread)
+    return unread or any(topic.append_window is not None for topic in image.topics.values())
+
+
+async def look(context: Context) -> None:
+    """One round: resize what needs another count, and ask brokers again. Raises ``ControllerMovedError``,
+    ``ImageStaleError``.
+    """
+    image, now = context.image, context.clock.monotonic()
+    await _read_configs(context, now)
+    for name in sorted(image.topics):
+        topic = image.topics.get(name)
+        window = topic.append_window if topic is not None else None
+        if topic is None or window is None or name in image.deletions:
+            continue
+        if not window.is_on and now - window.asked_at > ASKED_FOR_S:
+            topic.append_window = None
+            continue
+        policy = Policy.of(await topic_values(context, name))
+        version = topic.znode.layout_version if _is_resized(topic) else None
+        is_to_be_asked = window.begin_round(version, image.brokers, policy.window_ms / 1000, now)
+        if window.is_on and window.is_current and version is not None:
+            await _resize(context, topic, policy, window.measured(now))
+        if is_to_be_asked:
+            appended_bytes.ask(context, topic)
+
+
+async def _read_configs(context: Context, now: float) -> None:
+    image = context.image
+    names = image.configs_unread
+    if names is None:
+        names = set(await context.store.children(paths.TOPIC_CONFIGS))
+    names = names & image.topics.keys() - INTERNAL_TOPICS
+    on = await autoscaled_topics(context, names)
+    image.configs_unread = set()
+    for name in sorted(names):
+        topic = image.topics[name]
+        if topic.append_window is None and name in on:
+            topic.append_window = AppendWindow(now)
+        if topic.append_window is not None:
+            topic.append_window.is_on = name in on
+
+
+def _is_resized(topic: TopicImage) -> bool:
+    """Whether no resize is unfinished but for the draining."""
+    return plan.goal(topic) == topic.znode.undeleted_partition_count and plan.is_settled(topic)
+
+
+async def _resize(context: Context, topic: TopicImage, policy: Policy, measured: Measured) -> None:
+    before = topic.znode.undeleted_partition_count
+    decision = decide(policy, topic.znode.initial_partition_count, before, measured)
+    if decision.wanted is None or decision.waits:
+        return
+    wanted = CreatePartitionsTopic(name=topic.name, count=decision.wanted, assignments=None)
+    request = CreatePartitionsRequest(topics=[wanted], timeout_ms=0, validate_only=False)
+    outcome = await create_partitions(context, request, _VERSION)
+    result = outcome.response.results[0]
+    refusal = (result.error_message or str(result.error_code)) if result.error_code else ""
+    assert topic.append_window is not None
+    if refusal and refusal == topic.append_window.refusal:
+        return
+    topic.append_window.refusal = refusal
+    line = f"autoscale: topic={topic.name} partitions={before}->{decision.wanted} because={decision.why}"
+    _log.info("%s refused=%s", line, refusal) if refusal else _log.info("%s", line)

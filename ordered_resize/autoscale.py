@@ -1,0 +1,143 @@
+"""Whether a topic's partition count is doubled or halved, from the bytes appended to it: pure.
+
+When the mean partition gets more than ``autoscale.target.bytes.per.second``, the count doubles. When it gets less than
+a quarter, the count halves. A constant rate never takes a step back. The counts are the initial one times powers of
+two, which stock producers can follow.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+HALVED_BELOW = 4
+"""The count halves when the mean is below the target divided by this. It is above 2, or a step would be taken back."""
+
+
+class Policy(NamedTuple):
+    """The keys of a topic. Each is ``autoscale.`` and the field's name with dots."""
+
+    target_bytes_per_second: int
+    min_partitions: int
+    max_partitions: int
+    cooldown_ms: int
+    window_ms: int
+    unsuited: str = ""
+    """Why the count of such a topic is not chosen; empty: it may be."""
+
+    @classmethod
+    def of(cls, values: Mapping[str, Any]) -> Policy:
+        """From the value in force of each topic key."""
+        unsuited = ""
+        if not values["enable.ordered.delivery"]:
+            unsuited = "enable.ordered.delivery=false"
+        elif "compact" in values["cleanup.policy"]:
+            unsuited = f"cleanup.policy={','.join(values['cleanup.policy'])}"
+        return cls(
+            values["autoscale.target.bytes.per.second"],
+            values["autoscale.min.partitions"],
+            values["autoscale.max.partitions"],
+            values["autoscale.cooldown.ms"],
+            values["autoscale.window.ms"],
+            unsuited,
+        )
+
+
+class Measured(NamedTuple):
+    """``appended_bytes`` in the last ``elapsed_ms``, at most the window; how long the count has not changed, as far as
+    this controller knows.
+    """
+
+    appended_bytes: int
+    elapsed_ms: int
+    unchanged_ms: int
+
+    @property
+    def bytes_per_second(self) -> float:
+        return self.appended_bytes * 1000 / self.elapsed_ms if self.elapsed_ms > 0 else 0.0
+
+
+class Decision(NamedTuple):
+    """``wanted``: the count that the topic is to have, None: the present one stays. ``waits``: what it waits for."""
+
+    wanted: int | None
+    why: str
+    waits: tuple[str, ...] = ()
+
+
+def decide(policy: Policy, initial: int, count: int, measured: Measured) -> Decision:
+    """What to do about a topic of ``count`` partitions, created with ``initial``."""
+    if policy.unsuited:
+        return Decision(None, f"the count is not chosen with {policy.unsuited}")
+    if problem := bounds_problem(policy, initial):
+        return Decision(None, problem)
+    cooldown = _lacks("the cool-down", measured.unchanged_ms, policy.cooldown_ms, "autoscale.cooldown.ms")
+    if count < policy.min_partitions:
+        why = f"{count} partitions are below autoscale.min.partitions={policy.min_partitions}"
+        return Decision(_at_least(initial, policy.min_partitions), why, cooldown)
+    if count > policy.max_partitions:
+        why = f"{count} partitions are above autoscale.max.partitions={policy.max_partitions}"
+        return Decision(_below(initial, policy.max_partitions + 1), why, cooldown)
+    window = _lacks("the window", measured.elapsed_ms, policy.window_ms, "autoscale.window.ms")
+    wanted, why = _by_rate(policy, initial, count, measured)
+    return Decision(wanted, why, cooldown + window)
+
+
+def bounds_problem(policy: Policy, initial: int) -> str:
+    """Why a topic created with ``initial`` partitions can have no count between the bounds; empty: it can."""
+    if policy.min_partitions > policy.max_partitions:
+        return (
+            f"autoscale.min.partitions={policy.min_partitions} is above"
+            f" autoscale.max.partitions={policy.max_partitions}"
+        )
+    if _at_least(initial, policy.min_partitions) > policy.max_partitions:
+        return (
+            f"no count between autoscale.min.partitions={policy.min_partitions} and"
+            f" autoscale.max.partitions={policy.max_partitions} is {initial}, which the topic was created with, times"
+            " a power of two"
+        )
+    return ""
+
+
+def _by_rate(policy: Policy, initial: int, count: int, measured: Measured) -> tuple[int | None, str]:
+    if measured.elapsed_ms <= 0:
+        return None, "nothing is measured yet"
+    target, mean = policy.target_bytes_per_second, measured.bytes_per_second / count
+    key = f"autoscale.target.bytes.per.second={target}"
+    if measured.appended_bytes * 1000 > target * count * measured.elapsed_ms:
+        above = f"{mean:.0f} bytes/s for each of {count} partitions are above {key}"
+        wanted = _at_least(initial, count + 1)
+        if wanted > policy.max_partitions:
+            return None, f"{above}; {wanted} partitions would be above autoscale.max.partitions={policy.max_partitions}"
+        return wanted, above
+    if measured.appended_bytes * 1000 * HALVED_BELOW < target * count * measured.elapsed_ms:
+        below = f"{mean:.0f} bytes/s for each of {count} partitions are below a quarter of {key}"
+        if count <= initial:
+            return None, f"{below}; the topic was created with {initial} partitions and can have no fewer"
+        wanted = _below(initial, count)
+        if wanted < policy.min_partitions:
+            return None, f"{below}; {wanted} partitions would be below autoscale.min.partitions={policy.min_partitions}"
+        return wanted, below
+    return None, f"{mean:.0f} bytes/s for each of {count} partitions are between a quarter of {key} and the whole"
+
+
+def _lacks(what: str, elapsed_ms: int, needed_ms: int, key: str) -> tuple[str, ...]:
+    if elapsed_ms >= needed_ms:
+        return ()
+    return (f"{what}: {elapsed_ms / 1000:.1f} of {needed_ms / 1000:g} s ({key})",)
+
+
+def _at_least(initial: int, count: int) -> int:
+    """The lowest doubling of the initial count that is at least ``count``."""
+    found = initial
+    while found < count:
+        found *= 2
+    return found
+
+
+def _below(initial: int, count: int) -> int:
+    """The highest doubling of the initial count that is below ``count``, which is above the initial one."""
+    found = initial
+    while found * 2 < count:
+        found *= 2
+    return found

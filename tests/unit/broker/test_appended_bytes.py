@@ -1,0 +1,23 @@
+"""What a broker tells the controller of the bytes that were appended."""
+
+from __future__ import annotations
+
+from broker import appended_bytes
+from broker.metrics import BrokerMetrics
+from protocol.generated.update_metadata import AppendedBytesOfTopic, UpdateMetadataTopicState
+
+
+def test_only_what_is_wanted_is_reported() -> None:
+    metrics = BrokerMetrics()
+    metrics.appended_bytes.add("t", by=70)
+    metrics.appended_bytes.add("t", by=30)
+    metrics.appended_bytes.add("u", by=5)
+    asked = [
+        UpdateMetadataTopicState(topic_name="t", wants_appended_bytes=True),
+        UpdateMetadataTopicState(topic_name="u"),
+        UpdateMetadataTopicState(topic_name="idle", wants_appended_bytes=True),
+    ]
+    assert appended_bytes.report(metrics.appended_bytes, asked) == [
+        AppendedBytesOfTopic(topic_name="t", bytes_since_start=100),
+        AppendedBytesOfTopic(topic_name="idle", bytes_since_start=0),
+    ]

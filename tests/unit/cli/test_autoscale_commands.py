@@ -1,0 +1,113 @@
+"""``topics alter --partitions auto`` and what ``topics describe`` shows of it, with a fake admin client."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterable
+from typing import Any
+
+import pytest
+
+from anabranch.cli import admin as cli_admin
+from anabranch.cli.main import main
+from client.admin_types import ConfigEntry, ConfigSource
+from ordered_resize.autoscale import Measured
+from tests.unit.cli.fake_admin import FakeAdmin
+
+Run = Callable[..., tuple[int, str, str]]
+ON = {"autoscale.enable": "true"}
+
+
+class AutoAdmin(FakeAdmin):
+    """A topic whose configs are the given ones, and of which something was measured."""
+
+    measured = Measured(10 << 20, 2_000, 5_000)
+
+    async def describe_configs(self, *, topics: Iterable[str], keys: Any = None) -> dict[str, dict[str, ConfigEntry]]:
+        source = ConfigSource.DYNAMIC_TOPIC_CONFIG
+        entries = {name: ConfigEntry(name, value, source, False, False) for name, value in self.configs.items()}
+        return dict.fromkeys(topics, entries)
+
+    async def measured_appends(self, topic: str) -> Measured:
+        return self.measured
+
+
+@pytest.fixture
+def run(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Run:
+    """Run a command line against a fake admin client: exit status, stdout, stderr."""
+
+    def run_command(admin: FakeAdmin, *arguments: str) -> tuple[int, str, str]:
+        monkeypatch.setattr(cli_admin, "Admin", admin)
+        with pytest.raises(SystemExit) as ended:
+            main(list(arguments))
+        said = capsys.readouterr()
+        return int(ended.value.code or 0), said.out, said.err
+
+    return run_command
+
+
+ALTER = ("topics", "alter", "t", "--partitions")
+
+
+def test_a_dry_run_says_what_why_and_what_it_waits_for(run: Run) -> None:
+    admin = AutoAdmin()
+    status, out, _ = run(admin, *ALTER, "auto", "--dry-run")
+    assert status == 0
+    assert out.splitlines()[:4] == [
+        "autoscale: 5242880 bytes/s in 2.0 s: 1310720 bytes/s for each of 4 partitions are above "
+        "autoscale.target.bytes.per.second=1048576",
+        "next count: 8",
+        "waits for the cool-down: 5.0 of 600 s (autoscale.cooldown.ms)",
+        "waits for the window: 2.0 of 60 s (autoscale.window.ms)",
+    ]
+    assert "t: 4 -> 8 partitions" in out
+    assert admin.calls == [("configs", {"t": ON}, True), ("partitions", {"t": 8}, True)]
+
+
+def test_a_dry_run_judges_by_the_configs_that_go_with_it(run: Run) -> None:
+    arguments = ("auto", "--dry-run", "--json", "--config", "autoscale.target.bytes.per.second=1310720")
+    status, out, _ = run(AutoAdmin(), *ALTER, *arguments)
+    answer = json.loads(out)
+    assert (status, answer["resize"], answer["autoscale"]["next_count"]) == (0, None, None)
+    assert answer["autoscale"]["bytes_per_second_of_partition"] == 1310720
+
+
+def test_auto_sets_the_key_and_asks_for_no_count(run: Run) -> None:
+    admin = AutoAdmin()
+    status, out, _ = run(admin, *ALTER, "auto", "--config", "autoscale.max.partitions=8")
+    assert (status, out.splitlines()[0]) == (0, "altered t")
+    assert admin.calls == [("configs", {"t": {"autoscale.max.partitions": "8", **ON}}, False)]
+
+
+def test_a_count_ends_it_and_says_so(run: Run) -> None:
+    admin = AutoAdmin(configs=ON)
+    status, _, err = run(admin, *ALTER, "8")
+    assert (status, err) == (0, "t: autoscale.enable=false, the count stays as it is set\n")
+    assert ("configs", {"t": {"autoscale.enable": "false"}}, False) in admin.calls
+    assert admin.calls[-1] == ("partitions", {"t": 8}, False)
+
+
+def test_the_present_count_ends_it_without_a_resize(run: Run) -> None:
+    admin = AutoAdmin(configs=ON)
+    status, out, _ = run(admin, *ALTER, "4")
+    assert (status, out) == (0, "altered t\nt has 4 partitions\n")
+    assert admin.calls == [("configs", {"t": {"autoscale.enable": "false"}}, False)]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [(("auto", "--wait"), "--wait goes with a count"), (("many",), "not a whole number, nor auto")],
+)
+def test_what_makes_no_sense_is_refused(run: Run, arguments: tuple[str, ...], said: str) -> None:
+    admin = AutoAdmin()
+    status, out, err = run(admin, *ALTER, *arguments)
+    assert status != 0
+    assert said in " ".join((out + err).split())
+    assert admin.calls == []
+
+
+def test_describe_shows_it_of_a_topic_that_is_on(run: Run) -> None:
+    _, out, _ = run(AutoAdmin(configs=ON), "topics", "describe", "t")
+    assert "next count: 8" in out
+    _, out, _ = run(AutoAdmin(), "topics", "describe", "t")
+    assert "autoscale" not in out
