@@ -41,7 +41,7 @@ class SetupError(Exception):
 class Configuration:
     """One run of TLC. ``expect`` is ``pass`` or the property that must fail; ``ci`` puts it into the small set.
 
-    ``long`` ones take an hour or more, and run only when they are named.
+    ``long`` ones take ten minutes or more, and run only when they are named.
     """
 
     name: str

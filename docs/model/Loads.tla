@@ -1,0 +1,350 @@
+-------------------------------- MODULE Loads --------------------------------
+(***************************************************************************)
+(* A consumer group reads a topic that is resized by the rule of module    *)
+(* Lineage: generations, commits, reports of positions, and the load by    *)
+(* leader epochs. Members are evicted while their callbacks run, and what  *)
+(* they were told is of their last look. A resize is one step here:        *)
+(* Lineage shows that its steps keep the order. README.md says what is     *)
+(* left out.                                                               *)
+(***************************************************************************)
+EXTENDS Integers, Sequences, FiniteSets
+
+CONSTANTS
+  Initial,    \* initial_partition_count
+  Ids,        \* how many partition ids there may ever be
+  Start,      \* the count at the beginning
+  Script,     \* what happens to the topic, in this order: <<"write", key>>, <<"count", n>>, or <<"marker", p>>, an offset without a record
+  Members,
+  Faults,     \* how many of each: [rebalance, eviction, election, seek]
+  Off         \* the rules that are switched off
+
+VARIABLES
+  played,     \* how far the script is
+  count,      \* the partition count
+  part,       \* of each number: whether it exists, its leader epoch, its lineage, floor, the last epoch of one that was removed
+  log, start, \* logs and log starts; offsets go on when a number comes again
+  group,      \* owner of each partition, who has joined, which partitions existed when the rebalance began, who was evicted
+  reported,   \* positions that owners reported in this generation
+  committed,
+  member,
+  flushed,    \* up to where the flush callback has returned, counted on with each seek
+  seeks,      \* how often the user went back in each partition
+  delivered, broken,
+  left        \* faults that may still happen
+
+topic == <<played, count, part, log, start>>
+user == <<flushed, seeks, delivered, broken>>
+vars == <<topic, group, reported, committed, member, user, left>>
+
+Rule(name) == name \notin Off
+Parts == 0..(Ids - 1)
+Largest(S) == CHOOSE x \in S : \A y \in S : y <= x
+Smallest(S) == CHOOSE x \in S : \A y \in S : x <= y
+
+Base(n) == CHOOSE m \in {Initial * 2^l : l \in 0..4} : m <= n /\ n < 2 * m
+Place(hash, n) == IF hash % Base(n) < n - Base(n) THEN hash % (2 * Base(n)) ELSE hash % Base(n)
+RECURSIVE Ancestors(_)
+Ancestors(p) == IF p < Initial THEN {} ELSE {p - Base(p)} \cup Ancestors(p - Base(p))
+AncestorBelow(p, n) == Largest({a \in Ancestors(p) : a < n})
+
+Nobody == "nobody"
+Unknown == -1
+NoRecord == 0
+NoCall == [limit |-> -1, floor |-> -1, flushed |-> <<>>]
+\* A member's view of a partition. at: the next offset; safe: the flush callback returned up to here; sure: its own commits were
+\* taken up to here; from: where its owner began; limit, floor, entries: cap, floor and epochs of the lineage at the last look;
+\* once: a load has returned since the assignment; covers, spared: cap and floor when that was called, loaded: what was flushed
+\* then; call: the load that runs. looked: since the last seek it was told of a position that is too low (for the properties alone).
+NotMine == [mine |-> FALSE, at |-> 0, safe |-> 0, sure |-> 0, from |-> 0, limit |-> -1, floor |-> -1, entries |-> {},
+            once |-> FALSE, covers |-> -1, spared |-> -1, loaded |-> <<>>, call |-> NoCall, looked |-> TRUE]
+There == {p \in Parts : part[p].there}
+Silent == [p \in Parts |-> Unknown]
+Owners(parts, members) ==
+  {owner \in [Parts -> members \cup {Nobody}] : \A p \in Parts : owner[p] = Nobody <=> p \notin parts}
+
+Init ==
+  /\ played = 0 /\ count = Start
+  /\ part = [p \in Parts |-> [there |-> p < Start, epoch |-> IF p < Start THEN 0 ELSE -1, lineage |-> {}, floor |-> -1, gone |-> -1]]
+  /\ log = [p \in Parts |-> <<>>] /\ start = [p \in Parts |-> 0]
+  /\ \E owner \in Owners(0..(Start - 1), Members) :
+       group = [owner |-> owner, joined |-> Members, stable |-> TRUE, parts |-> 0..(Start - 1), evicted |-> {}]
+  /\ reported = Silent /\ committed = [p \in Parts |-> 0]
+  /\ member = [m \in Members |-> [synced |-> FALSE, parts |-> [p \in Parts |-> NotMine]]]
+  /\ flushed = [p \in Parts |-> 0] /\ seeks = [p \in Parts |-> 0]
+  /\ delivered = {} /\ broken = ""
+  /\ left = Faults
+
+Mine(m, p) == member[m].parts[p]
+With(m, p, view) == member' = [member EXCEPT ![m].parts[p] = view]
+Present == Members \ group.evicted
+Current(m) == group.stable /\ m \in Present /\ member[m].synced
+End(p) == Len(log[p])
+Hole(p, i) == i <= start[p] \/ log[p][i].key = NoRecord
+OnlyHoles(p, from, to) == \A i \in (from + 1)..to : Hole(p, i)
+
+-----------------------------------------------------------------------------
+(* The topic *)
+
+Moves(old, new) ==
+  IF new > old THEN {<<AncestorBelow(p, old), p>> : p \in old..(new - 1)}
+  ELSE {<<p, AncestorBelow(p, new)>> : p \in new..(old - 1)}
+Over(x) == part[x[2]].gone >= x[3]
+Pruned(z) == [z EXCEPT !.lineage = {x \in @ : ~Over(x)},
+                       !.floor = Largest({@} \cup {x[1] : x \in {y \in z.lineage : Over(y)}})]
+Bumped(z) == [Pruned(z) EXCEPT !.epoch = @ + 1]
+Resized(new) ==
+  LET moves == Moves(count, new)
+      gained(p) == {m[1] : m \in {x \in moves : x[2] = p}}
+      concerned == 0..(new - 1) \cup {m[1] : m \in moves}
+      z(p) == [Bumped(part[p]) EXCEPT !.there = TRUE, !.lineage = @ \cup {<<part[p].epoch + 1, q, part[q].epoch>> : q \in gained(p)}]
+  IN [p \in Parts |-> IF p \in concerned THEN z(p) ELSE part[p]]
+
+Number(k) == Cardinality({<<p, i>> \in Parts \X (1..Len(Script)) : i <= End(p) /\ log[p][i].key = k}) + 1
+Appended(p, k) == [log EXCEPT ![p] = Append(@, [key |-> k, number |-> IF k = NoRecord THEN 0 ELSE Number(k), epoch |-> part[p].epoch])]
+Play ==
+  /\ played < Len(Script) /\ played' = played + 1
+  /\ LET step == Script[played + 1] IN
+     CASE step[1] = "count" -> count' = step[2] /\ part' = Resized(step[2]) /\ UNCHANGED log
+       [] step[1] = "write" -> log' = Appended(Place(step[2], count), step[2]) /\ UNCHANGED <<count, part>>
+       [] OTHER -> /\ log' = IF part[step[2]].there THEN Appended(step[2], NoRecord) ELSE log
+                   /\ UNCHANGED <<count, part>>
+  /\ UNCHANGED <<start, group, reported, committed, member, user, left>>
+
+\* A bump for another reason prunes as well.
+Election(p) ==
+  /\ left.election > 0 /\ left' = [left EXCEPT !.election = @ - 1]
+  /\ part[p].there /\ part' = [part EXCEPT ![p] = Bumped(@)]
+  /\ UNCHANGED <<played, count, log, start, group, reported, committed, member, user>>
+
+\* The group's position, as its coordinator tells it: what the owner said in this generation, and without an owner the commit.
+Position(p) ==
+  IF ~group.stable THEN Unknown
+  ELSE IF group.owner[p] # Nobody THEN reported[p]
+  ELSE Largest({committed[p], start[p]})
+Remove(p) ==
+  /\ part[p].there /\ p >= count /\ \A q \in There : q <= p
+  /\ Position(p) = End(p)
+  /\ part' = [part EXCEPT ![p] = [@ EXCEPT !.there = FALSE, !.lineage = {}, !.floor = -1, !.gone = part[p].epoch]]
+  /\ start' = [start EXCEPT ![p] = End(p)]
+  /\ UNCHANGED <<played, count, log, group, reported, committed, member, user, left>>
+
+-----------------------------------------------------------------------------
+(* Generations *)
+
+Rebalance ==
+  /\ group.stable
+  /\ \/ left.rebalance > 0 /\ left' = [left EXCEPT !.rebalance = @ - 1]
+     \/ group.parts # There /\ UNCHANGED left
+  /\ group' = [group EXCEPT !.stable = FALSE, !.joined = {}, !.parts = There]
+  /\ reported' = Silent
+  /\ UNCHANGED <<topic, committed, member, user>>
+\* A member is cut off for longer than its session lasts, whatever it is doing, and does not know it. Which one does not matter.
+Victim == CHOOSE m \in Members : TRUE
+Evict(m) ==
+  /\ left.eviction > 0 /\ left' = [left EXCEPT !.eviction = @ - 1]
+  /\ Current(m) /\ Present # {m}
+  /\ group' = [group EXCEPT !.stable = FALSE, !.joined = {}, !.parts = There, !.evicted = @ \cup {m}]
+  /\ reported' = Silent
+  /\ UNCHANGED <<topic, committed, member, user>>
+
+\* What a member remembers of a partition that it gives up: nothing, or what it had loaded and has made of it since.
+Kept(m, p) ==
+  LET v == Mine(m, p) IN
+  IF Rule("reload") \/ ~v.once THEN NotMine
+  ELSE [NotMine EXCEPT !.once = TRUE, !.covers = v.covers, !.spared = v.spared,
+                       !.loaded = IF v.mine THEN [v.loaded EXCEPT ![p] = v.safe] ELSE v.loaded]
+GivenUp(m) == [member EXCEPT ![m] = [synced |-> FALSE, parts |-> [p \in Parts |->
+  [Kept(m, p) EXCEPT !.call = IF Rule("load_awaited") THEN NoCall ELSE Mine(m, p).call]]]]
+CallbacksReturned(m) == \A p \in Parts :
+  Mine(m, p).safe = Mine(m, p).at /\ (Rule("load_awaited") => Mine(m, p).call = NoCall)
+Join(m) ==
+  /\ ~group.stable /\ m \in Present \ group.joined
+  /\ CallbacksReturned(m)
+  /\ \A p \in Parts : Mine(m, p).mine => OnlyHoles(p, committed[p], Mine(m, p).at)
+  /\ group' = [group EXCEPT !.joined = @ \cup {m}]
+  /\ member' = GivenUp(m)
+  /\ UNCHANGED <<topic, reported, committed, user, left>>
+\* A member that was evicted finds out: one more rebalance. What it did not commit is lost.
+ComeBack(m) ==
+  /\ m \in group.evicted /\ group.stable /\ CallbacksReturned(m)
+  /\ group' = [group EXCEPT !.stable = FALSE, !.joined = {m}, !.parts = There, !.evicted = @ \ {m}]
+  /\ reported' = Silent
+  /\ member' = GivenUp(m)
+  /\ UNCHANGED <<topic, committed, user, left>>
+Complete ==
+  /\ ~group.stable /\ group.joined = Present
+  /\ \E owner \in Owners(group.parts, Present) : group' = [group EXCEPT !.stable = TRUE, !.owner = owner]
+  /\ UNCHANGED <<topic, reported, committed, member, user, left>>
+Sync(m) ==
+  /\ group.stable /\ m \in Present /\ ~member[m].synced
+  /\ member' = [member EXCEPT ![m] = [synced |-> TRUE, parts |-> [p \in Parts |->
+       IF group.owner[p] # m THEN Mine(m, p)
+       ELSE [Mine(m, p) EXCEPT !.mine = TRUE, !.at = committed[p], !.safe = committed[p], !.sure = committed[p],
+                               !.from = committed[p]]]]]
+  /\ UNCHANGED <<topic, group, reported, committed, user, left>>
+
+-----------------------------------------------------------------------------
+(* A member and one of its partitions *)
+
+Reads == UNCHANGED <<topic, group, reported, committed, user, left>>
+EndOf(q, f) == Cardinality({i \in DOMAIN log[q] : log[q][i].epoch <= f})
+\* unknown: what counts where the coordinator tells no position.
+RECURSIVE Satisfied(_, _, _, _)
+Satisfied(m, q, f, unknown) ==
+  \/ part[q].gone >= f
+  \/ LET told == IF m \in Present THEN Position(q) ELSE Unknown IN
+     /\ IF told = Unknown THEN unknown ELSE told >= EndOf(q, f)
+     /\ \A x \in part[q].lineage : x[1] <= f => Satisfied(m, x[2], x[3], unknown)
+Limit(m, p, unknown) ==
+  LET held == {x[1] : x \in {z \in part[p].lineage : ~Satisfied(m, z[2], z[3], unknown)}} IN
+  IF held = {} THEN part[p].epoch ELSE Smallest(held) - 1
+\* What is passed stays passed, but for a position that is told to be lower. That takes back what was loaded, or is being loaded.
+Look(m, p) ==
+  LET v == Mine(m, p)
+      least == Limit(m, p, FALSE)
+      most == Limit(m, p, TRUE)
+      passed == Largest({v.limit, least})
+      limit == IF Rule("taken_back") THEN Smallest({passed, most}) ELSE passed
+      covered(e) == IF Rule("load_taken_back") THEN Smallest({e, limit}) ELSE e
+      called == IF v.call = NoCall \/ ~Rule("running_load_taken_back") THEN v.call ELSE [v.call EXCEPT !.limit = covered(@)]
+      seen == [v EXCEPT !.limit = limit, !.floor = part[p].floor, !.entries = {x[1] : x \in part[p].lineage},
+                        !.covers = covered(@), !.call = called,
+                        !.looked = @ \/ (least = most /\ least < part[p].epoch)] IN
+  /\ v.mine /\ part[p].there /\ v # seen
+  /\ With(m, p, seen)
+  /\ Reads
+
+\* Offsets without a record for the user are passed by themselves, whether the gate is open or not.
+Pass(p, i) == Smallest({j \in i..End(p) : j = End(p) \/ ~Hole(p, j + 1)})
+Skip(m, p) ==
+  LET v == Mine(m, p)  next == Pass(p, v.at) IN
+  /\ v.mine /\ next > v.at
+  /\ IF Rule("holes_are_passed") \/ next = End(p) THEN TRUE ELSE log[p][next + 1].epoch <= v.limit
+  /\ With(m, p, [v EXCEPT !.at = next, !.safe = IF @ = v.at THEN next ELSE @])
+  /\ Reads
+
+\* What the user has of a partition that is gone is flushed before anything else.
+GoneIsFlushed(m) == \A q \in Parts :
+  Mine(m, q).mine /\ Mine(m, q).safe < Mine(m, q).at => part[q].gone < log[q][Mine(m, q).at].epoch
+Opens(m, p) ==
+  LET v == Mine(m, p) IN
+  /\ v.mine /\ v.at < End(p) /\ ~Hole(p, v.at + 1) /\ log[p][v.at + 1].epoch <= v.limit /\ v.call = NoCall
+  /\ GoneIsFlushed(m) \/ ~Rule("gone_is_flushed")
+\* By the cap and the floor of the last load's call: the floor rose above both, or the next batch is past an entry.
+Due(v, epoch) ==
+  \/ ~v.once
+  \/ Rule("floor") /\ v.floor > Largest({v.covers, v.spared})
+  \/ Rule("entries") /\ \E e \in v.entries : v.covers < e /\ e <= epoch
+Load(m, p) ==
+  LET v == Mine(m, p) IN
+  /\ Opens(m, p) /\ Due(v, log[p][v.at + 1].epoch)
+  /\ With(m, p, [v EXCEPT !.call = [limit |-> v.limit, floor |-> v.floor, flushed |-> flushed]])
+  /\ Reads
+Loaded(m, p) ==
+  LET v == Mine(m, p)
+      limit == IF Rule("load_at_call") THEN Smallest({v.call.limit, v.limit}) ELSE v.limit    \* as far as it is not taken back
+      floor == IF Rule("load_at_call") THEN v.call.floor ELSE v.floor IN
+  /\ v.call # NoCall
+  /\ With(m, p, [v EXCEPT !.call = NoCall, !.once = TRUE, !.covers = limit, !.spared = floor, !.loaded = v.call.flushed])
+  /\ Reads
+
+\* Up to where the group has read a partition for good.
+Through(q) ==
+  LET owner == group.owner[q] IN
+  IF owner # Nobody /\ owner \in Present /\ Mine(owner, q).mine THEN Mine(owner, q).safe ELSE committed[q]
+Counted(q, offset) == offset + 100 * seeks[q]
+Deliver(m, p) ==
+  LET v == Mine(m, p)
+      r == log[p][v.at + 1]
+      older == {<<q, i>> \in Parts \X (1..Len(Script)) : i <= End(q) /\ log[q][i].key = r.key /\ log[q][i].number < r.number}
+      others == {a \in older : a[1] # p}
+      ofOwnersBefore == {a \in older : a[1] = p /\ a[2] <= v.from}
+      newer == {d \in delivered : d[1] = r.key /\ d[2] > r.number /\ d[3] # p}
+      own(a) == Mine(m, a[1])
+      isSaid(a) == seeks[a[1]] = 0 \/ v.looked
+      IsDelivered(a) == \E d \in delivered : d[1] = r.key /\ d[2] = log[a[1]][a[2]].number IN
+  /\ Opens(m, p) /\ ~Due(v, r.epoch)
+  /\ delivered' = IF m \in Present THEN delivered \cup {<<r.key, r.number, p>>} ELSE delivered
+  /\ broken' =
+       IF \E a \in others : isSaid(a) /\ own(a).mine /\ own(a).safe < a[2] /\ a[2] <= own(a).at THEN "its own older record is not flushed"
+       ELSE IF m \notin Present THEN broken
+       ELSE IF \E a \in others : ~IsDelivered(a) THEN "an older record was not delivered"
+       ELSE IF \E a \in others : isSaid(a) /\ flushed[a[1]] < Counted(a[1], a[2]) THEN "an older record's flush has not returned"
+       ELSE IF \E a \in others : isSaid(a) /\ seeks[a[1]] > 0 /\ Through(a[1]) < a[2] THEN "an older record is read again"
+       ELSE IF \E a \in others \cup ofOwnersBefore : isSaid(a) /\ v.loaded[a[1]] < Counted(a[1], a[2])
+       THEN "loaded before the flush returned, or never"
+       ELSE IF newer # {} /\ seeks[p] = 0 THEN "a newer record came before"
+       ELSE broken
+  /\ With(m, p, [v EXCEPT !.at = @ + 1])
+  /\ UNCHANGED <<topic, group, reported, committed, flushed, seeks, left>>
+
+\* The flush callback returns, perhaps long after its member was evicted.
+Flush(m, p) ==
+  LET v == Mine(m, p) IN
+  /\ v.mine /\ v.safe < v.at
+  /\ With(m, p, [v EXCEPT !.safe = v.at])
+  /\ flushed' = [flushed EXCEPT ![p] = IF m \in Present \/ seeks[p] = 0 THEN Largest({@, Counted(p, v.at)}) ELSE @]
+  /\ UNCHANGED <<topic, group, reported, committed, seeks, delivered, broken, left>>
+
+Commit(m, p) ==
+  LET v == Mine(m, p) IN
+  /\ m \in Present \/ ~Rule("commits_fenced")
+  /\ v.mine /\ v.sure < v.safe /\ ~OnlyHoles(p, v.sure, v.safe)
+  /\ committed' = [committed EXCEPT ![p] = v.safe]
+  /\ With(m, p, [v EXCEPT !.sure = v.safe])
+  \* Whoever begins behind a commit has it from the one who delivered, evicted or not.
+  /\ delivered' = IF m \in Present THEN delivered
+                  ELSE delivered \cup {<<log[p][i].key, log[p][i].number, p>> : i \in {j \in 1..v.safe : log[p][j].key # NoRecord}}
+  /\ UNCHANGED <<topic, group, reported, flushed, seeks, broken, left>>
+
+\* Owners say how far they are of what somebody may wait for: after the commit, or without one where there was nothing to commit.
+IsWanted(p) == p >= count \/ \E q \in Parts : \E x \in part[q].lineage : x[2] = p
+Report(m, p) ==
+  LET v == Mine(m, p) IN
+  /\ v.mine /\ v.safe = v.at /\ IsWanted(p) /\ group.stable
+  /\ Current(m) \/ ~Rule("positions_fenced")
+  /\ CASE ~Rule("commit_first") -> TRUE
+       [] ~Rule("said_without_commit") -> v.sure = v.at
+       [] OTHER -> OnlyHoles(p, v.sure, v.at)
+  /\ reported[p] # v.at /\ reported' = [reported EXCEPT ![p] = v.at]
+  /\ UNCHANGED <<topic, group, committed, member, user, left>>
+
+\* The user goes back: the position is lower at once, and so is the commit.
+Seek(m, p) ==
+  /\ left.seek > 0 /\ left' = [left EXCEPT !.seek = @ - 1]
+  /\ Current(m) /\ Mine(m, p).mine /\ Mine(m, p).safe = Mine(m, p).at /\ ~OnlyHoles(p, 0, Mine(m, p).at)
+  /\ member' = [n \in Members |-> [member[n] EXCEPT !.parts = [q \in Parts |->
+       IF n = m /\ q = p THEN [Mine(m, p) EXCEPT !.at = 0, !.safe = 0, !.sure = 0, !.from = 0, !.looked = FALSE]
+       ELSE [Mine(n, q) EXCEPT !.looked = FALSE]]]]
+  /\ committed' = [committed EXCEPT ![p] = 0]
+  /\ reported' = [reported EXCEPT ![p] = IF @ = Unknown THEN @ ELSE 0]
+  /\ seeks' = [seeks EXCEPT ![p] = @ + 1]
+  /\ flushed' = [flushed EXCEPT ![p] = 100 * seeks'[p]]
+  /\ UNCHANGED <<topic, group, delivered, broken>>
+
+-----------------------------------------------------------------------------
+Reading == \E m \in Members : \E p \in Parts :
+  Look(m, p) \/ Skip(m, p) \/ Load(m, p) \/ Loaded(m, p) \/ Deliver(m, p) \/ Flush(m, p) \/ Commit(m, p) \/ Report(m, p)
+Work ==
+  \/ Play \/ Rebalance \/ Complete \/ \E m \in Members : Join(m) \/ Sync(m)
+  \/ \E p \in Parts : Remove(p)
+  \/ Reading
+Bad ==
+  \/ Evict(Victim) \/ \E m \in Members : ComeBack(m)
+  \/ \E p \in Parts : Election(p) \/ \E m \in Members : Seek(m, p)
+Next == Work \/ Bad
+Spec == Init /\ [][Next]_vars
+
+-----------------------------------------------------------------------------
+(* Properties *)
+
+\* Older delivered -> its flush returned -> the newer one's load called and returned -> newer delivered.
+Promise == broken = ""
+\* No position is told that the partition's owner has not flushed.
+TruePositions == \A p \in Parts : group.stable /\ group.owner[p] # Nobody /\ reported[p] # Unknown =>
+  LET v == Mine(group.owner[p], p) IN v.mine => reported[p] <= v.safe
+AllDelivered == \A p \in Parts : \A i \in DOMAIN log[p] :
+  log[p][i].key = NoRecord \/ <<log[p][i].key, log[p][i].number, p>> \in delivered
+\* When nobody can go on, the script is played, all is delivered, and what was marked is removed.
+NoHang == ~ENABLED Work => AllDelivered /\ There = 0..(count - 1)
+=============================================================================
