@@ -138,14 +138,14 @@ def misplaced_records(records: DataFrame) -> DataFrame:
     )
 
 
-def records_after_seal(records: DataFrame) -> DataFrame:
-    """Records in a partition marked for deletion, of a leader epoch in which it took none any more (KIP-253).
+def records_while_closed(records: DataFrame) -> DataFrame:
+    """Records of a leader epoch whose layout does not count their partition: it takes none of clients (KIP-253).
 
-    Markers of transactions may follow the seal; they are no records of a client's.
+    A later epoch may count it again. Transaction markers are no records of clients; a closed partition takes them.
     """
     return _offences(
-        records.where("after_seal"),
-        _sentence("record of leader epoch ", "leader_epoch", ", in which the partition was sealed"),
+        records.where("while_closed"),
+        _sentence("record of leader epoch ", "leader_epoch", ", in which the partition was closed"),
         F.col("offset"),
     )
 

@@ -29,7 +29,7 @@ PUBLIC_SCHEMA = (
 # ``moved``: of a record with the header MOVED_HEADER, whether it is a tombstone; null without the header.
 CHECK_SCHEMA = (
     "position bigint, batch_start boolean, suspect_offset bigint, last_offset bigint, record_count int, "
-    "base_sequence int, last_sequence int, marker int, expected_partition int, moved boolean, after_seal boolean, "
+    "base_sequence int, last_sequence int, marker int, expected_partition int, moved boolean, while_closed boolean, "
     "layout_version int, order_value bigint, order_error string"
 )
 
@@ -146,14 +146,14 @@ class _Derivation:
             return (*header, None, None, None, None, version, None, None)
         if batch.is_control:
             return (*header, _marker(record), None, None, None, version, None, None)
-        expected = moved = after_seal = None
+        expected = moved = while_closed = None
         if layout is not None and not self._is_internal:
-            after_seal = self._partition >= layout.undeleted_partition_count
+            while_closed = self._partition >= layout.undeleted_partition_count
             if record.key is not None:
                 moved = _moved(record)
                 places = [_place(record.key, x) for x in (layouts if moved else layouts[-1:])]
                 expected = self._partition if self._partition in places else places[-1]
-        return (*header, None, expected, moved, after_seal, version, *self._order(record))
+        return (*header, None, expected, moved, while_closed, version, *self._order(record))
 
     def _layouts(self, leader_epoch: int) -> list[Layout]:
         if leader_epoch not in self._layouts_of_epoch:

@@ -15,7 +15,7 @@ from audit.report import Violation
 class PartitionSummary:
     """What the files of one partition hold; offsets are None without a readable batch.
 
-    ``placed``, ``sealed`` and ``ordered`` count records whose partition, layout, or order value can be checked.
+    ``placed``, ``closed`` and ``ordered`` count records whose partition, layout, or order value can be checked.
     """
 
     batches: int = 0
@@ -23,7 +23,7 @@ class PartitionSummary:
     first_offset: int | None = None
     last_offset: int | None = None
     placed: int = 0
-    sealed: int = 0
+    closed: int = 0
     ordered: int = 0
     transactional: int = 0
 

@@ -138,7 +138,7 @@ def _summarise(rows: DataFrame) -> Summaries:
         F.min("base_offset").alias("first_offset"),
         F.max("last_offset").alias("last_offset"),
         F.count("expected_partition").alias("placed"),
-        F.count("after_seal").alias("sealed"),
+        F.count("while_closed").alias("closed"),
         F.count("order_value").alias("ordered"),
         F.count_if("is_transactional").alias("transactional"),
     )
@@ -186,10 +186,10 @@ def _row_checks(
         yield _check("placement", total.placed, [checks.misplaced_records(records)], first)
     else:
         yield Check("placement", 0, skipped="nothing says with how many partitions the records were placed")
-    if total.sealed or any(partition.layouts for topic in topics for partition in topic.manifest.partitions):
-        yield _check("seals", total.sealed, [checks.records_after_seal(records)], first)
+    if total.closed or any(partition.layouts for topic in topics for partition in topic.manifest.partitions):
+        yield _check("closed partitions", total.closed, [checks.records_while_closed(records)], first)
     else:
-        yield Check("seals", 0, skipped="nothing says with how many partitions the topic was when")
+        yield Check("closed partitions", 0, skipped="nothing says with how many partitions the topic was when")
 
 
 def _total(summaries: Summaries) -> PartitionSummary:
@@ -200,7 +200,7 @@ def _total(summaries: Summaries) -> PartitionSummary:
         batches=add("batches"),
         records=add("records"),
         placed=add("placed"),
-        sealed=add("sealed"),
+        closed=add("closed"),
         ordered=add("ordered"),
         transactional=add("transactional"),
     )

@@ -29,12 +29,12 @@ from typing import Any
 import anyio
 
 from anabranch import Admin, Consumer, Producer, TopicPartition
+from anabranch.cli.resize import wait_until_resized
 from anabranch.cli.resize_plan import moves
 from anabranch.demo.events import Event, event_of
 from anabranch.demo.hand_over import Flush, Resize, hand_overs, percentiles
 from anabranch.demo.verify import Observed
 from bench.measure import processor_ticks
-from client.admin_types import TopicDescription
 
 KEYS = 64
 SETTLE_DEADLINE_S = 300.0
@@ -80,7 +80,8 @@ async def resize(admin: Admin, topic: str, count: int) -> None:
 
 async def is_settled(admin: Admin, topic: str, count: int) -> bool:
     found = (await admin.describe_topics([topic]))[topic]
-    return is_in_force(found, count) and len(found.partitions) == count
+    counts = {found.undeleted_partition_count, len(found.partitions)}
+    return counts == {count} and all(partition.leader >= 0 for partition in found.partitions)
 
 
 async def drain(admin: Admin, topic: str, count: int) -> None:
@@ -92,11 +93,6 @@ async def drain(admin: Admin, topic: str, count: int) -> None:
     with anyio.fail_after(SETTLE_DEADLINE_S):
         while not await is_settled(admin, topic, count):
             await anyio.sleep(0.05)
-
-
-def is_in_force(found: TopicDescription, count: int) -> bool:
-    """Whether there are so many partitions, but for marked ones, and all have leaders."""
-    return found.undeleted_partition_count == count and all(partition.leader >= 0 for partition in found.partitions)
 
 
 async def consume(arguments: argparse.Namespace, recorder: Recorder) -> None:
@@ -231,8 +227,7 @@ async def measure_throughput(arguments: argparse.Namespace, share: float = math.
             await anyio.sleep(1)
             began = time.monotonic()
             await admin.create_partitions({arguments.topic: count})
-            while not is_in_force((await admin.describe_topics([arguments.topic]))[arguments.topic], count):
-                await anyio.sleep(0.05)
+            await wait_until_resized(admin, arguments.topic, count, int(SETTLE_DEADLINE_S * 1000))
             begin, end = began - 1, time.monotonic() + 1
             await anyio.sleep(2)  # until what was sent in the last window is acknowledged
             stolen.append(processor_ticks().stolen_percent_since(ticks_before))

@@ -10,7 +10,6 @@ import random
 from collections import OrderedDict
 from collections.abc import Iterable
 
-from broker.replication.layout import ClientLayout
 from broker.replication.partition import Partition
 from broker.replication.purgatory import DelayedOperation, Purgatory
 from protocol.generated.fetch import FetchPartition, FetchRequest
@@ -61,7 +60,7 @@ class FetchedPartition:
 class FetchTarget:
     """Partitions that one fetch, or a session of fetches, reads from."""
 
-    __slots__ = ("_purgatory", "_watched", "delayed", "dirty", "is_read", "layouts", "partitions")
+    __slots__ = ("_purgatory", "_watched", "delayed", "dirty", "is_read", "partitions")
 
     def __init__(self, purgatory: Purgatory) -> None:
         self._purgatory = purgatory
@@ -71,21 +70,13 @@ class FetchTarget:
         self.is_read = False
         """Whether a fetch of very many partitions is reading them in steps."""
         self.delayed: DelayedOperation | None = None
-        self.layouts: dict[str, ClientLayout] = {}
-        """The layout of each topic that the client named one for (KIP-253)."""
         self._watched: dict[TopicPartition, Partition] = {}
 
     def add(self, request: FetchRequest) -> None:
-        """Add or update the partitions of a request; each is looked at in the next read.
-
-        A session keeps a topic's layout until the client names another one: an incremental fetch need not repeat it.
-        """
+        """Add or update the partitions of a request; each is looked at in the next read."""
         for topic in request.topics:
-            name = topic.topic
-            if topic.undeleted_partition_count >= 0:
-                self.layouts[name] = ClientLayout(topic.undeleted_partition_count, topic.layout_version)
             for asked in topic.partitions:
-                key = TopicPartition(name, asked.partition)
+                key = TopicPartition(topic.topic, asked.partition)
                 known = self.partitions.get(key)
                 if known is None:
                     self.partitions[key] = FetchedPartition(asked)

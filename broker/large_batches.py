@@ -16,13 +16,14 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from broker.log.append_validation import ReadBatch, codec_to_be, reads_records
 from broker.log.slices import TimeSlice, in_slices
-from broker.replication.layout import ClientLayout, Placement, place_keys, verifies_keys
+from broker.replication.layout import Placement, named_layout, place_keys, verifies_keys
 from protocol.batch_builder import RECORDS_AT_ONCE, recode_in_steps
 from protocol.batch_layout import CODEC_AT, CODEC_MASK, COUNT_AT, HEADER_BYTES, MAGIC, MAGIC_AT, SMALL_BODY_BYTES
 from protocol.errors import KafkaError
 from protocol.records import RecordBatch
 from protocol.types import TopicPartition
 from runtime.env import Clock
+from zk_schemas.partition_state import Layout as StoredLayout
 
 if TYPE_CHECKING:
     from broker.replication.replica_manager import ReplicaManager
@@ -41,7 +42,7 @@ LargeBatches = Mapping[TopicPartition, LargeBatch]
 NONE: LargeBatches = MappingProxyType({})
 
 
-def find(request: Any) -> list[tuple[TopicPartition, ClientLayout, memoryview]]:
+def find(request: Any) -> list[tuple[TopicPartition, StoredLayout | None, memoryview]]:
     """The batches of a ``ProduceRequest`` with more than ``RECORDS_AT_ONCE`` records, or perhaps very many bytes."""
     found = []
     for topic in request.topic_data:
@@ -57,13 +58,12 @@ def find(request: Any) -> list[tuple[TopicPartition, ClientLayout, memoryview]]:
                     or _COUNT.unpack_from(records, COUNT_AT)[0] > RECORDS_AT_ONCE
                 )
             ):
-                client = ClientLayout(topic.undeleted_partition_count, topic.layout_version)
-                found.append((TopicPartition(topic.name, data.index), client, records))
+                found.append((TopicPartition(topic.name, data.index), named_layout(topic), records))
     return found
 
 
 async def read(
-    replicas: ReplicaManager, clock: Clock, found: list[tuple[TopicPartition, ClientLayout, memoryview]]
+    replicas: ReplicaManager, clock: Clock, found: list[tuple[TopicPartition, StoredLayout | None, memoryview]]
 ) -> LargeBatches:
     """Those of the batches of which each record matters. What is wrong with one shows when it is appended."""
     batches: dict[TopicPartition, LargeBatch] = {}

@@ -1,4 +1,4 @@
-"""Requests refused for a partition layout: counted by topic, and logged without flooding the log."""
+"""Batches refused for a partition layout: counted by topic, and logged without flooding the log."""
 
 from __future__ import annotations
 
@@ -22,15 +22,15 @@ class LayoutRefusals:
     def __init__(self, clock: Clock, metrics: BrokerMetrics) -> None:
         self._clock = clock
         self._metrics = metrics
-        self._next_line_at: dict[tuple[str, str, ErrorCode], float] = {}
+        self._next_line_at: dict[tuple[str, ErrorCode], float] = {}
 
-    def note(self, api: str, key: TopicPartition, error: KafkaError, client_id: str | None = None) -> None:
+    def note(self, key: TopicPartition, error: KafkaError, client_id: str | None = None) -> None:
         """Count a refusal with 25310, or of a producer that names no layout with 44."""
         if error.code is ErrorCode.INVALID_PARTITION_METADATA:
-            self._metrics.layout_refusals.add(api, key.topic)
+            self._metrics.layout_refusals.add(key.topic)
         else:
             self._metrics.legacy_refusals.add(key.topic)
-        kind = (api, key.topic, error.code)
+        kind = (key.topic, error.code)
         now = self._clock.monotonic()
         if now < self._next_line_at.get(kind, now):
             return
@@ -39,4 +39,4 @@ class LayoutRefusals:
         self._next_line_at[kind] = now + LOG_EVERY_S
         # A stock producer does not find out by itself: its owner has to.
         level = logger.info if error.code is ErrorCode.INVALID_PARTITION_METADATA else logger.warning
-        level("layout.refused", api=api, partition=str(key), client=client_id, reason=error.message)
+        level("layout.refused", partition=str(key), client=client_id, reason=error.message)

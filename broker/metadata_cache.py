@@ -7,7 +7,7 @@ from collections.abc import Generator, Mapping
 from dataclasses import dataclass, field
 
 from broker.log.slices import at_once
-from broker.replication.layout import PartitionLayout
+from ordered_resize.layout import Layout
 from protocol.generated.update_metadata import (
     UpdateMetadataPartitionState,
     UpdateMetadataRequest,
@@ -50,6 +50,8 @@ class TopicInfo:
     """A topic; ``partitions`` are kept in ascending order of their number."""
 
     topic_id: uuid.UUID = ZERO_UUID
+    incarnation: int = -1
+    """Tells it from another topic of the name, which the topic id does not: that changes with removals too."""
     partitions: dict[int, PartitionInfo] = field(default_factory=dict)
     initial_partition_count: int = -1
     undeleted_partition_count: int = -1
@@ -83,9 +85,9 @@ class TopicInfo:
         return self.announced_leaders[at] if 0 <= at < len(self.announced_leaders) else -1
 
     @property
-    def layout(self) -> PartitionLayout:
+    def layout(self) -> Layout:
         """The topic's layout (KIP-253); a partition's own may be behind or ahead while a resize runs."""
-        return PartitionLayout(self.initial_partition_count, self.undeleted_partition_count, self.layout_version)
+        return Layout(self.undeleted_partition_count, self.layout_version, self.initial_partition_count)
 
 
 def _described(state: UpdateMetadataPartitionState) -> PartitionInfo:
@@ -208,16 +210,17 @@ class MetadataCache:
         topic = self.topics.get(name)
         if topic is not None and topic.topic_id != state.topic_id and ZERO_UUID not in (topic.topic_id, state.topic_id):
             self._names.pop(topic.topic_id, None)
-            named = {partition.partition_index: partition.incarnation for partition in state.partition_states}
-            is_other = 0 in topic.partitions and named.get(0, -1) > topic.partitions[0].incarnation
+            named = {partition.partition_index for partition in state.partition_states}
             for index in [index for index in topic.partitions if index not in named]:
                 removed[TopicPartition(name, index)] = topic.remove(index, topic.partitions[index].incarnation)
-            if is_other:
+            if 0 <= topic.incarnation < state.topic_incarnation:
                 topic.removed.clear()  # what is gone was another topic's
         if topic is None:
             topic = TopicInfo()
         if state.topic_id != ZERO_UUID:
             topic.topic_id = state.topic_id
+        if state.topic_incarnation >= 0:
+            topic.incarnation = state.topic_incarnation
         if state.layout_version >= 0:
             topic.initial_partition_count = state.initial_partition_count
             topic.undeleted_partition_count = state.undeleted_partition_count

@@ -11,8 +11,7 @@ class BrokerMetrics(Metrics):
     def __init__(self) -> None:
         self.layout_refusals = Counter(
             "anabranch_layout_refusals",
-            "Produce and Fetch partitions refused with INVALID_PARTITION_METADATA (KIP-253)",
-            "api",
+            "Batches refused with INVALID_PARTITION_METADATA (KIP-253)",
             "topic",
         )
         self.legacy_refusals = Counter(

@@ -16,8 +16,8 @@ from broker.deferred import Deferred
 from broker.dynamic_config import DynamicConfig
 from broker.features import FinalizedFeatures
 from broker.fetch_session import FetchSessionCache
-from broker.layout_epochs import LayoutEpochs
 from broker.layout_refusals import LayoutRefusals
+from broker.lineages import Lineages
 from broker.log.log_manager import LogManager, LogManagerConfig
 from broker.log_dir_failure import LogDirFailures
 from broker.metadata_cache import MetadataCache
@@ -116,7 +116,7 @@ class Node:
         )
         slots = config.values["max.incremental.fetch.session.cache.slots"]
         self.fetch_sessions = FetchSessionCache(slots, env.clock, env.rng, self.purgatory)
-        self.layout_epochs = LayoutEpochs(zk, self.metadata)
+        self.lineages = Lineages(zk, self.metadata)
         self.topic_creator = TopicCreator(self)
         self.producer_ids = ProducerIds(zk, config.broker_id)
         dynamic.on_topics_changed = self._settings_changed
@@ -125,9 +125,9 @@ class Node:
         self.metrics.gauges += [
             Gauge("anabranch_led_partitions", "Partitions this broker leads", lambda: len(self._led())),
             Gauge(
-                "anabranch_sealed_partitions",
+                "anabranch_closed_partitions",
                 "Partitions this broker leads that are marked for deletion and take no records",
-                lambda: sum(partition.layout.seals(partition.key.partition) for partition in self._led()),
+                lambda: sum(partition.layout.closes(partition.key.partition) for partition in self._led()),
             ),
         ]
 

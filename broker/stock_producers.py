@@ -22,10 +22,11 @@ from weakref import WeakKeyDictionary
 
 from broker.log.producer_state import AppendOrigin
 from broker.metadata_cache import TopicInfo
-from broker.replication.layout import Admission, LayoutRefusal, LegacyProducers, PartitionLayout
+from broker.replication.layout import Admission, LayoutRefusal, LegacyProducers
 from broker.replication.partition import Partition
 from broker.request_context import ClientSession
 from broker.retry_order import RetryOrder, Turn
+from ordered_resize.layout import Layout
 from protocol.errors import ErrorCode, KafkaError
 from protocol.generated.update_metadata import StockProducersOfTopic
 from protocol.key_placement import positive_hash
@@ -120,7 +121,7 @@ class StockProducers:
         self._wrote(key.topic)
         if info is not None and info.announced_partition_count > layout.undeleted_partition_count >= 0:
             return self._announced(session, partition, info, layout, admission)
-        is_verified = partition.delivery.legacy is LegacyProducers.VERIFY and not layout.seals(key.partition)
+        is_verified = partition.delivery.legacy is LegacyProducers.VERIFY and not layout.closes(key.partition)
         if admission is None or not is_verified:
             return admission
         return self._verified(session, key, info, layout.layout_version, admission)
@@ -139,7 +140,7 @@ class StockProducers:
         session: ClientSession,
         partition: Partition,
         info: TopicInfo,
-        layout: PartitionLayout,
+        layout: Layout,
         admission: Admission | None,
     ) -> Admission:
         key, topic_id = partition.key, info.topic_id

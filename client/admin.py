@@ -25,7 +25,7 @@ from client.admin_types import (
     GroupPosition,
     LogDirDescription,
     NewTopic,
-    PartitionEpochs,
+    PartitionLineage,
     PartitionReassignment,
     TopicDescription,
     TopicListing,
@@ -37,6 +37,7 @@ from client.connections import backoff_ms
 from client.coordinator_link import CoordinatorLink, OffsetAndMetadata
 from client.errors import ErrorCode, KafkaError, KafkaTimeoutError, error_for
 from client.lifecycle import Client
+from client.lineages import LINEAGE_VERSION, lineages_request
 from client.offsets import EpochEnd, OffsetAndTimestamp, OffsetQueries
 from ordered_resize.autoscale import Measured
 from protocol.generated.api_versions import ApiVersionsRequest
@@ -329,20 +330,20 @@ class Admin(Client[AdminConfig]):
             return False
         return (await self.describe_topics([result.name]))[result.name].partition_count == counts[result.name]
 
-    async def partition_epochs(
-        self, incarnations: Mapping[TopicPartition, int], *, timeout_ms: int | None = None
-    ) -> dict[TopicPartition, PartitionEpochs]:
-        """What partitions were split from and are merged into (KIP-253); an incarnation of -1 is any.
+    async def lineages(
+        self, partitions: Iterable[TopicPartition], *, timeout_ms: int | None = None
+    ) -> dict[TopicPartition, PartitionLineage]:
+        """Which partitions had the keys of these before (KIP-253).
 
-        What no broker could tell within ``timeout_ms``, such as of a partition just removed, is missing.
+        What no broker could tell within ``timeout_ms``, such as of a topic just deleted, is missing.
         """
-        found: dict[TopicPartition, PartitionEpochs] = {}
+        asked = list(partitions)
+        found: dict[TopicPartition, PartitionLineage] = {}
 
         async def once() -> None:
-            left = {tp: incarnation for tp, incarnation in incarnations.items() if tp not in found}
-            request = resize.partition_epochs_request(left)
-            response = await self._connections.request(self._metadata.any_node(), request)
-            answered, error = resize.read_partition_epochs(response)
+            request = lineages_request([tp for tp in asked if tp not in found], lambda _: -1)
+            response = await self._connections.request(self._metadata.any_node(), request, min_version=LINEAGE_VERSION)
+            answered, error = resize.read_lineages(response)
             found.update(answered)
             if error is not None:
                 raise error

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 
 from client.admin_codec import code_error
-from client.admin_types import GroupPosition, PartitionEpochs
+from client.admin_types import GroupPosition, PartitionLineage
+from client.lineages import lineage_of
 from protocol.errors import ErrorCode, KafkaError
 from protocol.generated.consumer_group_position import (
     ConsumerGroupPositionRequest,
@@ -13,47 +14,25 @@ from protocol.generated.consumer_group_position import (
     ConsumerGroupPositionRequestTopic,
     ConsumerGroupPositionResponse,
 )
-from protocol.generated.partition_leader_epochs_for_partitions import (
-    PartitionLeaderEpochsForPartitionsRequest,
-    PartitionLeaderEpochsForPartitionsRequestPartition,
-    PartitionLeaderEpochsForPartitionsRequestTopic,
-    PartitionLeaderEpochsForPartitionsResponse,
-)
+from protocol.generated.partition_leader_epochs_for_partitions import PartitionLeaderEpochsForPartitionsResponse
 from protocol.types import TopicPartition
 
 ASK_AGAIN = frozenset({ErrorCode.LEADER_NOT_AVAILABLE, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION})
 """A broker that lags, or that ZooKeeper does not answer, says one of these; so does one that is right."""
 
 
-def partition_epochs_request(incarnations: Mapping[TopicPartition, int]) -> PartitionLeaderEpochsForPartitionsRequest:
-    topics: dict[str, PartitionLeaderEpochsForPartitionsRequestTopic] = {}
-    for tp, incarnation in incarnations.items():
-        topic = topics.setdefault(tp.topic, PartitionLeaderEpochsForPartitionsRequestTopic(name=tp.topic))
-        topic.partitions.append(
-            PartitionLeaderEpochsForPartitionsRequestPartition(partition_index=tp.partition, incarnation=incarnation)
-        )
-    return PartitionLeaderEpochsForPartitionsRequest(topics=list(topics.values()))
-
-
-def read_partition_epochs(
+def read_lineages(
     response: PartitionLeaderEpochsForPartitionsResponse,
-) -> tuple[dict[TopicPartition, PartitionEpochs], KafkaError | None]:
+) -> tuple[dict[TopicPartition, PartitionLineage], KafkaError | None]:
     """What the broker knows, and the first of the errors that may pass. Raises an error that will not."""
-    found: dict[TopicPartition, PartitionEpochs] = {}
+    found: dict[TopicPartition, PartitionLineage] = {}
     open_error: KafkaError | None = None
     for topic in response.topics:
         for p in topic.partitions:
             tp = TopicPartition(topic.name, p.partition_index)
             error = code_error(p.error_code, str(tp))
             if error is None:
-                found[tp] = PartitionEpochs(
-                    incarnation=p.incarnation,
-                    created_from=p.created_from,
-                    leader_epoch_after_creation=p.leader_epoch_after_creation,
-                    merged_into=p.merged_into,
-                    leader_epoch_before_deletion=p.leader_epoch_before_deletion,
-                    sealed_offset=p.sealed_offset,
-                )
+                found[tp] = PartitionLineage(lineage_of(p), p.over)
             elif error.code in ASK_AGAIN:
                 open_error = open_error or error
             else:

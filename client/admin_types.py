@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from client.cluster import Node, PartitionInfo
+from ordered_resize.facts import Lineage
 from protocol.errors import KafkaError
 from protocol.types import TopicPartition
 
@@ -61,25 +62,13 @@ class TopicDescription:
         return self.undeleted_partition_count if self.undeleted_partition_count > 0 else len(self.partitions)
 
 
-@dataclass(frozen=True, slots=True)
-class PartitionEpochs:
-    """Where a partition's keys came from and where they go (KIP-253); -1 where there is nothing.
+class PartitionLineage(NamedTuple):
+    """Which partitions had a partition's keys before (KIP-253, 25301)."""
 
-    ``leader_epoch_after_creation`` -1 with ``created_from`` >= 0: not known yet. A partition without ``merged_into`` is
-    not marked for deletion; without ``sealed_offset`` it may still take records.
-    """
-
-    incarnation: int
-    created_from: int = -1
-    """The partition that lost keys to this one."""
-    leader_epoch_after_creation: int = -1
-    """The last leader epoch of ``created_from`` in which those keys were written to it."""
-    merged_into: int = -1
-    """The partition that takes this one's keys."""
-    leader_epoch_before_deletion: int = -1
-    """The last leader epoch of ``merged_into`` in which they were not yet written to it."""
-    sealed_offset: int = -1
-    """Where this partition ends for good."""
+    lineage: Lineage | None
+    """None: the partition does not exist."""
+    over: int = -1
+    """The last leader epoch of the last life of the number that was removed; -1: none was."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -42,8 +42,8 @@ class PartitionInfo:
 class TopicInfo:
     """A topic as last described. Layout counts and version are -1 when the broker sent none (a plain Kafka broker).
 
-    The topic id alone does not tell a topic from one created again under its name, for it changes whenever partitions
-    are removed: the incarnation of partition 0 does.
+    The topic id does not tell a topic from one created again under its name, for it changes whenever partitions are
+    removed: the incarnation does.
     """
 
     name: str
@@ -57,7 +57,7 @@ class TopicInfo:
     ordered_delivery: bool = False
     """Whether keys keep their order across resizes; if not they go to ``hash % count`` (enable.ordered.delivery)."""
     incarnation: int = -1
-    """That of partition 0."""
+    """Tells the topic from another one of the same name before or after it; higher is newer, -1 unknown."""
 
     @property
     def layout(self) -> tuple[int, int]:
@@ -72,7 +72,7 @@ class TopicInfo:
         """Whether this describes the topic, or another one of its name, as it was before ``other``.
 
         Brokers that lag answer with metadata of before a resize; following it would send newer records of a key to
-        where older ones were. Within one layout only removal changes the set of partitions, and only to fewer.
+        where older ones were. Within one layout partitions below the count are only created, the others only removed.
         """
         if 0 <= self.incarnation != other.incarnation >= 0:
             return self.incarnation < other.incarnation
@@ -80,7 +80,12 @@ class TopicInfo:
             return False
         if self.layout_version != other.layout_version:
             return self.layout_version < other.layout_version
-        return self.layout_version >= 0 and 0 < len(other.partitions) < len(self.partitions)
+        return self.layout_version >= 0 and bool(other.partitions) and self._is_before(other)
+
+    def _is_before(self, other: TopicInfo) -> bool:
+        """Whether fewer partitions of the layout were created, or fewer of those marked for deletion removed."""
+        counted = [sum(p < self.undeleted_partition_count for p in info.partitions) for info in (self, other)]
+        return counted[0] < counted[1] or len(self.partitions) - counted[0] > len(other.partitions) - counted[1]
 
 
 @dataclass(frozen=True, slots=True)
@@ -167,7 +172,7 @@ def _topic_info(described: MetadataResponseTopic, known: TopicInfo | None) -> To
         undeleted_partition_count=described.undeleted_partition_count,
         layout_version=described.layout_version,
         ordered_delivery=described.ordered_delivery == 1,
-        incarnation=partitions[0].incarnation if 0 in partitions else -1,
+        incarnation=described.topic_incarnation,
     )
     if known is None:
         return info

@@ -15,7 +15,8 @@ from anyio.abc import TaskGroup
 
 from client.cluster import Node
 from client.connection import Connection
-from client.errors import ClientClosedError, ErrorCode, KafkaTimeoutError, error_for
+from client.errors import ClientClosedError, ErrorCode, KafkaError, KafkaTimeoutError, error_for
+from protocol.api_keys import ApiKey
 from protocol.primitives import Message
 from runtime.env import Env
 
@@ -143,10 +144,17 @@ class Connections:
         *,
         purpose: str = GENERAL,
         timeout_ms: float | None = None,
+        min_version: int = 0,
         max_version: int | None = None,
     ) -> Any:
-        """Send one request and return its response; ``timeout_ms`` None is ``request_timeout_ms``."""
+        """Send one request and return its response; ``timeout_ms`` None is ``request_timeout_ms``.
+
+        UNSUPPORTED_VERSION of a broker that speaks no version from ``min_version`` on.
+        """
         connection = await self.get(node, purpose)
+        if connection.version_of(body.API_KEY, max_version) < min_version:
+            what = f"{node} does not speak version {min_version} of {ApiKey(body.API_KEY).name}"
+            raise KafkaError(ErrorCode.UNSUPPORTED_VERSION, what)
         timeout = self._settings.request_timeout_ms if timeout_ms is None else timeout_ms
         return await connection.post(body, max_version=max_version).wait(timeout / 1000)
 

@@ -114,6 +114,7 @@ class Consumer(Client[ConsumerConfig]):
         self._ordered = OrderedDelivery(
             self._env, config, self._subscription, metadata, self._connections, self._coordinator, self._on_positions
         )
+        self._fetcher.on_held_back = self._ordered.on_held_back
         self._ordered.start(tasks)
         metadata.on_update(self._on_metadata)
         self._connections.on_lost = self._on_lost
@@ -329,8 +330,7 @@ class Consumer(Client[ConsumerConfig]):
     def metrics(self) -> Metrics:
         """What resizes cost this consumer: numbers by group and name; docs/operations.md says what each is."""
         self._ensure_open()
-        refused = {"layout-refusals-total": float(self._fetcher.layout_refusals)}
-        return {CONSUMER_GROUP: {**self._ordered.metrics(), **refused}}
+        return {CONSUMER_GROUP: self._ordered.metrics()}
 
     # ------------------------------------------------------------ positions
 

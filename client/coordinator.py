@@ -408,8 +408,7 @@ class GroupCoordinator:
         for name in topics:
             topic = self._metadata.cluster.topics.get(name)
             if topic is not None and topic.partitions:
-                total, undeleted = len(topic.partitions), topic.undeleted_partition_count
-                found[name] = PartitionSpan(total, min(undeleted, total) if undeleted > 0 else total)
+                found[name] = PartitionSpan.of(topic.partitions, topic.undeleted_partition_count)
         return found
 
     def _on_metadata(self) -> None:

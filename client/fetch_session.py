@@ -17,10 +17,6 @@ FINAL_EPOCH = -1
 _INT_MAX = 2**31 - 1
 
 
-Layout = tuple[int, int]
-"""Undeleted partition count and layout version."""
-
-
 class FetchPosition(NamedTuple):
     """Where and how much to fetch of one partition."""
 
@@ -50,7 +46,7 @@ class FetchSession:
     A second request may leave before the first is answered, once the session is there.
     """
 
-    __slots__ = ("_layouts", "_number", "_was_refused", "epoch", "partitions", "session_id")
+    __slots__ = ("_number", "_was_refused", "epoch", "partitions", "session_id")
 
     def __init__(self) -> None:
         self.session_id = 0
@@ -58,7 +54,6 @@ class FetchSession:
         """Of the next request."""
         self.partitions: dict[TopicPartition, FetchPosition | None] = {}
         """What the broker fetches after the request last built; None: to be named again, or to be forgotten."""
-        self._layouts: dict[str, Layout] = {}
         self._number = 0
         self._was_refused = False
         """The broker kept no session the last time, or lost it: it is not asked for one in a hurry."""
@@ -68,18 +63,8 @@ class FetchSession:
         """Whether another request may leave before the last one is answered."""
         return self.epoch != INITIAL_EPOCH
 
-    def next_request(
-        self, wanted: Mapping[TopicPartition, FetchPosition], layouts: Mapping[str, Layout] | None = None
-    ) -> SessionRequest:
-        """The request that makes the session fetch exactly ``wanted``, in its order.
-
-        ``layouts`` are the topics' layouts as the client knows them. A session keeps those it began with: where one
-        has changed since, this begins another (KIP-253).
-        """
-        layouts = layouts or {}
-        if any(self._layouts.get(name, layout) != layout for name, layout in layouts.items()):
-            self.epoch = INITIAL_EPOCH
-        self._layouts = {**(self._layouts if self.epoch != INITIAL_EPOCH else {}), **layouts}
+    def next_request(self, wanted: Mapping[TopicPartition, FetchPosition]) -> SessionRequest:
+        """The request that makes the session fetch exactly ``wanted``, in its order."""
         if self.epoch == INITIAL_EPOCH:
             self._number += 1
             self.partitions = dict(wanted)

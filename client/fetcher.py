@@ -8,7 +8,7 @@ Apache Kafka's reads it only then).
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import NamedTuple
 
 import anyio
@@ -18,7 +18,7 @@ from client.config import ConsumerConfig
 from client.connection import Connection, Pending
 from client.connections import FETCH, Connections, backoff_ms
 from client.errors import ClientClosedError, ErrorCode, KafkaError, LogTruncationError, OffsetOutOfRangeError, error_for
-from client.fetch_session import FetchPosition, FetchSession, Layout, SessionRequest
+from client.fetch_session import FetchPosition, FetchSession, SessionRequest
 from client.fetched import FetchedBatch
 from client.metadata import Metadata
 from client.read_committed import visible_batches
@@ -112,18 +112,16 @@ class Fetcher:
         self._tasks = tasks
         self._on_data = on_data
         self._brokers: dict[int, _Broker] = {}
-        self.layout_refusals = 0
-        """Partitions of answers refused with INVALID_PARTITION_METADATA since the start."""
+        self.on_held_back: Callable[[PartitionState], None] = lambda _: None
+        """Called with a partition of which a batch was fetched that has to wait."""
         metadata.on_update(self._on_metadata)
 
     def _on_metadata(self) -> None:
         for state in self._subscription.partitions.values():
-            if state.refused_as is not None and state.refused_as != self._known(state.tp):
-                state.refused_as = None
+            if state.refused_epoch not in (None, self._metadata.cluster.leader_epoch(state.tp)):
+                state.refused_epoch = None
                 state.refusals = 0
                 state.retry_at = 0.0
-            if state.is_held_back and state.buffer[0].leader_epoch > self._metadata.cluster.leader_epoch(state.tp):
-                self._metadata.request_update()  # from a broker that lags: the batch waits for newer ones
         self.wake()
 
     def wake(self) -> None:
@@ -264,13 +262,10 @@ class Fetcher:
     def _post(self, connection: Connection, broker: _Broker, session: FetchSession, plan: _Plan) -> _Asked:
         """Send one request."""
         tps = plan.positions
-        layouts = {
-            name: layout for name in dict.fromkeys(tp.topic for tp in tps) if (layout := self._layout(name)) is not None
-        }
-        part = session.next_request(tps, layouts)
+        part = session.next_request(tps)
         # With a full buffer about, the broker must not hold the request: space may be made any moment.
         wait_ms = 0 if plan.full or part.is_urgent else self._config.fetch_max_wait_ms
-        pending = connection.post(self._request(part, layouts, wait_ms, names_epochs=_tells_divergence(connection)))
+        pending = connection.post(self._request(part, wait_ms, names_epochs=_tells_divergence(connection)))
         pending.on_settled = broker.wake.set
         versions = {tp: self._subscription.partitions[tp].version for tp in tps}
         timeout_s = (self._config.request_timeout_ms + wait_ms) / 1000
@@ -297,26 +292,11 @@ class Fetcher:
             self._on_data()
         return not brought
 
-    def _layout(self, topic: str) -> Layout | None:
-        """The layout to name in a fetch; the broker refuses another one than the partition's. None without an order."""
-        info = self._metadata.cluster.topics.get(topic)
-        if info is None or not info.ordered_delivery:
-            return None
-        return info.undeleted_partition_count, info.layout_version
-
-    def _request(
-        self, part: SessionRequest, layouts: Mapping[str, Layout], wait_ms: int, *, names_epochs: bool
-    ) -> FetchRequest:
+    def _request(self, part: SessionRequest, wait_ms: int, *, names_epochs: bool) -> FetchRequest:
         config = self._config
         topics: dict[str, FetchTopic] = {}
         for (name, partition), position in part.send.items():
-            topic = topics.get(name)
-            if topic is None:
-                undeleted, version = layouts.get(name, (-1, -1))
-                topic = topics[name] = FetchTopic(
-                    topic=name, undeleted_partition_count=undeleted, layout_version=version
-                )
-            topic.partitions.append(
+            topics.setdefault(name, FetchTopic(topic=name)).partitions.append(
                 FetchPartition(
                     partition=partition,
                     current_leader_epoch=position.current_leader_epoch,
@@ -368,7 +348,9 @@ class Fetcher:
             return False
         records = data.records
         if not isinstance(records, bytes | bytearray | memoryview) or len(records) == 0:
-            return False
+            before = state.position
+            state.pass_start(data.log_start_offset)
+            return state.position != before
         try:
             return self._buffer(state, data, records)
         except KafkaError as damaged:
@@ -381,19 +363,17 @@ class Fetcher:
         batches = iter_batches(records, allow_partial_tail=True)
         read_committed = config.isolation_level == "read_committed"
         topic = self._metadata.cluster.topics.get(state.tp.topic)
-        ordered = topic is not None and topic.ordered_delivery
-        may_hold_moved = topic is not None and ordered and topic.layout_version > 0
-        known_epoch = self._metadata.cluster.leader_epoch(state.tp)
+        may_hold_moved = topic is not None and topic.ordered_delivery and topic.layout_version > 0
         added = False
         for batch, visible in visible_batches(batches, aborted, read_committed=read_committed):
             if batch.last_offset < state.fetch_offset:
                 continue
             if config.check_crcs:
                 batch.ensure_valid()
-            if ordered and batch.partition_leader_epoch > known_epoch:
-                self._metadata.hurry_update()  # it is not delivered before the layout it was written by is known
             state.add(FetchedBatch(batch, state.fetch_offset, visible=visible, may_hold_moved=may_hold_moved))
             added = True
+        if state.has_held_back:
+            self.on_held_back(state)
         return added
 
     def _take_error(self, node_id: int, state: PartitionState, asked: FetchPosition, error: ErrorCode) -> bool:
@@ -411,8 +391,7 @@ class Fetcher:
             else:
                 state.reset(timestamp)
             return True
-        if error in (ErrorCode.INVALID_PARTITION_METADATA, ErrorCode.FENCED_LEADER_EPOCH):
-            self.layout_refusals += error is ErrorCode.INVALID_PARTITION_METADATA
+        if error is ErrorCode.FENCED_LEADER_EPOCH:
             self._take_refusal(state)
             return False
         if error.refreshes_metadata:
@@ -424,21 +403,18 @@ class Fetcher:
         return True
 
     def _take_refusal(self, state: PartitionState) -> None:
-        """The broker knows another layout or leader epoch than we do: ask about it, slower each time (hole 28).
+        """The broker knows a newer leader epoch than we do: ask about it, slower each time (hole 28).
 
         As soon as the metadata is other than what was refused the partition is fetched again.
         """
         config = self._config
         state.refusals += 1
-        state.refused_as = self._known(state.tp)
+        state.refused_epoch = self._metadata.cluster.leader_epoch(state.tp)
         pause_ms = backoff_ms(
             state.refusals, config.layout_backoff_ms, config.layout_backoff_max_ms, self._env.rng.random()
         )
         state.retry_at = self._env.clock.monotonic() + pause_ms / 1000
         self._metadata.hurry_update()
-
-    def _known(self, tp: TopicPartition) -> tuple[Layout | None, int]:
-        return self._layout(tp.topic), self._metadata.cluster.leader_epoch(tp)
 
 
 def _tells_divergence(connection: Connection) -> bool:

@@ -20,23 +20,20 @@ from client.accumulator import Accumulator
 from client.config import ProducerConfig
 from client.connections import Connections, backoff_ms
 from client.errors import ClientClosedError, ErrorCode, KafkaError, error_for
+from client.lineages import LINEAGE_VERSION, lineage_of, lineages_request
 from client.metadata import Metadata
 from client.offsets import OffsetQueries
 from client.partitioner import cached_place
 from client.producer_batch import RecordHandle
 from client.signal import Signal
 from client.topic_placement import TopicPlacement
+from ordered_resize.lineage import leader_epochs_after_creation
 from protocol.generated.describe_configs import (
     DescribeConfigsRequest,
     DescribeConfigsResource,
     DescribeConfigsResponse,
 )
-from protocol.generated.partition_leader_epochs_for_partitions import (
-    PartitionLeaderEpochsForPartitionsRequest,
-    PartitionLeaderEpochsForPartitionsRequestPartition,
-    PartitionLeaderEpochsForPartitionsRequestTopic,
-    PartitionLeaderEpochsForPartitionsResponse,
-)
+from protocol.generated.partition_leader_epochs_for_partitions import PartitionLeaderEpochsForPartitionsResponse
 from protocol.key_placement import MOVED_HEADER
 from protocol.types import TopicPartition
 from runtime.env import Env
@@ -223,25 +220,24 @@ class MovedKeys:
     async def _ask_about(self, born: _Born) -> None:
         """Where the partition's keys came from, and whether records of before may be there still."""
         name = born.topic.name
-        asked = PartitionLeaderEpochsForPartitionsRequestPartition(
-            partition_index=born.partition, incarnation=born.incarnation
-        )
-        topics = [PartitionLeaderEpochsForPartitionsRequestTopic(name=name, partitions=[asked])]
+        request = lineages_request([TopicPartition(name, born.partition)], lambda _: born.topic.info.incarnation)
         response: PartitionLeaderEpochsForPartitionsResponse = await self._connections.request(
-            self._metadata.any_node(), PartitionLeaderEpochsForPartitionsRequest(topics=topics)
+            self._metadata.any_node(), request, min_version=LINEAGE_VERSION
         )
         [answer] = response.topics[0].partitions
         if answer.error_code:
             raise error_for(answer.error_code, f"{name}-{born.partition}")
-        epoch = answer.leader_epoch_after_creation
-        if answer.incarnation != born.incarnation or answer.created_from < 0 or epoch < 0:
+        known = lineage_of(answer)
+        origins = leader_epochs_after_creation(born.partition, known.entries if known is not None else ())
+        if not origins:
             raise error_for(ErrorCode.LEADER_NOT_AVAILABLE, f"the origin of {name}-{born.partition} is not known yet")
-        ancestor = TopicPartition(name, answer.created_from)
+        [(origin, epoch)] = origins.items()
+        ancestor = TopicPartition(name, origin)
         timeout_ms = self._config.request_timeout_ms
         ends = await self._queries.epoch_ends({ancestor: epoch}, timeout_ms)
         starts = await self._queries.list_offsets({ancestor: _EARLIEST}, timeout_ms)
         end = ends[ancestor].end_offset
         start = starts[ancestor].offset if ancestor in starts else 0
         born.needed = end < 0 or start < end
-        born.ancestor = answer.created_from
+        born.ancestor = origin
         born.asked_s = self._env.clock.monotonic()

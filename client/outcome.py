@@ -47,7 +47,7 @@ def may_have_written(error: ErrorCode) -> bool:
     """Whether a broker that answers ``error`` may have the batch all the same, or get it yet.
 
     UNKNOWN_TOPIC_OR_PARTITION can come after an append only while the partition still exists somewhere: before a
-    resize removes one it is sealed, and all that is in it acknowledged.
+    resize removes one it takes no records any more, and all that is in it is acknowledged.
     """
     return error not in _NOT_WRITTEN
 

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Iterator
 from client.cluster import Cluster
 from client.errors import IllegalStateError, KafkaError
 from client.fetched import Deserializers, FetchedBatch, Records
-from client.ordered_delivery.barriers import NO_LIMIT
+from ordered_resize.lineage import EVERY_EPOCH
 from protocol.types import TopicPartition
 
 EARLIEST_TIMESTAMP = -2
@@ -50,7 +50,7 @@ class PartitionState:
         "read_replica",
         "read_replica_until",
         "refusals",
-        "refused_as",
+        "refused_epoch",
         "reset_timestamp",
         "retry_at",
         "state",
@@ -83,16 +83,16 @@ class PartitionState:
         self.read_replica_until = 0.0
         self.incarnation = -1
         """Which partition of this number the position is in (KIP-253); -1: not known."""
-        self.max_leader_epoch = NO_LIMIT
+        self.max_leader_epoch = EVERY_EPOCH
         """Batches of newer leader epochs are not delivered yet."""
         self.refusals = 0
-        """How often in a row the broker refused what this client knows of the partition."""
+        """How often in a row the broker refused the leader epoch that this client knows of the partition."""
         self.uncommitted_start: int | None = None
         """Where the group begins in a resized topic by ``auto_offset_reset="latest"`` and has not said so by a commit;
         -1 until the offset is known.
         """
-        self.refused_as: object = None
-        """What that was: layout and leader epoch."""
+        self.refused_epoch: int | None = None
+        """Which that was."""
 
     def seek(self, offset: int, epoch: int = -1) -> None:
         """Go on from ``offset``; what was fetched is dropped."""
@@ -149,9 +149,9 @@ class PartitionState:
         spans: list[tuple[FetchedBatch, int, int]] = []
         while self.buffer and limit > 0:
             fetched = self.buffer[0]
-            if fetched.leader_epoch > self.max_leader_epoch:
-                break
             if fetched.left:
+                if fetched.leader_epoch > self.max_leader_epoch:
+                    break
                 span = fetched.take(limit)
                 limit -= span[2] - span[1]
                 spans.append(span)
@@ -163,6 +163,12 @@ class PartitionState:
                 self.buffered_bytes -= fetched.size_bytes
                 self._pass_gap()
         return spans
+
+    def pass_start(self, log_start_offset: int) -> None:
+        """The log begins behind the position, and nothing is at hand: nobody waits for what is not there."""
+        if not self.buffer and 0 <= self.position < log_start_offset:
+            self.position = self.fetch_offset = log_start_offset
+            self.position_epoch = self.last_fetched_epoch = -1
 
     def _pass_gap(self) -> None:
         """Compaction left nothing up to what is at hand: that may wait for others, who wait for what was removed.
@@ -176,6 +182,11 @@ class PartitionState:
     def is_held_back(self) -> bool:
         """Whether what is buffered must wait so that keys keep their order."""
         return bool(self.buffer) and self.buffer[0].leader_epoch > self.max_leader_epoch
+
+    @property
+    def has_held_back(self) -> bool:
+        """Whether some of what is buffered must wait; leader epochs ascend in a log."""
+        return bool(self.buffer) and self.buffer[-1].leader_epoch > self.max_leader_epoch
 
     @property
     def has_position(self) -> bool:

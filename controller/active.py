@@ -58,7 +58,7 @@ from controller.image import ClusterImage, LiveBroker
 from controller.metrics import ControllerMetrics
 from controller.partitions import lead_first
 from controller.request_batch import BrokerRequest, RequestBatch
-from controller.resize import draining, ends, expiry, plan, removal, steps
+from controller.resize import draining, ends, expiry, removal, steps, view
 from controller.resize.groups import BrokerLink
 from controller.resize.waits import Wait, changed
 from controller.senders import Senders
@@ -76,9 +76,9 @@ FIRST_LEADER_CHECK_S = 5
 REFUSED_RETRY_S = 1.0
 """Pause before a broker is told again what it refused."""
 RESIZE_RETRY_S = 0.005
-"""Pause before a leader is asked again where its log ends, or how far its high watermark is."""
+"""Pause before a leader is asked again where its log begins or ends."""
 RESIZE_RETRY_GROWTH = 1.5
-"""Each pause to the one before: producers wait for the answer, so it is found a third too late at most."""
+"""Each pause to the one before."""
 STEADY_RETRY_S = 0.05
 """Pause before brokers are asked again whether stock producers have followed an announced split."""
 MAX_RESIZE_RETRY_S = 0.5
@@ -228,7 +228,7 @@ class ActiveController:
         holders = draining.Holders()
         while True:
             await trio.sleep(self._config.partition_drain_check_interval_ms / 1000)
-            if any(plan.marked(topic) for topic in self.image.topics.values()):
+            if any(view.marked(topic) for topic in self.image.topics.values()):
                 found: dict[TopicPartition, Wait] = {}
                 with self._background.guard("partition-drain", passes=ControllerMovedError):
                     found = await draining.drain(lambda: self._context, link, holders)
@@ -287,7 +287,7 @@ class ActiveController:
         elif isinstance(event, TopicChanged):
             await topics.on_topic_changed(context, event.name)
         elif isinstance(event, StateChanged):
-            raise ImageStaleError(f"{event.path} changed, which could not be read")
+            await topics.on_state_changed(context, event.tp)
         elif isinstance(event, ReadAgainDue):
             raise ImageStaleError("a step was given up")
         elif isinstance(event, FirstLeadersDue):
@@ -362,7 +362,7 @@ class ActiveController:
             await deletion.on_stop_replica_answered(self._context, event)
             removal.on_stop_replica_answered(self._context, event)
         elif isinstance(event.request, ListOffsetsRequest):
-            await ends.on_offsets_answered(self._context, event)
+            ends.on_offsets_answered(self._context, event)
         elif event.response.error_code:
             _log.error("broker %s refused UpdateMetadata: error %s", event.broker.id, event.response.error_code)
         else:

@@ -13,7 +13,7 @@ from controller.admin.create_partitions import create_partitions
 from controller.append_window import AppendWindow
 from controller.context import Context
 from controller.image import ClusterImage, TopicImage
-from controller.resize import plan
+from controller.resize import view
 from controller.topic_config import autoscaled_topics, topic_values
 from ordered_resize.autoscale import Measured, Policy, decide
 from protocol.generated.create_partitions import CreatePartitionsRequest, CreatePartitionsTopic
@@ -74,7 +74,7 @@ async def _read_configs(context: Context, now: float) -> None:
 
 def _is_resized(topic: TopicImage) -> bool:
     """Whether no resize is unfinished but for the draining."""
-    return plan.goal(topic) == topic.znode.undeleted_partition_count and plan.is_settled(topic)
+    return not topic.frozen and topic.znode.wanted is None and view.is_settled(topic)
 
 
 async def _resize(context: Context, topic: TopicImage, policy: Policy, measured: Measured) -> None:

@@ -62,6 +62,7 @@ class ControllerConfig:
     autoscale_check_interval_ms: int = 5_000
     retention_warning_ms: int = 600_000
     retention_warning_interval_ms: int = 60_000
+    partition_state_max_bytes: int = 262_144
     stock_producer_grace_ms: int = 6_000
     stock_producer_window_ms: int = 600_000
     metrics_listener: str | None = None
@@ -98,6 +99,7 @@ class ControllerConfig:
             autoscale_check_interval_ms=values["autoscale.check.interval.ms"],
             retention_warning_ms=values["retention.warning.ms"],
             retention_warning_interval_ms=values["retention.warning.interval.ms"],
+            partition_state_max_bytes=values["partition.state.max.bytes"],
             stock_producer_grace_ms=values["stock.producer.grace.ms"],
             stock_producer_window_ms=values["stock.producer.window.ms"],
             metrics_listener=values["metrics.listener"],

@@ -8,7 +8,7 @@ from controller.context import Context
 from controller.events import ConfigsChanged
 from controller.giving_up import give_up
 from controller.partitions import elect_offline
-from controller.resize.unseen import ORDERED_KEY
+from controller.topic_config import ORDERED_KEY
 from runtime.env import CreateOp, SetOp, ZkError, ZkOp
 from zk_schemas import paths
 from zk_schemas.config import ConfigChange, ConfigZnode

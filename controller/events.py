@@ -36,9 +36,9 @@ class TopicChanged:
 
 @dataclass(frozen=True, slots=True)
 class StateChanged:
-    """A partition's state that could not be read changed: somebody may have repaired it."""
+    """A partition's state that could not be judged changed: somebody may have repaired it."""
 
-    path: str
+    tp: TopicPartition
 
 
 @dataclass(frozen=True, slots=True)

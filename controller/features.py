@@ -16,14 +16,17 @@ from controller.context import Context
 from controller.events import FeaturesChanged, ResizesDue
 from controller.feature_updates import for_new_cluster, with_risen_minimums
 from controller.image import LiveBroker
-from controller.resize import plan
-from controller.resize.checks import listed
+from controller.resize import view
+from controller.resize.conversion import is_old
+from controller.store import ImageStaleError
+from ordered_resize.explain import listed
 from runtime.env import CreateOp, SetOp, ZkOp
 from zk_schemas import paths
 from zk_schemas.broker_registration import VersionRange
 from zk_schemas.features import (
     CONSUMER_OFFSETS_TOPIC_SCHEMA,
     GROUP_COORDINATOR,
+    LINEAGE_LEVEL,
     ORDERED_RESIZE,
     Features,
     FeaturesStatus,
@@ -36,8 +39,8 @@ _log = logging.getLogger(__name__)
 
 _LOST = {
     ORDERED_RESIZE: (
-        1,
-        "topics {} were resized, and a release without ordered resize writes and reads them without regard to the"
+        LINEAGE_LEVEL,
+        "topics {} were resized, and a release that does not know lineages writes and reads them without regard to the"
         " order of their keys.",
     ),
     GROUP_COORDINATOR: (
@@ -100,9 +103,16 @@ async def settle(context: Context) -> None:
 
 
 async def on_features_changed(context: Context) -> None:
-    """``/features`` was written, perhaps by hand."""
+    """``/features`` was written, perhaps by hand.
+
+    Raises ``ImageStaleError`` when what an earlier release wrote of resized topics can be converted now.
+    """
     await load(context)
     await settle(context)
+    image = context.image
+    old = [topic.name for topic in image.topics.values() if not topic.frozen and any(map(is_old, topic.states()))]
+    if old and image.features.level(ORDERED_RESIZE) >= LINEAGE_LEVEL:
+        raise ImageStaleError(f"topics {listed(sorted(old))} can be converted")
     context.events.put(ResizesDue())
 
 
@@ -149,5 +159,5 @@ def blocked(context: Context, feature: str, level: int) -> str:
     """What stands in the way even of an unsafe downgrade, in words; empty: nothing."""
     if feature not in _LOST or level >= _LOST[feature][0]:
         return ""
-    resizing = sorted(name for name, topic in context.image.topics.items() if not plan.is_settled(topic))
+    resizing = sorted(name for name, topic in context.image.topics.items() if not view.is_settled(topic))
     return f"Topics {listed(resizing)} are being resized: wait until that is done." if resizing else ""

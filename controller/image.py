@@ -9,6 +9,8 @@ from typing import NamedTuple, TypeAlias
 
 from controller.append_window import AppendWindow
 from controller.states import PartitionStatus, ReplicaStatus
+from ordered_resize.layout import Moves
+from ordered_resize.snapshot import moves_of
 from protocol.types import TopicPartition
 from zk_schemas.broker_registration import BrokerRegistration
 from zk_schemas.features import Features, FeaturesStatus
@@ -42,6 +44,13 @@ class PartitionImage:
     ending: Ending | None = None
     """Of a partition marked for deletion: what its leader has said."""
 
+    def ending_of_leader(self) -> Ending:
+        """What the present leader said; blank after a leader change. The partition has a state."""
+        assert self.state is not None
+        if self.ending is None or self.ending.leader_epoch != self.state.leader_epoch:
+            self.ending = Ending(self.state.leader_epoch)
+        return self.ending
+
 
 @dataclass(slots=True)
 class Ending:
@@ -50,10 +59,7 @@ class Ending:
     leader_epoch: int
     asked: set[OffsetQuestion] = field(default_factory=set)
     end_offset: int = -1
-    confirmed: bool = False
-    """The log of this leader reaches the sealed offset; while there is none: its high watermark has reached the end."""
-    looks: int = 0
-    """How often it was looked at since."""
+    """The log end once the leader took no records any more. Markers of transactions may follow it."""
     log_start_offset: int = -1
     is_processed: bool = False
     """No group has a live member that did not process all of it."""
@@ -88,7 +94,6 @@ class OffsetQuestion(enum.Enum):
     """What the controller asks the leader of a partition marked for deletion."""
 
     END = "log end offset"
-    WATERMARK = "high watermark"
     START = "log start offset"
 
 
@@ -105,6 +110,8 @@ class TopicImage:
     partitions: dict[int, PartitionImage] = field(default_factory=dict)
     unreadable: set[int] = field(default_factory=set)
     """Partitions whose state znode is malformed, or was taken away: left alone until the topic is read again."""
+    frozen: str = ""
+    """What contradicts what in its znodes: it serves on, and nothing of it is resized. Empty: nothing does."""
     end_unsaid: bool = False
     """A step of its last resize was logged, the end of it was not."""
     flush: int = 0
@@ -141,6 +148,11 @@ class TopicImage:
     def has_layouts(self) -> bool:
         """Whether some state says that the topic was resized."""
         return any(state.layout is not None for state in self.states())
+
+    @property
+    def moves(self) -> Moves:
+        """Losers and gainers of the resize under way, or of the last one."""
+        return moves_of(self.znode)
 
     def layout(self, partition: int) -> Layout:
         """The layout in force at a partition: its own, or the first one when it was never resized."""
@@ -225,7 +237,7 @@ class ClusterImage:
     @property
     def complete(self) -> bool:
         """Whether every partition there is in ZooKeeper is known."""
-        return not self.malformed and not any(topic.unreadable for topic in self.topics.values())
+        return not self.malformed and not any(topic.unreadable or topic.frozen for topic in self.topics.values())
 
     def partition(self, tp: TopicPartition) -> PartitionImage | None:
         topic = self.topics.get(tp.topic)

@@ -112,10 +112,13 @@ def first_elections(context: Context, topics: Iterable[str]) -> Iterator[StateCh
     image = context.image
     for name in sorted(topics):
         topic = image.topics[name]
-        if name in image.deletions or (topic.unreadable and topic.has_layouts()):
+        if name in image.deletions or topic.frozen or (topic.unreadable and topic.has_layouts()):
             continue  # without what cannot be read nobody knows what is new
+        gained = topic.moves.losers_of
         for index, partition in sorted(topic.partitions.items()):
             if partition.status is not PartitionStatus.NEW or index >= topic.znode.undeleted_partition_count:
+                continue
+            if index in gained:
                 continue  # what a grow adds is led once those who lose keys to it have answered
             tp = TopicPartition(name, index)
             electable = image.electable(tp)

@@ -13,7 +13,7 @@ from controller.config import ControllerConfig
 from controller.election import ensure_paths, stand, wait_for_vacancy
 from controller.image import TopicImage
 from controller.metrics import ControllerMetrics
-from controller.resize import plan
+from controller.resize import view
 from controller.server import serve
 from controller.store import ControllerMovedError
 from runtime.background import Background
@@ -73,12 +73,17 @@ class _Process:
             Gauge(
                 "anabranch_marked_partitions",
                 "Partitions marked for deletion that are not removed yet, as the controller in office sees them",
-                lambda: sum(len(plan.marked(topic)) for topic in self._topics()),
+                lambda: sum(len(view.marked(topic)) for topic in self._topics()),
             ),
             Gauge(
                 "anabranch_unfinished_resizes",
                 "Topics whose last resize not every leader has acknowledged, as the controller in office sees them",
-                lambda: sum(not plan.is_settled(topic) for topic in self._topics()),
+                lambda: sum(not view.is_settled(topic) for topic in self._topics()),
+            ),
+            Gauge(
+                "anabranch_frozen_topics",
+                "Topics whose znodes contradict each other: they serve on and are not resized; see the log",
+                lambda: sum(bool(topic.frozen) for topic in self._topics()),
             ),
         ]
 

@@ -23,8 +23,7 @@ from controller.giving_up import give_up
 from controller.image import TopicImage
 from controller.partitions import StateChange, apply
 from controller.replica_assignment import ReplicaAssignment, check_target, into
-from controller.resize import plan
-from controller.resize.checks import unfinished
+from controller.resize import view
 from controller.store import MAX_OPERATIONS
 from protocol.errors import ErrorCode, KafkaError
 from protocol.types import TopicPartition
@@ -113,11 +112,13 @@ def _first_step(context: Context, tp: TopicPartition, target: Sequence[int] | No
         if not before.in_progress:
             raise KafkaError(ErrorCode.NO_REASSIGNMENT_IN_PROGRESS, "No partition reassignment is in progress.")
         target = before.origin
-    elif not plan.is_settled(image.topics[tp.topic]):
+    elif why := image.topics[tp.topic].frozen:
+        raise KafkaError(ErrorCode.POLICY_VIOLATION, f"{tp.topic} is frozen: {why}.")
+    elif not view.is_settled(image.topics[tp.topic]):
         raise KafkaError(
             ErrorCode.POLICY_VIOLATION,
-            f"{tp.topic} is being resized: {unfinished(image.topics[tp.topic])}; reassign its partitions when that is"
-            " done.",
+            f"{tp.topic} is being resized: {view.unfinished(image.topics[tp.topic])}; reassign its partitions when that"
+            " is done.",
         )
     check_target(before, target, image.brokers)
     after = before.reassign_to(target)

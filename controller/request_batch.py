@@ -11,7 +11,8 @@ from typing import TypeAlias
 
 from controller import list_offsets
 from controller.image import ClusterImage, LiveBroker, OffsetQuestion, PartitionImage, TopicImage
-from controller.resize import plan
+from controller.resize import view
+from ordered_resize.layout import Layout
 from protocol.generated.leader_and_isr import (
     LeaderAndIsrLiveLeader,
     LeaderAndIsrPartitionState,
@@ -177,25 +178,22 @@ class RequestBatch:
         topics = []
         for name, partitions in self._known(batch.metadata).items():
             topic = partitions[0][1]
-            states = [
-                self._metadata_state(index, topic, partition)
-                for index, _, partition in partitions
-                if index < topic.znode.undeleted_partition_count or not _never_led(partition)
-            ]
-            if not states:
-                continue
+            states = [self._metadata_state(index, topic, partition) for index, _, partition in partitions]
+            states += self._coming_states(topic)
             if batch.full_leader_and_isr:
                 states += _merged_away(topic)
+            told = view.told_layout(topic)
             topics.append(
                 UpdateMetadataTopicState(
                     topic_name=name,
                     topic_id=topic.znode.topic_id,
                     partition_states=states,
-                    undeleted_partition_count=topic.znode.undeleted_partition_count,
+                    undeleted_partition_count=told.undeleted_partition_count,
                     initial_partition_count=topic.znode.initial_partition_count,
                     ordered_delivery=_ordered_delivery(topic),
-                    layout_version=topic.znode.layout_version,
-                    announced_partition_count=plan.announced_count(topic),
+                    layout_version=told.layout_version,
+                    topic_incarnation=topic.czxid,
+                    announced_partition_count=view.announced_count(topic),
                     announced_leaders=self._announced_leaders(topic),
                     refreshes_stock_producers=topic.announcement is not None and topic.announcement.refreshes,
                     wants_appended_bytes=topic.append_window is not None,
@@ -212,10 +210,29 @@ class RequestBatch:
     def _announced_leaders(self, topic: TopicImage) -> list[int]:
         """Who is to lead the partitions that are announced, in their order; -1: nobody can."""
         leaders = []
-        for index in range(topic.znode.undeleted_partition_count, plan.announced_count(topic)):
+        for index in range(view.told_layout(topic).undeleted_partition_count, view.announced_count(topic)):
+            if (state := topic.state(index)) is not None:  # it drains, and is counted again
+                leaders.append(max(state.leader, NO_LEADER))
+                continue
             electable = self._image.electable(TopicPartition(topic.name, index))
             leaders.append(next((replica for replica in topic.replicas(index) if replica in electable), -1))
         return leaders
+
+    def _coming_states(self, topic: TopicImage) -> list[UpdateMetadataPartitionState]:
+        """Partitions that a grow is about to create, once clients place by its count: nobody leads them yet."""
+        coming = [p for p in topic.moves.losers_of if topic.state(p) is None and p in topic.partitions]
+        if view.told_layout(topic) != Layout.goal(topic.znode).stored:
+            return []
+        return [
+            UpdateMetadataPartitionState(
+                partition_index=p,
+                controller_epoch=self._image.controller_epoch,
+                leader=NO_LEADER,
+                leader_epoch=topic.znode.last_leader_epochs.get(p, -1),
+                replicas=list(topic.replicas(p)),
+            )
+            for p in coming
+        ]
 
     def _metadata_state(self, index: int, topic: TopicImage, partition: PartitionImage) -> UpdateMetadataPartitionState:
         state = partition.state
@@ -313,10 +330,6 @@ def inter_broker_endpoint(broker: LiveBroker, listener: str | None) -> Endpoint:
         if registration.security_protocols.get(endpoint.listener, endpoint.listener) == PLAINTEXT
     )
     return named or next(plain, registration.endpoints[0])
-
-
-def _never_led(partition: PartitionImage) -> bool:
-    return partition.state is None or partition.state.never_led
 
 
 def _leader_and_isr_state(

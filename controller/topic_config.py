@@ -15,6 +15,7 @@ from zk_schemas.config_keys import AUTOSCALE_KEY, BROKER_CONFIGS, TOPIC_CONFIGS,
 from zk_schemas.znode import MalformedZnodeError
 
 _log = logging.getLogger(__name__)
+ORDERED_KEY = "enable.ordered.delivery"
 UNCLEAN = "unclean.leader.election.enable"
 
 

@@ -2,25 +2,31 @@
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 import logging
+from collections.abc import Sequence
 
 from controller.configs import keep_ordered_delivery
 from controller.context import Context
-from controller.events import ResizesDue, StateChanged, TopicChanged, TopicsChanged
+from controller.events import StateChanged, TopicChanged, TopicsChanged
 from controller.giving_up import give_up
 from controller.image import PartitionImage, TopicImage
-from controller.partitions import lead_first
-from controller.resize import checks, consistency, unseen
-from controller.resize.step_log import log_step
+from controller.partitions import StateChange, lead_first, write_states
+from controller.resize import conversion, goal, view
 from controller.states import PartitionStatus
 from controller.store import ImageStaleError, read_each
-from controller.topic_config import topic_values
+from controller.topic_config import ORDERED_KEY, topic_values
 from controller.topic_id import new_topic_id
-from protocol.errors import KafkaError
+from ordered_resize.consistency import as_served
+from ordered_resize.explain import listed
+from ordered_resize.judgement import Outcome, Setting, Verdict, judge_edit, judge_found, proven
+from ordered_resize.snapshot import Snapshot
+from protocol.errors import ErrorCode, KafkaError
 from protocol.types import TopicPartition
 from runtime.env import SetOp, ZkError, Znode
 from zk_schemas import paths
+from zk_schemas.features import LINEAGE_LEVEL, ORDERED_RESIZE
 from zk_schemas.partition_state import PartitionState
 from zk_schemas.topic import TopicZnode
 from zk_schemas.znode import NO_ID, MalformedZnodeError
@@ -64,7 +70,7 @@ async def load_topics(context: Context, names: list[str]) -> None:
 
 
 async def on_topic_changed(context: Context, name: str) -> None:
-    """Read one topic again. Another count begins a resize; any other change is written back.
+    """Read one topic again. Another count begins a resize, or is queued; what may not be is written back.
 
     A znode created anew is another topic of the same name, whoever deleted the one before (KAFKA-12257).
     """
@@ -94,34 +100,29 @@ async def on_topic_changed(context: Context, name: str) -> None:
 
 
 async def _take_edit(context: Context, topic: TopicImage, edited: TopicZnode, version: int) -> None:
-    """Begin the resize that an edit of the topic asks for, whoever made it; undo an edit that may not be."""
-    known = topic.znode
-    edited = edited.replace(**{name: getattr(known, name) for name in edited.absent})
-    refusal = checks.edit_refusal(known, edited)
-    count = checks.edited_count(known, edited)
-    if refusal is None and count != known.undeleted_partition_count:
-        try:
-            await checks.check(context, topic, count)
-        except KafkaError as error:
-            refusal = error.message
-    if refusal is not None:
-        _log.error("znode %s: %s; the edit is undone", paths.topic(topic.name), refusal)
+    """Take over what an edit of the topic asks for, whoever made it; undo an edit that may not be.
+
+    Raises ``ImageStaleError`` for a frozen topic: all of it is judged again.
+    """
+    path = paths.topic(topic.name)
+    if topic.frozen:
+        raise ImageStaleError(f"{path} of a frozen topic was edited")
+    try:
+        verdict = judge_edit(view.snapshot_of(context.image, topic), edited, await goal.setting_of(context, topic))
+    except KafkaError as error:
+        verdict = Verdict(Outcome.REFUSE, topic.znode, error.message or "")
+    if verdict.outcome is Outcome.REFUSE:
+        _log.error("znode %s: %s; the edit is undone", path, verdict.why)
         await _undo(context, topic, version)
         return
-    begun = checks.begun(known, edited)
-    if count != known.undeleted_partition_count and begun.ordered_delivery is None:
-        config = await topic_values(context, topic.name)
-        begun = begun.replace(ordered_delivery=bool(config[unseen.ORDERED_KEY]))
+    assert verdict.topic is not None
     topic.version = version
-    if edited.absent or begun != edited:
-        topic.version = await _write_topic(context, topic.name, begun, version)
-    topic.znode = begun
-    for index in sorted(begun.partitions.keys() - topic.partitions.keys() - topic.unreadable):
-        topic.partitions[index] = PartitionImage(PartitionStatus.NONEXISTENT.enter(PartitionStatus.NEW))
-    if count != known.undeleted_partition_count:
-        log_step(context, topic, "asked-for", [])
-        context.batch.metadata(TopicPartition(topic.name, index) for index in sorted(topic.partitions))
-        context.events.put(ResizesDue())
+    if edited.absent or verdict.topic != edited:
+        await goal.write(context, topic, verdict.topic)
+    else:
+        before = topic.znode
+        goal.take_over(context, topic, verdict.topic, version)
+        goal.log_change(context, topic, before)
 
 
 async def _load_topic(context: Context, name: str) -> None:
@@ -146,14 +147,23 @@ async def _load_topic(context: Context, name: str) -> None:
         del topic.partitions[index]
         topic.unreadable.add(index)
     try:
-        can_be = await _set_aside(context, topic) and await _settle(context, topic)
+        await _settle(context, topic)
     except ZkError as error:
         give_up(context, f"topic {name}", error)
-        can_be = False
-    if can_be:
-        context.image.topics[name] = topic
-    else:
         malformed[name] = found.mzxid
+        return
+    context.image.topics[name] = topic
+    if context.image.features.level(ORDERED_RESIZE) >= LINEAGE_LEVEL and not topic.frozen and not topic.unreadable:
+        await _convert(context, topic)
+
+
+async def _convert(context: Context, topic: TopicImage) -> None:
+    """Give the states of a topic that an earlier release resized their lineages."""
+    states = {index: found.state for index, found in topic.partitions.items() if found.state is not None}
+    changed = conversion.converted(topic.znode, states, context.image.controller_epoch)
+    await write_states(context, [StateChange(TopicPartition(topic.name, p), state) for p, state in changed.items()])
+    if changed:
+        _log.info("topic %s: the states of partitions %s have lineages now", topic.name, listed(sorted(changed)))
 
 
 async def _load_partitions(context: Context, topic: TopicImage) -> None:
@@ -185,7 +195,7 @@ async def _load_partition(context: Context, topic: TopicImage, index: int) -> Pa
     except MalformedZnodeError as error:
         _log.error("%s; the partition is left as it is", error)
         topic.unreadable.add(index)
-        await _await_repair(context, path, found.version)
+        await _await_repair(context, TopicPartition(topic.name, index), found.version)
         return None
     status = PartitionStatus.ONLINE if state.leader >= 0 else PartitionStatus.OFFLINE
     mzxid = 0 if path in context.image.suspects else found.mzxid  # who restarted since it was edited, nobody saw
@@ -202,29 +212,24 @@ async def _lost_states(context: Context, topic: TopicImage) -> list[int]:
     if len(missing) == len(topic.partitions) and topic.znode.absent:
         return []  # Kafka's controller makes the znodes of a new topic one by one
     left = set(await context.store.children(paths.partitions(topic.name)))
-    return sorted({index for index in missing if str(index) in left} | set(unseen.lost_states(topic)))
+    return [index for index in missing if str(index) in left]
 
 
-async def _set_aside(context: Context, topic: TopicImage) -> bool:
-    """Leave the states alone that cannot be; False when it may as well be the topic that is wrong."""
-    examined = consistency.examine(topic)
-    for index, why in examined.wrong.items():
-        path = paths.partition_state(topic.name, index)
-        left = "the partition" if examined.is_told else f"that, or {paths.topic(topic.name)}, is wrong; the topic"
-        _log.error("znode %s: %s; %s is left as it is", path, why, left)
-        await _await_repair(context, path, topic.partitions[index].epoch)
-        if examined.is_told:
-            del topic.partitions[index]
-            topic.unreadable.add(index)
-    return examined.is_told
+async def on_state_changed(context: Context, tp: TopicPartition) -> None:
+    """A state that was watched changed. Raises ``ImageStaleError`` when it is not as this controller wrote it."""
+    partition, path = context.image.partition(tp), paths.partition_state(*tp)
+    found = await context.store.get(path, context.events.watch(StateChanged(tp)))
+    if partition is None or found is None or found.version != partition.epoch:
+        raise ImageStaleError(f"{path} changed, which could not be judged")
 
 
-async def _await_repair(context: Context, path: str, version: int) -> None:
+async def _await_repair(context: Context, tp: TopicPartition, version: int) -> None:
     """Have everything read again when the state, read at ``version``, is another."""
+    path = paths.partition_state(*tp)
     context.image.suspects.add(path)
-    watched = await context.store.get(path, context.events.watch(StateChanged(path)))
+    watched = await context.store.get(path, context.events.watch(StateChanged(tp)))
     if watched is None or watched.version != version:
-        context.events.put(StateChanged(path))
+        context.events.put(StateChanged(tp))
 
 
 def _decode(name: str, found: Znode, otherwise: str) -> TopicZnode | None:
@@ -237,36 +242,79 @@ def _decode(name: str, found: Znode, otherwise: str) -> TopicZnode | None:
         return None
 
 
-async def _settle(context: Context, topic: TopicImage) -> bool:
-    """Write what a topic znode lacks, and what it was before an edit that the rules refuse; False, with the reason
-    logged, when its counts make no sense.
-    """
-    config = await topic_values(context, topic.name) if unseen.needs_config(topic) else {}
-    found, judged = topic.znode, unseen.judge(topic, config)
-    end = "the topic is left as it is" if judged.znode is None else "the edit is undone"
-    for why in judged.undone:
-        _log.error("znode %s: %s; %s", paths.topic(topic.name), why, end)
-    if judged.znode is None:
-        return False
-    topic.znode = judged.znode.replace(absent=frozenset())
-    if found.topic_id == NO_ID:
-        topic.znode = topic.znode.replace(topic_id=new_topic_id(context.rng))
-    if config and topic.znode.ordered_delivery != config[unseen.ORDERED_KEY]:
-        await keep_ordered_delivery(context, topic.name, topic.znode.ordered_delivery)
-    for index in topic.partitions.keys() - topic.znode.partitions.keys():
-        del topic.partitions[index]
-    if found.absent or topic.znode != found:
-        topic.version = await _write_topic(context, topic.name, topic.znode, topic.version)
-    return True
+async def _settle(context: Context, topic: TopicImage) -> None:
+    """Judge what was read: write what the znode lacks and undo what an edit may not change, or freeze the topic."""
+    found = topic.znode
+    snapshot = await _with_stray_states(context, topic)
+    verdict = await _judged(context, topic, snapshot)
+    if any(map(conversion.is_old, snapshot.states.values())) and (
+        why := conversion.unsettled(snapshot.topic, snapshot.states)
+    ):
+        verdict = Verdict(Outcome.FREEZE, why=why)
+    if verdict.outcome is Outcome.FREEZE:
+        await _freeze(context, topic, snapshot, verdict.why)
+        return
+    if verdict.outcome is Outcome.REFUSE:
+        _log.error("znode %s: %s; the edit is undone", paths.topic(topic.name), verdict.why)
+    znode = (verdict.topic or found).replace(absent=frozenset())
+    if znode.topic_id == NO_ID:
+        znode = znode.replace(topic_id=new_topic_id(context.rng))
+    if znode.ordered_delivery is None and (znode.layout_version or topic.has_layouts()):
+        znode = znode.replace(ordered_delivery=(await topic_values(context, topic.name))[ORDERED_KEY])
+    if znode.ordered_delivery is not None:
+        await keep_ordered_delivery(context, topic.name, znode.ordered_delivery)
+    if found.absent or znode != found:
+        versions = await context.store.write([SetOp(paths.topic(topic.name), znode.encode(), topic.version)])
+        goal.adopt(topic, znode, versions[0])
+        goal.log_change(context, topic, found)
+
+
+async def _judged(context: Context, topic: TopicImage, snapshot: Snapshot) -> Verdict:
+    """The config is read only where there is something to be judged by it."""
+    is_proven = proven(snapshot).topic == snapshot.topic
+    setting = Setting(_no_replicas)
+    if not is_proven:
+        setting = dataclasses.replace(await goal.setting_of(context, topic), assign=_no_replicas)
+    try:
+        return judge_found(snapshot, setting)
+    except KafkaError as error:
+        return Verdict(Outcome.REFUSE, proven(snapshot).topic, error.message or "")
+
+
+def _no_replicas(new: Sequence[int]) -> dict[int, list[int]]:
+    """Which brokers there are is not known yet when topics are read."""
+    if new:
+        raise KafkaError(ErrorCode.INVALID_REQUEST, f"replicas of partitions {listed(new)} are not given")
+    return {}
+
+
+async def _with_stray_states(context: Context, topic: TopicImage) -> Snapshot:
+    """The topic with states of partitions too that an edit took out of the assignment."""
+    snapshot = view.snapshot_of(context.image, topic)
+    names = await context.store.children(paths.partitions(topic.name))
+    stray = [int(name) for name in names if name.isdigit() and int(name) not in topic.znode.partitions]
+    states = dict(snapshot.states)
+    for index in stray:
+        found = await _load_partition(context, topic, index)
+        if found is not None and found.state is not None:
+            states[index] = found.state
+    return dataclasses.replace(snapshot, states=states)
+
+
+async def _freeze(context: Context, topic: TopicImage, snapshot: Snapshot, why: str) -> None:
+    """Let the topic serve on by the layout that its partitions have, until an edit ends what contradicts itself."""
+    _log.error("znode %s: %s; the topic is frozen: it serves on and is not resized", paths.topic(topic.name), why)
+    topic.frozen = why
+    topic.znode = as_served(snapshot)
+    for index, partition in topic.partitions.items():
+        if partition.state is not None:
+            await _await_repair(context, TopicPartition(topic.name, index), partition.epoch)
 
 
 async def _undo(context: Context, topic: TopicImage, version: int) -> None:
     """Write what the znode was. When another edit came, its watch tells of it, and that is undone."""
+    data = topic.znode.encode()
     try:
-        topic.version = await _write_topic(context, topic.name, topic.znode, version)
+        topic.version = (await context.store.write([SetOp(paths.topic(topic.name), data, version)]))[0]
     except ImageStaleError as error:
         _log.info("%s; it is read again", error)
-
-
-async def _write_topic(context: Context, name: str, znode: TopicZnode, version: int) -> int:
-    return (await context.store.write([SetOp(paths.topic(name), znode.encode(), version)]))[0]

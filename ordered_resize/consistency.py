@@ -43,6 +43,29 @@ def contradictions(snapshot: Snapshot) -> list[str]:
     ] + [*_missing(snapshot, was_resized=was_resized), *lineage_contradictions(snapshot)]
 
 
+def as_served(snapshot: Snapshot) -> TopicZnode:
+    """A frozen topic as clients and brokers are told of it: the newest layout that a partition has, and nothing moves.
+
+    Never to be written: what the znode says may be what is right.
+    """
+    topic, states = snapshot.topic, snapshot.states
+    first = Layout(topic.initial_partition_count, 0)
+    newest = max(
+        (stored for p in states if (stored := snapshot.stored(p))), key=lambda s: s.layout_version, default=first
+    )
+    counted = min(newest.undeleted_partition_count, len(topic.partitions))
+    named = [state.initial_partition_count for state in states.values() if state.initial_partition_count is not None]
+    initial = max(named, key=named.count, default=topic.initial_partition_count)
+    return topic.replace(
+        initial_partition_count=min(initial, counted),
+        undeleted_partition_count=counted,
+        layout_version=newest.layout_version,
+        previous_undeleted_partition_count=None,
+        wanted=None,
+        absent=frozenset(),
+    )
+
+
 def counts_at_odds(topic: TopicZnode) -> str | None:
     """Why the counts of a topic cannot be; None: they can."""
     initial, counted, assigned = (
@@ -65,8 +88,16 @@ def counts_at_odds(topic: TopicZnode) -> str | None:
 def _bad_state(snapshot: Snapshot, p: int, state: PartitionState) -> Iterator[str]:
     """A layout that is neither the goal nor what the goal replaces; an epoch of a life that is over."""
     topic, stored = snapshot.topic, snapshot.stored(p)
-    if stored is None or state.never_led:
+    if stored is None:
         return
+    if state.never_led:
+        yield "isr is empty, and a partition that has a state was led"
+        return
+    if state.being_removed and p < topic.undeleted_partition_count:
+        yield "leader says that it is being removed, and the topic counts it"
+    replicas = topic.partitions.get(p)
+    if replicas is not None and (foreign := [broker for broker in state.isr if broker not in replicas]):
+        yield f"broker {foreign[0]} is in its isr, and the topic assigns no replica of it there"
     initial = topic.initial_partition_count
     if state.initial_partition_count not in (None, initial):
         yield f"initial_partition_count is {state.initial_partition_count}, and the topic's is {initial}"
@@ -117,6 +148,8 @@ def _against_cancel(p: int, had: list[Layout], goal: Layout, initial: int) -> It
 
 def _missing(snapshot: Snapshot, *, was_resized: bool) -> Iterator[str]:
     """Counted partitions without a state that no resize creates, and losers that are gone before they were noted."""
+    for p in sorted(snapshot.states.keys() - snapshot.topic.partitions.keys()):
+        yield f"partition {p}: it has a state and no replicas are assigned to it"
     losers_of = snapshot.moves.losers_of
     for p in range(snapshot.topic.undeleted_partition_count) if was_resized else ():
         if p not in snapshot.states and p not in snapshot.unreadable and p not in losers_of:

@@ -40,7 +40,8 @@ def resize_waits(snapshot: Snapshot, left: Mapping[int, Sequence[int]]) -> list[
         return [f"frozen: {snapshot.frozen}"]
     found: dict[Phase, list[int]] = {}
     for partition, phase in phases(snapshot).items():
-        found.setdefault(phase, []).append(partition)
+        if partition not in snapshot.unreadable:
+            found.setdefault(phase, []).append(partition)
     losers_of = snapshot.moves.losers_of
     losers = {q for p in found.get(Phase.BEHIND, ()) for q in losers_of[p]}
     silent = sorted(q for q in losers if not losers_are_done(snapshot, [q]))
@@ -54,12 +55,14 @@ def resize_waits(snapshot: Snapshot, left: Mapping[int, Sequence[int]]) -> list[
         Phase.LEAVING: f"are being removed, and brokers {listed(brokers)} have replicas of them",
     }
     waits = [f"partitions {listed(found[phase])} {why[phase]}" for phase in why if phase in found]
+    if snapshot.unreadable:
+        waits.insert(0, f"the states of partitions {listed(sorted(snapshot.unreadable))} cannot be read: see the log")
     if (wanted := snapshot.topic.wanted) is not None:
         waits.append(f"{wanted} partitions are asked for next")
     return waits
 
 
-def listed(numbers: Sequence[int]) -> str:
+def listed(numbers: Sequence[object]) -> str:
     """The first ten, and how many more."""
     shown = ", ".join(map(str, numbers[:10]))
     return f"{shown} and {len(numbers) - 10} more" if len(numbers) > 10 else shown

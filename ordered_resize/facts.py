@@ -6,7 +6,7 @@ and what is over stays over.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import NamedTuple
 
 from zk_schemas.partition_state import LineageEntry, PartitionState
@@ -27,12 +27,30 @@ class Lineage(NamedTuple):
 
 
 class Facts:
-    """See the module. ``version`` goes up whenever something changes that a decision may depend on."""
+    """See the module. ``version`` goes up whenever something changes that a decision may depend on.
 
-    __slots__ = ("ends", "lineages", "log_starts", "missing", "over", "passed", "positions", "unowned", "version")
+    ``taken_back`` is called whenever a lowered position took something back, before a later fact can restore it.
+    """
 
-    def __init__(self) -> None:
+    __slots__ = (
+        "_taken_back",
+        "ends",
+        "lineage_version",
+        "lineages",
+        "log_starts",
+        "missing",
+        "over",
+        "passed",
+        "positions",
+        "unowned",
+        "version",
+    )
+
+    def __init__(self, taken_back: Callable[[], None] = lambda: None) -> None:
+        self._taken_back = taken_back
         self.version = 0
+        self.lineage_version = 0
+        """Goes up with each lineage told."""
         self.forget()
 
     def forget(self) -> None:
@@ -52,10 +70,12 @@ class Facts:
         self.passed: dict[int, int] = {}
         """Up to which leader epoch a partition was found satisfied."""
         self.version += 1
+        self.lineage_version += 1
 
     def on_lineage(self, partition: int, lineage: Lineage | None, over: int = -1) -> None:
         """25301 was answered: the lineage (None: it does not exist) and ``last_leader_epochs``, -1 for none."""
         self.version += 1
+        self.lineage_version += 1
         self.missing.discard(partition)
         self.over[partition] = max(over, self.over.get(partition, -1))
         known = self.lineages.get(partition)
@@ -78,6 +98,8 @@ class Facts:
 
     def on_owner(self, partition: int, *, is_owned: bool) -> None:
         """Whether a live member owns the partition, by 25300."""
+        if is_owned == (partition not in self.unowned):
+            return
         self.version += 1
         if is_owned:
             self.unowned.discard(partition)
@@ -85,16 +107,23 @@ class Facts:
             self.unowned.add(partition)
 
     def on_position(self, partition: int, position: int) -> None:
-        """How far the group is. A lower position than before takes back what was passed because of the higher one."""
-        if self.positions.get(partition) == position:
+        """How far the group is. A lower position than before takes back what was passed because of the higher one.
+
+        -1: not known (any more), which takes nothing back.
+        """
+        if self.positions.get(partition, -1) == position:
             return
         self.version += 1
+        if position < 0:
+            del self.positions[partition]
+            return
         self.positions[partition] = position
         ends, passed = self.ends.get(partition, {}), self.passed.get(partition, -1)
         if any(epoch <= passed and not is_processed(self, partition, epoch) for epoch in ends):
             still = [epoch for epoch in ends if epoch <= passed and is_processed(self, partition, epoch)]
             self.ends[partition] = {epoch: ends[epoch] for epoch in still}
             take_back(self, partition, max(still, default=-1))
+            self._taken_back()
 
     def on_leader_change(self, partition: int) -> None:
         """Ends of what is not passed yet are asked again: an unclean election lowers them."""
@@ -130,11 +159,19 @@ def is_fresh(known: Lineage, epoch: int) -> bool:
 
 
 def is_processed(facts: Facts, partition: int, epoch: int) -> bool:
-    """Whether the group has processed the partition up to the end of the epoch; the end of a later one serves too."""
-    reached = facts.positions.get(partition, -1)
+    """Whether the group has processed the partition up to the end of the epoch; the end of a later one serves too.
+
+    Of a partition without a record up to there nobody has to say anything.
+    """
+    reached = facts.positions.get(partition, 0)
     if log_start_counts(facts, partition):
         reached = max(reached, facts.log_starts.get(partition, -1))
-    return any(later >= epoch and reached >= end for later, end in facts.ends.get(partition, {}).items())
+    ends = facts.ends.get(partition)
+    if ends is None:
+        return False
+    if (end := ends.get(epoch)) is not None and reached >= end:
+        return True
+    return any(later > epoch and reached >= end for later, end in ends.items())
 
 
 def log_start_counts(facts: Facts, partition: int) -> bool:

@@ -6,13 +6,13 @@ Feed ``facts``, then ``look`` at the next batch of a partition. The table of sta
 from __future__ import annotations
 
 import enum
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Set
 from types import MappingProxyType
 from typing import Final, NamedTuple
 
 from ordered_resize import lineage
 from ordered_resize.explain import Wait
-from ordered_resize.facts import Facts, Lineage, is_fresh, is_processed
+from ordered_resize.facts import Facts, Lineage, is_fresh, is_processed, log_start_counts
 from ordered_resize.lineage import Loaded
 
 
@@ -67,7 +67,18 @@ class IllegalMoveError(Exception):
 class _Held:
     """One partition that the consumer holds."""
 
-    __slots__ = ("cap", "cap_version", "loaded", "revoke", "state")
+    __slots__ = (
+        "cap",
+        "cap_version",
+        "loaded",
+        "lowest",
+        "named",
+        "named_version",
+        "needed",
+        "needed_version",
+        "revoke",
+        "state",
+    )
 
     def __init__(self) -> None:
         self.state = GateState.UNKNOWN
@@ -75,6 +86,12 @@ class _Held:
         self.revoke = False
         self.cap = -1
         self.cap_version = -1
+        self.lowest = -1
+        """The lowest cap since the last load was called."""
+        self.named: Set[int] = frozenset()
+        self.named_version = -1
+        self.needed: Mapping[int, int] = {}
+        self.needed_version = -1
 
 
 class Gate:
@@ -83,7 +100,7 @@ class Gate:
     __slots__ = ("_held", "facts")
 
     def __init__(self) -> None:
-        self.facts = Facts()
+        self.facts = Facts(self._note_caps)
         self._held: dict[int, _Held] = {}
 
     # ------------------------------------------------------------ events
@@ -96,10 +113,19 @@ class Gate:
         """The next batch is not the one after the last: a seek, or a log that was truncated."""
         self._held[partition].state = GateState.UNKNOWN
 
+    def renew(self, partition: int) -> None:
+        """The partition was removed: nothing of its next life was loaded."""
+        self._held[partition] = _Held()
+
     def forget(self) -> None:
         """Another topic has the name (amendment 5)."""
         self.facts.forget()
         self._held = {partition: _Held() for partition in self._held}
+
+    @property
+    def held(self) -> Set[int]:
+        """The partitions held."""
+        return self._held.keys()
 
     # ------------------------------------------------------------ decisions
 
@@ -126,19 +152,36 @@ class Gate:
         if held.cap_version != self.facts.version:
             held.cap = lineage.cap(self.facts, partition)
             held.cap_version = self.facts.version
+            held.lowest = min(held.lowest, held.cap)
             if held.cap < held.loaded.cap:  # a position was lowered: what was loaded may change again
                 held.loaded = held.loaded._replace(cap=held.cap)
                 held.revoke = True
         return held.cap
 
+    def _note_caps(self) -> None:
+        """A position was lowered. It may rise again before anybody looks, and what was loaded is stale all the same."""
+        for partition in self._held:
+            self.cap(partition)
+
+    def limit(self, partition: int) -> int:
+        """The highest leader epoch whose batches are OPEN: ``look`` by batch says the same; ``NO_EPOCH``: none."""
+        known = self.facts.lineages.get(partition)
+        if known is None:
+            return lineage.NO_EPOCH
+        return min(self.cap(partition), lineage.loaded_up_to(known, self._held[partition].loaded))
+
     def load_called(self, partition: int) -> Loaded:
         """What a load that is called now covers: to be given to ``load_returned``."""
         known = self.facts.lineages[partition]
-        return Loaded(self.cap(partition), known.floor)
+        held = self._held[partition]
+        held.lowest = self.cap(partition)
+        return Loaded(held.lowest, known.floor)
 
     def load_returned(self, partition: int, called: Loaded) -> None:
         """The load covers what was satisfied when it was called, unless that was taken back since."""
-        self._held[partition].loaded = Loaded(min(called.cap, self.cap(partition)), called.floor)
+        self.cap(partition)
+        held = self._held[partition]
+        held.loaded = Loaded(min(called.cap, held.lowest), called.floor)
 
     def take_revoked(self) -> list[int]:
         """Partitions that wait again after a load: the user's revoke callback is due, once."""
@@ -159,8 +202,8 @@ class Gate:
             return [Question(Ask.LINEAGE, partition, epoch)]
         if epoch <= self.cap(partition):
             return []
-        needed = self._needed(known)
-        highest = self._highest(known)
+        needed = self._needed(partition, known)
+        highest = self._highest(known) if len(known.entries) > 1 else needed
         asked: list[Question] = []
         for q, f in needed.items():
             asked.extend(_missing(facts, q, f, highest.get(q, f)))
@@ -174,17 +217,28 @@ class Gate:
         facts = self.facts
         return [
             Wait(partition, cap + 1, q, f, facts.ends.get(q, {}).get(f, -1), facts.positions.get(q, -1), owner_of(q))
-            for q, f in sorted(self._needed(known).items())
+            for q, f in sorted(self._needed(partition, known).items())
             if not lineage.is_satisfied(facts, q, f)
         ]
 
-    def _needed(self, known: Lineage) -> dict[int, int]:
+    def named(self, partition: int) -> Set[int]:
+        """The partitions whose position matters, now or when it is lowered: of all entries that are not over."""
+        held, facts = self._held[partition], self.facts
+        if held.named_version != facts.lineage_version:
+            known = facts.lineages.get(partition)
+            entries = known.entries if known is not None else ()
+            held.named = {q for entry in entries for q in lineage.required(facts, entry.losers, passed_too=True)}
+            held.named_version = facts.lineage_version
+        return held.named
+
+    def _needed(self, partition: int, known: Lineage) -> Mapping[int, int]:
         """What the first entry that is not satisfied requires."""
-        for entry in known.entries:
-            needed = lineage.required(self.facts, entry.losers)
-            if not all(lineage.is_satisfied(self.facts, q, f) for q, f in needed.items()):
-                return needed
-        return {}
+        cap, held, facts = self.cap(partition), self._held[partition], self.facts
+        if held.needed_version != facts.version:
+            held.needed_version = facts.version
+            losers = next((entry.losers for entry in known.entries if entry.epoch > cap), {})
+            held.needed = lineage.required(facts, losers)
+        return held.needed
 
     def _highest(self, known: Lineage) -> dict[int, int]:
         """Of each partition the highest epoch that any entry requires: a position past its end is past all."""
@@ -215,6 +269,6 @@ def _missing(facts: Facts, q: int, f: int, highest: int) -> list[Question]:
         asked.append(Question(Ask.END, q, highest))
     elif f not in ends:
         asked.append(Question(Ask.END, q, f))
-    if q in facts.unowned:
+    if log_start_counts(facts, q):
         asked.append(Question(Ask.LOG_START, q))
     return asked

@@ -111,6 +111,8 @@ def judge_request(
     """A request for a count, with replicas for the new partitions or without."""
     if snapshot.frozen:
         return _refused(ErrorCode.POLICY_VIOLATION, f"The topic is frozen: {snapshot.frozen}.")
+    if unreadable := sorted(snapshot.unreadable):
+        return _refused(ErrorCode.POLICY_VIOLATION, _states_unreadable(unreadable))
     topic = snapshot.topic
     if count == topic.undeleted_partition_count:
         if topic.wanted is None and resize.is_settled(snapshot):
@@ -156,10 +158,10 @@ def judge_wanted(snapshot: Snapshot, setting: Setting) -> Verdict | None:
 
 def proven(snapshot: Snapshot) -> Snapshot:
     """The topic as the states of its partitions prove it: with the count of its version, and without partitions of
-    which nothing is recorded. Whatever else is wrong with it contradicts a state.
+    which nothing is recorded; a state that cannot be read is recorded. Whatever else is wrong contradicts a state.
     """
     topic, states = snapshot.topic, snapshot.states
-    led = max((p for p, state in states.items() if not state.never_led), default=-1) + 1
+    led = max({*snapshot.unreadable, *(p for p, state in states.items() if not state.never_led)}, default=-1) + 1
     stored = {layout for p in states if (layout := snapshot.stored(p)) is not None}
     counts = {layout.undeleted_partition_count for layout in stored if layout.layout_version == topic.layout_version}
     if topic.layout_version == 0 and stored <= {(topic.initial_partition_count, 0)}:
@@ -202,7 +204,8 @@ def _judge(case: Case) -> Verdict:
     if case.asked.partitions != case.known.topic.partitions:
         return _refused(
             ErrorCode.POLICY_VIOLATION,
-            "Another resize is unfinished; replicas of new partitions can be given when it is done.",
+            "The resize has to wait for the leaders to acknowledge the layout there is, and only a count can be queued:"
+            " give replicas of new partitions later.",
         )
     return Verdict(Outcome.ACCEPT, case.uncounted.topic.replace(wanted=case.count))
 
@@ -330,8 +333,11 @@ def _reassigned(case: Case) -> str | None:
 
 
 def _unreadable(case: Case) -> str | None:
-    found = sorted(case.known.unreadable)
-    return f"The states of partitions {listed(found)} cannot be read: see the log." if found else None
+    return _states_unreadable(sorted(case.known.unreadable)) if case.known.unreadable else None
+
+
+def _states_unreadable(partitions: Sequence[int]) -> str:
+    return f"The states of partitions {listed(partitions)} cannot be read: see the log."
 
 
 EDITS: Final = (

@@ -40,6 +40,10 @@ class Layout(NamedTuple):
         """Whether the partition takes records under this layout; else it is closed: marked for deletion."""
         return partition < self.undeleted_partition_count
 
+    def closes(self, partition: int) -> bool:
+        """Whether the partition is marked for deletion. An unknown layout, with counts of -1, closes nothing."""
+        return self.undeleted_partition_count >= 0 and not self.counts(partition)
+
     def takes(self, partition: int, named: StoredLayout) -> bool:
         """Whether a partition of this layout takes a batch that was placed by the layout ``named`` (rule 10)."""
         return self.stored == named and self.counts(partition)

@@ -13,10 +13,15 @@ satisfies it satisfies all lower ones.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from ordered_resize.facts import Facts, Lineage, is_fresh, is_over, is_passed, is_processed
 from zk_schemas.partition_state import LineageEntry
+
+EVERY_EPOCH: Final = 2**31
+"""Above every leader epoch."""
+NO_EPOCH: Final = -2
+"""Below every leader epoch, the -1 of batches without one included."""
 
 
 def pruned(
@@ -38,17 +43,18 @@ def raised_floor(floor: int, epoch: int) -> int:
     return max(floor, epoch)
 
 
-def required(facts: Facts, losers: Mapping[int, int]) -> dict[int, int]:
+def required(facts: Facts, losers: Mapping[int, int], *, passed_too: bool = False) -> dict[int, int]:
     """What must be processed before what waits for ``losers``: of each partition the highest leader epoch.
 
     What is over or was passed needs nothing more. What lies behind a lineage that is unknown, or too old, is not in it.
+    ``passed_too``: also what was passed, and would be waited for again were its position lowered.
     """
     needed: dict[int, int] = {}
     todo = list(losers.items())
     while todo:
         q, f = todo.pop()
         done = needed.get(q, -1)
-        if f <= done or is_over(facts, q, f) or is_passed(facts, q, f):
+        if f <= done or is_over(facts, q, f) or (is_passed(facts, q, f) and not passed_too):
             continue
         needed[q] = f
         known = facts.lineages.get(q)
@@ -93,15 +99,20 @@ class Loaded(NamedTuple):
     floor: int = -1
 
 
-def is_load_due(known: Lineage, loaded: Loaded, epoch: int) -> bool:
-    """Whether the user has to load before a batch of this leader epoch, which is not above the cap (rule 13).
+def loaded_up_to(known: Lineage, loaded: Loaded) -> int:
+    """The highest leader epoch whose batches need no load first; ``NO_EPOCH``, ``EVERY_EPOCH`` (rule 13).
 
     A floor above both means that entries were dropped which no load covered: a load is due before anything. An entry
     that waits below the floor keeps the cap under it, so the floor of the last load counts besides the cap.
     """
     if known.floor > max(loaded.cap, loaded.floor):
-        return True
-    return any(loaded.cap < entry.epoch <= epoch for entry in known.entries)
+        return NO_EPOCH
+    return next((entry.epoch - 1 for entry in known.entries if entry.epoch > loaded.cap), EVERY_EPOCH)
+
+
+def is_load_due(known: Lineage, loaded: Loaded, epoch: int) -> bool:
+    """Whether the user has to load before a batch of this leader epoch, which is not above the cap."""
+    return epoch > loaded_up_to(known, loaded)
 
 
 def leader_epochs_after_creation(partition: int, entries: Iterable[LineageEntry]) -> dict[int, int]:

@@ -24,6 +24,8 @@ from zk_schemas.topic import TopicZnode
 
 MAX_TOGETHER = 100
 """Partitions whose removal is one write: each takes two operations of it, and each write gives the topic a new id."""
+MAX_BYTES_TOGETHER = 256 * 1024
+"""Of the states of partitions whose removal begins in one write, beyond the first: a state has its lineage with it."""
 Assign: TypeAlias = Callable[[Sequence[int]], Mapping[int, list[int]]]
 """Replicas for partitions that have none yet."""
 
@@ -66,8 +68,8 @@ def next_steps(snapshot: Snapshot) -> list[Step]:
         return []
     found = phases(snapshot)
     steps = [STEPS[phase](snapshot, partition) for partition, phase in found.items() if phase in STEPS]
-    steps += [step for step in (_leave(snapshot, found), _forget(snapshot, found)) if step is not None]
-    return steps
+    of_removal = _forget(snapshot, found) or _leave(snapshot, found)  # both would write the topic's znode
+    return [*steps, of_removal] if of_removal is not None else steps
 
 
 def phases(snapshot: Snapshot) -> dict[int, Phase]:
@@ -223,17 +225,28 @@ def _leave(snapshot: Snapshot, found: Mapping[int, Phase]) -> Step | None:
     if not removals_may_begin(snapshot):
         return None
     lowest = max(snapshot.topic.undeleted_partition_count, snapshot.topic.wanted or 0)
-    run: list[int] = []
+    left: dict[int, PartitionState] = {}
+    size = 0
     for partition in sorted((p for p in snapshot.states if p >= lowest), reverse=True):
         if found[partition] in (Phase.LEAVING, Phase.DELETED):
             continue
-        if found[partition] is not Phase.DRAINING or partition not in snapshot.drained or len(run) == MAX_TOGETHER:
+        if found[partition] is not Phase.DRAINING or partition not in snapshot.drained or len(left) == MAX_TOGETHER:
             break
-        run.append(partition)
-    left = {
-        p: snapshot.states[p].replace(leader=DURING_DELETE, controller_epoch=snapshot.controller_epoch) for p in run
-    }
-    return Step("leave", left) if left else None
+        state = snapshot.states[partition].replace(leader=DURING_DELETE, controller_epoch=snapshot.controller_epoch)
+        size += len(state.encode())
+        if left and size > MAX_BYTES_TOGETHER:
+            break
+        left[partition] = state
+    return Step("leave", left, _with_ends(snapshot, left)) if left else None
+
+
+def _with_ends(snapshot: Snapshot, leaving: Collection[int]) -> TopicZnode | None:
+    """The topic with the log ends that leaders reported; None: nothing changes. They are recorded before anything is
+    deleted: a broker that deletes its replica and restarts before its answer arrives does not know the end any more.
+    """
+    topic = snapshot.topic
+    ends = {p: end for p in leaving if (end := snapshot.ends.get(p, 0)) > topic.base_offset(p)}
+    return topic.replace(last_offsets={**topic.last_offsets, **ends}) if ends else None
 
 
 def removals_may_begin(snapshot: Snapshot) -> bool:

@@ -13,6 +13,12 @@ from zk_schemas.topic import TopicZnode
 from zk_schemas.znode import NO_ID
 
 
+def moves_of(topic: TopicZnode) -> Moves:
+    """Losers and gainers of the resize under way, or of the last one."""
+    after, before = topic.undeleted_partition_count, topic.previous_undeleted_partition_count
+    return moves(topic.initial_partition_count, after if before is None else before, after)
+
+
 @dataclass(frozen=True, slots=True)
 class Snapshot:
     """Of one topic the znodes, and what brokers answered to this controller. ``states`` has each partition whose state
@@ -32,6 +38,8 @@ class Snapshot:
     """Of partitions that are not there yet: replicas that may lead, preferred first."""
     drained: Collection[int] = ()
     """Partitions that every group has processed to the end, or that are empty and owned by nobody (rule 14)."""
+    ends: Mapping[int, int] = field(default_factory=dict)
+    """Of partitions in ``drained``: the log end that the leader reported, as far as it is known."""
     deleted: Mapping[int, int] = field(default_factory=dict)
     """Partitions of which every replica is deleted, with the highest log end that was reported."""
     new_topic_id: uuid.UUID = NO_ID
@@ -57,7 +65,4 @@ class Snapshot:
     @property
     def moves(self) -> Moves:
         """Losers and gainers of the resize under way, or of the last one."""
-        topic = self.topic
-        after = topic.undeleted_partition_count
-        before = topic.previous_undeleted_partition_count
-        return moves(topic.initial_partition_count, after if before is None else before, after)
+        return moves_of(self.topic)

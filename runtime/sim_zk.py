@@ -9,6 +9,7 @@ from __future__ import annotations
 import enum
 from collections import deque
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any, TypeVar, cast
 
 import trio
@@ -163,6 +164,8 @@ class FakeSession:
         self._to_client = _Line(delay_s)
         self._calls: dict[_Call, str] = {}
         self._watches: dict[Event, dict[Watch, None]] = {}
+        self._on_their_way: list[Watch] = []
+        """Watches whose news the client has not got: it holds them until then, and calls them when the line is cut."""
         self._callbacks: dict[int, Callable[[SessionState], None]] = {}
         self._next_callback = 0
         self._connection = 1  # counts up with every connect and disconnect
@@ -263,8 +266,9 @@ class FakeSession:
         for call, path in calls.items():
             call.settle(error=ZkConnectionError(path, "connection lost; the outcome is unknown"))
         self._enter(SessionState.SUSPENDED)
+        undelivered, self._on_their_way = self._on_their_way, []
         watches, self._watches = self._watches, {}
-        for callbacks in watches.values():
+        for callbacks in (undelivered, *watches.values()):
             for watch in callbacks:
                 watch()
         if not server_down:
@@ -338,7 +342,12 @@ class FakeSession:
     def notify(self, event: Event) -> None:
         """The server's news of a change: fires the watches on it, once."""
         for watch in self._watches.pop(event, ()):
-            self._to_client.send(watch)
+            self._on_their_way.append(watch)
+            self._to_client.send(partial(self._deliver, watch))
+
+    def _deliver(self, watch: Watch) -> None:
+        self._on_their_way.remove(watch)
+        watch()
 
     def _watch(self, event: Event, watch: Watch | None) -> None:
         if watch is not None:
@@ -357,6 +366,7 @@ class FakeSession:
         self._state = SessionState.LOST
         self._callbacks.clear()
         self._watches.clear()
+        self._on_their_way.clear()
         self._to_server.cut()
         self._to_client.cut()
         calls, self._calls = self._calls, {}

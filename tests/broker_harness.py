@@ -114,6 +114,7 @@ class OneBroker:
         incarnation: int = -1,
         announced: int = -1,
         refreshes: bool = False,
+        topic_incarnation: int = -1,
     ) -> Any:
         """Describe a topic to the broker; ``leader`` -2 takes it away.
 
@@ -145,6 +146,7 @@ class OneBroker:
             announced_partition_count=announced,
             announced_leaders=[BROKER_ID] * (announced - undeleted),
             refreshes_stock_producers=refreshes,
+            topic_incarnation=topic_incarnation,
         )
         endpoint = UpdateMetadataEndpoint(host=self.host, port=self.port, listener="PLAINTEXT")
         return await self.request(

@@ -1,6 +1,7 @@
 """One broker whose topic ``t`` is resized; the test plays the controller (KIP-253).
 
-The topic has 4 partitions and grows to 6, layout (6, 1); 6 -> 4 then is layout (4, 2).
+The topic has 4 partitions and grows to 6, layout (6, 1); 6 -> 4 then is layout (4, 2), and 4 -> 8 while 4 and 5 drain
+layout (8, 3).
 """
 
 from __future__ import annotations
@@ -18,7 +19,6 @@ import trio.testing
 from broker.log.layout_history import LayoutEntry
 from broker.node import Node
 from protocol.batch_builder import build_batch
-from protocol.errors import ErrorCode
 from protocol.generated.fetch import FetchPartition, FetchRequest, FetchResponse, FetchTopic
 from protocol.generated.leader_and_isr import LeaderAndIsrPartitionState
 from protocol.generated.produce import PartitionProduceData, PartitionProduceResponse, ProduceRequest, TopicProduceData
@@ -32,7 +32,7 @@ from zk_schemas.config import ConfigChange, ConfigZnode
 from zk_schemas.config_keys import TOPIC_CONFIGS
 
 TOPIC_ID = uuid.UUID(int=7)
-FIRST, GROWN, SHRUNK = (4, 0), (6, 1), (4, 2)
+FIRST, GROWN, SHRUNK, GROWN_AGAIN = (4, 0), (6, 1), (4, 2), (8, 3)
 UNTAGGED = (-1, -1)
 NEVER_ANSWERED_MS = 60_000
 """Of a request that is answered for another reason."""
@@ -108,18 +108,14 @@ class Broker:
         found: PartitionProduceResponse = response.responses[0].partition_responses[0]
         return found
 
-    async def fetch(self, layout: tuple[int, int], *partitions: int, **fields: Any) -> FetchResponse:
-        response: FetchResponse = await self.harness.request(fetch_request(layout, *partitions, **fields))
+    async def fetch(self, *partitions: int, offset: int = 0, **fields: Any) -> FetchResponse:
+        asked = [
+            FetchPartition(partition=index, fetch_offset=offset, partition_max_bytes=1 << 20) for index in partitions
+        ]
+        limits = {"max_wait_ms": 0, "min_bytes": 1, "max_bytes": 1 << 20, **fields}
+        request = FetchRequest(topics=[FetchTopic(topic="t", partitions=asked)], **limits)
+        response: FetchResponse = await self.harness.request(request)
         return response
-
-    async def codes(self, layout: tuple[int, int], *partitions: int, **fields: Any) -> dict[int, ErrorCode]:
-        """Error codes of a fetch by partition."""
-        response = await self.fetch(layout, *partitions, **fields)
-        return {
-            found.partition_index: ErrorCode.of(found.error_code)
-            for topic in response.responses
-            for found in topic.partitions
-        }
 
     def history(self, partition: int) -> list[LayoutEntry]:
         """The layouts that are kept of a partition."""
@@ -142,13 +138,6 @@ def produce_request(
         name="t", partition_data=[data], undeleted_partition_count=layout[0], layout_version=layout[1]
     )
     return ProduceRequest(acks=acks, timeout_ms=timeout_ms, topic_data=[topic])
-
-
-def fetch_request(layout: tuple[int, int], *partitions: int, **fields: Any) -> FetchRequest:
-    asked = [FetchPartition(partition=index, fetch_offset=0, partition_max_bytes=1 << 20) for index in partitions]
-    topic = FetchTopic(topic="t", partitions=asked, undeleted_partition_count=layout[0], layout_version=layout[1])
-    limits = {"max_wait_ms": 0, "min_bytes": 1, "max_bytes": 1 << 20, **fields}
-    return FetchRequest(topics=[topic], **limits)
 
 
 def keyed(*keys: bytes | None, **fields: int) -> bytes:

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from ordered_resize import gate, lineage, resize
+from ordered_resize import facts, gate, lineage, resize
 from ordered_resize.layout import Layout
 from ordered_resize.resize import Phase, Step
 from ordered_resize.snapshot import Snapshot
@@ -162,3 +162,37 @@ def a_bump_keeps_what_it_replaced_before(patch: Patch) -> None:
         return Step("bump", {partition: state.replace(before=known or state.before)})
 
     patch.setattr(resize, "STEPS", MappingProxyType({**resize.STEPS, Phase.BUMP: keep}))
+
+
+def no_load_is_due(patch: Patch) -> None:
+    patch.setattr(lineage, "loaded_up_to", lambda *_: lineage.EVERY_EPOCH)
+
+
+def a_load_covers_what_is_satisfied_when_it_returns(patch: Patch) -> None:
+    original = gate.Gate.load_returned
+
+    def load_returned(self: gate.Gate, partition: int, called: Any) -> None:
+        original(self, partition, self.load_called(partition))
+
+    patch.setattr(gate.Gate, "load_returned", load_returned)
+
+
+def what_was_dropped_needs_no_load(patch: Patch) -> None:
+    original = lineage.loaded_up_to
+    patch.setattr(lineage, "loaded_up_to", lambda known, loaded: original(known._replace(floor=-1), loaded))
+
+
+def a_load_below_the_floor_is_due_for_ever(patch: Patch) -> None:
+    """The floor of the last load does not count, only its cap: an entry that waits below the floor keeps that low."""
+    original = lineage.loaded_up_to
+    patch.setattr(lineage, "loaded_up_to", lambda known, loaded: original(known, loaded._replace(floor=-1)))
+
+
+def an_expired_log_start_counts_for_every_partition(patch: Patch) -> None:
+    """Also for one whose live owner has delivered records and not flushed them."""
+    patch.setattr(facts, "log_start_counts", lambda *_: True)
+    patch.setattr(gate, "log_start_counts", lambda *_: True)
+
+
+def what_is_passed_is_never_taken_back(patch: Patch) -> None:
+    patch.setattr(facts, "take_back", lambda *_: None)

@@ -417,6 +417,8 @@ class World:
             return self.flush(reader)
         reader.at = record.offset
         state = reader.gate.look(p, record.epoch)
+        if (state is GateState.OPEN) != (record.epoch <= reader.gate.limit(p)):
+            raise BrokenError(f"epoch {record.epoch} of partition {p} is {state}, the limit {reader.gate.limit(p)}")
         if state is GateState.DUE:
             reader.loading = (reader.gate.load_called(p), frozenset(self.flushed))
             return True

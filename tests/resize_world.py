@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import json
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -19,10 +20,11 @@ from protocol.generated.incremental_alter_configs import (
 from protocol.generated.leader_and_isr import LeaderAndIsrRequest
 from protocol.generated.stop_replica import StopReplicaRequest
 from protocol.generated.update_metadata import UpdateMetadataRequest
-from runtime.env import DeleteOp, ZkOp
+from runtime.env import NoNodeError, ZkOp
 from tests.controller_world import Log, World
+from tests.lineages import nearest_ancestor
 from zk_schemas import paths
-from zk_schemas.partition_state import PartitionState
+from zk_schemas.partition_state import Before, Layout, LineageEntry, PartitionState
 from zk_schemas.topic import TopicZnode
 
 TOPIC = "t"
@@ -84,51 +86,109 @@ class Rules:
         self.after_write: Callable[[int], None] = lambda _number: None
         self._states: dict[int, PartitionState] = {}
         self._topic: TopicZnode | None = None
-        self._versions: dict[int, dict[int, int]] = {}
-        """The layout version of each leader epoch that a partition had."""
+        self._edits: dict[str, bytes | None] = {}
+        """What the test itself wrote, or None where it deleted: as long as it stands, it is no controller's doing."""
+        self._decoded: dict[int, tuple[bytes, PartitionState]] = {}
+        for name in ("set", "delete"):
+            setattr(world.store, name, self._noting(getattr(world.store, name)))
+
+    def _noting(self, write: Callable[..., Any]) -> Callable[..., Any]:
+        async def edit(path: str, data: bytes | None = None, *version: int) -> Any:
+            await self._compare()
+            self._edits[path] = data
+            return await (write(path) if data is None else write(path, data, *version))
+
+        return edit
 
     def watch(self, controller_id: int) -> None:
         session = self.world.sessions[controller_id]
         multi = session.multi
 
         async def checked(ops: Sequence[ZkOp]) -> list[int]:
-            await self._note_epochs()
+            await self._compare()  # a controller that is killed ends before it sees what its last write did
             versions = await multi(ops)
-            await self._compare(ops)
+            await self._compare()
             self.writes += 1
             self.after_write(self.writes)
             return versions
 
         session.multi = checked  # type: ignore[method-assign]
 
-    async def _note_epochs(self) -> None:
-        known = paths.partitions(TOPIC)
-        names = await self.world.store.children(known) if await self.world.store.exists(known) is not None else ()
-        for index in map(int, names):
-            if await self.world.store.exists(paths.partition_state(TOPIC, index)) is not None:
-                state = await self.world.state(TOPIC, index)
-                self._versions.setdefault(index, {})[state.leader_epoch] = _version(state)
-
-    async def _compare(self, ops: Sequence[ZkOp]) -> None:
-        if await self.world.store.exists(paths.topic(TOPIC)) is None:
+    async def _compare(self) -> None:
+        """Hold what changed since the last time against the rules."""
+        edited = self._edits.get(paths.topic(TOPIC))
+        found = await self._read(paths.topic(TOPIC))
+        if found is None:
             return
-        topic, states = await self.world.topic(TOPIC), dict(self._states)
-        written = {op.path for op in ops}
-        for index in sorted(topic.partitions):
-            if paths.partition_state(TOPIC, index) in written:
-                states[index] = await self.world.state(TOPIC, index)
-        for index in self._states.keys() - topic.partitions.keys():
-            if await self.world.store.exists(paths.partition_state(TOPIC, index)) is None:
-                del states[index]
-            else:
-                self._break(f"{index} is out of the assignment, and its state is still there")
+        topic = self._topic if found == edited else TopicZnode.decode(paths.topic(TOPIC), found)
+        states = dict[int, PartitionState]()
+        for index in sorted({*(topic.partitions if topic is not None else ()), *self._states}):
+            path = paths.partition_state(TOPIC, index)
+            data = await self._read(path)
+            if path in self._edits and data == self._edits[path]:
+                states.update({index: self._states[index]} if index in self._states else {})
+            elif data is not None:
+                known = self._decoded.get(index)
+                state = known[1] if known is not None and known[0] == data else PartitionState.decode(path, data)
+                self._decoded[index], states[index] = (data, state), state
+        if topic is None:
+            return
+        if self._topic is not None:
+            self._check(self._topic, topic, states)
+        self._states, self._topic = states, topic
+
+    async def _read(self, path: str) -> bytes | None:
+        try:
+            return (await self.world.store.get(path)).data
+        except NoNodeError:
+            return None
+
+    def _check(self, known: TopicZnode, topic: TopicZnode, states: dict[int, PartitionState]) -> None:
+        for index in self._states.keys() & states.keys() - topic.partitions.keys():
+            self._break(f"{index} is out of the assignment, and its state is still there")
+        if topic.layout_version != known.layout_version:
+            self._check_goal(known, topic)
         for index, state in states.items():
             before = self._states.get(index)
-            if before is not None and before != state:
+            if before is None and topic.layout_version > 0:
+                self._check_creation(topic, states, index, state)
+            elif before is not None and before != state:
                 self._check_change(topic, states, index, before, state)
         for index in self._states.keys() - states.keys():
-            self._check_removal(topic, index, ops)
-        self._states, self._topic = states, topic
+            self._check_removal(known, topic, index)
+
+    def _check_goal(self, before: TopicZnode, now: TopicZnode) -> None:
+        """Rules 1, 4 and 9."""
+        count, old = now.undeleted_partition_count, before.undeleted_partition_count
+        if now.layout_version != before.layout_version + 1:
+            self._break(f"layout_version {before.layout_version} became {now.layout_version}")
+        if now.previous_undeleted_partition_count == count:
+            gainers = _losers_of(before)
+            if count != before.previous_undeleted_partition_count or not gainers:
+                self._break(f"a resize to {old} was taken back to {count}")
+            if bumped := [
+                p for p in gainers if p in self._states and _layout(before, self._states[p]) == _goal(before)
+            ]:
+                self._break(f"a resize was taken back after {bumped[0]} gained keys")
+            return
+        if now.previous_undeleted_partition_count != old:
+            self._break(f"the count before is {old}, and {now.previous_undeleted_partition_count} is recorded")
+        for p in range(old):
+            state = self._states.get(p)
+            if state is None or _layout(before, state) != _goal(before) or not self._acknowledged(before, p, state):
+                self._break(f"a resize begins before {p} has acknowledged the one before")
+        if leaving := [p for p in range(count) if p in self._states and self._states[p].being_removed]:
+            self._break(f"{leaving[0]} is counted while it is being removed")
+
+    def _check_creation(
+        self, topic: TopicZnode, states: dict[int, PartitionState], index: int, state: PartitionState
+    ) -> None:
+        """Rules 3 and 7."""
+        if state.leader_epoch != topic.last_leader_epochs.get(index, -1) + 1:
+            self._break(f"{index} begins with leader epoch {state.leader_epoch}")
+        if _layout(topic, state) != _goal(topic) or state.leader < 0:
+            self._break(f"{index} is created as {state}")
+        self._check_gain(topic, states, index, (), state)
 
     def _check_change(
         self,
@@ -138,68 +198,89 @@ class Rules:
         before: PartitionState,
         now: PartitionState,
     ) -> None:
+        """Rules 2, 3, 5 and 8."""
         if now.leader_epoch < before.leader_epoch:
             self._break(f"the leader epoch of {index} went back")
-        if now.leader_epoch == before.leader_epoch and now.layout != before.layout:
-            self._break(f"epoch {now.leader_epoch} of {index} has two layouts")
         if before.being_removed and not now.being_removed:
             self._break(f"{index} came back while it was being removed")
-        if before.never_led and now.leader >= 0:
-            for ancestor, epoch in now.leader_epoch_after_creation.items():
-                if epoch < 0:
-                    self._break(f"{index} is led before the epoch of {ancestor} is known")
-                elif epoch != self._last_epoch_before(ancestor, _version(now)):
-                    self._break(f"the map of {index} does not name the last epoch of {ancestor} under the old layout")
-                if not self._acknowledged(ancestor, states[ancestor]):
-                    self._break(f"{index} is led before {ancestor} has acknowledged")
-        marked = [p for p in states if p >= topic.undeleted_partition_count and not states[p].never_led]
-        if now.layout != before.layout and index < topic.undeleted_partition_count and marked:
-            for p in marked:
-                if states[p].sealed_offset < 0:
-                    self._break(f"{index} has the new layout before {p} is sealed")
-                if states[p].leader_epoch_before_deletion.get(index, -1) >= now.leader_epoch:
-                    self._break(f"the map of {p} names an epoch of {index} under the new layout")
-                if _version(states[p]) == _version(now):
-                    recorded = states[p].leader_epoch_before_deletion.get(index, before.leader_epoch)
-                    if recorded != before.leader_epoch:
-                        self._break(f"the map of {p} does not name the last epoch of {index} under the old layout")
-        if now.sealed_offset != before.sealed_offset and not self._acknowledged(index, now):
-            self._break(f"{index} is sealed before its leader has acknowledged")
+        if now.being_removed and not before.being_removed:
+            self._check_begun_removal(topic, states, index, before)
+        if _layout(topic, now) == _layout(topic, before):
+            if (now.before, now.lineage, now.floor) != (before.before, before.lineage, before.floor):
+                self._break(f"what {index} had before changed without a bump to another layout")
+            return
+        if now.leader_epoch != before.leader_epoch + 1 or _layout(topic, now) != _goal(topic):
+            self._break(f"{index} has {now.layout} in epoch {now.leader_epoch}, after epoch {before.leader_epoch}")
+        if now.before != Before(_layout(topic, before), before.leader_epoch):
+            self._break(f"the bump of {index} says that it replaced {now.before}")
+        if (now.leader, now.isr) != (before.leader, before.isr):
+            self._break(f"the bump of {index} changed leader or ISR")
+        kept = []
+        for entry in before.lineage:
+            left = {q: f for q, f in entry.losers.items() if topic.last_leader_epochs.get(q, -1) < f}
+            if left != entry.losers and now.floor < entry.epoch:
+                self._break(f"{index} forgot an entry of epoch {entry.epoch}, its floor is {now.floor}")
+            kept += [LineageEntry(entry.epoch, left)] if left else []
+        self._check_gain(topic, states, index, tuple(kept), now)
 
-    def _check_removal(self, topic: TopicZnode, index: int, ops: Sequence[ZkOp]) -> None:
+    def _check_gain(
+        self,
+        topic: TopicZnode,
+        states: dict[int, PartitionState],
+        index: int,
+        kept: tuple[LineageEntry, ...],
+        now: PartitionState,
+    ) -> None:
+        losers, expected = _losers_of(topic).get(index, ()), list(kept)
+        for loser in losers:
+            if _layout(topic, states[loser]) != _goal(topic):
+                self._break(f"{index} gains keys before {loser} has the layout")
+            if not self._acknowledged(topic, loser, states[loser]):
+                self._break(f"{index} gains keys before {loser} has acknowledged")
+        if losers:
+            last = {q: found.leader_epoch for q in losers if (found := states[q].before) is not None}
+            expected.append(LineageEntry(now.leader_epoch, last))
+        if list(now.lineage) != expected:
+            self._break(f"the lineage of {index} is {now.lineage}, not {expected}")
+
+    def _check_begun_removal(
+        self, topic: TopicZnode, states: dict[int, PartitionState], index: int, before: PartitionState
+    ) -> None:
+        if index < topic.undeleted_partition_count or index < (topic.wanted or 0):
+            self._break(f"the removal of {index} begins, which is counted")
+        if above := [p for p in states if p > index and not states[p].being_removed]:
+            self._break(f"the removal of {index} begins before that of {above[0]}")
+        if behind := [p for p in _losers_of(topic) if p not in states or _layout(topic, states[p]) != _goal(topic)]:
+            self._break(f"the removal of {index} begins before {behind[0]} has gained its keys")
+        if not self._acknowledged(topic, index, before):
+            self._break(f"the removal of {index} begins before its leader has acknowledged that it is closed")
+
+    def _check_removal(self, known: TopicZnode, topic: TopicZnode, index: int) -> None:
         before = self._states[index]
         if not before.being_removed:
             self._break(f"{index} was removed without a word")
         if index in topic.partitions or topic.last_leader_epochs.get(index) != before.leader_epoch:
             self._break(f"the topic znode was not written with the removal of {index}")
-        if topic.last_offsets.get(index, 0) < before.sealed_offset:
-            self._break(f"where {index} was sealed at {before.sealed_offset}, it ends at {topic.last_offsets}")
-        if self._topic is not None and topic.topic_id == self._topic.topic_id:
+        if topic.base_offset(index) < known.base_offset(index):
+            self._break(f"{index} ended at {known.base_offset(index)}, and the topic says {topic.last_offsets}")
+        if topic.topic_id == known.topic_id:
             self._break("the topic id stayed when partitions went")
-        assert self._topic is not None
-        for replica in self._topic.partitions[index]:
+        for replica in known.partitions.get(index, ()):
             if not self._deleted(replica, index):
                 self._break(f"{index} was removed before broker {replica} deleted it")
-        if not any(isinstance(op, DeleteOp) for op in ops):
-            self._break(f"{index} vanished")
 
-    def _last_epoch_before(self, index: int, version: int) -> int:
-        """A partition's last leader epoch under a layout older than this one."""
-        return max(epoch for epoch, of in self._versions[index].items() if of < version)
-
-    def _acknowledged(self, index: int, state: PartitionState) -> bool:
+    def _acknowledged(self, topic: TopicZnode, index: int, state: PartitionState) -> bool:
         """Whether the leader has answered a LeaderAndIsr with the stored epoch and layout."""
         broker = self.world.brokers.get(state.leader)
         return broker is not None and any(
             told.partition_index == index
             and told.leader_epoch == state.leader_epoch
-            and state.layout is not None
-            and (told.undeleted_partition_count, told.layout_version) == tuple(state.layout)
+            and (told.undeleted_partition_count, told.layout_version) == _layout(topic, state)
             for request in broker.answered
             if isinstance(request, LeaderAndIsrRequest)
-            for topic in request.topic_states
-            if topic.topic_name == TOPIC
-            for told in topic.partition_states
+            for of_topic in request.topic_states
+            if of_topic.topic_name == TOPIC
+            for told in of_topic.partition_states
         )
 
     def _deleted(self, broker_id: int, index: int) -> bool:
@@ -215,8 +296,26 @@ class Rules:
         self.broken.append(f"write {self.writes + 1}: {what}")
 
 
-def _version(state: PartitionState) -> int:
-    return 0 if state.layout is None else state.layout.layout_version
+def _goal(topic: TopicZnode) -> Layout:
+    return Layout(topic.undeleted_partition_count, topic.layout_version)
+
+
+def _layout(topic: TopicZnode, state: PartitionState) -> Layout:
+    return state.layout or Layout(topic.initial_partition_count, 0)
+
+
+def _losers_of(topic: TopicZnode) -> dict[int, list[int]]:
+    after, before = topic.undeleted_partition_count, topic.previous_undeleted_partition_count
+    return _losers(topic.initial_partition_count, after if before is None else before, after)
+
+
+@functools.cache
+def _losers(initial: int, before: int, after: int) -> dict[int, list[int]]:
+    """Worked out without the package that decides it."""
+    found = {p: [nearest_ancestor(p, initial, before)] for p in range(before, after)}
+    for p in range(after, before):
+        found.setdefault(nearest_ancestor(p, initial, after), []).append(p)
+    return found
 
 
 def layouts_told(world: World) -> dict[tuple[int, int], set[tuple[int, int]]]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from protocol.types import TopicPartition
-from tests.history.events import Created, Event, LayoutSet, Removed, Sealed
+from tests.history.events import Created, Event, LayoutSet, Removed
 from zk_schemas.partition_state import Layout, PartitionState
 from zk_schemas.topic import TopicZnode
 
@@ -21,6 +21,10 @@ class Life:
     @property
     def was_led(self) -> bool:
         return self.state is not None and bool(self.state.isr)
+
+    @property
+    def is_leaving(self) -> bool:
+        return self.state is not None and self.state.being_removed
 
 
 class TopicLives:
@@ -44,7 +48,7 @@ class TopicLives:
         tp, events = TopicPartition(self.topic, number), list[Event]()
         life = self.present.get(number)
         if life is not None and (state is None or life.incarnation != incarnation):
-            if life.state is None or not life.state.being_removed:
+            if not life.is_leaving:
                 events.append(Removed(now_ms, tp, life.incarnation))
             self.gone.append(self.present.pop(number))
             life = None
@@ -57,17 +61,17 @@ class TopicLives:
         if state.being_removed and (before is None or not before.being_removed):
             events.append(Removed(now_ms, tp, incarnation))
         if state.isr and (before is None or not before.isr or before.leader_epoch != state.leader_epoch):
-            layout = state.layout or Layout(znode.undeleted_partition_count, 0)
-            self.layouts[layout] = None
             initial = znode.initial_partition_count
+            layout = state.layout or Layout(initial, 0)
+            self.layouts[layout] = None
             events.append(LayoutSet(now_ms, tp, incarnation, state.leader_epoch, initial, *layout))
-        if state.sealed_offset >= 0 and (before is None or before.sealed_offset != state.sealed_offset):
-            events.append(Sealed(now_ms, tp, incarnation, state.sealed_offset))
         return events
 
     def unfinished(self, znode: TopicZnode) -> str:
         """What is left to do of the last resize, the removal of marked partitions included; "" for nothing."""
         wanted = Layout(znode.undeleted_partition_count, znode.layout_version)
+        if znode.wanted is not None:
+            return f"the topic is to have {znode.wanted} partitions"
         if len(znode.partitions) != znode.undeleted_partition_count:
             marked = {number: life.state for number, life in self.present.items() if number >= wanted[0]}
             return f"{len(znode.partitions)} partitions of {wanted[0]}: {marked}"
@@ -75,6 +79,6 @@ class TopicLives:
             life = self.present.get(number)
             if life is None or life.state is None or life.state.leader < 0:
                 return f"partition {number} has no leader: {life}"
-            if (life.state.layout or Layout(wanted[0], 0)) != wanted:
+            if (life.state.layout or Layout(znode.initial_partition_count, 0)) != wanted:
                 return f"partition {number} has not the layout {wanted}: {life.state}"
         return ""

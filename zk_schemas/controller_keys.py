@@ -65,6 +65,14 @@ CONTROLLER_CONFIGS = ConfigDef(
             doc="how often it is looked for",
         ),
         ConfigKey(
+            "partition.state.max.bytes",
+            ConfigType.INT,
+            262_144,
+            Between(1024, 2**20),
+            doc="how large the state znode of a partition that gains keys may get by its lineage; a resize that would"
+            " pass it is refused",
+        ),
+        ConfigKey(
             "stock.producer.grace.ms",
             ConfigType.INT,
             6_000,

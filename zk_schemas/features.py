@@ -15,7 +15,10 @@ from zk_schemas.broker_registration import VersionRange
 from zk_schemas.znode import MalformedZnodeError, ZnodeReader, encode_fields
 
 ORDERED_RESIZE = "ordered_resize"
-"""Level 1: topics may be resized, and brokers check partition layouts (KIP-253)."""
+"""Level 1: brokers check partition layouts (KIP-253), and order is kept by barriers; this release resizes nothing then.
+Level 2: topics may be resized, and order is kept by the lineage of each partition."""
+LINEAGE_LEVEL = 2
+"""From this level of ``ordered_resize`` on, state znodes have lineages."""
 GROUP_COORDINATOR = "group_coordinator"
 """Level 1: Kafka's classic groups. Level 2: coordinators also answer how far a group has processed a partition, which
 the hand-over of moved keys asks for."""
@@ -26,7 +29,7 @@ flexible ones, where a committed offset carries its partition's incarnation."""
 SUPPORTED: Mapping[str, VersionRange] = {
     CONSUMER_OFFSETS_TOPIC_SCHEMA: VersionRange(1, 2),
     GROUP_COORDINATOR: VersionRange(1, 2),
-    ORDERED_RESIZE: VersionRange(1, 1),
+    ORDERED_RESIZE: VersionRange(1, LINEAGE_LEVEL),
 }
 REQUIRED: Mapping[tuple[str, int], Mapping[str, int]] = {
     (ORDERED_RESIZE, 1): {CONSUMER_OFFSETS_TOPIC_SCHEMA: 2, GROUP_COORDINATOR: 2},

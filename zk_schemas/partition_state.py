@@ -42,12 +42,10 @@ class PartitionState:
     """A partition's durable state. The znode's zkVersion is the partition epoch, its czxid the incarnation.
 
     ``leader`` is a broker id, ``NO_LEADER`` or ``DURING_DELETE``; ``leader_epoch`` -1 with an empty ``isr`` means never
-    led. ``layout`` None: the topic was never resized. The two maps hold ``{ancestor: epoch}``, the last epoch of that
-    ancestor under the old layout, -1 for not yet known. ``sealed_offset`` -1: not sealed.
-
-    ``initial_partition_count``, ``before``, ``lineage`` and ``floor`` are of ``ordered_resize`` and optional: nothing
-    writes them yet. The first is the topic's, beside the layout that is counted from it. ``floor`` is the newest epoch
-    of which something was dropped from the lineage, -1: nothing was.
+    led. ``layout`` None: the topic was never resized. ``initial_partition_count`` is the topic's, from which the layout
+    is counted; a state without it that has a layout is of a release that resized by barriers, whose two maps
+    ``{ancestor: epoch}`` and ``sealed_offset`` (-1: none) are read to be converted. ``floor`` is the newest epoch of
+    which something was dropped from the lineage, -1: nothing was.
     """
 
     controller_epoch: int

@@ -18,15 +18,15 @@ class TopicZnode:
     """A topic as the controller keeps it.
 
     ``partitions`` maps each partition, from 0 without gaps, to its assigned replicas (broker ids, preferred first).
-    Partitions from ``undeleted_partition_count`` on are marked for deletion or not yet led. ``last_leader_epochs``
+    Partitions from ``undeleted_partition_count`` on are marked for deletion. ``last_leader_epochs``
     holds the last leader epoch of each partition that was removed at some time, ``last_offsets`` where its log ended,
     if that is not 0: created again, its log begins there, and both entries stay. ``absent`` names what of
     id, counts and layout version was not there and stands here as a default (a topic written by another tool): the
     controller then writes it.
     ``ordered_delivery`` is what ``enable.ordered.delivery`` said when the first resize began, which is settled by that;
     None before.
-    ``previous_undeleted_partition_count`` and ``wanted`` are of ``ordered_resize`` and optional: nothing writes them
-    yet. The first is the count before the resize under way or the last one, the second the count of the next resize.
+    ``previous_undeleted_partition_count`` is the count before the resize under way or the last one, None before the
+    first; ``wanted`` the count of the next resize, which is queued.
 
     Field relations that a hand edit may break (initial <= undeleted <= partitions) are the controller's to judge.
     """

@@ -34,9 +34,10 @@ def demo(
     """Split and merge a topic's partitions under load, and prove that every key kept its order.
 
     Starts ZooKeeper, a controller and three brokers; producers stream real events into a topic of 4 partitions, which
-    is resized to 6, 9, 6 and 4, while a group of three consumers keeps a state for every key; one broker is killed
-    meanwhile. A control topic beside it gets the same without ordered delivery. Then the exported segment files are
-    audited with Spark. Exit status 0 and PASS, or 1 and the first offending records.
+    is resized to 6, 9, 6, 4, 8 and 4, the last two while marked partitions drain. A group of three consumers keeps a
+    state for every key. One broker is killed meanwhile. A control topic beside it gets the same without ordered
+    delivery. Then the exported segment files are audited with Spark. Exit status 0 and PASS, or 1 and the first
+    offending records.
 
     Parameters
     ----------

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Mapping
-from dataclasses import replace
+from collections.abc import Iterator, Mapping
 from datetime import datetime
 from typing import Annotated, Any, NamedTuple
 
@@ -16,10 +15,11 @@ from anabranch.cli.admin import with_admin
 from anabranch.cli.errors import CommandError
 from anabranch.cli.options import DEFAULT_BOOTSTRAP, Bootstrap, Int, JsonFlag
 from anabranch.cli.output import print_json, print_table
-from anabranch.cli.topic_view import ANSWER_WITHIN_MS, is_resized, known_offsets, partition_epochs
-from anabranch.cli.waits import GroupOnTopic, questions, waits
+from anabranch.cli.topic_view import ANSWER_WITHIN_MS, is_resized, known_offsets, lineages
+from anabranch.cli.waits import BlockedBy, GroupOnTopic
 from client.admin_types import MemberDescription
 from client.offsets import one_epoch_each
+from ordered_resize.explain import Wait
 
 EXPIRING_WITHIN_MS = 600_000
 """How long before retention removes what is waited for that is told: as ``retention.warning.ms`` of controllers."""
@@ -61,20 +61,9 @@ def describe(*groups: str, bootstrap_server: Bootstrap = DEFAULT_BOOTSTRAP, json
         print(f"{group['group']}  {group['state']}  assignor {group['assignor'] or '-'}  {where}")
         print_table(columns, [[row[column] for column in columns] for row in group["partitions"]])
         if group["waits"]:
-            columns = [
-                "topic",
-                "partition",
-                "waits_for",
-                "because",
-                "position",
-                "until",
-                "member",
-                "client_id",
-                "blocked",
-                "expiring",
-            ]
             print("who waits for whom across the resize:")
-            print_table(columns, [[row[column] for column in columns] for row in group["waits"]])
+            for line in _sentences(group["waits"]):
+                print(f"  {line}")
     return 0
 
 
@@ -130,6 +119,14 @@ async def _ends(
     return await known_offsets(admin, [tp for tp in partitions if tp in led], "latest")
 
 
+def _sentences(rows: list[dict[str, Any]]) -> Iterator[str]:
+    for row in rows:
+        until, position = (-1 if row[name] is None else row[name] for name in ("until", "position"))
+        numbers = (row["partition"], row["from_epoch"], row["waits_for"], row["epoch"], until, position)
+        state = ", ".join(name for name in ("blocked", "expiring") if row[name])
+        yield f"{row['topic']}: {Wait(*numbers, row['member'])}" + (f" ({state})" if state else "")
+
+
 async def _waits(
     admin: Admin, group_id: str, topic: TopicDescription, owners: Mapping[TopicPartition, MemberDescription]
 ) -> list[dict[str, Any]]:
@@ -137,49 +134,69 @@ async def _waits(
     if not is_resized(topic):
         return []
     name = topic.name
-    tps = [TopicPartition(name, info.partition) for info in topic.partitions]
-    led = [TopicPartition(name, info.partition) for info in topic.partitions if info.leader >= 0]
-    try:
-        positions = await admin.group_positions(group_id, tps)
-    except KafkaError as error:
-        if error.code is not ErrorCode.UNSUPPORTED_VERSION:
-            raise
-        positions = {}  # below level 2 of group_coordinator nobody can tell: who needs a position waits
-    state = GroupOnTopic(
-        topic.initial_partition_count,
-        topic.undeleted_partition_count,
-        [tp.partition for tp in tps],
-        leader_epochs={info.partition: info.leader_epoch for info in topic.partitions},
-        epochs=await partition_epochs(admin, topic),
-        log_start_offsets={tp.partition: start for tp, start in (await known_offsets(admin, led, "earliest")).items()},
-        positions={tp.partition: position.position for tp, position in positions.items()},
+    led = {info.partition for info in topic.partitions if info.leader >= 0}
+    starts = await known_offsets(admin, [TopicPartition(name, p) for p in sorted(led)], "earliest")
+    found_waits = await _found_waits(admin, group_id, topic, starts, owners)
+    kept_from = await _kept_from(
+        admin, name, {TopicPartition(name, w.wait.on) for w in found_waits if w.wait.on in led}
     )
-    ends: dict[tuple[int, int], int] = {}
-    asked = [(TopicPartition(name, partition), epoch) for partition, epoch in sorted(questions(state))]
-    for epochs in one_epoch_each((tp, epoch) for tp, epoch in asked if tp in led):
-        for tp, found in (await admin.epoch_ends(epochs, within_ms=ANSWER_WITHIN_MS)).items():
-            ends[tp.partition, epochs[tp]] = found.end_offset
     rows = []
-    found_waits = waits(replace(state, epoch_ends=ends))
-    kept_from = await _kept_from(admin, name, {TopicPartition(name, wait.waits_for) for wait in found_waits} & set(led))
-    for wait in found_waits:
-        position = max(wait.position or 0, state.log_start_offsets.get(wait.waits_for, 0))
-        member = owners.get(TopicPartition(name, wait.waits_for))
+    for wait, is_blocked in found_waits:
+        on = TopicPartition(name, wait.on)
+        position, member = max(wait.position, 0, starts.get(on, 0)), owners.get(on)
         rows.append(
             {
                 "topic": name,
                 "partition": wait.partition,
-                "waits_for": wait.waits_for,
-                "because": wait.because,
-                "position": wait.position,
-                "until": wait.until,
-                "member": member.member_id if member else None,
+                "from_epoch": wait.from_epoch,
+                "waits_for": wait.on,
+                "epoch": wait.epoch,
+                "position": wait.position if wait.position >= 0 else None,
+                "until": wait.offset if wait.offset >= 0 else None,
+                "member": wait.owner,
                 "client_id": member.client_id if member else None,
-                "blocked": wait.is_blocked,
-                "expiring": position < min(kept_from.get(wait.waits_for, 0), wait.until or sys.maxsize),
+                "blocked": is_blocked,
+                "expiring": position < min(kept_from.get(wait.on, 0), wait.offset if wait.offset > 0 else sys.maxsize),
             }
         )
     return rows
+
+
+async def _found_waits(
+    admin: Admin,
+    group_id: str,
+    topic: TopicDescription,
+    starts: Mapping[TopicPartition, int],
+    owners: Mapping[TopicPartition, MemberDescription],
+) -> list[BlockedBy]:
+    """``starts``: where the logs begin, of the partitions whose leaders can tell."""
+    name = topic.name
+    try:
+        positions = await admin.group_positions(group_id, [TopicPartition(name, p.partition) for p in topic.partitions])
+    except KafkaError as error:
+        if error.code is not ErrorCode.UNSUPPORTED_VERSION:
+            raise
+        positions = {}  # below level 2 of group_coordinator nobody can tell: who needs a position waits
+    numbers = [info.partition for info in topic.partitions]
+    group = GroupOnTopic(
+        await lineages(admin, name, numbers),
+        {tp.partition: position.position for tp, position in positions.items()},
+        {tp.partition: start for tp, start in starts.items()},
+        {tp.partition: member.member_id for tp, member in owners.items() if tp.topic == name},
+    )
+    if removed := group.unknown(numbers):
+        for p, answer in (await lineages(admin, name, removed)).items():
+            group.on_lineage(p, answer)
+    asked: set[tuple[int, int]] = set()
+    epochs = {info.partition: info.leader_epoch for info in topic.partitions}
+    while found := group.ends_to_ask(asked):
+        asked.update(found)
+        over = [(TopicPartition(name, p), epoch) for p, epoch in found if (name, p) in starts and epochs[p] > epoch]
+        for chosen in one_epoch_each(over):
+            for tp, end in (await admin.epoch_ends(chosen, within_ms=ANSWER_WITHIN_MS)).items():
+                if end.end_offset >= 0:
+                    group.on_end(tp.partition, chosen[tp], end.end_offset)
+    return group.waits()
 
 
 async def _kept_from(admin: Admin, topic: str, partitions: set[TopicPartition]) -> dict[int, int]:

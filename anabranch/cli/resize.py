@@ -16,11 +16,15 @@ from anabranch.cli.resize_plan import Move, moves, percent, unordered_share
 from anabranch.cli.topic_view import (
     Committed,
     committed_offsets,
+    existing,
+    lineages,
     marked_partitions,
     offsets,
-    partition_epochs,
     remaining,
 )
+from ordered_resize.facts import Lineage
+from ordered_resize.lineage import leader_epochs_before_deletion
+from protocol.key_placement import ancestor_below
 
 DRAIN_KEY = "delete.records.when.drained"
 CHECK_EVERY_S = 0.1
@@ -237,14 +241,19 @@ async def _missing(admin: Admin, topic: TopicDescription, count: int) -> str:
     without_leader = [p.partition for p in topic.partitions if p.leader < 0]
     if without_leader:
         return f"partitions {_numbers(without_leader)} have no leader"
-    epochs = await partition_epochs(admin, topic)
-    marked = marked_partitions(topic)
-    unsealed = [p for p in marked if p not in epochs or epochs[p].sealed_offset < 0]
-    if unsealed:
-        return f"partitions {_numbers(unsealed)} are not sealed"
-    unknown = [
-        p
-        for p in range(topic.initial_partition_count, topic.undeleted_partition_count)
-        if p not in epochs or epochs[p].leader_epoch_after_creation < 0
-    ]
-    return f"partitions {_numbers(unknown)} are not split off" if unknown else ""
+    known = existing(await lineages(admin, topic.name, (p.partition for p in topic.partitions)))
+    for p in marked_partitions(topic):
+        survivor = ancestor_below(p, topic.initial_partition_count, count)
+        if survivor not in known or not leader_epochs_before_deletion(p, survivor, known[survivor].entries):
+            return f"the keys of partition {p} are not merged"
+    behind = [p for p in range(topic.initial_partition_count, count) if not _has_keys_back(p, known)]
+    return f"partitions {_numbers(behind)} are not split off" if behind else ""
+
+
+def _has_keys_back(partition: int, known: Mapping[int, Lineage]) -> bool:
+    """Whether a partition in use was split off after the last merge that names it."""
+    if partition not in known:
+        return False
+    newest = max((entry.epoch for entry in known[partition].entries), default=known[partition].floor)
+    lost = [e.losers[partition] for lineage in known.values() for e in lineage.entries if partition in e.losers]
+    return all(newest > epoch for epoch in lost)

@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 from anabranch import Admin, ConfigEntry, TopicDescription, TopicPartition
 from anabranch.cli.autoscale import autoscale_lines, autoscale_row, is_on
 from anabranch.cli.output import print_table
 from anabranch.cli.resize_plan import split_tree
-from client.admin_types import ConfigSource, PartitionEpochs
+from client.admin_types import ConfigSource, PartitionLineage
 from client.cluster import PartitionInfo
+from ordered_resize.facts import Lineage
+from ordered_resize.lineage import leader_epochs_after_creation, leader_epochs_before_deletion
+from protocol.key_placement import ancestor_below
 from zk_schemas.znode import format_id
 
 ANSWER_WITHIN_MS = 3_000
@@ -30,9 +33,11 @@ async def describe_topics(admin: Admin, names: list[str]) -> list[dict[str, Any]
     rows = []
     for name in wanted:
         topic = described[name]
-        epochs = await partition_epochs(admin, topic)
+        known = {}
+        if is_resized(topic):
+            known = existing(await lineages(admin, name, (p.partition for p in topic.partitions)))
         committed = await committed_offsets(admin, name) if marked_partitions(topic) else {}
-        row = topic_row(topic, configs[name], await offsets(admin, topic), epochs, committed)
+        row = topic_row(topic, configs[name], await offsets(admin, topic), known, committed)
         row["autoscale"] = await autoscale_row(admin, topic, configs[name]) if is_on(configs[name]) else None
         rows.append(row)
     return rows
@@ -50,17 +55,15 @@ def marked_partitions(topic: TopicDescription) -> list[int]:
     return [p.partition for p in topic.partitions if p.partition >= topic.undeleted_partition_count]
 
 
-async def partition_epochs(admin: Admin, topic: TopicDescription) -> dict[int, PartitionEpochs]:
-    """Where partitions were split from and merge into; those of the topic's creation have nothing to tell."""
-    if not is_resized(topic):
-        return {}
-    asked = {
-        TopicPartition(topic.name, p.partition): p.incarnation
-        for p in topic.partitions
-        if p.partition >= topic.initial_partition_count
-    }
-    found = await admin.partition_epochs(asked, timeout_ms=ANSWER_WITHIN_MS) if asked else {}
-    return {tp.partition: epochs for tp, epochs in found.items()}
+async def lineages(admin: Admin, topic: str, partitions: Iterable[int]) -> dict[int, PartitionLineage]:
+    """Which partitions had the keys of these before, as far as a broker can tell."""
+    asked = [TopicPartition(topic, p) for p in partitions]
+    return {tp.partition: known for tp, known in (await admin.lineages(asked, timeout_ms=ANSWER_WITHIN_MS)).items()}
+
+
+def existing(known: Mapping[int, PartitionLineage]) -> dict[int, Lineage]:
+    """The lineages of the partitions that exist."""
+    return {p: answer.lineage for p, answer in known.items() if answer.lineage is not None}
 
 
 async def offsets(admin: Admin, topic: TopicDescription) -> dict[int, tuple[int, int]]:
@@ -105,7 +108,7 @@ def topic_row(
     topic: TopicDescription,
     configs: Mapping[str, ConfigEntry],
     ends: Mapping[int, tuple[int, int]],
-    epochs: Mapping[int, PartitionEpochs],
+    known: Mapping[int, Lineage],
     committed: Committed,
 ) -> dict[str, Any]:
     return {
@@ -118,8 +121,7 @@ def topic_row(
         "ordered_delivery": topic.ordered_delivery,
         "configs": _overrides(configs),
         "partitions": [
-            _partition_row(topic, info, ends.get(info.partition), epochs.get(info.partition), committed)
-            for info in topic.partitions
+            _partition_row(topic, info, ends.get(info.partition), known, committed) for info in topic.partitions
         ],
     }
 
@@ -128,47 +130,48 @@ def _partition_row(
     topic: TopicDescription,
     info: PartitionInfo,
     ends: tuple[int, int] | None,
-    epochs: PartitionEpochs | None,
+    known: Mapping[int, Lineage],
     committed: Committed,
 ) -> dict[str, Any]:
-    is_marked = 0 <= topic.undeleted_partition_count <= info.partition
+    p = info.partition
+    is_marked = 0 <= topic.undeleted_partition_count <= p
     state = MARKED if is_marked else NEW if info.leader < 0 and not info.isr else IN_USE
-    sealed = _known(epochs.sealed_offset) if epochs is not None else None
-    start = ends[0] if ends is not None else None
-    row: dict[str, Any] = {
-        "partition": info.partition,
+    start, end = ends if ends is not None else (None, None)
+    lineage = known.get(p)
+    split: dict[int, int] = {}
+    merged: dict[int, int] = {}
+    if lineage is not None:
+        split = leader_epochs_after_creation(p, lineage.entries)
+    if is_marked:
+        survivor = ancestor_below(p, topic.initial_partition_count, topic.undeleted_partition_count)
+        if survivor in known:
+            merged = leader_epochs_before_deletion(p, survivor, known[survivor].entries)
+    return {
+        "partition": p,
         "state": state,
         "leader": _known(info.leader),
         "leader_epoch": info.leader_epoch,
         "replicas": list(info.replicas),
         "isr": list(info.isr),
         "log_start_offset": start,
-        "high_watermark": ends[1] if ends is not None else None,
-        "created_from": None,
-        "leader_epoch_after_creation": None,
-        "merged_into": None,
-        "leader_epoch_before_deletion": None,
-        "sealed_offset": sealed,
-        "records_left": max(0, sealed - start) if sealed is not None and start is not None else None,
-        "to_drain": {
-            group: remaining(sealed, start, of_topic.get(info.partition)) for group, of_topic in committed.items()
-        }
+        "high_watermark": end,
+        "created_from": next(iter(split), None),
+        "leader_epoch_after_creation": next(iter(split.values()), None),
+        "merged_into": next(iter(merged), None),
+        "leader_epoch_before_deletion": next(iter(merged.values()), None),
+        "lineage": [[epoch, dict(losers)] for epoch, losers in lineage.entries] if lineage is not None else [],
+        "records_left": end - start if is_marked and start is not None and end is not None else None,
+        "to_drain": {group: remaining(end, start, of_topic.get(p)) for group, of_topic in committed.items()}
         if is_marked
         else {},
     }
-    if epochs is not None:
-        row["created_from"] = _known(epochs.created_from)
-        row["leader_epoch_after_creation"] = _known(epochs.leader_epoch_after_creation)
-        row["merged_into"] = _known(epochs.merged_into)
-        row["leader_epoch_before_deletion"] = _known(epochs.leader_epoch_before_deletion)
-    return row
 
 
-def remaining(sealed_offset: int | None, log_start_offset: int | None, committed: int | None) -> int | None:
-    """Offsets a group has yet to read of a marked partition; None while nobody knows where it ends."""
-    if sealed_offset is None or log_start_offset is None:
+def remaining(end_offset: int | None, log_start_offset: int | None, committed: int | None) -> int | None:
+    """Offsets a group has yet to read of a marked partition; None while its leader does not tell where it ends."""
+    if end_offset is None or log_start_offset is None:
         return None
-    return max(0, sealed_offset - max(log_start_offset, committed if committed is not None else 0))
+    return max(0, end_offset - max(log_start_offset, committed if committed is not None else 0))
 
 
 def _known(value: int) -> int | None:
@@ -216,8 +219,6 @@ def _story(row: Mapping[str, Any]) -> str:
     if row["merged_into"] is not None:
         parts.append(f"merged into {_epoch(row['merged_into'], row['leader_epoch_before_deletion'])}")
     if row["state"] == MARKED:
-        sealed = row["sealed_offset"]
-        parts.append(f"sealed at {sealed}" if sealed is not None else "not sealed yet")
         if row["records_left"] is not None:
             parts.append(f"{row['records_left']} records left")
         parts += [f"{group} has {'?' if left is None else left} to read" for group, left in row["to_drain"].items()]

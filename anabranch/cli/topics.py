@@ -154,7 +154,7 @@ def alter(
         Change nothing; print which partitions would be split or merged, and what stands in the way. With auto, what was
         measured and what follows from it; a topic without autoscale.enable is measured from the first dry run on.
     wait
-        Wait until the partitions have been split, or merged into others and sealed. Without it, a controller that has
+        Wait until the partitions have been split, or merged into others. Without it, a controller that has
         not got there in half a minute is an error.
     timeout_ms
         How long to wait with --wait after the controller's answer. Whatever is not done then goes on.
@@ -194,7 +194,7 @@ def alter(
         if marked is not None:
             print(f"{topic} has {partitions} partitions")
         if marked:
-            print(f"partitions {', '.join(map(str, marked))} are sealed and drain")
+            print(f"partitions {', '.join(map(str, marked))} take no records any more and drain")
     return 0
 
 

@@ -33,7 +33,15 @@ class Step(NamedTuple):
     kill: bool = False
 
 
-STEPS = (Step(0.12, 0.28, 6), Step(0.32, 0.48, 9), Step(0.52, 0.78, 6, kill=True), Step(0.82, 0.94, 4))
+STEPS = (
+    Step(0.10, 0.20, 6),
+    Step(0.24, 0.34, 9),
+    Step(0.38, 0.56, 6, kill=True),
+    Step(0.60, 0.70, 4),
+    Step(0.74, 0.82, 8),
+    Step(0.86, 0.95, 4),
+)
+"""The partitions that the third and fourth close drain until the end: the fifth opens four of them again."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,8 +100,8 @@ class Resizer:
         topic = (await admin.describe_topics(self._topics[:1]))[self._topics[0]]
         began_ns = time.monotonic_ns()
         before = topic.undeleted_partition_count
-        # The leader of a partition that is about to be sealed: nobody knows yet that it is dead when the resize begins,
-        # which cannot end before another leads that partition.
+        # The leader of a partition that is about to be closed: no controller knows yet that it is dead when the resize
+        # begins, and the resize cannot end before another broker leads that partition.
         victim = topic.partitions[step.partitions].leader if step.kill else None
         death = f", and broker {victim} is killed" if victim is not None else ""
         self._say(f"{before} -> {step.partitions} partitions{death}")

@@ -4,7 +4,7 @@ A long poll, fenced as a heartbeat is, which it also counts as when it arrives. 
 the generation is stable: before, nobody owns anything. A member's first poll of a generation says that it has given up
 what it owned before and does not own any more. A question without a member id and a generation (-1) is anybody's: it is
 answered at once with what is known. With ``need_position`` the owners that poll are asked for the rest from then on:
-the controller, which removes what a group is done with, must not be the first to know that a partition is sealed.
+the controller, which removes what a group is done with, must not be the first to know that a partition is closed.
 """
 
 from __future__ import annotations

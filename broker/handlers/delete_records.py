@@ -1,14 +1,16 @@
 """DeleteRecords (21), versions 0-2: raise a partition's log start; -1 means up to the high watermark.
 
 A compacted topic loses records only in a partition that is marked for deletion, with ``delete.records.when.drained``
-(KIP-253). Answered with the low watermark, once every live replica's log begins there or later (KIP-107).
+(KIP-253). Who drains such a partition names its leader epoch (tag 10268): in another one, or counted again, it keeps
+them, for they may be of its next time. Answered with the low watermark, once every live replica's log begins there or
+later (KIP-107).
 """
 
 from __future__ import annotations
 
 from broker.replication.delayed_delete import DelayedDelete, Waiting
 from broker.request_context import Answer, RequestContext
-from protocol.errors import KafkaError
+from protocol.errors import ErrorCode, KafkaError
 from protocol.generated.delete_records import (
     DeleteRecordsPartition,
     DeleteRecordsPartitionResult,
@@ -38,8 +40,11 @@ def _delete(
 ) -> DeleteRecordsPartitionResult:
     index = asked.partition_index
     try:
-        partition = ctx.node.replicas.leader(TopicPartition(topic, index))
-        drained = partition.layout.seals(index) and ctx.node.dynamic.deletes_when_drained(topic)
+        partition = ctx.node.replicas.leader(TopicPartition(topic, index), asked.leader_epoch)
+        is_closed = partition.layout.closes(index)
+        if asked.leader_epoch >= 0 and not is_closed:
+            raise KafkaError(ErrorCode.FENCED_LEADER_EPOCH, f"{partition.key} is not marked for deletion")
+        drained = is_closed and ctx.node.dynamic.deletes_when_drained(topic)
         log_start_offset = partition.log.delete_records_before(asked.offset, even_if_compacted=drained)
     except KafkaError as error:
         return DeleteRecordsPartitionResult(partition_index=index, low_watermark=-1, error_code=error.code)

@@ -2,8 +2,8 @@
 
 Sessions as in KIP-227 (version 7), leader epochs as in KIP-320 (9) and KIP-595's diverging epoch (12). Records are
 file ranges, sent without being read here. A consumer sees up to the high watermark, with read_committed up to the last
-stable offset. KIP-253: in version 12 a consumer names the layout it knows of each topic, and is refused where the
-partition has another one. Skipped: preferred read replicas (KIP-392; always -1), topic ids (version 13).
+stable offset. KIP-253's layouts do not matter here: each batch carries its leader epoch, by which consumers wait.
+Skipped: preferred read replicas (KIP-392; always -1), topic ids (version 13).
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from broker.handlers.fetch_read import FetchRead, ReadLimits
 from broker.log.cold_reads import ColdError
 from broker.replication.delayed_fetch import DelayedFetch
 from broker.request_context import Answer, RequestContext
-from protocol.errors import ErrorCode, KafkaError
+from protocol.errors import ErrorCode
 from protocol.generated.fetch import FetchRequest, FetchResponse
 from protocol.types import TopicPartition
 
@@ -43,11 +43,7 @@ def handle(ctx: RequestContext, request: FetchRequest) -> Answer:
         full=request.session_epoch in (FINAL_EPOCH, INITIAL_EPOCH) or ctx.api_version < _FIRST_SESSION_VERSION,
         reports_divergence=ctx.api_version >= 12,
     )
-
-    def note_refusal(key: TopicPartition, error: KafkaError) -> None:
-        ctx.node.layout_refusals.note("Fetch", key, error, ctx.client_id)
-
-    read = FetchRead(ctx.node.replicas, ctx.node.leader_throttle, target, limits, note_refusal)
+    read = FetchRead(ctx.node.replicas, ctx.node.leader_throttle, target, limits)
     steps = read.run_in_steps()
     if len(target.dirty) > READ_AT_ONCE:
         return _answer_later(ctx, request, read, steps, None)
@@ -96,7 +92,6 @@ def _answer_later(
             target.is_read = False
         if not _is_enough(request, read):
             read.run()  # what changed meanwhile
-        read.check_layouts_again()
         if isinstance(target, FetchSession) and ctx.node.fetch_sessions.get(target.session_id) is not target:
             target.close()
             return read.response()

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator
+from collections.abc import Generator
 from typing import NamedTuple
 
 from broker.fetch_session import INVALID_SESSION_ID, FetchedPartition, FetchSession, FetchTarget
 from broker.log.cold_reads import TRIES, ColdError
 from broker.log.partition_log import LogRead
-from broker.replication.layout import LayoutRefusal, check_fetch
 from broker.replication.partition import Partition
 from broker.replication.replica_manager import ReplicaManager
 from broker.replication.throttle import ReplicationQuota
@@ -45,9 +44,7 @@ class FetchRead:
     """One fetch: ``run`` reads what is dirty; it may run again when more has come."""
 
     __slots__ = (
-        "_layouts",
         "_limits",
-        "_note_refusal",
         "_replicas",
         "_results",
         "_throttle",
@@ -62,13 +59,10 @@ class FetchRead:
         throttle: ReplicationQuota,
         target: FetchTarget,
         limits: ReadLimits,
-        note_refusal: Callable[[TopicPartition, KafkaError], None] = lambda key, error: None,
     ) -> None:
         self._replicas = replicas
         self._throttle = throttle
         self._limits = limits
-        self._note_refusal = note_refusal
-        self._layouts = {} if limits.is_follower else target.layouts  # followers are exempt
         self._results: dict[TopicPartition, PartitionData] = {}
         self.target = target
         self.size_bytes = 0
@@ -114,8 +108,6 @@ class FetchRead:
     def _read_partition(self, key: TopicPartition, state: FetchedPartition, waits: bool) -> PartitionData:
         try:
             partition = self._replicas.leader(key, state.current_leader_epoch)
-            if self._layouts:
-                self._check_layout(key, partition)
             replica_id = self._limits.replica_id
             if self._limits.is_follower and replica_id not in partition.replicas:
                 raise KafkaError(ErrorCode.REPLICA_NOT_AVAILABLE, f"{partition.key}: {replica_id} is no replica")
@@ -130,28 +122,6 @@ class FetchRead:
                 if partition_or_none.log.is_broken:
                     partition_or_none.fail()  # somebody else is to lead it
             return _refused(key, error)
-
-    def _check_layout(self, key: TopicPartition, partition: Partition) -> None:
-        layout = self._layouts.get(key.topic)
-        if layout is None:
-            return
-        try:
-            check_fetch(key.partition, partition.layout, partition.delivery, layout)
-        except LayoutRefusal as error:
-            self._note_refusal(key, error)
-            raise
-
-    def check_layouts_again(self) -> None:
-        """A fetch that waited may have read before the layout changed: what it answers holds now (hole 16)."""
-        if not self._layouts:
-            return
-        for key, result in self._results.items():
-            partition = self._replicas.hosted(key)
-            if partition is not None and not result.error_code:
-                try:
-                    self._check_layout(key, partition)
-                except LayoutRefusal as error:
-                    self._results[key] = _refused(key, error)
 
     def _read_log(self, partition: Partition, state: FetchedPartition, waits: bool) -> LogRead:
         log = partition.log
@@ -228,8 +198,6 @@ class FetchRead:
     def response(self) -> FetchResponse:
         """The answer; partitions that had records go to the end of the session's line, so that each gets its turn."""
         target = self.target
-        if target.delayed is not None:
-            self.check_layouts_again()
         target.delayed = None
         is_session = isinstance(target, FetchSession)
         topics: dict[str, list[PartitionData]] = {}

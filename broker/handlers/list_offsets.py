@@ -3,7 +3,7 @@
 -1 is the end (high watermark; with read_committed the last stable offset), -2 the log start, -3 (version 7, KIP-734)
 the record with the largest timestamp. A timestamp that no record reaches gives offset -1. While the watermark of a new
 leader is below the start of its epoch, what is the end is not known: OFFSET_NOT_AVAILABLE (version 5, KIP-207), before
-that LEADER_NOT_AVAILABLE. The same is said of a sealed partition until no in-sync replica can have more.
+that LEADER_NOT_AVAILABLE. The same is said of a closed partition until no in-sync replica can have more.
 
 A timestamp may take the reading of a whole segment: then the answer comes later, and other requests are served.
 """
@@ -132,7 +132,7 @@ def _find(
 def _end_is_unknown(partition: Partition, timestamp: int, offset: int) -> bool:
     """Whether consumers were perhaps told of more by an earlier leader than this one may tell them yet."""
     may_lag = partition.log.high_watermark < partition.epoch_start_offset
-    if timestamp == LATEST and partition.layout.seals(partition.key.partition):
+    if timestamp == LATEST and partition.layout.closes(partition.key.partition):
         return may_lag or not partition.is_followed_to_its_end
     return may_lag and (timestamp == LATEST or offset < 0)
 

@@ -4,8 +4,8 @@ A topic that does not exist is created when both sides want that (``auto.create.
 is LEADER_NOT_AVAILABLE until it has leaders. A broker that was told nothing yet answers when it has been: librdkafka
 2.10 and later gives up every broker that an answer does not name. Topics and partitions are sorted; partitions marked
 for deletion are among them, for consumers to drain. From version 10 on KIP-253's tags tell the topic's layout, whether
-its delivery is ordered, and each partition's incarnation; not in version 9, which is what librdkafka 2.1 asks for: it
-cannot skip a tag (librdkafka #4278) and would find no leader.
+its delivery is ordered, its incarnation and each partition's; not in version 9, which is what librdkafka 2.1 asks for:
+it cannot skip a tag (librdkafka #4278) and would find no leader.
 Authorised operations (KIP-430) are all that the resource has, as in Kafka without an authorizer.
 A split that is announced shows its partitions to stock clients before they have leaders (docs/ordered-resize.md).
 """
@@ -155,6 +155,7 @@ def _known(ctx: RequestContext, name: str) -> Generator[None, None, MetadataResp
         shown.undeleted_partition_count = info.undeleted_partition_count
         shown.initial_partition_count = info.initial_partition_count
         shown.layout_version = info.layout_version
+        shown.topic_incarnation = info.incarnation
         shown.ordered_delivery = int(ctx.node.is_ordered(name))
     return shown
 

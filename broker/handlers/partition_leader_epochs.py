@@ -1,15 +1,15 @@
-"""PartitionLeaderEpochsForPartitions (25301), version 0: from which ancestor a partition was split, into which survivor
-it is merged, and up to which leader epochs (KIP-253).
+"""PartitionLeaderEpochsForPartitions (25301), versions 0-1: which partitions had a partition's keys before, and up to
+which of their leader epochs (KIP-253).
 
-Any broker answers, from ZooKeeper. LEADER_NOT_AVAILABLE (5) where it knows less than the client asks for.
+Any broker answers, from ZooKeeper. LEADER_NOT_AVAILABLE (5) where it knows less than the client asks for; in version 0
+also for topics that were resized.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-
-from broker.layout_epochs import KnownPartition, Question
+from broker.lineages import NOTHING_READ, Question, Read, refusal
 from broker.request_context import Answer, RequestContext
+from protocol.errors import ErrorCode
 from protocol.generated.partition_leader_epochs_for_partitions import (
     PartitionLeaderEpochsForPartitionsRequest,
     PartitionLeaderEpochsForPartitionsResponse,
@@ -19,32 +19,39 @@ from protocol.types import TopicPartition
 
 
 def handle(ctx: RequestContext, request: PartitionLeaderEpochsForPartitionsRequest) -> Answer:
-    epochs = ctx.node.layout_epochs
-    topics: list[tuple[str, list[Question]]] = [
+    lineages = ctx.node.lineages
+    answer = lineages.answer if ctx.api_version > 0 else lineages.answer_v0
+    topics = [
         (
             topic.name,
-            [(TopicPartition(topic.name, asked.partition_index), asked.incarnation) for asked in topic.partitions],
+            [
+                Question(TopicPartition(topic.name, asked.partition_index), topic.topic_incarnation, asked.incarnation)
+                for asked in topic.partitions
+            ],
         )
         for topic in request.topics
     ]
 
-    def respond(
-        read: Mapping[TopicPartition, KnownPartition],
-    ) -> PartitionLeaderEpochsForPartitionsResponse:
+    def respond(read: Read) -> PartitionLeaderEpochsForPartitionsResponse:
         return PartitionLeaderEpochsForPartitionsResponse(
             topics=[
                 PartitionLeaderEpochsForPartitionsResponseTopic(
-                    name=name, partitions=[epochs.answer(question, read) for question in questions]
+                    name=name,
+                    topic_incarnation=lineages.topic_incarnation(name, read) if ctx.api_version > 0 else -1,
+                    partitions=[
+                        answer(question, read) or refusal(question.tp, ErrorCode.LEADER_NOT_AVAILABLE)
+                        for question in questions
+                    ],
                 )
                 for name, questions in topics
             ]
         )
 
-    unread = [question[0] for _, questions in topics for question in questions if epochs.answer_now(question) is None]
+    unread = [question for _, questions in topics for question in questions if answer(question) is None]
     if not unread:
-        return respond({})
+        return respond(NOTHING_READ)
 
     async def read() -> PartitionLeaderEpochsForPartitionsResponse:
-        return respond(await epochs.read(unread))
+        return respond(await lineages.read(unread))
 
-    return ctx.node.later(read, lambda _error: respond({}))
+    return ctx.node.later(read, lambda _error: respond(NOTHING_READ))

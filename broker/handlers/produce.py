@@ -16,14 +16,7 @@ from __future__ import annotations
 
 from broker.awaited_batches import MAX_AWAITED, SentBatch
 from broker.replication.delayed_produce import Awaited, AwaitedAppend, AwaitedRefusal, AwaitedTurn, DelayedProduce
-from broker.replication.layout import (
-    NO_LAYOUT,
-    Admission,
-    ClientLayout,
-    LayoutRefusal,
-    produce_admission,
-    refusal_of_absent,
-)
+from broker.replication.layout import Admission, LayoutRefusal, named_layout, produce_admission, refusal_of_absent
 from broker.replication.partition import Partition
 from broker.request_context import Answer, CloseConnectionError, RequestContext
 from broker.retry_order import HOLD_S
@@ -42,6 +35,7 @@ from protocol.generated.produce import (
 from protocol.records import RecordBatch
 from protocol.topic_names import INTERNAL_TOPICS
 from protocol.types import TopicPartition
+from zk_schemas.partition_state import Layout as StoredLayout
 
 ACKS_ALL = -1
 _ADMIN_CLIENT_ID = "__admin_client"
@@ -61,7 +55,7 @@ def handle(ctx: RequestContext, request: ProduceRequest) -> Answer:
     topics = []
     waiting: list[Awaited] = []
     for topic in request.topic_data:
-        layout = ClientLayout(topic.undeleted_partition_count, topic.layout_version)
+        layout = named_layout(topic)
         results = [_append(ctx, topic.name, layout, data, acks, waiting) for data in topic.partition_data]
         topics.append(TopicProduceResponse(name=topic.name, partition_responses=results))
     if len(ctx.session.awaited) > MAX_AWAITED:
@@ -76,7 +70,7 @@ def handle(ctx: RequestContext, request: ProduceRequest) -> Answer:
 def _append(
     ctx: RequestContext,
     topic: str,
-    layout: ClientLayout,
+    layout: StoredLayout | None,
     data: PartitionProduceData,
     acks: int,
     waiting: list[Awaited],
@@ -92,7 +86,7 @@ def _append(
         large = ctx.large_batches.get(key)
         placement = None if large is None else large.placement
         admission = produce_admission(data.index, partition.layout, partition.delivery, layout, placement)
-        if layout == NO_LAYOUT:
+        if layout is None:
             info = ctx.node.metadata.topics.get(topic)
             stock = ctx.node.stock_producers
             admission = stock.admission(ctx.session, partition, info, admission)
@@ -137,7 +131,7 @@ def _append(
 def _hold(
     ctx: RequestContext,
     partition: Partition,
-    layout: ClientLayout,
+    layout: StoredLayout | None,
     records: memoryview,
     acks: int,
     early: EarlyBatchError,
@@ -174,11 +168,11 @@ def _refused(
     if sent is not None:
         sent.refused(error.code)
     if isinstance(error, LayoutRefusal):
-        ctx.node.layout_refusals.note("Produce", key, error, ctx.client_id)
+        ctx.node.layout_refusals.note(key, error, ctx.client_id)
     return _error(key.partition, error)
 
 
-def _leader(ctx: RequestContext, key: TopicPartition, layout: ClientLayout) -> Partition:
+def _leader(ctx: RequestContext, key: TopicPartition, layout: StoredLayout | None) -> Partition:
     try:
         return ctx.node.replicas.leader(key)
     except KafkaError as error:

@@ -1,22 +1,24 @@
-"""Which keys a partition takes, and who may write to it and read from it (KIP-253). Pure.
+"""Which keys a partition takes, and who may write to it (KIP-253). Pure.
 
 A layout belongs to one partition and one leader epoch: while a resize runs, two partitions of one topic differ. What a
-client knows is of its topic. A partition at or above its own undeleted count is sealed: marked for deletion, it takes
-no client's records any more and is read by clients of every layout.
+producer knows is of its topic. A partition at or above its own undeleted count is closed: marked for deletion, it takes
+no client's records until a leader epoch whose layout counts it again. Who reads is asked for no layout.
 """
 
 from __future__ import annotations
 
 import enum
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
 from functools import lru_cache
 from typing import NamedTuple, TypeAlias
 
 from broker.log.slices import Steps, at_once
+from ordered_resize.layout import Layout
 from protocol.errors import ErrorCode, RecordError, RefusedRecordsError
+from protocol.generated.produce import TopicProduceData
 from protocol.key_placement import place, positive_hash
 from protocol.records import RecordBatch
+from zk_schemas.partition_state import Layout as StoredLayout
 
 _CACHED_KEYS = 32_768
 _CACHED_KEY_BYTES = 128
@@ -26,29 +28,12 @@ Admission: TypeAlias = Callable[[RecordBatch], None]
 """Looks at a batch that its partition does not know yet. Raises ``KafkaError`` when it may not be appended."""
 
 
-@dataclass(frozen=True, slots=True)
-class PartitionLayout:
-    """A partition's layout; -1 where the controller does not say: then nothing is known to compare with."""
-
-    initial_partition_count: int = -1
-    undeleted_partition_count: int = -1
-    layout_version: int = -1
-
-    def seals(self, partition: int) -> bool:
-        """Whether a partition of this number is marked for deletion under this layout."""
-        return 0 <= self.undeleted_partition_count <= partition
-
-
-class ClientLayout(NamedTuple):
-    """The layout a client names in a Produce or Fetch (tags 10253 and 10257); -1: it names none."""
-
-    undeleted_partition_count: int = -1
-    layout_version: int = -1
-
-
-NO_LAYOUT = ClientLayout()
+UNKNOWN = Layout(-1, -1, -1)
+"""Where the controller does not say: then there is nothing to compare with."""
 KEY_BYTES_AT_ONCE = 64 * 1024
 """A key's hash takes a quarter of a microsecond for each four bytes."""
+FIRST_REVIVAL = 3
+"""Which resize of a topic can be the first to count a marked partition again."""
 MAX_NAMED_RECORDS = 1_000
 """Misplaced records that one refusal names."""
 
@@ -77,7 +62,7 @@ class Placement:
 
     __slots__ = ("layout", "partition", "wrong")
 
-    def __init__(self, partition: int, layout: PartitionLayout) -> None:
+    def __init__(self, partition: int, layout: Layout) -> None:
         self.partition = partition
         self.layout = layout
         self.wrong: list[tuple[int, int]] = []
@@ -98,22 +83,28 @@ def place_keys(placement: Placement, keys: Iterable[bytes | None], at_once: int)
             yield None
 
 
-def verifies_keys(partition: int, layout: PartitionLayout, rules: DeliveryRules, client: ClientLayout) -> bool:
+def named_layout(topic: TopicProduceData) -> StoredLayout | None:
+    """What a producer says it placed its batches by, None where it says nothing (tags 10253 and 10257)."""
+    count = topic.undeleted_partition_count
+    return StoredLayout(count, topic.layout_version) if count >= 0 else None
+
+
+def verifies_keys(partition: int, layout: Layout, rules: DeliveryRules, client: StoredLayout | None) -> bool:
     """Whether ``produce_admission`` looks at the key of each record."""
     return (
-        client.undeleted_partition_count < 0
+        client is None
         and rules.ordered
         and layout.layout_version > 0
         and rules.legacy is LegacyProducers.VERIFY
-        and not layout.seals(partition)
+        and not layout.closes(partition)
     )
 
 
 def produce_admission(
     partition: int,
-    layout: PartitionLayout,
+    layout: Layout,
     rules: DeliveryRules,
-    client: ClientLayout,
+    client: StoredLayout | None,
     placement: Placement | None = None,
 ) -> Admission | None:
     """What a client's batch must pass before it is appended; None: nothing, which costs nothing.
@@ -121,71 +112,52 @@ def produce_admission(
     It is asked after the batch was looked for among those appended before: a retry whose answer was lost is answered
     with the old offset under every layout (hole 17). Transaction markers do not come this way (hole 25).
 
-    ``placement``: what is known of the batch's keys; it counts if it was found by the same layout. The seal holds
-    without ordered delivery too: what is written behind it would be removed unread.
+    ``client``: what the producer placed the batch by, None where it does not say. ``placement``: what is known of the
+    batch's keys; it counts if it was found by the same layout. A closed partition takes nothing without ordered
+    delivery either: it would be removed unread.
     """
-    tagged = client.undeleted_partition_count >= 0
-    if layout.seals(partition):
-        return _refuse_mismatch(partition, layout, client) if tagged else _refuse_sealed(partition, layout)
+    if layout.closes(partition):
+        return _refuse(_closed(partition, layout) if client is None else _mismatch(partition, layout, client))
     if not rules.ordered or layout.undeleted_partition_count < 0:
         return None
-    if tagged:
-        return None if _is_same(layout, client) else _refuse_mismatch(partition, layout, client)
+    if client is not None:
+        return None if layout.takes(partition, client) else _refuse(_mismatch(partition, layout, client))
     if layout.layout_version <= 0 or rules.legacy is LegacyProducers.ACCEPT:
         return None
     if rules.legacy is LegacyProducers.REJECT:
-        return _refuse_legacy(partition)
+        return _refuse(_legacy(partition))
     return _verify_keys(partition, layout, placement)
 
 
-def refusal_of_absent(partition: int, topic: PartitionLayout, client: ClientLayout) -> LayoutRefusal | None:
+def refusal_of_absent(partition: int, topic: Layout, client: StoredLayout | None) -> LayoutRefusal | None:
     """What a producer that names no layout is told of a partition that its broker has not, beyond the topic's count.
 
     It was merged away. A retriable error would have a stock producer wait for a partition that does not come back:
     until its delivery timeout, or for ever where it is idempotent.
     """
-    if client.undeleted_partition_count >= 0 or topic.layout_version <= 0 or not topic.seals(partition):
+    if client is not None or topic.layout_version <= 0 or not topic.closes(partition):
         return None
-    return _sealed(partition, topic)
+    return _closed(partition, topic)
 
 
-def check_fetch(partition: int, layout: PartitionLayout, rules: DeliveryRules, client: ClientLayout) -> None:
-    """Raise 25310 unless a consumer of ``client``'s layout may read this partition now.
-
-    A sealed partition is read under every layout. A consumer that names none is not checked.
-    """
-    if (
-        client.undeleted_partition_count < 0
-        or not rules.ordered
-        or layout.undeleted_partition_count < 0
-        or _is_same(layout, client)
-        or layout.seals(partition)
-    ):
-        return
-    raise _mismatch(partition, layout, client)
-
-
-def _is_same(layout: PartitionLayout, client: ClientLayout) -> bool:
-    """Counts come back, versions do not (hole 10): both are compared."""
-    return (
-        client.undeleted_partition_count == layout.undeleted_partition_count
-        and client.layout_version == layout.layout_version
-    )
-
-
-def keeps_tombstones(partition: int, own: PartitionLayout | None, topic: PartitionLayout | None, total: int) -> bool:
+def keeps_tombstones(partition: int, own: Layout | None, topic: Layout | None, total: int) -> bool:
     """Whether a reader of a compacted topic may find older values of this partition's keys in another one (hole 24).
 
     ``own`` is the partition's layout, ``topic`` the topic's, ``total`` its partitions with those marked for deletion;
     None where this broker was not told yet, which has to count as yes. A partition that was not there at first has
-    ancestors with older values; while a resize or a merge is under way, any partition may. See docs/adr/0018.
+    ancestors with older values; while a resize runs or a partition is marked for deletion, any partition may have older
+    values elsewhere. So it may once a marked partition was counted again, which keeps what it had before: a topic grew,
+    shrank and grew by then. What is needed at least: a partition keeps a tombstone while a partition that its lineage
+    names, or that theirs name in turn, is not removed. See docs/adr/0018.
     """
     if own is None or topic is None:
         return True
-    if max(own.layout_version, topic.layout_version) <= 0:
+    resizes = max(own.layout_version, topic.layout_version)
+    if resizes <= 0:
         return False
     return (
-        partition >= topic.initial_partition_count
+        resizes >= FIRST_REVIVAL
+        or partition >= topic.initial_partition_count
         or total > topic.undeleted_partition_count
         or own.layout_version != topic.layout_version
     )
@@ -194,14 +166,14 @@ def keeps_tombstones(partition: int, own: PartitionLayout | None, topic: Partiti
 # ---------------------------------------------------------------- refusals
 
 
-def _refuse_mismatch(partition: int, layout: PartitionLayout, client: ClientLayout) -> Admission:
+def _refuse(refusal: LayoutRefusal) -> Admission:
     def refuse(_batch: RecordBatch) -> None:
-        raise _mismatch(partition, layout, client)
+        raise refusal
 
     return refuse
 
 
-def _mismatch(partition: int, layout: PartitionLayout, client: ClientLayout) -> LayoutRefusal:
+def _mismatch(partition: int, layout: Layout, client: StoredLayout) -> LayoutRefusal:
     return LayoutRefusal(
         ErrorCode.INVALID_PARTITION_METADATA,
         f"partition {partition} has {layout.undeleted_partition_count} undeleted partitions in layout "
@@ -209,14 +181,7 @@ def _mismatch(partition: int, layout: PartitionLayout, client: ClientLayout) -> 
     )
 
 
-def _refuse_sealed(partition: int, layout: PartitionLayout) -> Admission:
-    def refuse(_batch: RecordBatch) -> None:
-        raise _sealed(partition, layout)
-
-    return refuse
-
-
-def _sealed(partition: int, layout: PartitionLayout) -> LayoutRefusal:
+def _closed(partition: int, layout: Layout) -> LayoutRefusal:
     return LayoutRefusal(
         ErrorCode.POLICY_VIOLATION,
         f"partition {partition} is marked for deletion or gone, the topic has {layout.undeleted_partition_count} now: "
@@ -224,15 +189,12 @@ def _sealed(partition: int, layout: PartitionLayout) -> LayoutRefusal:
     )
 
 
-def _refuse_legacy(partition: int) -> Admission:
-    def refuse(_batch: RecordBatch) -> None:
-        raise LayoutRefusal(
-            ErrorCode.POLICY_VIOLATION,
-            f"partition {partition}: the topic's partition count was changed and it takes records only of producers "
-            "that know how (ordered.delivery.legacy.producers=reject): use Anabranch's producer",
-        )
-
-    return refuse
+def _legacy(partition: int) -> LayoutRefusal:
+    return LayoutRefusal(
+        ErrorCode.POLICY_VIOLATION,
+        f"partition {partition}: the topic's partition count was changed and it takes records only of producers "
+        "that know how (ordered.delivery.legacy.producers=reject): use Anabranch's producer",
+    )
 
 
 def _home(key: bytes, initial: int, undeleted: int) -> int:
@@ -243,7 +205,7 @@ _cached_home = lru_cache(_CACHED_KEYS)(_home)
 """Keys repeat, and hashing one in Python costs more than all the rest of its check."""
 
 
-def _verify_keys(partition: int, layout: PartitionLayout, placement: Placement | None) -> Admission:
+def _verify_keys(partition: int, layout: Layout, placement: Placement | None) -> Admission:
     def verify(batch: RecordBatch) -> None:
         if placement is not None and (placement.partition, placement.layout) == (partition, layout):
             if placement.wrong:
@@ -267,7 +229,7 @@ def _verify_keys(partition: int, layout: PartitionLayout, placement: Placement |
     return verify
 
 
-def _misplaced(partition: int, layout: PartitionLayout, wrong: Sequence[tuple[int, int]]) -> LayoutRefusal:
+def _misplaced(partition: int, layout: Layout, wrong: Sequence[tuple[int, int]]) -> LayoutRefusal:
     """The refusal of a batch, which names the records in it that belong elsewhere (KIP-467)."""
     undeleted = layout.undeleted_partition_count
     index, home = wrong[0]

@@ -10,7 +10,7 @@ from broker.log.append_validation import ReadBatch
 from broker.log.partition_log import AppendOrigin, AppendResult, PartitionLog
 from broker.replication import isr
 from broker.replication.isr import PendingIsr, ReplicaProgress
-from broker.replication.layout import Admission, DeliveryRules, PartitionLayout
+from broker.replication.layout import UNKNOWN, Admission, DeliveryRules
 from protocol.batch_layout import Buffer
 from protocol.errors import ErrorCode, KafkaError
 from protocol.types import TopicPartition
@@ -119,7 +119,7 @@ class Partition:
         """The ISR that the controller has committed."""
         self.pending_isr: PendingIsr | None = None
         self.replicas: Sequence[int] = ()
-        self.layout = PartitionLayout()
+        self.layout = UNKNOWN
         """Changed with the leader epoch only (KIP-253)."""
         self.ordered_delivery: bool | None = None
         """Whether keys keep their order, as the first resize settled it; None before: the configuration says."""

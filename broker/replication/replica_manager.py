@@ -15,8 +15,9 @@ from broker.log.log_config import LogConfig
 from broker.log.log_manager import LogManager
 from broker.log.partition_log import PartitionLog
 from broker.metadata_cache import MetadataCache
-from broker.replication.layout import DeliveryRules, PartitionLayout
+from broker.replication.layout import DeliveryRules
 from broker.replication.partition import NO_EPOCH, Partition, PartitionServices
+from ordered_resize.layout import Layout
 from protocol.errors import ErrorCode, KafkaError
 from protocol.generated.leader_and_isr import LeaderAndIsrPartitionState
 from protocol.generated.stop_replica import StopReplicaPartitionState
@@ -396,8 +397,8 @@ def _last_epoch(leader_epoch: int, partition: Partition | None) -> int:
     return leader_epoch if partition is None else max(leader_epoch, partition.leader_epoch)
 
 
-def _layout(state: LeaderAndIsrPartitionState) -> PartitionLayout:
-    return PartitionLayout(state.initial_partition_count, state.undeleted_partition_count, state.layout_version)
+def _layout(state: LeaderAndIsrPartitionState) -> Layout:
+    return Layout(state.undeleted_partition_count, state.layout_version, state.initial_partition_count)
 
 
 def _identify(log: PartitionLog, topic_id: uuid.UUID, incarnation: int) -> None:

@@ -5,7 +5,7 @@ No new records come to a marked partition. Counted together, one member could be
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from typing import NamedTuple
 
@@ -18,6 +18,15 @@ class PartitionSpan(NamedTuple):
 
     total: int
     undeleted: int
+
+    @classmethod
+    def of(cls, partitions: Iterable[int], undeleted: int) -> PartitionSpan:
+        """Of a topic as metadata has it: ``partitions`` exist, -1 where it tells no count.
+
+        Of those that a resize creates one may be there before another of a lower number, which is read as well then.
+        """
+        total = max(partitions) + 1
+        return cls(total, min(undeleted, total) if undeleted > 0 else total)
 
 
 def spread(assignor: Assignor, topics: Mapping[str, PartitionSpan], members: Members) -> Assignment:

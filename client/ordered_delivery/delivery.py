@@ -1,8 +1,8 @@
-"""Ordered delivery as the consumer lives it: the gate, the tasks that feed it, and the callbacks in the user's task.
+"""Ordered delivery in a consumer: the gates, the tasks that feed them, and the callbacks in the user's task.
 
 ``poll`` runs in the user's task at the beginning of each round of ``getmany``: coming back for more says that what was
-delivered is processed. There the caps of the partitions change, the user is told of keys that go and come, and what was
-processed is committed and reported, in this order: flush callback, commit, report; load callback, then delivery.
+delivered is processed. There the limits of the partitions change, the user is told of keys that go and come, and what
+was processed is committed and reported, in this order: flush callback, commit, report; load callback, then delivery.
 """
 
 from __future__ import annotations
@@ -21,9 +21,8 @@ from client.errors import ClientClosedError, KafkaError, UnassignedParentError
 from client.fetched import Records
 from client.listener import PartitionKeyListener
 from client.metadata import Metadata
-from client.ordered_delivery.barriers import Missing
-from client.ordered_delivery.explain import BlockedPartition, explain
-from client.ordered_delivery.gate import DeliveryGate
+from client.ordered_delivery.explain import BlockedPartition
+from client.ordered_delivery.gates import Questions, TopicGates
 from client.ordered_delivery.group_view import GroupView
 from client.ordered_delivery.hand_overs import HandOvers
 from client.ordered_delivery.positions_task import (
@@ -33,10 +32,11 @@ from client.ordered_delivery.positions_task import (
     build_request,
     read_answer,
 )
+from client.ordered_delivery.queries import GateQueries
 from client.ordered_delivery.reports import Progress, Reports
-from client.ordered_delivery.thresholds import ThresholdQueries
 from client.signal import Signal
 from client.subscription import PartitionState, Subscription
+from ordered_resize.gate import GateState
 from protocol.types import TopicPartition
 from runtime.env import Env
 
@@ -65,10 +65,10 @@ class OrderedDelivery:
         self._link: CoordinatorLink | None = coordinator.link if coordinator is not None else None
         self._on_change = on_change
         self.listener = PartitionKeyListener()
-        self._gate = DeliveryGate()
-        self.hand_overs = HandOvers(self._owner_of)
+        self._gates = TopicGates()
+        self.hand_overs = HandOvers()
         self._reports = Reports()
-        self._queries = ThresholdQueries(env, config, self._gate, metadata, connections, self._evaluate, on_change)
+        self._queries = GateQueries(env, config, self._gates, self._questions, metadata, connections, on_change)
         self._exchange: PositionExchange | None = None
         self._view: GroupView | None = None
         if coordinator is not None:
@@ -80,10 +80,11 @@ class OrderedDelivery:
             coordinator.polls_positions = self._exchange.is_understood
         self._partitions: Mapping[TopicPartition, PartitionState] = {}
         self._version = -1
-        """What of the gate has been carried over to the partitions."""
-        self._told_version = -1
-        """Up to where the user was told what there was to tell."""
-        self._is_telling = False
+        """What of the gates has been carried over to the partitions."""
+        self._held_back: dict[TopicPartition, int] = {}
+        """Partitions whose next batch may be above the limit, and the version of their position."""
+        self._revoked: dict[TopicPartition, None] = {}
+        """Partitions whose keys the user has yet to flush."""
         self._wants: dict[TopicPartition, int] = {}
         self._unassigned: dict[TopicPartition, int] = {}
         """Partitions waited for that are not assigned here, outside of a group's rebalances; by incarnation."""
@@ -103,21 +104,28 @@ class OrderedDelivery:
 
     # ------------------------------------------------------------ what happens elsewhere
 
+    def on_held_back(self, state: PartitionState) -> None:
+        """A batch above the limit of its partition was fetched."""
+        if state.tp not in self._held_back:
+            self._held_back[state.tp] = state.version
+            self._queries.ask()
+
     def _on_metadata(self) -> None:
-        self._gate.on_metadata(self._metadata.cluster.topics)
-        if self._gate.is_dirty:
+        version = self._gates.version
+        self._gates.on_metadata(self._metadata.cluster.topics)
+        if self._gates.version != version:
             self._queries.ask()
 
     def _on_generation(self) -> None:
         self._reports.clear()
         self.hand_overs.new_generation()
-        self._gate.await_owners()
+        self._gates.on_new_generation()
 
     def _on_answer(self, answer: PositionAnswer) -> None:
         self.hand_overs.acknowledged(answer.said_before, self._clock.monotonic())
         for tp, position in answer.wanted.items():
             self._on_position(tp, position)
-            self._gate.on_owner(tp, awaits_report=tp in answer.owned)
+            self._gates.on_owner(tp, is_owned=tp in answer.owned)
         self._reports.on_asked(answer.to_report, answer.said_before)
         self._on_change()
 
@@ -125,65 +133,71 @@ class OrderedDelivery:
         """How far the group is, from the coordinator. Of a partition read here it only repeats what was reported."""
         if tp in self._partitions and self._knows_own_positions:
             return  # since it was reported, and perhaps further by now
-        if position.position != self._gate.position(tp):
+        if position.position != self._gates.position(tp):
             self.hand_overs.processed(tp, self._clock.monotonic())
-        self._gate.on_position(tp, position.incarnation, position.position)
+        self._gates.on_position(tp, position.position)
+
+    def _fronts(self) -> dict[TopicPartition, int]:
+        """The leader epochs of the batches that are held back."""
+        states = {tp: state for tp in self._held_back if (state := self._partitions.get(tp)) is not None}
+        return {tp: state.buffer[0].leader_epoch for tp, state in states.items() if state.is_held_back}
+
+    def _questions(self, recheck: bool) -> Questions:
+        return self._gates.questions(self._fronts(), recheck=recheck)
 
     # ------------------------------------------------------------ the user's task
 
     def needs_poll(self, state: PartitionState) -> bool:
         """Whether ``poll`` has more to do before another record of this partition is delivered."""
-        return (
-            self._gate.is_dirty
-            or self._gate.version != self._version
-            or (state.tp in self._reports.asked and self._is_due(state.tp, state))
+        return self._gates.version != self._version or (
+            state.tp in self._reports.asked and self._is_due(state.tp, state)
         )
 
     async def poll(self) -> None:
         """Bring callbacks, reports and what may be delivered up to date."""
-        self._bring_up_to_date()
-        if self._gate.version != self._told_version:
-            await self._tell()
+        await self._call_back()
         due = self._due()
         if due:
             await self._report(due)
-            self._bring_up_to_date()
-            if self._gate.version != self._told_version:
-                await self._tell()  # assigned by hand, what was reported is known here at once
+            await self._call_back()  # assigned by hand, what was reported is known here at once
         if self.hand_overs.passed:
             self._note_released()
         if self._unassigned:
             self._check_policy()
 
-    async def _tell(self) -> None:
-        """Run the callbacks that the gate waits for; one that is cancelled runs again in the next round.
-
-        Meanwhile the gate decides nothing, whatever task asks: what a callback is told of is what it began with.
-        """
-        version = self._gate.version
-        self._is_telling = True
-        try:
-            told = await self._run_callbacks()
-        finally:
-            self._is_telling = False
-        if told:
+    async def _call_back(self) -> None:
+        """Run the callbacks that are due; one that is cancelled runs again in the next round."""
+        while True:
             self._bring_up_to_date()
-        else:
-            self._told_version = version
+            if self._revoked:
+                revoked = list(self._revoked)
+                await self._flush(revoked)
+                for tp in revoked:
+                    self._revoked.pop(tp, None)
+            elif due := self._to_load():
+                called = {tp: self._gates.load_called(tp) for tp in due}
+                began = self._clock.monotonic()
+                await self.listener.assigned(due)
+                self.hand_overs.loaded(began, self._clock.monotonic())
+                for tp in due:
+                    self._gates.load_returned(tp, called[tp])
+            else:
+                return
 
-    async def _run_callbacks(self) -> bool:
-        """Whether there was anything to tell."""
-        revoked = self._gate.keys_revoked()
-        if revoked:
-            await self._flush(revoked)
-            self._gate.revoked(revoked)
-        assigned = self._gate.keys_assigned()
-        if assigned:
-            began = self._clock.monotonic()
-            await self.listener.assigned(assigned)
-            self.hand_overs.loaded(began, self._clock.monotonic())
-            self._gate.announced(assigned)
-        return bool(revoked or assigned)
+    def _to_load(self) -> list[TopicPartition]:
+        """Look at the batches that are held back; those of which partitions wait for the user to load."""
+        due = []
+        for tp, version in list(self._held_back.items()):
+            state = self._partitions.get(tp)
+            if state is None or not state.has_held_back:
+                del self._held_back[tp]
+                continue
+            if version != state.version:
+                self._gates.restart(tp)
+                self._held_back[tp] = state.version
+            if state.is_held_back and self._gates.look(tp, state.buffer[0].leader_epoch) is GateState.DUE:
+                due.append(tp)
+        return due
 
     async def _flush(self, partitions: Sequence[TopicPartition]) -> float:
         """Have the user write down what is kept for keys of these; returns when that was done."""
@@ -194,10 +208,9 @@ class OrderedDelivery:
         return flushed
 
     def _note_released(self) -> None:
-        """What nothing holds back any more, and what the user was told of, counts as released."""
-        untold = set(self._gate.keys_assigned())
+        """What nothing holds back any more, and what the user has loaded for, counts as released."""
         now, now_ms = self._clock.monotonic(), self._clock.now_ms()
-        for tp in [tp for tp in self.hand_overs.passed if tp not in untold]:
+        for tp in list(self.hand_overs.passed):
             state = self._partitions[tp]
             is_read = not state.buffer and 0 <= state.high_watermark <= state.position
             self.hand_overs.released(tp, now, now_ms, is_read=is_read)
@@ -209,35 +222,36 @@ class OrderedDelivery:
             batch = found[tp].first_batch
             self.hand_overs.delivered(tp, batch.partition_leader_epoch, batch.base_timestamp, now)
 
-    def _evaluate(self) -> None:
-        """Nothing while a callback runs, whichever task asks: see ``_tell``."""
-        if not self._is_telling:
-            self._gate.evaluate()
-
     def _bring_up_to_date(self) -> None:
-        if self._is_telling:
-            return
         partitions = self._subscription.partitions
         is_assigned_anew = partitions is not self._partitions
         if is_assigned_anew:
             self._partitions = partitions
-            self._gate.assign(partitions, self._topics)
+            self._gates.assign(partitions, self._topics)
         if self._exchange is not None and self._is_managed:
             self._exchange.settle()
         self._note_rewinds()
-        if self._gate.is_dirty:
-            self._gate.evaluate()
-        if self._gate.version == self._version:
+        if self._gates.version == self._version:
             return
-        self._version = self._gate.version
-        self.hand_overs.evaluated(self._gate.blocked(), partitions, self._clock.monotonic())
+        self._version = self._gates.version
         for tp, state in partitions.items():
-            state.max_leader_epoch = self._gate.cap(tp)
-        questions = self._gate.questions()
+            state.max_leader_epoch = self._gates.limit(tp)
+            if state.has_held_back:
+                self._held_back.setdefault(tp, state.version)
+        self._revoked = {tp: None for tp in (*self._revoked, *self._gates.take_revoked()) if tp in partitions}
+        waits = [one for one in self._blocked() if one.waits_for]
+        self.hand_overs.evaluated(waits, partitions, self._clock.monotonic())
+        if self._view is not None and self._is_managed:
+            awaited = {wait.on: self._gates.incarnation(wait.on) for one in waits for wait in one.waits_for}
+            self._view.look_at({tp: known for tp, known in awaited.items() if tp not in partitions})
+        questions = self._questions(False)
         if questions.positions != self._wants or is_assigned_anew:
             self._wants = questions.positions
             self._want()
         self._queries.ask()
+
+    def _blocked(self) -> list[BlockedPartition]:
+        return self._gates.blocked(self._fronts(), self._owner_of, self._committed)
 
     @property
     def _topics(self) -> Mapping[str, TopicInfo]:
@@ -256,26 +270,25 @@ class OrderedDelivery:
         return self._config.ordered_delivery_commit_before_report or not self._is_managed
 
     def _want(self) -> None:
-        elsewhere = {tp: incarnation for tp, incarnation in self._wants.items() if tp not in self._partitions}
-        if self._view is not None:
-            self._view.look_at(elsewhere if self._is_managed else {})
         if self._is_managed:
             assert self._exchange is not None
             self._unassigned = {}
             self._exchange.want(self._wants)
             return
-        own = {tp: (inc, self._gate.position(tp)) for tp, inc in self._wants.items() if tp in self._partitions}
+        own = {tp: (inc, self._gates.position(tp)) for tp, inc in self._wants.items() if tp in self._partitions}
         self._reports.on_asked(own, self._reports.number)
-        self._unassigned = elsewhere
+        for tp in self._wants:
+            self._gates.on_owner(tp, is_owned=tp in self._partitions)
+        self._unassigned = {tp: known for tp, known in self._wants.items() if tp not in self._partitions}
         self._unknown_to_group &= self._unassigned.keys()
         self._unassigned_changed.set()
 
     def _note_rewinds(self) -> None:
         """A partition that the user rewound here blocks its children here at once, whatever the group knows."""
-        for tp, (incarnation, position) in list(self._gate.positions.items()):
+        for tp, position in self._gates.positions().items():
             state = self._partitions.get(tp)
             if state is not None and state.has_position and state.position < position:
-                self._gate.on_position(tp, incarnation, state.position)
+                self._gates.on_position(tp, state.position)
                 self._reports.forget(tp)
 
     # ------------------------------------------------------------ reports
@@ -294,9 +307,7 @@ class OrderedDelivery:
         }
 
     def _is_due(self, tp: TopicPartition, state: PartitionState) -> bool:
-        if not state.has_position or not self._gate.has_position(tp):
-            return False
-        return self._reports.is_due(tp, self._progress(tp, state))
+        return state.has_position and self._reports.is_due(tp, self._progress(tp, state))
 
     def _progress(self, tp: TopicPartition, state: PartitionState) -> Progress:
         topic = self._topics.get(tp.topic)
@@ -330,7 +341,7 @@ class OrderedDelivery:
             self._reports.said(tp, progress)
             self.hand_overs.processed(tp, flushed)
             if self._knows_own_positions:
-                self._gate.on_position(tp, progress.incarnation, progress.position)
+                self._gates.on_position(tp, progress.position)
         if self._is_managed:
             assert self._exchange is not None
             positions = {tp: Position(progress.incarnation, progress.position) for tp, progress in due.items()}
@@ -380,23 +391,24 @@ class OrderedDelivery:
         if not nobody:
             return
         if self._config.ordered_delivery_unassigned_parent == "ignore":
+            version = self._gates.version
             for tp in nobody:
-                self._gate.on_position(tp, self._unassigned[tp], _PASSED)
-            if self._gate.is_dirty:
+                self._gates.on_position(tp, _PASSED)
+            if self._gates.version != version:
                 self._on_change()
             return
-        still_asked = self._gate.questions().log_starts
-        for blocked in self._gate.blocked():
-            for barrier in blocked.barriers:
-                if barrier.missing is Missing.POSITION and barrier.on in nobody and barrier.on not in still_asked:
-                    raise UnassignedParentError(blocked.tp, barrier.on)
+        still_asked = self._questions(False).log_starts
+        for blocked in self._blocked():
+            for wait in blocked.waits_for:
+                if wait.until >= 0 and wait.on in nobody and wait.on not in still_asked:
+                    raise UnassignedParentError(blocked.partition, wait.on)
 
     # ------------------------------------------------------------ for people
 
     def explain_blocked(self) -> tuple[BlockedPartition, ...]:
         """The partitions held back and what each waits for."""
         self._bring_up_to_date()
-        return explain(self._gate.blocked(), self._owner_of, self._committed)
+        return tuple(self._blocked())
 
     def metrics(self) -> dict[str, float]:
         """What resizes cost, by name."""

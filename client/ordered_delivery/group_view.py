@@ -32,6 +32,8 @@ class GroupView:
 
     def look_at(self, incarnations: Mapping[TopicPartition, int]) -> None:
         """Look at exactly these from now on, by the incarnation meant; what is known of others is forgotten."""
+        if incarnations == self._incarnations:
+            return
         same = [tp for tp, incarnation in incarnations.items() if self._incarnations.get(tp) == incarnation]
         self._incarnations = incarnations
         self._owners = {tp: self._owners[tp] for tp in same if tp in self._owners}

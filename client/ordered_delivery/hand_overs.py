@@ -17,12 +17,11 @@ Times are seconds of one monotonic clock, ``released_ms`` is wall-clock time in 
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Container, Iterable
+from collections.abc import Container, Iterable
 from typing import NamedTuple
 
 from client.client_metrics import Durations
-from client.ordered_delivery.barriers import Barrier, Blocked, Missing
-from client.ordered_delivery.explain import explain
+from client.ordered_delivery.explain import BlockedPartition
 from protocol.types import TopicPartition
 
 _log = logging.getLogger(__name__)
@@ -39,7 +38,7 @@ class _Block:
 
     def __init__(self, since: float) -> None:
         self.since = since
-        self.last: Blocked
+        self.last: BlockedPartition
         self.waited_for: dict[TopicPartition, None] = {}
         self.said = False
 
@@ -56,8 +55,7 @@ class Released(NamedTuple):
 class HandOvers:
     """See the module."""
 
-    def __init__(self, owner_of: Callable[[TopicPartition], str | None]) -> None:
-        self._owner_of = owner_of
+    def __init__(self) -> None:
         self._blocks: dict[TopicPartition, _Block] = {}
         self._processed: dict[TopicPartition, float] = {}
         self._unacknowledged: list[tuple[int, float]] = []
@@ -74,9 +72,9 @@ class HandOvers:
 
     # ------------------------------------------------------------ the partitions that wait
 
-    def evaluated(self, blocked: Iterable[Blocked], held: Container[TopicPartition], now: float) -> None:
+    def evaluated(self, blocked: Iterable[BlockedPartition], held: Container[TopicPartition], now: float) -> None:
         """The gate decided: it holds back exactly ``blocked`` of the partitions ``held``."""
-        found = {one.tp: one for one in blocked}
+        found = {one.partition: one for one in blocked}
         for tp, one in found.items():
             self.passed.pop(tp, None)
             self.undelivered.pop(tp, None)
@@ -85,9 +83,8 @@ class HandOvers:
                 block = self._blocks[tp] = _Block(now)
                 self._blocked_total += 1
             block.last = one
-            # Before the map is known nobody can say who is waited for.
-            block.waited_for.update((b.on, None) for b in one.barriers if b.missing is not Missing.MAP)
-            if not block.said and (_is_known(one.barriers) or now - block.since >= _SAY_AFTER_S):
+            block.waited_for.update((wait.on, None) for wait in one.waits_for)
+            if not block.said and (_is_known(one) or now - block.since >= _SAY_AFTER_S):
                 self._say_blocked(block)
         for tp in [tp for tp in self._blocks if tp not in found]:
             if tp in held:
@@ -125,8 +122,8 @@ class HandOvers:
 
     def _say_blocked(self, block: _Block) -> None:
         block.said = True
-        (one,) = explain([block.last], self._owner_of)
-        waits = [str(wait) for wait in one.waits_for[:_SHOWN_WAITS]]
+        one = block.last
+        waits = [wait.sentence(one.partition.partition) for wait in one.waits_for[:_SHOWN_WAITS]]
         if len(one.waits_for) > _SHOWN_WAITS:
             waits.append(f"{len(one.waits_for) - _SHOWN_WAITS} more")
         _log.info(
@@ -177,6 +174,6 @@ class HandOvers:
         }
 
 
-def _is_known(barriers: Iterable[Barrier]) -> bool:
+def _is_known(blocked: BlockedPartition) -> bool:
     """Whether only other consumers are waited for: what was to be found out has been."""
-    return all(barrier.missing is Missing.POSITION for barrier in barriers)
+    return all(wait.until >= 0 for wait in blocked.waits_for)

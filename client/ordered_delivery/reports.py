@@ -2,9 +2,9 @@
 
 Each report costs the user's flush callback and a commit, so the KIP reports only what may free somebody: the first
 position; then one that went up and is the partition's end, or passed into a newer leader epoch. What waits, waits for
-the end of a leader epoch that is over or of a sealed partition, so once a position inside the partition's present
-leader epoch was reported, even the partition's end is no news, and a partition split long ago costs nothing any more.
-A position that went back is always told. No IO.
+the end of a leader epoch that is over, or of a partition marked for deletion. So once a position inside the partition's
+present leader epoch was reported, even the partition's end is no news, and a partition split long ago costs nothing any
+more. A position that went back is always told. No IO.
 """
 
 from __future__ import annotations

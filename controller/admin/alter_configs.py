@@ -17,8 +17,8 @@ from controller.admin.create_topics import check_autoscale, checked_config, conf
 from controller.admin.outcome import Outcome
 from controller.configs import with_ordered_delivery
 from controller.context import Context
-from controller.resize.unseen import ORDERED_KEY
 from controller.store import chunks
+from controller.topic_config import ORDERED_KEY
 from controller.topic_names import name_problem
 from protocol.errors import ErrorCode, KafkaError
 from protocol.generated.alter_configs import (

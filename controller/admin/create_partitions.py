@@ -1,11 +1,13 @@
 """CreatePartitions (37), versions 0-3: another number of partitions, more or fewer (KIP-253, Proposed Changes 2 and 3).
 
 A larger count splits partitions, a smaller one marks the highest for deletion, as far down as the topic was created
-with. Writes the longer assignment, or the smaller count, into the topic znode; the watch on it does the rest, as for an
-edit by hand. Answered once every leader has the new layout; so is one that asks for what is under way already, as a
-client does that lost its answer, unless it only asks whether it may. The message of an answer without error is advice:
-that producers wrote to the topic lately which cannot follow the count. A topic that is only validated may ask for
-what was measured of it instead.
+with. The count before takes a resize back of which nobody gained keys yet. One that is asked for while another resize
+is unfinished is queued, the latest wins, and answered as accepted. Any other is answered once every leader has the
+layout; so is one that asks for what is under way already, as a client does that lost its answer.
+
+The message of an answer without error is advice: what a queued count waits for, or that producers wrote to the topic
+lately which cannot follow the count. A dry run for the count that the topic has says what its resize waits for. A topic
+that is only validated may ask for what was measured of it instead.
 """
 
 from __future__ import annotations
@@ -14,14 +16,13 @@ from collections import Counter
 from collections.abc import Callable
 
 from controller import appended_bytes, stock_producers
-from controller.admin.create_topics import check_assignment, is_ready, rack_of_live_brokers
+from controller.admin.create_topics import check_assignment, is_ready
 from controller.admin.outcome import AdviceWait, Outcome, Wait
-from controller.assignment import assign_replicas
 from controller.context import Context
 from controller.image import TopicImage
 from controller.partition_limit import check_partition_limit
-from controller.resize import checks, plan
-from controller.topics import on_topic_changed
+from controller.resize import goal, view
+from ordered_resize import judgement
 from protocol.errors import ErrorCode, KafkaError
 from protocol.generated.create_partitions import (
     CreatePartitionsRequest,
@@ -33,7 +34,8 @@ from runtime.env import SetOp, ZkRequestTooLargeError
 from zk_schemas import paths
 from zk_schemas.topic import TopicZnode
 
-_UNDONE_MESSAGE = "The change was undone, for the topic changed at the same time: see the controller's log."
+_QUEUED_MESSAGE = "The resize begins when the one before it is done:"
+_TAKEN_BACK_MESSAGE = "The resize was taken back by another request."
 
 
 async def create_partitions(context: Context, request: CreatePartitionsRequest, version: int) -> Outcome:
@@ -52,29 +54,45 @@ async def create_partitions(context: Context, request: CreatePartitionsRequest, 
             if request.validate_only and wanted.wants_measured:
                 appended_bytes.describe(context, topic, result)
                 continue
-            is_repeated = wanted.assignments is None and checks.is_under_way(topic, wanted.count)
-            if request.validate_only or not is_repeated:
-                await checks.check(context, topic, wanted.count)
-                asked = _asked(context, topic, wanted)
-                check_partition_limit(context, name, len(asked.partitions) - len(topic.znode.partitions))
-                _check_fits(context, topic, asked)
-                if stock_producers.concerned_by(topic, wanted.count):
-                    stock_producers.ask(context, topic)
+            asked = await _judged(context, topic, wanted)
+            _check_fits(context, topic, asked)
+            if stock_producers.concerned_by(topic, wanted.count):
+                stock_producers.ask(context, topic)
         except KafkaError as error:
             result.error_code, result.error_message = error.code, error.message
             continue
         if request.validate_only:
-            if stock_producers.concerned_by(topic, wanted.count):
-                waits.append(AdviceWait(_advised(topic, wanted.count, result), result))
+            waits += _dry(topic, wanted.count, asked, result)
             continue
-        if not is_repeated:
-            await context.store.write([SetOp(paths.topic(name), asked.encode(), topic.version)])
-            await on_topic_changed(context, name)  # now: what it was judged by may be otherwise when the watch tells
-            if plan.goal(context.image.topics.get(name, topic)) != wanted.count:
-                result.error_code, result.error_message = ErrorCode.POLICY_VIOLATION, _UNDONE_MESSAGE
-                continue
-        waits.append(Wait(_resized(topic, wanted.count, result), result))
+        if asked != topic.znode:
+            await goal.write(context, topic, asked)
+        if asked.wanted == wanted.count:
+            result.error_message = f"{_QUEUED_MESSAGE} {view.unfinished(topic)}."
+        else:
+            waits.append(Wait(_resized(topic, wanted.count, result), result))
     return Outcome(CreatePartitionsResponse(results=results), waits, request.timeout_ms)
+
+
+async def _judged(context: Context, topic: TopicImage, wanted: CreatePartitionsTopic) -> TopicZnode:
+    """The znode that the request leads to. Raises ``KafkaError``."""
+    verdict = judgement.judge_request(
+        view.snapshot_of(context.image, topic),
+        wanted.count,
+        await goal.setting_of(context, topic),
+        _given(context, topic, wanted),
+    )
+    if verdict.topic is None:
+        raise KafkaError(verdict.code, verdict.why)
+    return verdict.topic
+
+
+def _dry(topic: TopicImage, count: int, asked: TopicZnode, result: CreatePartitionsTopicResult) -> list[Wait]:
+    """What a request would be answered, and which advice it waits for."""
+    if asked.wanted == count or count == topic.znode.undeleted_partition_count:
+        result.error_message = view.unfinished(topic)
+    elif stock_producers.concerned_by(topic, count):
+        return [AdviceWait(_advised(topic, count, result), result)]
+    return []
 
 
 def _check_fits(context: Context, topic: TopicImage, asked: TopicZnode) -> None:
@@ -88,6 +106,8 @@ def _check_fits(context: Context, topic: TopicImage, asked: TopicZnode) -> None:
 def _resized(asked: TopicImage, count: int, result: CreatePartitionsTopicResult) -> Callable[[Context], bool]:
     """Holds once every leader has the layout; or never will, for the topic is being deleted, which the result says."""
 
+    version = asked.znode.layout_version
+
     def condition(context: Context) -> bool:
         topic = context.image.topics.get(asked.name)
         if topic is None:
@@ -96,12 +116,23 @@ def _resized(asked: TopicImage, count: int, result: CreatePartitionsTopicResult)
             result.error_code = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
             result.error_message = f"The topic '{asked.name}' was deleted before it was resized."
             return True
-        if topic.znode.undeleted_partition_count != count or not plan.is_settled(topic):
+        if topic.znode.layout_version != version:
+            return _is_followed(topic, version, count, result)
+        if topic.znode.undeleted_partition_count != count or not view.is_settled(topic):
             return False
         result.error_message = stock_producers.warning(context, topic, count)
         return is_ready(asked.name, context)
 
     return condition
+
+
+def _is_followed(topic: TopicImage, version: int, count: int, result: CreatePartitionsTopicResult) -> bool:
+    """Another resize begins once this one is done, or takes it back, which the result says."""
+    znode = topic.znode
+    is_back = znode.previous_undeleted_partition_count == znode.undeleted_partition_count != count
+    if znode.layout_version == version + 1 and is_back:
+        result.error_code, result.error_message = ErrorCode.POLICY_VIOLATION, _TAKEN_BACK_MESSAGE
+    return True
 
 
 def _advised(asked: TopicImage, count: int, result: CreatePartitionsTopicResult) -> Callable[[Context], bool]:
@@ -130,40 +161,28 @@ def _existing(context: Context, name: str) -> TopicImage:
     return topic
 
 
-def _asked(context: Context, topic: TopicImage, wanted: CreatePartitionsTopic) -> TopicZnode:
-    """The znode that asks for the resize. Raises ``KafkaError``."""
-    if wanted.count > topic.znode.undeleted_partition_count:
-        return topic.znode.replace(partitions=topic.znode.partitions | _added(context, topic, wanted))
-    if wanted.assignments:
-        raise KafkaError(ErrorCode.INVALID_REPLICA_ASSIGNMENT, "Fewer partitions need no assignments.")
-    return topic.znode.replace(undeleted_partition_count=wanted.count, layout_version=topic.znode.layout_version + 1)
+def _given(context: Context, topic: TopicImage, wanted: CreatePartitionsTopic) -> dict[int, list[int]] | None:
+    """The replicas that the request names for new partitions; None: it leaves them to the controller.
 
-
-def _added(context: Context, topic: TopicImage, wanted: CreatePartitionsTopic) -> dict[int, list[int]]:
-    """The assignment of the new partitions. Raises ``KafkaError``."""
+    Raises ``KafkaError``.
+    """
+    if wanted.assignments is None:
+        return None
     current = len(topic.znode.partitions)
     added = wanted.count - current
-    factor = len(topic.replicas(0))
-    if wanted.assignments is not None:
-        if len(wanted.assignments) != added:
-            raise KafkaError(
-                ErrorCode.INVALID_REPLICA_ASSIGNMENT,
-                f"Increasing the number of partitions by {added} but {len(wanted.assignments)} assignments provided.",
-            )
-        given = {current + index: list(entry.broker_ids) for index, entry in enumerate(wanted.assignments)}
-        check_assignment(context, given, current)
-        if any(len(replicas) != factor for replicas in given.values()):
-            raise KafkaError(
-                ErrorCode.INVALID_REPLICA_ASSIGNMENT, f"Existing partitions have {factor} replicas; so must new ones."
-            )
-        return given
-    brokers = rack_of_live_brokers(context)
-    if factor > len(brokers):
+    if added <= 0:
+        raise KafkaError(ErrorCode.INVALID_REPLICA_ASSIGNMENT, "No partition is new, so no assignments are needed.")
+    if len(wanted.assignments) != added:
         raise KafkaError(
-            ErrorCode.INVALID_REPLICATION_FACTOR,
-            f"Replication factor: {factor} larger than available brokers: {len(brokers)}.",
+            ErrorCode.INVALID_REPLICA_ASSIGNMENT,
+            f"Increasing the number of partitions by {added} but {len(wanted.assignments)} assignments provided.",
         )
-    ids = sorted(brokers)
-    first = topic.replicas(0)[0]
-    start = ids.index(first) if first in brokers else 0
-    return assign_replicas(brokers, added, factor, start_index=start, shift=start, first_partition=current)
+    given = {current + index: list(entry.broker_ids) for index, entry in enumerate(wanted.assignments)}
+    check_assignment(context, given, current)
+    factor = len(topic.replicas(0))
+    if any(len(replicas) != factor for replicas in given.values()):
+        raise KafkaError(
+            ErrorCode.INVALID_REPLICA_ASSIGNMENT, f"Existing partitions have {factor} replicas; so must new ones."
+        )
+    check_partition_limit(context, topic.name, added)
+    return given

@@ -13,8 +13,8 @@ from collections.abc import Mapping, Sequence
 from controller.admin.outcome import Outcome, Wait
 from controller.assignment import assign_replicas
 from controller.context import Context
+from controller.new_replicas import rack_of_live_brokers
 from controller.partition_limit import check_partition_limit
-from controller.resize.checks import MAX_PARTITIONS
 from controller.store import MAX_BYTES, ImageStaleError
 from controller.topic_id import new_topic_id
 from controller.topic_names import colliding, name_problem
@@ -34,6 +34,7 @@ from zk_schemas.config import ConfigChange, ConfigZnode
 from zk_schemas.config_def import ConfigError
 from zk_schemas.config_keys import AUTOSCALE_KEY, TOPIC_CONFIGS, check_topic_values
 from zk_schemas.topic import TopicZnode
+from zk_schemas.znode import MAX_PARTITIONS
 
 _SOURCE_TOPIC, _SOURCE_DEFAULT = 1, 5
 _NOT_GIVEN = -1
@@ -163,11 +164,6 @@ def _assignment(context: Context, topic: CreatableTopic) -> dict[int, list[int]]
         )
     start_index, shift = context.rng.randrange(len(brokers)), context.rng.randrange(len(brokers))
     return assign_replicas(brokers, partitions, factor, start_index=start_index, shift=shift)
-
-
-def rack_of_live_brokers(context: Context) -> dict[int, str | None]:
-    """``{broker: rack}`` of the brokers that can take new partitions."""
-    return {id: context.image.brokers[id].registration.rack for id in sorted(context.image.live_ids())}
 
 
 def check_assignment(context: Context, assignment: dict[int, list[int]], first: int = 0) -> None:

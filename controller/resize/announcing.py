@@ -16,7 +16,7 @@ import logging
 from controller import stock_producers
 from controller.context import Context
 from controller.image import Announcement, StockReport, TopicImage
-from controller.resize import plan
+from controller.resize import view
 
 _log = logging.getLogger(__name__)
 QUIET_S = 0.15
@@ -54,9 +54,10 @@ def decide(
 
 
 def is_over(context: Context, topic: TopicImage) -> bool:
-    """Take the announcement of a split as far as it goes; whether the partitions that lose keys may be told."""
-    count, grace_s = plan.announced_count(topic), context.config.stock_producer_grace_ms / 1000
-    if count < 0 or grace_s <= 0 or plan.losers_began(topic):
+    """Take the announcement of a split as far as it goes; whether the first bump may be written."""
+    count, grace_s = view.announced_count(topic), context.config.stock_producer_grace_ms / 1000
+    if count < 0 or grace_s <= 0:
+        topic.announcement = None  # none is due any more where the split was taken back
         return True
     now = context.clock.monotonic()
     announcement = topic.announcement

@@ -10,13 +10,13 @@ from __future__ import annotations
 
 import contextlib
 import logging
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from controller.context import Context
 from controller.image import ClusterImage, OffsetQuestion, TopicImage
-from controller.resize import owners, plan
-from controller.resize.checks import DRAIN_KEY, listed, unfinished
+from controller.resize import owners, view
+from controller.resize.goal import DRAIN_KEY
 from controller.resize.groups import (
     BrokerLink,
     Group,
@@ -27,6 +27,8 @@ from controller.resize.groups import (
 )
 from controller.resize.waits import Wait
 from controller.topic_config import topic_values
+from ordered_resize.explain import listed
+from ordered_resize.resize import is_stored
 from protocol.errors import ErrorCode, KafkaError
 from protocol.generated.delete_records import DeleteRecordsPartition, DeleteRecordsRequest, DeleteRecordsTopic
 from protocol.types import TopicPartition
@@ -37,42 +39,43 @@ _REPLICAS_ANSWER_WITHIN_MS = 5_000
 
 @dataclass(frozen=True, slots=True)
 class Leftover:
-    """A sealed partition with records in it."""
+    """A marked partition with records in it. No leader of a later epoch may delete them: it may be counted again."""
 
     tp: TopicPartition
     leader: int
+    leader_epoch: int
     incarnation: int
-    sealed_offset: int
+    end_offset: int
 
 
 def leftovers(topic: TopicImage) -> list[Leftover]:
-    """Sealed partitions that still have records, of a topic whose survivors have all answered."""
-    if not plan.all_sealed(topic) or not plan.survivors_told(topic):
-        return []
+    """Partitions that drain and still have records."""
     found = []
-    for index in plan.marked(topic):
+    for index in view.drainable(topic):
         partition = topic.partitions[index]
         state, ending = partition.state, partition.ending
-        if state is None or ending is None or not topic.told(index) or OffsetQuestion.START in ending.asked:
+        if state is None or ending is None or ending.leader_epoch != state.leader_epoch:
             continue
-        if 0 <= ending.log_start_offset < state.sealed_offset:
+        if OffsetQuestion.START not in ending.asked and 0 <= ending.log_start_offset < ending.end_offset:
             tp = TopicPartition(topic.name, index)
-            found.append(Leftover(tp, state.leader, partition.incarnation, state.sealed_offset))
+            found.append(Leftover(tp, state.leader, state.leader_epoch, partition.incarnation, ending.end_offset))
     return found
 
 
-def standing(topic: TopicImage, live: Collection[int]) -> dict[int, Wait]:
+def standing(image: ClusterImage, topic: TopicImage) -> dict[int, Wait]:
     """What marked partitions wait for that no group can help: the merge itself, or brokers that hold replicas."""
     found = {}
-    is_merged = plan.all_sealed(topic) and plan.survivors_told(topic)
-    for index in plan.marked(topic):
+    is_merged = is_stored(view.snapshot_of(image, topic))
+    for index in view.marked(topic):
         state = topic.state(index)
         if state is not None and state.being_removed:
-            away = sorted(replica for replica in topic.replicas(index) if replica not in live)
+            away = sorted(replica for replica in topic.replicas(index) if replica not in image.brokers)
             if away:
                 found[index] = Wait(f"brokers {listed(away)} to delete their replicas")
         elif not is_merged:
-            found[index] = Wait(f"the merge: {unfinished(topic)}")
+            found[index] = Wait(f"the merge: {view.unfinished(topic)}")
+        elif index < (topic.znode.wanted or 0):
+            found[index] = Wait(f"the resize to {topic.znode.wanted} partitions, which counts it again")
         elif state is not None and state.leader < 0:
             found[index] = Wait("a leader")
     return found
@@ -80,7 +83,7 @@ def standing(topic: TopicImage, live: Collection[int]) -> dict[int, Wait]:
 
 def still_marked(image: ClusterImage, waits: dict[TopicPartition, Wait]) -> dict[TopicPartition, Wait]:
     """What is known of partitions that are still marked for deletion."""
-    marked = {TopicPartition(name, index) for name, topic in image.topics.items() for index in plan.marked(topic)}
+    marked = {TopicPartition(name, index) for name, topic in image.topics.items() for index in view.marked(topic)}
     return {tp: wait for tp, wait in waits.items() if tp in marked}
 
 
@@ -123,7 +126,7 @@ class Holders:
         return None if reading else Wait("a group that reads the topic")
 
     async def _wait(self, link: BrokerLink, image: ClusterImage, group: Group, leftover: Leftover) -> Wait | None:
-        wait = await unprocessed(link, image, group, leftover.tp, leftover.incarnation, leftover.sealed_offset)
+        wait = await unprocessed(link, image, group, leftover.tp, leftover.incarnation, leftover.end_offset)
         if wait is not None:
             self._groups[leftover.tp] = group
         return wait
@@ -180,7 +183,7 @@ async def _delete(current: Callable[[], Context], link: BrokerLink, leftover: Le
         return Wait(f"broker {leader.id} to delete its records: error {error}")
     if ending is not None:
         ending.is_processed = True  # as every group was found to be done with it
-    _log.info("resize: topic=%s step=drained partitions=%s end=%s", *leftover.tp, leftover.sealed_offset)
+    _log.info("resize: topic=%s step=drained partitions=%s end=%s", *leftover.tp, leftover.end_offset)
     return None
 
 
@@ -189,9 +192,9 @@ async def _left(context: Context) -> tuple[dict[TopicPartition, Wait], list[Left
     image, waits, left = context.image, dict[TopicPartition, Wait](), list[Leftover]()
     for name in sorted(image.topics):
         topic = image.topics[name]
-        if name in image.deletions or topic.unreadable or not plan.marked(topic):
+        if name in image.deletions or topic.unreadable or topic.frozen or not view.marked(topic):
             continue
-        for index, wait in standing(topic, image.brokers).items():
+        for index, wait in standing(image, topic).items():
             waits[TopicPartition(name, index)] = wait
         of_topic = leftovers(topic)
         if of_topic and (await topic_values(context, name))[DRAIN_KEY]:
@@ -202,6 +205,8 @@ async def _left(context: Context) -> tuple[dict[TopicPartition, Wait], list[Left
 
 
 def _deletion(leftover: Leftover) -> DeleteRecordsRequest:
-    asked = DeleteRecordsPartition(partition_index=leftover.tp.partition, offset=leftover.sealed_offset)
+    asked = DeleteRecordsPartition(
+        partition_index=leftover.tp.partition, offset=leftover.end_offset, leader_epoch=leftover.leader_epoch
+    )
     topics = [DeleteRecordsTopic(name=leftover.tp.topic, partitions=[asked])]
     return DeleteRecordsRequest(topics=topics, timeout_ms=_REPLICAS_ANSWER_WITHIN_MS)

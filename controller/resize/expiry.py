@@ -1,8 +1,8 @@
 """Says when retention is about to remove what a group has not read of a resized topic (hole 22).
 
-There, more than the records themselves is at stake: a log start that passes a barrier counts as having been read up to
-it, so what waits behind the barrier is delivered although older records of its keys never were. The records that wait
-are newer than those they wait for, so whoever is warned of these is warned of both.
+There, more than the records themselves is at stake: a log start that passes the end which others wait for counts as
+having been read up to it, so what waits is delivered although older records of its keys never were. The records that
+wait are newer than those they wait for, so whoever is warned of these is warned of both.
 """
 
 from __future__ import annotations
@@ -13,8 +13,8 @@ from typing import NamedTuple
 
 from controller import list_offsets
 from controller.context import Context
-from controller.image import TopicImage
-from controller.resize import plan
+from controller.image import ClusterImage, TopicImage
+from controller.resize import view
 from controller.resize.groups import BrokerLink, Group, read_groups, readers
 from controller.topic_config import topic_values
 from protocol.errors import ErrorCode, KafkaError
@@ -43,7 +43,7 @@ class Expiring(NamedTuple):
 def expiring(
     groups: Sequence[Group], tp: TopicPartition, incarnation: int, log_start_offset: int, before: int
 ) -> list[Expiring]:
-    """Groups that have not read all that lies before the barrier and will not stay for longer than the warning time."""
+    """Groups that have not read all that others wait for and that will not stay for longer than the warning time."""
     found = []
     for group in readers(groups, tp.topic):
         position = max(group.committed(tp, incarnation), log_start_offset)
@@ -52,24 +52,29 @@ def expiring(
     return found
 
 
-def awaited(topic: TopicImage) -> dict[int, int]:
-    """Partitions that others wait for: up to the end of which leader epoch, the newest that is recorded.
+def awaited(image: ClusterImage, topic: TopicImage) -> dict[int, int]:
+    """Partitions that others wait for: up to the end of which leader epoch, the newest that a lineage names.
 
-    An older barrier ends before a newer one, so who has not passed the older has not passed this one either. A marked
-    partition is waited for as a whole, and so is one whose split has not recorded its epoch yet.
+    Who has not passed an older end has not passed this one either. A marked partition is waited for as a whole, and so
+    is one that loses keys which nobody has gained yet.
     """
-    epochs = dict.fromkeys(plan.marked(topic), _ALL)
+    snapshot = view.snapshot_of(image, topic)
+    epochs = dict.fromkeys(view.marked(topic), _ALL)
+    for gainer, losers in snapshot.moves.losers_of.items():
+        epochs |= {} if snapshot.has_goal(gainer) else dict.fromkeys(losers, _ALL)
     for state in topic.states():
-        for ancestor, epoch in state.leader_epoch_after_creation.items():
-            epochs[ancestor] = max(epochs.get(ancestor, epoch), epoch if epoch >= 0 else _ALL)
+        for entry in state.lineage:
+            for loser, epoch in entry.losers.items():
+                if topic.znode.last_leader_epochs.get(loser, -1) < epoch:
+                    epochs[loser] = max(epochs.get(loser, epoch), epoch)
     return epochs
 
 
 async def look(context: Context, link: BrokerLink, now_ms: int) -> list[Expiring]:
     """One round over the resized topics; what is found is logged too. Raises ``ControllerMovedError``."""
     image, found = context.image, []
-    resized = [image.topics[name] for name in sorted(image.topics) if image.topics[name].znode.layout_version]
-    topics = [topic for topic in resized if topic.znode.ordered_delivery is not False and awaited(topic)]
+    resized = [topic for _, topic in sorted(image.topics.items()) if topic.znode.layout_version and not topic.frozen]
+    topics = [topic for topic in resized if topic.znode.ordered_delivery is not False and awaited(image, topic)]
     kept_after = {}
     for topic in topics:
         config = await topic_values(context, topic.name)
@@ -91,7 +96,8 @@ async def look(context: Context, link: BrokerLink, now_ms: int) -> list[Expiring
     for entry in found:
         context.metrics.retention_warnings.add(entry.tp.topic, entry.group)
         _log.warning(
-            "retention is about to pass a barrier: topic=%s partition=%s group=%s has not read offsets %s to %s",
+            "retention is about to remove what others wait for:"
+            " topic=%s partition=%s group=%s has not read offsets %s to %s",
             *(entry.tp.topic, entry.tp.partition, entry.group, entry.position, entry.before),
         )
     return found
@@ -100,7 +106,7 @@ async def look(context: Context, link: BrokerLink, now_ms: int) -> list[Expiring
 async def _look_at(
     context: Context, link: BrokerLink, topic: TopicImage, groups: Sequence[Group], kept_after_ms: int
 ) -> list[Expiring]:
-    epochs = awaited(topic)
+    epochs = awaited(context.image, topic)
     by_leader: dict[int, list[int]] = {}
     for index in sorted(epochs.keys() & topic.partitions.keys()):
         state = topic.state(index)
@@ -116,12 +122,12 @@ async def _look_at(
             context.image.brokers[leader], *requests, (_epoch_ends_request(topic.name, past), None)
         )
         starts, kept, ends = map(_offsets, answers)
-        barriers = {index: ends[index] for index in ends if index not in past} | _epoch_ends(ended)
+        awaited_ends = {index: ends[index] for index in ends if index not in past} | _epoch_ends(ended)
         for index in indexes:
-            if index in starts and index in kept and index in ends and index in barriers:
+            if index in starts and index in kept and index in ends and index in awaited_ends:
                 kept_from = kept[index] if kept[index] >= 0 else ends[index]
                 tp, partition = TopicPartition(topic.name, index), topic.partitions[index]
-                before = min(kept_from, barriers[index])
+                before = min(kept_from, awaited_ends[index])
                 found += expiring(groups, tp, partition.incarnation, starts[index], before)
     return found
 

@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 from controller.context import Context
 from controller.image import ClusterImage, Ending, TopicImage
-from controller.resize import plan
+from controller.resize import view
 from controller.resize.groups import BrokerLink, Group, UnknownGroupsError, ask_position, read_groups
 from controller.resize.waits import Wait
 from protocol.errors import KafkaError
@@ -20,28 +20,12 @@ from protocol.types import TopicPartition
 
 
 class _Emptied(NamedTuple):
-    """A sealed partition without records, of which it is not known whether its owners have processed it."""
+    """A marked partition without records, of which it is not known whether its owners have processed it."""
 
     tp: TopicPartition
     incarnation: int
-    sealed_offset: int
+    end_offset: int
     ending: Ending
-
-
-def is_empty(topic: TopicImage, index: int) -> bool:
-    """Whether nothing is left below the seal. Markers of transactions may follow it."""
-    partition = topic.partitions[index]
-    state, ending = partition.state, partition.ending
-    if state is None or ending is None or ending.leader_epoch != state.leader_epoch or not topic.told(index):
-        return False
-    return ending.confirmed and ending.log_start_offset >= state.sealed_offset >= 0
-
-
-def is_processed(topic: TopicImage, index: int) -> bool:
-    """Whether no live member has something of an empty partition that it did not flush."""
-    partition = topic.partitions[index]
-    state, ending = partition.state, partition.ending
-    return state is not None and ending is not None and (state.sealed_offset == 0 or ending.is_processed)
 
 
 async def confirm(current: Callable[[], Context], link: BrokerLink) -> dict[TopicPartition, Wait]:
@@ -64,22 +48,17 @@ async def confirm(current: Callable[[], Context], link: BrokerLink) -> dict[Topi
 
 
 def _emptied(topic: TopicImage) -> list[_Emptied]:
-    if not plan.all_sealed(topic) or not plan.survivors_told(topic):
-        return []
     found = []
-    for index in plan.marked(topic):
+    for index in view.drainable(topic):
         partition = topic.partitions[index]
-        state, ending = partition.state, partition.ending
-        if state is None or ending is None or state.being_removed or is_processed(topic, index):
-            continue
-        if is_empty(topic, index):
+        if partition.ending is not None and view.is_empty(topic, index) and not view.is_processed(topic, index):
             tp = TopicPartition(topic.name, index)
-            found.append(_Emptied(tp, partition.incarnation, state.sealed_offset, ending))
+            found.append(_Emptied(tp, partition.incarnation, partition.ending.end_offset, partition.ending))
     return found
 
 
 async def _wait(link: BrokerLink, image: ClusterImage, groups: Sequence[Group], emptied: _Emptied) -> Wait | None:
-    tp, end = emptied.tp, emptied.sealed_offset
+    tp, end = emptied.tp, emptied.end_offset
     for group in groups:
         committed = group.committed(tp, emptied.incarnation)
         if not group.is_settled and group.may_read(tp.topic):

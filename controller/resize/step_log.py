@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 from controller.context import Context
 from controller.image import TopicImage
-from controller.resize import plan
+from controller.resize import view
 
 _log = logging.getLogger(__name__)
 
@@ -15,7 +15,7 @@ _log = logging.getLogger(__name__)
 def log_step(context: Context, topic: TopicImage, step: str, partitions: Sequence[int]) -> None:
     """One line for each step, with what tells the resize: topic, counts and version; counted as well."""
     context.metrics.resize_steps.add(topic.name, step)
-    topic.end_unsaid |= not plan.is_settled(topic)
+    topic.end_unsaid |= not view.is_settled(topic)
     znode = topic.znode
     _log.info(
         "resize: topic=%s step=%s initial=%s undeleted=%s assigned=%s layout_version=%s partitions=%s",
@@ -35,7 +35,7 @@ def log_end(context: Context, topic: TopicImage) -> None:
     Nobody says it when the controller changes between the last step and the last acknowledgement: no znode tells those
     who take office which of the topics they find written were not acknowledged before.
     """
-    if topic.end_unsaid and plan.is_settled(topic):
+    if topic.end_unsaid and view.is_settled(topic):
         topic.end_unsaid = False
         log_step(context, topic, "finished", [])
 

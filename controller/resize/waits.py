@@ -15,7 +15,7 @@ class Wait(NamedTuple):
     why: str
     group: str = ""
     read: int = -1
-    sealed_offset: int = -1
+    end_offset: int = -1
 
 
 def changed(before: Mapping[TopicPartition, Wait], now: Mapping[TopicPartition, Wait]) -> list[str]:
@@ -32,6 +32,6 @@ def _line(why: str, group: str, tps: list[TopicPartition], now: Mapping[TopicPar
     line = f"resize: topic={tps[0].topic} step=waits partitions={shown([tp.partition for tp in tps])}"
     if group:
         read = ",".join(str(now[tp].read) for tp in tps)
-        sealed = ",".join(str(now[tp].sealed_offset) for tp in tps)
-        line += f" group={group} read={read} sealed={sealed}"
+        ends = ",".join(str(now[tp].end_offset) for tp in tps)
+        line += f" group={group} read={read} end={ends}"
     return f"{line} for={why}"

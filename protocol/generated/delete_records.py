@@ -12,8 +12,10 @@ from protocol.primitives import (
     Message,
     Struct as Base,
     bad_length,
+    read_tags,
     read_uvarint,
     skip_tags,
+    whole,
     write_uvarint,
 )
 from protocol.types import Part
@@ -23,7 +25,6 @@ _pack_i = Struct(">i").pack
 _pack_iB = Struct(">iB").pack
 _pack_ii = Struct(">ii").pack
 _pack_iq = Struct(">iq").pack
-_pack_iqB = Struct(">iqB").pack
 _pack_iqh = Struct(">iqh").pack
 _pack_iqhB = Struct(">iqhB").pack
 _unpack_h = Struct(">h").unpack_from
@@ -39,6 +40,7 @@ class DeleteRecordsPartition(Base):
     FIELDS: ClassVar[tuple[str, ...]] = (
         "partition_index",
         "offset",
+        "leader_epoch",
     )
     __slots__ = FIELDS
 
@@ -47,9 +49,11 @@ class DeleteRecordsPartition(Base):
         *,
         partition_index: int = 0,
         offset: int = 0,
+        leader_epoch: int = -1,
     ) -> None:
         self.partition_index = partition_index
         self.offset = offset
+        self.leader_epoch = leader_epoch
 
 
 class DeleteRecordsTopic(Base):
@@ -105,6 +109,15 @@ class DeleteRecordsTopicResult(Base):
         self.name = name
         self.partitions = [] if partitions is EMPTY else partitions
 
+
+def _decode_tag_topics_partitions_leader_epoch(data: memoryview) -> tuple[int, int]:
+    pos = 0
+    leader_epoch, = _unpack_i(data, pos)
+    pos += 4
+    return leader_epoch, pos
+
+def _encode_tag_topics_partitions_leader_epoch(value: int, out: bytearray) -> None:
+    out += _pack_i(value)
 
 def _decode_delete_records_request_v0(data: memoryview) -> tuple[DeleteRecordsRequest, int]:
     size = len(data)
@@ -197,11 +210,16 @@ def _decode_delete_records_request_v2(data: memoryview) -> tuple[DeleteRecordsRe
         for _ in range(topics_partitions_count):
             topics_partitions_partition_index, topics_partitions_offset, n = _unpack_iqB(data, pos)
             pos += 13
+            topics_partitions_leader_epoch: int = -1
             if n:
-                pos = skip_tags(data, pos, n)
+                tags, pos = read_tags(data, pos, n)
+                value = tags.get(10268)
+                if value is not None:
+                    topics_partitions_leader_epoch = whole(_decode_tag_topics_partitions_leader_epoch(value), value, "topics[].partitions[].leader_epoch")
             topics_partitions.append(DeleteRecordsPartition(
                 partition_index=topics_partitions_partition_index,
                 offset=topics_partitions_offset,
+                leader_epoch=topics_partitions_leader_epoch,
             ))
         n = data[pos]
         pos += 1
@@ -242,7 +260,16 @@ def _encode_delete_records_request_v2(message: DeleteRecordsRequest, out: bytear
         else:
             write_uvarint(out, n)
         for topics_partitions_item in topics_item.partitions:
-            out += _pack_iqB(topics_partitions_item.partition_index, topics_partitions_item.offset, 0)
+            out += _pack_iq(topics_partitions_item.partition_index, topics_partitions_item.offset)
+            tag_count = (1 if topics_partitions_item.leader_epoch != -1 else 0)
+            out.append(tag_count)
+            if tag_count:
+                if topics_partitions_item.leader_epoch != -1:
+                    tagged = bytearray()
+                    _encode_tag_topics_partitions_leader_epoch(topics_partitions_item.leader_epoch, tagged)
+                    write_uvarint(out, 10268)
+                    write_uvarint(out, len(tagged))
+                    out += tagged
         out.append(0)
     out += _pack_iB(message.timeout_ms, 0)
     parts.append(out)

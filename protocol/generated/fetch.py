@@ -98,8 +98,6 @@ class FetchTopic(Base):
     FIELDS: ClassVar[tuple[str, ...]] = (
         "topic",
         "partitions",
-        "undeleted_partition_count",
-        "layout_version",
     )
     __slots__ = FIELDS
 
@@ -108,13 +106,9 @@ class FetchTopic(Base):
         *,
         topic: str = "",
         partitions: list[FetchPartition] = EMPTY,
-        undeleted_partition_count: int = -1,
-        layout_version: int = -1,
     ) -> None:
         self.topic = topic
         self.partitions = [] if partitions is EMPTY else partitions
-        self.undeleted_partition_count = undeleted_partition_count
-        self.layout_version = layout_version
 
 
 class ForgottenTopic(Base):
@@ -263,18 +257,6 @@ class FetchableTopicResponse(Base):
         self.partitions = [] if partitions is EMPTY else partitions
 
 
-def _decode_tag_topics_undeleted_partition_count(data: memoryview) -> tuple[int, int]:
-    pos = 0
-    undeleted_partition_count, = _unpack_i(data, pos)
-    pos += 4
-    return undeleted_partition_count, pos
-
-def _decode_tag_topics_layout_version(data: memoryview) -> tuple[int, int]:
-    pos = 0
-    layout_version, = _unpack_i(data, pos)
-    pos += 4
-    return layout_version, pos
-
 def _decode_tag_cluster_id(data: memoryview) -> tuple[str | None, int]:
     size = len(data)
     pos = 0
@@ -298,12 +280,6 @@ def _decode_tag_replica_epoch(data: memoryview) -> tuple[int, int]:
     replica_epoch, = _unpack_q(data, pos)
     pos += 8
     return replica_epoch, pos
-
-def _encode_tag_topics_undeleted_partition_count(value: int, out: bytearray) -> None:
-    out += _pack_i(value)
-
-def _encode_tag_topics_layout_version(value: int, out: bytearray) -> None:
-    out += _pack_i(value)
 
 def _encode_tag_cluster_id(value: str | None, out: bytearray) -> None:
     raw_or_none = None if value is None else value.encode()
@@ -833,21 +809,11 @@ def _decode_fetch_request_v12(data: memoryview) -> tuple[FetchRequest, int]:
             ))
         n = data[pos]
         pos += 1
-        topics_undeleted_partition_count: int = -1
-        topics_layout_version: int = -1
         if n:
-            tags, pos = read_tags(data, pos, n)
-            value = tags.get(10253)
-            if value is not None:
-                topics_undeleted_partition_count = whole(_decode_tag_topics_undeleted_partition_count(value), value, "topics[].undeleted_partition_count")
-            value = tags.get(10257)
-            if value is not None:
-                topics_layout_version = whole(_decode_tag_topics_layout_version(value), value, "topics[].layout_version")
+            pos = skip_tags(data, pos, n)
         topics.append(FetchTopic(
             topic=topics_topic,
             partitions=topics_partitions,
-            undeleted_partition_count=topics_undeleted_partition_count,
-            layout_version=topics_layout_version,
         ))
     n = data[pos]
     pos += 1
@@ -947,21 +913,7 @@ def _encode_fetch_request_v12(message: FetchRequest, out: bytearray, parts: list
             write_uvarint(out, n)
         for topics_partitions_item in topics_item.partitions:
             out += _pack_iiqiqiB(topics_partitions_item.partition, topics_partitions_item.current_leader_epoch, topics_partitions_item.fetch_offset, topics_partitions_item.last_fetched_epoch, topics_partitions_item.log_start_offset, topics_partitions_item.partition_max_bytes, 0)
-        tag_count = (1 if topics_item.undeleted_partition_count != -1 else 0) + (1 if topics_item.layout_version != -1 else 0)
-        out.append(tag_count)
-        if tag_count:
-            if topics_item.undeleted_partition_count != -1:
-                tagged = bytearray()
-                _encode_tag_topics_undeleted_partition_count(topics_item.undeleted_partition_count, tagged)
-                write_uvarint(out, 10253)
-                write_uvarint(out, len(tagged))
-                out += tagged
-            if topics_item.layout_version != -1:
-                tagged = bytearray()
-                _encode_tag_topics_layout_version(topics_item.layout_version, tagged)
-                write_uvarint(out, 10257)
-                write_uvarint(out, len(tagged))
-                out += tagged
+        out.append(0)
     n = len(message.forgotten_topics_data) + 1
     if n < 128:
         out.append(n)

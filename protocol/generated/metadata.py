@@ -148,6 +148,7 @@ class MetadataResponseTopic(Base):
         "initial_partition_count",
         "ordered_delivery",
         "layout_version",
+        "topic_incarnation",
     )
     __slots__ = FIELDS
 
@@ -164,6 +165,7 @@ class MetadataResponseTopic(Base):
         initial_partition_count: int = -1,
         ordered_delivery: int = 0,
         layout_version: int = -1,
+        topic_incarnation: int = -1,
     ) -> None:
         self.error_code = error_code
         self.name = name
@@ -175,6 +177,7 @@ class MetadataResponseTopic(Base):
         self.initial_partition_count = initial_partition_count
         self.ordered_delivery = ordered_delivery
         self.layout_version = layout_version
+        self.topic_incarnation = topic_incarnation
 
 
 def _decode_tag_topics_partitions_incarnation(data: memoryview) -> tuple[int, int]:
@@ -207,6 +210,12 @@ def _decode_tag_topics_layout_version(data: memoryview) -> tuple[int, int]:
     pos += 4
     return layout_version, pos
 
+def _decode_tag_topics_topic_incarnation(data: memoryview) -> tuple[int, int]:
+    pos = 0
+    topic_incarnation, = _unpack_q(data, pos)
+    pos += 8
+    return topic_incarnation, pos
+
 def _encode_tag_topics_partitions_incarnation(value: int, out: bytearray) -> None:
     out += _pack_q(value)
 
@@ -221,6 +230,9 @@ def _encode_tag_topics_ordered_delivery(value: int, out: bytearray) -> None:
 
 def _encode_tag_topics_layout_version(value: int, out: bytearray) -> None:
     out += _pack_i(value)
+
+def _encode_tag_topics_topic_incarnation(value: int, out: bytearray) -> None:
+    out += _pack_q(value)
 
 def _decode_metadata_request_v0(data: memoryview) -> tuple[MetadataRequest, int]:
     size = len(data)
@@ -1674,6 +1686,7 @@ def _decode_metadata_response_v9(data: memoryview) -> tuple[MetadataResponse, in
         topics_initial_partition_count: int = -1
         topics_ordered_delivery: int = 0
         topics_layout_version: int = -1
+        topics_topic_incarnation: int = -1
         if n:
             tags, pos = read_tags(data, pos, n)
             value = tags.get(10253)
@@ -1688,6 +1701,9 @@ def _decode_metadata_response_v9(data: memoryview) -> tuple[MetadataResponse, in
             value = tags.get(10257)
             if value is not None:
                 topics_layout_version = whole(_decode_tag_topics_layout_version(value), value, "topics[].layout_version")
+            value = tags.get(10267)
+            if value is not None:
+                topics_topic_incarnation = whole(_decode_tag_topics_topic_incarnation(value), value, "topics[].topic_incarnation")
         topics.append(MetadataResponseTopic(
             error_code=topics_error_code,
             name=topics_name,
@@ -1698,6 +1714,7 @@ def _decode_metadata_response_v9(data: memoryview) -> tuple[MetadataResponse, in
             initial_partition_count=topics_initial_partition_count,
             ordered_delivery=topics_ordered_delivery,
             layout_version=topics_layout_version,
+            topic_incarnation=topics_topic_incarnation,
         ))
     cluster_authorized_operations, n = _unpack_iB(data, pos)
     pos += 5
@@ -1799,7 +1816,7 @@ def _encode_metadata_response_v9(message: MetadataResponse, out: bytearray, part
                     write_uvarint(out, len(tagged))
                     out += tagged
         out += _pack_i(topics_item.topic_authorized_operations)
-        tag_count = (1 if topics_item.undeleted_partition_count != -1 else 0) + (1 if topics_item.initial_partition_count != -1 else 0) + (1 if topics_item.ordered_delivery != 0 else 0) + (1 if topics_item.layout_version != -1 else 0)
+        tag_count = (1 if topics_item.undeleted_partition_count != -1 else 0) + (1 if topics_item.initial_partition_count != -1 else 0) + (1 if topics_item.ordered_delivery != 0 else 0) + (1 if topics_item.layout_version != -1 else 0) + (1 if topics_item.topic_incarnation != -1 else 0)
         out.append(tag_count)
         if tag_count:
             if topics_item.undeleted_partition_count != -1:
@@ -1824,6 +1841,12 @@ def _encode_metadata_response_v9(message: MetadataResponse, out: bytearray, part
                 tagged = bytearray()
                 _encode_tag_topics_layout_version(topics_item.layout_version, tagged)
                 write_uvarint(out, 10257)
+                write_uvarint(out, len(tagged))
+                out += tagged
+            if topics_item.topic_incarnation != -1:
+                tagged = bytearray()
+                _encode_tag_topics_topic_incarnation(topics_item.topic_incarnation, tagged)
+                write_uvarint(out, 10267)
                 write_uvarint(out, len(tagged))
                 out += tagged
     out += _pack_iB(message.cluster_authorized_operations, 0)
@@ -1971,6 +1994,7 @@ def _decode_metadata_response_v10(data: memoryview) -> tuple[MetadataResponse, i
         topics_initial_partition_count: int = -1
         topics_ordered_delivery: int = 0
         topics_layout_version: int = -1
+        topics_topic_incarnation: int = -1
         if n:
             tags, pos = read_tags(data, pos, n)
             value = tags.get(10253)
@@ -1985,6 +2009,9 @@ def _decode_metadata_response_v10(data: memoryview) -> tuple[MetadataResponse, i
             value = tags.get(10257)
             if value is not None:
                 topics_layout_version = whole(_decode_tag_topics_layout_version(value), value, "topics[].layout_version")
+            value = tags.get(10267)
+            if value is not None:
+                topics_topic_incarnation = whole(_decode_tag_topics_topic_incarnation(value), value, "topics[].topic_incarnation")
         topics.append(MetadataResponseTopic(
             error_code=topics_error_code,
             name=topics_name,
@@ -1996,6 +2023,7 @@ def _decode_metadata_response_v10(data: memoryview) -> tuple[MetadataResponse, i
             initial_partition_count=topics_initial_partition_count,
             ordered_delivery=topics_ordered_delivery,
             layout_version=topics_layout_version,
+            topic_incarnation=topics_topic_incarnation,
         ))
     cluster_authorized_operations, n = _unpack_iB(data, pos)
     pos += 5
@@ -2097,7 +2125,7 @@ def _encode_metadata_response_v10(message: MetadataResponse, out: bytearray, par
                     write_uvarint(out, len(tagged))
                     out += tagged
         out += _pack_i(topics_item.topic_authorized_operations)
-        tag_count = (1 if topics_item.undeleted_partition_count != -1 else 0) + (1 if topics_item.initial_partition_count != -1 else 0) + (1 if topics_item.ordered_delivery != 0 else 0) + (1 if topics_item.layout_version != -1 else 0)
+        tag_count = (1 if topics_item.undeleted_partition_count != -1 else 0) + (1 if topics_item.initial_partition_count != -1 else 0) + (1 if topics_item.ordered_delivery != 0 else 0) + (1 if topics_item.layout_version != -1 else 0) + (1 if topics_item.topic_incarnation != -1 else 0)
         out.append(tag_count)
         if tag_count:
             if topics_item.undeleted_partition_count != -1:
@@ -2122,6 +2150,12 @@ def _encode_metadata_response_v10(message: MetadataResponse, out: bytearray, par
                 tagged = bytearray()
                 _encode_tag_topics_layout_version(topics_item.layout_version, tagged)
                 write_uvarint(out, 10257)
+                write_uvarint(out, len(tagged))
+                out += tagged
+            if topics_item.topic_incarnation != -1:
+                tagged = bytearray()
+                _encode_tag_topics_topic_incarnation(topics_item.topic_incarnation, tagged)
+                write_uvarint(out, 10267)
                 write_uvarint(out, len(tagged))
                 out += tagged
     out += _pack_iB(message.cluster_authorized_operations, 0)
@@ -2269,6 +2303,7 @@ def _decode_metadata_response_v11(data: memoryview) -> tuple[MetadataResponse, i
         topics_initial_partition_count: int = -1
         topics_ordered_delivery: int = 0
         topics_layout_version: int = -1
+        topics_topic_incarnation: int = -1
         if n:
             tags, pos = read_tags(data, pos, n)
             value = tags.get(10253)
@@ -2283,6 +2318,9 @@ def _decode_metadata_response_v11(data: memoryview) -> tuple[MetadataResponse, i
             value = tags.get(10257)
             if value is not None:
                 topics_layout_version = whole(_decode_tag_topics_layout_version(value), value, "topics[].layout_version")
+            value = tags.get(10267)
+            if value is not None:
+                topics_topic_incarnation = whole(_decode_tag_topics_topic_incarnation(value), value, "topics[].topic_incarnation")
         topics.append(MetadataResponseTopic(
             error_code=topics_error_code,
             name=topics_name,
@@ -2294,6 +2332,7 @@ def _decode_metadata_response_v11(data: memoryview) -> tuple[MetadataResponse, i
             initial_partition_count=topics_initial_partition_count,
             ordered_delivery=topics_ordered_delivery,
             layout_version=topics_layout_version,
+            topic_incarnation=topics_topic_incarnation,
         ))
     n = data[pos]
     pos += 1
@@ -2396,7 +2435,7 @@ def _encode_metadata_response_v11(message: MetadataResponse, out: bytearray, par
                     write_uvarint(out, len(tagged))
                     out += tagged
         out += _pack_i(topics_item.topic_authorized_operations)
-        tag_count = (1 if topics_item.undeleted_partition_count != -1 else 0) + (1 if topics_item.initial_partition_count != -1 else 0) + (1 if topics_item.ordered_delivery != 0 else 0) + (1 if topics_item.layout_version != -1 else 0)
+        tag_count = (1 if topics_item.undeleted_partition_count != -1 else 0) + (1 if topics_item.initial_partition_count != -1 else 0) + (1 if topics_item.ordered_delivery != 0 else 0) + (1 if topics_item.layout_version != -1 else 0) + (1 if topics_item.topic_incarnation != -1 else 0)
         out.append(tag_count)
         if tag_count:
             if topics_item.undeleted_partition_count != -1:
@@ -2421,6 +2460,12 @@ def _encode_metadata_response_v11(message: MetadataResponse, out: bytearray, par
                 tagged = bytearray()
                 _encode_tag_topics_layout_version(topics_item.layout_version, tagged)
                 write_uvarint(out, 10257)
+                write_uvarint(out, len(tagged))
+                out += tagged
+            if topics_item.topic_incarnation != -1:
+                tagged = bytearray()
+                _encode_tag_topics_topic_incarnation(topics_item.topic_incarnation, tagged)
+                write_uvarint(out, 10267)
                 write_uvarint(out, len(tagged))
                 out += tagged
     out.append(0)

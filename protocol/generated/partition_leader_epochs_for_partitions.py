@@ -12,6 +12,7 @@ from protocol.primitives import (
     Message,
     Struct as Base,
     bad_length,
+    not_in_version,
     read_uvarint,
     skip_tags,
     write_uvarint,
@@ -19,11 +20,18 @@ from protocol.primitives import (
 from protocol.types import Part
 
 _pack_i = Struct(">i").pack
+_pack_iB = Struct(">iB").pack
+_pack_ihiii = Struct(">ihiii").pack
 _pack_ihqiiiiqB = Struct(">ihqiiiiqB").pack
+_pack_iiB = Struct(">iiB").pack
 _pack_iqB = Struct(">iqB").pack
+_pack_q = Struct(">q").pack
 _unpack_iB = Struct(">iB").unpack_from
+_unpack_ihiiiB = Struct(">ihiiiB").unpack_from
 _unpack_ihqiiiiqB = Struct(">ihqiiiiqB").unpack_from
+_unpack_iiB = Struct(">iiB").unpack_from
 _unpack_iqB = Struct(">iqB").unpack_from
+_unpack_qB = Struct(">qB").unpack_from
 
 class PartitionLeaderEpochsForPartitionsRequestPartition(Base):
     FIELDS: ClassVar[tuple[str, ...]] = (
@@ -45,6 +53,7 @@ class PartitionLeaderEpochsForPartitionsRequestPartition(Base):
 class PartitionLeaderEpochsForPartitionsRequestTopic(Base):
     FIELDS: ClassVar[tuple[str, ...]] = (
         "name",
+        "topic_incarnation",
         "partitions",
     )
     __slots__ = FIELDS
@@ -53,10 +62,46 @@ class PartitionLeaderEpochsForPartitionsRequestTopic(Base):
         self,
         *,
         name: str = "",
+        topic_incarnation: int = -1,
         partitions: list[PartitionLeaderEpochsForPartitionsRequestPartition] = EMPTY,
     ) -> None:
         self.name = name
+        self.topic_incarnation = topic_incarnation
         self.partitions = [] if partitions is EMPTY else partitions
+
+
+class PartitionLeaderEpochsForPartitionsResponseLoser(Base):
+    FIELDS: ClassVar[tuple[str, ...]] = (
+        "partition_index",
+        "leader_epoch",
+    )
+    __slots__ = FIELDS
+
+    def __init__(
+        self,
+        *,
+        partition_index: int = 0,
+        leader_epoch: int = 0,
+    ) -> None:
+        self.partition_index = partition_index
+        self.leader_epoch = leader_epoch
+
+
+class PartitionLeaderEpochsForPartitionsResponseEntry(Base):
+    FIELDS: ClassVar[tuple[str, ...]] = (
+        "epoch",
+        "losers",
+    )
+    __slots__ = FIELDS
+
+    def __init__(
+        self,
+        *,
+        epoch: int = 0,
+        losers: list[PartitionLeaderEpochsForPartitionsResponseLoser] = EMPTY,
+    ) -> None:
+        self.epoch = epoch
+        self.losers = [] if losers is EMPTY else losers
 
 
 class PartitionLeaderEpochsForPartitionsResponsePartition(Base):
@@ -69,6 +114,10 @@ class PartitionLeaderEpochsForPartitionsResponsePartition(Base):
         "merged_into",
         "leader_epoch_before_deletion",
         "sealed_offset",
+        "as_of",
+        "over",
+        "floor",
+        "lineage",
     )
     __slots__ = FIELDS
 
@@ -83,6 +132,10 @@ class PartitionLeaderEpochsForPartitionsResponsePartition(Base):
         merged_into: int = -1,
         leader_epoch_before_deletion: int = -1,
         sealed_offset: int = -1,
+        as_of: int = -1,
+        over: int = -1,
+        floor: int = -1,
+        lineage: list[PartitionLeaderEpochsForPartitionsResponseEntry] = EMPTY,
     ) -> None:
         self.partition_index = partition_index
         self.error_code = error_code
@@ -92,11 +145,16 @@ class PartitionLeaderEpochsForPartitionsResponsePartition(Base):
         self.merged_into = merged_into
         self.leader_epoch_before_deletion = leader_epoch_before_deletion
         self.sealed_offset = sealed_offset
+        self.as_of = as_of
+        self.over = over
+        self.floor = floor
+        self.lineage = [] if lineage is EMPTY else lineage
 
 
 class PartitionLeaderEpochsForPartitionsResponseTopic(Base):
     FIELDS: ClassVar[tuple[str, ...]] = (
         "name",
+        "topic_incarnation",
         "partitions",
     )
     __slots__ = FIELDS
@@ -105,9 +163,11 @@ class PartitionLeaderEpochsForPartitionsResponseTopic(Base):
         self,
         *,
         name: str = "",
+        topic_incarnation: int = -1,
         partitions: list[PartitionLeaderEpochsForPartitionsResponsePartition] = EMPTY,
     ) -> None:
         self.name = name
+        self.topic_incarnation = topic_incarnation
         self.partitions = [] if partitions is EMPTY else partitions
 
 
@@ -177,6 +237,8 @@ def _encode_partition_leader_epochs_for_partitions_request_v0(message: Partition
     else:
         write_uvarint(out, n)
     for topics_item in message.topics:
+        if topics_item.topic_incarnation != -1:
+            raise not_in_version("topics[].topic_incarnation")
         raw = topics_item.name.encode()
         n = len(raw) + 1
         if n < 128:
@@ -191,6 +253,94 @@ def _encode_partition_leader_epochs_for_partitions_request_v0(message: Partition
             write_uvarint(out, n)
         for topics_partitions_item in topics_item.partitions:
             out += _pack_iqB(topics_partitions_item.partition_index, topics_partitions_item.incarnation, 0)
+        out.append(0)
+    out.append(0)
+    parts.append(out)
+
+
+def _decode_partition_leader_epochs_for_partitions_request_v1(data: memoryview) -> tuple[PartitionLeaderEpochsForPartitionsRequest, int]:
+    size = len(data)
+    pos = 0
+    n = data[pos]
+    pos += 1
+    if n > 127:
+        n, pos = read_uvarint(data, pos - 1)
+    n -= 1
+    if n < 0 or n * 11 > size - pos:
+        raise bad_length("topics", n, pos, size)
+    topics = []
+    topics_count = n
+    for _ in range(topics_count):
+        n = data[pos]
+        pos += 1
+        if n > 127:
+            n, pos = read_uvarint(data, pos - 1)
+        n -= 1
+        end = pos + n
+        if n < 0 or end > size:
+            raise bad_length("topics[].name", n, pos, size)
+        topics_name = str(data[pos:end], "utf-8")
+        pos = end
+        topics_topic_incarnation, n = _unpack_qB(data, pos)
+        pos += 9
+        if n > 127:
+            n, pos = read_uvarint(data, pos - 1)
+        n -= 1
+        if n < 0 or n * 5 > size - pos:
+            raise bad_length("topics[].partitions", n, pos, size)
+        topics_partitions = []
+        topics_partitions_count = n
+        for _ in range(topics_partitions_count):
+            topics_partitions_partition_index, n = _unpack_iB(data, pos)
+            pos += 5
+            if n:
+                pos = skip_tags(data, pos, n)
+            topics_partitions.append(PartitionLeaderEpochsForPartitionsRequestPartition(
+                partition_index=topics_partitions_partition_index,
+            ))
+        n = data[pos]
+        pos += 1
+        if n:
+            pos = skip_tags(data, pos, n)
+        topics.append(PartitionLeaderEpochsForPartitionsRequestTopic(
+            name=topics_name,
+            topic_incarnation=topics_topic_incarnation,
+            partitions=topics_partitions,
+        ))
+    n = data[pos]
+    pos += 1
+    if n:
+        pos = skip_tags(data, pos, n)
+    decoded = PartitionLeaderEpochsForPartitionsRequest(
+        topics=topics,
+    )
+    return decoded, pos
+
+
+def _encode_partition_leader_epochs_for_partitions_request_v1(message: PartitionLeaderEpochsForPartitionsRequest, out: bytearray, parts: list[Part]) -> None:
+    n = len(message.topics) + 1
+    if n < 128:
+        out.append(n)
+    else:
+        write_uvarint(out, n)
+    for topics_item in message.topics:
+        raw = topics_item.name.encode()
+        n = len(raw) + 1
+        if n < 128:
+            out.append(n)
+        else:
+            write_uvarint(out, n)
+        out += raw
+        out += _pack_q(topics_item.topic_incarnation)
+        n = len(topics_item.partitions) + 1
+        if n < 128:
+            out.append(n)
+        else:
+            write_uvarint(out, n)
+        for topics_partitions_item in topics_item.partitions:
+            if topics_partitions_item.incarnation != -1:
+                raise not_in_version("topics[].partitions[].incarnation")
+            out += _pack_iB(topics_partitions_item.partition_index, 0)
         out.append(0)
     out.append(0)
     parts.append(out)
@@ -270,6 +420,8 @@ def _encode_partition_leader_epochs_for_partitions_response_v0(message: Partitio
     else:
         write_uvarint(out, n)
     for topics_item in message.topics:
+        if topics_item.topic_incarnation != -1:
+            raise not_in_version("topics[].topic_incarnation")
         raw = topics_item.name.encode()
         n = len(raw) + 1
         if n < 128:
@@ -283,7 +435,172 @@ def _encode_partition_leader_epochs_for_partitions_response_v0(message: Partitio
         else:
             write_uvarint(out, n)
         for topics_partitions_item in topics_item.partitions:
+            if topics_partitions_item.as_of != -1:
+                raise not_in_version("topics[].partitions[].as_of")
+            if topics_partitions_item.over != -1:
+                raise not_in_version("topics[].partitions[].over")
+            if topics_partitions_item.floor != -1:
+                raise not_in_version("topics[].partitions[].floor")
+            if bool(topics_partitions_item.lineage):
+                raise not_in_version("topics[].partitions[].lineage")
             out += _pack_ihqiiiiqB(topics_partitions_item.partition_index, topics_partitions_item.error_code, topics_partitions_item.incarnation, topics_partitions_item.created_from, topics_partitions_item.leader_epoch_after_creation, topics_partitions_item.merged_into, topics_partitions_item.leader_epoch_before_deletion, topics_partitions_item.sealed_offset, 0)
+        out.append(0)
+    out.append(0)
+    parts.append(out)
+
+
+def _decode_partition_leader_epochs_for_partitions_response_v1(data: memoryview) -> tuple[PartitionLeaderEpochsForPartitionsResponse, int]:
+    size = len(data)
+    pos = 0
+    throttle_time_ms, n = _unpack_iB(data, pos)
+    pos += 5
+    if n > 127:
+        n, pos = read_uvarint(data, pos - 1)
+    n -= 1
+    if n < 0 or n * 11 > size - pos:
+        raise bad_length("topics", n, pos, size)
+    topics = []
+    topics_count = n
+    for _ in range(topics_count):
+        n = data[pos]
+        pos += 1
+        if n > 127:
+            n, pos = read_uvarint(data, pos - 1)
+        n -= 1
+        end = pos + n
+        if n < 0 or end > size:
+            raise bad_length("topics[].name", n, pos, size)
+        topics_name = str(data[pos:end], "utf-8")
+        pos = end
+        topics_topic_incarnation, n = _unpack_qB(data, pos)
+        pos += 9
+        if n > 127:
+            n, pos = read_uvarint(data, pos - 1)
+        n -= 1
+        if n < 0 or n * 20 > size - pos:
+            raise bad_length("topics[].partitions", n, pos, size)
+        topics_partitions = []
+        topics_partitions_count = n
+        for _ in range(topics_partitions_count):
+            topics_partitions_partition_index, topics_partitions_error_code, topics_partitions_as_of, topics_partitions_over, topics_partitions_floor, n = _unpack_ihiiiB(data, pos)
+            pos += 19
+            if n > 127:
+                n, pos = read_uvarint(data, pos - 1)
+            n -= 1
+            if n < 0 or n * 6 > size - pos:
+                raise bad_length("topics[].partitions[].lineage", n, pos, size)
+            topics_partitions_lineage = []
+            topics_partitions_lineage_count = n
+            for _ in range(topics_partitions_lineage_count):
+                topics_partitions_lineage_epoch, n = _unpack_iB(data, pos)
+                pos += 5
+                if n > 127:
+                    n, pos = read_uvarint(data, pos - 1)
+                n -= 1
+                if n < 0 or n * 9 > size - pos:
+                    raise bad_length("topics[].partitions[].lineage[].losers", n, pos, size)
+                topics_partitions_lineage_losers = []
+                topics_partitions_lineage_losers_count = n
+                for _ in range(topics_partitions_lineage_losers_count):
+                    topics_partitions_lineage_losers_partition_index, topics_partitions_lineage_losers_leader_epoch, n = _unpack_iiB(data, pos)
+                    pos += 9
+                    if n:
+                        pos = skip_tags(data, pos, n)
+                    topics_partitions_lineage_losers.append(PartitionLeaderEpochsForPartitionsResponseLoser(
+                        partition_index=topics_partitions_lineage_losers_partition_index,
+                        leader_epoch=topics_partitions_lineage_losers_leader_epoch,
+                    ))
+                n = data[pos]
+                pos += 1
+                if n:
+                    pos = skip_tags(data, pos, n)
+                topics_partitions_lineage.append(PartitionLeaderEpochsForPartitionsResponseEntry(
+                    epoch=topics_partitions_lineage_epoch,
+                    losers=topics_partitions_lineage_losers,
+                ))
+            n = data[pos]
+            pos += 1
+            if n:
+                pos = skip_tags(data, pos, n)
+            topics_partitions.append(PartitionLeaderEpochsForPartitionsResponsePartition(
+                partition_index=topics_partitions_partition_index,
+                error_code=topics_partitions_error_code,
+                as_of=topics_partitions_as_of,
+                over=topics_partitions_over,
+                floor=topics_partitions_floor,
+                lineage=topics_partitions_lineage,
+            ))
+        n = data[pos]
+        pos += 1
+        if n:
+            pos = skip_tags(data, pos, n)
+        topics.append(PartitionLeaderEpochsForPartitionsResponseTopic(
+            name=topics_name,
+            topic_incarnation=topics_topic_incarnation,
+            partitions=topics_partitions,
+        ))
+    n = data[pos]
+    pos += 1
+    if n:
+        pos = skip_tags(data, pos, n)
+    decoded = PartitionLeaderEpochsForPartitionsResponse(
+        throttle_time_ms=throttle_time_ms,
+        topics=topics,
+    )
+    return decoded, pos
+
+
+def _encode_partition_leader_epochs_for_partitions_response_v1(message: PartitionLeaderEpochsForPartitionsResponse, out: bytearray, parts: list[Part]) -> None:
+    out += _pack_i(message.throttle_time_ms)
+    n = len(message.topics) + 1
+    if n < 128:
+        out.append(n)
+    else:
+        write_uvarint(out, n)
+    for topics_item in message.topics:
+        raw = topics_item.name.encode()
+        n = len(raw) + 1
+        if n < 128:
+            out.append(n)
+        else:
+            write_uvarint(out, n)
+        out += raw
+        out += _pack_q(topics_item.topic_incarnation)
+        n = len(topics_item.partitions) + 1
+        if n < 128:
+            out.append(n)
+        else:
+            write_uvarint(out, n)
+        for topics_partitions_item in topics_item.partitions:
+            if topics_partitions_item.incarnation != -1:
+                raise not_in_version("topics[].partitions[].incarnation")
+            if topics_partitions_item.created_from != -1:
+                raise not_in_version("topics[].partitions[].created_from")
+            if topics_partitions_item.leader_epoch_after_creation != -1:
+                raise not_in_version("topics[].partitions[].leader_epoch_after_creation")
+            if topics_partitions_item.merged_into != -1:
+                raise not_in_version("topics[].partitions[].merged_into")
+            if topics_partitions_item.leader_epoch_before_deletion != -1:
+                raise not_in_version("topics[].partitions[].leader_epoch_before_deletion")
+            if topics_partitions_item.sealed_offset != -1:
+                raise not_in_version("topics[].partitions[].sealed_offset")
+            out += _pack_ihiii(topics_partitions_item.partition_index, topics_partitions_item.error_code, topics_partitions_item.as_of, topics_partitions_item.over, topics_partitions_item.floor)
+            n = len(topics_partitions_item.lineage) + 1
+            if n < 128:
+                out.append(n)
+            else:
+                write_uvarint(out, n)
+            for topics_partitions_lineage_item in topics_partitions_item.lineage:
+                out += _pack_i(topics_partitions_lineage_item.epoch)
+                n = len(topics_partitions_lineage_item.losers) + 1
+                if n < 128:
+                    out.append(n)
+                else:
+                    write_uvarint(out, n)
+                for topics_partitions_lineage_losers_item in topics_partitions_lineage_item.losers:
+                    out += _pack_iiB(topics_partitions_lineage_losers_item.partition_index, topics_partitions_lineage_losers_item.leader_epoch, 0)
+                out.append(0)
+            out.append(0)
         out.append(0)
     out.append(0)
     parts.append(out)
@@ -298,9 +615,11 @@ class PartitionLeaderEpochsForPartitionsRequest(Message):
     TABLE: ClassVar[str] = "partition_leader_epochs_for_partitions:REQUEST"
     DECODERS: ClassVar[dict[int, Decoder]] = {
         0: _decode_partition_leader_epochs_for_partitions_request_v0,
+        1: _decode_partition_leader_epochs_for_partitions_request_v1,
     }
     ENCODERS: ClassVar[dict[int, Encoder]] = {
         0: _encode_partition_leader_epochs_for_partitions_request_v0,
+        1: _encode_partition_leader_epochs_for_partitions_request_v1,
     }
 
     def __init__(
@@ -321,9 +640,11 @@ class PartitionLeaderEpochsForPartitionsResponse(Message):
     TABLE: ClassVar[str] = "partition_leader_epochs_for_partitions:RESPONSE"
     DECODERS: ClassVar[dict[int, Decoder]] = {
         0: _decode_partition_leader_epochs_for_partitions_response_v0,
+        1: _decode_partition_leader_epochs_for_partitions_response_v1,
     }
     ENCODERS: ClassVar[dict[int, Encoder]] = {
         0: _encode_partition_leader_epochs_for_partitions_response_v0,
+        1: _encode_partition_leader_epochs_for_partitions_response_v1,
     }
 
     def __init__(

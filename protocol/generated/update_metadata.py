@@ -97,6 +97,7 @@ class UpdateMetadataTopicState(Base):
         "announced_partition_count",
         "refreshes_stock_producers",
         "announced_leaders",
+        "topic_incarnation",
         "wants_appended_bytes",
     )
     __slots__ = FIELDS
@@ -114,6 +115,7 @@ class UpdateMetadataTopicState(Base):
         announced_partition_count: int = -1,
         refreshes_stock_producers: bool = False,
         announced_leaders: list[int] = EMPTY,
+        topic_incarnation: int = -1,
         wants_appended_bytes: bool = False,
     ) -> None:
         self.topic_name = topic_name
@@ -126,6 +128,7 @@ class UpdateMetadataTopicState(Base):
         self.announced_partition_count = announced_partition_count
         self.refreshes_stock_producers = refreshes_stock_producers
         self.announced_leaders = [] if announced_leaders is EMPTY else announced_leaders
+        self.topic_incarnation = topic_incarnation
         self.wants_appended_bytes = wants_appended_bytes
 
 
@@ -271,6 +274,12 @@ def _decode_tag_topic_states_announced_leaders(data: memoryview) -> tuple[list[i
     pos += n * 4
     return announced_leaders, pos
 
+def _decode_tag_topic_states_topic_incarnation(data: memoryview) -> tuple[int, int]:
+    pos = 0
+    topic_incarnation, = _unpack_q(data, pos)
+    pos += 8
+    return topic_incarnation, pos
+
 def _decode_tag_topic_states_wants_appended_bytes(data: memoryview) -> tuple[bool, int]:
     pos = 0
     wants_appended_bytes, = _unpack_t(data, pos)
@@ -308,6 +317,9 @@ def _encode_tag_topic_states_announced_leaders(value: list[int], out: bytearray)
     else:
         write_uvarint(out, n)
     out += pack(f">{len(value)}i", *value)
+
+def _encode_tag_topic_states_topic_incarnation(value: int, out: bytearray) -> None:
+    out += _pack_q(value)
 
 def _encode_tag_topic_states_wants_appended_bytes(value: bool, out: bytearray) -> None:
     out += _pack_t(value)
@@ -505,6 +517,7 @@ def _decode_update_metadata_request_v7(data: memoryview) -> tuple[UpdateMetadata
         topic_states_announced_partition_count: int = -1
         topic_states_refreshes_stock_producers: bool = False
         topic_states_announced_leaders: list[int] = EMPTY
+        topic_states_topic_incarnation: int = -1
         topic_states_wants_appended_bytes: bool = False
         if n:
             tags, pos = read_tags(data, pos, n)
@@ -529,6 +542,9 @@ def _decode_update_metadata_request_v7(data: memoryview) -> tuple[UpdateMetadata
             value = tags.get(10265)
             if value is not None:
                 topic_states_announced_leaders = whole(_decode_tag_topic_states_announced_leaders(value), value, "topic_states[].announced_leaders")
+            value = tags.get(10267)
+            if value is not None:
+                topic_states_topic_incarnation = whole(_decode_tag_topic_states_topic_incarnation(value), value, "topic_states[].topic_incarnation")
             value = tags.get(10269)
             if value is not None:
                 topic_states_wants_appended_bytes = whole(_decode_tag_topic_states_wants_appended_bytes(value), value, "topic_states[].wants_appended_bytes")
@@ -543,6 +559,7 @@ def _decode_update_metadata_request_v7(data: memoryview) -> tuple[UpdateMetadata
             announced_partition_count=topic_states_announced_partition_count,
             refreshes_stock_producers=topic_states_refreshes_stock_producers,
             announced_leaders=topic_states_announced_leaders,
+            topic_incarnation=topic_states_topic_incarnation,
             wants_appended_bytes=topic_states_wants_appended_bytes,
         ))
     n = data[pos]
@@ -688,7 +705,7 @@ def _encode_update_metadata_request_v7(message: UpdateMetadataRequest, out: byte
                     write_uvarint(out, 10261)
                     write_uvarint(out, len(tagged))
                     out += tagged
-        tag_count = (1 if topic_states_item.undeleted_partition_count != -1 else 0) + (1 if topic_states_item.initial_partition_count != -1 else 0) + (1 if topic_states_item.ordered_delivery != -1 else 0) + (1 if topic_states_item.layout_version != -1 else 0) + (1 if topic_states_item.announced_partition_count != -1 else 0) + (1 if topic_states_item.refreshes_stock_producers else 0) + (1 if bool(topic_states_item.announced_leaders) else 0) + (1 if topic_states_item.wants_appended_bytes else 0)
+        tag_count = (1 if topic_states_item.undeleted_partition_count != -1 else 0) + (1 if topic_states_item.initial_partition_count != -1 else 0) + (1 if topic_states_item.ordered_delivery != -1 else 0) + (1 if topic_states_item.layout_version != -1 else 0) + (1 if topic_states_item.announced_partition_count != -1 else 0) + (1 if topic_states_item.refreshes_stock_producers else 0) + (1 if bool(topic_states_item.announced_leaders) else 0) + (1 if topic_states_item.topic_incarnation != -1 else 0) + (1 if topic_states_item.wants_appended_bytes else 0)
         out.append(tag_count)
         if tag_count:
             if topic_states_item.undeleted_partition_count != -1:
@@ -731,6 +748,12 @@ def _encode_update_metadata_request_v7(message: UpdateMetadataRequest, out: byte
                 tagged = bytearray()
                 _encode_tag_topic_states_announced_leaders(topic_states_item.announced_leaders, tagged)
                 write_uvarint(out, 10265)
+                write_uvarint(out, len(tagged))
+                out += tagged
+            if topic_states_item.topic_incarnation != -1:
+                tagged = bytearray()
+                _encode_tag_topic_states_topic_incarnation(topic_states_item.topic_incarnation, tagged)
+                write_uvarint(out, 10267)
                 write_uvarint(out, len(tagged))
                 out += tagged
             if topic_states_item.wants_appended_bytes:

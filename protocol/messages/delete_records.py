@@ -1,6 +1,7 @@
 """DeleteRecords (21): move the start of partitions up to an offset; -1 is the high watermark.
 
-Version 2 is flexible.
+Version 2 is flexible. Tag 10268 (ours) names the leader epoch in which alone the records may be deleted, -1 for any:
+what drains a closed partition (KIP-253) must not delete from the same one once it is counted again.
 """
 
 from protocol.schema import field, message
@@ -24,6 +25,7 @@ REQUEST = message(
                     fields=[
                         field("partition_index", "int32", "0+"),
                         field("offset", "int64", "0+"),
+                        field("leader_epoch", "int32", "2+", default=-1, ignorable=True, tag=10268),
                     ],
                 ),
             ],

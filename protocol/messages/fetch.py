@@ -5,8 +5,6 @@ Version 4 brings the isolation level and aborted transactions; 5 the log start o
 11 rack and preferred read replica (KIP-392); 12 is flexible and returns the diverging epoch.
 Version 13 (topic ids) is not implemented. The tagged structs are None when they are not sent.
 KIP-903: tag 10258 is a follower's broker epoch, which Kafka's version 15 sends in a struct of its own.
-KIP-253: tags 10253 and 10257 say which partition layout the consumer knows; a session keeps them from its full
-fetch.
 """
 
 from protocol.schema import field, message
@@ -44,8 +42,6 @@ REQUEST = message(
                         field("partition_max_bytes", "int32", "4+"),
                     ],
                 ),
-                field("undeleted_partition_count", "int32", "12+", default=-1, ignorable=True, tag=10253),
-                field("layout_version", "int32", "12+", default=-1, ignorable=True, tag=10257),
             ],
         ),
         field(

@@ -4,7 +4,8 @@ A null topic list asks for all topics; in version 0 an empty one does. Version 1
 internal topics; 2 the cluster id; 4 lets the client forbid auto-creation; 5 offline replicas; 7 leader epochs; 8
 authorised operations; 9 is flexible; 10 returns topic ids; 11 drops the cluster's authorised operations.
 KIP-253: the topic's partition counts, layout version and whether delivery is ordered, and each partition's
-incarnation.
+incarnation. Tag 10267 tells a topic from another of the same name that was deleted before: the topic id does not, for
+a resize changes it.
 """
 
 from protocol.schema import field, message
@@ -80,6 +81,7 @@ RESPONSE = message(
                 field("initial_partition_count", "int32", "9+", default=-1, ignorable=True, tag=10254),
                 field("ordered_delivery", "int8", "9+", default=0, ignorable=True, tag=10255),
                 field("layout_version", "int32", "9+", default=-1, ignorable=True, tag=10257),
+                field("topic_incarnation", "int64", "9+", default=-1, ignorable=True, tag=10267),
             ],
         ),
         field("cluster_authorized_operations", "int32", "8-10", default=-2147483648),

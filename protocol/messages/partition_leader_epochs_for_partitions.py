@@ -1,11 +1,15 @@
-"""PartitionLeaderEpochsForPartitions (25301): what the state znodes say of a split or a merge (KIP-253, Public
+"""PartitionLeaderEpochsForPartitions (25301): the lineage of partitions, which had their keys before (KIP-253, Public
 Interfaces 5).
 
-Any broker answers. ``incarnation`` in a request is the one the client's metadata names; a broker that has read only an
-older one answers LEADER_NOT_AVAILABLE (5), never "nothing to wait for". ``created_from`` is the ancestor that lost keys
-to this partition and ``leader_epoch_after_creation`` that ancestor's last epoch under the old layout (-1: not known
-yet); ``merged_into`` is the survivor of a partition marked for deletion, ``leader_epoch_before_deletion`` its last
-epoch under the old layout, ``sealed_offset`` where the marked partition ends. -1 where there is none.
+Any broker answers, from one read of the znodes after a ``sync``. Version 1 answers the lineage: ``as_of`` is the
+partition's leader epoch, -1 where the partition does not exist, ``over`` the last leader epoch of the last life of the
+number that was removed, -1 for none. ``floor`` and ``lineage`` are the partition's; entries ascend by epoch, and all
+up to ``as_of`` are there or below the floor. ``topic_incarnation`` tells a topic from another of the same name that was
+deleted before: in a request it is the one that the client's metadata names, -1 for any. A broker that has read less
+than the client asks for answers LEADER_NOT_AVAILABLE (5), never "nothing to wait for".
+
+Version 0 is of consumers that know one ancestor and one survivor of a partition. They are answered for topics that were
+never resized, and else told LEADER_NOT_AVAILABLE (5): not known, which blocks.
 """
 
 from protocol.schema import field, message
@@ -13,7 +17,7 @@ from protocol.schema import field, message
 REQUEST = message(
     "PartitionLeaderEpochsForPartitionsRequest",
     api_key=25301,
-    versions="0",
+    versions="0-1",
     flexible="0+",
     fields=[
         field(
@@ -22,13 +26,14 @@ REQUEST = message(
             "0+",
             fields=[
                 field("name", "string", "0+"),
+                field("topic_incarnation", "int64", "1+", default=-1),
                 field(
                     "partitions",
                     "[]PartitionLeaderEpochsForPartitionsRequestPartition",
                     "0+",
                     fields=[
                         field("partition_index", "int32", "0+"),
-                        field("incarnation", "int64", "0+", default=-1),
+                        field("incarnation", "int64", "0", default=-1),
                     ],
                 ),
             ],
@@ -39,7 +44,7 @@ REQUEST = message(
 RESPONSE = message(
     "PartitionLeaderEpochsForPartitionsResponse",
     api_key=25301,
-    versions="0",
+    versions="0-1",
     flexible="0+",
     fields=[
         field("throttle_time_ms", "int32", "0+"),
@@ -49,6 +54,7 @@ RESPONSE = message(
             "0+",
             fields=[
                 field("name", "string", "0+"),
+                field("topic_incarnation", "int64", "1+", default=-1),
                 field(
                     "partitions",
                     "[]PartitionLeaderEpochsForPartitionsResponsePartition",
@@ -56,12 +62,32 @@ RESPONSE = message(
                     fields=[
                         field("partition_index", "int32", "0+"),
                         field("error_code", "int16", "0+"),
-                        field("incarnation", "int64", "0+", default=-1),
-                        field("created_from", "int32", "0+", default=-1),
-                        field("leader_epoch_after_creation", "int32", "0+", default=-1),
-                        field("merged_into", "int32", "0+", default=-1),
-                        field("leader_epoch_before_deletion", "int32", "0+", default=-1),
-                        field("sealed_offset", "int64", "0+", default=-1),
+                        field("incarnation", "int64", "0", default=-1),
+                        field("created_from", "int32", "0", default=-1),
+                        field("leader_epoch_after_creation", "int32", "0", default=-1),
+                        field("merged_into", "int32", "0", default=-1),
+                        field("leader_epoch_before_deletion", "int32", "0", default=-1),
+                        field("sealed_offset", "int64", "0", default=-1),
+                        field("as_of", "int32", "1+", default=-1),
+                        field("over", "int32", "1+", default=-1),
+                        field("floor", "int32", "1+", default=-1),
+                        field(
+                            "lineage",
+                            "[]PartitionLeaderEpochsForPartitionsResponseEntry",
+                            "1+",
+                            fields=[
+                                field("epoch", "int32", "1+"),
+                                field(
+                                    "losers",
+                                    "[]PartitionLeaderEpochsForPartitionsResponseLoser",
+                                    "1+",
+                                    fields=[
+                                        field("partition_index", "int32", "1+"),
+                                        field("leader_epoch", "int32", "1+"),
+                                    ],
+                                ),
+                            ],
+                        ),
                     ],
                 ),
             ],

@@ -3,8 +3,9 @@
 Only version 7 is implemented: grouped by topic, with topic ids, flexible. KIP-253 tags carry the topic's partition
 counts, its layout version, whether the order of its keys is settled (-1: its configuration says), and each partition's
 incarnation. Before a split that producers without a layout can follow, tags announce its count to them (10258), have
-brokers send them for new metadata (10259), and name who is to lead the new partitions (10265). The answer says of the
-named topics when such producers wrote last, and what this broker has appended to those whose tag 10269 asks for it.
+brokers send them for new metadata (10259), and name who is to lead the new partitions (10265). Tag 10267 tells a topic
+from another of the same name that was deleted before. The answer says of the named topics when such producers wrote
+last, and what this broker has appended to those whose tag 10269 asks for it.
 """
 
 from protocol.schema import field, message
@@ -49,6 +50,7 @@ REQUEST = message(
                 field("announced_partition_count", "int32", "7+", default=-1, ignorable=True, tag=10258),
                 field("refreshes_stock_producers", "bool", "7+", default=False, ignorable=True, tag=10259),
                 field("announced_leaders", "[]int32", "7+", ignorable=True, tag=10265),
+                field("topic_incarnation", "int64", "7+", default=-1, ignorable=True, tag=10267),
                 field("wants_appended_bytes", "bool", "7+", default=False, ignorable=True, tag=10269),
             ],
         ),

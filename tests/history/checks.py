@@ -29,7 +29,7 @@ CHECKS: tuple[Callable[[History], Iterator[Violation]], ...] = (
     promise_checks.callbacks,
     promise_checks.positions,
     resize_checks.routing,
-    resize_checks.seals,
+    resize_checks.closed,
     resize_checks.layouts,
     resize_checks.lives,
 )

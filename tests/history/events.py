@@ -316,26 +316,14 @@ class Expired(_Event, tag="expired"):
     incarnation: int = UNKNOWN
 
 
-class Sealed(_Event, tag="sealed"):
-    """A partition marked for deletion has an end: no data record is at this offset or above."""
-
-    tp: TopicPartition
-    incarnation: int
-    sealed_offset: int
-
-
 class LayoutAsked(_Event, tag="layout_asked"):
-    """A client named a layout in a request for a partition. ``error`` is the error's name, "" for no answer.
-
-    ``value`` is what a produce request was to write.
-    """
+    """A producer named a layout in a request to write ``value``. ``error`` is the error's name, "" for no answer."""
 
     tp: TopicPartition
-    api: Literal["produce", "fetch"]
     undeleted: int
     layout_version: int
     error: str
-    value: str = ""
+    value: str
 
 
 Event: TypeAlias = (
@@ -363,7 +351,6 @@ Event: TypeAlias = (
     | Removed
     | LayoutSet
     | Expired
-    | Sealed
     | LayoutAsked
 )
 

@@ -9,8 +9,8 @@ from typing import Final
 from protocol.errors import ErrorCode
 from protocol.key_placement import place, positive_hash
 from protocol.types import TopicPartition
-from tests.history.events import Committed, LayoutAsked, LayoutSet, OffsetFetched, Sealed, StoredBatch
-from tests.history.index import History, Log, Violation
+from tests.history.events import UNKNOWN, Committed, Created, LayoutAsked, LayoutSet, OffsetFetched, StoredBatch
+from tests.history.index import History, Violation
 
 NOT_HERE: Final = frozenset(
     code.name
@@ -57,53 +57,35 @@ def _batch_routing(history: History, batch: StoredBatch, hashes: dict[str, int])
             yield Violation("routing", where, what, (sent, layout, batch))
 
 
-def seals(history: History) -> Iterator[Violation]:
-    """A marked partition takes no data record by the epochs it is sealed in, and has none from its sealed offset on.
-
-    No replica does the first, in sync or not. The second is of what is committed: a replica that was cut off may hold
-    more of an older epoch until it follows again.
-    """
-    ends: dict[TopicPartition, Sealed] = {}
-    for event in history.of(Sealed):
-        if event.tp not in ends or event.sealed_offset < ends[event.tp].sealed_offset:
-            ends[event.tp] = event
+def closed(history: History) -> Iterator[Violation]:
+    """A partition takes no data record in the leader epochs of a layout that does not count it, on any replica."""
     for tp, logs in history.logs.items():
         for broker, log in logs.items():
             where = f"{tp} on broker {broker}"
             for batch in log.batches:
                 layout = history.layout_at(tp, batch.leader_epoch)
                 if layout is not None and layout.undeleted <= tp.partition and any(batch.values):
-                    yield Violation("seals", where, "a record of an epoch in which it is sealed", (layout, batch))
-            yield from _beyond_the_end(where, log, ends.get(tp))
-
-
-def _beyond_the_end(where: str, log: Log, end: Sealed | None) -> Iterator[Violation]:
-    if end is not None and log.replica.in_sync and log.holds_any(end.sealed_offset, log.first + len(log.values)):
-        yield Violation("seals", where, f"records at or above the sealed offset {end.sealed_offset}", (end,))
+                    yield Violation("closed", where, "a record of an epoch in which it is closed", (layout, batch))
 
 
 def layouts(history: History) -> Iterator[Violation]:
     """A leader epoch has one layout, and who names another is refused with INVALID_PARTITION_METADATA."""
     known: dict[TopicPartition, set[tuple[int, int]]] = {}
     of_epoch: dict[tuple[TopicPartition, int], LayoutSet] = {}
-    sealed = set()
     for layout in history.of(LayoutSet):
         before = of_epoch.setdefault((layout.tp, layout.leader_epoch), layout)
         if _layout(before) != _layout(layout):
             yield Violation("layouts", str(layout.tp), "two layouts in one leader epoch", (before, layout))
         known.setdefault(layout.tp, set()).add(_layout(layout))
-        if layout.undeleted <= layout.tp.partition:
-            sealed.add(layout.tp)
     stored = _epochs_of_values(history) if history.of(LayoutAsked) else {}
     for asked in history.of(LayoutAsked):
         named, where = (asked.undeleted, asked.layout_version), str(asked.tp)
-        if asked.error == ErrorCode.NONE.name and asked.api == "produce":
+        if asked.error == ErrorCode.NONE.name:
             batch = stored.get(asked.value)
             taken_by = history.layout_at(asked.tp, batch.leader_epoch) if batch is not None else None
             if batch is not None and (taken_by is None or _layout(taken_by) != named):
                 yield Violation("layouts", where, "a record was taken by another layout", (asked, batch))
-        was_none = named not in known.get(asked.tp, set())
-        if was_none and (asked.api == "produce" or asked.tp not in sealed):
+        if named not in known.get(asked.tp, set()):
             refused = asked.error in ("", ErrorCode.INVALID_PARTITION_METADATA.name, *NOT_HERE)
             if not refused:
                 yield Violation("layouts", where, f"a layout that never was is answered by {asked.error}", (asked,))
@@ -177,7 +159,9 @@ def _offsets_apart(history: History, older: TopicPartition, newer: TopicPartitio
 
 def _commits_apart(history: History, places: Iterable[list[TopicPartition]]) -> Iterator[Violation]:
     begins: dict[TopicPartition, int] = {}
+    later: dict[TopicPartition, list[TopicPartition]] = {}
     for names in places:
+        later.update((tp, names[number:]) for number, tp in enumerate(names, 1))
         ends = list(accumulate((_end_of(history, tp) for tp in names), max, initial=0))
         begins.update(zip(names, ends))
     highest: dict[tuple[str, TopicPartition], int] = {}
@@ -185,8 +169,14 @@ def _commits_apart(history: History, places: Iterable[list[TopicPartition]]) -> 
         if event.outcome != "refused":
             place = event.group, event.tp
             highest[place] = max(highest.get(place, 0), event.offset)
+    born = {event.tp: event.at_ms for event in history.of(Created)}
     for event in history.of(OffsetFetched):
-        bound = max(begins.get(event.tp, 0), highest.get((event.group, event.tp), 0))
-        if event.tp in begins and event.offset > bound:
+        if event.tp not in begins:
+            continue
+        answered_by = [event.tp]
+        if event.incarnation == UNKNOWN:  # it was asked in this life, and perhaps answered in a later one
+            answered_by += [tp for tp in later[event.tp] if born.get(tp, event.at_ms) <= event.at_ms]
+        bound = max(max(begins[tp], highest.get((event.group, tp), 0)) for tp in answered_by)
+        if event.offset > bound:
             what = f"{event.offset} is fetched, which nobody committed in this life"
             yield Violation("lives", f"{event.tp} in {event.group}", what, (event,))

@@ -37,7 +37,6 @@ from tests.history.events import (
     Removed,
     Replica,
     Revoked,
-    Sealed,
     Sent,
     StoredBatch,
     WatermarkSeen,
@@ -72,7 +71,6 @@ class _Partition:
     committed: int = 0
     start: int = 0
     """The log start."""
-    sealed: int = -1
     flushed_at: int = -1
     """Which event was the last flush of an owner."""
     loaded_at: int = -1
@@ -80,6 +78,10 @@ class _Partition:
     def __post_init__(self) -> None:
         self.values = [""] * self.base
         self.position = self.committed = self.start = self.base
+
+    @property
+    def is_processed(self) -> bool:
+        return self.committed == len(self.values)
 
     def batch_on(self, broker: int, at_ms: float, batch: StoredBatch) -> StoredBatch:
         return structs.replace(
@@ -161,7 +163,8 @@ class _World:
             self._tell_layout(partition)
 
     def grow(self) -> None:
-        if len(self.partitions) > self.undeleted or self.undeleted == MOST:
+        """What is closed and still there takes records again; the rest is created."""
+        if self.undeleted == MOST:
             return
         self._resize(self.rng.randint(self.undeleted + 1, MOST))
         while len(self.partitions) < self.undeleted:
@@ -172,16 +175,13 @@ class _World:
         if self.undeleted == INITIAL:
             return
         self._resize(self.rng.randint(INITIAL, self.undeleted - 1))
-        for partition in self.partitions[self.undeleted :]:
-            if partition.sealed < 0:
-                partition.sealed = len(partition.values)
-                self.add(Sealed(self.tick(), partition.tp, partition.incarnation, partition.sealed))
 
     def remove(self) -> None:
+        """What is closed, read to its end and flushed goes, from the end on."""
         last = self.partitions[-1]
-        if last.start == last.sealed:
+        if last.start == len(last.values):
             self.commit(last)
-        while len(self.partitions) > self.undeleted and self.partitions[-1].committed == self.partitions[-1].sealed:
+        while len(self.partitions) > self.undeleted and self.partitions[-1].is_processed:
             gone = self.partitions.pop()
             self.last_epochs[gone.tp.partition] = gone.epoch
             self.last_ends[gone.tp.partition] = len(gone.values)
@@ -250,11 +250,7 @@ class _World:
         self.count += 1
         self.add(Sent(self.tick(), "stale", TOPIC, "stale", value))
         self.add(NotWritten(self.tick(), "stale", value, "refused", "INVALID_PARTITION_METADATA"))
-        self.add(
-            LayoutAsked(
-                self.tick(), partition.tp, "produce", self.undeleted, version, "INVALID_PARTITION_METADATA", value
-            )
-        )
+        self.add(LayoutAsked(self.tick(), partition.tp, self.undeleted, version, "INVALID_PARTITION_METADATA", value))
 
     # ------------------------------------------------------------ the group
 

@@ -30,7 +30,6 @@ from tests.history.events import (
     Removed,
     Replica,
     Revoked,
-    Sealed,
     Sent,
     StoredBatch,
 )
@@ -236,23 +235,17 @@ def keep_the_old_layout(events: list[Event], rng: random.Random) -> list[Event]:
     return without(events, *gone)
 
 
-def lower_a_seal(events: list[Event], rng: random.Random) -> list[Event]:
-    """The same as a record behind it."""
-    with_records = {(e.tp, e.incarnation) for e in events if isinstance(e, StoredBatch)}
-    sealed = some(events, rng, Sealed, lambda e: (e.tp, e.incarnation) in with_records)
-    return replaced(events, sealed, changed(sealed, sealed_offset=sealed.sealed_offset - 1))
-
-
-def append_after_the_seal(events: list[Event], rng: random.Random) -> list[Event]:
+def append_to_a_closed_partition(events: list[Event], rng: random.Random) -> list[Event]:
     """On a replica that nobody counts as in sync."""
     with_records = {(e.tp, e.incarnation) for e in events if isinstance(e, StoredBatch)}
-    sealed = some(events, rng, Sealed, lambda e: (e.tp, e.incarnation) in with_records)
-    life = sealed.tp, sealed.incarnation
-    epoch = next(
-        e.leader_epoch
-        for e in events
-        if isinstance(e, LayoutSet) and (e.tp, e.incarnation) == life and e.undeleted <= e.tp.partition
+    closing = some(
+        events,
+        rng,
+        LayoutSet,
+        lambda e: e.undeleted <= e.tp.partition,
+        lambda e: (e.tp, e.incarnation) in with_records,
     )
+    life, epoch = (closing.tp, closing.incarnation), closing.leader_epoch
     batch = next(e for e in reversed(events) if isinstance(e, StoredBatch) and (e.tp, e.incarnation) == life)
     replica = next(e for e in events if isinstance(e, Replica) and (e.tp, e.incarnation) == life)
     late = changed(batch, broker=9, base_offset=0, leader_epoch=epoch)
@@ -282,7 +275,7 @@ def take_a_record_by_the_last_layout(events: list[Event], rng: random.Random) ->
     layout, value = layout_of(events, batch), batch.values[0]
     assert value is not None
     version = layout.layout_version - 1
-    return [*events, LayoutAsked(9e9, batch.tp, "produce", layout.undeleted, version, "NONE", value)]
+    return [*events, LayoutAsked(9e9, batch.tp, layout.undeleted, version, "NONE", value)]
 
 
 # ---------------------------------------------------------------- lives
@@ -352,8 +345,7 @@ RESIZE_MUTATIONS: list[tuple[Mutate, str]] = [
     (tell_more_than_was_reported, "positions"),
     (store_in_a_wrong_partition, "routing"),
     (keep_the_old_layout, "routing"),
-    (lower_a_seal, "seals"),
-    (append_after_the_seal, "seals"),
+    (append_to_a_closed_partition, "closed"),
     (change_a_layout_within_an_epoch, "layouts"),
     (accept_a_layout_that_never_was, "layouts"),
     (refuse_it_without_saying_why, "layouts"),

@@ -64,7 +64,7 @@ def test_a_whole_export_passes_and_everything_in_it_was_looked_at(tmp_path: Path
         "duplicates": 480,
         "key order": 480,
         "placement": 480,
-        "seals": 480,
+        "closed partitions": 480,
     }
     json.dumps(report.to_json())
 
@@ -314,13 +314,15 @@ def test_tombstones_of_moved_keys(tmp_path: Path, audit: Audit) -> None:
     ]
 
 
-def test_order_and_seals_across_a_grow_and_a_shrink(tmp_path: Path, audit: Audit) -> None:
-    """2 -> 3 -> 2: what went to partition 2 and came back is in order by layouts, not by offsets or epochs."""
+def test_order_and_closed_partitions_across_two_grows_and_a_shrink(tmp_path: Path, audit: Audit) -> None:
+    """2 -> 3 -> 2 -> 3: keys that went to partition 2, back and there again are in order by layouts, not by offsets or
+    epochs. Partition 2 is closed in its second leader epoch alone.
+    """
     writer = TopicWriter(tmp_path, "events", 2)
     writer.add_partition(2)
-    first, grown, shrunk = Layout(0, 2, 2, 0), Layout(1, 2, 3, 1), Layout(2, 2, 2, 2)
-    survivor = [first, grown, shrunk]
-    writer.layouts = {0: survivor, 1: survivor, 2: [Layout(8, 2, 3, 1), Layout(9, 2, 2, 2)]}
+    survivor = [Layout(0, 2, 2, 0), Layout(1, 2, 3, 1), Layout(2, 2, 2, 2), Layout(3, 2, 3, 3)]
+    revived = [Layout(8, 2, 3, 1), Layout(9, 2, 2, 2), Layout(10, 2, 3, 3)]
+    writer.layouts = {0: survivor, 1: survivor, 2: revived}
     keys = [b"key-%d" % n for n in range(30)]
     for n, key in enumerate(keys):
         writer.place(key, 2).append([(key, b"%d" % n)], leader_epoch=0)
@@ -329,19 +331,20 @@ def test_order_and_seals_across_a_grow_and_a_shrink(tmp_path: Path, audit: Audit
         writer.place(key, 3).append([(key, b"%d" % (100 + n))], leader_epoch=8 if born else 1)
     for n, key in enumerate(keys):
         writer.place(key, 2).append([(key, b"%d" % (200 + n))], leader_epoch=2)
-    writer.finish()
-    assert failed(audit(tmp_path)) == {}
-
     writer.partitions[2].write(
         build_control_batch(CONTROL_COMMIT, 4, 0, 0, T0, base_offset=writer.partitions[2].offset, leader_epoch=9), 1
     )
+    for n, key in enumerate(keys):
+        moved = writer.place(key, 3) is writer.partitions[2]
+        writer.place(key, 3).append([(key, b"%d" % (300 + n))], leader_epoch=10 if moved else 3)
     writer.finish()
-    assert failed(audit(tmp_path)) == {}, "a marker may follow the seal"
-    writer.partitions[2].append([(None, b"300")], leader_epoch=9)
+    assert failed(audit(tmp_path)) == {}, "markers are written to a closed partition"
+
+    writer.partitions[2].append([(None, b"400")], leader_epoch=9)
     writer.finish()
     found = failed(audit(tmp_path))
-    assert list(found) == ["seals"]
-    assert "record of leader epoch 9, in which the partition was sealed" in found["seals"][0]
+    assert list(found) == ["closed partitions"]
+    assert "record of leader epoch 9, in which the partition was closed" in found["closed partitions"][0]
 
 
 def test_a_log_directory_without_manifest(tmp_path: Path, audit: Audit) -> None:
@@ -350,7 +353,7 @@ def test_a_log_directory_without_manifest(tmp_path: Path, audit: Audit) -> None:
     report = audit(tmp_path)
     assert failed(report) == {}
     skipped = {check.name for check in report.checks if check.skipped}
-    assert skipped == {"segment files", "placement", "seals"}
+    assert skipped == {"segment files", "placement", "closed partitions"}
     data = bytearray(writer.partitions[0].segments[0].read_bytes())
     data[80] ^= 1
     writer.partitions[0].segments[0].write_bytes(data)

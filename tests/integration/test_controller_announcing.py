@@ -10,7 +10,7 @@ import trio
 from protocol.errors import ErrorCode
 from protocol.generated.leader_and_isr import LeaderAndIsrRequest
 from protocol.generated.update_metadata import UpdateMetadataRequest
-from tests.controller_world import World
+from tests.controller_world import Log, World
 from tests.resize_world import TOPIC, alter, resized, started
 
 pytestmark = pytest.mark.trio
@@ -69,6 +69,73 @@ async def test_producers_are_waited_for_until_they_place_by_the_new_count(nurser
     world.brokers[2].stock_producers[TOPIC] = (10, 500)
     await world.until(lambda: loses_keys(world))
     await world.until(lambda: announcements(world)[-1] == (-1, False))
+
+
+async def test_until_the_first_bump_clients_are_told_the_counts_before(nursery: trio.Nursery) -> None:
+    """Those that know layouts would be refused by the goal's; the goal is in the topic's znode meanwhile."""
+    world = await started(nursery)
+    world.brokers[2].stock_producers[TOPIC] = (10, 0)
+    nursery.start_soon(world.request, alter(8))
+    await world.until(lambda: announcements(world)[-1] == (8, True))
+    topic = await world.topic(TOPIC)
+    assert (topic.undeleted_partition_count, topic.layout_version) == (8, 1)
+    assert placed_by(world) == [(4, 0)]
+    world.brokers[2].stock_producers[TOPIC] = (10, 500)
+    await world.until(lambda: placed_by(world) == [(4, 0), (8, 1)])
+    assert loses_keys(world)
+
+
+def placed_by(world: World) -> list[tuple[int, int]]:
+    """The counts and versions that broker 1 was told for its clients, in order, changes only."""
+    told = [
+        (topic.undeleted_partition_count, topic.layout_version)
+        for request in world.brokers[1].sent(UpdateMetadataRequest)
+        for topic in request.topic_states
+        if topic.topic_name == TOPIC
+    ]
+    return [one for index, one in enumerate(told) if index == 0 or one != told[index - 1]]
+
+
+async def test_a_split_that_is_taken_back_is_announced_no_longer(nursery: trio.Nursery) -> None:
+    world = await started(nursery)
+    world.brokers[2].stock_producers[TOPIC] = (10, 0)
+    nursery.start_soon(world.request, alter(8))
+    await world.until(lambda: announcements(world)[-1] == (8, True))
+    await world.request(alter(4))
+    await world.until(lambda: announcements(world)[-1] == (-1, False))
+    assert not loses_keys(world)
+    assert sorted((await world.topic(TOPIC)).partitions) == [0, 1, 2, 3]
+
+
+async def test_a_grow_over_partitions_that_drain_is_announced_too(nursery: trio.Nursery) -> None:
+    """They take no records until they are revived, so what is announced waits for their leaders."""
+    world = await started(nursery)
+    await resized(world, 8)
+    for broker in world.brokers.values():
+        broker.logs = {(TOPIC, p): Log(40, 40, 0) for p in range(4, 8)}
+    await resized(world, 4)
+    assert announcements(world)[-1] == (-1, False)
+    first = (await world.state(TOPIC, 4)).leader
+    world.brokers[first].leave()
+    await world.until(lambda: is_led_by_another(world, 4, first))
+    await world.brokers[first].register()
+    world.brokers[2].stock_producers[TOPIC] = (10, 0)
+    nursery.start_soon(world.request, alter(8))
+    await world.until(lambda: announcements(world)[-1] == (8, True))
+    assert placed_by(world)[-1] == (4, 2)
+    assert announced_leaders(world) == [(await world.state(TOPIC, p)).leader for p in range(4, 8)]
+    world.brokers[2].stock_producers[TOPIC] = (10, 500)
+    await world.until(lambda: placed_by(world)[-1] == (8, 3))
+
+
+async def is_led_by_another(world: World, partition: int, broker: int) -> bool:
+    return (await world.state(TOPIC, partition)).leader not in (-1, broker)
+
+
+def announced_leaders(world: World) -> list[int]:
+    """Who is announced to lead the partitions from 4 on, as broker 1 was told last."""
+    topics = [topic for request in world.brokers[1].sent(UpdateMetadataRequest) for topic in request.topic_states]
+    return list(topics[-1].announced_leaders)
 
 
 async def test_they_are_not_waited_for_longer_than_configured(nursery: trio.Nursery) -> None:

@@ -10,6 +10,7 @@ import trio
 from protocol.errors import ErrorCode
 from protocol.generated.consumer_protocol import ConsumerProtocolAssignment, ConsumerProtocolSubscription
 from protocol.generated.consumer_protocol import TopicPartition as AssignedPartitions
+from protocol.generated.delete_records import DeleteRecordsRequest
 from protocol.generated.delete_topics import DeleteTopicsRequest, DeleteTopicState
 from protocol.generated.list_groups import ListGroupsRequest
 from protocol.generated.offset_fetch import OffsetFetchRequest
@@ -22,7 +23,7 @@ pytestmark = pytest.mark.trio
 
 
 async def marked_and_committed(world: World, *committed: tuple[str, int]) -> None:
-    """4 and 5 are sealed at 40; of each group named, what it has committed of 5, and all of 4."""
+    """4 and 5 are closed and end at 40; of each group named, what it has committed of 5, and all of 4."""
     if await world.store.exists(paths.topic("__consumer_offsets")) is None:
         await world.store.create(paths.topic("__consumer_offsets"), b'{"version":3,"partitions":{"0":[1]}}')
     assert await configure(world, delete_records_when_drained="true") == ErrorCode.NONE
@@ -64,17 +65,17 @@ async def test_what_holds_a_partition_is_said_once(
         await trio.sleep(10)  # virtual time: several looks
         assert said(caplog) == lines
 
-    await says("partitions=5 group=g read=7 sealed=40 for=its commits")
+    await says("partitions=5 group=g read=7 end=40 for=its commits")
     group[TOPIC, 5] = (30, -1)
     world.brokers[2].groups.clear()
     await says("partitions=5 for=a group that reads the topic")
     world.brokers[2].groups["g"] = group
     world.brokers[2].positions["g"] = {(TOPIC, 5): 8}
-    await says("partitions=5 group=g read=30 sealed=40 for=its commits")
+    await says("partitions=5 group=g read=30 end=40 for=its commits")
     group[TOPIC, 5] = (40, -1)
-    await says("partitions=5 group=g read=8 sealed=40 for=its flush callback")
+    await says("partitions=5 group=g read=8 end=40 for=its flush callback")
     world.brokers[2].states["g"] = "PreparingRebalance"
-    await says("partitions=5 group=g read=40 sealed=40 for=the end of its rebalance")
+    await says("partitions=5 group=g read=40 end=40 for=the end of its rebalance")
     await configure(world, delete_records_when_drained="false")
     await says("partitions=5 for=their records to expire")
     await configure(world, delete_records_when_drained="true")
@@ -120,10 +121,10 @@ async def test_nothing_is_deleted_while_nobody_can_tell_what_a_group_reads(
     broker.states["h"], broker.members["h"], broker.groups["h"] = state, [(subscription(TOPIC), b"")], {}
     await trio.sleep(10)  # virtual time: several looks
     assert world.brokers[1].logs[TOPIC, 5].start_offset == 0
-    assert said(caplog)[-1] == "partitions=4,5 group=h read=-1,-1 sealed=40,40 for=the end of its rebalance"
+    assert said(caplog)[-1] == "partitions=4,5 group=h read=-1,-1 end=40,40 for=the end of its rebalance"
     broker.states["h"] = "Stable"
     await trio.sleep(10)  # virtual time: several looks
-    assert said(caplog)[-1] == "partitions=4,5 group=h read=-1,-1 sealed=40,40 for=its commits"
+    assert said(caplog)[-1] == "partitions=4,5 group=h read=-1,-1 end=40,40 for=its commits"
     broker.states["h"], broker.members["h"] = "Stable", [(subscription("other"), b"")]
     await world.until(lambda: finished(world, 4))
 
@@ -147,7 +148,7 @@ async def test_nothing_is_deleted_while_a_coordinator_does_not_tell_of_a_group(
     await trio.sleep(10)  # virtual time: several looks
     assert world.brokers[1].logs[TOPIC, 5].start_offset == 0
     why = f"its coordinator to tell its members: error {of_group.value}"
-    assert said(caplog)[-1] == f"partitions=4,5 group=h read=-1,-1 sealed=40,40 for={why}"
+    assert said(caplog)[-1] == f"partitions=4,5 group=h read=-1,-1 end=40,40 for={why}"
     world.brokers[3].group_errors.clear()
     await world.until(lambda: finished(world, 4))
 
@@ -320,6 +321,45 @@ async def test_a_partition_created_anew_is_not_drained_for_the_one_before_it(
     assert world.brokers[1].logs[TOPIC, 5].start_offset == 0
 
 
+async def test_nothing_is_deleted_of_a_partition_that_is_counted_again_meanwhile(
+    world: World, autojump_clock: object
+) -> None:
+    """The topic grew while the groups were asked: new readers want what a revived partition has."""
+    await marked_and_committed(world, ("g", 40))
+    asked, hold = trio.Event(), trio.Event()
+
+    def hold_groups(broker: FakeBroker, request: object) -> None:
+        if broker.id == 3 and isinstance(request, ListGroupsRequest) and not asked.is_set():
+            asked.set()
+            broker.answering = hold
+
+    world.received = hold_groups
+    await asked.wait()
+    await trio.sleep(0.1)  # virtual time: the held request waits for its own event
+    world.brokers[3].answering = trio.Event()
+    world.brokers[3].answering.set()
+    await resized(world, 6)
+    hold.set()
+    await trio.sleep(10)  # virtual time: several looks
+    assert [world.brokers[1].logs[TOPIC, p].start_offset for p in (4, 5)] == [0, 0]
+    assert not any(broker.sent(DeleteRecordsRequest) for broker in world.brokers.values())
+
+
+async def test_a_deletion_names_the_leader_epoch_of_the_closed_partition(world: World, autojump_clock: object) -> None:
+    """One that arrives late is refused by a leader whose partition was counted again since."""
+    await marked_and_committed(world, ("g", 40))
+    epoch = (await world.state(TOPIC, 5)).leader_epoch
+    await world.until(lambda: finished(world, 4))
+    named = {
+        (partition.partition_index, partition.leader_epoch, partition.offset)
+        for broker in world.brokers.values()
+        for request in broker.sent(DeleteRecordsRequest)
+        for topic in request.topics
+        for partition in topic.partitions
+    }
+    assert named == {(4, epoch, 40), (5, epoch, 40)}
+
+
 async def warned(world: World, caplog: pytest.LogCaptureFixture, offsets: dict[int, int], log: Log) -> list[str]:
     """Of what is warned in a few rounds when a group has these offsets and all partitions have the same log."""
     if await world.store.exists(paths.topic("__consumer_offsets")) is None:
@@ -330,7 +370,7 @@ async def warned(world: World, caplog: pytest.LogCaptureFixture, offsets: dict[i
     world.brokers[2].groups["g"] = {(TOPIC, index): (offset, -1) for index, offset in offsets.items()}
     caplog.clear()
     await trio.sleep(200)  # virtual time: three rounds
-    said = [record.message for record in caplog.records if "about to pass a barrier" in record.message]
+    said = [record.message for record in caplog.records if "about to remove what others wait for" in record.message]
     return sorted({line.partition("partition=")[2] for line in said})
 
 
@@ -372,7 +412,7 @@ async def test_of_two_splits_the_older_barrier_is_warned_of_as_well(
     """0 was split into 4 at the end of one epoch, and into 8 at the end of a later one."""
     await resized(world, 5)
     await resized(world, 9)
-    second = (await world.state(TOPIC, 8)).leader_epoch_after_creation[0]
+    second = (await world.state(TOPIC, 8)).lineage[0].losers[0]
     log = Log(100, 100, 10, offset_of_time=90, epoch_ends={0: 50, second: 70})
     assert second > 0
     assert "0 group=g has not read offsets 30 to 70" in await warned(world, caplog, {0: 30, 4: 100}, log)
@@ -398,7 +438,7 @@ async def test_steps_and_warnings_are_counted_for_prometheus(nursery: trio.Nurse
     while count := await stream.receive_into(buffer):
         received += bytes(buffer[:count])
     text = received.decode()
-    assert 'anabranch_resize_steps_total{step="grow-losers",topic="t"} 1.0' in text
+    assert 'anabranch_resize_steps_total{step="bump",topic="t"} 1.0' in text
     assert "anabranch_active_controller 1.0" in text
     assert "anabranch_unfinished_resizes 0.0" in text
 
@@ -407,7 +447,7 @@ async def test_steps_and_warnings_are_counted_for_prometheus(nursery: trio.Nurse
 
 
 async def expired(world: World) -> None:
-    """4 and 5 were sealed at 40, and retention has removed their records."""
+    """4 and 5 are closed and end at 40, and retention has removed their records."""
     await world.store.create(paths.topic("__consumer_offsets"), b'{"version":3,"partitions":{"0":[1]}}')
     await resized(world, 6)
     hold_records(world, range(4, 6), 40)
@@ -426,7 +466,7 @@ async def test_what_expired_is_removed_once_its_live_owner_has_processed_it(
     await expired(world)
     await trio.sleep(10)  # virtual time: several looks
     assert sorted((await world.topic(TOPIC)).partitions) == list(range(6))
-    assert said(caplog)[-1] == "partitions=5 group=g read=39 sealed=40 for=its flush callback"
+    assert said(caplog)[-1] == "partitions=5 group=g read=39 end=40 for=its flush callback"
     group.positions["g"][TOPIC, 5] = 40
     await world.until(lambda: finished(world, 4))
 

@@ -23,6 +23,7 @@ from zk_schemas.broker_registration import VersionRange
 from zk_schemas.features import (
     CONSUMER_OFFSETS_TOPIC_SCHEMA,
     GROUP_COORDINATOR,
+    LINEAGE_LEVEL,
     ORDERED_RESIZE,
     SUPPORTED,
     Features,
@@ -283,7 +284,7 @@ async def test_a_successor_goes_on_from_what_was_written(world: World) -> None:
     await world.start_controller(1001)
     world.kill_controller(1000)
     await world.until(partial(is_active, world, 1001))
-    assert codes(await ask(world, {ORDERED_RESIZE: 1})) == {ORDERED_RESIZE: ErrorCode.NONE}
+    assert codes(await ask(world, {ORDERED_RESIZE: LINEAGE_LEVEL})) == {ORDERED_RESIZE: ErrorCode.NONE}
     assert await levels(world) == HIGHEST
 
 
@@ -458,7 +459,7 @@ async def test_a_resized_topic_is_led_on_while_ordered_resize_is_not_finalized(w
     assert [(await world.state("t", index)).layout for index in range(2)] == before
     code, message = await resize(world, 3)
     assert code == ErrorCode.POLICY_VIOLATION and "`anabranch features upgrade --all`" in message
-    assert codes(await ask(world, {ORDERED_RESIZE: 1})) == {ORDERED_RESIZE: ErrorCode.NONE}
+    assert codes(await ask(world, {ORDERED_RESIZE: LINEAGE_LEVEL})) == {ORDERED_RESIZE: ErrorCode.NONE}
     assert (await resize(world, 3))[0] == ErrorCode.NONE
 
 

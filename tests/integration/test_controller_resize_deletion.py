@@ -12,7 +12,7 @@ from tests.integration.test_controller_resize_crashes import OPERATIONS, disturb
 from tests.resize_world import TOPIC, alter, creation, finished, resized
 from zk_schemas import paths
 from zk_schemas.delete_topic import DeleteTopic
-from zk_schemas.partition_state import Layout
+from zk_schemas.partition_state import Layout, LineageEntry
 
 pytestmark = pytest.mark.trio
 MOST_POINTS = 60
@@ -38,7 +38,7 @@ async def deleted(world: World, nursery: trio.Nursery, operation: str, number: i
 
     async def ask() -> None:
         try:
-            await world.request(alter(OPERATIONS[operation][1]), controller_id=1000)
+            await world.request(alter(OPERATIONS[operation][-1]), controller_id=1000)
         except Exception:  # whatever a client sees of a controller that dies
             return
 
@@ -66,7 +66,7 @@ async def created_again(world: World) -> None:
 
 
 @pytest.mark.parametrize("killed", [False, True], ids=["", "controller-killed"])
-@pytest.mark.parametrize("operation", ["grow", "shrink"])
+@pytest.mark.parametrize("operation", ["grow", "shrink", "revive"])
 async def test_deleted_at_any_point_and_created_again(autojump_clock: object, operation: str, killed: bool) -> None:
     for number in range(1, MOST_POINTS):
         async with trio.open_nursery() as nursery:
@@ -75,12 +75,13 @@ async def test_deleted_at_any_point_and_created_again(autojump_clock: object, op
                 assert number > 8
                 nursery.cancel_scope.cancel()
                 return
-            await created_again(world)
+            await created_again(world)  # with four partitions, whatever it had before
             await resized(world, 6)
             assert await finished(world, 6)
             states = [await world.state(TOPIC, index) for index in range(6)]
             assert [state.layout for state in states] == [Layout(6, 1)] * 6
-            assert [state.leader_epoch_after_creation for state in states] == [{}, {}, {}, {}, {0: 0}, {1: 0}]
+            entries = [LineageEntry(0, {0: 0}), LineageEntry(0, {1: 0})]
+            assert [state.lineage for state in states] == [(), (), (), (), *((entry,) for entry in entries)]
             assert (await world.topic(TOPIC)).last_leader_epochs == {}
             assert (await world.topic(TOPIC)).last_offsets == {}
             nursery.cancel_scope.cancel()

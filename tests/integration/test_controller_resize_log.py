@@ -8,28 +8,25 @@ import pytest
 import trio
 
 from tests.controller_world import World
+from tests.resize_states import begun, release
 from tests.resize_world import TOPIC, alter, finished, hold_records, led_by, resized
 
 pytestmark = pytest.mark.trio
 GROW = [
-    "asked-for initial=4 undeleted=4 assigned=6 layout_version=0 partitions=",
-    "grow-record-new initial=4 undeleted=4 assigned=6 layout_version=0 partitions=4,5",
-    "grow-losers initial=4 undeleted=4 assigned=6 layout_version=0 partitions=0-3",
-    "grow-counted initial=4 undeleted=6 assigned=6 layout_version=1 partitions=",
-    "grow-gainers initial=4 undeleted=6 assigned=6 layout_version=1 partitions=4,5",
+    "asked-for initial=4 undeleted=6 assigned=6 layout_version=1 partitions=",
+    "bump initial=4 undeleted=6 assigned=6 layout_version=1 partitions=0-3",
+    "create initial=4 undeleted=6 assigned=6 layout_version=1 partitions=4,5",
     "finished initial=4 undeleted=6 assigned=6 layout_version=1 partitions=",
 ]
 SHRINK = [
     "asked-for initial=4 undeleted=4 assigned=6 layout_version=2 partitions=",
-    "shrink-record-marked initial=4 undeleted=4 assigned=6 layout_version=2 partitions=4,5",
-    "shrink-losers initial=4 undeleted=4 assigned=6 layout_version=2 partitions=4,5",
-    "shrink-sealed initial=4 undeleted=4 assigned=6 layout_version=2 partitions=4,5",
-    "shrink-survivors initial=4 undeleted=4 assigned=6 layout_version=2 partitions=0-3",
+    "bump initial=4 undeleted=4 assigned=6 layout_version=2 partitions=2-5",
+    "bump initial=4 undeleted=4 assigned=6 layout_version=2 partitions=0,1",
     "finished initial=4 undeleted=4 assigned=6 layout_version=2 partitions=",
 ]
 REMOVAL = [
-    "removal-begins initial=4 undeleted=4 assigned=6 layout_version=2 partitions=4,5",
-    "removal-ends initial=4 undeleted=4 assigned=4 layout_version=2 partitions=4,5",
+    "leave initial=4 undeleted=4 assigned=6 layout_version=2 partitions=4,5",
+    "forget initial=4 undeleted=4 assigned=4 layout_version=2 partitions=4,5",
 ]
 
 
@@ -62,7 +59,7 @@ async def test_the_end_is_said_when_the_last_leader_has_acknowledged_and_never_a
     world.brokers[1].answering = trio.Event()
     await world.request(alter(6, timeout_ms=100))
     await trio.sleep(10)  # virtual time: longer than anything waits
-    assert steps(caplog) == GROW[:4]
+    assert steps(caplog) == GROW[:2]
     world.brokers[1].answering.set()
     await world.until(lambda: finished(world, 6))
     await trio.sleep(10)  # virtual time: longer than anything waits
@@ -93,3 +90,21 @@ async def test_a_controller_that_goes_on_with_a_resize_says_its_end(
     world.brokers[1].answering.set()
     await world.start_controller(1001)
     await world.until(lambda: steps(caplog) == GROW)
+
+
+async def test_what_is_queued_and_taken_back_is_a_line(
+    world: World, autojump_clock: object, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO)
+    await begun(world, 6)
+    for count in (9, 6, 4):
+        await world.request(alter(count, timeout_ms=100))
+    release(world)
+    await world.until(lambda: steps(caplog)[-1].startswith("finished"))
+    assert steps(caplog)[2:] == [
+        "queued initial=4 undeleted=6 assigned=6 layout_version=1 partitions=",
+        "unqueued initial=4 undeleted=6 assigned=6 layout_version=1 partitions=",
+        "cancelled initial=4 undeleted=4 assigned=4 layout_version=2 partitions=",
+        "bump initial=4 undeleted=4 assigned=4 layout_version=2 partitions=0-3",
+        "finished initial=4 undeleted=4 assigned=4 layout_version=2 partitions=",
+    ]

@@ -32,7 +32,7 @@ async def held_before_gainers_are_led(world: World) -> Held:
     return Held(6, world.brokers[1].answering.set)
 
 
-async def held_before_the_seal(world: World) -> Held:
+async def held_before_survivors_gain(world: World) -> Held:
     await resized(world, 6)
     leader = world.brokers[(await world.state(TOPIC, 5)).leader]
     leader.answering = trio.Event()
@@ -59,7 +59,7 @@ async def is_upgraded(world: World) -> None:
 
 
 @pytest.mark.parametrize("end", [goes, is_upgraded])
-@pytest.mark.parametrize("hold", [held_before_gainers_are_led, held_before_the_seal, held_while_it_drains])
+@pytest.mark.parametrize("hold", [held_before_gainers_are_led, held_before_survivors_gain, held_while_it_drains])
 async def test_no_step_while_a_broker_does_not_know_resizing(
     world: World,
     autojump_clock: object,
@@ -79,7 +79,7 @@ async def test_no_step_while_a_broker_does_not_know_resizing(
     held.release()
     await trio.sleep(10)  # virtual time: longer than anything waits
     assert await znodes(world) == before
-    assert f"topic {TOPIC}: its resize waits, for brokers [{STRANGER}] do not know resizing" in caplog.text
+    assert f"topic {TOPIC}: its resize waits: Brokers {STRANGER} do not know ordered resize" in caplog.text
     await end(world)
     await world.until(lambda: finished(world, held.count))
 

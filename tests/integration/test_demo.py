@@ -32,8 +32,8 @@ def test_the_demo_passes_and_an_edited_record_is_named(tmp_path: Path) -> None:
     result = json.loads(result_file.read_text())
     assert (result["passed"], result["violations"]) == (True, 0)
     assert (result["delivered"]["events"], result["control"]["events"], result["audit"]["records"]) == (EVENTS,) * 3
-    assert result["partitions"] == [4, 6, 9, 6, 4]
-    assert [resize["killed"] is not None for resize in result["resizes"]] == [False, False, True, False]
+    assert result["partitions"] == [4, 6, 9, 6, 4, 8, 4]
+    assert [resize["killed"] is not None for resize in result["resizes"]] == [False, False, True, False, False, False]
     assert result["keys_moved"] > 0
     for hand_over in ("hand_over_growing", "hand_over_shrinking", "hand_over_broker_killed"):
         took = result[hand_over]

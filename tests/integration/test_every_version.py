@@ -91,6 +91,7 @@ from tests.topics import create_topic
 pytestmark = pytest.mark.integration
 
 TOPIC = "versions"
+NEVER_RESIZED = "never-resized"
 GROUP = "versions-group"
 TOPIC_RESOURCE, COMMIT_OFFSET = 2, 1
 FROM_CONTROLLER = {ApiKey.LEADER_AND_ISR, ApiKey.STOP_REPLICA, ApiKey.UPDATE_METADATA, ApiKey.CONTROLLED_SHUTDOWN}
@@ -245,7 +246,7 @@ REQUESTS: dict[ApiKey, Callable[[int], Message]] = {
     ApiKey.PARTITION_LEADER_EPOCHS_FOR_PARTITIONS: lambda v: PartitionLeaderEpochsForPartitionsRequest(
         topics=[
             PartitionLeaderEpochsForPartitionsRequestTopic(
-                name=TOPIC, partitions=[PartitionLeaderEpochsForPartitionsRequestPartition(partition_index=0)]
+                name=NEVER_RESIZED, partitions=[PartitionLeaderEpochsForPartitionsRequestPartition(partition_index=0)]
             )
         ],
     ),
@@ -256,6 +257,7 @@ REQUESTS: dict[ApiKey, Callable[[int], Message]] = {
 def one_broker() -> Iterator[ProcessCluster]:
     with ProcessCluster(brokers=1) as cluster:
         create_topic(cluster.bootstrap, TOPIC, 1)
+        create_topic(cluster.bootstrap, NEVER_RESIZED, 1)
         for version in range(API[ApiKey.DELETE_TOPICS].min_version, API[ApiKey.DELETE_TOPICS].max_version + 1):
             create_topic(cluster.bootstrap, f"made-{version}", 1)
         trio.run(coordinator_loaded, cluster.bootstrap)

@@ -60,7 +60,7 @@ async def held(broker: Broker, partition: Partition, request: ProduceRequest) ->
             yield answers
 
 
-async def test_the_controller_learns_the_end_of_a_sealed_partition(broker: Broker) -> None:
+async def test_the_controller_learns_the_end_of_a_closed_partition(broker: Broker) -> None:
     """Hole 7: an id of a broker or controller gets the log end, whatever the watermark; an old epoch is fenced."""
     await broker.has(GROWN, 5, epoch=0)
     await broker.produce(5, GROWN)
@@ -85,7 +85,7 @@ async def test_the_controller_learns_the_end_of_a_sealed_partition(broker: Broke
     assert await offset(-1, -1) == (0, 1)
 
 
-async def test_a_sealed_partition_ends_where_no_replica_in_sync_has_more(broker: Broker) -> None:
+async def test_a_closed_partition_ends_where_no_replica_in_sync_has_more(broker: Broker) -> None:
     """One that led before it was cut off, and has not followed since, would bring back what it alone took."""
     await broker.has(GROWN, 5, epoch=0)
     await broker.produce(5, GROWN)
@@ -113,7 +113,7 @@ async def test_a_sealed_partition_ends_where_no_replica_in_sync_has_more(broker:
         (1, GROWN, FIRST, None, ErrorCode.INVALID_PARTITION_METADATA),
         (1, FIRST, FIRST, 7, ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER),
     ],
-    ids=["sealed", "of another layout", "behind a gap"],
+    ids=["closed", "of another layout", "behind a gap"],
 )
 @pytest.mark.parametrize("follows", [True, False], ids=["it follows", "it leaves the ISR"])
 async def test_a_refusal_waits_until_no_replica_in_sync_can_have_the_batch(

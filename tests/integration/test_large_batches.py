@@ -12,7 +12,7 @@ import trio.testing
 from broker import large_batches
 from broker.log.slices import TimeSlice
 from broker.replication import layout as layouts
-from broker.replication.layout import PartitionLayout
+from ordered_resize.layout import Layout
 from protocol import records as protocol_records
 from protocol.batch_builder import build_batch
 from protocol.compression import CompressionType
@@ -173,7 +173,7 @@ async def test_hole_29_a_layout_that_comes_while_a_batch_is_read_decides(
             if not resized:
                 resized = True
                 partition = broker.node.replicas.leader(TopicPartition("t", 1))
-                partition.layout = PartitionLayout(4, 12, 2)  # as an order that another connection brings
+                partition.layout = Layout(12, 2, 4)  # as an order that another connection brings
             await pause(work)
 
         monkeypatch.setattr(TimeSlice, "pause", resize_in_between)

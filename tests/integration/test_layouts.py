@@ -5,25 +5,30 @@ from __future__ import annotations
 import errno
 import uuid
 from pathlib import Path
-from types import SimpleNamespace
 
 import pytest
 import trio
 import trio.testing
-from structlog.testing import capture_logs
 
-from broker.handlers import fetch
 from broker.log.checkpoint_files import PartitionMetadata
 from broker.log.identity_file import IdentityFile
 from broker.log.partition_log import AppendOrigin
 from broker.log.slices import TimeSlice
-from broker.replication.layout import PartitionLayout
 from protocol.batch_builder import build_control_batch
 from protocol.batch_layout import CONTROL_COMMIT
 from protocol.errors import ErrorCode
 from protocol.generated.delete_records import DeleteRecordsPartition, DeleteRecordsRequest, DeleteRecordsTopic
 from protocol.generated.fetch import FetchRequest
 from protocol.generated.metadata import MetadataRequest, MetadataRequestTopic, MetadataResponseTopic
+from protocol.generated.partition_leader_epochs_for_partitions import (
+    PartitionLeaderEpochsForPartitionsRequest,
+    PartitionLeaderEpochsForPartitionsRequestPartition,
+    PartitionLeaderEpochsForPartitionsRequestTopic,
+)
+from protocol.generated.partition_leader_epochs_for_partitions import (
+    PartitionLeaderEpochsForPartitionsResponseTopic as LineageTopic,
+)
+from protocol.records import RecordBatch
 from protocol.types import TopicPartition
 from runtime.channel import Channel
 from runtime.os_files import OsStorage
@@ -32,13 +37,11 @@ from tests.broker_harness import BROKER_ID, DEADLINE_S
 from tests.layout_world import (
     FIRST,
     GROWN,
-    NEVER_ANSWERED_MS,
     SHRUNK,
     TOPIC_ID,
     UNTAGGED,
     Broker,
     broker_of,
-    fetch_request,
     key_of,
     keyed,
     of_producer,
@@ -46,6 +49,8 @@ from tests.layout_world import (
 )
 from zk_schemas import paths
 from zk_schemas.config import ConfigChange, ConfigZnode
+from zk_schemas.partition_state import LineageEntry, PartitionState
+from zk_schemas.topic import TopicZnode
 
 pytestmark = pytest.mark.trio
 
@@ -224,7 +229,7 @@ async def test_hole_17_a_repeated_batch_is_answered_before_the_layout_is_looked_
     assert broker.end_offset(1) == 2
 
 
-async def test_hole_17_also_where_the_partition_is_sealed_or_the_producer_names_no_layout(broker: Broker) -> None:
+async def test_hole_17_also_where_the_partition_is_closed_or_the_producer_names_no_layout(broker: Broker) -> None:
     misrouted = keyed(key_of(5, 6), producer_id=9, producer_epoch=0, base_sequence=0)
     assert (await broker.produce(1, UNTAGGED, misrouted)).error_code == 0
     await broker.has(GROWN, 1, epoch=1)
@@ -246,7 +251,7 @@ async def test_what_follows_a_refused_batch_is_refused_for_the_same_reason(broke
     assert (await broker.produce(1, GROWN, of_producer(1))).error_code == 0
 
 
-async def test_hole_25_a_transaction_marker_lands_on_a_sealed_partition(broker: Broker) -> None:
+async def test_hole_25_a_transaction_marker_lands_on_a_closed_partition(broker: Broker) -> None:
     await broker.has(SHRUNK, 5, epoch=1)
     partition = broker.node.replicas.leader(TopicPartition("t", 5))
     marker = build_control_batch(CONTROL_COMMIT, 9, 0, 0, 1_000)
@@ -277,13 +282,11 @@ async def test_hole_29_stock_producers_are_verified_and_counted(
         assert [record.batch_index for record in refused.record_errors] == [0]
         assert (await broker.produce(1, UNTAGGED, right)).error_code == 0
         await broker.produce(1, FIRST)
-        await broker.codes(FIRST, 1)
         await broker.configure(zk, ordered_delivery_legacy_producers="accept")
         assert (await broker.produce(1, UNTAGGED, misrouted)).error_code == 0
         metrics = broker.node.metrics.render().decode()
     assert 'anabranch_legacy_produce_refusals_total{topic="t"} 1.0' in metrics
-    assert 'anabranch_layout_refusals_total{api="Produce",topic="t"} 1.0' in metrics
-    assert 'anabranch_layout_refusals_total{api="Fetch",topic="t"} 1.0' in metrics
+    assert 'anabranch_layout_refusals_total{topic="t"} 1.0' in metrics
 
 
 async def test_hole_29_a_stock_producer_does_not_wait_for_a_partition_that_was_merged_away(broker: Broker) -> None:
@@ -319,7 +322,6 @@ async def test_without_ordered_delivery_nothing_is_checked(tmp_path: Path, monke
         await broker.has(GROWN, 1, epoch=1)
         for layout in (FIRST, UNTAGGED):
             assert (await broker.produce(1, layout, keyed(key_of(5, 6)))).error_code == 0
-            assert await broker.codes(layout, 1) == {1: ErrorCode.NONE}
 
 
 @pytest.mark.parametrize("settled", [True, False])
@@ -331,8 +333,7 @@ async def test_what_the_first_resize_settled_is_not_edited_away(
     async with broker_of(tmp_path, monkeypatch, zk) as broker:
 
         async def checks() -> bool:
-            codes = await broker.codes(FIRST, 1)
-            return {(await broker.produce(1, FIRST)).error_code, *codes.values()} != {ErrorCode.NONE}
+            return (await broker.produce(1, FIRST)).error_code != ErrorCode.NONE
 
         async def told() -> bool:
             request = MetadataRequest(topics=[MetadataRequestTopic(name="t")], allow_auto_topic_creation=False)
@@ -409,57 +410,22 @@ async def test_who_registers_anew_leads_by_what_was_altered_while_it_was_away(
 # ---------------------------------------------------------------- Fetch
 
 
-async def test_a_consumer_of_another_layout_is_refused_and_a_follower_is_not(broker: Broker) -> None:
-    await broker.has(GROWN, 1, epoch=1)
-    with capture_logs() as lines:
-        assert await broker.codes(FIRST, 0, 1) == {0: ErrorCode.NONE, 1: ErrorCode.INVALID_PARTITION_METADATA}
-    (line,) = [line for line in lines if line["event"] == "layout.refused"]
-    assert (line["api"], line["partition"], line["client"]) == ("Fetch", "t-1", "harness")
-    assert await broker.codes(GROWN, 0, 1) == {0: ErrorCode.INVALID_PARTITION_METADATA, 1: ErrorCode.NONE}
-    assert await broker.codes(UNTAGGED, 0, 1) == {0: ErrorCode.NONE, 1: ErrorCode.NONE}
-    assert await broker.codes(FIRST, 1, replica_id=BROKER_ID) == {1: ErrorCode.NONE}
+async def test_a_fetch_asks_for_no_layout_and_a_session_goes_on_through_a_resize(broker: Broker) -> None:
+    """Each batch carries its leader epoch: a consumer holds back what it may not deliver yet."""
+    first = await broker.fetch(1, session_epoch=0)
+    await broker.has(GROWN, 1, 5, epoch=1)
+    for partition in (1, 5):
+        await broker.produce(partition, GROWN)
+    next_fetch = FetchRequest(max_wait_ms=0, min_bytes=1, session_id=first.session_id, session_epoch=1)
+    found = (await broker.harness.request(next_fetch)).responses[0].partitions[0]
+    assert (found.error_code, RecordBatch(bytes(found.records)).partition_leader_epoch) == (ErrorCode.NONE, 1)
+    await broker.has(SHRUNK, 5, epoch=2)
+    response = await broker.fetch(5)
+    found = response.responses[0].partitions[0]
+    assert (found.error_code, found.high_watermark, len(found.records) > 0) == (0, 1, True), "closed, and read"
 
 
-async def test_a_sealed_partition_serves_every_layout(broker: Broker) -> None:
-    await broker.has(GROWN, 5, epoch=0)
-    await broker.produce(5, GROWN)
-    await broker.has(SHRUNK, 5, epoch=1)
-    for layout in (FIRST, GROWN, SHRUNK, UNTAGGED):
-        response = await broker.fetch(layout, 5)
-        found = response.responses[0].partitions[0]
-        assert (found.error_code, found.high_watermark, len(found.records) > 0) == (0, 1, True)
-
-
-async def test_hole_16_a_parked_fetch_is_refused_when_the_layout_changes(broker: Broker) -> None:
-    answers: list[dict[int, ErrorCode]] = []
-    other = broker.harness
-
-    async def wait_for_records() -> None:
-        async with Channel.open(other.env.network, other.host, other.port, client_id="parked") as channel:
-            response = await channel.request(
-                fetch_request(FIRST, 1, 2, max_wait_ms=NEVER_ANSWERED_MS), timeout_s=DEADLINE_S
-            )
-            answers.append({found.partition_index: found.error_code for found in response.responses[0].partitions})
-
-    with trio.fail_after(DEADLINE_S):
-        async with trio.open_nursery() as nursery:
-            nursery.start_soon(wait_for_records)
-            while broker.node.purgatory.size == 0:
-                await trio.sleep(0.005)  # polls: the fetch is parked
-            await broker.has(GROWN, 1, epoch=1)
-    assert answers == [{1: ErrorCode.INVALID_PARTITION_METADATA, 2: ErrorCode.NONE}]
-
-
-async def test_hole_28_a_session_carries_the_layout_of_its_full_fetch(broker: Broker) -> None:
-    first = await broker.fetch(FIRST, 1, session_epoch=0)
-    await broker.has(GROWN, 1, epoch=1)
-    quiet = FetchRequest(max_wait_ms=0, min_bytes=1, session_id=first.session_id, session_epoch=1)
-    found = (await broker.harness.request(quiet)).responses[0].partitions[0]
-    assert found.error_code == ErrorCode.INVALID_PARTITION_METADATA
-    assert await broker.codes(GROWN, 1, session_id=first.session_id, session_epoch=0) == {1: ErrorCode.NONE}
-
-
-async def test_hole_23_a_sealed_partition_of_a_compacted_topic_is_drained_on_demand(
+async def test_hole_23_a_closed_partition_of_a_compacted_topic_is_drained_on_demand(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     zk = FakeZk()
@@ -516,10 +482,11 @@ async def test_metadata_tells_the_layout_of_every_topic_and_lists_marked_partiti
             found: MetadataResponseTopic = response.topics[0]
             return found
 
-        await broker.harness.update_metadata("t", TOPIC_ID, 6, layout=(4, 4, 2), incarnation=100)
+        described = {"layout": (4, 4, 2), "incarnation": 100, "topic_incarnation": 90}
+        await broker.harness.update_metadata("t", TOPIC_ID, 6, **described)
         topic = await told()
         assert (topic.initial_partition_count, topic.undeleted_partition_count, topic.layout_version) == (4, 4, 2)
-        assert topic.ordered_delivery == 1
+        assert (topic.ordered_delivery, topic.topic_incarnation) == (1, 90)
         assert [(found.partition_index, found.incarnation) for found in topic.partitions] == [
             (index, 100 + index) for index in range(6)
         ]
@@ -528,23 +495,44 @@ async def test_metadata_tells_the_layout_of_every_topic_and_lists_marked_partiti
         for version in (8, 9):  # librdkafka 2.1 asks for 9 and cannot skip a tag
             plain = await told(version)
             layout = plain.initial_partition_count, plain.undeleted_partition_count, plain.layout_version
-            assert (*layout, plain.ordered_delivery) == (-1, -1, -1, 0)
+            assert (*layout, plain.ordered_delivery, plain.topic_incarnation) == (-1, -1, -1, 0, -1)
             assert {found.incarnation for found in plain.partitions} == {-1}
 
 
-async def test_hole_16_a_fetch_that_reads_in_slices_is_refused_when_the_layout_changes_in_between(
-    broker: Broker, monkeypatch: pytest.MonkeyPatch
+# ---------------------------------------------------------------- PartitionLeaderEpochsForPartitions
+
+
+async def test_a_lineage_is_told_to_who_can_read_it_and_to_others_that_it_is_not_known(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    await broker.produce(1, FIRST, keyed(key_of(1, 4)))
-    monkeypatch.setattr(fetch, "READ_AT_ONCE", 1)
-    resized = trio.Event()
+    zk = FakeZk()
+    async with broker_of(tmp_path, monkeypatch, zk) as broker:
+        controller = zk.session()
+        topic = TopicZnode.new(TOPIC_ID, {p: [BROKER_ID] for p in range(6)}).replace(last_leader_epochs={6: 4})
+        state = PartitionState(1, BROKER_ID, 2, [BROKER_ID], lineage=(LineageEntry(1, {1: 0, 3: 2}),), floor=0)
+        await controller.create(TopicZnode.path("t"), topic.encode(), make_parents=True)
+        await controller.create(PartitionState.path("t", 5), state.encode(), make_parents=True)
+        incarnation = (await controller.get(TopicZnode.path("t"))).czxid
+        await broker.harness.update_metadata("t", TOPIC_ID, 6, layout=(4, 6, 1), incarnation=100)
 
-    async def resize_in_between() -> None:
-        if not resized.is_set():
-            resized.set()
-            broker.node.replicas.leader(TopicPartition("t", 1)).layout = PartitionLayout(4, 6, 1)  # as an order does
-        await trio.lowlevel.checkpoint()
+        async def told(version: int, *partitions: int, of_topic: int = -1) -> LineageTopic:
+            asked = [PartitionLeaderEpochsForPartitionsRequestPartition(partition_index=p) for p in partitions]
+            named = PartitionLeaderEpochsForPartitionsRequestTopic(name="t", partitions=asked)
+            if version > 0:
+                named.topic_incarnation = of_topic
+            request = PartitionLeaderEpochsForPartitionsRequest(topics=[named])
+            found: LineageTopic = (await broker.harness.request(request, version)).topics[0]
+            return found
 
-    monkeypatch.setattr(fetch, "trio", SimpleNamespace(lowlevel=SimpleNamespace(checkpoint=resize_in_between)))
-    codes = await broker.codes(FIRST, 1, 2)
-    assert resized.is_set() and codes == {1: ErrorCode.INVALID_PARTITION_METADATA, 2: ErrorCode.NONE}
+        answer = await told(1, 5, 6, 7, of_topic=incarnation)
+        assert answer.topic_incarnation == incarnation
+        lineages = [(p.error_code, p.as_of, p.over, p.floor, len(p.lineage)) for p in answer.partitions]
+        assert lineages == [(0, 2, -1, 0, 1), (0, -1, 4, -1, 0), (ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, -1, -1, -1, 0)]
+        (entry,) = answer.partitions[0].lineage
+        assert (entry.epoch, {q.partition_index: q.leader_epoch for q in entry.losers}) == (1, {1: 0, 3: 2})
+        for late in (await told(1, 5, of_topic=incarnation + 1), await told(1, 4)):
+            assert late.partitions[0].error_code == ErrorCode.LEADER_NOT_AVAILABLE
+        (old,) = (await told(0, 5)).partitions
+        assert (old.error_code, old.incarnation) == (ErrorCode.NONE, 105)
+        await controller.set(TopicZnode.path("t"), topic.replace(layout_version=1).encode())
+        assert (await told(0, 5)).partitions[0].error_code == ErrorCode.LEADER_NOT_AVAILABLE

@@ -116,8 +116,7 @@ def test_hand_overs_and_refused_layouts_are_counted_on_both_sides(cluster: Proce
     assert 0 < consumed["hand-over-time-p50-ms"] <= consumed["hand-over-time-max-ms"]
     assert consumed["position-report-total"] >= 1
     brokers = of_brokers(cluster)
-    assert brokers["anabranch_layout_refusals_total", ("Produce", topic)] == produced["layout-refusals-total"]
-    assert brokers.get(("anabranch_layout_refusals_total", ("Fetch", topic)), 0) >= consumed["layout-refusals-total"]
+    assert brokers["anabranch_layout_refusals_total", (topic,)] == produced["layout-refusals-total"]
     controller = of_controller(cluster)
     assert (controller["anabranch_active_controller", ()], controller["anabranch_unfinished_resizes", ()]) == (1, 0)
     assert controller["anabranch_resize_steps_total", ("asked-for", topic)] == 2
@@ -137,7 +136,7 @@ def refused_by(cluster: ProcessCluster, topic: str, key: bytes, partitions: Sequ
     return errors
 
 
-def test_stock_producers_sealed_partitions_and_retention_are_counted(cluster: ProcessCluster) -> None:
+def test_stock_producers_closed_partitions_and_retention_are_counted(cluster: ProcessCluster) -> None:
     """All that is in the topic is about to expire, by a retention of the time for which is warned."""
     topic = "watched"
     key = next(key for key in KEYS if place(positive_hash(key), 2, 4) == 3)
@@ -162,5 +161,5 @@ def test_stock_producers_sealed_partitions_and_retention_are_counted(cluster: Pr
     )
     anyio.run(resize, cluster, topic, 2)
     # Partition 2 is empty and may be gone already; 3 holds a record.
-    assert of_brokers(cluster)["anabranch_sealed_partitions", ()] >= 1
+    assert of_brokers(cluster)["anabranch_closed_partitions", ()] >= 1
     assert of_controller(cluster)["anabranch_marked_partitions", ()] >= 1

@@ -27,7 +27,7 @@ async def test_znodes_of_two_thousand_partitions(nursery: trio.Nursery, autojump
     assert len((await world.store.get(paths.topic(TOPIC))).data) < TOPIC_BYTES
     hold_records(world, range(1_000, 2_000), 2**62)
     await resized(world, 1_000)
-    await world.until(lambda: is_sealed(world, range(1_000, 2_000)), within_s=600)
+    await world.until(lambda: is_closed(world, range(1_000, 2_000)), within_s=600)
     assert await largest(world) < PARTITION_BYTES
     hold_records(world, range(1_000, 2_000), 2**62, 2**62)
     await world.until(lambda: has_count(world, 1_000), within_s=600)
@@ -48,5 +48,7 @@ async def has_count(world: World, count: int) -> bool:
     return (await world.state(TOPIC, count - 1)).leader >= 0
 
 
-async def is_sealed(world: World, partitions: range) -> bool:
-    return all([(await world.state(TOPIC, index)).sealed_offset >= 0 for index in partitions])
+async def is_closed(world: World, partitions: range) -> bool:
+    """Whether each of them has a layout that does not count it."""
+    layouts = [(await world.state(TOPIC, index)).layout for index in partitions]
+    return all(layout is not None and layout.undeleted_partition_count == partitions.start for layout in layouts)

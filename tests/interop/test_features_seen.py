@@ -54,7 +54,7 @@ def test_javas_admin_client_describes_and_updates_features(cluster: ProcessClust
         "update group_coordinator=1:UPGRADE consumer_offsets_topic_schema=9:UPGRADE unknown=1:UPGRADE",
         "update ordered_resize=0:SAFE_DOWNGRADE group_coordinator=1:SAFE_DOWNGRADE",
         "describe",
-        "update ordered_resize=1:UPGRADE group_coordinator=2:UPGRADE",
+        "update ordered_resize=2:UPGRADE group_coordinator=2:UPGRADE",
         "describe",
     )
     epoch = int(found[6].removeprefix("epoch "))

@@ -213,7 +213,7 @@ def test_features_go_down_and_up(fresh_name: Callable[[str], str]) -> None:
         tools = Tools(cluster)
         described = tools("kafka-features", "describe")
         assert (
-            "Feature: ordered_resize\tSupportedMinVersion: 1\tSupportedMaxVersion: 1\tFinalizedVersionLevel: 1"
+            "Feature: ordered_resize\tSupportedMinVersion: 1\tSupportedMaxVersion: 2\tFinalizedVersionLevel: 2"
             in described
         )
         refused = tools.refused("kafka-features", "downgrade", "--feature", "group_coordinator=1", "--dry-run")
@@ -223,7 +223,7 @@ def test_features_go_down_and_up(fresh_name: Callable[[str], str]) -> None:
         assert tools("kafka-features", "downgrade", *both).count("was downgraded to 1") == 2
         assert "metadata.version" in tools.refused("kafka-features", "upgrade", "--metadata", "3.3")
         all_of_them = [part.replace("=1", "=2") for part in both]
-        upgraded = tools("kafka-features", "upgrade", *all_of_them, "--feature", "ordered_resize=1")
+        upgraded = tools("kafka-features", "upgrade", *all_of_them, "--feature", "ordered_resize=2")
         assert upgraded.count("was upgraded to") == 3
         assert "Epoch: 3" in tools("kafka-features", "describe")
 

@@ -110,7 +110,7 @@ def test_a_record_for_a_marked_partition_fails_at_once(
     key = next(key for key in KEYS if place(positive_hash(key), INITIAL, INITIAL + 1) == INITIAL)
     assert producer.send(Item(key, b"before"), INITIAL).error == ErrorCode.NONE
     resize(bootstrap, topic, INITIAL, settle=False)
-    wait_for(lambda: producer.send(Item(key, b"after"), INITIAL).error, DEADLINE_S, "the partition is sealed")
+    wait_for(lambda: producer.send(Item(key, b"after"), INITIAL).error, DEADLINE_S, "the partition is closed")
     assert producer.send(Item(key, b"after"), INITIAL).error == ErrorCode.POLICY_VIOLATION
     library = "confluent-kafka" if name.startswith("librdkafka") else name
     drained = LIBRARIES[library].consume(bootstrap, topic, INITIAL + 1, 1)

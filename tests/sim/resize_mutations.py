@@ -4,36 +4,35 @@ from __future__ import annotations
 
 import dataclasses
 from collections import deque
-from collections.abc import Sequence
-from types import SimpleNamespace
+from collections.abc import Collection
 from typing import Any
-from unittest.mock import ANY
 
 import pytest
 import trio
 
 from broker.coordinator import offsets, position_poll, positions
-from broker.handlers import offset_for_leader_epoch
+from broker.handlers import offset_for_leader_epoch, produce
 from broker.handlers.fetch_read import FetchRead
 from broker.log.producer_state import ProducerState
-from broker.replication import layout
 from broker.replication.delayed_produce import AwaitedRefusal
+from broker.replication.layout import UNKNOWN
 from broker.replication.partition import Partition
 from client.accumulator import Accumulator
 from client.listener import PartitionKeyListener
-from client.ordered_delivery.barriers import NO_LIMIT
 from client.ordered_delivery.delivery import OrderedDelivery
 from client.replacement import replace_records
 from client.sender import Sender
 from client.topic_placement import TopicPlacement, layout_of
 from controller import request_batch
-from controller.admin import create_partitions
-from controller.resize import checks, ends, owners, plan, removal
+from controller.resize import view
 from controller.store import GuardedStore
+from ordered_resize import lineage, resize, snapshot
+from ordered_resize.layout import Layout, Moves, moves
+from ordered_resize.snapshot import Snapshot
 from protocol.key_placement import parent
 from protocol.types import TopicPartition
 from runtime.env import DeleteOp
-from tests.gate_mutations import an_expired_log_start_counts_for_every_partition, no_creation_barrier
+from tests import lineage_mutations as rules
 from tests.sim.mutations import Mutation
 from zk_schemas.topic import TopicZnode
 
@@ -144,31 +143,24 @@ def a_retry_names_the_newest_layout(patch: Patch) -> None:
 # ---------------------------------------------------------------- brokers
 
 
-def counts_without_versions(patch: Patch) -> None:
-    def is_same(own: Any, client: Any) -> bool:
-        return bool(client.undeleted_partition_count == own.undeleted_partition_count)
-
-    patch.setattr(layout, "_is_same", is_same)
-
-
 def layouts_are_not_compared(patch: Patch) -> None:
-    patch.setattr(layout, "_is_same", lambda _own, _client: True)
+    patch.setattr(Layout, "takes", lambda self, partition, _named: self.counts(partition))
 
 
-def marked_partitions_take_records(patch: Patch) -> None:
-    original = layout._refuse_mismatch
+def closed_partitions_take_records(patch: Patch) -> None:
+    original = produce.produce_admission
 
-    def refuse(partition: int, own: Any, client: Any) -> Any:
-        return None if own.seals(partition) else original(partition, own, client)
+    def admission(partition: int, layout: Layout, *rest: Any) -> Any:
+        return None if layout.closes(partition) else original(partition, layout, *rest)
 
-    patch.setattr(layout, "_refuse_mismatch", refuse)
+    patch.setattr(produce, "produce_admission", admission)
 
 
 def one_layout_for_a_topic_on_a_broker(patch: Patch) -> None:
     newest: dict[tuple[int, str], Any] = {}
 
     def get(self: Any) -> Any:
-        return newest.get((id(self._services), self.key.topic), layout.PartitionLayout())
+        return newest.get((id(self._services), self.key.topic), UNKNOWN)
 
     def put(self: Any, new: Any) -> None:
         if new.layout_version >= get(self).layout_version:
@@ -181,16 +173,6 @@ def layout_before_duplicates(patch: Patch) -> None:
     patch.setattr(ProducerState, "find_duplicate", lambda _self, _batch: None)
 
 
-def a_parked_fetch_keeps_its_layout(patch: Patch) -> None:
-    original = FetchRead._check_layout
-
-    def check_once(self: Any, key: Any, partition: Any) -> None:
-        if self.target.delayed is None:
-            original(self, key, partition)
-
-    patch.setattr(FetchRead, "_check_layout", check_once)
-
-
 def a_parked_fetch_keeps_its_leader_epoch(patch: Patch) -> None:
     original = FetchRead._read_partition
 
@@ -200,10 +182,6 @@ def a_parked_fetch_keeps_its_leader_epoch(patch: Patch) -> None:
         return original(self, key, state, *rest)
 
     patch.setattr(FetchRead, "_read_partition", read)
-
-
-def a_seal_is_told_before_all_have_followed(patch: Patch) -> None:
-    patch.setattr(Partition, "is_followed_to_its_end", True)
 
 
 def an_epochs_end_is_told_before_all_have_followed(patch: Patch) -> None:
@@ -219,7 +197,7 @@ def a_position_that_nobody_knows_is_the_end(patch: Patch) -> None:
 
     def position_of(*of: Any) -> int:
         known = original(*of)
-        return known if known >= 0 else NO_LIMIT
+        return known if known >= 0 else 2**31
 
     patch.setattr(positions, "position_of", position_of)
     patch.setattr(position_poll, "position_of", position_of)
@@ -228,8 +206,22 @@ def a_position_that_nobody_knows_is_the_end(patch: Patch) -> None:
 # ---------------------------------------------------------------- controllers
 
 
-def ancestors_of_the_new_count(patch: Patch) -> None:
-    patch.setattr(plan, "ancestor_below", lambda partition, initial, _undeleted: parent(partition, initial))
+def the_losers_are_those_of_the_new_count(patch: Patch) -> None:
+    """A new partition takes its keys from its parent, which may be new as well."""
+
+    def by_parents(initial: int, before: int, after: int) -> Moves:
+        found = moves(initial, before, after)
+        if after <= before:
+            return found
+        losers_of = {p: (parent(p, initial),) for p in found.losers_of}
+        return Moves(losers_of, frozenset(q for losers in losers_of.values() for q in losers))
+
+    def last_epoch(snapshot: Snapshot, loser: int) -> int:
+        state = snapshot.states[loser]
+        return state.leader_epoch if state.before is None else state.before.leader_epoch
+
+    patch.setattr(snapshot, "moves", by_parents)
+    patch.setattr(resize, "last_epoch", last_epoch)
 
 
 def leaders_are_told_the_topics_layout(patch: Patch) -> None:
@@ -244,39 +236,23 @@ def leaders_are_told_the_topics_layout(patch: Patch) -> None:
     patch.setattr(request_batch, "_leader_and_isr_state", told)
 
 
-def a_merge_raises_the_maps_of_the_one_before(patch: Patch) -> None:
-    original = plan.bumps_of_survivors
+def losers_need_not_answer(patch: Patch) -> None:
+    patch.setattr(resize, "losers_are_done", lambda snapshot, losers: all(map(snapshot.has_goal, losers)))
 
-    def bumps(topic: Any, controller_epoch: int) -> list[plan.Change]:
-        changes = original(topic, controller_epoch)
-        for change in changes:
-            before = topic.state(change.partition)
-            for gone in plan.marked(topic):
-                state = topic.state(gone)
-                if change.partition in state.leader_epoch_before_deletion:
-                    epochs = {change.partition: before.leader_epoch}
-                    change.with_it[gone] = state.replace(leader_epoch_before_deletion=epochs)
-        return changes
 
-    patch.setattr(plan, "bumps_of_survivors", bumps)
+def gainers_wait_for_nobody(patch: Patch) -> None:
+    patch.setattr(resize, "losers_are_done", lambda *_: True)
+    patch.setattr(resize, "last_epoch", lambda snapshot, loser: snapshot.states[loser].leader_epoch)
 
 
 def who_is_gone_has_answered(patch: Patch) -> None:
-    def gainers_may_be_led(topic: Any, gainers: Sequence[int]) -> bool:
-        ancestors = {a for gainer in gainers for a in topic.state(gainer).leader_epoch_after_creation}
-        return all(topic.told(ancestor) or topic.state(ancestor).leader < 0 for ancestor in ancestors)
+    def losers_are_done(snapshot: Snapshot, losers: Collection[int]) -> bool:
+        return all(
+            snapshot.has_goal(loser) and (loser in snapshot.answered or snapshot.states[loser].leader < 0)
+            for loser in losers
+        )
 
-    patch.setattr(plan, "gainers_may_be_led", gainers_may_be_led)
-
-
-def a_seal_is_never_lowered(patch: Patch) -> None:
-    original = ends._take
-
-    def take(context: Any, tp: Any, partition: Any, question: Any, offset: int) -> Any:
-        offset = max(offset, partition.state.sealed_offset) if question is ends.OffsetQuestion.END else offset
-        return original(context, tp, partition, question, offset)
-
-    patch.setattr(ends, "_take", take)
+    patch.setattr(resize, "losers_are_done", losers_are_done)
 
 
 def a_removal_is_two_writes(patch: Patch) -> None:
@@ -289,81 +265,43 @@ def a_removal_is_two_writes(patch: Patch) -> None:
         await trio.sleep(1)  # pause: long enough to end in; virtual time
         return versions + await write(self, ops[1:])
 
-    async def forget(context: Any, topic: Any, run: list[int]) -> None:
-        patch.setattr(GuardedStore, "write", in_two)
-        try:
-            await original(context, topic, run)
-        finally:
-            patch.setattr(GuardedStore, "write", write)
-
-    original = removal._forget
-    patch.setattr(removal, "_forget", forget)
+    patch.setattr(GuardedStore, "write", in_two)
 
 
 def what_is_empty_is_removed_unflushed(patch: Patch) -> None:
     """No live owner is asked, nor what was found out by the question of a drain."""
-    patch.setattr(owners, "is_processed", lambda *_: True)
+    patch.setattr(view, "is_processed", lambda *_: True)
 
 
-def _epochs_are_recorded_beforehand(patch: Patch) -> None:
-    """A new partition names its ancestor's epoch of the moment from the start."""
-    records = plan.records_of_new
-
-    def records_of_new(topic: Any, controller_epoch: int) -> list[plan.Change]:
-        return [
-            dataclasses.replace(
-                change,
-                state=change.state.replace(
-                    leader_epoch_after_creation={
-                        ancestor: topic.state(ancestor).leader_epoch
-                        for ancestor in change.state.leader_epoch_after_creation
-                    }
-                ),
-            )
-            for change in records(topic, controller_epoch)
-        ]
-
-    patch.setattr(plan, "records_of_new", records_of_new)
+# ---------------------------------------------------------------- readers
 
 
-def a_map_is_not_written_with_the_bump(patch: Patch) -> None:
-    """It keeps the epoch that was recorded beforehand, whatever elections there were since."""
-    _epochs_are_recorded_beforehand(patch)
-    bumps = plan.bumps_of_losers
-    patch.setattr(
-        plan, "bumps_of_losers", lambda *of: [dataclasses.replace(change, with_it={}) for change in bumps(*of)]
-    )
+def nothing_is_waited_for(patch: Patch) -> None:
+    patch.setattr(lineage, "required", lambda *_, **__: {})
 
 
-def a_higher_epoch_counts_as_bumped(patch: Patch) -> None:
-    """As in the KIP: the ancestors' epochs are recorded beforehand, and only whoever has not a higher one is bumped."""
-    _epochs_are_recorded_beforehand(patch)
-    bumps = plan.bumps_of_losers
+def only_the_newest_entry_counts(patch: Patch) -> None:
+    original = lineage.cap
 
-    def bumps_of_losers(topic: Any, controller_epoch: int) -> list[plan.Change]:
-        recorded: dict[int, int] = {}
-        for child in plan.new_partitions(topic):
-            recorded.update(topic.state(child).leader_epoch_after_creation)
-        changes = bumps(topic, controller_epoch)
-        return [
-            dataclasses.replace(change, with_it={})
-            for change in changes
-            if topic.state(change.partition).leader_epoch <= recorded.get(change.partition, NO_LIMIT)
-        ]
+    def cap(facts: Any, partition: int) -> int:
+        known = facts.lineages.get(partition)
+        if known is None:
+            return -1
+        facts.lineages[partition] = known._replace(entries=known.entries[-1:])
+        try:
+            return original(facts, partition)
+        finally:
+            facts.lineages[partition] = known
 
-    patch.setattr(plan, "bumps_of_losers", bumps_of_losers)
-
-
-def a_resize_begins_while_another_is_unfinished(patch: Patch) -> None:
-    patch.setattr(checks, "_check_settled", lambda _topic: None)
-    patch.setattr(checks, "plan", SimpleNamespace(**{**vars(plan), "unborn": lambda _topic: []}))
-    # The request is undone as an edit would be, and the answer says so: the harm is in an answer that does not.
-    patch.setattr(create_partitions, "plan", SimpleNamespace(**{**vars(plan), "goal": lambda _topic: ANY}))
+    patch.setattr(lineage, "cap", cap)
 
 
 RETENTION_MUTATIONS = (
-    Mutation("an expired log start opens the gate", an_expired_log_start_counts_for_every_partition, ORDER),
-    Mutation("what is empty is removed unflushed", what_is_empty_is_removed_unflushed, ORDER, first_seed=11),
+    Mutation("an expired log start opens the gate", rules.an_expired_log_start_counts_for_every_partition, ORDER),
+    Mutation("what is empty is removed unflushed", what_is_empty_is_removed_unflushed, ORDER, first_seed=12),
 )
-RESIZE_MUTATIONS = (Mutation("no creation barrier", no_creation_barrier, ORDER, first_seed=5),)
+RESIZE_MUTATIONS = (
+    Mutation("no lineage", rules.no_lineage, ORDER, first_seed=5),
+    Mutation("a revived partition gets no entry", rules.a_revived_partition_gets_no_entry, ORDER),
+)
 """What random lives have to notice. Each rule has a play: ``test_scenes.py``, ``test_resize_scenes.py``."""

@@ -53,7 +53,7 @@ async def write_by_the_layout_of_before(scene: Scene) -> None:
 
 
 async def write_to_a_marked_partition(scene: Scene) -> None:
-    """A producer that has not heard of the merge writes to a partition that is sealed (hole 6)."""
+    """A producer that has not heard of the merge writes to a partition that is closed (hole 6)."""
     await scene.resize(2)
     key = scene.key(1, 2)
     await scene.produce(key, scene.layout)
@@ -72,7 +72,7 @@ async def write_late_by_a_count_that_came_back(scene: Scene) -> None:
 
 
 async def merge_two_while_one_hears_nothing(scene: Scene) -> None:
-    """1 is not sealed yet when the broker that leads 0 seals 3: that is no reason for 0 to take 1's keys (hole 4)."""
+    """1 still takes records when the broker of 0 closes 3: that is no reason for 0 to take 1's keys (hole 4)."""
     await scene.resize(4)
     key, old, new, gone = scene.key(1, 4), Layout(4, 1), Layout(1, 2), scene.leader(1)
     assert scene.leader(3) == scene.leader(0) != gone
@@ -96,12 +96,12 @@ async def grow_by_several_at_once(scene: Scene) -> None:
     await scene.produce(key, Layout(4, 1), limit_s=LITTLE_S)
 
 
-async def die_when_the_new_is_recorded(scene: Scene, leader: str) -> str:
-    """Ask for the split, and have controller and leader end once the new partition is recorded; the controller."""
+async def die_when_the_goal_is_written(scene: Scene, leader: str) -> str:
+    """Ask for the split, and have controller and leader end once its goal is written; the controller."""
     controller = await scene.cluster.active_controller()
     async with trio.open_nursery() as nursery:
         nursery.start_soon(scene.ask_for, 2)
-        while scene.watch.state(1) is None:
+        while scene.layout.undeleted_partition_count != 2:
             await trio.sleep(0.0001)  # polls: virtual time
         await scene.cluster.kill(controller)
         await scene.cluster.kill(leader)
@@ -109,10 +109,10 @@ async def die_when_the_new_is_recorded(scene: Scene, leader: str) -> str:
 
 
 async def grow_while_controller_and_leader_die(scene: Scene) -> None:
-    """Both end once the new partition is recorded: the election raises the loser's epoch as a bump does (hole 2)."""
+    """Both end once the goal is written: the election raises the loser's epoch as a bump does (hole 2)."""
     key, old, new, leader = scene.key(1, 2), Layout(1, 0), Layout(2, 1), scene.leader(0)
     await scene.produce(key, old)
-    controller = await die_when_the_new_is_recorded(scene, leader)
+    controller = await die_when_the_goal_is_written(scene, leader)
     await scene.cluster.start_controller(int(controller.removeprefix("controller")))
     for broker in BROKERS:  # what the new leader answers takes long enough to write to it meanwhile
         for to in CONTROLLERS:
@@ -129,7 +129,7 @@ async def grow_while_an_election_is_all_that_is_heard(scene: Scene) -> None:
     """The same, but the next controller loses ZooKeeper between the election and the bump: both epochs take records."""
     key, old, new, leader = scene.key(1, 2), Layout(1, 0), Layout(2, 1), scene.leader(0)
     await scene.produce(key, old)
-    controller = await die_when_the_new_is_recorded(scene, leader)
+    controller = await die_when_the_goal_is_written(scene, leader)
     assert await scene.until(lambda: scene.leader_or_none(0) not in ("", leader), interval_s=0.0001)
     scene.cluster.zk.stop()
     for _ in range(LONG):
@@ -141,15 +141,102 @@ async def grow_while_an_election_is_all_that_is_heard(scene: Scene) -> None:
     await scene.restart(leader)
 
 
-async def shrink_while_a_grow_is_unfinished(scene: Scene) -> None:
-    """The loser's leader has not answered, and the new partition has none: that is a grow, and no mark (hole 12)."""
-    scene.cut_from_controllers(scene.leader(0))
+async def begin(scene: Scene, count: int) -> None:
+    """Ask for a count until the goal is written: a broker that is cut off may be asked, then another is."""
     with trio.fail_after(LIMIT_S):
-        while scene.layout.undeleted_partition_count != 2:
-            await scene.ask_for(2)  # whoever is cut off may be asked, then another is
-    refusal = await scene.ask_for(1)
-    if not refusal or "the change is recorded" in refusal:
-        scene.expect(1)
+        while scene.layout.undeleted_partition_count != count:
+            await scene.ask_for(count)
+    scene.expect(count)
+
+
+async def queue(scene: Scene, count: int) -> None:
+    """Ask for a count until it is noted as the next one."""
+    with trio.fail_after(LIMIT_S):
+        while scene.znode.wanted != count:
+            await scene.ask_for(count)
+    scene.expect(count)
+
+
+async def grow_again_while_a_grow_is_unfinished(scene: Scene) -> None:
+    """The loser's leader has not answered, and what gains is not there: the next one's gainers have other losers."""
+    scene.cut_from_controllers(scene.leader(0))
+    await begin(scene, 2)
+    await scene.ask_for(4)
+    scene.expect(4)
+
+
+async def take_a_grow_back(scene: Scene) -> None:
+    """Nobody has a key of others yet: it is as if nothing had been asked."""
+    key, old = scene.key(1, 2), Layout(1, 0)
+    await scene.produce(key, old)
+    scene.cut_from_controllers(scene.leader(0))
+    await begin(scene, 2)
+    await begin(scene, 1)
+    scene.cluster.fabric.heal_all()
+    assert await scene.until(lambda: not scene.watch.unfinished())
+    assert len(scene.znode.partitions) == 1
+    await scene.produce(key, scene.layout)
+
+
+async def take_a_grow_back_when_one_has_gained(scene: Scene) -> None:
+    """2 has its keys, 3 waits for 1: the grow has to be finished before it is undone by a shrink."""
+    await scene.resize(2)
+    key, old, new, cut = scene.key(2, 4), Layout(2, 1), Layout(4, 2), scene.leader(1)
+    assert scene.leader(0) != cut
+    await scene.produce(key, old)
+    scene.cut_from_controllers(cut)
+    await begin(scene, 4)
+    assert await scene.until(lambda: scene.has_layout(2))
+    assert scene.leader(2) != cut
+    for _ in range(LONG):
+        await scene.produce(key, new)
+    await scene.ask_for(2)
+    scene.expect(2)
+    await scene.until(lambda: scene.znode.wanted is None, LITTLE_S)
+    await scene.produce(key, Layout(2, 3), limit_s=LITTLE_S)
+
+
+# ---------------------------------------------------------------- closed partitions that take records again
+
+
+async def grow_while_what_was_merged_is_unread(scene: Scene) -> None:
+    """1 -> 2 -> 1 -> 2: 1 is closed and opened again; between its records there is much to read in 0."""
+    await scene.resize(2)
+    key = scene.key(1, 2)
+    await scene.produce(key, scene.layout)
+    await scene.resize(1)
+    for _ in range(LONG):
+        await scene.produce(key, scene.layout)
+    await scene.resize(2)
+    await scene.produce(key, scene.layout)
+
+
+async def merge_what_was_opened_again(scene: Scene) -> None:
+    """1 -> 2 -> 1 -> 2 -> 1: the last record of 0 waits for both lives of 1 as its own."""
+    await scene.resize(2)
+    key = scene.key(1, 2)
+    for _ in range(LONG):
+        await scene.produce(key, scene.layout)
+    await scene.resize(1)
+    await scene.resize(2)
+    for _ in range(LONG):
+        await scene.produce(key, scene.layout)
+    await scene.resize(1)
+    await scene.produce(key, scene.layout)
+
+
+async def queue_a_resize(scene: Scene) -> None:
+    """What is asked for while a resize is unfinished comes when that is done; of several the last."""
+    key, old = scene.key(1, 2), Layout(1, 0)
+    await scene.produce(key, old)
+    scene.cut_from_controllers(scene.leader(0))
+    await begin(scene, 2)
+    await queue(scene, 4)
+    await queue(scene, 3)
+    scene.cluster.fabric.heal_all()
+    assert await scene.until(lambda: not scene.watch.unfinished())
+    assert scene.layout == Layout(3, 2)
+    await scene.produce(key, scene.layout)
 
 
 async def elect_a_survivor_while_a_marked_partition_hears_nothing(scene: Scene) -> None:
@@ -211,11 +298,11 @@ async def merge_while_a_fetch_is_parked(scene: Scene) -> None:
     await trio.sleep(LITTLE_S)  # pause: time to deliver what is to wait; virtual time
 
 
-# ---------------------------------------------------------------- seals and removals
+# ---------------------------------------------------------------- ends and removals
 
 
-async def lose_records_below_the_seal(scene: Scene) -> None:
-    """The last replica in sync is lost after the seal, and one that lags becomes leader (hole 15)."""
+async def lose_records_of_a_closed_partition(scene: Scene) -> None:
+    """The last replica in sync is lost after the merge, and one that lags becomes leader (hole 15)."""
     await scene.configure(unclean_leader_election_enable="true")
     await scene.resize(2)
     key, leader = scene.key(1, 2), scene.leader(1)
@@ -282,8 +369,8 @@ async def split_before_all_have_followed(scene: Scene) -> None:
         await have_it_lead_again(scene, 0, deposed)
 
 
-async def seal_before_all_have_followed(scene: Scene) -> None:
-    """The same while a partition is sealed: what is acknowledged then is behind the seal (hole 30)."""
+async def merge_before_all_have_followed(scene: Scene) -> None:
+    """The same while a partition is closed: what is acknowledged then is behind the end that was told (hole 30)."""
     await scene.resize(2)
     key, old = scene.key(1, 2), Layout(2, 1)
     await scene.produce(key, old)
@@ -292,7 +379,7 @@ async def seal_before_all_have_followed(scene: Scene) -> None:
         nursery.start_soon(partial(scene.produce, key, old, broker=deposed, limit_s=LIMIT_S))
         assert await scene.until(lambda: scene.has(deposed, 1, "play:2"))
         await scene.ask_for(1)
-        await scene.until(lambda: scene.state(1).sealed_offset >= 0, LITTLE_S)
+        await scene.until(lambda: scene.state(1).layout == Layout(1, 2), LITTLE_S)
         await have_it_lead_again(scene, 1, deposed)
 
 

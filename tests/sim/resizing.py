@@ -10,7 +10,7 @@ import trio
 
 from client.admin import Admin
 from client.errors import KafkaError
-from controller.resize.checks import DRAIN_KEY
+from controller.resize.goal import DRAIN_KEY
 from protocol.batch_builder import build_batch
 from protocol.errors import ErrorCode
 from protocol.generated.produce import PartitionProduceData, ProduceRequest, TopicProduceData
@@ -40,7 +40,7 @@ class Resizer:
     accepted: int = 0
     pause_s: float = 6.0
     keeps: bool = False
-    """Marked partitions stay until the topic is to grow, or all is over: no rebalance follows at once on a merge."""
+    """Marked partitions stay for a while, or until all is over: no rebalance follows at once on a merge."""
     expires: bool = False
     """Retention removes records until all is over."""
     _pause: trio.CancelScope = field(default_factory=trio.CancelScope)
@@ -81,7 +81,7 @@ class Resizer:
                     await over.wait()
 
     def _count(self) -> int:
-        """Mostly one that may be accepted: while partitions are marked, only a smaller one is."""
+        """Mostly one that may be accepted."""
         rng, znode = self.cluster.rng, self.watch.znode()
         if znode is None or rng.random() < 0.2:
             return rng.randint(1, MOST)
@@ -90,14 +90,11 @@ class Resizer:
             fewer = znode.undeleted_partition_count - rng.randint(1, 3)
             if fewer >= znode.initial_partition_count:
                 return fewer
-        is_draining = len(znode.partitions) > znode.undeleted_partition_count
-        return rng.randint(znode.initial_partition_count, znode.undeleted_partition_count if is_draining else MOST)
+        return rng.randint(znode.initial_partition_count, MOST)
 
     async def _resize(self, admin: Admin, count: int) -> None:
-        znode = self.watch.znode()
-        if self.keeps and znode is not None:
-            is_removed = count > znode.undeleted_partition_count
-            await self._configure(admin, {DRAIN_KEY: str(is_removed).lower()})
+        if self.keeps:
+            await self._configure(admin, {DRAIN_KEY: self.cluster.rng.choice(["true", "false"])})
         self.recorder.add(Fault(now_ms(), "resize", f"to {count}"))
         try:
             await admin.create_partitions(
@@ -157,7 +154,7 @@ class StaleProducer:
         else:
             refused = error == ErrorCode.INVALID_PARTITION_METADATA.name
             self.recorder.add(NotWritten(now_ms(), "stale", value, "refused" if refused else "unknown", error))
-        self.recorder.add(LayoutAsked(now_ms(), tp, "produce", *layout, error, value))
+        self.recorder.add(LayoutAsked(now_ms(), tp, *layout, error, value))
 
     async def _ask(self, tp: TopicPartition, layout: Layout, key: str, value: str, broker: int) -> tuple[str, int]:
         batch = build_batch([(key.encode(), value.encode(), [], self.cluster.clock.now_ms())])

@@ -228,7 +228,7 @@ class Scene:
                 if error == "" or (error == ErrorCode.INVALID_PARTITION_METADATA.name and not insist):
                     break
                 await trio.sleep(0.001 if insist else 0.1)  # polls: virtual time
-        self.recorder.add(LayoutAsked(now_ms(), tp, "produce", *layout, error or ErrorCode.NONE.name, value))
+        self.recorder.add(LayoutAsked(now_ms(), tp, *layout, error or ErrorCode.NONE.name, value))
         if error == "":
             self._sequences[tp] = sequence + 1
             if acks == -1:

@@ -7,9 +7,9 @@ from functools import partial
 import pytest
 import trio
 
-from controller.resize import owners
 from runtime.sim_scheduler import run_deterministic
 from tests.history.checks import check_history
+from tests.sim.resize_mutations import what_is_empty_is_removed_unflushed
 from tests.sim.test_unseen_merge import LITTLE_S, LONG_S, MARKED, SURVIVOR, UnseenMerge
 from tests.sim_cluster import SimCluster
 
@@ -57,5 +57,5 @@ def test_a_merge_of_what_expired_ends_and_keeps_the_order() -> None:
 
 
 def test_removed_before_its_owner_has_flushed_its_keys_go_on_elsewhere(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(owners, "is_processed", lambda *_: True)
+    what_is_empty_is_removed_unflushed(monkeypatch)
     assert "promise" in staged()

@@ -20,10 +20,10 @@ from client.coordinator import GroupCoordinator
 from client.coordinator_link import CoordinatorLink
 from client.errors import KafkaError
 from client.listener import PartitionKeyListener
-from client.ordered_delivery.gate import DeliveryGate
 from client.ordered_delivery.reports import Reports
 from protocol.errors import ErrorCode
 from runtime.sim_scheduler import run_deterministic
+from tests import lineage_mutations as rules
 from tests.history.checks import check_history
 from tests.sim import group_plays as plays
 from tests.sim.group_plays import GroupScene
@@ -120,23 +120,12 @@ def a_commit_is_answered_before_it_is_replicated(patch: Patch) -> None:
     patch.setattr(LoadedPartition, "_append", answered)
 
 
-def what_was_passed_stays_passed(patch: Patch) -> None:
-    on_position = DeliveryGate.on_position
-
-    def ahead(self: Any, tp: Any, incarnation: int, position: int) -> None:
-        known = self.positions.get(tp, (-1, -1))
-        if position < 0 or known[0] != incarnation or known[1] <= position:
-            on_position(self, tp, incarnation, position)
-
-    patch.setattr(DeliveryGate, "on_position", ahead)
-
-
 RULES: tuple[tuple[Play, SwitchOff, str], ...] = (
     (plays.load_for_long, nobody_waits_for_a_load, "promise"),
     (plays.leave_while_another_waits, a_rebalance_wakes_nobody, "late"),
     (plays.commit_when_thrown_out, commits_of_any_generation_are_taken, "commits"),
     (plays.report_when_thrown_out, positions_are_taken_of_whoever_is_thrown_out, "promise"),
-    (plays.go_on_behind_a_member_that_goes_back, what_was_passed_stays_passed, "promise"),
+    (plays.go_on_behind_a_member_that_goes_back, rules.what_is_passed_is_never_taken_back, "promise"),
     (plays.go_on_behind_anothers_commit, what_was_fetched_counts_as_committed, "promise"),
     (plays.go_on_behind_a_refused_commit, a_refused_commit_counts, "promise"),
     (plays.wait_while_the_coordinator_dies, nothing_is_said_again, "late"),

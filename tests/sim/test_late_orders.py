@@ -7,18 +7,20 @@ model, the rest has to do without them.
 from __future__ import annotations
 
 import copy
-import dataclasses
 from collections.abc import Awaitable, Callable
 from typing import Any, NamedTuple
 
 import pytest
 import trio
 
-from broker.layout_epochs import LayoutEpochs
+from broker.lineages import NOTHING_READ, Lineages
 from broker.replication.replica_manager import ReplicaManager, _Ended
-from controller.resize import plan, removal
+from controller.resize import steps
 from protocol.types import TopicPartition
-from tests.gate_mutations import maps_of_any_incarnation_count
+from tests.lineage_mutations import (
+    a_partition_that_comes_again_begins_at_epoch_0,
+    batches_newer_than_what_was_read_are_delivered,
+)
 from tests.sim.faults import BROKERS
 from tests.sim.scenes import TOPIC, Scene, stage
 from zk_schemas.partition_state import Layout
@@ -66,18 +68,17 @@ class Late:
         patch.setattr(ReplicaManager, name, told)
 
     def _keep_maps(self, patch: Patch) -> None:
-        original = LayoutEpochs.answer
+        original = Lineages.answer
 
-        def answer(epochs: LayoutEpochs, question: Any, read: Any) -> Any:
-            tp = question[0]
-            if tp in self.maps:
-                return self.maps[tp]
-            found = original(epochs, question, read)
-            if not found.error_code:
-                self._maps[tp] = found
+        def answer(lineages: Lineages, question: Any, read: Any = NOTHING_READ) -> Any:
+            if question.tp in self.maps:
+                return self.maps[question.tp]
+            found = original(lineages, question, read)
+            if found is not None and not found.error_code:
+                self._maps[question.tp] = found
             return found
 
-        patch.setattr(LayoutEpochs, "answer", answer)
+        patch.setattr(Lineages, "answer", answer)
 
     def told(self, name: str, partition: int) -> list[Order]:
         """What was told of a partition so far, oldest first."""
@@ -144,7 +145,7 @@ async def remove_once_more_what_is_there_again(scene: Scene, late: Late) -> None
 
 
 async def answer_by_the_map_of_the_one_before(scene: Scene, late: Late) -> None:
-    """2 -> 1 -> 2: the map of the first one names an epoch of the parent that the group has read long ago (hole 9)."""
+    """2 -> 1 -> 2: the lineage of the first one names an epoch that the group has read long ago (hole 9)."""
     await scene.resize(2)
     key = scene.key(1, 2)
     await scene.produce(key, scene.layout)
@@ -220,29 +221,24 @@ def _forget_incarnations(patch: Patch, name: str) -> None:
     patch.setattr(ReplicaManager, name, told)
 
 
-def a_partition_created_again_starts_with_epoch_0(patch: Patch) -> None:
-    records = plan.records_of_new
-
-    def records_of_new(*of: Any) -> list[plan.Change]:
-        changes = records(*of)
-        return [dataclasses.replace(change, state=change.state.replace(leader_epoch=-1)) for change in changes]
-
-    patch.setattr(plan, "records_of_new", records_of_new)
-
-
 def neither_incarnations_nor_epochs_that_go_on(patch: Patch) -> None:
     orders_name_no_incarnation(patch)
-    a_partition_created_again_starts_with_epoch_0(patch)
+    a_partition_that_comes_again_begins_at_epoch_0(patch)
 
 
 def a_removal_is_known_to_its_controller_alone(patch: Patch) -> None:
     """It does not write first that nobody leads what it is about to delete."""
 
-    async def remember(context: Any, changes: Any) -> None:
-        for change in changes:
-            context.image.partition(change.tp).state = change.state
+    write = steps._write
 
-    patch.setattr(removal, "write_states", remember)
+    async def remember(context: Any, topic: Any, of_name: Any) -> None:
+        if of_name[0].name != "leave":
+            await write(context, topic, of_name)
+            return
+        for p, state in of_name[0].states.items():
+            topic.partitions[p].state = state
+
+    patch.setattr(steps, "_write", remember)
 
 
 # ---------------------------------------------------------------- both
@@ -253,7 +249,7 @@ RULES: tuple[tuple[PlayOfLate, SwitchOff, str], ...] = (
     (lead_once_more_what_is_removed, what_was_deleted_is_forgotten, "lost_acknowledged"),
     (lead_once_more_what_is_removed, orders_name_no_incarnation, "lost_acknowledged"),
     (remove_once_more_what_is_there_again, neither_incarnations_nor_epochs_that_go_on, "lost_acknowledged"),
-    (answer_by_the_map_of_the_one_before, maps_of_any_incarnation_count, "promise"),
+    (answer_by_the_map_of_the_one_before, batches_newer_than_what_was_read_are_delivered, "promise"),
     (die_while_replicas_are_deleted, a_removal_is_known_to_its_controller_alone, "unfinished"),
 )
 
@@ -276,7 +272,7 @@ def test_without_its_rule_it_does(play: PlayOfLate, switch_off: SwitchOff, found
     assert any(found_by in staged(play, seed) for seed in range(TRIES))
 
 
-@pytest.mark.parametrize("switch_off", [orders_name_no_incarnation, a_partition_created_again_starts_with_epoch_0])
+@pytest.mark.parametrize("switch_off", [orders_name_no_incarnation, a_partition_that_comes_again_begins_at_epoch_0])
 def test_one_rule_keeps_a_late_removal_from_what_is_there_again(switch_off: SwitchOff, monkeypatch: Patch) -> None:
     """That epochs do not go on is itself found (``lives``), and costs nothing."""
     switch_off(monkeypatch)

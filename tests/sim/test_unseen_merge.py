@@ -19,11 +19,14 @@ import trio
 from broker.coordinator import position_poll
 from client import Consumer
 from client.cluster import TopicInfo
-from client.coordinator import GroupCoordinator
-from client.ordered_delivery.delivery import OrderedDelivery
-from client.ordered_delivery.gate import DeliveryGate
+from client.ordered_delivery.gates import TopicGates
+from ordered_resize import lineage
+from ordered_resize.facts import Facts
+from ordered_resize.gate import Gate
+from ordered_resize.lineage import Loaded
 from protocol.types import TopicPartition
 from runtime.sim_scheduler import run_deterministic
+from tests import lineage_mutations as rules
 from tests.history.checks import check_history
 from tests.history.events import (
     Assigned,
@@ -157,6 +160,14 @@ class Reader:
         assert self._consumer is not None
         self._consumer.explain_blocked()
 
+    def pause(self, tp: TopicPartition) -> None:
+        assert self._consumer is not None
+        self._consumer.pause(tp)
+
+    def resume(self, tp: TopicPartition) -> None:
+        assert self._consumer is not None
+        self._consumer.resume(tp)
+
 
 class UnseenMerge(Scene):
     """Two readers. ``leader`` leads the group and gets the child of the two partitions; the ``other`` has no say in
@@ -277,38 +288,48 @@ async def merge_while_it_is_loaded(scene: UnseenMerge) -> None:
     scene.leader.hears.set()
 
 
-async def merge_while_another_is_told(scene: UnseenMerge) -> None:
-    """The survivor's owner loads what it missed; meanwhile the marked child is flushed, and somebody looks."""
-    await flushed_while_another_is_told(scene)
-    scene.other.look()
-    await go_on(scene)
-
-
-async def merge_while_another_is_told_for_long(scene: UnseenMerge) -> None:
-    """The same, and nobody looks: the consumer's own task asks again."""
-    await flushed_while_another_is_told(scene)
-    await trio.sleep(LONGER_S)  # virtual time: however often it asks
-    await go_on(scene)
-
-
-async def flushed_while_another_is_told(scene: UnseenMerge) -> None:
+async def merge_while_another_is_loaded(scene: UnseenMerge) -> None:
+    """A survivor's owner loads what one partition had; meanwhile a second one that merges into it is flushed."""
+    await scene.resize(6)
     await scene.begin()
-    scene.other.hears_nothing()
-    await scene.resize(2)
-    assert await scene.until(lambda: scene.owned == ({SURVIVOR}, {MARKED}))
-    await scene.deliver(scene.key(1, 2))
+    first, second, survivor = scene.key(5, 6), scene.key(3, 6), TopicPartition(TOPIC, 1)
+    for key in (first, second):
+        await scene.deliver(key)
     scene.leader.hears_nothing()
-    scene.leader.flushes, scene.other.loads = trio.Event(), trio.Event()
-    await scene.resize(1)
-    scene.other.hears.set()
-    assert await scene.until(lambda: scene.has_begun_to_load("a", SURVIVOR))
-    scene.leader.flushes.set()
-    assert await scene.until(lambda: scene.is_told("a", MARKED))
+    scene.other.loads = trio.Event()
+    await scene.resize(5)
+    value = scene.sends(first)
+    await scene.produce(first, scene.layout, value=value)
+    assert await scene.until(lambda: scene.has_begun_to_load("a", survivor))
+    await scene.resize(3)
 
+    def is_told() -> bool:
+        scene.other.look()  # as a task that watches the consumer does
+        return scene.is_told("a", TopicPartition(TOPIC, 3))
 
-async def go_on(scene: UnseenMerge) -> None:
+    assert await scene.until(is_told)
     scene.other.loads.set()
-    await scene.deliver(scene.key(1, 2))
+    await scene.deliver(second)
+    scene.leader.hears.set()
+
+
+async def split_after_an_unseen_merge(scene: UnseenMerge) -> None:
+    """The survivor's owner reads what was written between a merge and a split when both are over."""
+    await scene.resize(2)
+    await scene.begin()
+    key = scene.key(1, 2)
+    await scene.deliver(key)
+    scene.other.pause(SURVIVOR)
+    scene.leader.hears_nothing()
+    scene.other.hears_nothing()
+    await scene.resize(1)
+    await scene.see_removed()
+    value = scene.sends(key)
+    await scene.produce(key, scene.layout, value=value)
+    await scene.resize(2)
+    scene.other.hears.set()
+    scene.other.resume(SURVIVOR)
+    assert await scene.until(lambda: value in scene.delivered)
     scene.leader.hears.set()
 
 
@@ -410,43 +431,52 @@ def who_has_not_polled_never_does(patch: Patch) -> None:
     patch.setattr(position_poll, "_ask_owners", ask_owners)
 
 
-def what_was_not_seen_did_not_happen(patch: Patch) -> None:
-    patch.setattr(DeliveryGate, "_may_have_missed_a_merge", lambda *_: False)
+def what_is_over_needs_no_load(patch: Patch) -> None:
+    """As if a merge had not been, once what merged is gone."""
+    on_lineage = Facts.on_lineage
+
+    def prune(self: Any, *answer: Any) -> None:
+        on_lineage(self, *answer)
+        for partition, known in self.lineages.items():
+            entries, _ = lineage.pruned(known.entries, known.floor, self.over)
+            self.lineages[partition] = known._replace(entries=entries)
+
+    patch.setattr(Facts, "on_lineage", prune)
 
 
-def an_assignment_is_looked_at_once_it_is_loaded(patch: Patch) -> None:
-    original = GroupCoordinator._take_assignment
+def what_is_assigned_is_loaded(patch: Patch) -> None:
+    """Up to what was satisfied at the first look."""
+    look = Gate.look
 
-    async def take(self: Any) -> None:
-        self.on_taken = lambda: None
-        await original(self)
+    def look_first(self: Any, partition: int, epoch: int) -> Any:
+        held = self._held[partition]
+        if held.loaded == Loaded() and partition in self.facts.lineages:
+            self.load_returned(partition, self.load_called(partition))
+        return look(self, partition, epoch)
 
-    patch.setattr(GroupCoordinator, "_take_assignment", take)
-
-
-def what_comes_while_a_callback_runs_counts_as_told(patch: Patch) -> None:
-    never = property(lambda _self: False, lambda _self, _value: None)
-    patch.setattr(OrderedDelivery, "_is_telling", never, raising=False)
+    patch.setattr(Gate, "look", look_first)
 
 
 def what_is_gone_needs_no_flush(patch: Patch) -> None:
-    patch.setattr(DeliveryGate, "keys_revoked", lambda _self: [])
+    take_revoked = TopicGates.take_revoked
 
+    def take(self: Any) -> Any:
+        self._removed = {}
+        return take_revoked(self)
 
-def the_task_that_asks_decides_at_any_time(patch: Patch) -> None:
-    patch.setattr(OrderedDelivery, "_evaluate", lambda self: self._gate.evaluate())
+    patch.setattr(TopicGates, "take_revoked", take)
 
 
 NO_FLUSH_BY_A, NO_FLUSH = "a did not flush what it did with", "b did not flush what it did with"
 NO_LOAD = "a loaded before b had flushed what it did with"
 RULES: tuple[tuple[PlayOfMerge, Callable[[Patch], None], str], ...] = (
     (merge, nobody_is_asked, NO_FLUSH),
-    (merge, what_was_not_seen_did_not_happen, NO_LOAD),
+    (merge, what_is_over_needs_no_load, NO_LOAD),
     (split_and_merge, nobody_is_asked, NO_FLUSH),
-    (split_and_merge, what_was_not_seen_did_not_happen, NO_LOAD),
-    (merge_while_it_is_loaded, an_assignment_is_looked_at_once_it_is_loaded, NO_LOAD),
-    (merge_while_another_is_told, what_comes_while_a_callback_runs_counts_as_told, NO_LOAD),
-    (merge_while_another_is_told_for_long, the_task_that_asks_decides_at_any_time, NO_LOAD),
+    (split_and_merge, what_is_over_needs_no_load, NO_LOAD),
+    (merge_while_it_is_loaded, what_is_assigned_is_loaded, NO_LOAD),
+    (merge_while_another_is_loaded, rules.a_load_covers_what_is_satisfied_when_it_returns, NO_LOAD),
+    (split_after_an_unseen_merge, rules.what_was_dropped_needs_no_load, NO_LOAD),
     (merge_while_nobody_polls, who_has_not_polled_never_does, NO_FLUSH),
     (merge_behind_a_member, what_is_gone_needs_no_flush, NO_FLUSH_BY_A),
     (merge_and_split_behind_a_member, what_is_gone_needs_no_flush, NO_FLUSH_BY_A),

@@ -6,12 +6,14 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from typing import Any
 
+import msgspec
+
 from broker.log.partition_log import PartitionLog
 from protocol.compression import CorruptRecordError
 from protocol.types import TopicPartition
 from runtime.sim_zk_tree import Change
 from runtime.sim_zk_tree import Event as ZkEvent
-from tests.history.events import ARCHIVE, EXPIRED, Drained, Event, Expired, Replica, Sealed
+from tests.history.events import ARCHIVE, EXPIRED, Drained, Event, Expired, Removed, Replica, StoredBatch
 from tests.sim.faults import BROKERS
 from tests.sim.recording import Recorder, now_ms, replica_events, stored_batches, stored_event
 from tests.sim_cluster import SimCluster
@@ -24,15 +26,16 @@ _Life = tuple[TopicPartition, int]
 
 
 class TopicWatch:
-    """Tells the recorder of births and removals, layouts and seals in the moment they are written."""
+    """Tells the recorder of births and removals and layouts in the moment they are written."""
 
     def __init__(self, cluster: SimCluster, recorder: Recorder, topic: str) -> None:
         self._cluster = cluster
         self._recorder = recorder
         self._lives = TopicLives(topic)
-        self._archives: dict[_Life, list[Event]] = {}
-        """The log of a partition as it was when it was sealed."""
-        self._ends: dict[_Life, int] = {}
+        self._kept: dict[_Life, dict[int, StoredBatch]] = {}
+        """By its base offset each batch that a log start passed, or that was there when the removal began."""
+        self._removed: dict[_Life, int] = {}
+        """Where the logs of what is being removed, or gone, ended."""
         self._log_starts: dict[_Life, int] = {}
         """How far any replica's log start has moved."""
         self.expired_values: set[str] = set()
@@ -76,23 +79,26 @@ class TopicWatch:
         found, znode = self._cluster.zk.tree.find(path), self.znode()
         if znode is None:
             return
-        state = None if found is None else PartitionState.decode(path, found.data)
+        state, before = None if found is None else PartitionState.decode(path, found.data), self.state(number)
         for event in self._lives.saw(number, -1 if found is None else found.czxid, state, znode, now_ms()):
             self._recorder.add(event)
-            if isinstance(event, Sealed) and state is not None:
-                self._archive(event, state)
+            if isinstance(event, Removed) and before is not None:
+                self._archive((event.tp, event.incarnation), before)
 
-    def _archive(self, seal: Sealed, state: PartitionState) -> None:
-        life = seal.tp, seal.incarnation
+    def _archive(self, life: _Life, state: PartitionState) -> None:
+        """Keep what is in the logs of a partition whose removal begins; ``state`` is that of before."""
         logs: dict[int, list[Event]] = {}
         for broker in sorted(state.isr):
             with suppress(CorruptRecordError):  # a machine that just went down; it is repaired when it starts
-                disk = self._cluster.disks[f"broker{broker}"]
-                logs[broker] = list(replica_events(disk, ARCHIVE, *life, seal.sealed_offset))
+                logs[broker] = list(replica_events(self._cluster.disks[f"broker{broker}"], ARCHIVE, *life, 0))
         # A follower may still have what it took as a leader and nobody else has. The leader may just have lost its end.
-        whole = [log for broker, log in logs.items() if broker == state.leader and _end(log) >= seal.sealed_offset]
-        self._archives[life] = max(whole or logs.values(), key=_end)
-        self._ends[life] = seal.sealed_offset
+        shortest = min((_end(log) for broker, log in logs.items() if broker != state.leader), default=0)
+        led = [log for broker, log in logs.items() if broker == state.leader and _end(log) >= shortest]
+        log = (led or sorted(logs.values(), key=_end) or [[]])[0]
+        kept = self._kept.setdefault(life, {})
+        kept.update((event.base_offset, event) for event in log if isinstance(event, StoredBatch))
+        ends = [batch.next_offset for batch in kept.values()]
+        self._removed[life] = max([*ends, *([_end(log)] if log else [])], default=0)
 
     @contextmanager
     def on_log_starts(self) -> Iterator[None]:
@@ -122,19 +128,25 @@ class TopicWatch:
             if before <= batch.base_offset < offset:
                 event = stored_event(EXPIRED, tp, incarnation, batch)
                 self._recorder.add(event)
+                archived = msgspec.structs.replace(event, broker=ARCHIVE)
+                self._kept.setdefault((tp, incarnation), {})[batch.base_offset] = archived
                 self.expired_values.update(value for value in event.values if value is not None)
         self._recorder.add(Expired(now_ms(), broker, tp, offset, incarnation))
 
     def archived_values(self) -> set[str]:
-        """The records of sealed partitions, gone or not."""
-        archives = (event for archive in self._archives.values() for event in archive)
-        return {value for event in archives for value in getattr(event, "values", ()) if value is not None}
+        """The records of partitions that are being removed, or gone."""
+        batches = (batch for life in self._removed for batch in self._kept[life].values())
+        return {value for batch in batches for value in batch.values if value is not None}
 
     def archives(self, group: str) -> list[Event]:
-        """What was in the partitions that were sealed, and that the group has read it."""
+        """What was in the partitions that were removed, and that the group has read it."""
         found: list[Event] = []
-        for (tp, incarnation), archive in self._archives.items():
-            found += [Drained(now_ms(), group, tp, self._ends[tp, incarnation], incarnation), *archive]
+        for life, end in self._removed.items():
+            batches = [batch for _, batch in sorted(self._kept[life].items())]
+            start = batches[0].base_offset if batches else end
+            found.append(Drained(now_ms(), group, life[0], end, life[1]))
+            found.append(Replica(now_ms(), ARCHIVE, life[0], start, end, end, incarnation=life[1]))
+            found += batches
         return found
 
     def unfinished(self) -> str:

@@ -19,6 +19,8 @@ class Recorder:
         self.counts: Counter[str] = Counter()
         self.faults: Counter[str] = Counter()
         self.problems: list[str] = []
+        self.revived = 0
+        """How often a closed partition was counted again."""
         self.last_ack_ms = 0.0
         self.longest_silence_ms = 0.0
         """The longest time without an acknowledgement, between two of them."""

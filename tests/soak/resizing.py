@@ -21,7 +21,7 @@ from client.errors import KafkaError
 from protocol.types import TopicPartition
 from runtime.env import NoNodeError, ZkError, ZkStore
 from runtime.zk_kazoo import open_zk
-from tests.history.events import ARCHIVE, Created, Drained, Event, LayoutSet, Removed, Replica, Sealed, StoredBatch
+from tests.history.events import ARCHIVE, EXPIRED, Created, Drained, Event, LayoutSet, Removed, Replica, StoredBatch
 from tests.soak import disks
 from tests.soak.cluster import LOG_DIR_NAMES
 from tests.soak.network import HOST
@@ -56,6 +56,8 @@ class Resizer:
         self._znode: TopicZnode | None = None
         self._removed_at = -STOCK_REFRESH_S
         self._ends: dict[tuple[TopicPartition, int], int] = {}
+        """Where the logs of what is gone ended, by the topic's znode."""
+        self._closed: set[tuple[TopicPartition, int]] = set()
         self._layouts: dict[tuple[TopicPartition, int], dict[StoredLayout, None]] = {}
 
     @property
@@ -85,13 +87,14 @@ class Resizer:
                 self._recorder.fault("resize not answered", f"to {count}: {error}", count=False)
 
     def _next_count(self, rng: random.Random) -> int | None:
-        znode, most = self._znode, 2 * self._initial
-        if znode is None:
+        """Another count, whatever became of the resize before: it is taken back, or followed by this one."""
+        if self._znode is None:
             return None
-        undeleted = znode.undeleted_partition_count
-        if len(znode.partitions) > undeleted:
-            return rng.randint(self._initial, undeleted - 1) if undeleted > self._initial else None
-        if undeleted < most and trio.current_time() - self._removed_at > STOCK_REFRESH_S and rng.random() < 0.6:
+        undeleted = self._znode.undeleted_partition_count
+        staying = [life for life in self._lives.present.values() if not life.is_leaving]
+        may_create = trio.current_time() - self._removed_at > STOCK_REFRESH_S
+        most = 2 * self._initial if may_create else len(staying)
+        if undeleted < most and rng.random() < 0.6:
             return rng.randint(undeleted + 1, most)
         return rng.randint(self._initial, undeleted - 1) if undeleted > self._initial else None
 
@@ -120,28 +123,32 @@ class Resizer:
                 state, incarnation = PartitionState.decode(state_path, found.data), found.czxid
             for event in self._lives.saw(number, incarnation, state, znode, self._recorder.now_ms()):
                 self._saw(event)
-        if missed := [life for life in self._lives.gone if (life.tp, life.incarnation) not in self._ends]:
+        if gone := [life for life in self._lives.gone if (life.tp, life.incarnation) not in self._ends]:
             znode = TopicZnode.decode(path, (await zk.get(path)).data)
-            self._saw_late(missed, znode)
+            for life in gone:
+                # One write removes a state and notes where the log ended.
+                self._ends[life.tp, life.incarnation] = znode.base_offset(life.tp.partition)
         self._znode = znode
-
-    def _saw_late(self, missed: Iterable[Life], znode: TopicZnode) -> None:
-        """No look fell between seal and removal. One write removes a state and notes where the log ended."""
-        for life in missed:
-            if znode.has_predecessor(life.tp.partition):
-                end = znode.base_offset(life.tp.partition)
-                self._saw(Sealed(self._recorder.now_ms(), life.tp, life.incarnation, end))
 
     def _saw(self, event: Event) -> None:
         self._recorder.record(event)
-        if isinstance(event, Sealed):
-            self._ends[event.tp, event.incarnation] = event.sealed_offset
+        if isinstance(event, LayoutSet):
+            self._count_revived(event)
         elif isinstance(event, Removed):
             self._removed_at = trio.current_time()
             for progress in self._progress:
                 progress.positions.pop(event.tp, None)
         elif isinstance(event, Created) and event.tp.partition >= self._initial:
             self._recorder.fault("created", str(event.tp), count=False)
+
+    def _count_revived(self, event: LayoutSet) -> None:
+        life = event.tp, event.incarnation
+        if event.tp.partition >= event.undeleted:
+            self._closed.add(life)
+        elif life in self._closed:
+            self._closed.remove(life)
+            self._recorder.revived += 1
+            self._recorder.fault("revived", str(event.tp), count=False)
 
     async def finish(self) -> None:
         """Wait until nothing is left to do of the last resize."""
@@ -183,29 +190,37 @@ class Resizer:
             for layout in sorted(layouts):
                 yield LayoutSet(now_ms, tp, incarnation, *msgspec.structs.astuple(layout))
         for life in self._lives.gone:
-            key = life.tp, life.incarnation
-            if key not in self._ends:
-                self._recorder.problem(f"{life.tp} is gone and was never sealed")
-                continue
-            yield from self._archived(life.tp, life.incarnation, self._ends[key])
+            start, end, batches = self._archived(life)
+            yield Replica(now_ms, ARCHIVE, life.tp, start, end, end, incarnation=life.incarnation)
+            yield from batches
             for group in groups:
-                yield Drained(now_ms, group, life.tp, self._ends[key], life.incarnation)
+                yield Drained(now_ms, group, life.tp, end, life.incarnation)
+        for life in self._lives.present.values():
+            if self.may_vanish(life.tp):  # it may have been closed, drained and counted again
+                yield from max(self._kept_logs(life, EXPIRED).values(), key=itemgetter(1), default=(0, 0, []))[2]
 
-    def _archived(self, tp: TopicPartition, incarnation: int, end: int) -> Iterator[Event]:
-        """The longest of the replicas' logs, cut at the seal."""
-        now_ms = self._recorder.now_ms()
-        logs: list[tuple[int, int, list[StoredBatch]]] = []
-        for broker in sorted((self._archive / f"{tp}-{incarnation}").glob("*")):
+    def _archived(self, life: Life) -> tuple[int, int, list[StoredBatch]]:
+        """Start, end and batches of what was removed, as the longest of the logs in sync has them.
+
+        The end that the topic's znode has may be that of a replica out of sync, with records that nobody committed.
+        """
+        highest, logs = self._ends[life.tp, life.incarnation], self._kept_logs(life, ARCHIVE)
+        if max((end for _, end, _ in logs.values()), default=0) < highest:
+            self._recorder.problem(f"{life.tp} was removed before its log could be kept: {highest} is its end")
+        isr = life.state.isr if life.state is not None else []
+        in_sync = [log for broker, log in logs.items() if broker in isr]
+        return max(in_sync or logs.values(), key=itemgetter(1), default=(highest, highest, []))
+
+    def _kept_logs(self, life: Life, source: int) -> dict[int, tuple[int, int, list[StoredBatch]]]:
+        """Start, end and batches of what was kept of each broker's log; ``source`` is the broker the batches name."""
+        now_ms, logs = self._recorder.now_ms(), dict[int, tuple[int, int, list[StoredBatch]]]()
+        for broker in sorted((self._archive / f"{life.tp}-{life.incarnation}").glob("broker-*")):
             if segments := sorted(broker.glob("*.log")):
-                found = disks.stored_batches(segments, now_ms, ARCHIVE, tp, incarnation)
-                batches = [batch for batch in found if batch.next_offset <= end]
+                batches = disks.stored_batches(segments, now_ms, source, life.tp, life.incarnation)
                 start = offset_of(segments[0].name) or 0
-                logs.append((batches[-1].next_offset if batches else start, start, batches))
-        reached, start, longest = max(logs, key=itemgetter(0), default=(0, 0, []))
-        if reached < end:
-            self._recorder.problem(f"{tp} was removed before its log could be kept: {end} is its end")
-        yield Replica(now_ms, ARCHIVE, tp, start, end, end, incarnation=incarnation)
-        yield from longest
+                end = batches[-1].next_offset if batches else start
+                logs[int(broker.name.removeprefix("broker-"))] = start, end, batches
+        return logs
 
     def incarnation(self, tp: TopicPartition) -> int | None:
         """Of the partition that is there; None when it was removed."""

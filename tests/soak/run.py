@@ -80,7 +80,7 @@ class SoakResult:
             f"sent {counts['Sent']}, acknowledged {counts['Acked']}, without an outcome or refused "
             f"{counts['NotWritten']}, delivered {counts['Polled']}, commits {counts['Committed']}, "
             f"rebalances {counts['Assigned']}",
-            f"partitions created {counts['Created']}, sealed {counts['Sealed']}, removed {counts['Removed']}",
+            f"partitions created {counts['Created']}, revived {recorder.revived}, removed {counts['Removed']}",
             f"longest time without an acknowledgement {recorder.longest_silence_ms / 1000:.1f} s",
             f"faults {sum(faults.values())}: " + ", ".join(f"{kind} {count}" for kind, count in sorted(faults.items())),
             f"{len(self.violations)} violations, {len(recorder.problems)} problems, in {self.check_s:.1f} s",

@@ -26,7 +26,7 @@ from runtime.env import DeleteOp, SetOp
 from runtime.sim_zk import FakeZk
 from tests.batches import batch_of
 from tests.commits import record_commits
-from tests.history.events import Committed, Event, Replica, Revoked, Sealed, StoredBatch, read_history
+from tests.history.events import Committed, Drained, Event, Replica, Revoked, StoredBatch, read_history
 from tests.soak import disks
 from tests.soak.faults import BROKER_KINDS, SIDE_KINDS, Faults, kill_schedule, mixed_schedule
 from tests.soak.network import HOST, FaultyNetwork, sender_of
@@ -193,8 +193,18 @@ class Watched:
             await zk.create(PartitionState.path("t", number), state.encode(), make_parents=True)
         return (await zk.get(PartitionState.path("t", 1))).czxid
 
+    async def close(self) -> None:
+        """Count one partition; the other is still there."""
+        znode = TopicZnode(uuid.UUID(int=7), {0: [1], 1: [1]}, 1, 1, 2, {1: 3})
+        await self._zk.set(TopicZnode.path("t"), znode.encode(), -1)
+
+    def counts(self) -> set[int | None]:
+        """What may be asked for next."""
+        rng = random.Random(7)
+        return {self.resizer._next_count(rng) for _ in range(50)}
+
     async def remove(self, *, end: int) -> None:
-        """Shrink to one partition, as the controller does it."""
+        """Take the partition that is closed away, as the controller does it."""
         znode = TopicZnode(uuid.UUID(int=7), {0: [1]}, 1, 1, 2, {1: 5}, {1: end})
         ops = [SetOp(TopicZnode.path("t"), znode.encode()), DeleteOp(PartitionState.path("t", 1))]
         await self._zk.multi(ops)
@@ -202,9 +212,9 @@ class Watched:
     async def look(self) -> None:
         await self.resizer._look(self._zk)
 
-    def keep(self, incarnation: int, base: int, *batches: bytes) -> None:
-        """A replica's log."""
-        directory = self.archive / f"t-1-{incarnation}" / "broker-1"
+    def keep(self, incarnation: int, base: int, *batches: bytes, broker: int = 1) -> None:
+        """A replica's log; that of broker 1 is in sync."""
+        directory = self.archive / f"t-1-{incarnation}" / f"broker-{broker}"
         directory.mkdir(parents=True)
         (directory / f"{base:020d}.log").write_bytes(b"".join(batches))
 
@@ -216,16 +226,18 @@ class Watched:
 
 
 @pytest.mark.trio
-async def test_a_seal_between_two_looks_is_known_by_the_topic(tmp_path: Path) -> None:
+async def test_what_was_removed_ends_where_the_replicas_in_sync_do(tmp_path: Path) -> None:
+    """The topic's znode has the highest end of all; what only a replica out of sync had was never committed."""
     watched = Watched(tmp_path)
     incarnation = await watched.create(base=5)
     await watched.look()
-    await watched.remove(end=7)
-    watched.keep(incarnation, 5, batch_of(2, base_offset=5), batch_of(2, base_offset=7))
+    await watched.remove(end=9)
+    watched.keep(incarnation, 5, batch_of(2, base_offset=5))
+    watched.keep(incarnation, 5, batch_of(2, base_offset=5), batch_of(2, base_offset=7), broker=2)
     for _ in range(2):
         await watched.look()
     events, tp = watched.end(), TopicPartition("t", 1)
-    assert [(e.tp, e.incarnation, e.sealed_offset) for e in events if isinstance(e, Sealed)] == [(tp, incarnation, 7)]
+    assert [(e.tp, e.incarnation, e.end_offset) for e in events if isinstance(e, Drained)] == [(tp, incarnation, 7)]
     assert [(e.log_start_offset, e.log_end_offset) for e in events if isinstance(e, Replica)] == [(5, 7)]
     assert [e.base_offset for e in events if isinstance(e, StoredBatch)] == [5]
     assert watched.recorder.problems == []
@@ -241,8 +253,22 @@ async def test_a_log_that_never_held_a_record_ends_where_it_begins(tmp_path: Pat
     await watched.remove(end=5)
     await watched.look()
     (replica,) = [event for event in watched.end() if isinstance(event, Replica)]
-    assert (replica.log_start_offset, replica.log_end_offset) == (base, 5)
+    assert (replica.log_start_offset, replica.log_end_offset) == (base, base)
     assert len(watched.recorder.problems) == problems
+
+
+@pytest.mark.trio
+async def test_after_a_removal_closed_partitions_are_counted_again_and_none_is_created(tmp_path: Path) -> None:
+    watched = Watched(tmp_path)
+    await watched.create(base=0)
+    await watched.look()
+    assert watched.counts() == {1}
+    await watched.close()
+    await watched.look()
+    assert watched.counts() == {2, None}
+    await watched.remove(end=0)
+    await watched.look()
+    assert watched.counts() == {None}, "a stock client may not know yet that it is gone"
 
 
 def test_a_value_is_known_by_what_stands_before_the_padding() -> None:

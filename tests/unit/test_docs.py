@@ -115,7 +115,7 @@ def test_every_number_is_explained() -> None:
     assert len(served) >= 9
     assert sorted(name for name in served if f"`{name}" not in text) == []
     (of_producer,) = ProducerMetrics().values().values()
-    named = {*of_producer, *HandOvers(lambda tp: None).values()}
+    named = {*of_producer, *HandOvers().values()}
     times = {name.removesuffix("-time-p50-ms") for name in named if name.endswith("-time-p50-ms")}
     of_times = {f"{time}-{what}" for time in times for what in ("total", "time-p50-ms", "time-p99-ms", "time-max-ms")}
     assert sorted(name for name in (named - of_times) | times if f"`{name}`" not in text) == []

@@ -70,6 +70,8 @@ def test_topics_edited_by_hand_keep_the_order_or_are_frozen(first: int) -> None:
         (lineage_mutations.pruned_entries_leave_no_floor, 23),
         (lineage_mutations.pruned_epochs_are_those_not_over, 124),
         (lineage_mutations.a_bump_keeps_what_it_replaced_before, 16),
+        (lineage_mutations.no_load_is_due, 0),
+        (lineage_mutations.what_was_dropped_needs_no_load, 23),
     ],
     ids=lambda value: getattr(value, "__name__", ""),
 )

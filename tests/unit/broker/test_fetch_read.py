@@ -7,7 +7,6 @@ from typing import Any
 from broker.fetch_session import FetchSession, FetchTarget
 from broker.handlers.fetch_read import FetchRead, ReadLimits
 from broker.replication.delayed_fetch import DelayedFetch
-from broker.replication.layout import ClientLayout, PartitionLayout
 from broker.replication.purgatory import Purgatory
 from broker.replication.throttle import ReplicationQuota
 from protocol.errors import ErrorCode, KafkaError
@@ -54,34 +53,6 @@ def ask_from(session: FetchSession, offset: int) -> None:
     session.add(FetchRequest(topics=[FetchTopic(topic="t", partitions=[asked])]))
 
 
-def parked(world: ReplicaWorld, session: FetchSession) -> tuple[DelayedFetch, list[FetchResponse]]:
-    """A consumer's fetch of the session that has read one record and waits for more; its answers."""
-    read = read_by(world, session)
-    read.run()
-    assert read.size_bytes > 0 and not read.must_answer
-    answers: list[FetchResponse] = []
-    DelayedFetch.park(Purgatory(world.clock), 10.0, read, 1 << 20).then(answers.append)
-    assert isinstance(session.delayed, DelayedFetch)
-    return session.delayed, answers
-
-
-def test_hole_16_a_fetch_that_read_before_the_layout_changed_is_refused_when_it_is_answered() -> None:
-    """The next fetch of its session, or a shutdown, answers it before it has looked at its partitions again."""
-    world = ReplicaWorld(1)
-    world.elect(1, 1, [1])
-    world[1].partition.layout = PartitionLayout(4, 4, 0)
-    world.append(1, b"before")
-    session = FetchSession(Purgatory(world.clock), 7, 0.0)
-    asked = FetchPartition(partition=0, fetch_offset=0, partition_max_bytes=1 << 20)
-    topic = FetchTopic(topic="t", partitions=[asked], undeleted_partition_count=4, layout_version=0)
-    session.add(FetchRequest(topics=[topic]))
-    delayed, answers = parked(world, session)
-    world[1].partition.layout = PartitionLayout(4, 6, 1)
-    delayed.expire()
-    assert [found.error_code for found in answers[0].responses[0].partitions] == [ErrorCode.INVALID_PARTITION_METADATA]
-    assert answers[0].responses[0].partitions[0].records == b""
-
-
 def test_a_held_fetch_that_is_answered_early_loses_nothing_it_was_not_told_of() -> None:
     """The change is delivered in the next turn of the loop: a follower that misses it holds up every acks=all."""
     world = ReplicaWorld(1)
@@ -95,19 +66,6 @@ def test_a_held_fetch_that_is_answered_early_loses_nothing_it_was_not_told_of() 
     world.append(1, b"a")
     session.answer_held()
     assert [len(found.records or b"") > 0 for found in answers[0].responses[0].partitions] == [True]
-
-
-def test_hole_28_a_topic_is_checked_by_the_layout_that_was_named_last() -> None:
-    """An incremental fetch need not repeat it, whichever partitions of the topic it adds."""
-    target = FetchTarget(Purgatory(ManualClock()))
-    named = FetchTopic(topic="t", partitions=[FetchPartition(partition=0)], undeleted_partition_count=6)
-    named.layout_version = 1
-    target.add(FetchRequest(topics=[named]))
-    target.add(FetchRequest(topics=[FetchTopic(topic="t", partitions=[FetchPartition(partition=1)])]))
-    assert target.layouts == {"t": ClientLayout(6, 1)}
-    named.undeleted_partition_count, named.layout_version = 4, 2
-    target.add(FetchRequest(topics=[named]))
-    assert target.layouts == {"t": ClientLayout(4, 2)}
 
 
 class CountingSession(FetchSession):

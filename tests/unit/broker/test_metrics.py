@@ -27,8 +27,8 @@ def test_refusals_are_counted_by_topic() -> None:
     metrics = BrokerMetrics()
     refusals = LayoutRefusals(ManualClock(), metrics)
     for key, error in [(T0, MISMATCH), (T0, MISMATCH), (U0, MISMATCH), (U0, LEGACY)]:
-        refusals.note("Produce", key, error)
-    assert metrics.layout_refusals.values == {("Produce", "t"): 2, ("Produce", "u"): 1}
+        refusals.note(key, error)
+    assert metrics.layout_refusals.values == {("t",): 2, ("u",): 1}
     assert metrics.legacy_refusals.values == {("u",): 1}
 
 
@@ -37,9 +37,9 @@ def test_a_topics_refusals_give_one_line_in_a_while() -> None:
     refusals = LayoutRefusals(clock, BrokerMetrics())
     with capture_logs() as lines:
         for key, error in [(T0, MISMATCH), (T0, MISMATCH), (U0, MISMATCH), (T0, LEGACY), (T0, LEGACY)]:
-            refusals.note("Produce", key, error)
+            refusals.note(key, error)
         clock.seconds = LOG_EVERY_S
-        refusals.note("Produce", T0, MISMATCH)
+        refusals.note(T0, MISMATCH)
     assert [(line["partition"], line["log_level"]) for line in lines] == [
         ("t-0", "info"),
         ("u-0", "info"),
@@ -69,14 +69,14 @@ async def ask(listener: MetricsListener, request: bytes) -> str:
 @pytest.mark.trio
 async def test_prometheus_reads_them_over_http() -> None:
     metrics = BrokerMetrics()
-    metrics.layout_refusals.add("Fetch", 'a"b')
-    metrics.gauges.append(Gauge("anabranch_sealed_partitions", "Sealed", lambda: 3))
+    metrics.layout_refusals.add('a"b')
+    metrics.gauges.append(Gauge("anabranch_closed_partitions", "Sealed", lambda: 3))
     async with listening(metrics) as listener:
         answer = await ask(listener, b"GET /metrics HTTP/1.1\r\nHost: x\r\n\r\n")
         head, _, body = answer.partition("\r\n\r\n")
         assert head.startswith("HTTP/1.0 200 OK\r\n") and f"Content-Length: {len(body)}" in head
-        assert 'anabranch_layout_refusals_total{api="Fetch",topic="a\\"b"} 1.0' in body
-        assert "anabranch_sealed_partitions 3.0" in body
+        assert 'anabranch_layout_refusals_total{topic="a\\"b"} 1.0' in body
+        assert "anabranch_closed_partitions 3.0" in body
         assert (await ask(listener, b"HEAD /metrics HTTP/1.1\r\n\r\n")).endswith("\r\n\r\n")
 
 

@@ -121,14 +121,19 @@ def test_a_topic_that_was_created_anew_has_merged_nothing_away() -> None:
     """The broker was not told of the deletion: the new topic has fewer partitions, and its first is another one."""
     cache = MetadataCache()
 
-    def told(topic_id: int, *incarnations: int) -> dict[TopicPartition, int]:
+    def told(topic_id: int, topic_incarnation: int, *incarnations: int) -> dict[TopicPartition, int]:
         states = [
             UpdateMetadataPartitionState(partition_index=p, leader=1, incarnation=incarnation)
             for p, incarnation in enumerate(incarnations)
         ]
         topic = UpdateMetadataTopicState(topic_name="t", topic_id=uuid.UUID(int=topic_id), partition_states=states)
+        topic.topic_incarnation = topic_incarnation
         return cache.update(UpdateMetadataRequest(topic_states=[topic]))
 
-    told(1, 10, 11)
-    assert told(2, 20) == {TopicPartition("t", 1): 11}
+    told(1, 9, 10, 11)
+    assert told(2, 9, 10) == {TopicPartition("t", 1): 11}, "the same topic, by another id"
+    assert cache.goes_on("t", 1)
+    told(2, 9, 10, 12)
+    assert told(3, 19, 20) == {TopicPartition("t", 1): 12}
     assert not cache.goes_on("t", 1)
+    assert cache.topics["t"].incarnation == 19

@@ -11,10 +11,11 @@ import pytest
 from broker.awaited_batches import SentBatch
 from broker.log.producer_state import AppendOrigin, ProducerState
 from broker.metadata_cache import TopicInfo
-from broker.replication.layout import LegacyProducers, PartitionLayout
+from broker.replication.layout import LegacyProducers
 from broker.request_context import IN_FLIGHT_S, ClientSession
 from broker.retry_order import GIVE_UP_S
 from broker.stock_producers import REFRESH_AGAIN_S, SILENCE_S, StockProducers
+from ordered_resize.layout import Layout
 from protocol.batch_builder import build_batch
 from protocol.errors import ErrorCode, KafkaError
 from protocol.key_placement import positive_hash
@@ -40,7 +41,7 @@ class Leader:
         self.info = TopicInfo(uuid.uuid4(), announced_partition_count=8, refreshes_stock_producers=True)
         self._partition: Any = SimpleNamespace(
             key=TopicPartition("t", 1),
-            layout=PartitionLayout(4, 4, 0),
+            layout=Layout(4, 0, 4),
             delivery=SimpleNamespace(legacy=LegacyProducers.VERIFY),
             log=SimpleNamespace(producers=self.state),
         )

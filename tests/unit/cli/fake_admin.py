@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import uuid
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from types import SimpleNamespace
 from typing import Any
@@ -16,13 +16,15 @@ from client.admin_types import (
     GroupListing,
     GroupPosition,
     MemberDescription,
-    PartitionEpochs,
+    PartitionLineage,
     TopicDescription,
     TopicListing,
 )
 from client.cluster import Node, PartitionInfo
 from client.coordinator_link import OffsetAndMetadata
 from client.offsets import EpochEnd, OffsetAndTimestamp
+from ordered_resize.facts import Lineage
+from zk_schemas.partition_state import LineageEntry
 
 TOPIC_ID = uuid.UUID(int=7)
 
@@ -37,7 +39,8 @@ class FakeAdmin:
     version: int = 0
     ordered: bool = True
     leader_epochs: Mapping[int, int] = field(default_factory=dict)
-    epochs: Mapping[int, PartitionEpochs] = field(default_factory=dict)
+    entries: Mapping[int, Sequence[tuple[int, Mapping[int, int]]]] = field(default_factory=dict)
+    """The lineage by partition; without a key it has none."""
     epoch_end_offsets: Mapping[tuple[int, int], int] = field(default_factory=dict)
     ends: Mapping[int, tuple[int, int]] = field(default_factory=dict)
     kept_from: Mapping[int, int] = field(default_factory=dict)
@@ -108,9 +111,11 @@ class FakeAdmin:
             self.on_create_partitions(self)
         return self.advice
 
-    async def partition_epochs(self, asked: Mapping[TopicPartition, int], *, timeout_ms: int) -> Any:
-        assert all(incarnation == 100 + tp.partition for tp, incarnation in asked.items())
-        return {tp: self.epochs[tp.partition] for tp in asked if tp.partition in self.epochs}
+    async def lineages(self, asked: Iterable[TopicPartition], *, timeout_ms: int) -> Any:
+        return {tp: PartitionLineage(self.lineage(tp.partition)) for tp in asked if tp.partition < self.total}
+
+    def lineage(self, p: int) -> Lineage:
+        return Lineage(self.leader_epochs.get(p, 0), -1, tuple(LineageEntry(*e) for e in self.entries.get(p, ())))
 
     async def epoch_ends(
         self, asked: Mapping[TopicPartition, int], *, within_ms: int

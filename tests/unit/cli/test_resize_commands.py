@@ -12,7 +12,7 @@ from anabranch import ErrorCode, KafkaError, KafkaTimeoutError, TopicPartition
 from anabranch.cli import admin as cli_admin
 from anabranch.cli.main import main
 from anabranch.cli.resize import DRAIN_KEY
-from client.admin_types import MemberDescription, PartitionEpochs
+from client.admin_types import MemberDescription
 from tests.unit.cli.fake_admin import FakeAdmin
 
 Run = Callable[..., tuple[int, str, str]]
@@ -21,9 +21,9 @@ SHRUNK = {
     "total": 6,
     "version": 2,
     "leader_epochs": {0: 2, 1: 2, 2: 2, 3: 2, 4: 1, 5: 1},
-    "epochs": {4: PartitionEpochs(104, 0, 0, 0, 1, 30), 5: PartitionEpochs(105, 1, 0, 1, 1, 40)},
-    "epoch_end_offsets": {(0, 0): 70, (1, 0): 100, (0, 1): 90, (1, 1): 150},
-    "ends": {4: (0, 30), 5: (10, 41)},
+    "entries": {0: [(2, {4: 0})], 1: [(2, {5: 0})], 4: [(0, {0: 0})], 5: [(0, {1: 0})]},
+    "epoch_end_offsets": {(0, 0): 70, (1, 0): 100, (0, 1): 90, (1, 1): 150, (4, 0): 30, (5, 0): 40},
+    "ends": {4: (0, 30), 5: (10, 40)},
 }
 
 
@@ -200,7 +200,7 @@ def test_a_count_that_can_never_be_changes_no_config(run: Run, code: ErrorCode) 
 def test_a_controller_that_is_slow_to_answer_is_waited_for_only_with_wait(run: Run) -> None:
     def begin_late(admin: FakeAdmin) -> None:
         admin.undeleted, admin.total, admin.version = 6, 6, 1
-        admin.epochs = {4: PartitionEpochs(104, 0, 0), 5: PartitionEpochs(105, 1, 0)}
+        admin.entries = {4: [(0, {0: 0})], 5: [(0, {1: 0})]}
         raise KafkaTimeoutError("CreatePartitions did not succeed within 20000 ms")
 
     status, out, err = run(FakeAdmin(on_create_partitions=begin_late), "topics", "alter", "t", "--partitions", "6")
@@ -223,23 +223,23 @@ def test_the_drain_key_is_set_before_the_resize(run: Run) -> None:
     ]
 
 
-def test_waiting_ends_when_the_marked_are_sealed(run: Run) -> None:
+def test_waiting_ends_when_the_keys_of_the_marked_are_merged(run: Run) -> None:
     def begin(admin: FakeAdmin) -> None:
         admin.undeleted, admin.version = 4, 2
-        admin.epochs = {4: PartitionEpochs(104, 0, 0, 0, 1, 30), 5: PartitionEpochs(105, 1, 0, 1, 1, -1)}
+        admin.entries = {**SHRUNK["entries"], 1: []}
 
     admin = FakeAdmin(undeleted=6, total=6, version=1, on_create_partitions=begin)
     status, _, err = run(admin, "topics", "alter", "t", "--partitions", "4", "--wait", "--timeout-ms", "150")
     assert status == 1
-    assert "t is not resized after 150 ms: partitions 5 are not sealed" in err
+    assert "t is not resized after 150 ms: the keys of partition 5 are not merged" in err
 
     def finish(admin: FakeAdmin) -> None:
         begin(admin)
-        admin.epochs = SHRUNK["epochs"]
+        admin.entries = SHRUNK["entries"]
 
     admin = FakeAdmin(undeleted=6, total=6, version=1, on_create_partitions=finish)
     status, out, _ = run(admin, "topics", "alter", "t", "--partitions", "4", "--wait")
-    assert (status, out) == (0, "altered t\nt has 4 partitions\npartitions 4, 5 are sealed and drain\n")
+    assert (status, out) == (0, "altered t\nt has 4 partitions\npartitions 4, 5 take no records any more and drain\n")
     admin = FakeAdmin(undeleted=6, total=6, version=1, on_create_partitions=finish)
     _, out, _ = run(admin, "topics", "alter", "t", "--partitions", "4", "--wait", "--json")
     assert json.loads(out) == {
@@ -257,7 +257,7 @@ def test_waiting_ends_when_the_marked_are_sealed(run: Run) -> None:
         ({}, "4 partitions are in use"),
         ({"undeleted": 6, "total": 6, "version": 1, "without_leader": frozenset({5})}, "partitions 5 have no leader"),
         (
-            {"undeleted": 6, "total": 6, "version": 1, "epochs": {4: PartitionEpochs(104, 0, 0)}},
+            {"undeleted": 6, "total": 6, "version": 3, "entries": {**SHRUNK["entries"], 4: [(0, {0: 0}), (2, {0: 2})]}},
             "partitions 5 are not split off",
         ),
     ],
@@ -277,7 +277,7 @@ def test_options_that_make_no_sense(run: Run, arguments: list[str], said: str) -
     assert (status, said in err) == (1, True)
 
 
-def test_describe_shows_the_tree_with_seals_and_what_is_left_to_drain(run: Run) -> None:
+def test_describe_shows_the_tree_and_what_is_left_to_drain(run: Run) -> None:
     holder = MemberDescription("m-1", None, "c", "/127.0.0.1", (TopicPartition("t", 5),))
     groups = {"g": {4: 30, 5: 25}, "late": {0: 1}, "new": {}}
     admin = FakeAdmin(**SHRUNK, groups=groups, members=(holder,))
@@ -286,10 +286,10 @@ def test_describe_shows_the_tree_with_seals_and_what_is_left_to_drain(run: Run) 
     assert out.splitlines()[-7:] == [
         "layout 2: created with 4 partitions, 4 in use, 2 marked for deletion",
         "0",
-        "└── 4  marked, split from 0 after epoch 0, merged into 0 after epoch 1, sealed at 30, 30 records left, "
+        "└── 4  marked, split from 0 after epoch 0, merged into 0 after epoch 1, 30 records left, "
         "g has 0 to read, late has 30 to read, new has 30 to read",
         "1",
-        "└── 5  marked, split from 1 after epoch 0, merged into 1 after epoch 1, sealed at 40, 30 records left, "
+        "└── 5  marked, split from 1 after epoch 0, merged into 1 after epoch 1, 30 records left, "
         "g has 15 to read, late has 30 to read, new has 30 to read",
         "2",
         "3",
@@ -310,19 +310,19 @@ def test_describe_as_json_has_the_layout(run: Run) -> None:
     (topic,) = json.loads(out)
     assert (topic["initial_partition_count"], topic["undeleted_partition_count"], topic["layout_version"]) == (4, 4, 2)
     five = topic["partitions"][5]
-    assert (five["state"], five["created_from"], five["merged_into"], five["sealed_offset"]) == ("marked", 1, 1, 40)
+    assert (five["state"], five["created_from"], five["merged_into"], five["records_left"]) == ("marked", 1, 1, 30)
+    assert five["lineage"] == [[0, {"1": 0}]]
     assert five["to_drain"] == {"g": 15}
     assert topic["partitions"][0]["state"] == "in use"
 
 
-def test_describe_of_a_new_partition_and_of_an_unsealed_one(run: Run) -> None:
-    grown = FakeAdmin(undeleted=6, total=6, version=1, without_leader=frozenset({5}), epochs={4: SHRUNK["epochs"][4]})
+def test_describe_of_a_new_partition_and_of_one_whose_end_nobody_tells(run: Run) -> None:
+    grown = FakeAdmin(undeleted=6, total=6, version=1, without_leader=frozenset({5}))
     _, out, _ = run(grown, "topics", "describe", "t")
     assert "└── 5  new" in out
-    unsealed = {**SHRUNK, "epochs": {5: PartitionEpochs(105, 1, 0, 1, -1, -1)}}
-    _, out, _ = run(FakeAdmin(**unsealed, groups={"g": {5: 1}}), "topics", "describe", "t")
-    assert "merged into 1 after epoch ?" in out
-    assert "not sealed yet, g has ? to read" in out
+    unknown = {**SHRUNK, "entries": {**SHRUNK["entries"], 1: []}, "ends": {5: (-1, -1)}}
+    _, out, _ = run(FakeAdmin(**unknown, groups={"g": {5: 1}}), "topics", "describe", "t")
+    assert "└── 5  marked, split from 1 after epoch 0, g has ? to read" in out
 
 
 def test_a_topic_never_resized_is_shown_as_before(run: Run) -> None:
@@ -338,10 +338,12 @@ def test_groups_describe_says_who_waits_for_whom(run: Run) -> None:
     )
     status, out, _ = run(admin, "groups", "describe", "g")
     assert status == 0
-    assert out.splitlines()[-1].split() == ["t", "1", "5", "merge", "25", "40", "m-1", "reader-1", "True", "True"]
+    assert out.splitlines()[-1] == (
+        "  t: partition 1 from epoch 2 waits for 5 until offset 40, owned by m-1, at position 25 (blocked, expiring)"
+    )
     _, out, _ = run(admin, "groups", "describe", "g", "--json")
     (wait,) = json.loads(out)[0]["waits"]
-    assert (wait["partition"], wait["waits_for"], wait["because"]) == (1, 5, "merge")
+    assert (wait["partition"], wait["from_epoch"], wait["waits_for"], wait["epoch"]) == (1, 2, 5, 0)
     assert (wait["position"], wait["until"], wait["member"], wait["blocked"]) == (25, 40, "m-1", True)
 
 

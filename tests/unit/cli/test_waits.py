@@ -2,76 +2,99 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from collections.abc import Mapping
 
 import pytest
 
-from anabranch.cli.waits import GroupOnTopic, Wait, questions, waits
-from client.admin_types import PartitionEpochs
+from anabranch.cli.waits import GroupOnTopic
+from client.admin_types import PartitionLineage
+from ordered_resize.explain import Wait
+from ordered_resize.facts import Lineage
+from zk_schemas.partition_state import LineageEntry as Entry
 
-GROWN = GroupOnTopic(
-    initial_partition_count=4,
-    undeleted_partition_count=6,
-    partitions=[0, 1, 2, 3, 4, 5],
-    leader_epochs={0: 1, 1: 1, 2: 1, 3: 1, 4: 0, 5: 0},
-    epochs={4: PartitionEpochs(9, 0, 0), 5: PartitionEpochs(9, 1, 0)},
-    epoch_ends={(0, 0): 70, (1, 0): 100},
-    positions={0: 70, 1: 60},
-)
-SHRUNK = replace(
-    GROWN,
-    undeleted_partition_count=4,
-    leader_epochs={0: 2, 1: 2, 2: 2, 3: 2, 4: 1, 5: 1},
-    epochs={4: PartitionEpochs(9, 0, 0, 0, 1, 30), 5: PartitionEpochs(9, 1, 0, 1, 1, 40)},
-    epoch_ends={(0, 0): 70, (1, 0): 100, (0, 1): 90, (1, 1): 150},
-    positions={0: 80, 1: 150, 4: 30, 5: 25},
-)
+ROOTS = {p: PartitionLineage(Lineage(1)) for p in range(4)}
+FIVE = PartitionLineage(Lineage(0, -1, (Entry(0, {1: 0}),)))
+GROWN = {**ROOTS, 4: PartitionLineage(Lineage(0, -1, (Entry(0, {0: 0}),))), 5: FIVE}
+SHRUNK = {
+    **{p: PartitionLineage(Lineage(2)) for p in (2, 3)},
+    **{p: PartitionLineage(Lineage(2, -1, (Entry(2, {p + 4: 0}),))) for p in (0, 1)},
+    **{p: PartitionLineage(Lineage(1, -1, (Entry(0, {p - 4: 0}),))) for p in (4, 5)},
+}
+ENDS = {(0, 0): 70, (1, 0): 100, (0, 1): 90, (1, 1): 150, (4, 0): 30, (5, 0): 40}
+
+
+def group(
+    lineages: Mapping[int, PartitionLineage],
+    positions: Mapping[int, int],
+    *,
+    ends: Mapping[tuple[int, int], int] = ENDS,
+    log_starts: Mapping[int, int] | None = None,
+    owners: Mapping[int, str] | None = None,
+) -> GroupOnTopic:
+    """Asked as ``anabranch groups describe`` asks."""
+    found = GroupOnTopic(lineages, positions, log_starts or {}, owners or {})
+    asked: set[tuple[int, int]] = set()
+    while wanted := found.ends_to_ask(asked):
+        asked.update(wanted)
+        for p, epoch in wanted:
+            if (p, epoch) in ends:
+                found.on_end(p, epoch, ends[p, epoch])
+    return found
 
 
 def test_a_new_partition_waits_for_the_old_records_of_its_parent() -> None:
-    assert waits(GROWN) == [Wait(5, 1, "split", 60, 100, True)]
-    assert questions(GROWN) == {(0, 0), (1, 0)}
+    found = group(GROWN, {0: 70, 1: 60}, owners={1: "m"})
+    assert found.waits() == [(Wait(5, 0, 1, 0, 100, 60, "m"), True)]
+    assert str(found.waits()[0].wait) == (
+        "partition 5 from epoch 0 waits for 1 until offset 100, owned by m, at position 60"
+    )
 
 
 @pytest.mark.parametrize(
-    ("change", "position", "until"),
+    ("lineages", "positions", "ends", "offset", "position"),
     [
-        ({"positions": {0: 70}}, None, 100),
-        ({"leader_epochs": {**GROWN.leader_epochs, 1: 0}}, 60, None),
-        ({"epochs": {4: GROWN.epochs[4], 5: PartitionEpochs(9, 1, -1)}}, 60, None),
-        ({"epochs": {4: GROWN.epochs[4]}}, None, None),
-        ({"epoch_ends": {(0, 0): 70}}, 60, None),
+        (GROWN, {0: 70}, ENDS, 100, -1),
+        (GROWN, {0: 70, 1: 60}, {(0, 0): 70}, -1, 60),
+        ({**GROWN, 1: PartitionLineage(None)}, {0: 70, 1: 160}, ENDS, -1, 160),
     ],
+    ids=["position", "end", "lineage of the parent"],
 )
-def test_what_is_not_known_blocks(change: dict, position: int | None, until: int | None) -> None:
-    assert waits(replace(GROWN, **change)) == [Wait(5, 1, "split", position, until, True)]
+def test_what_is_not_known_blocks(
+    lineages: Mapping[int, PartitionLineage],
+    positions: Mapping[int, int],
+    ends: Mapping[tuple[int, int], int],
+    offset: int,
+    position: int,
+) -> None:
+    assert group(lineages, positions, ends=ends).waits() == [(Wait(5, 0, 1, 0, offset, position), True)]
 
 
-def test_what_retention_removed_is_not_waited_for() -> None:
-    assert waits(replace(GROWN, log_start_offsets={1: 100})) == []
+@pytest.mark.parametrize(("owners", "count"), [({}, 0), ({1: "m"}, 1)])
+def test_what_retention_removed_is_waited_for_where_a_member_has_it(owners: Mapping[int, str], count: int) -> None:
+    assert len(group(GROWN, {0: 70, 1: 60}, log_starts={1: 100}, owners=owners).waits()) == count
 
 
 def test_a_grandchild_waits_for_the_whole_chain_although_its_parent_is_empty() -> None:
     """Hole 5: partition 13 was split from 5, which nothing was ever written to, and 1 is not read to its threshold."""
-    chain = replace(
-        GROWN,
-        undeleted_partition_count=14,
-        partitions=list(range(14)),
-        leader_epochs=dict.fromkeys(range(14), 2),
-        epochs={**GROWN.epochs, **{p: PartitionEpochs(9, p - 8, 1) for p in range(6, 14)}},
-        epoch_ends={**GROWN.epoch_ends, **{(p, 1): 0 for p in range(14)}},
-        positions=dict.fromkeys(range(14), 0) | {0: 70, 1: 60},
-    )
-    assert [wait for wait in waits(chain) if wait.partition == 13] == [Wait(13, 1, "split", 60, 100, True)]
+    chain = {**GROWN, 5: FIVE._replace(lineage=Lineage(1, -1, (Entry(0, {1: 0}),)))}
+    chain[13] = PartitionLineage(Lineage(0, -1, (Entry(0, {5: 0}),)))
+    found = group(chain, {0: 70, 1: 60, 5: 0}, ends={**ENDS, (5, 0): 0})
+    assert [(w.wait.partition, w.wait.on) for w in found.waits()] == [(5, 1), (13, 1)]
 
 
-def test_a_survivor_waits_for_what_merges_into_it_once_it_is_there() -> None:
-    assert waits(SHRUNK) == [Wait(1, 5, "merge", 25, 40, True)]
-    before = replace(SHRUNK, positions={**SHRUNK.positions, 1: 149})
-    assert waits(before) == [Wait(1, 5, "merge", 25, 40, False)]
-    assert waits(replace(SHRUNK, positions={**SHRUNK.positions, 5: 40})) == []
+@pytest.mark.parametrize(("position", "is_blocked"), [(150, True), (149, False), (-1, False)])
+def test_a_survivor_waits_for_the_merged_one_when_it_has_nothing_else_left(position: int, is_blocked: bool) -> None:
+    found = group(SHRUNK, {0: 80, 1: position, 4: 30, 5: 25})
+    waits = [w for w in found.waits() if w.wait.on == 5]
+    assert waits == [(Wait(1, 2, 5, 0, 40, 25), is_blocked)]
 
 
-def test_an_unsealed_partition_has_no_end_to_wait_for_yet() -> None:
-    unsealed = {**SHRUNK.epochs, 5: PartitionEpochs(9, 1, 0, 1, 1, -1)}
-    assert waits(replace(SHRUNK, epochs=unsealed)) == [Wait(1, 5, "merge", 25, None, True)]
+def test_what_was_removed_is_not_waited_for_once_that_was_told() -> None:
+    left = {p: known for p, known in SHRUNK.items() if p < 4}
+    found = group(left, {0: 80, 1: 150})
+    assert found.unknown(range(4)) == [4, 5]
+    assert {w.wait.on for w in found.waits()} == {4, 5}
+    for p in (4, 5):
+        found.on_lineage(p, PartitionLineage(None, 1))
+    assert found.waits() == []
+    assert found.unknown(range(4)) == []

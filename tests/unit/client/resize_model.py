@@ -22,6 +22,7 @@ from client.partitioner import StickyPartitioner
 from client.producer_batch import RecordHandle
 from client.replacement import Placing
 from client.sender import Sender
+from ordered_resize.layout import Moves, moves
 from protocol.compression import CompressionType
 from protocol.generated.init_producer_id import InitProducerIdRequest, InitProducerIdResponse
 from protocol.generated.produce import PartitionProduceResponse, ProduceRequest, ProduceResponse, TopicProduceResponse
@@ -107,10 +108,16 @@ class World:
         self.undeleted = INITIAL
         self.born = 100
         self.partitions: dict[int, ModelPartition] = {}
+        self.leaving: int | None = None
+        """The partition whose removal has begun: no metadata names a leader of it."""
         self.removed: list[ModelPartition] = []
+        self.late: int | None = None
+        """A partition that is bumped when no other can be."""
+        self.lists_what_is_to_come = rng.random() < 0.5
         for index in range(INITIAL):
             self._create(index)
         self.plan: Iterator[None] | None = None
+        self.moves: Moves | None = None
         self.snapshots: list[TopicInfo] = []
         self.publish()
         self.connections: dict[int, deque[Sent]] = {node: deque() for node in range(NODES)}
@@ -163,34 +170,56 @@ class World:
         self.partitions[index] = ModelPartition(index, self.born, (self.undeleted, self.version))
 
     def publish(self) -> None:
-        """Some broker may answer with the present state of the topic from now on, for ever."""
+        """Some broker may answer with the present state of the topic from now on, for ever.
+
+        The layout is the newest that a partition has: until the first has the next one, the one before.
+        """
+        undeleted, version = max((part.layout for part in self.partitions.values()), key=lambda layout: layout[1])
         partitions = {
-            p: PartitionInfo(p, p % NODES, 0, incarnation=part.incarnation)
-            for p, part in sorted(self.partitions.items())
+            p: PartitionInfo(p, -1 if p == self.leaving else p % NODES, 0, incarnation=part.incarnation)
+            for p, part in self.partitions.items()
         }
+        if self.lists_what_is_to_come:
+            partitions = {p: PartitionInfo(p, -1, -1) for p in range(undeleted)} | partitions
         self.snapshots.append(
             TopicInfo(
                 "t",
                 TOPIC_ID,
-                partitions,
+                dict(sorted(partitions.items())),
                 initial_partition_count=INITIAL,
-                undeleted_partition_count=self.undeleted,
-                layout_version=self.version,
+                undeleted_partition_count=undeleted,
+                layout_version=version,
                 ordered_delivery=True,
-                incarnation=partitions[0].incarnation,
+                incarnation=1,
             )
         )
 
     def resize(self, undeleted: int) -> None:
-        """Begin a resize; ``step_resize`` carries it on. Nothing happens while another one is unfinished."""
-        marked = len(self.partitions) > self.undeleted
-        if self.plan is None and undeleted != self.undeleted and not (marked and undeleted > self.undeleted):
-            self.plan = self._grow(undeleted) if undeleted > self.undeleted else self._shrink(undeleted)
+        """Begin a resize; ``step_resize`` carries it on.
+
+        Nothing happens while another one is unfinished, or over a partition that is being removed.
+        """
+        if self.plan is None and undeleted != self.undeleted and (self.leaving is None or undeleted <= self.leaving):
+            self.moves = moves(INITIAL, self.undeleted, undeleted)
+            self.undeleted, self.version = undeleted, self.version + 1
+            self.plan = self._bump_all()
+
+    def cancel(self) -> None:
+        """Go back to the count before, if no partition has gained a key yet."""
+        if self.plan is None or self.moves is None or not self.moves.losers_of:
+            return
+        gained = [p for p in self.moves.losers_of if p in self.partitions and self._has_goal(p)]
+        if not gained:
+            gainers, losers = set(self.moves.losers_of), self.moves.losers
+            self.undeleted = min(gainers) if min(gainers) > min(losers) else max(losers) + 1
+            self.version += 1
+            self.moves = moves(INITIAL, self.undeleted, self.undeleted)
+            self.plan = self._bump_all()
 
     def step_resize(self) -> None:
         """One broker takes a step, if a resize is on its way."""
         if self.plan is not None and next(self.plan, self) is self:
-            self.plan = None
+            self.plan = self.moves = None
 
     def finish_resize(self, undeleted: int) -> None:
         """A whole resize at once."""
@@ -198,38 +227,52 @@ class World:
         while self.plan is not None:
             self.step_resize()
 
-    def _grow(self, undeleted: int) -> Iterator[None]:
-        version = self.version + 1
-        losers = sorted(self.partitions)
-        self.rng.shuffle(losers)
-        for p in losers:
-            self.partitions[p].layout = (undeleted, version)
-            yield
-        self.version, before = version, self.undeleted
-        self.undeleted = undeleted
-        for p in range(before, undeleted):
-            self._create(p)
+    def begin_resize(self, undeleted: int, late: int) -> None:
+        """Until metadata tells of it, and all but ``late`` that can go before it have the layout."""
+        self.late = late
+        self.resize(undeleted)
+        while not all(self._has_goal(p) for p in self.partitions if p != late):
+            self.step_resize()
+        self.publish()
+
+    def remove(self, partition: int) -> None:
+        """The highest marked partition, as a whole."""
+        self.remove_drained()
+        assert self.leaving == partition
+        self.remove_drained()
+
+    def _has_goal(self, p: int) -> bool:
+        return self.partitions[p].layout == (self.undeleted, self.version)
+
+    def _bump_all(self) -> Iterator[None]:
+        """Partitions that gain keys after those they gain them from, else in any order."""
+        assert self.moves is not None
+        left = {*range(self.undeleted), *self.moves.losers}
+        losers_of = self.moves.losers_of
+        while left:
+            self._maybe_publish()
+            may = [p for p in sorted(left) if not left.intersection(losers_of.get(p, ()))]
+            p = self.rng.choice([p for p in may if p != self.late] or may)
+            left.remove(p)
+            if p in self.partitions:
+                self.partitions[p].layout = (self.undeleted, self.version)
+            else:
+                self._create(p)
             yield
         self.publish()
 
-    def _shrink(self, undeleted: int) -> Iterator[None]:
-        self.version += 1
-        self.undeleted = undeleted
-        if self.rng.random() < 0.5:
-            self.publish()  # a new controller tells the brokers what the znode says
-            yield
-        for p in sorted(p for p in self.partitions if p >= undeleted):
-            self.partitions[p].layout = (undeleted, self.version)
-            yield
-        for p in range(undeleted):
-            self.partitions[p].layout = (undeleted, self.version)
-            yield
-        self.publish()
+    def _maybe_publish(self) -> None:
+        if self.rng.random() < 0.3:
+            self.publish()
 
     def remove_drained(self) -> None:
-        """The highest marked partition goes, once the shrink is finished."""
-        if self.plan is None and len(self.partitions) > self.undeleted:
-            self.removed.append(self.partitions.pop(max(self.partitions)))
+        """The highest marked partition goes, in two steps, once the shrink is finished."""
+        if self.leaving is not None:
+            self.removed.append(self.partitions.pop(self.leaving))
+            self.leaving = None
+            self.publish()
+        elif self.plan is None and len(self.partitions) > self.undeleted:
+            self.leaving = max(self.partitions)
             self.publish()
 
     # ------------------------------------------------------------ the producer
@@ -334,6 +377,8 @@ class World:
         """No more faults: everything arrives until every record is decided."""
         while self.plan is not None:
             self.step_resize()
+        if self.leaving is not None:
+            self.remove_drained()  # a removal that has begun is finished
         for _ in range(400):
             if all(handle.done() for _, _, handle in self.handles):
                 return

@@ -9,6 +9,7 @@ import anyio
 
 from client import Consumer
 from client.group_protocol import encode_assignment
+from ordered_resize.facts import Lineage
 from protocol.api_keys import ApiKey
 from protocol.batch_builder import build_batch
 from protocol.generated.consumer_group_position import (
@@ -38,12 +39,15 @@ from protocol.generated.offset_for_leader_epoch import (
 )
 from protocol.generated.partition_leader_epochs_for_partitions import (
     PartitionLeaderEpochsForPartitionsResponse,
+    PartitionLeaderEpochsForPartitionsResponseEntry,
+    PartitionLeaderEpochsForPartitionsResponseLoser,
     PartitionLeaderEpochsForPartitionsResponsePartition,
     PartitionLeaderEpochsForPartitionsResponseTopic,
 )
 from protocol.generated.sync_group import SyncGroupResponse
 from protocol.types import TopicPartition
 from tests.unit.client.fake_broker import FakeBroker
+from zk_schemas.partition_state import LineageEntry
 
 PARENT, CHILD = TopicPartition("t", 0), TopicPartition("t", 1)
 NO_SECOND_TRY = {"retry_backoff_ms": 600_000, "retry_backoff_max_ms": 600_000}
@@ -58,8 +62,9 @@ class Resized(FakeBroker):
         super().__init__({"t": 2})
         self.announce("t", (1, 2, 1))
         self.metadata_hook = self.set_epochs
+        self.lineage = {0: Lineage(1), 1: Lineage(0, -1, (LineageEntry(0, {0: 0}),))}
         self.answers = {
-            ApiKey.PARTITION_LEADER_EPOCHS_FOR_PARTITIONS: self.maps,
+            ApiKey.PARTITION_LEADER_EPOCHS_FOR_PARTITIONS: self.lineages,
             ApiKey.OFFSET_FOR_LEADER_EPOCH: self.ends,
         }
         self.fill(PARENT, 10)
@@ -73,23 +78,34 @@ class Resized(FakeBroker):
         for topic in response.topics:
             topic.partitions[0].leader_epoch = 1
 
-    def maps(self, body: Any) -> PartitionLeaderEpochsForPartitionsResponse:
+    def lineages(self, body: Any) -> PartitionLeaderEpochsForPartitionsResponse:
         return PartitionLeaderEpochsForPartitionsResponse(
             topics=[
                 PartitionLeaderEpochsForPartitionsResponseTopic(
                     name=topic.name,
-                    partitions=[
-                        PartitionLeaderEpochsForPartitionsResponsePartition(
-                            partition_index=p.partition_index,
-                            incarnation=p.incarnation,
-                            created_from=0,
-                            leader_epoch_after_creation=0,
-                        )
-                        for p in topic.partitions
-                    ],
+                    topic_incarnation=topic.topic_incarnation,
+                    partitions=[self.lineage_of(p.partition_index) for p in topic.partitions],
                 )
                 for topic in body.topics
             ]
+        )
+
+    def lineage_of(self, partition: int) -> PartitionLeaderEpochsForPartitionsResponsePartition:
+        known = self.lineage[partition]
+        return PartitionLeaderEpochsForPartitionsResponsePartition(
+            partition_index=partition,
+            as_of=known.as_of,
+            floor=known.floor,
+            lineage=[
+                PartitionLeaderEpochsForPartitionsResponseEntry(
+                    epoch=epoch,
+                    losers=[
+                        PartitionLeaderEpochsForPartitionsResponseLoser(partition_index=q, leader_epoch=f)
+                        for q, f in losers.items()
+                    ],
+                )
+                for epoch, losers in known.entries
+            ],
         )
 
     def ends(self, body: Any) -> OffsetForLeaderEpochResponse:
@@ -108,22 +124,23 @@ class Resized(FakeBroker):
 
 
 class Shrunk(Resized):
-    """The same after 1 again: the child is sealed at five."""
+    """The same after 1 again: the child takes no records any more and has five."""
 
     def __init__(self) -> None:
         super().__init__()
         self.announce("t", (1, 1, 2))
+        self.lineage = {0: Lineage(2, -1, (LineageEntry(2, {1: 0}),)), 1: self.lineage[1]._replace(as_of=1)}
 
     def set_epochs(self, response: MetadataResponse) -> None:
         for topic in response.topics:
             topic.partitions[0].leader_epoch = 2
             topic.partitions[1].leader_epoch = 1
 
-    def maps(self, body: Any) -> PartitionLeaderEpochsForPartitionsResponse:
-        response = super().maps(body)
+    def ends(self, body: Any) -> OffsetForLeaderEpochResponse:
+        response = super().ends(body)
         for topic in response.topics:
             for p in topic.partitions:
-                p.merged_into, p.leader_epoch_before_deletion, p.sealed_offset = 0, 1, 5
+                p.end_offset = 10 if p.partition == 0 else 5
         return response
 
 

@@ -10,8 +10,9 @@ import pytest
 
 from client import Admin
 from client.admin_codec import code_error
-from client.admin_types import GroupPosition, NewTopic, PartitionEpochs
+from client.admin_types import GroupPosition, NewTopic, PartitionLineage
 from client.errors import KafkaTimeoutError
+from ordered_resize.facts import Lineage
 from protocol.api_keys import API, ApiKey
 from protocol.errors import ErrorCode, KafkaError
 from protocol.framing import Request
@@ -27,12 +28,15 @@ from protocol.generated.list_offsets import ListOffsetsResponse
 from protocol.generated.metadata import MetadataResponse, MetadataResponseBroker
 from protocol.generated.partition_leader_epochs_for_partitions import (
     PartitionLeaderEpochsForPartitionsResponse,
+    PartitionLeaderEpochsForPartitionsResponseEntry,
+    PartitionLeaderEpochsForPartitionsResponseLoser,
     PartitionLeaderEpochsForPartitionsResponsePartition,
     PartitionLeaderEpochsForPartitionsResponseTopic,
 )
 from protocol.types import TopicPartition
 from tests.unit.client.conftest import Run
 from tests.unit.client.fake_broker import SERVED, FakeBroker
+from zk_schemas.partition_state import LineageEntry
 
 FOUR, FIVE = TopicPartition("t", 4), TopicPartition("t", 5)
 EPOCHS = ApiKey.PARTITION_LEADER_EPOCHS_FOR_PARTITIONS
@@ -68,8 +72,8 @@ def epochs_response(*partitions: PartitionLeaderEpochsForPartitionsResponseParti
     return PartitionLeaderEpochsForPartitionsResponse(topics=[topic])
 
 
-def known(partition: int, **fields: int) -> PartitionLeaderEpochsForPartitionsResponsePartition:
-    return PartitionLeaderEpochsForPartitionsResponsePartition(partition_index=partition, incarnation=9, **fields)
+def known(partition: int, **fields: Any) -> PartitionLeaderEpochsForPartitionsResponsePartition:
+    return PartitionLeaderEpochsForPartitionsResponsePartition(partition_index=partition, **fields)
 
 
 def refused(partition: int, code: ErrorCode) -> PartitionLeaderEpochsForPartitionsResponsePartition:
@@ -77,34 +81,47 @@ def refused(partition: int, code: ErrorCode) -> PartitionLeaderEpochsForPartitio
 
 
 def test_a_broker_that_lags_is_asked_again_for_what_it_did_not_know(run: Run) -> None:
-    first = epochs_response(
-        known(4, created_from=0, leader_epoch_after_creation=3), refused(5, ErrorCode.LEADER_NOT_AVAILABLE)
-    )
-    second = epochs_response(known(5, created_from=1, merged_into=1, leader_epoch_before_deletion=7, sealed_offset=40))
+    first = epochs_response(known(4, as_of=3, floor=2), refused(5, ErrorCode.LEADER_NOT_AVAILABLE))
+    losers = [PartitionLeaderEpochsForPartitionsResponseLoser(partition_index=1, leader_epoch=7)]
+    entry = PartitionLeaderEpochsForPartitionsResponseEntry(epoch=0, losers=losers)
+    second = epochs_response(known(5, as_of=1, over=0, lineage=[entry]))
     answers = iter([first, second])
     broker = ResizingBroker({EPOCHS: lambda body: next(answers)})
 
     async def ask() -> Any:
         async with broker.running(), Admin(bootstrap_servers=broker.address, **FAST) as admin:
-            return await admin.partition_epochs({FOUR: 9, FIVE: -1})
+            return await admin.lineages([FOUR, FIVE])
 
     assert run(ask) == {
-        FOUR: PartitionEpochs(9, created_from=0, leader_epoch_after_creation=3),
-        FIVE: PartitionEpochs(9, created_from=1, merged_into=1, leader_epoch_before_deletion=7, sealed_offset=40),
+        FOUR: PartitionLineage(Lineage(3, 2)),
+        FIVE: PartitionLineage(Lineage(1, -1, (LineageEntry(0, {1: 7}),)), over=0),
     }
-    asked = [[(p.partition_index, p.incarnation) for p in body.topics[0].partitions] for body in broker.seen(EPOCHS)]
-    assert asked == [[(4, 9), (5, -1)], [(5, -1)]]
+    asked = [[p.partition_index for p in body.topics[0].partitions] for body in broker.seen(EPOCHS)]
+    assert asked == [[4, 5], [5]]
 
 
 def test_what_nobody_can_tell_in_time_is_missing(run: Run) -> None:
-    answer = epochs_response(known(4, created_from=0), refused(5, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION))
+    answer = epochs_response(known(4, over=6), refused(5, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION))
     broker = ResizingBroker({EPOCHS: lambda body: answer})
 
     async def ask() -> Any:
         async with broker.running(), Admin(bootstrap_servers=broker.address, **FAST) as admin:
-            return await admin.partition_epochs({FOUR: -1, FIVE: -1}, timeout_ms=20)
+            return await admin.lineages([FOUR, FIVE], timeout_ms=20)
 
-    assert list(run(ask)) == [FOUR]
+    assert run(ask) == {FOUR: PartitionLineage(None, 6)}
+
+
+def test_a_broker_that_knows_no_lineages_is_not_taken_for_one_that_says_there_is_none(run: Run) -> None:
+    broker = FakeBroker({"t": 6})
+    broker.max_versions[EPOCHS] = 0
+
+    async def ask() -> Any:
+        async with broker.running(), Admin(bootstrap_servers=broker.address, **FAST) as admin:
+            with pytest.raises(KafkaError) as raised:
+                await admin.lineages([FIVE])
+            assert raised.value.code is ErrorCode.UNSUPPORTED_VERSION
+
+    run(ask)
 
 
 class SealedBroker(FakeBroker):
@@ -177,7 +194,7 @@ def test_an_error_that_does_not_pass_is_raised(run: Run) -> None:
     async def ask() -> Any:
         async with broker.running(), Admin(bootstrap_servers=broker.address, **FAST) as admin:
             with pytest.raises(KafkaError) as raised:
-                await admin.partition_epochs({FIVE: -1})
+                await admin.lineages([FIVE])
             assert raised.value.code is ErrorCode.TOPIC_AUTHORIZATION_FAILED
 
     run(ask)

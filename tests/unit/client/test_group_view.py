@@ -50,7 +50,9 @@ def test_who_reads_what_is_waited_for_and_how_much_of_it_is_committed(run: Run) 
     broker.answers[ApiKey.DESCRIBE_GROUPS] = lambda body: reads_the_parent(encode_assignment([PARENT]))
     wait = wait_of(run, broker, lambda wait: wait.member is not None)
     assert (wait.on, wait.member, wait.position, wait.committed) == (PARENT, "other", -1, 7)
-    assert str(wait) == "the split that made partition 1: t-0 not known to have reached 10 (7 committed), read by other"
+    assert wait.sentence(1) == (
+        "partition 1 from epoch 0 waits for 0 until offset 10, owned by other, position not known (7 committed)"
+    )
 
 
 def test_a_commit_of_an_incarnation_that_was_removed_is_not_shown(run: Run) -> None:

@@ -8,17 +8,21 @@ import math
 import pytest
 
 from client.client_metrics import PRODUCER_GROUP, Durations, ProducerMetrics
-from client.ordered_delivery.barriers import CLOSED, Barrier, BarrierKind, Blocked, Missing
+from client.ordered_delivery.explain import BlockedPartition, WaitsFor
 from client.ordered_delivery.hand_overs import HandOvers
 from client.replacement import Replaced
+from ordered_resize.lineage import NO_EPOCH
 from protocol.types import TopicPartition
 
 PARENT, CHILD = TopicPartition("t", 1), TopicPartition("t", 5)
 
 
-def blocked(missing: Missing = Missing.POSITION, position: int = 80, up_to: int = CLOSED) -> Blocked:
-    on = CHILD if missing is Missing.MAP else PARENT
-    return Blocked(CHILD, up_to, (Barrier(BarrierKind.CREATION, 5, on, missing, position, 100),))
+def waits_for(on: TopicPartition = PARENT, until: int = 100, position: int = 80) -> WaitsFor:
+    return WaitsFor(0, on, 3, until, position, "member-7")
+
+
+def blocked(until: int = 100, position: int = 80, up_to: int = NO_EPOCH) -> BlockedPartition:
+    return BlockedPartition(CHILD, up_to, (waits_for(PARENT, until, position),))
 
 
 def release(hand_overs: HandOvers, now: float, now_ms: int = 1000, *, is_read: bool = False) -> None:
@@ -26,10 +30,6 @@ def release(hand_overs: HandOvers, now: float, now_ms: int = 1000, *, is_read: b
     hand_overs.evaluated([], {CHILD: None}, now)
     assert list(hand_overs.passed) == [CHILD]
     hand_overs.released(CHILD, now, now_ms, is_read=is_read)
-
-
-def book() -> HandOvers:
-    return HandOvers({PARENT: "member-7"}.get)
 
 
 def times(hand_overs: HandOvers, name: str) -> tuple[float, float]:
@@ -57,7 +57,7 @@ def test_percentiles_are_of_the_latest_while_the_count_and_the_longest_are_of_al
 
 
 def test_a_hand_over_begins_when_the_parent_is_processed_and_ends_with_the_first_delivery() -> None:
-    hand_overs = book()
+    hand_overs = HandOvers()
     hand_overs.evaluated([blocked()], {CHILD: None}, 10.0)
     assert hand_overs.values()["blocked-partitions"] == 1
     hand_overs.processed(PARENT, 12.0)
@@ -70,12 +70,12 @@ def test_a_hand_over_begins_when_the_parent_is_processed_and_ends_with_the_first
 
 def test_a_hand_over_does_not_begin_before_the_partition_is_blocked() -> None:
     """A member that takes a partition over whose parent was processed long ago waits from then on only."""
-    hand_overs = book()
-    other = Blocked(TopicPartition("t", 6), CLOSED, blocked().barriers)
-    hand_overs.evaluated([other], {CHILD: None, other.tp: None}, 1.0)
+    hand_overs = HandOvers()
+    other = BlockedPartition(TopicPartition("t", 6), NO_EPOCH, blocked().waits_for)
+    hand_overs.evaluated([other], {CHILD: None, other.partition: None}, 1.0)
     hand_overs.processed(PARENT, 2.0)
-    hand_overs.evaluated([other, blocked()], {CHILD: None, other.tp: None}, 10.0)
-    hand_overs.evaluated([other], {CHILD: None, other.tp: None}, 10.125)
+    hand_overs.evaluated([other, blocked()], {CHILD: None, other.partition: None}, 10.0)
+    hand_overs.evaluated([other], {CHILD: None, other.partition: None}, 10.125)
     hand_overs.released(CHILD, 10.125, 1000, is_read=False)
     hand_overs.delivered(CHILD, 0, 900, 10.25)
     assert times(hand_overs, "hand-over") == (1, 250.0)
@@ -83,11 +83,11 @@ def test_a_hand_over_does_not_begin_before_the_partition_is_blocked() -> None:
 
 @pytest.mark.parametrize(
     ("up_to", "leader_epoch", "timestamp_ms"),
-    [(CLOSED, 0, 1001), (3, 3, 900)],
+    [(NO_EPOCH, 0, 1001), (3, 3, 900)],
     ids=["written after the release", "there for the taking before"],
 )
 def test_records_that_did_not_wait_make_no_hand_over(up_to: int, leader_epoch: int, timestamp_ms: int) -> None:
-    hand_overs = book()
+    hand_overs = HandOvers()
     hand_overs.evaluated([blocked(up_to=up_to)], {CHILD: None}, 10.0)
     release(hand_overs, 12.0)
     hand_overs.delivered(CHILD, leader_epoch, timestamp_ms, 13.0)
@@ -96,7 +96,7 @@ def test_records_that_did_not_wait_make_no_hand_over(up_to: int, leader_epoch: i
 
 
 def test_a_partition_without_records_makes_no_hand_over() -> None:
-    hand_overs = book()
+    hand_overs = HandOvers()
     hand_overs.evaluated([blocked()], {CHILD: None}, 10.0)
     release(hand_overs, 12.0, is_read=True)
     assert not hand_overs.undelivered
@@ -104,7 +104,7 @@ def test_a_partition_without_records_makes_no_hand_over() -> None:
 
 
 def test_a_partition_given_up_while_it_was_blocked_was_never_released() -> None:
-    hand_overs = book()
+    hand_overs = HandOvers()
     hand_overs.evaluated([blocked()], {CHILD: None}, 10.0)
     hand_overs.evaluated([], {}, 11.0)
     values = hand_overs.values()
@@ -117,7 +117,7 @@ def test_a_partition_given_up_while_it_was_blocked_was_never_released() -> None:
 
 
 def test_a_partition_blocked_again_before_it_was_released_goes_on_waiting() -> None:
-    hand_overs = book()
+    hand_overs = HandOvers()
     hand_overs.evaluated([blocked()], {CHILD: None}, 10.0)
     hand_overs.evaluated([], {CHILD: None}, 11.0)
     hand_overs.evaluated([blocked()], {CHILD: None}, 12.0)
@@ -127,7 +127,7 @@ def test_a_partition_blocked_again_before_it_was_released_goes_on_waiting() -> N
 
 
 def test_a_report_lasts_until_the_coordinator_has_it() -> None:
-    hand_overs = book()
+    hand_overs = HandOvers()
     hand_overs.flushed(0.5, 1.0)
     hand_overs.reported(1, 1.0)
     hand_overs.reported(2, 2.0)
@@ -142,33 +142,30 @@ def test_a_report_lasts_until_the_coordinator_has_it() -> None:
 
 
 def test_one_line_says_by_whom_and_one_after_how_long(caplog: pytest.LogCaptureFixture) -> None:
-    hand_overs = book()
+    hand_overs = HandOvers()
     with caplog.at_level(logging.INFO, "client.ordered_delivery.hand_overs"):
-        hand_overs.evaluated([blocked(Missing.MAP)], {CHILD: None}, 10.0)
+        hand_overs.evaluated([blocked(until=-1)], {CHILD: None}, 10.0)
         assert not caplog.messages  # nobody knows yet
         for position in (80, 90):
             hand_overs.evaluated([blocked(position=position)], {CHILD: None}, 10.01)
         release(hand_overs, 10.0125)
     assert caplog.messages == [
         "blocked: partition=t-5 max_leader_epoch=-2 "
-        'waits_for="the split that made partition 5: t-1 at 80 of 100, read by member-7"',
+        'waits_for="partition 5 from epoch 0 waits for 1 until offset 100, owned by member-7, at position 80"',
         "released: partition=t-5 after_ms=12.5 waited_for=t-1",
     ]
 
 
 def test_what_blocks_is_said_after_a_while_even_if_nobody_knows_by_whom(caplog: pytest.LogCaptureFixture) -> None:
-    hand_overs = book()
-    waits = tuple(
-        Barrier(BarrierKind.DELETION, q, TopicPartition("t", q), Missing.SEALED_OFFSET) for q in range(10, 17)
-    )
-    one = Blocked(CHILD, 4, waits)
+    hand_overs = HandOvers()
+    one = BlockedPartition(CHILD, 4, tuple(waits_for(TopicPartition("t", q), -1, -1) for q in range(10, 17)))
     with caplog.at_level(logging.INFO, "client.ordered_delivery.hand_overs"):
         hand_overs.evaluated([one], {CHILD: None}, 10.0)
         hand_overs.evaluated([one], {CHILD: None}, 10.5)
         assert not caplog.messages
         hand_overs.evaluated([one], {CHILD: None}, 11.0)
     (line,) = caplog.messages
-    assert line.startswith('blocked: partition=t-5 max_leader_epoch=4 waits_for="the merge of partition 10: where')
+    assert line.startswith('blocked: partition=t-5 max_leader_epoch=4 waits_for="partition 5 from epoch 0 waits for 10')
     assert line.endswith('; 2 more"')
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -30,6 +32,21 @@ def test_both_kinds_are_even(assignor: Assignor) -> None:
     for tps in given_out.values():
         assert sum(tp.partition < 4 for tp in tps) == 2
         assert sum(tp.partition >= 4 for tp in tps) == 2
+
+
+@pytest.mark.parametrize(
+    ("partitions", "undeleted", "span"),
+    [
+        (range(4), 4, (4, 4)),
+        (range(6), 4, (6, 4)),
+        (range(6), -1, (6, 6)),
+        (range(4), 6, (4, 4)),
+        ([0, 1, 2, 3, 5], 8, (6, 6)),
+    ],
+    ids=["settled", "marked", "plain Kafka", "none created yet", "created in another order"],
+)
+def test_what_exists_is_given_out(partitions: Iterable[int], undeleted: int, span: tuple[int, int]) -> None:
+    assert PartitionSpan.of(partitions, undeleted) == span
 
 
 def test_range_alone_would_give_one_member_nothing_but_marked_ones() -> None:

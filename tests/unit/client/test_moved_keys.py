@@ -22,6 +22,8 @@ from protocol.generated.offset_for_leader_epoch import (
 )
 from protocol.generated.partition_leader_epochs_for_partitions import (
     PartitionLeaderEpochsForPartitionsResponse,
+    PartitionLeaderEpochsForPartitionsResponseEntry,
+    PartitionLeaderEpochsForPartitionsResponseLoser,
     PartitionLeaderEpochsForPartitionsResponsePartition,
     PartitionLeaderEpochsForPartitionsResponseTopic,
 )
@@ -49,9 +51,17 @@ def compacted_broker(policy: str = "compact") -> FakeBroker:
         answers = [
             PartitionLeaderEpochsForPartitionsResponsePartition(
                 partition_index=p.partition_index,
-                incarnation=p.incarnation,
-                created_from=parent(p.partition_index, 2),
-                leader_epoch_after_creation=0,
+                as_of=0,
+                lineage=[
+                    PartitionLeaderEpochsForPartitionsResponseEntry(
+                        epoch=0,
+                        losers=[
+                            PartitionLeaderEpochsForPartitionsResponseLoser(
+                                partition_index=parent(p.partition_index, 2), leader_epoch=0
+                            )
+                        ],
+                    )
+                ],
             )
             for p in topic.partitions
         ]

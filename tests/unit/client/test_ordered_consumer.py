@@ -11,6 +11,7 @@ import pytest
 from client import Consumer
 from client.errors import ErrorCode, UnassignedParentError
 from client.fetched import FetchedBatch
+from ordered_resize.facts import Lineage
 from protocol.api_keys import ApiKey
 from protocol.batch_builder import build_batch
 from protocol.compression import CompressionType
@@ -116,10 +117,10 @@ def test_explain_blocked_says_what_is_waited_for_and_how_far_it_is(run: Run) -> 
                     break
                 await consumer.getmany(PARENT, timeout_ms=100, max_records=1)
             (wait,) = blocked.waits_for
-            assert (blocked.partition, wait.on, wait.partition, wait.threshold) == (CHILD, PARENT, 1, 10)
+            assert (blocked.partition, wait.from_epoch, wait.on, wait.until) == (CHILD, 0, PARENT, 10)
             assert 0 <= wait.position < 10
             assert str(blocked) == (
-                f"t-1 is blocked, waiting for the split that made partition 1: t-0 at {wait.position} of 10"
+                f"t: partition 1 from epoch 0 waits for 0 until offset 10, owner not known, at position {wait.position}"
             )
 
     run(check)
@@ -143,31 +144,8 @@ def test_metrics_tell_how_long_the_hand_over_took(run: Run, caplog: pytest.LogCa
     with caplog.at_level(logging.INFO, "client.ordered_delivery.hand_overs"):
         run(check)
     said, released = caplog.messages
-    assert said.startswith('blocked: partition=t-1 max_leader_epoch=-2 waits_for="the split that made partition 1: t-0')
+    assert said.startswith('blocked: partition=t-1 max_leader_epoch=-1 waits_for="partition 1 from epoch 0 waits for 0')
     assert released.startswith("released: partition=t-1 after_ms=") and released.endswith(" waited_for=t-0")
-
-
-def test_a_fetch_refused_for_its_layout_is_counted(run: Run) -> None:
-    async def check() -> None:
-        broker = Resized()
-        refused = 0
-
-        def refuse(body: Any, response: FetchResponse) -> None:
-            nonlocal refused
-            for topic in response.responses:
-                for p in topic.partitions:
-                    if refused < 3:
-                        refused += 1
-                        p.error_code, p.records = ErrorCode.INVALID_PARTITION_METADATA, b""
-
-        broker.fetch_hook = refuse
-        async with broker.running(), Consumer(bootstrap_servers=broker.address, **FAST) as consumer:
-            consumer.assign([PARENT])
-            assert (await consumer.getone()).offset == 0
-            (names,) = consumer.metrics().values()
-            assert names["layout-refusals-total"] == 3
-
-    run(check)
 
 
 def test_metadata_found_too_old_by_a_question_is_not_waited_for_twice(run: Run) -> None:
@@ -404,73 +382,142 @@ def test_without_ordered_delivery_nothing_is_asked_and_nothing_waits(run: Run, o
             assert (await consumer.getone()).offset == 0
             assert consumer.explain_blocked() == ()
         assert not broker.seen(ApiKey.PARTITION_LEADER_EPOCHS_FOR_PARTITIONS)
-        tags = {(t.undeleted_partition_count, t.layout_version) for f in broker.seen(ApiKey.FETCH) for t in f.topics}
-        assert tags == {(-1, -1)}
 
     run(check)
 
 
-def test_hole_28_a_refused_layout_is_asked_about_and_begins_a_new_session(run: Run) -> None:
+def test_hole_28_a_refused_leader_epoch_is_asked_about_in_the_same_session(run: Run) -> None:
+    """What is fetched does not depend on the layout: a resize begins no session."""
+
     async def check() -> None:
-        broker = Resized()
-        broker.topics["t"] = 1
-        broker.announce("t", (1, 1, 0))
-        fetches: list[tuple[int, list[tuple[int, int]]]] = []
-        refusals = 0
+        broker, epochs = Resized(), []
+
+        def grown(response: MetadataResponse) -> None:
+            response.topics[0].partitions[0].leader_epoch = 2 if len(epochs) > 2 else 1
 
         def refuse(body: Any, response: FetchResponse) -> None:
-            nonlocal refusals
             response.session_id = 7
-            tags = [(t.undeleted_partition_count, t.layout_version) for t in body.topics]
-            fetches.append((body.session_epoch, tags))
-            for topic in response.responses:
-                for p in topic.partitions:
-                    if refusals < 4 or tags == [(1, 0)]:
-                        refusals += 1
-                        p.error_code, p.records = ErrorCode.INVALID_PARTITION_METADATA, b""
-                        if refusals == 3:
-                            broker.announce("t", (1, 2, 1))
+            epochs.append(body.session_epoch)
+            for asked, topic in zip(body.topics, response.responses, strict=True):
+                for given, p in zip(asked.partitions, topic.partitions, strict=True):
+                    if given.current_leader_epoch < 2:
+                        p.error_code, p.records = ErrorCode.FENCED_LEADER_EPOCH, b""
 
-        broker.fetch_hook = refuse
+        broker.metadata_hook, broker.fetch_hook = grown, refuse
         async with broker.running(), Consumer(bootstrap_servers=broker.address, **FAST) as consumer:
             consumer.assign([PARENT])
             assert (await consumer.getone()).offset == 0
-        assert fetches[0] == (0, [(1, 0)])
-        first = next(fetch for fetch in fetches if fetch[1] == [(2, 1)])
-        assert first[0] == 0, "a new session"
+        assert epochs == list(range(len(epochs)))
         assert len(broker.seen(ApiKey.METADATA)) >= 3
-        assert not broker.seen(ApiKey.JOIN_GROUP)
 
     run(check)
 
 
-def test_a_batch_newer_than_the_metadata_waits_for_it(run: Run) -> None:
+def test_a_batch_newer_than_the_lineage_waits_for_it(run: Run) -> None:
+    """Metadata does not say what came to the partition: it may be told by a broker that lags, or by another layout."""
+
     async def check() -> None:
         broker = Resized()
-        epoch = 1
-
-        def grown(response: MetadataResponse) -> None:
-            response.topics[0].partitions[0].leader_epoch = epoch
-
-        def newer(body: Any, response: FetchResponse) -> None:
-            for topic in response.responses:
-                for p in topic.partitions:
-                    if p.records:
-                        batch = bytearray(p.records)
-                        set_base_offset(batch, 0, 2)
-                        p.records = bytes(batch)
-
-        broker.logs[PARENT].batches = broker.logs[PARENT].batches[:1]
-        broker.logs[PARENT].end_offset = 1
-        broker.metadata_hook, broker.fetch_hook = grown, newer
+        newest = broker.lineage[0]
+        broker.lineage[0] = newest._replace(as_of=0)
+        batch = bytearray(broker.logs[PARENT].batches[0])
+        set_base_offset(batch, 0, 1)
+        broker.logs[PARENT].batches = [bytes(batch)]
         async with broker.running(), Consumer(bootstrap_servers=broker.address, **FAST) as consumer:
             consumer.assign([PARENT])
-            while not broker.seen(ApiKey.FETCH):
+            while len(broker.seen(ApiKey.PARTITION_LEADER_EPOCHS_FOR_PARTITIONS)) < 3:
                 assert not await consumer.getmany(timeout_ms=20)
-            for _ in range(5):
+            (blocked,) = consumer.explain_blocked()
+            assert str(blocked) == "t: the lineage of partition 0 is not known yet"
+            broker.lineage[0] = newest
+            assert (await consumer.getone()).leader_epoch == 1
+
+    run(check)
+
+
+def test_a_broker_that_knows_no_lineages_delivers_nothing_of_a_resized_topic_and_the_log_says_why(
+    run: Run, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def check() -> None:
+        broker = Resized()
+        broker.max_versions[ApiKey.PARTITION_LEADER_EPOCHS_FOR_PARTITIONS] = 0
+        config = {**FAST, "layout_backoff_ms": 1, "layout_backoff_max_ms": 2}
+        async with broker.running(), Consumer(bootstrap_servers=broker.address, **config) as consumer:
+            consumer.assign([PARENT])
+            while not caplog.messages:
                 assert not await consumer.getmany(timeout_ms=20)
-            epoch = 2
-            assert (await consumer.getone()).leader_epoch == 2
+            assert not broker.seen(ApiKey.PARTITION_LEADER_EPOCHS_FOR_PARTITIONS)
+
+    with caplog.at_level(logging.WARNING, "client.ordered_delivery.queries"):
+        run(check)
+    assert caplog.messages[0].startswith("records wait while no broker tells the lineage of t-0: UNSUPPORTED_VERSION")
+
+
+def batch_of(offset: int, epoch: int) -> bytes:
+    batch = bytearray(build_batch([(b"k", b"%d" % offset, [], 0)]))
+    set_base_offset(batch, offset, epoch)
+    return bytes(batch)
+
+
+def test_a_batch_held_back_behind_another_is_looked_at_when_that_was_delivered(run: Run) -> None:
+    """1 -> 2 -> 1, all of it fetched at once: the records of epoch 2 wait for the child, those before for nobody."""
+
+    async def check() -> None:
+        story, broker = Story(), Shrunk()
+        broker.logs[PARENT].batches = [batch_of(n, 0 if n < 10 else 2) for n in range(12)]
+        broker.logs[PARENT].end_offset = 12
+        async with broker.running(), Consumer(bootstrap_servers=broker.address, **FAST) as consumer:
+            consumer.assign([CHILD, PARENT], partition_key_listener=story)
+            await story.read_until(consumer, lambda: len(story.records(0)) == 12, max_records=1)
+        assert story.records(0) == list(range(12))
+        order = [story.lines.index(line) for line in ((0, 9), (1, 0), (1, 4), ("load", [0]), (0, 10))]
+        assert order == sorted(order)
+
+    run(check)
+
+
+def test_what_lies_below_the_start_of_a_log_is_passed_without_a_record(run: Run) -> None:
+    """Amendment 2: a log that comes again begins at its predecessor's end, and the group was at 0 of it."""
+
+    async def check() -> None:
+        story, broker = Story(), Resized()
+        broker.logs[PARENT].batches, broker.logs[PARENT].end_offset = [], 10
+
+        def begin_at_ten(body: Any, response: FetchResponse) -> None:
+            for topic in response.responses:
+                for p in topic.partitions:
+                    if p.partition_index == 0:
+                        p.log_start_offset, p.records = 10, b""
+
+        broker.fetch_hook = begin_at_ten
+        async with broker.running(), Consumer(bootstrap_servers=broker.address, **FAST) as consumer:
+            consumer.assign([CHILD, PARENT], partition_key_listener=story)
+            await story.read_until(consumer, lambda: len(story.records(1)) == 5)
+            assert await consumer.position(PARENT) == 10
+
+    run(check)
+
+
+def test_what_the_user_has_of_a_partition_that_was_removed_is_flushed(run: Run) -> None:
+    """1 -> 2 -> 1, the child removed: nothing of it can be read any more, and the parent goes on."""
+
+    async def check() -> None:
+        story, broker = Story(), Resized()
+        config = {**FAST, "metadata_max_age_ms": 20}
+        async with broker.running(), Consumer(bootstrap_servers=broker.address, **config) as consumer:
+            consumer.assign([CHILD, PARENT], partition_key_listener=story)
+            await story.read_until(consumer, lambda: len(story.records(1)) == 3, max_records=1)
+            story.lines.clear()
+            broker.topics["t"], broker.layouts["t"] = 1, (1, 1, 2)
+            await story.read_until(consumer, lambda: ("flush", [1]) in story.lines, max_records=1)
+            assert not story.records(1) or max(story.records(1)) < 5
+            broker.lineage[0] = Lineage(3, 2)
+            batch = batch_of(10, 3)
+            broker.logs[PARENT].batches.append(batch)
+            broker.logs[PARENT].end_offset = 11
+            await story.read_until(consumer, lambda: story.records(0) == [10])
+        order = [story.lines.index(line) for line in (("flush", [1]), ("load", [0]), (0, 10))]
+        assert order == sorted(order), "the floor says that keys came which no entry names any more"
 
     run(check)
 

@@ -365,11 +365,11 @@ def test_a_rewind_counts_though_nobody_waits_any_more(run: Run) -> None:
             consumer.subscribe(["t"])
             while broker.reports.get(0) != 10:
                 await consumer.getmany(timeout_ms=20)
-            gate = consumer._ordered._gate
-            assert gate.position(PARENT) == 10
+            gates = consumer._ordered._gates
+            assert gates.position(PARENT) == 10
             consumer.seek(PARENT, 4)
             await consumer.getmany(max_records=1)
-            assert gate.position(PARENT) == 4
+            assert gates.position(PARENT) == 4
 
     run(check)
 

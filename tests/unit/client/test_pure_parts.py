@@ -16,6 +16,7 @@ from client.group_member import GroupMember, MemberState, Reaction, react
 from client.partitioner import StickyPartitioner
 from client.read_committed import visible_batches
 from client.subscription import FetchState, PartitionState, Subscription
+from ordered_resize.lineage import NO_EPOCH
 from protocol.batch_builder import build_batch, build_control_batch, retain_records
 from protocol.batch_layout import CONTROL_ABORT, CONTROL_COMMIT
 from protocol.generated.metadata import (
@@ -127,13 +128,14 @@ def test_a_second_fetch_may_leave_before_the_first_is_answered() -> None:
 
 def test_an_answer_of_an_earlier_fetch_session_leaves_the_next_alone() -> None:
     session = FetchSession()
-    session.on_response(session.next_request({T0: position(0)}, {"t": (1, 0)}), ErrorCode.NONE, 9)
-    old = session.next_request({T0: position(0)}, {"t": (1, 0)})
-    new = session.next_request({T0: position(0)}, {"t": (2, 1)})
-    assert (new.session_id, new.epoch) == (9, 0)
+    session.on_response(session.next_request({T0: position(0)}), ErrorCode.NONE, 9)
+    old = session.next_request({T0: position(0)})
+    session.reset()
+    new = session.next_request({T0: position(0)})
+    assert (new.session_id, new.epoch) == (0, 0)
     assert session.on_response(old, ErrorCode.NONE, 9)
     assert session.on_response(new, ErrorCode.NONE, 10)
-    assert session.next_request({T0: position(0)}, {"t": (2, 1)}).session_id == 10
+    assert session.next_request({T0: position(0)}).session_id == 10
     assert not session.on_response(old, ErrorCode.FETCH_SESSION_ID_NOT_FOUND, 0) and session.session_id == 10
 
 
@@ -180,6 +182,31 @@ def test_a_position_passes_over_batches_without_records() -> None:
     spans = state.take(10)
     assert [r.offset for r in Records(T0, spans, Deserializers())] == [0, 1, 3, 4]
     assert (state.position, state.buffered_bytes) == (5, 0)
+
+
+def test_a_batch_without_records_is_passed_though_those_of_its_epoch_must_wait() -> None:
+    """Amendment 2: nobody waits for the position to come over what no user is given."""
+    state = PartitionState(T0)
+    state.seek(0)
+    state.max_leader_epoch = NO_EPOCH
+    state.add(
+        FetchedBatch(RecordBatch(build_control_batch(CONTROL_COMMIT, 1, 0, 0, 0, base_offset=0)), 0, visible=False)
+    )
+    state.add(FetchedBatch(batch(1, 2), 1))
+    assert state.take(10) == []
+    assert (state.position, state.is_held_back) == (1, True)
+
+
+def test_the_position_goes_to_the_start_of_the_log_unless_something_is_at_hand() -> None:
+    state = PartitionState(T0)
+    state.pass_start(10)
+    assert state.position == -1, "it is not known yet"
+    state.seek(3, 2)
+    state.pass_start(10)
+    assert (state.position, state.fetch_offset, state.position_epoch) == (10, 10, -1)
+    state.add(FetchedBatch(batch(10, 2), 10))
+    state.pass_start(20)
+    assert state.position == 10
 
 
 def transactional(first: int, producer_id: int) -> RecordBatch:

@@ -46,6 +46,8 @@ def wander(world: World, rng: random.Random, steps: int) -> None:
             world.step_resize()
         elif choice == 17:
             world.remove_drained()
+        elif choice == 20:
+            world.cancel()
         elif choice == 18:
             world.now_s += rng.choice([0.005, 0.05, 0.5])
         else:
@@ -103,8 +105,8 @@ def lost_answer_before_a_removal(world: World) -> None:
     world.arrive(1)
     world.cut(1)
     world.finish_resize(2)
-    world.remove_drained()
-    world.remove_drained()
+    world.remove(3)
+    world.remove(2)
     world.read_metadata()
     world.settle()
     batch, _ = handle._locate()
@@ -121,8 +123,8 @@ def lost_answer_before_a_partition_is_created_again(world: World) -> None:
     world.cut(1)
     world.finish_resize(2)
     marked = len(world.snapshots) - 1
-    world.remove_drained()
-    world.remove_drained()
+    world.remove(3)
+    world.remove(2)
     world.finish_resize(4)
     world.read_metadata(marked)
     world.now_s += 1
@@ -137,10 +139,7 @@ def refused_by_a_broker_that_is_behind(world: World) -> None:
     """Hole 10: an earlier copy of the batch may still be written where the refusal came from."""
     key = key_in(3, 4)
     world.finish_resize(4)
-    world.resize(3)
-    world.step_resize()  # metadata of the merge is out before partition 1 has its layout
-    if world.snapshots[-1].layout_version != 2:
-        world.publish()
+    world.begin_resize(3, late=1)  # metadata of the merge is out before partition 1 has its layout
     world.read_metadata()
     world.send(key)
     world.pump()
@@ -149,7 +148,7 @@ def refused_by_a_broker_that_is_behind(world: World) -> None:
     exchange(world, 1)
     world.finish_resize(3)
     world.haunt()
-    world.remove_drained()
+    world.remove(3)
     world.finish_resize(4)
     world.read_metadata()
 
@@ -170,9 +169,7 @@ def refused_before_the_broker_knows_the_producer(world: World) -> None:
     """A broker takes any sequence for a producer's first: also that of a batch behind one it has just refused."""
     key = key_in(0, 4)
     world.finish_resize(4)
-    world.resize(3)
-    world.step_resize()
-    world.publish()  # the producer hears of the merge before partition 0 does
+    world.begin_resize(3, late=0)  # the producer knows of the merge before partition 0 does
     world.read_metadata()
     queue = world.accumulator.queue("t", 0)
     for _ in range(2):
@@ -187,6 +184,70 @@ def refused_before_the_broker_knows_the_producer(world: World) -> None:
         world.answer(0)
 
 
+def closed_and_revived_while_an_answer_is_lost(world: World) -> None:
+    """Grow while draining: the log of 3 goes on, and what it knows of the producer with it."""
+    key = key_in(3, 4)
+    world.finish_resize(4)
+    world.read_metadata()
+    world.send(key)
+    world.pump()
+    world.arrive(1)
+    world.cut(1)  # it was written
+    world.finish_resize(2)
+    world.finish_resize(4)
+    assert 3 in world.partitions and not world.removed
+    world.read_metadata()
+    world.now_s += 1
+    exchange(world, 1)
+    [again] = world.requests[-1].topic_data
+    assert again.layout_version == 1, "it is asked about as it was sent, two layouts later"
+    world.send(key)
+    world.settle()
+    assert [number for _, number, _ in world.partitions[3].log] == [0, 1]
+
+
+def closed_and_revived_between_two_batches(world: World) -> None:
+    """The producer follows each layout. Its sequence in 3 goes on where it was."""
+    key = key_in(3, 4)
+    for count in (4, 2, 4):
+        world.finish_resize(count)
+        world.read_metadata()
+        world.send(key)
+        world.settle()
+    assert [(number, version) for _, number, version in world.partitions[3].log] == [(0, 1), (2, 3)]
+    assert world.partitions[3].producers[7] == (0, 2), "no new producer epoch, and no gap"
+
+
+def cancelled_after_a_partition_lost_keys(world: World) -> None:
+    """The version goes up by two, and the key stays where it was."""
+    world.late = 1
+    world.resize(4)  # 0 loses keys to 2, 1 to 3
+    world.step_resize()
+    world.publish()
+    world.read_metadata()
+    world.send(key_in(2, 4))
+    world.pump()
+    world.cancel()
+    assert (world.undeleted, world.version) == (2, 2)
+    while world.plan is not None:
+        world.step_resize()
+    world.read_metadata()
+    world.send(key_in(2, 4))
+    world.settle()
+    assert [(number, version) for _, number, version in world.partitions[0].log] == [(0, 2), (1, 2)]
+
+
+def told_of_a_resize_not_before_a_partition_has_it(world: World) -> None:
+    """What is sent meanwhile is taken."""
+    world.resize(4)
+    world.publish()
+    world.read_metadata()
+    assert world.snapshots[-1].layout == (INITIAL, 2)
+    world.send(key_in(2, 4))
+    exchange(world, 0)
+    assert [version for _, _, version in world.partitions[0].log] == [0]
+
+
 SCRIPTS = [
     lost_answer_before_a_grow,
     lost_answer_before_a_removal,
@@ -194,6 +255,10 @@ SCRIPTS = [
     refused_by_a_broker_that_is_behind,
     metadata_that_goes_backwards,
     refused_before_the_broker_knows_the_producer,
+    closed_and_revived_while_an_answer_is_lost,
+    closed_and_revived_between_two_batches,
+    cancelled_after_a_partition_lost_keys,
+    told_of_a_resize_not_before_a_partition_has_it,
 ]
 
 

@@ -49,6 +49,7 @@ def described(
         undeleted_partition_count=undeleted,
         layout_version=version,
         ordered_delivery=1,
+        topic_incarnation=incarnation,
     )
     return MetadataResponse(
         brokers=[MetadataResponseBroker(node_id=n, host="h", port=n) for n in (1, 2)], topics=[topic]
@@ -74,7 +75,7 @@ def test_counts_come_back_and_versions_do_not() -> None:
 
 
 def test_a_topic_created_again_starts_from_its_own_layout() -> None:
-    """Hole 20: the incarnation of partition 0 tells it from the one before, whichever answer comes last."""
+    """Hole 20: its incarnation tells it from the one before, whichever answer comes last."""
     again = described(0, 2, incarnation=BORN_AGAIN, topic_id=ID_AFTER)
     assert seen(described(3, 6), again).layout_version == 0
     assert seen(described(3, 6), again, described(3, 6)).incarnation == BORN_AGAIN
@@ -84,6 +85,20 @@ def test_a_topic_id_that_changes_with_removal_does_not_excuse_an_older_layout() 
     removed = described(2, 2, topic_id=ID_AFTER)
     assert seen(removed, described(1, 4)).layout_version == 2
     assert len(seen(described(2, 2, total=4), removed, described(2, 2, total=4)).partitions) == 2, "removed for good"
+
+
+def test_within_a_layout_partitions_in_use_are_created_and_marked_ones_removed() -> None:
+    """Whichever answer comes last. A resize is told before the first partition that gains keys is created."""
+    begun, done = described(1, 6, total=4), described(1, 6)
+    assert len(seen(begun, done).partitions) == len(seen(done, begun).partitions) == 6
+    merged, removed = described(2, 4, total=6), described(2, 4, total=5)
+    assert len(seen(merged, removed).partitions) == len(seen(removed, merged).partitions) == 5
+
+
+def test_a_cancelled_resize_is_newer_though_its_count_is_the_one_before() -> None:
+    """The version goes up by two; of the one between no producer need ever have known."""
+    before, cancelled = described(1, 4), described(3, 4)
+    assert seen(before, cancelled).layout_version == seen(cancelled, before, described(2, 6)).layout_version == 3
 
 
 def test_a_broker_that_does_not_know_the_topic_does_not_make_its_layout_forgotten() -> None:

@@ -7,13 +7,24 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from controller import elections
-from zk_schemas.partition_state import Layout, PartitionState
+from zk_schemas.partition_state import Before, Layout, LineageEntry, PartitionState
 
 EPOCH = 9
 
 
 def state(leader: int, isr: list[int], leader_epoch: int = 4) -> PartitionState:
-    return PartitionState(1, leader, leader_epoch, isr, layout=Layout(6, 2))
+    """Of a topic that was resized."""
+    return PartitionState(
+        1,
+        leader,
+        leader_epoch,
+        isr,
+        layout=Layout(6, 2),
+        initial_partition_count=4,
+        before=Before(Layout(4, 1), 2),
+        lineage=(LineageEntry(0, {5: 1}), LineageEntry(3, {5: 3})),
+        floor=0,
+    )
 
 
 def test_the_first_live_replica_leads_a_new_partition() -> None:
@@ -156,3 +167,23 @@ def test_kafka_9212_every_step_of_a_reassignment_raises_the_leader_epoch(
 
 def test_an_offline_partition_keeps_its_isr_when_one_of_it_shuts_down() -> None:
     assert elections.before_shutdown(state(-1, [1, 2]), [1, 2], {2}, 1, EPOCH) is None
+
+
+def test_no_election_changes_what_a_resize_wrote() -> None:
+    """Rule 2: the last epoch of a loser stays in its znode until those that gain its keys have read it."""
+    led, offline = state(1, [1, 2, 3]), state(-1, [2])
+    replicas, live, some = [1, 2, 3], {1, 2, 3}, {2, 3}
+    elected = [
+        elections.after_broker_change(led, replicas, some, some, EPOCH),
+        elections.after_broker_change(led, replicas, {1, 2}, {1, 2}, EPOCH),
+        elections.after_broker_change(offline, replicas, {3}, {3}, EPOCH, unclean=True),
+        elections.after_unseen_restart(led, replicas, [1], live, live, EPOCH),
+        elections.preferred(state(2, [1, 2]), replicas, live, EPOCH),
+        elections.reassigned(led, [2, 3], live, live, EPOCH),
+        elections.before_shutdown(led, replicas, some, 1, EPOCH),
+        elections.resigned(led, replicas, some, [2, 3], EPOCH),
+        elections.offline(led, EPOCH),
+    ]
+    for changed in elected:
+        assert changed is not None and changed.leader_epoch == led.leader_epoch + 1
+        assert changed.replace(leader=1, leader_epoch=4, isr=[1, 2, 3], controller_epoch=1) == led

@@ -21,6 +21,7 @@ from zk_schemas.broker_registration import VersionRange
 from zk_schemas.features import (
     CONSUMER_OFFSETS_TOPIC_SCHEMA,
     GROUP_COORDINATOR,
+    LINEAGE_LEVEL,
     ORDERED_RESIZE,
     SUPPORTED,
     Features,
@@ -164,14 +165,14 @@ def test_what_blocks_a_downgrade_blocks_an_unsafe_one() -> None:
 
 def test_ordered_resize_is_finalized_together_with_what_it_needs() -> None:
     release = cluster(SUPPORTED, supported=SUPPORTED)
-    alone, errors = judge(finalized(), [Update(ORDERED_RESIZE, 1, UPGRADE)], release)
+    alone, errors = judge(finalized(), [Update(ORDERED_RESIZE, LINEAGE_LEVEL, UPGRADE)], release)
     assert alone == finalized()
     error = errors[ORDERED_RESIZE]
     assert error is not None and error.code is ErrorCode.FEATURE_UPDATE_FAILED
     together = [Update(name, SUPPORTED[name].max_version, UPGRADE) for name in SUPPORTED]
     after, errors = judge(finalized(), together, release)
     assert set(errors.values()) == {None}
-    assert after.level(ORDERED_RESIZE) == 1
+    assert after.level(ORDERED_RESIZE) == LINEAGE_LEVEL
 
 
 @pytest.mark.parametrize(("needed", "level"), [(CONSUMER_OFFSETS_TOPIC_SCHEMA, 1), (GROUP_COORDINATOR, 0)])

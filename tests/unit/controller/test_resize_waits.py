@@ -16,30 +16,30 @@ NOBODY = Wait("a group that reads the topic")
     ("before", "now", "lines"),
     [
         ({}, {}, []),
-        ({}, {T5: COMMIT}, ["resize: topic=t step=waits partitions=5 group=g read=3 sealed=40 for=its commits"]),
+        ({}, {T5: COMMIT}, ["resize: topic=t step=waits partitions=5 group=g read=3 end=40 for=its commits"]),
         ({T5: COMMIT}, {T5: COMMIT}, []),
         ({T5: COMMIT}, {T5: COMMIT._replace(read=30)}, []),
         ({T5: COMMIT}, {}, []),
         (
             {T5: COMMIT},
             {T5: COMMIT._replace(group="h")},
-            ["resize: topic=t step=waits partitions=5 group=h read=3 sealed=40 for=its commits"],
+            ["resize: topic=t step=waits partitions=5 group=h read=3 end=40 for=its commits"],
         ),
         (
             {T5: COMMIT},
             {T5: COMMIT._replace(why="its flush callback", read=-1)},
-            ["resize: topic=t step=waits partitions=5 group=g read=-1 sealed=40 for=its flush callback"],
+            ["resize: topic=t step=waits partitions=5 group=g read=-1 end=40 for=its flush callback"],
         ),
         (
             {T5: COMMIT},
             {T4: COMMIT._replace(read=7), T5: COMMIT},
-            ["resize: topic=t step=waits partitions=4 group=g read=7 sealed=40 for=its commits"],
+            ["resize: topic=t step=waits partitions=4 group=g read=7 end=40 for=its commits"],
         ),
         (
             {},
-            {U1: NOBODY, T5: COMMIT, T4: COMMIT._replace(read=7, sealed_offset=9)},
+            {U1: NOBODY, T5: COMMIT, T4: COMMIT._replace(read=7, end_offset=9)},
             [
-                "resize: topic=t step=waits partitions=4,5 group=g read=7,3 sealed=9,40 for=its commits",
+                "resize: topic=t step=waits partitions=4,5 group=g read=7,3 end=9,40 for=its commits",
                 "resize: topic=u step=waits partitions=1 for=a group that reads the topic",
             ],
         ),

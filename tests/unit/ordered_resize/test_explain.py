@@ -49,6 +49,13 @@ def test_partitions_that_were_never_led() -> None:
     assert resize_waits(topic.snapshot(), {}) == ["partitions 2 had no leader yet"]
 
 
+def test_a_state_that_cannot_be_read_is_not_one_that_was_never_led() -> None:
+    topic = Topic(3)
+    del topic.states[2]
+    found = dataclasses.replace(topic.snapshot(), unreadable={2})
+    assert resize_waits(found, {}) == ["the states of partitions 2 cannot be read: see the log"]
+
+
 def test_a_frozen_topic_waits_for_an_edit() -> None:
     frozen = dataclasses.replace(Topic(2).snapshot(), frozen="layout_version is missing, and the topic was resized")
     assert resize_waits(frozen, {}) == ["frozen: layout_version is missing, and the topic was resized"]

@@ -9,7 +9,7 @@ import pytest
 from ordered_resize import gate as gates
 from ordered_resize.facts import Lineage
 from ordered_resize.gate import MOVES, Ask, Gate, GateState, IllegalMoveError, Question
-from ordered_resize.lineage import Loaded
+from ordered_resize.lineage import NO_EPOCH, Loaded
 from zk_schemas.partition_state import LineageEntry as Entry
 
 UNKNOWN, WAITING, DUE, OPEN = GateState.UNKNOWN, GateState.WAITING, GateState.DUE, GateState.OPEN
@@ -62,6 +62,27 @@ def test_waiting_asks_lineage_then_end_and_position_then_log_start(gate: Gate) -
     assert Question(Ask.LINEAGE, 0, 0) in gate.questions(1, 0)
     gate.facts.on_position(0, 100)
     assert gate.look(1, 0) is DUE
+
+
+@pytest.mark.parametrize("while_loading", [False, True])
+def test_a_position_that_is_lowered_and_rises_again_before_a_look_is_loaded_again(
+    gate: Gate, while_loading: bool
+) -> None:
+    process_zero(gate)
+    assert gate.look(1, 0) is DUE
+    called = gate.load_called(1)
+    if not while_loading:
+        gate.load_returned(1, called)
+        assert gate.look(1, 0) is OPEN
+    gate.facts.on_position(0, 50)
+    process_zero(gate)
+    if while_loading:
+        gate.load_returned(1, called)
+    else:
+        assert gate.take_revoked() == [1]
+    assert gate.look(1, 0) is not OPEN
+    load(gate)
+    assert gate.look(1, 0) is OPEN
 
 
 def test_only_the_end_of_the_highest_epoch_is_asked_first(gate: Gate) -> None:
@@ -161,3 +182,46 @@ def test_explain_names_everything_a_user_needs(gate: Gate) -> None:
     ]
     gate.facts.on_position(0, 100)
     assert gate.waits(1) == []
+
+
+def test_the_limit_is_the_highest_epoch_that_is_open(gate: Gate) -> None:
+    assert gate.limit(1) == -1
+    process_zero(gate)
+    assert gate.limit(1) == -1, "a load is due before epoch 0"
+    load(gate)
+    assert gate.limit(1) == 0
+    gate.facts.on_lineage(1, Lineage(6, -1, (Entry(0, {0: 0}), Entry(4, {3: 0}))))
+    assert gate.limit(1) == 3
+    gate.facts.on_lineage(1, Lineage(7, 4, (Entry(0, {0: 0}),)))
+    assert gate.limit(1) == NO_EPOCH, "what was dropped was not loaded"
+    load(gate)
+    assert gate.limit(1) == 7
+    gate.forget()
+    assert gate.limit(1) == NO_EPOCH
+
+
+def test_a_position_lowered_and_raised_during_a_load_is_not_covered_by_it(gate: Gate) -> None:
+    process_zero(gate)
+    called = gate.load_called(1)
+    gate.facts.on_position(0, 50)
+    assert gate.cap(1) == -1
+    process_zero(gate)
+    gate.load_returned(1, called)
+    assert gate.look(1, 0) is DUE
+
+
+def test_of_a_removed_partition_nothing_was_loaded(gate: Gate) -> None:
+    process_zero(gate)
+    load(gate)
+    gate.renew(1)
+    assert gate.look(1, 0) is DUE
+
+
+def test_what_was_passed_is_still_named_until_it_is_over(gate: Gate) -> None:
+    gate.facts.on_lineage(0, Lineage(1, -1, (Entry(0, {3: 2}), Entry(1, {4: 2}))))
+    gate.facts.on_end(0, 0, 100)
+    gate.facts.on_position(0, 100)
+    assert set(gate.named(1)) == {0, 3}, "not 4: epoch 0 of partition 0 did not need it"
+    gate.facts.on_lineage(3, None, over=2)
+    assert gate.cap(1) == 0
+    assert set(gate.named(1)) == {0}

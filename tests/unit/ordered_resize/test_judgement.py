@@ -79,7 +79,7 @@ def test_replicas_may_be_given_and_are_checked(topic: Topic) -> None:
     assert verdict.why == "Partition 6 must have 2 replicas, as the others have."
     topic.ask(8)
     verdict = judge_request(topic.snapshot(), 9, SETTING, {8: [5, 6]})
-    assert verdict.why.startswith("Another resize is unfinished; replicas")
+    assert verdict.why.startswith("The resize has to wait")
 
 
 def test_a_thousand_requests_leave_one_wanted_count_and_move_nothing(topic: Topic) -> None:
@@ -269,6 +269,8 @@ def state(topic: Topic, p: int, **changes: Any) -> None:
             "lineage of partition 1: from leader epoch 1 on it names",
         ),
         (lambda t: t.states.pop(3), "partition 3: it is counted and has no state"),
+        (lambda t: state(t, 1, leader=-2), "partition 1: leader says that it is being removed, and the topic counts"),
+        (lambda t: state(t, 1, isr=[9]), "partition 1: broker 9 is in its isr, and the topic assigns no replica"),
     ],
 )
 def test_what_freezes_a_topic(topic: Topic, edit: Any, why: str) -> None:
@@ -343,3 +345,11 @@ def test_nothing_is_written_while_a_state_cannot_be_read(topic: Topic) -> None:
     hidden = dataclasses.replace(found, states={p: s for p, s in found.states.items() if p != 5}, unreadable={5})
     assert resize.next_steps(found) and not resize.next_steps(hidden)
     assert judge_found(hidden, SETTING).outcome is ACCEPT
+
+
+def test_a_marked_partition_whose_state_cannot_be_read_stays_assigned(topic: Topic) -> None:
+    """Out of the assignment its log would be deleted, with records that nobody has read."""
+    found = topic.snapshot()
+    hidden = dataclasses.replace(found, states={p: s for p, s in found.states.items() if p != 5}, unreadable={5})
+    assert (hidden.topic.undeleted_partition_count, sorted(hidden.topic.partitions)) == (4, [0, 1, 2, 3, 4, 5])
+    assert judge_found(hidden, SETTING) == (ACCEPT, None, "", ErrorCode.NONE)

@@ -164,3 +164,28 @@ def test_the_maps_of_the_kip_come_from_the_newest_entries() -> None:
     assert lineage.leader_epochs_after_creation(5, entries) == {1: 2}
     assert lineage.leader_epochs_before_deletion(13, 5, entries) == {5: 2}
     assert lineage.leader_epochs_before_deletion(7, 5, entries) == {}
+
+
+def test_a_position_that_is_not_known_any_more_takes_nothing_back() -> None:
+    facts = split(position=100)
+    assert lineage.cap(facts, 1) == 0
+    facts.on_position(0, -1)
+    assert lineage.cap(facts, 1) == 0
+    other = split(position=100)
+    other.on_position(0, -1)
+    assert lineage.cap(other, 1) == -1
+
+
+def test_of_an_epoch_without_a_record_up_to_its_end_nobody_has_to_say_a_position() -> None:
+    facts = split()
+    facts.on_position(0, -1)
+    facts.on_end(0, 0, 0)
+    assert lineage.cap(facts, 1) == 0
+
+
+def test_an_owner_told_again_is_no_news() -> None:
+    facts = split()
+    facts.on_owner(0, is_owned=False)
+    version = facts.version
+    facts.on_owner(0, is_owned=False)
+    assert facts.version == version

@@ -189,6 +189,30 @@ def test_a_short_freeze_only_delays_what_the_process_hears() -> None:
     simulate(scenario)
 
 
+@pytest.mark.parametrize("is_frozen", [False, True])
+def test_news_on_its_way_when_the_connection_ends_fires_its_watch_once(is_frozen: bool) -> None:
+    async def scenario() -> None:
+        zk = FakeZk(delay_s=lambda: 0.01)
+        session, other = zk.session(TIMEOUT_MS), zk.session(TIMEOUT_MS)
+        fired: list[str] = []
+        await session.exists("/a", lambda: fired.append("a"))
+        if is_frozen:
+            session.freeze()
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(other.create, "/a", b"")
+            await trio.sleep(0.015)  # virtual time: it is written, and nobody was told
+            if is_frozen:
+                await trio.sleep(2 * TIMEOUT_MS / 1000)  # virtual time: the session ends
+                session.thaw()
+            else:
+                session.disconnect()
+                session.reconnect()
+        await trio.sleep(1)  # pause: virtual time
+        assert fired == ["a"]
+
+    simulate(scenario)
+
+
 def test_a_loss_that_found_no_write_is_called_off() -> None:
     async def scenario() -> None:
         session = FakeZk().session()

@@ -6,27 +6,27 @@ import pytest
 
 from broker.replication import layout
 from broker.replication.layout import (
-    NO_LAYOUT,
-    ClientLayout,
+    UNKNOWN,
     DeliveryRules,
     LayoutRefusal,
     LegacyProducers,
-    PartitionLayout,
-    check_fetch,
     keeps_tombstones,
     produce_admission,
 )
+from ordered_resize.layout import Layout
 from protocol.batch_builder import build_batch
 from protocol.compression import CompressionType
 from protocol.errors import ErrorCode
 from protocol.key_placement import place, positive_hash
 from protocol.records import RecordBatch
+from zk_schemas.partition_state import Layout as StoredLayout
 
 RULES = DeliveryRules()
 OFF = DeliveryRules(ordered=False)
-NEVER_RESIZED = PartitionLayout(4, 4, 0)
-GROWN = PartitionLayout(4, 6, 1)
-SHRUNK = PartitionLayout(4, 4, 2)
+NEVER_RESIZED = Layout(4, 0, 4)
+GROWN = Layout(6, 1, 4)
+SHRUNK = Layout(4, 2, 4)
+REVIVED = Layout(8, 3, 4)
 
 
 def keyed(*keys: bytes | None, compression: CompressionType = CompressionType.NONE) -> RecordBatch:
@@ -34,7 +34,7 @@ def keyed(*keys: bytes | None, compression: CompressionType = CompressionType.NO
     return RecordBatch(build_batch(records, compression=compression))
 
 
-def key_of(partition: int, layout: PartitionLayout = GROWN) -> bytes:
+def key_of(partition: int, layout: Layout = GROWN) -> bytes:
     """A key whose home is ``partition``."""
     for number in range(1_000):
         key = b"k%d" % number
@@ -45,8 +45,8 @@ def key_of(partition: int, layout: PartitionLayout = GROWN) -> bytes:
 
 def refusal(
     partition: int,
-    layout: PartitionLayout,
-    client: ClientLayout,
+    layout: Layout,
+    client: StoredLayout | None,
     rules: DeliveryRules = RULES,
     batch: RecordBatch | None = None,
 ) -> ErrorCode:
@@ -60,82 +60,71 @@ def refusal(
     return ErrorCode.NONE
 
 
-def may_fetch(partition: int, layout: PartitionLayout, client: ClientLayout, rules: DeliveryRules = RULES) -> bool:
-    try:
-        check_fetch(partition, layout, rules, client)
-    except LayoutRefusal as error:
-        return error.code is not ErrorCode.INVALID_PARTITION_METADATA
-    return True
-
-
 # ---------------------------------------------------------------- producers that name their layout
 
 
 @pytest.mark.parametrize(
     ("layout", "client"),
     [
-        (NEVER_RESIZED, ClientLayout(4, 0)),
-        (GROWN, ClientLayout(6, 1)),
-        (PartitionLayout(), ClientLayout(4, 0)),  # the controller did not say: nothing to compare with
+        (NEVER_RESIZED, StoredLayout(4, 0)),
+        (GROWN, StoredLayout(6, 1)),
+        (UNKNOWN, StoredLayout(4, 0)),  # the controller did not say: nothing to compare with
     ],
 )
-def test_the_partitions_own_layout_needs_no_look_at_the_batch(layout: PartitionLayout, client: ClientLayout) -> None:
+def test_the_partitions_own_layout_needs_no_look_at_the_batch(layout: Layout, client: StoredLayout | None) -> None:
     assert produce_admission(1, layout, RULES, client) is None
 
 
 @pytest.mark.parametrize(
     "client",
     [
-        ClientLayout(4, 0),
-        ClientLayout(6, 0),
-        ClientLayout(4, 1),
-        ClientLayout(9, 2),  # a client that is ahead of the broker
+        StoredLayout(4, 0),
+        StoredLayout(6, 0),
+        StoredLayout(4, 1),
+        StoredLayout(9, 2),  # a client that is ahead of the broker
     ],
 )
-def test_another_layout_is_refused_to_a_producer_and_to_a_consumer(client: ClientLayout) -> None:
+def test_another_layout_is_refused_to_a_producer(client: StoredLayout | None) -> None:
     assert refusal(1, GROWN, client) is ErrorCode.INVALID_PARTITION_METADATA
-    assert not may_fetch(1, GROWN, client)
 
 
 def test_hole_10_a_count_that_came_back_is_another_layout() -> None:
     """4 -> 6 -> 4: a delayed request of the first layout must not land behind newer records."""
-    assert refusal(1, SHRUNK, ClientLayout(4, 0)) is ErrorCode.INVALID_PARTITION_METADATA
-    assert not may_fetch(1, SHRUNK, ClientLayout(4, 0))
-    assert refusal(1, SHRUNK, ClientLayout(4, 2)) is ErrorCode.NONE
+    assert refusal(1, SHRUNK, StoredLayout(4, 0)) is ErrorCode.INVALID_PARTITION_METADATA
+    assert refusal(1, SHRUNK, StoredLayout(4, 2)) is ErrorCode.NONE
 
 
-def test_a_sealed_partition_takes_nothing_and_serves_every_layout() -> None:
+def test_a_sealed_partition_takes_nothing() -> None:
     """Hole 6: marked partitions are told first, and refuse whatever the client knows."""
-    for client in (ClientLayout(4, 2), ClientLayout(6, 1), ClientLayout(4, 0)):
+    for client in (StoredLayout(4, 2), StoredLayout(6, 1), StoredLayout(4, 0)):
         assert refusal(5, SHRUNK, client) is ErrorCode.INVALID_PARTITION_METADATA
-        assert may_fetch(5, SHRUNK, client)
-    assert refusal(5, SHRUNK, NO_LAYOUT) is ErrorCode.POLICY_VIOLATION
+    assert refusal(5, SHRUNK, None) is ErrorCode.POLICY_VIOLATION
 
 
 def test_hole_4_a_survivor_waits_although_a_sibling_is_sealed() -> None:
     """While 6 -> 4 runs, 5 has the new layout and 1 the old one: each answers for itself."""
-    assert refusal(1, GROWN, ClientLayout(6, 1)) is ErrorCode.NONE
-    assert refusal(1, GROWN, ClientLayout(4, 2)) is ErrorCode.INVALID_PARTITION_METADATA
-    assert refusal(5, SHRUNK, ClientLayout(6, 1)) is ErrorCode.INVALID_PARTITION_METADATA
+    assert refusal(1, GROWN, StoredLayout(6, 1)) is ErrorCode.NONE
+    assert refusal(1, GROWN, StoredLayout(4, 2)) is ErrorCode.INVALID_PARTITION_METADATA
+    assert refusal(5, SHRUNK, StoredLayout(6, 1)) is ErrorCode.INVALID_PARTITION_METADATA
 
 
 # ---------------------------------------------------------------- hole 29: producers that do not
 
 
 def test_hole_29_a_topic_never_resized_does_not_check_stock_producers() -> None:
-    assert produce_admission(1, NEVER_RESIZED, RULES, NO_LAYOUT) is None
-    assert produce_admission(1, PartitionLayout(), RULES, NO_LAYOUT) is None
+    assert produce_admission(1, NEVER_RESIZED, RULES, None) is None
+    assert produce_admission(1, UNKNOWN, RULES, None) is None
 
 
 @pytest.mark.parametrize("compression", [CompressionType.NONE, CompressionType.GZIP, CompressionType.ZSTD])
 def test_hole_29_stock_batches_are_verified_by_key(compression: CompressionType) -> None:
     home, elsewhere = key_of(1), key_of(5)
     passes = keyed(home, None, home, compression=compression)
-    assert refusal(1, GROWN, NO_LAYOUT, batch=passes) is ErrorCode.NONE
+    assert refusal(1, GROWN, None, batch=passes) is ErrorCode.NONE
     for partition in range(6):
-        assert refusal(partition, GROWN, NO_LAYOUT, batch=keyed(None, compression=compression)) is ErrorCode.NONE
+        assert refusal(partition, GROWN, None, batch=keyed(None, compression=compression)) is ErrorCode.NONE
     fails = keyed(home, elsewhere, compression=compression)
-    assert refusal(1, GROWN, NO_LAYOUT, batch=fails) is ErrorCode.POLICY_VIOLATION
+    assert refusal(1, GROWN, None, batch=fails) is ErrorCode.POLICY_VIOLATION
 
 
 def test_a_key_that_comes_again_is_not_hashed_again(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -151,20 +140,20 @@ def test_a_key_that_comes_again_is_not_hashed_again(monkeypatch: pytest.MonkeyPa
     long = key_of(1) * 2_000
     batch = keyed(*[key_of(1)] * 50)
     for _ in range(3):
-        assert refusal(1, GROWN, NO_LAYOUT, batch=batch) is ErrorCode.NONE
+        assert refusal(1, GROWN, None, batch=batch) is ErrorCode.NONE
     assert hashed == [key_of(1)]
-    assert refusal(1, SHRUNK, NO_LAYOUT, batch=batch) is ErrorCode.NONE  # another layout, another place
+    assert refusal(1, SHRUNK, None, batch=batch) is ErrorCode.NONE  # another layout, another place
     for _ in range(3):
-        refusal(1, GROWN, NO_LAYOUT, batch=keyed(long))
+        refusal(1, GROWN, None, batch=keyed(long))
     assert hashed == [key_of(1)] * 2 + [long] * 3
 
 
 def test_hole_29_the_refusal_says_what_to_do() -> None:
-    admission = produce_admission(1, GROWN, RULES, NO_LAYOUT)
+    admission = produce_admission(1, GROWN, RULES, None)
     assert admission is not None
     with pytest.raises(LayoutRefusal, match=r"record 1 .* partition 5, not 1.*metadata\.max\.age\.ms"):
         admission(keyed(key_of(1), key_of(5)))
-    sealed = produce_admission(5, SHRUNK, RULES, NO_LAYOUT)
+    sealed = produce_admission(5, SHRUNK, RULES, None)
     assert sealed is not None
     with pytest.raises(LayoutRefusal, match=r"marked for deletion.*metadata\.max\.age\.ms"):
         sealed(keyed(None))
@@ -173,14 +162,14 @@ def test_hole_29_the_refusal_says_what_to_do() -> None:
 def test_hole_29_reject_and_accept() -> None:
     misrouted = keyed(key_of(5))
     reject, accept = (DeliveryRules(True, legacy) for legacy in (LegacyProducers.REJECT, LegacyProducers.ACCEPT))
-    assert refusal(1, GROWN, NO_LAYOUT, reject, keyed(key_of(1))) is ErrorCode.POLICY_VIOLATION
-    assert refusal(1, NEVER_RESIZED, NO_LAYOUT, reject, misrouted) is ErrorCode.NONE
-    assert refusal(1, GROWN, NO_LAYOUT, accept, misrouted) is ErrorCode.NONE
-    assert refusal(5, SHRUNK, NO_LAYOUT, accept) is ErrorCode.POLICY_VIOLATION
+    assert refusal(1, GROWN, None, reject, keyed(key_of(1))) is ErrorCode.POLICY_VIOLATION
+    assert refusal(1, NEVER_RESIZED, None, reject, misrouted) is ErrorCode.NONE
+    assert refusal(1, GROWN, None, accept, misrouted) is ErrorCode.NONE
+    assert refusal(5, SHRUNK, None, accept) is ErrorCode.POLICY_VIOLATION
 
 
 def test_keys_after_a_shrink_are_verified_under_the_new_count() -> None:
-    assert refusal(1, SHRUNK, NO_LAYOUT, batch=keyed(key_of(5, GROWN))) is ErrorCode.NONE
+    assert refusal(1, SHRUNK, None, batch=keyed(key_of(5, GROWN))) is ErrorCode.NONE
 
 
 # ---------------------------------------------------------------- without ordered delivery, without a layout
@@ -189,15 +178,9 @@ def test_keys_after_a_shrink_are_verified_under_the_new_count() -> None:
 def test_without_ordered_delivery_only_the_seal_holds() -> None:
     """What is written behind a seal would be removed unread, whether its order matters or not."""
     misrouted = keyed(key_of(5))
-    for client in (NO_LAYOUT, ClientLayout(4, 0)):
+    for client in (None, StoredLayout(4, 0)):
         assert refusal(1, GROWN, client, OFF, misrouted) is ErrorCode.NONE
-        assert may_fetch(1, GROWN, client, OFF)
         assert refusal(5, SHRUNK, client, OFF) is not ErrorCode.NONE
-
-
-def test_a_consumer_that_names_no_layout_is_never_checked() -> None:
-    assert may_fetch(1, GROWN, NO_LAYOUT)
-    assert may_fetch(1, PartitionLayout(), ClientLayout(4, 0))
 
 
 # ---------------------------------------------------------------- hole 24: compacted topics
@@ -211,6 +194,7 @@ def test_a_consumer_that_names_no_layout_is_never_checked() -> None:
         (5, GROWN, GROWN, 6, True),  # 1 holds what was written before the split
         (1, SHRUNK, SHRUNK, 6, True),  # 5 is not gone yet
         (1, SHRUNK, SHRUNK, 4, False),
+        (1, REVIVED, REVIVED, 8, True),  # 5 may hold what was written before 1 had the key for a time
         (1, SHRUNK, GROWN, 6, True),  # the metadata is behind: 5 may just have been marked
         (1, GROWN, NEVER_RESIZED, 4, True),
         (1, None, GROWN, 6, True),
@@ -218,6 +202,6 @@ def test_a_consumer_that_names_no_layout_is_never_checked() -> None:
     ],
 )
 def test_hole_24_tombstones_stay_where_older_values_may_be_elsewhere(
-    partition: int, own: PartitionLayout | None, topic: PartitionLayout | None, total: int, kept: bool
+    partition: int, own: Layout | None, topic: Layout | None, total: int, kept: bool
 ) -> None:
     assert keeps_tombstones(partition, own, topic, total) is kept

@@ -1,8 +1,9 @@
-"""Finds out what the delivery gate asks: maps of splits and merges, where leader epochs ended, where logs start."""
+"""Finds out what the delivery gates ask: lineages, where leader epochs ended, where logs begin."""
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Iterable
+import logging
+from collections.abc import Awaitable, Callable, Iterable, Mapping
 from typing import Any
 
 import anyio
@@ -10,11 +11,11 @@ import anyio
 from client.cluster import Node
 from client.config import ConsumerConfig
 from client.connections import Connections, backoff_ms
-from client.errors import ClientClosedError, ErrorCode, KafkaError
+from client.errors import ClientClosedError, ErrorCode, KafkaError, error_for
+from client.lineages import LINEAGE_VERSION, lineage_of, lineages_request
 from client.metadata import Metadata
 from client.offsets import one_epoch_each
-from client.ordered_delivery.barriers import PartitionMap, Questions
-from client.ordered_delivery.gate import DeliveryGate
+from client.ordered_delivery.gates import Questions, TopicGates
 from client.signal import Signal
 from protocol.generated.list_offsets import ListOffsetsPartition, ListOffsetsRequest, ListOffsetsTopic
 from protocol.generated.offset_for_leader_epoch import (
@@ -22,32 +23,21 @@ from protocol.generated.offset_for_leader_epoch import (
     OffsetForLeaderPartition,
     OffsetForLeaderTopic,
 )
-from protocol.generated.partition_leader_epochs_for_partitions import (
-    PartitionLeaderEpochsForPartitionsRequest,
-    PartitionLeaderEpochsForPartitionsRequestPartition,
-    PartitionLeaderEpochsForPartitionsRequestTopic,
-)
 from protocol.types import TopicPartition
 from runtime.env import Env
 
+_log = logging.getLogger(__name__)
+
 _EARLIEST = -2
+_TELLS_AFTER_ATTEMPTS = 5
+"""Rounds without an answer before the log says so: a resize and elections take fewer."""
 
 
-def _keys(questions: Questions) -> set[object]:
-    """What is asked, to tell new questions from those just asked."""
-    return {
-        *((tp, incarnation, "map") for tp, incarnation in questions.maps.items()),
-        *questions.end_offsets,
-        *((tp, "start") for tp in questions.log_starts),
-        *questions.metadata,
-    }
-
-
-class ThresholdQueries:
-    """One task that asks until the gate has no more questions.
+class GateQueries:
+    """One task that asks until the gates have no more questions.
 
     A question that is new is asked at once. One without an answer that helps is asked again after a pause, and while
-    anything is blocked, what may change without anybody being told is asked again every ``heartbeat_interval_ms``.
+    anything waits, what may change without anybody being told is asked again every ``heartbeat_interval_ms``.
     Metadata that turns out to be too old is hurried: the pauses here are the only ones.
     """
 
@@ -55,24 +45,25 @@ class ThresholdQueries:
         self,
         env: Env,
         config: ConsumerConfig,
-        gate: DeliveryGate,
+        gates: TopicGates,
+        questions: Callable[[bool], Questions],
         metadata: Metadata,
         connections: Connections,
-        evaluate: Callable[[], None],
         on_answer: Callable[[], None],
     ) -> None:
-        """``evaluate`` has the gate decide anew, unless it is not to."""
+        """``questions``: those of the gates; True: also what may have changed without a leader change."""
         self._env = env
         self._config = config
-        self._gate = gate
+        self._gates = gates
+        self._questions = questions
         self._metadata = metadata
         self._connections = connections
-        self._evaluate = evaluate
         self._on_answer = on_answer
         self._asked = Signal()
+        self._refused: KafkaError | None = None
 
     def ask(self) -> None:
-        """The gate may have questions."""
+        """The gates may have questions."""
         self._asked.set()
 
     async def run(self) -> None:
@@ -83,12 +74,23 @@ class ThresholdQueries:
             while True:
                 questions = await self._next(open_keys, attempt)
                 await self._ask_all(questions)
-                self._evaluate()
                 self._on_answer()
-                open_keys = _keys(questions) & _keys(self._gate.questions())
+                open_keys = self._keys(questions) & self._keys(self._questions(False))
                 attempt = attempt + 1 if open_keys else 0
+                if attempt == _TELLS_AFTER_ATTEMPTS and questions.lineages:
+                    waiting = ", ".join(f"{topic}-{partition}" for topic, partition in sorted(questions.lineages))
+                    _log.warning("records wait while no broker tells the lineage of %s: %s", waiting, self._refused)
         except ClientClosedError:
             return
+
+    def _keys(self, questions: Questions) -> set[object]:
+        """What is asked, and of which leader, to tell new questions from those just asked."""
+        cluster = self._metadata.cluster
+        return {
+            *questions.lineages.items(),
+            *((tp, epoch, cluster.leader(tp), cluster.leader_epoch(tp)) for tp, epoch in questions.ends),
+            *((tp, cluster.leader(tp), cluster.leader_epoch(tp)) for tp in questions.log_starts),
+        }
 
     async def _next(self, open_keys: set[object], attempt: int) -> Questions:
         """Wait for something to ask: at once what is new, what was asked before after a pause."""
@@ -99,42 +101,46 @@ class ThresholdQueries:
         )
         recheck_at = started + config.heartbeat_interval_ms / 1000
         while True:
-            if self._gate.is_dirty:
-                self._evaluate()
-                self._on_answer()
-            questions = self._gate.questions()
+            questions = self._questions(False)
             if questions.any_to_ask:
                 left = started + pause_ms / 1000 - clock.monotonic()
-                if left <= 0 or not _keys(questions) <= open_keys:
+                if left <= 0 or not self._keys(questions) <= open_keys:
                     return questions
                 await self._asked.wait(left)
-            elif not self._gate.blocked():
+            elif not self._gates.is_waiting:
                 await self._asked.wait()
             elif (left := recheck_at - clock.monotonic()) > 0:
                 await self._asked.wait(left)
             else:
-                self._gate.recheck()
-                self._evaluate()
-                return self._gate.questions()
+                return self._questions(True)
 
     async def _ask_all(self, questions: Questions) -> None:
-        if questions.metadata:
-            self._metadata.hurry_update()
         async with anyio.create_task_group() as tasks:
-            if questions.maps:
-                tasks.start_soon(self._guarded, self._ask_maps, questions.maps)
-            for epochs in one_epoch_each(questions.end_offsets):
-                for node, tps in self._by_leader(epochs).items():
-                    chosen = {tp: epochs[tp] for tp in tps}
-                    tasks.start_soon(self._guarded, self._ask_ends, (node, chosen))
+            if questions.lineages:
+                tasks.start_soon(self._guarded, self._ask_lineages, list(questions.lineages))
+            for epochs in one_epoch_each(questions.ends):
+                for node, tps in self._by_leader(self._that_ended(epochs)).items():
+                    tasks.start_soon(self._guarded, self._ask_ends, (node, {tp: epochs[tp] for tp in tps}))
             for node, tps in self._by_leader(questions.log_starts).items():
                 tasks.start_soon(self._guarded, self._ask_starts, (node, tps))
+
+    def _that_ended(self, epochs: Mapping[TopicPartition, int]) -> list[TopicPartition]:
+        """Partitions whose leader epoch is above the one asked about: the end of the present one still moves."""
+        cluster = self._metadata.cluster
+        for tp in epochs:
+            if cluster.knows_removed(tp, -1):
+                self._gates.on_missing(tp)
+        ended = [tp for tp, epoch in epochs.items() if cluster.leader_epoch(tp) > epoch]
+        if len(ended) < len(epochs):
+            self._metadata.hurry_update()
+        return ended
 
     async def _guarded(self, ask: Callable[[Any], Awaitable[None]], what: Any) -> None:
         """A broker that does not answer leaves its questions open."""
         try:
             await ask(what)
-        except KafkaError:
+        except KafkaError as error:
+            self._refused = error
             self._metadata.hurry_update()
         except ClientClosedError:
             return
@@ -143,43 +149,33 @@ class ThresholdQueries:
         found: dict[Node, list[TopicPartition]] = {}
         for tp in tps:
             leader = self._metadata.leader(tp)
-            if leader is None:
-                self._metadata.hurry_update()
-            else:
+            if leader is not None:
                 found.setdefault(leader, []).append(tp)
+            else:
+                self._metadata.hurry_update()
         return found
+
+    def _refuse(self, tp: TopicPartition, code: int) -> None:
+        self._refused = error_for(code, f"{tp}: {ErrorCode.of(code).message}")
+        self._metadata.hurry_update()
+        if code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
+            self._gates.on_missing(tp)
 
     # ------------------------------------------------------------ requests
 
-    async def _ask_maps(self, incarnations: dict[TopicPartition, int]) -> None:
-        topics: dict[str, PartitionLeaderEpochsForPartitionsRequestTopic] = {}
-        for tp, incarnation in incarnations.items():
-            topics.setdefault(
-                tp.topic, PartitionLeaderEpochsForPartitionsRequestTopic(name=tp.topic)
-            ).partitions.append(
-                PartitionLeaderEpochsForPartitionsRequestPartition(
-                    partition_index=tp.partition, incarnation=incarnation
-                )
-            )
-        request = PartitionLeaderEpochsForPartitionsRequest(topics=list(topics.values()))
-        response = await self._connections.request(self._metadata.any_node(), request)
-        for topic in response.topics:
-            for p in topic.partitions:
+    async def _ask_lineages(self, tps: list[TopicPartition]) -> None:
+        request = lineages_request(tps, self._gates.topic_incarnation)
+        response = await self._connections.request(self._metadata.any_node(), request, min_version=LINEAGE_VERSION)
+        for answer in response.topics:
+            if answer.topic_incarnation != self._gates.topic_incarnation(answer.name):
+                self._metadata.hurry_update()  # another topic has the name
+                continue
+            for p in answer.partitions:
+                tp = TopicPartition(answer.name, p.partition_index)
                 if p.error_code:
-                    if p.error_code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
-                        self._metadata.hurry_update()  # it may have been removed
-                    continue
-                self._gate.on_map(
-                    TopicPartition(topic.name, p.partition_index),
-                    PartitionMap(
-                        p.incarnation,
-                        p.created_from,
-                        p.leader_epoch_after_creation,
-                        p.merged_into,
-                        p.leader_epoch_before_deletion,
-                        p.sealed_offset,
-                    ),
-                )
+                    self._refused = error_for(p.error_code, f"{tp}: {ErrorCode.of(p.error_code).message}")
+                else:
+                    self._gates.on_lineage(tp, lineage_of(p), p.over)
 
     async def _ask_ends(self, asked: tuple[Node, dict[TopicPartition, int]]) -> None:
         node, epochs = asked
@@ -197,14 +193,13 @@ class ThresholdQueries:
             for p in topic.partitions:
                 tp = TopicPartition(topic.topic, p.partition)
                 if p.error_code:
-                    self._metadata.hurry_update()
+                    self._refuse(tp, p.error_code)
                 elif tp in epochs:
-                    self._gate.on_end_offset(tp, epochs[tp], leader_epochs[tp], p.end_offset)
+                    self._gates.on_end(tp, epochs[tp], leader_epochs[tp], p.end_offset)
 
     async def _ask_starts(self, asked: tuple[Node, list[TopicPartition]]) -> None:
         node, tps = asked
         cluster = self._metadata.cluster
-        infos = {tp: cluster.partition(tp) for tp in tps}
         topics: dict[str, ListOffsetsTopic] = {}
         for tp in tps:
             topics.setdefault(tp.topic, ListOffsetsTopic(name=tp.topic)).partitions.append(
@@ -219,8 +214,7 @@ class ThresholdQueries:
         for topic in response.topics:
             for p in topic.partitions:
                 tp = TopicPartition(topic.name, p.partition_index)
-                info = infos.get(tp)
-                if p.error_code or info is None:
-                    self._metadata.hurry_update()
+                if p.error_code:
+                    self._refuse(tp, p.error_code)
                 else:
-                    self._gate.on_log_start(tp, info.incarnation, p.offset)
+                    self._gates.on_log_start(tp, p.offset)

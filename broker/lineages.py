@@ -1,0 +1,245 @@
+"""What the znodes say of partitions' lineage, for PartitionLeaderEpochsForPartitions (25301, docs/ordered-resize.md).
+
+A partition's state znode and its topic's are read at the first question about them, after a ``sync``, and kept while a
+data watch says that they did not change. A watch fires before a later read of the session shows the change, so what is
+watched at the moment of an answer is of one moment. Nothing is guessed: what cannot be read, or is not there yet, is
+LEADER_NOT_AVAILABLE (5), ask again.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Callable, Collection, Mapping
+from types import MappingProxyType
+from typing import Any, Final, Generic, NamedTuple, TypeAlias, TypeVar
+
+import structlog
+import trio
+
+from broker.metadata_cache import MetadataCache
+from protocol.errors import ErrorCode
+from protocol.generated.partition_leader_epochs_for_partitions import (
+    PartitionLeaderEpochsForPartitionsResponseEntry as Entry,
+)
+from protocol.generated.partition_leader_epochs_for_partitions import (
+    PartitionLeaderEpochsForPartitionsResponseLoser as Loser,
+)
+from protocol.generated.partition_leader_epochs_for_partitions import (
+    PartitionLeaderEpochsForPartitionsResponsePartition as PartitionAnswer,
+)
+from protocol.types import TopicPartition
+from runtime.env import NoNodeError, ZkError, ZkStore
+from zk_schemas.partition_state import PartitionState
+from zk_schemas.topic import TopicZnode
+from zk_schemas.znode import MalformedZnodeError
+
+logger = structlog.get_logger(__name__)
+
+MAX_BYTES = 8 * 1024 * 1024
+"""Znodes kept, by their size and ``_OVERHEAD`` for each, the least recently asked for first to go. What is made of one
+takes up to ten times as much."""
+_OVERHEAD = 512
+_READS_AT_ONCE = 64
+T = TypeVar("T")
+
+
+class Question(NamedTuple):
+    """What is asked of one partition, and the incarnations that the client's metadata names, -1 for any."""
+
+    tp: TopicPartition
+    topic_incarnation: int = -1
+    """The czxid of the topic's znode; from version 1 on."""
+    incarnation: int = -1
+    """The partition's; in version 0."""
+
+
+class StoredLineage(NamedTuple):
+    """What a state znode says, in the form of an answer."""
+
+    as_of: int
+    floor: int
+    entries: list[Entry]
+    is_complete: bool
+    """Whether all is said: not so before the first leader, nor of a layout that was stored without a lineage."""
+
+
+class KnownZnode(Generic[T]):
+    """One znode as it was read last, which holds as long as it ``is_watched``."""
+
+    __slots__ = ("_decode", "czxid", "is_absent", "is_watched", "path", "reading", "size", "value")
+
+    def __init__(self, path: str, decode: Callable[[str, bytes], T]) -> None:
+        self.path = path
+        self._decode = decode
+        self.value: T | None = None
+        self.czxid = -1
+        self.size = _OVERHEAD
+        self.is_absent = False
+        self.is_watched = False
+        self.reading: trio.Event | None = None
+
+    def current(self) -> T | None:
+        """What the znode holds, None where it has to be read first."""
+        return self.value if self.is_watched else None
+
+    def changed(self) -> None:
+        """The data watch: the znode was written or deleted, or the connection is gone."""
+        self.is_watched = False
+
+    async def read(self, zk: ZkStore) -> None:
+        """Read the znode unless it is known; who comes while another reads shares that. What is refused stays unread.
+
+        Of an absent one nothing is kept but that it was absent.
+        """
+        if self.reading is not None:
+            await self.reading.wait()
+            return
+        if self.current() is not None:
+            return
+        self.reading = trio.Event()
+        self.value, self.size = None, _OVERHEAD
+        self.is_watched, self.is_absent = True, False
+        try:
+            znode = await zk.get(self.path, self.changed)
+            self.value = self._decode(self.path, znode.data)
+            self.czxid, self.size = znode.czxid, _OVERHEAD + len(znode.data)
+        except NoNodeError:
+            self.is_absent = True
+        except ZkError as error:
+            logger.warning("lineages.not_read", path=self.path, error=str(error))
+        except MalformedZnodeError as error:
+            logger.error("lineages.malformed", error=str(error))
+        finally:
+            self.reading.set()
+            self.reading = None
+
+
+Read: TypeAlias = Mapping[str, KnownZnode[Any]]
+"""What was read just now, by path: an absent state is none that was seen long ago."""
+NOTHING_READ: Final[Read] = MappingProxyType({})
+
+
+class Lineages:
+    """The answers to PartitionLeaderEpochsForPartitions (25301)."""
+
+    def __init__(self, zk: ZkStore, metadata: MetadataCache, max_bytes: int = MAX_BYTES) -> None:
+        self._zk = zk
+        self._metadata = metadata
+        self._max_bytes = max_bytes
+        self._known: OrderedDict[str, KnownZnode[Any]] = OrderedDict()
+
+    @property
+    def size_bytes(self) -> int:
+        """What is kept."""
+        return sum(known.size for known in self._known.values())
+
+    def answer(self, question: Question, read: Read = NOTHING_READ) -> PartitionAnswer | None:
+        """The answer of version 1; None: ``read`` first, or if ``read`` is of that: it cannot be known yet."""
+        tp = question.tp
+        if tp.topic not in self._metadata.topics:
+            # Told nothing yet it cannot say of anything that it does not exist.
+            return refusal(tp, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION) if self._metadata.brokers else None
+        topic = self._current_topic(question, read)
+        if topic is None:
+            return None
+        over = topic.last_leader_epochs.get(tp.partition, -1)
+        if over < 0 and tp.partition not in topic.partitions:
+            return refusal(tp, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
+        path = PartitionState.path(*tp)
+        known: KnownZnode[StoredLineage] | None = self._find(path, read)
+        stored = None if known is None else known.current()
+        if stored is not None and stored.is_complete:
+            return PartitionAnswer(
+                partition_index=tp.partition, as_of=stored.as_of, over=over, floor=stored.floor, lineage=stored.entries
+            )
+        is_absent = path in read and read[path].is_absent
+        return PartitionAnswer(partition_index=tp.partition, over=over) if is_absent and over >= 0 else None
+
+    def answer_v0(self, question: Question, read: Read = NOTHING_READ) -> PartitionAnswer | None:
+        """The answer of version 0, whose consumers know one ancestor and one survivor: of a topic never resized."""
+        topic, info = self._current_topic(question, read), self._metadata.partition(question.tp)
+        if topic is None or topic.layout_version > 0 or info is None or info.incarnation < question.incarnation:
+            return None
+        return PartitionAnswer(partition_index=question.tp.partition, incarnation=info.incarnation)
+
+    def topic_incarnation(self, name: str, read: Read = NOTHING_READ) -> int:
+        """The czxid of a topic's znode, -1 where it is not known."""
+        known = self._find(TopicZnode.path(name), read)
+        return -1 if known is None or known.current() is None else known.czxid
+
+    def _current_topic(self, question: Question, read: Read) -> TopicZnode | None:
+        known: KnownZnode[TopicZnode] | None = self._find(TopicZnode.path(question.tp.topic), read)
+        return None if known is None or known.czxid < question.topic_incarnation else known.current()
+
+    def _find(self, path: str, read: Read) -> KnownZnode[Any] | None:
+        if path in self._known:
+            self._known.move_to_end(path)
+        return read.get(path) or self._known.get(path)
+
+    async def read(self, questions: Collection[Question]) -> Read:
+        """Read what the answers need, after a ``sync``: what is still watched then is as new.
+
+        The topic is read before the states, so that no number is looked for that never was there, and once more after
+        them if it changed. A removal deletes a state and notes its last leader epoch in the topic in one write: whoever
+        saw no state has a topic that has the note, or has changed.
+        """
+        asked = [question for question in questions if question.tp.topic in self._metadata.topics]
+        topics = {name: self._kept(TopicZnode.path(name), TopicZnode.decode) for name in {q.tp.topic for q in asked}}
+        if not topics:
+            return NOTHING_READ
+        try:
+            await self._zk.sync(TopicZnode.path(asked[0].tp.topic))
+        except ZkError as error:
+            logger.warning("lineages.not_read", error=str(error))
+            return NOTHING_READ
+        await self._read_all(topics.values())
+        states = [
+            self._kept(PartitionState.path(*question.tp), _decode)
+            for question in asked
+            if self.answer(question._replace(topic_incarnation=-1)) is None
+        ]
+        await self._read_all(states)
+        await self._read_all(topics.values())
+        found: list[KnownZnode[Any]] = [*topics.values(), *states]
+        self._evict()
+        return {known.path: known for known in found}
+
+    async def _read_all(self, znodes: Collection[KnownZnode[Any]]) -> None:
+        unread = [known for known in znodes if known.current() is None]
+        for start in range(0, len(unread), _READS_AT_ONCE):
+            async with trio.open_nursery() as nursery:
+                for known in unread[start : start + _READS_AT_ONCE]:
+                    nursery.start_soon(known.read, self._zk)
+
+    def _kept(self, path: str, decode: Callable[[str, bytes], T]) -> KnownZnode[T]:
+        known = self._known.get(path)
+        if known is None:
+            known = self._known[path] = KnownZnode(path, decode)
+        else:
+            self._known.move_to_end(path)
+        return known
+
+    def _evict(self) -> None:
+        """Keep at most ``max_bytes``; who reads just now keeps what it reads."""
+        too_much = self.size_bytes - self._max_bytes
+        while too_much > 0:
+            too_much -= self._known.popitem(last=False)[1].size
+
+
+def _decode(path: str, data: bytes) -> StoredLineage:
+    """Raises ``MalformedZnodeError``."""
+    state = PartitionState.decode(path, data)
+    is_older = state.layout is not None and state.initial_partition_count is None
+    entries = [
+        Entry(
+            epoch=epoch,
+            losers=[Loser(partition_index=loser, leader_epoch=last) for loser, last in losers.items()],
+        )
+        for epoch, losers in state.lineage
+    ]
+    return StoredLineage(state.leader_epoch, state.floor, entries, state.leader_epoch >= 0 and not is_older)
+
+
+def refusal(tp: TopicPartition, code: ErrorCode) -> PartitionAnswer:
+    """The answer of either version with nothing but an error."""
+    return PartitionAnswer(partition_index=tp.partition, error_code=code)

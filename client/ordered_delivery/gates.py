@@ -1,0 +1,312 @@
+"""The delivery gates of a consumer, one for each topic, by topic and partition: which records may be delivered now.
+
+What is decided is ``ordered_resize.gate``. Here facts go to the gate of their topic, questions are put together, and
+what metadata tells becomes facts: that a leader changed, that a partition or the topic was removed, and that a topic
+was never resized (layout version 0), so that no partition of it has an entry up to the leader epoch that the metadata
+names. No IO, no clock.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+
+from client.cluster import TopicInfo
+from client.ordered_delivery.explain import BlockedPartition, WaitsFor
+from ordered_resize.facts import Lineage
+from ordered_resize.gate import Ask, Gate, GateState
+from ordered_resize.lineage import EVERY_EPOCH, NO_EPOCH, Loaded
+from protocol.types import TopicPartition
+
+NEVER_RESIZED = 0
+"""The layout version of such topics."""
+
+
+@dataclass(slots=True)
+class Questions:
+    """What the gates want to know. An answer may lead to further questions."""
+
+    lineages: dict[TopicPartition, int] = field(default_factory=dict)
+    """25301: as of at least this leader epoch."""
+    ends: dict[tuple[TopicPartition, int], None] = field(default_factory=dict)
+    """OffsetForLeaderEpoch: where this leader epoch of the partition ended."""
+    log_starts: dict[TopicPartition, None] = field(default_factory=dict)
+    """ListOffsets."""
+    positions: dict[TopicPartition, int] = field(default_factory=dict)
+    """25300, with the incarnation that the metadata names: kept up to date for as long as they are wanted."""
+
+    @property
+    def any_to_ask(self) -> bool:
+        """Whether there is more to ask than positions."""
+        return bool(self.lineages or self.ends or self.log_starts)
+
+
+class _Topic:
+    """One topic, of which at least one partition is held."""
+
+    __slots__ = ("asked_of", "gate", "info")
+
+    def __init__(self) -> None:
+        self.gate = Gate()
+        self.info: TopicInfo | None = None
+        self.asked_of: dict[int, int] = {}
+        """By partition, the leader epoch of the leader that said where epochs ended."""
+
+    def leader_epoch(self, partition: int) -> int:
+        info = self.info.partitions.get(partition) if self.info is not None else None
+        return info.leader_epoch if info is not None else -1
+
+
+class TopicGates:
+    """See the module."""
+
+    def __init__(self) -> None:
+        self._topics: dict[str, _Topic] = {}
+        self._removed: dict[TopicPartition, None] = {}
+        self.version = 0
+        """Goes up when what the gates say may have changed."""
+
+    # ------------------------------------------------------------ events
+
+    def assign(self, partitions: Iterable[TopicPartition], topics: Mapping[str, TopicInfo]) -> None:
+        """Hold exactly ``partitions``; of those held before it is still known what was loaded."""
+        held: dict[str, list[int]] = {}
+        for tp in partitions:
+            held.setdefault(tp.topic, []).append(tp.partition)
+        self._topics = {name: self._topics.get(name) or _Topic() for name in held}
+        for name, numbers in held.items():
+            topic = self._topics[name]
+            topic.gate.assign(numbers)
+            if topic.info is not None:
+                self._take_epochs(topic, topic.info)
+        self.version += 1
+        self.on_metadata(topics)
+
+    def on_metadata(self, topics: Mapping[str, TopicInfo]) -> None:
+        """The cluster's topics as last described; the same object means nothing changed."""
+        for name, topic in self._topics.items():
+            info = topics.get(name)
+            # One without partitions tells of an error or a broker that lags: what was known holds until there are some.
+            if info is None or not info.partitions or info is topic.info:
+                continue
+            before, topic.info = topic.info, info
+            self.version += 1
+            if before is not None:
+                self._forget_removed(name, topic, before, info)
+            for q in [q for q, epoch in topic.asked_of.items() if topic.leader_epoch(q) > epoch]:
+                del topic.asked_of[q]
+                topic.gate.facts.on_leader_change(q)
+            self._take_epochs(topic, info)
+
+    def _forget_removed(self, name: str, topic: _Topic, before: TopicInfo, info: TopicInfo) -> None:
+        for p in topic.gate.held:
+            old, new = before.partitions.get(p), info.partitions.get(p)
+            if old is not None and (new is None or 0 <= old.incarnation < new.incarnation):
+                topic.gate.renew(p)
+                self._removed[TopicPartition(name, p)] = None
+        if 0 <= before.incarnation < info.incarnation:
+            topic.gate.forget()
+            topic.asked_of.clear()
+
+    @staticmethod
+    def _take_epochs(topic: _Topic, info: TopicInfo) -> None:
+        """A topic is told by its first layout until a partition that loses keys has the next one."""
+        if info.layout_version != NEVER_RESIZED:
+            return
+        lineages = topic.gate.facts.lineages
+        for p in topic.gate.held:
+            part = info.partitions.get(p)
+            if part is not None and (p not in lineages or lineages[p].as_of < part.leader_epoch):
+                topic.gate.facts.on_lineage(p, Lineage(part.leader_epoch))
+
+    def topic_incarnation(self, topic: str) -> int:
+        """Of the topic that the facts are of; -1: not known."""
+        known = self._topics.get(topic)
+        return known.info.incarnation if known is not None and known.info is not None else -1
+
+    def incarnation(self, tp: TopicPartition) -> int:
+        """Of the partition in the metadata; -1: not known."""
+        known = self._topics.get(tp.topic)
+        info = known.info.partitions.get(tp.partition) if known is not None and known.info is not None else None
+        return info.incarnation if info is not None else -1
+
+    def on_lineage(self, tp: TopicPartition, lineage: Lineage | None, over: int) -> None:
+        """25301 was answered, for the topic of ``topic_incarnation``; None: the partition does not exist."""
+        if (topic := self._topics.get(tp.topic)) is not None:
+            self.version += 1
+            topic.gate.facts.on_lineage(tp.partition, lineage, over)
+
+    def on_missing(self, tp: TopicPartition) -> None:
+        """A broker does not know the partition."""
+        if (topic := self._topics.get(tp.topic)) is not None:
+            self.version += 1
+            topic.gate.facts.on_missing(tp.partition)
+
+    def on_end(self, tp: TopicPartition, epoch: int, leader_epoch: int, end_offset: int) -> None:
+        """The leader of ``leader_epoch`` said where ``epoch`` ended: ``end_offset`` is exclusive, -1 unknown."""
+        topic = self._topics.get(tp.topic)
+        # Another leader since may have less; and the end of the present epoch still moves.
+        if topic is not None and end_offset >= 0 and epoch < leader_epoch == topic.leader_epoch(tp.partition):
+            self.version += 1
+            topic.asked_of[tp.partition] = leader_epoch
+            topic.gate.facts.on_end(tp.partition, epoch, end_offset)
+
+    def on_log_start(self, tp: TopicPartition, offset: int) -> None:
+        if (topic := self._topics.get(tp.topic)) is not None:
+            self.version += 1
+            topic.gate.facts.on_log_start(tp.partition, offset)
+
+    def on_position(self, tp: TopicPartition, position: int) -> None:
+        """How far the group is; -1: not known (any more)."""
+        topic = self._topics.get(tp.topic)
+        if topic is None or self.position(tp) == position:
+            return
+        self.version += 1
+        facts = topic.gate.facts
+        passed = facts.passed.get(tp.partition)
+        facts.on_position(tp.partition, position)
+        if facts.passed.get(tp.partition) != passed:
+            for p in topic.gate.held:
+                topic.gate.cap(p)  # a load under way does not cover what is taken back
+
+    def on_owner(self, tp: TopicPartition, *, is_owned: bool) -> None:
+        """Whether a live member alone can tell the position: then the start of the log does not stand for it."""
+        topic = self._topics.get(tp.topic)
+        if topic is None or is_owned == (tp.partition not in topic.gate.facts.unowned):
+            return
+        self.version += 1
+        topic.gate.facts.on_owner(tp.partition, is_owned=is_owned)
+
+    def on_new_generation(self) -> None:
+        """Nothing is known of what the members of the generation have processed, or who owns what."""
+        self.version += 1
+        for topic in self._topics.values():
+            topic.gate.facts.on_new_generation()
+
+    def load_called(self, tp: TopicPartition) -> Loaded:
+        """As in ``Gate``."""
+        return self._topics[tp.topic].gate.load_called(tp.partition)
+
+    def load_returned(self, tp: TopicPartition, called: Loaded) -> None:
+        """As in ``Gate``; nothing of a partition that was given up meanwhile."""
+        topic = self._topics.get(tp.topic)
+        if topic is not None and tp.partition in topic.gate.held:
+            self.version += 1
+            topic.gate.load_returned(tp.partition, called)
+
+    def restart(self, tp: TopicPartition) -> None:
+        """The next batch is not the one after the last."""
+        self._topics[tp.topic].gate.restart(tp.partition)
+
+    # ------------------------------------------------------------ what they say
+
+    def limit(self, tp: TopicPartition) -> int:
+        """The highest leader epoch whose batches may be delivered now, ``NO_EPOCH`` for none."""
+        topic = self._topics.get(tp.topic)
+        if topic is None or topic.info is None:
+            return NO_EPOCH
+        if not topic.info.ordered_delivery:
+            return EVERY_EPOCH
+        return topic.gate.limit(tp.partition) if tp.partition in topic.info.partitions else NO_EPOCH
+
+    def look(self, tp: TopicPartition, epoch: int) -> GateState:
+        """What is so of the next batch, of this leader epoch."""
+        topic = self._topics[tp.topic]
+        if topic.info is None or tp.partition not in topic.info.partitions:
+            return GateState.UNKNOWN
+        return topic.gate.look(tp.partition, epoch)
+
+    def take_revoked(self) -> list[TopicPartition]:
+        """Partitions whose keys the user has to let go of: they wait again after a load, or were removed. Once."""
+        revoked = dict(self._removed)
+        self._removed = {}
+        for name, topic in self._topics.items():
+            revoked.update((TopicPartition(name, p), None) for p in topic.gate.take_revoked())
+        return list(revoked)
+
+    def position(self, tp: TopicPartition) -> int:
+        """The group's position as last told, -1 when not known."""
+        topic = self._topics.get(tp.topic)
+        return topic.gate.facts.positions.get(tp.partition, -1) if topic is not None else -1
+
+    def positions(self) -> dict[TopicPartition, int]:
+        """The group's positions as last told, where they are known."""
+        return {
+            TopicPartition(name, q): position
+            for name, topic in self._topics.items()
+            for q, position in topic.gate.facts.positions.items()
+        }
+
+    @property
+    def is_waiting(self) -> bool:
+        """Whether an entry of a partition held is not satisfied."""
+        return any(self._waits(topic, p) for topic in self._ordered() for p in topic.gate.held)
+
+    @staticmethod
+    def _waits(topic: _Topic, p: int) -> bool:
+        known = topic.gate.facts.lineages.get(p)
+        return known is not None and topic.gate.cap(p) < known.as_of
+
+    def _ordered(self) -> Iterator[_Topic]:
+        for topic in self._topics.values():
+            if topic.info is not None and topic.info.ordered_delivery:
+                yield topic
+
+    def blocked(
+        self,
+        fronts: Mapping[TopicPartition, int],
+        owner_of: Callable[[TopicPartition], str | None],
+        committed: Callable[[TopicPartition], int] = lambda _: -1,
+    ) -> list[BlockedPartition]:
+        """The partitions that wait for others, in order, and those whose next batch is newer than what is known.
+
+        ``fronts``: the leader epochs of the batches that are held back.
+        """
+        found = []
+        for topic in self._ordered():
+            assert topic.info is not None
+            name, facts = topic.info.name, topic.gate.facts
+            for p in sorted(topic.gate.held & topic.info.partitions.keys()):
+                tp = TopicPartition(name, p)
+                known, front = facts.lineages.get(p), fronts.get(tp)
+                waits = tuple(WaitsFor.of(name, wait, owner_of, committed) for wait in topic.gate.waits(p))
+                if waits or (front is not None and (known is None or front > known.as_of)):
+                    found.append(BlockedPartition(tp, topic.gate.limit(p), waits))
+        return found
+
+    def questions(self, fronts: Mapping[TopicPartition, int], *, recheck: bool = False) -> Questions:
+        """All that would help the next batches, and those of the newest leader epochs known.
+
+        ``recheck``: also what may have changed without a leader change that this client knows of.
+        """
+        asked = Questions()
+        for topic in self._ordered():
+            info = topic.info
+            assert info is not None
+            for p in topic.gate.held:
+                if p in info.partitions:
+                    self._ask(topic, info, p, fronts.get(TopicPartition(info.name, p), -1), asked, recheck)
+        return asked
+
+    @staticmethod
+    def _ask(topic: _Topic, info: TopicInfo, p: int, front: int, asked: Questions, recheck: bool) -> None:
+        gate, facts = topic.gate, topic.gate.facts
+        known = facts.lineages.get(p)
+        if known is not None and not known.entries and known.as_of >= max(front, info.partitions[p].leader_epoch):
+            return
+        for q in gate.named(p):
+            if q in info.partitions:
+                asked.positions[TopicPartition(info.name, q)] = info.partitions[q].incarnation
+        epoch = max(front, info.partitions[p].leader_epoch, known.as_of if known is not None else -1)
+        for ask, q, f in gate.questions(p, epoch):
+            tp = TopicPartition(info.name, q)
+            if ask is Ask.LINEAGE:
+                asked.lineages[tp] = max(f, asked.lineages.get(tp, -1))
+            elif ask is Ask.END:
+                asked.ends[tp, f] = None
+            elif ask is Ask.POSITION:
+                asked.positions.setdefault(tp, -1)
+            elif recheck or q not in facts.log_starts:
+                asked.log_starts[tp] = None
+        if recheck:
+            asked.ends.update(((TopicPartition(info.name, w.on), w.epoch), None) for w in gate.waits(p))

@@ -1,0 +1,35 @@
+"""Brokers for the replicas of partitions that a resize adds."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from controller.assignment import assign_replicas
+from controller.context import Context
+from controller.image import TopicImage
+from controller.partition_limit import check_partition_limit
+from protocol.errors import ErrorCode, KafkaError
+
+
+def rack_of_live_brokers(context: Context) -> dict[int, str | None]:
+    """``{broker: rack}`` of the brokers that can take new partitions."""
+    return {id: context.image.brokers[id].registration.rack for id in sorted(context.image.live_ids())}
+
+
+def assign_new(context: Context, topic: TopicImage, new: Sequence[int]) -> dict[int, list[int]]:
+    """Replicas of new partitions, as many as the others have. ``new`` is a run at the end of the assignment.
+
+    Raises ``KafkaError`` INVALID_REPLICATION_FACTOR, POLICY_VIOLATION for too many partitions.
+    """
+    if not new:
+        return {}
+    check_partition_limit(context, topic.name, len(new))
+    factor, brokers = len(topic.replicas(0)), rack_of_live_brokers(context)
+    if factor > len(brokers):
+        raise KafkaError(
+            ErrorCode.INVALID_REPLICATION_FACTOR,
+            f"Replication factor: {factor} larger than available brokers: {len(brokers)}.",
+        )
+    first, ids = topic.replicas(0)[0], sorted(brokers)
+    start = ids.index(first) if first in brokers else 0
+    return assign_replicas(brokers, len(new), factor, start_index=start, shift=start, first_partition=new[0])

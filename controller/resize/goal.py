@@ -1,0 +1,127 @@
+"""What a topic is to become: the goal of a resize in its znode, whoever asks for it, and a count that is queued.
+
+``ordered_resize.judgement`` decides. Here is what it decides by, and the write that follows.
+"""
+
+from __future__ import annotations
+
+import logging
+
+from controller.context import Context
+from controller.events import ResizesDue
+from controller.image import PartitionImage, TopicImage
+from controller.new_replicas import assign_new
+from controller.resize import view
+from controller.resize.step_log import log_step
+from controller.states import PartitionStatus
+from controller.store import MAX_BYTES
+from controller.topic_config import ORDERED_KEY, topic_values
+from ordered_resize import resize
+from ordered_resize.explain import listed
+from ordered_resize.judgement import Limits, Outcome, Setting, judge_wanted
+from ordered_resize.snapshot import Snapshot
+from protocol.errors import KafkaError
+from protocol.topic_names import INTERNAL_TOPICS
+from protocol.types import TopicPartition
+from runtime.env import SetOp
+from zk_schemas import paths
+from zk_schemas.features import LINEAGE_LEVEL, ORDERED_RESIZE, supports
+from zk_schemas.topic import TopicZnode
+
+_log = logging.getLogger(__name__)
+DRAIN_KEY = "delete.records.when.drained"
+KEPT_FOREVER = -1
+"""As ``retention.ms``."""
+
+
+async def setting_of(context: Context, topic: TopicImage) -> Setting:
+    """What resizes of the topic are judged by besides its znodes. ``assign`` raises ``KafkaError``."""
+    config = await topic_values(context, topic.name)
+    policies = config["cleanup.policy"]
+    expires = "delete" in policies and config["retention.ms"] != KEPT_FOREVER
+    return Setting(
+        assign=lambda new: assign_new(context, topic, new),
+        limits=Limits(max_state_bytes=context.config.partition_state_max_bytes, max_topic_bytes=MAX_BYTES),
+        is_internal=topic.name in INTERNAL_TOPICS,
+        is_compacted="compact" in policies,
+        is_emptied=config[DRAIN_KEY] or expires,
+        is_ordered=config[ORDERED_KEY],
+        not_now=not_now(context),
+    )
+
+
+def not_now(context: Context) -> str:
+    """Why no topic of the cluster can be resized; empty: each can."""
+    brokers = context.image.brokers
+    if context.image.features.level(ORDERED_RESIZE) < LINEAGE_LEVEL:
+        return (
+            f"Level {LINEAGE_LEVEL} of the feature {ORDERED_RESIZE} is not finalized: once every broker supports it,"
+            " `anabranch features upgrade --all` does so."
+        )
+    lacking = [
+        id for id in sorted(brokers) if not supports(brokers[id].registration.features, ORDERED_RESIZE, LINEAGE_LEVEL)
+    ]
+    if lacking:
+        return f"Brokers {listed(lacking)} do not know ordered resize; upgrade or stop them first."
+    return ""
+
+
+async def begin_wanted(context: Context, topic: TopicImage, snapshot: Snapshot) -> None:
+    """Begin the resize that was queued, once it may begin; what never can be is dropped."""
+    wanted = topic.znode.wanted
+    if wanted is None or not resize.may_begin(snapshot, wanted):
+        return
+    try:
+        verdict = judge_wanted(snapshot, await setting_of(context, topic))
+    except KafkaError as error:
+        _log.warning("topic %s: its resize to %s partitions waits: %s", topic.name, wanted, error.message)
+        return
+    if verdict is None or verdict.topic is None:
+        why = "" if verdict is None else verdict.why
+        _log.warning("topic %s: its resize to %s partitions waits: %s", topic.name, wanted, why)
+        return
+    if verdict.outcome is Outcome.REFUSE:
+        _log.error("topic %s: its resize to %s partitions is dropped: %s", topic.name, wanted, verdict.why)
+    await write(context, topic, verdict.topic)
+
+
+async def write(context: Context, topic: TopicImage, znode: TopicZnode) -> None:
+    """Write a topic's znode and take it over. Raises ``ControllerMovedError``, ``ImageStaleError``, ``ZkError``."""
+    before = topic.znode
+    versions = await context.store.write([SetOp(paths.topic(topic.name), znode.encode(), topic.version)])
+    take_over(context, topic, znode, versions[0])
+    log_change(context, topic, before)
+
+
+def take_over(context: Context, topic: TopicImage, znode: TopicZnode, version: int) -> None:
+    """Take a written znode into the image, and tell brokers what changes for them: of a goal they hear with the first
+    bump, so that no order goes before that one.
+    """
+    before, told = topic.znode, view.told_layout(topic)
+    adopt(topic, znode, version)
+    partitions = [TopicPartition(topic.name, p) for p in sorted(topic.partitions)]
+    if znode.topic_id != before.topic_id:
+        for tp in partitions:
+            context.batch.leader_and_isr(tp)
+    elif view.told_layout(topic) != told:
+        context.batch.metadata(partitions)
+    context.events.put(ResizesDue())
+
+
+def adopt(topic: TopicImage, znode: TopicZnode, version: int) -> None:
+    """Have the image of a topic as its znode is: some partitions may be assigned now, or not any more."""
+    topic.znode, topic.version = znode, version
+    for p in sorted(znode.partitions.keys() - topic.partitions.keys() - topic.unreadable):
+        topic.partitions[p] = PartitionImage(PartitionStatus.NONEXISTENT.enter(PartitionStatus.NEW))
+    for p in topic.partitions.keys() - znode.partitions.keys():
+        del topic.partitions[p]
+
+
+def log_change(context: Context, topic: TopicImage, before: TopicZnode) -> None:
+    """The line for a goal that is new, taken back or queued; none where nothing of that changed."""
+    znode = topic.znode
+    if znode.layout_version != before.layout_version:
+        is_cancel = znode.undeleted_partition_count == znode.previous_undeleted_partition_count
+        log_step(context, topic, "cancelled" if is_cancel else "asked-for", [])
+    elif znode.wanted != before.wanted:
+        log_step(context, topic, "queued" if znode.wanted is not None else "unqueued", [])

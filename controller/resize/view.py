@@ -1,0 +1,163 @@
+"""A topic of the image as ``ordered_resize`` sees it, and how far its resize is."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Mapping, Sequence
+
+from controller.image import ClusterImage, PartitionImage, TopicImage
+from ordered_resize import resize
+from ordered_resize.explain import resize_waits
+from ordered_resize.layout import Layout
+from ordered_resize.resize import Phase
+from ordered_resize.snapshot import Snapshot
+from protocol.key_placement import is_doubled
+from protocol.types import TopicPartition
+from zk_schemas.partition_state import Layout as StoredLayout
+from zk_schemas.znode import NO_ID
+
+
+def snapshot_of(image: ClusterImage, topic: TopicImage, new_topic_id: uuid.UUID = NO_ID) -> Snapshot:
+    """The topic at this moment. ``new_topic_id`` is what a removal that ends would give it."""
+    states = {p: found.state for p, found in sorted(topic.partitions.items()) if found.state is not None}
+    counted = 0 if topic.frozen else topic.znode.undeleted_partition_count
+    drained = {
+        p: found.ending.end_offset for p, found in topic.partitions.items() if found.ending and is_drained(topic, p)
+    }
+    return Snapshot(
+        topic.znode,
+        states,
+        unreadable=topic.unreadable,
+        frozen=topic.frozen,
+        controller_epoch=image.controller_epoch,
+        answered={p for p in states if topic.told(p)},
+        electable={p: _electable(image, topic, p) for p in range(counted) if p not in states and p in topic.partitions},
+        drained=drained,
+        ends=drained,
+        deleted={
+            p: found.ending.deleted_end_offset
+            for p, found in topic.partitions.items()
+            if found.ending is not None and _is_deleted(topic, p, found)
+        },
+        new_topic_id=new_topic_id,
+    )
+
+
+def _electable(image: ClusterImage, topic: TopicImage, partition: int) -> list[int]:
+    electable = image.electable(TopicPartition(topic.name, partition))
+    return [replica for replica in topic.replicas(partition) if replica in electable]
+
+
+def _is_deleted(topic: TopicImage, partition: int, found: PartitionImage) -> bool:
+    is_leaving = found.state is not None and found.state.being_removed
+    return is_leaving and found.ending is not None and found.ending.stopped.issuperset(topic.replicas(partition))
+
+
+# ---------------------------------------------------------------- how far it is
+
+
+def was_resized(topic: TopicImage) -> bool:
+    """Whether the topic was resized ever, or is to be."""
+    znode = topic.znode
+    return znode.layout_version > 0 or znode.previous_undeleted_partition_count is not None or znode.wanted is not None
+
+
+def marked(topic: TopicImage) -> list[int]:
+    """Partitions marked for deletion: they exist and are not counted."""
+    counted = topic.znode.undeleted_partition_count
+    return [p for p in sorted(topic.partitions) if p >= counted and topic.state(p) is not None]
+
+
+def is_settled(topic: TopicImage) -> bool:
+    """Whether the last resize is done but for the draining. One that was never resized is."""
+    return not was_resized(topic) or resize.is_settled(_known(topic))
+
+
+def is_resizing(topic: TopicImage) -> bool:
+    """Whether anything of a resize is left to do, draining and a queued count included."""
+    return was_resized(topic) and bool(topic.znode.wanted is not None or marked(topic) or not is_settled(topic))
+
+
+def drainable(topic: TopicImage) -> list[int]:
+    """Marked partitions that only wait to be drained, and are not counted by a queued resize."""
+    if not marked(topic) or topic.frozen or topic.unreadable:
+        return []
+    snapshot = _known(topic)
+    if not resize.removals_may_begin(snapshot):
+        return []
+    return [
+        p for p in marked(topic) if p >= (topic.znode.wanted or 0) and resize.phase_of(snapshot, p) is Phase.DRAINING
+    ]
+
+
+def is_empty(topic: TopicImage, partition: int) -> bool:
+    """Whether nothing is left below the log end that the leader of a marked partition reported."""
+    found = topic.partitions[partition]
+    state, ending = found.state, found.ending
+    if state is None or ending is None or ending.leader_epoch != state.leader_epoch or not topic.told(partition):
+        return False
+    return ending.log_start_offset >= ending.end_offset >= 0
+
+
+def is_processed(topic: TopicImage, partition: int) -> bool:
+    """Whether no live member has something of an empty partition that it did not flush."""
+    ending = topic.partitions[partition].ending
+    return ending is not None and (ending.is_processed or ending.end_offset == topic.znode.base_offset(partition))
+
+
+def is_drained(topic: TopicImage, partition: int) -> bool:
+    return is_empty(topic, partition) and is_processed(topic, partition)
+
+
+def left_on(topic: TopicImage) -> Mapping[int, Sequence[int]]:
+    """Of partitions that are being removed the brokers that have not said that their replica is deleted."""
+    found = {}
+    for p in marked(topic):
+        state, ending = topic.state(p), topic.partitions[p].ending
+        if state is not None and state.being_removed:
+            stopped = ending.stopped if ending is not None else ()
+            found[p] = [replica for replica in topic.replicas(p) if replica not in stopped]
+    return found
+
+
+def unfinished(topic: TopicImage) -> str:
+    """What a resize waits for, in words."""
+    waits = resize_waits(_known(topic), left_on(topic))
+    return "; ".join(waits) or "its next step is due"
+
+
+def _known(topic: TopicImage) -> Snapshot:
+    """Without what only the next steps need."""
+    states = {p: found.state for p, found in topic.partitions.items() if found.state is not None}
+    answered = {p for p in states if topic.told(p)}
+    return Snapshot(topic.znode, states, unreadable=topic.unreadable, frozen=topic.frozen, answered=answered)
+
+
+# ---------------------------------------------------------------- what brokers are told
+
+
+def told_layout(topic: TopicImage) -> StoredLayout:
+    """The count and version by which clients place: the goal's once some partition has it, the one before until then.
+
+    No leader takes a batch that was placed by the goal before its own partition has it.
+    """
+    znode, goal = topic.znode, Layout.goal(topic.znode).stored
+    before = znode.previous_undeleted_partition_count
+    if before is None or before == goal.undeleted_partition_count:
+        return goal
+    if any(topic.layout(p) == goal for p, found in topic.partitions.items() if found.state is not None):
+        return goal
+    return StoredLayout(before, goal.layout_version - 1)
+
+
+def announced_count(topic: TopicImage) -> int:
+    """The count that producers without a layout may place by before the first bump of a grow; -1: none.
+
+    Until a partition has the goal each key must stay where it is, or have a partition that takes no records yet. That
+    holds of ``hash % count`` where the counts before and after are the initial one times powers of two.
+    """
+    znode, told = topic.znode, told_layout(topic)
+    counts = (told.undeleted_partition_count, znode.undeleted_partition_count)
+    if not znode.ordered_delivery or topic.frozen or counts[0] >= counts[1]:
+        return -1
+    return counts[1] if all(is_doubled(znode.initial_partition_count, count) for count in counts) else -1

@@ -1,0 +1,318 @@
+"""The answers to PartitionLeaderEpochsForPartitions (25301): never more than was read, never "nothing to wait for"."""
+
+from __future__ import annotations
+
+import random
+import uuid
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+import pytest
+import trio
+import trio.testing
+
+from broker.lineages import Lineages, Question
+from broker.metadata_cache import BrokerInfo, MetadataCache, PartitionInfo, TopicInfo
+from protocol.errors import ErrorCode
+from protocol.generated.partition_leader_epochs_for_partitions import (
+    PartitionLeaderEpochsForPartitionsResponsePartition as PartitionAnswer,
+)
+from protocol.types import TopicPartition
+from runtime.env import DeleteOp, SessionState, SetOp, ZkStore
+from runtime.sim_zk import FakeSession, FakeZk
+from zk_schemas.partition_state import Before, Layout, LineageEntry, PartitionState
+from zk_schemas.topic import TopicZnode
+
+T1, T5 = TopicPartition("t", 1), TopicPartition("t", 5)
+TOPIC, STATE = TopicZnode.path("t"), PartitionState.path("t", 5)
+NOT_YET = ErrorCode.LEADER_NOT_AVAILABLE
+LINEAGE = (LineageEntry(0, {1: 0}), LineageEntry(2, {1: 2}))
+
+pytestmark = pytest.mark.trio
+
+
+class WatchedZk:
+    """A session that counts what is read through it, and lets a test act before a read."""
+
+    def __init__(self, session: FakeSession) -> None:
+        self.session = session
+        self.reads: list[str] = []
+        self.syncs = 0
+        self.before: dict[str, Callable[[], Awaitable[Any]]] = {}
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.session, name)
+
+    async def sync(self, path: str) -> None:
+        self.syncs += 1
+        await self.session.sync(path)
+
+    async def get(self, path: str, watch: Any = None) -> Any:
+        self.reads.append(path)
+        if (act := self.before.pop(path, None)) is not None:
+            await act()
+        return await self.session.get(path, watch)
+
+
+class World:
+    """A broker's view of topic ``t``, 4 partitions at first and 6 now, and the controller's session."""
+
+    def __init__(self, max_bytes: int = 1 << 20, latency_s: Callable[[], float] = lambda: 0.0) -> None:
+        server = FakeZk(latency_s)
+        self.controller: ZkStore = server.session()
+        self.own = server.session()
+        self.zk = WatchedZk(self.own)
+        self.metadata = MetadataCache()
+        self.metadata.brokers[1] = BrokerInfo(1, {})
+        partitions = {index: PartitionInfo(1, 0, [1], [1], [], 100 + index) for index in range(6)}
+        self.metadata.topics["t"] = TopicInfo(partitions=partitions)
+        store: Any = self.zk
+        self.lineages = Lineages(store, self.metadata, max_bytes)
+
+    async def create(self, topic: TopicZnode | None = None, **states: PartitionState) -> int:
+        """The topic's znode, and states by ``p<number>``; the topic's incarnation."""
+        await self.controller.create(TOPIC, (topic or resized()).encode(), make_parents=True)
+        for name, found in (states or {"p5": state()}).items():
+            path = PartitionState.path("t", int(name[1:]))
+            await self.controller.create(path, found.encode(), make_parents=True)
+        return (await self.controller.get(TOPIC)).czxid
+
+    async def remove(self, topic: TopicZnode) -> None:
+        """The end of a removal: one write."""
+        await self.controller.multi([SetOp(TOPIC, topic.encode()), DeleteOp(STATE)])
+
+    async def ask(self, tp: TopicPartition = T5, topic_incarnation: int = -1) -> PartitionAnswer | None:
+        """As the handler does."""
+        question = Question(tp, topic_incarnation)
+        known = self.lineages.answer(question)
+        return known or self.lineages.answer(question, await self.lineages.read([question]))
+
+    async def ask_v0(self, tp: TopicPartition = T5, incarnation: int = -1) -> PartitionAnswer | None:
+        question = Question(tp, incarnation=incarnation)
+        return self.lineages.answer_v0(question, await self.lineages.read([question]))
+
+
+def resized(last_leader_epochs: dict[int, int] | None = None, count: int = 6, version: int = 3) -> TopicZnode:
+    return TopicZnode.new(uuid.UUID(int=1), {p: [1] for p in range(count)}).replace(
+        initial_partition_count=4, layout_version=version, last_leader_epochs=last_leader_epochs or {}
+    )
+
+
+def state(leader_epoch: int = 2, lineage: tuple[LineageEntry, ...] = LINEAGE, floor: int = -1) -> PartitionState:
+    layout, before = Layout(6, 3), Before(Layout(4, 2), 1)
+    found = PartitionState(1, 1, leader_epoch, [1], layout, initial_partition_count=4)
+    return found.replace(lineage=lineage, floor=floor, before=before if leader_epoch > 1 else None)
+
+
+def told(answer: PartitionAnswer | None) -> tuple[int, int, int, list[tuple[int, dict[int, int]]]]:
+    """as_of, over, floor and entries."""
+    assert answer is not None and answer.error_code == 0
+    entries = [(entry.epoch, {q.partition_index: q.leader_epoch for q in entry.losers}) for entry in answer.lineage]
+    return answer.as_of, answer.over, answer.floor, entries
+
+
+async def test_a_lineage_as_the_znodes_say() -> None:
+    world = World()
+    await world.create()
+    assert told(await world.ask()) == (2, -1, -1, [(0, {1: 0}), (2, {1: 2})])
+    await world.controller.set(STATE, state(4, LINEAGE[1:], 0).encode())
+    await world.controller.set(TOPIC, resized({5: 0, 7: 3}).encode())
+    assert told(await world.ask()) == (4, 0, 0, [(2, {1: 2})]), "over also of a number that came again"
+    assert told(await world.ask(TopicPartition("t", 7))) == (-1, 3, -1, []), "over also of one that no partition has"
+
+
+async def test_what_never_was_is_unknown_and_costs_no_read() -> None:
+    world = World()
+    await world.create()
+    await world.ask()
+    world.zk.reads.clear()
+    for partition in (6, 2**31 - 1, -1):
+        answer = await world.ask(TopicPartition("t", partition))
+        assert answer is not None and answer.error_code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+    answer = await world.ask(TopicPartition("../config", 0))
+    assert answer is not None and answer.error_code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+    assert world.zk.reads == []
+
+
+async def test_a_broker_that_was_told_nothing_says_of_nothing_that_it_does_not_exist() -> None:
+    world = World()
+    world.metadata.brokers.clear()
+    assert await world.ask(TopicPartition("u", 0)) is None
+
+
+async def test_a_number_that_is_assigned_and_not_created_is_waited_for() -> None:
+    world = World()
+    await world.create(p1=state())
+    assert await world.ask() is None
+    await world.controller.create(STATE, state(0, LINEAGE[:1]).encode(), make_parents=True)
+    assert told(await world.ask())[0] == 0
+
+
+async def test_a_partition_that_was_never_led_is_waited_for() -> None:
+    world = World()
+    await world.create(p5=PartitionState(1, -1, -1, []))
+    assert await world.ask() is None
+
+
+@pytest.mark.parametrize("before", [TOPIC, STATE])
+async def test_a_number_removed_while_it_is_asked_for_is_never_without_both(before: str) -> None:
+    """Neither state nor last epoch would be "gone, and nothing is known of it"."""
+    world = World()
+    await world.create()
+    world.zk.before[before] = lambda: world.remove(resized({5: 2}))
+    assert told(await world.ask()) == (-1, 2, -1, [])
+
+
+async def test_a_number_that_comes_again_is_read_anew() -> None:
+    world = World()
+    await world.create()
+    await world.ask()
+    await world.remove(resized({5: 2}))
+    assert told(await world.ask()) == (-1, 2, -1, [])
+    await world.controller.create(STATE, state(3, (LineageEntry(3, {1: 4}),)).encode())
+    assert told(await world.ask()) == (3, 2, -1, [(3, {1: 4})])
+
+
+async def test_it_reads_once_and_after_a_sync() -> None:
+    world = World()
+    await world.create()
+    for _ in range(3):
+        await world.ask()
+    assert (world.zk.syncs, world.zk.reads) == (1, [TOPIC, STATE])
+
+
+async def test_who_asks_at_once_shares_a_read() -> None:
+    world = World()
+    await world.create()
+    async with trio.open_nursery() as nursery:
+        for _ in range(3):
+            nursery.start_soon(world.ask)
+    assert world.zk.reads == [TOPIC, STATE]
+
+
+async def test_another_topic_of_the_name_is_never_answered_by_the_one_before() -> None:
+    world = World()
+    first = await world.create()
+    answer = await world.ask(topic_incarnation=first)
+    assert (told(answer)[0], world.lineages.topic_incarnation("t")) == (2, first)
+    assert await world.ask(topic_incarnation=first + 1) is None, "this broker is behind"
+    for path in (STATE, STATE.removesuffix("/state"), f"{TOPIC}/partitions", TOPIC):
+        await world.controller.delete(path)
+    assert await world.ask() is None
+    second = await world.create(p5=state(0, LINEAGE[:1]))
+    assert told(await world.ask(topic_incarnation=second)) == (0, -1, -1, [(0, {1: 0})])
+    assert world.lineages.topic_incarnation("t") == second
+
+
+async def test_the_topic_deleted_and_created_again_between_two_reads_gives_no_mixture() -> None:
+    world = World()
+    await world.create(p5=state(7))
+
+    async def again() -> None:
+        for path in (STATE, STATE.removesuffix("/state"), f"{TOPIC}/partitions", TOPIC):
+            await world.controller.delete(path)
+        await world.create(resized({5: 9}), p5=state(10))
+
+    world.zk.before[STATE] = again
+    assert told(await world.ask())[:2] == (10, 9)
+
+
+async def test_without_zookeeper_what_may_have_changed_has_to_wait() -> None:
+    world = World()
+    await world.create()
+    await world.ask()
+    world.own.disconnect()
+    assert world.own.state is SessionState.SUSPENDED
+    assert await world.ask() is None
+    world.own.reconnect()
+    assert told(await world.ask())[0] == 2
+
+
+@pytest.mark.parametrize("path", [TOPIC, STATE])
+async def test_a_malformed_znode_has_to_wait(path: str) -> None:
+    world = World()
+    await world.create()
+    await world.controller.set(path, b"{")
+    assert await world.ask() is None
+
+
+async def test_a_lineage_that_cannot_be_has_to_wait() -> None:
+    """The entries descend: an edit by hand."""
+    world = World()
+    await world.create(p5=state(lineage=(LineageEntry(2, {1: 2}), LineageEntry(0, {1: 0}))))
+    assert await world.ask() is None
+
+
+async def test_a_layout_that_was_stored_without_a_lineage_has_to_wait() -> None:
+    """ "No entries" is not "nothing to wait for": the controller writes them with the next leader epoch."""
+    world = World()
+    older = PartitionState(1, 1, 2, [1], Layout(6, 1), leader_epoch_after_creation={1: 0})
+    await world.create(p5=older, p1=PartitionState(1, 1, 2, [1]))
+    assert await world.ask() is None
+    assert told(await world.ask(T1)) == (2, -1, -1, []), "it has the first layout still"
+
+
+async def test_it_keeps_no_more_than_its_limit_and_answers_all_the_same() -> None:
+    world = World(max_bytes=2_000)
+    await world.create(**{f"p{number}": state(number, ()) for number in range(6)})
+    questions = [Question(TopicPartition("t", number)) for number in range(6)]
+    read = await world.lineages.read(questions)
+    assert 0 < world.lineages.size_bytes <= 2_000
+    for number, question in enumerate(questions):
+        assert told(world.lineages.answer(question, read))[0] == number
+        assert told(await world.ask(question.tp))[0] == number
+
+
+async def test_version_0_is_told_of_topics_that_were_never_resized() -> None:
+    """Its consumers know one ancestor and one survivor of a partition."""
+    world = World()
+    await world.create(resized(version=0), p1=PartitionState(1, 1, 0, [1]))
+    answer = await world.ask_v0(T1, 101)
+    assert answer is not None and (answer.error_code, answer.incarnation, answer.created_from) == (0, 101, -1)
+    assert await world.ask_v0(T1, 102) is None, "the metadata here is behind"
+    await world.controller.set(TOPIC, resized(version=1).encode())
+    assert await world.ask_v0(T1, 101) is None
+
+
+@pytest.mark.parametrize("seed", range(20))
+async def test_an_answer_is_of_one_moment_whatever_is_written_meanwhile(
+    seed: int, autojump_clock: trio.testing.MockClock
+) -> None:
+    """Partition 5 is bumped, removed and created again; each answer is what both znodes said together at some time."""
+    rng = random.Random(seed)
+    world = World(latency_s=lambda: rng.random() * 0.02)
+    await world.create(p5=state(0, ()))
+    said = {(0, -1)}
+    epoch, over, exists = 0, -1, True
+    answers: list[tuple[int, int]] = []
+
+    async def write() -> None:
+        nonlocal epoch, over, exists
+        if not exists:
+            epoch, exists = over + 1, True
+            await world.controller.create(STATE, state(epoch, ()).encode())
+        elif rng.random() < 0.5:
+            epoch += 1
+            await world.controller.set(STATE, state(epoch, ()).encode())
+        else:
+            over, exists = epoch, False
+            await world.remove(resized({5: over}))
+        said.add((epoch if exists else -1, over))
+
+    async def ask() -> None:
+        for _ in range(40):
+            await trio.sleep(rng.random() * 0.03)  # virtual time: at any moment of a write
+            if (answer := await world.ask()) is not None:
+                answers.append(told(answer)[:2])
+
+    async with trio.open_nursery() as nursery:
+        for _ in range(3):
+            nursery.start_soon(ask)
+        for _ in range(30):
+            await trio.sleep(rng.random() * 0.05)  # virtual time: several questions between two writes
+            await write()
+    assert set(answers) <= said
+    assert len(set(answers)) > 10
+    with trio.fail_after(5):  # the news of the last write is under way
+        while (last := await world.ask()) is None or told(last)[:2] != (epoch if exists else -1, over):
+            await trio.sleep(0.01)  # polls: virtual time

@@ -1,0 +1,373 @@
+"""The gates of a consumer: what metadata and answers become, what is asked, and what may be delivered."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+
+import pytest
+
+from client.cluster import TopicInfo
+from client.ordered_delivery.gates import Questions, TopicGates
+from ordered_resize.facts import Lineage
+from ordered_resize.gate import GateState
+from ordered_resize.lineage import EVERY_EPOCH, NO_EPOCH
+from tests import lineage_mutations
+from tests.layouts import topic, tp
+from zk_schemas.partition_state import LineageEntry as Entry
+
+GROWN = topic(1, 2, [1, 0], version=1)
+"""1 -> 2: partition 1 was split off 0 after its epoch 0."""
+SPLIT = Lineage(0, -1, (Entry(0, {0: 0}),))
+
+
+def gates_of(info: TopicInfo, held: Sequence[int], lineages: Mapping[int, Lineage] | None = None) -> TopicGates:
+    gates = TopicGates()
+    gates.assign([tp(p) for p in held], {"t": info})
+    for p, lineage in (lineages or {}).items():
+        gates.on_lineage(tp(p), lineage, -1)
+    return gates
+
+
+def child_that_waits(position: int = 5, held: Sequence[int] = (1,)) -> TopicGates:
+    """Until the group is at 10 of the parent."""
+    gates = gates_of(GROWN, held, {1: SPLIT, 0: Lineage(1)})
+    gates.on_end(tp(0), 0, 1, 10)
+    gates.on_position(tp(0), position)
+    return gates
+
+
+def load(gates: TopicGates, p: int = 1) -> None:
+    gates.load_returned(tp(p), gates.load_called(tp(p)))
+
+
+def asked(gates: TopicGates, front: int | None = None, p: int = 1, *, recheck: bool = False) -> Questions:
+    return gates.questions({} if front is None else {tp(p): front}, recheck=recheck)
+
+
+# ---------------------------------------------------------------- metadata
+
+
+def test_a_topic_that_was_never_resized_asks_nothing() -> None:
+    """Until a partition has the next layout metadata tells the first one, and an entry is written after that."""
+    gates = gates_of(topic(2, 2, [4, 7], version=0), [0, 1])
+    assert (gates.limit(tp(0)), gates.limit(tp(1))) == (4, 7)
+    assert asked(gates) == Questions()
+    assert asked(gates, front=8).lineages == {tp(1): 8}, "an election that the metadata does not have"
+    gates.on_metadata({"t": topic(2, 2, [4, 8], version=0)})
+    assert gates.limit(tp(1)) == 8
+    assert asked(gates, front=8) == Questions()
+
+
+def test_a_partition_assigned_later_is_known_by_the_same_metadata() -> None:
+    info = topic(2, 2, [4, 7], version=0)
+    gates = gates_of(info, [0])
+    gates.assign([tp(0), tp(1)], {"t": info})
+    assert gates.limit(tp(1)) == 7
+
+
+def test_metadata_of_a_resized_topic_says_nothing_of_what_came_to_a_partition() -> None:
+    gates = gates_of(GROWN, [0])
+    assert gates.limit(tp(0)) == NO_EPOCH
+    assert asked(gates).lineages == {tp(0): 1}, "before a batch is there: the answer has the time of a fetch"
+    gates.on_lineage(tp(0), Lineage(1), -1)
+    assert (gates.limit(tp(0)), asked(gates)) == (1, Questions())
+    gates.on_metadata({"t": topic(1, 2, [2, 0], version=1)})
+    assert gates.limit(tp(0)) == 1
+    assert asked(gates).lineages == {tp(0): 2}
+
+
+def test_without_ordered_delivery_nothing_waits() -> None:
+    gates = gates_of(replace(GROWN, ordered_delivery=False), [1])
+    assert gates.limit(tp(1)) == EVERY_EPOCH
+    assert asked(gates) == Questions()
+
+
+def test_without_metadata_everything_waits() -> None:
+    gates = TopicGates()
+    gates.assign([tp(1)], {})
+    assert gates.limit(tp(1)) == NO_EPOCH
+    gates.on_metadata({"t": replace(GROWN, partitions={})})
+    assert gates.look(tp(1), 0) is GateState.UNKNOWN
+
+
+def test_what_was_known_holds_while_a_broker_does_not_know_the_topic() -> None:
+    gates = child_that_waits(position=10)
+    load(gates)
+    gates.on_metadata({"t": replace(GROWN, partitions={})})
+    assert gates.limit(tp(1)) == 0
+    assert gates.take_revoked() == []
+
+
+@pytest.mark.parametrize(
+    "later",
+    [topic(1, 1, [2], version=2), topic(1, 2, [3, 2], version=3, incarnations={1: 900})],
+    ids=["gone", "there again"],
+)
+def test_what_the_user_has_of_a_removed_partition_is_flushed_and_loaded_again(later: TopicInfo) -> None:
+    gates = child_that_waits(position=10)
+    load(gates)
+    gates.on_metadata({"t": later})
+    assert gates.take_revoked() == [tp(1)]
+    assert gates.take_revoked() == []
+    if 1 in later.partitions:
+        gates.on_lineage(tp(1), Lineage(2, -1, (Entry(2, {0: 2}),)), over=1)
+        gates.on_position(tp(0), 100)
+        gates.on_lineage(tp(0), Lineage(3), -1)
+        gates.on_end(tp(0), 2, 3, 40)
+        assert gates.look(tp(1), 2) is GateState.DUE
+    else:
+        assert gates.limit(tp(1)) == NO_EPOCH, "what was fetched of it is behind what others go on with"
+        assert gates.look(tp(1), 0) is GateState.UNKNOWN
+        assert asked(gates) == Questions()
+
+
+def test_of_another_topic_with_the_name_nothing_is_known() -> None:
+    """Amendment 5: its epochs and offsets begin again."""
+    gates = child_that_waits(position=10)
+    load(gates)
+    again = replace(GROWN, incarnation=900)
+    gates.on_metadata({"t": again})
+    assert (gates.limit(tp(1)), gates.position(tp(0)), gates.topic_incarnation("t")) == (NO_EPOCH, -1, 900)
+
+
+def test_an_end_is_asked_again_when_the_leader_changed() -> None:
+    gates = child_that_waits()
+    assert not asked(gates).ends
+    gates.on_metadata({"t": topic(1, 2, [2, 0], version=1)})
+    assert list(asked(gates).ends) == [(tp(0), 0)]
+    gates.on_end(tp(0), 0, 1, 10)
+    assert list(asked(gates).ends) == [(tp(0), 0)], "an answer of the leader before"
+    gates.on_end(tp(0), 0, 2, 5)
+    assert gates.look(tp(1), 0) is GateState.DUE, "an unclean election: the group is past the end"
+
+
+@pytest.mark.parametrize(("epoch", "end"), [(1, 12), (0, -1)], ids=["the present epoch", "not known"])
+def test_an_end_that_is_none_is_not_taken(epoch: int, end: int) -> None:
+    gates = gates_of(GROWN, [1], {1: Lineage(0, -1, (Entry(0, {0: epoch}),)), 0: Lineage(1)})
+    gates.on_end(tp(0), epoch, 1, end)
+    assert (tp(0), epoch) in asked(gates).ends
+
+
+# ---------------------------------------------------------------- questions
+
+
+def test_questions_follow_the_lineages() -> None:
+    gates = gates_of(GROWN, [1])
+    assert asked(gates) == Questions(lineages={tp(1): 0})
+    gates.on_lineage(tp(1), SPLIT, -1)
+    assert asked(gates) == Questions(lineages={tp(0): 0}, positions={tp(0): 100})
+    gates.on_lineage(tp(0), Lineage(1), -1)
+    assert asked(gates) == Questions(ends={(tp(0), 0): None}, positions={tp(0): 100})
+    gates.on_end(tp(0), 0, 1, 10)
+    assert asked(gates) == Questions(positions={tp(0): 100})
+    assert not asked(gates).any_to_ask and gates.is_waiting
+
+
+def test_the_position_of_what_was_passed_is_still_asked_for() -> None:
+    """Its reader may go back, and what was passed because of it with it."""
+    gates = child_that_waits(position=10)
+    load(gates)
+    assert asked(gates) == Questions(positions={tp(0): 100})
+    assert not gates.is_waiting
+    gates.on_position(tp(0), 3)
+    assert gates.take_revoked() == [tp(1)]
+    assert gates.look(tp(1), 0) is GateState.WAITING
+
+
+def test_what_may_change_without_notice_is_asked_again_now_and_then() -> None:
+    gates = child_that_waits()
+    gates.on_owner(tp(0), is_owned=False)
+    assert list(asked(gates).log_starts) == [tp(0)]
+    gates.on_log_start(tp(0), 4)
+    assert not asked(gates).any_to_ask
+    again = asked(gates, recheck=True)
+    assert (list(again.ends), list(again.log_starts)) == ([(tp(0), 0)], [tp(0)])
+    gates.on_log_start(tp(0), 10)
+    assert gates.look(tp(1), 0) is GateState.DUE
+
+
+def test_what_a_broker_does_not_know_may_be_over_and_is_asked_for() -> None:
+    gates = child_that_waits()
+    gates.on_missing(tp(0))
+    assert gates.look(tp(1), 0) is GateState.WAITING
+    assert asked(gates).lineages == {tp(0): 0}
+    gates.on_lineage(tp(0), None, over=1)
+    assert gates.look(tp(1), 0) is GateState.DUE
+
+
+def test_a_new_generation_forgets_positions_and_nothing_passed() -> None:
+    gates = child_that_waits(position=10)
+    load(gates)
+    gates.on_new_generation()
+    assert (gates.positions(), gates.limit(tp(1)), gates.take_revoked()) == ({}, 0, [])
+
+
+# ---------------------------------------------------------------- what they say
+
+
+def test_a_limit_says_what_a_look_at_each_batch_would() -> None:
+    gates = child_that_waits(position=10)
+    assert gates.look(tp(1), 0) is GateState.DUE
+    assert gates.limit(tp(1)) == -1
+    load(gates)
+    assert gates.look(tp(1), 0) is GateState.OPEN
+    assert gates.limit(tp(1)) == 0
+
+
+@pytest.mark.parametrize("is_new_generation", [False, True])
+def test_a_load_covers_nothing_that_was_taken_back_while_it_ran(is_new_generation: bool) -> None:
+    gates = child_that_waits(position=10)
+    called = gates.load_called(tp(1))
+    if is_new_generation:
+        gates.on_new_generation()
+    gates.on_position(tp(0), 3)
+    gates.on_end(tp(0), 0, 1, 10)
+    gates.on_position(tp(0), 10)
+    gates.load_returned(tp(1), called)
+    assert gates.look(tp(1), 0) is GateState.DUE
+
+
+def test_what_was_dropped_of_a_lineage_before_it_was_read_is_loaded_once() -> None:
+    """The entry at 2 waits below the floor, so the cap of the load stays under it."""
+    gates = gates_of(topic(1, 2, [5, 0], version=7), [0], {0: Lineage(5, 4, (Entry(2, {1: 0}),)), 1: Lineage(1)})
+    assert gates.limit(tp(0)) == NO_EPOCH
+    assert gates.look(tp(0), 1) is GateState.DUE
+    load(gates, 0)
+    assert gates.limit(tp(0)) == 1
+
+
+@pytest.mark.parametrize(("is_owned", "state"), [(True, GateState.WAITING), (False, GateState.DUE)])
+def test_a_log_start_past_the_end_counts_where_no_member_has_the_partition(is_owned: bool, state: GateState) -> None:
+    gates = child_that_waits()
+    gates.on_owner(tp(0), is_owned=is_owned)
+    gates.on_log_start(tp(0), 10)
+    assert gates.look(tp(1), 0) is state
+
+
+def test_an_empty_parent_that_waits_itself_frees_nobody() -> None:
+    chain = {3: Lineage(0, -1, (Entry(0, {1: 0}),)), 1: SPLIT._replace(as_of=1), 0: Lineage(1)}
+    gates = gates_of(topic(1, 4, [2, 1, 1, 0], version=2), [3], chain)
+    gates.on_end(tp(1), 0, 1, 0)
+    gates.on_end(tp(0), 0, 2, 10)
+    gates.on_position(tp(0), 9)
+    assert gates.look(tp(3), 0) is GateState.WAITING
+    gates.on_position(tp(0), 10)
+    assert gates.look(tp(3), 0) is GateState.DUE
+
+
+def test_a_lineage_older_than_what_is_waited_for_does_not_serve() -> None:
+    gates = gates_of(GROWN, [1], {1: SPLIT._replace(entries=(Entry(0, {0: 1}),)), 0: Lineage(0)})
+    gates.on_metadata({"t": topic(1, 2, [2, 0], version=1)})
+    gates.on_end(tp(0), 1, 2, 10)
+    gates.on_position(tp(0), 10)
+    assert gates.look(tp(1), 0) is GateState.WAITING
+    assert asked(gates).lineages == {tp(0): 1}
+
+
+def test_a_load_of_a_partition_that_was_given_up_meanwhile_counts_for_nothing() -> None:
+    gates = child_that_waits(position=10)
+    called = gates.load_called(tp(1))
+    gates.assign([], {})
+    gates.load_returned(tp(1), called)
+    assert gates.limit(tp(1)) == NO_EPOCH
+
+
+def test_blocked_says_who_waits_for_whom() -> None:
+    gates = child_that_waits()
+    (one,) = gates.blocked({}, {tp(0): "m"}.get)
+    assert (one.partition, one.max_leader_epoch) == (tp(1), -1)
+    assert str(one) == "t: partition 1 from epoch 0 waits for 0 until offset 10, owned by m, at position 5"
+    gates.on_position(tp(0), 10)
+    assert gates.blocked({}, lambda _: None) == []
+
+
+def test_blocked_names_a_batch_newer_than_what_is_known_without_saying_why() -> None:
+    gates = gates_of(GROWN, [0], {0: Lineage(1)})
+    assert gates.blocked({tp(0): 1}, lambda _: None) == []
+    (one,) = gates.blocked({tp(0): 2}, lambda _: None)
+    assert (one.partition, one.waits_for) == (tp(0), ())
+    assert str(one) == "t: the lineage of partition 0 is not known yet"
+
+
+@pytest.mark.parametrize("change", ["metadata", "lineage", "position", "owner", "load", "assignment"])
+def test_every_change_raises_the_version(change: str) -> None:
+    gates = child_that_waits(position=10)
+    version = gates.version
+    if change == "metadata":
+        gates.on_metadata({"t": topic(1, 2, [2, 0], version=1)})
+    elif change == "lineage":
+        gates.on_lineage(tp(1), Lineage(1), -1)
+    elif change == "position":
+        gates.on_position(tp(0), 11)
+    elif change == "owner":
+        gates.on_owner(tp(0), is_owned=False)
+    elif change == "load":
+        load(gates)
+    else:
+        gates.assign([], {"t": GROWN})
+    assert gates.version > version
+
+
+def test_what_is_no_news_leaves_the_version() -> None:
+    gates = child_that_waits()
+    version = gates.version
+    gates.on_metadata({"t": GROWN})
+    gates.on_position(tp(0), 5)
+    gates.on_owner(tp(0), is_owned=True)
+    asked(gates)
+    gates.blocked({}, lambda _: None)
+    assert gates.version == version
+
+
+# ---------------------------------------------------------------- each rule switched off
+
+
+@pytest.mark.parametrize(
+    ("rule_off", "test"),
+    [
+        (lineage_mutations.no_recursion, test_an_empty_parent_that_waits_itself_frees_nobody),
+        (
+            lineage_mutations.batches_newer_than_what_was_read_are_delivered,
+            test_metadata_of_a_resized_topic_says_nothing_of_what_came_to_a_partition,
+        ),
+        (
+            lineage_mutations.lineages_of_any_age_serve,
+            test_a_lineage_older_than_what_is_waited_for_does_not_serve,
+        ),
+        (
+            lineage_mutations.what_a_broker_does_not_know_is_over,
+            test_what_a_broker_does_not_know_may_be_over_and_is_asked_for,
+        ),
+        (lineage_mutations.no_load_is_due, test_a_limit_says_what_a_look_at_each_batch_would),
+        (
+            lineage_mutations.a_load_covers_what_is_satisfied_when_it_returns,
+            lambda: test_a_load_covers_nothing_that_was_taken_back_while_it_ran(False),
+        ),
+        (
+            lineage_mutations.what_was_dropped_needs_no_load,
+            test_what_was_dropped_of_a_lineage_before_it_was_read_is_loaded_once,
+        ),
+        (
+            lineage_mutations.a_load_below_the_floor_is_due_for_ever,
+            test_what_was_dropped_of_a_lineage_before_it_was_read_is_loaded_once,
+        ),
+        (
+            lineage_mutations.what_is_passed_is_never_taken_back,
+            test_the_position_of_what_was_passed_is_still_asked_for,
+        ),
+    ],
+)
+def test_a_rule_switched_off_is_noticed(
+    rule_off: Callable[[pytest.MonkeyPatch], None], test: Callable[[], None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    test()
+    rule_off(monkeypatch)
+    with pytest.raises(AssertionError):
+        test()
+
+
+def test_a_log_start_that_counts_for_every_partition_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
+    lineage_mutations.an_expired_log_start_counts_for_every_partition(monkeypatch)
+    with pytest.raises(AssertionError):
+        test_a_log_start_past_the_end_counts_where_no_member_has_the_partition(True, GateState.WAITING)

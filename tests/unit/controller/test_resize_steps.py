@@ -1,0 +1,279 @@
+"""How a controller carries out what is due: some at a time, whole steps, nothing of what cannot be judged."""
+
+from __future__ import annotations
+
+import random
+from collections import Counter
+from collections.abc import Sequence
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from controller.config import ControllerConfig
+from controller.events import ResizesDue
+from controller.feature_updates import for_new_cluster
+from controller.image import ClusterImage, Ending, LiveBroker, TopicImage
+from controller.metrics import ControllerMetrics
+from controller.request_batch import RequestBatch
+from controller.resize import goal, steps
+from controller.store import MAX_OPERATIONS
+from ordered_resize.resize import next_steps
+from protocol.generated.leader_and_isr import LeaderAndIsrRequest
+from protocol.generated.stop_replica import StopReplicaRequest
+from protocol.generated.update_metadata import UpdateMetadataRequest, UpdateMetadataTopicState
+from protocol.types import TopicPartition
+from runtime.env import CreateOp, DeleteOp, SetOp, ZkOp
+from tests.resized_topic import Topic
+from tests.topic_images import asked, image_of, resized
+from zk_schemas import paths
+from zk_schemas.broker_registration import BrokerRegistration, Endpoint, VersionRange
+from zk_schemas.features import ORDERED_RESIZE, SUPPORTED
+from zk_schemas.partition_state import PartitionState
+from zk_schemas.topic import TopicZnode
+
+pytestmark = pytest.mark.trio
+
+
+class Store:
+    """Takes every write. ``multis`` holds them."""
+
+    def __init__(self) -> None:
+        self.multis: list[list[ZkOp]] = []
+
+    async def write(self, ops: Sequence[ZkOp]) -> list[int]:
+        self.multis.append(list(ops))
+        return [op.version + 1 if isinstance(op, SetOp) else -1 if isinstance(op, DeleteOp) else 0 for op in ops]
+
+    async def children(self, _path: str) -> list[str]:
+        return []
+
+    async def exists(self, _path: str) -> SimpleNamespace:
+        return SimpleNamespace(czxid=77)
+
+    @property
+    def written(self) -> list[str]:
+        return [op.path for multi in self.multis for op in multi]
+
+
+class World:
+    """A controller's context with brokers 1 and 2 and one topic."""
+
+    def __init__(self, topic: TopicImage, *, features: Any = SUPPORTED) -> None:
+        registration = BrokerRegistration([Endpoint("PLAINTEXT", "a", 9092)], features=features)
+        self.brokers = {id: LiveBroker(id, 5, registration) for id in (1, 2)}
+        self.image = ClusterImage(1000, 4, brokers=self.brokers, topics={"t": topic})
+        self.image.features = for_new_cluster(SUPPORTED)
+        self.topic, self.store, self.queued = topic, Store(), list[Any]()
+        self.batch = RequestBatch(self.image, None)
+        keys = {"controller_id": 1000, "host": "c", "port": 9, "zookeeper_connect": "z"}
+        self.context: Any = SimpleNamespace(
+            config=ControllerConfig(**keys, stock_producer_grace_ms=0),  # type: ignore[arg-type]
+            rng=random.Random(1),
+            image=self.image,
+            store=self.store,
+            batch=self.batch,
+            senders=SimpleNamespace(last_flush=0),
+            events=SimpleNamespace(put=self.queued.append, soon=lambda **_: None),
+            metrics=ControllerMetrics(),
+            clock=SimpleNamespace(monotonic=lambda: 0.0),
+        )
+
+    async def advance(self) -> list[list[ZkOp]]:
+        """The multis of one event."""
+        self.store.multis.clear()
+        self.queued.clear()
+        await steps.advance(self.context)
+        return self.store.multis
+
+    def answer(self) -> None:
+        """Every leader answers its last epoch."""
+        for partition in self.topic.partitions.values():
+            if partition.state is not None:
+                partition.acknowledged_epoch = partition.state.leader_epoch
+
+    def told(self) -> UpdateMetadataTopicState:
+        """What broker 1 is told of the topic."""
+        requests = self.batch.build()[1]
+        (request,) = [request for request in requests if isinstance(request, UpdateMetadataRequest)]
+        (topic,) = request.topic_states
+        return topic
+
+
+def state_of(op: ZkOp) -> PartitionState:
+    assert isinstance(op, SetOp | CreateOp)
+    return PartitionState.decode(op.path, op.data)
+
+
+def topic_of(op: ZkOp) -> TopicZnode:
+    assert isinstance(op, SetOp) and op.path == paths.topic("t")
+    return TopicZnode.decode(op.path, op.data)
+
+
+async def test_a_grow_is_carried_out_losers_first() -> None:
+    world = World(image_of(asked(4, 6)))
+    (bumps,) = await world.advance()
+    assert [op.path for op in bumps] == [paths.partition_state("t", p) for p in range(4)]
+    assert [op.version for op in bumps if isinstance(op, SetOp)] == [5] * 4
+    assert await world.advance() == []  # nobody has answered
+    world.answer()
+    (creation,) = await world.advance()
+    created = [state_of(op) for op in creation if op.path.endswith("/state")]
+    assert [state.lineage for state in created] == [((0, {0: 0}),), ((0, {1: 0}),)]
+    assert world.topic.partitions[4].incarnation == 77
+
+
+async def test_so_many_states_are_written_before_other_events_are_looked_at() -> None:
+    """An election waits for no more than that."""
+    world = World(image_of(asked(600, 601)))
+    counts = []
+    while multis := await world.advance():
+        assert world.queued.count(ResizesDue()) >= 1
+        counts.append(sum(map(len, multis)))
+    assert counts == [MAX_OPERATIONS, MAX_OPERATIONS, 600 - 2 * MAX_OPERATIONS]
+
+
+async def test_topics_share_what_may_be_written() -> None:
+    world = World(image_of(asked(200, 201)))
+    for name in ("u", "v"):
+        topic = world.image.topics[name] = image_of(asked(200, 201))
+        topic.name = name
+    written = []
+    for _ in range(3):
+        await world.advance()
+        written.append(Counter(path.split("/")[3] for path in world.store.written))
+    assert written == [{"t": 200, "u": 56}, {"u": 144, "v": 112}, {"v": 88}]
+
+
+def drained(*, end: int = 40) -> TopicImage:
+    image = image_of(resized(4, 6, 4))
+    for p in (4, 5):
+        image.partitions[p].ending = Ending(1, end_offset=end, log_start_offset=end, is_processed=True)
+    return image
+
+
+async def test_where_logs_end_is_recorded_before_replicas_are_deleted() -> None:
+    """A broker that deletes its replica and restarts does not know it any more."""
+    world = World(drained())
+    ((znode, *states),) = await world.advance()
+    assert topic_of(znode).last_offsets == {4: 40, 5: 40}
+    assert [state_of(op).being_removed for op in states] == [True, True]
+    assert not any(isinstance(request, StopReplicaRequest) for request in world.batch.build()[1])
+
+
+async def test_a_removal_ends_once_every_replica_is_deleted() -> None:
+    world = World(drained())
+    await world.advance()
+    await world.advance()
+    assert world.store.multis == []
+    stops = [request for request in world.batch.build()[2] if isinstance(request, StopReplicaRequest)]
+    assert [state.partition_index for state in stops[0].topic_states[0].partition_states] == [4, 5]
+    for p, end in ((4, 41), (5, -1)):
+        ending = world.topic.partitions[p].ending
+        assert ending is not None
+        ending.stopped, ending.deleted_end_offset = {1, 2}, end
+    ((znode, *deleted),) = await world.advance()
+    after = topic_of(znode)
+    assert (after.last_leader_epochs, after.last_offsets) == ({4: 1, 5: 1}, {4: 41, 5: 40})
+    assert sorted(after.partitions) == sorted(world.topic.partitions) == [0, 1, 2, 3]
+    assert len(deleted) == 4 and all(isinstance(op, DeleteOp) for op in deleted)
+    orders = [request for request in world.batch.build()[1] if isinstance(request, LeaderAndIsrRequest)]
+    assert [topic.topic_id for request in orders for topic in request.topic_states] == [after.topic_id]
+
+
+async def test_one_write_of_the_topic_at_a_time() -> None:
+    """Two that were worked out together would each undo the other."""
+    image = drained()
+    left = image.partitions[5]
+    assert left.state is not None and left.ending is not None
+    left.state = left.state.replace(leader=-2)
+    left.ending.stopped, left.ending.deleted_end_offset = {1, 2}, 40
+    world = World(image)
+    ((znode, *_),) = await world.advance()
+    assert topic_of(znode).last_leader_epochs == {5: 1}
+    ((znode, *_),) = await world.advance()
+    assert topic_of(znode).last_offsets == {4: 40, 5: 40}
+
+
+@pytest.mark.parametrize("change", [{"frozen": "odd"}, {"unreadable": {9}}])
+async def test_nothing_is_written_of_a_topic_that_cannot_be_judged(change: dict[str, Any]) -> None:
+    image = drained()
+    assert image.partitions[5].state is not None
+    image.partitions[5].state = image.partitions[5].state.replace(leader=-2)
+    for name, value in change.items():
+        setattr(image, name, value)
+    world = World(image)
+    assert await world.advance() == []
+    assert world.batch.build() == {}
+
+
+@pytest.mark.parametrize("features", [{}, SUPPORTED | {ORDERED_RESIZE: VersionRange(1, 1)}], ids=["none", "barriers"])
+async def test_nothing_is_written_while_a_broker_does_not_know_lineages(features: Any) -> None:
+    assert await World(image_of(asked(4, 6)), features=features).advance() == []
+
+
+async def test_nothing_is_written_while_the_level_is_not_finalized() -> None:
+    """A broker of a release before may register at any time."""
+    world = World(image_of(asked(4, 6)))
+    world.image.features = for_new_cluster(SUPPORTED | {ORDERED_RESIZE: VersionRange(1, 1)})
+    assert await world.advance() == []
+
+
+async def test_clients_are_told_the_count_before_until_a_partition_has_the_goal() -> None:
+    world = World(image_of(asked(4, 6)))
+    world.batch.metadata([TopicPartition("t", 0)])
+    told = world.told()
+    assert (told.undeleted_partition_count, told.layout_version, len(told.partition_states)) == (4, 0, 1)
+    await world.advance()
+    told = world.told()
+    assert (told.undeleted_partition_count, told.layout_version, told.topic_incarnation) == (6, 1, 7)
+    coming = [(p.partition_index, p.leader, p.replicas) for p in told.partition_states if p.leader < 0]
+    assert coming == [(4, -1, [2, 1]), (5, -1, [2, 1])]
+
+
+async def test_a_partition_that_is_being_removed_has_no_leader_in_the_metadata() -> None:
+    """Rule 6: a batch sent to it by the next layout would come into the number's next life."""
+    world = World(drained())
+    await world.advance()
+    assert {p.partition_index: p.leader for p in world.told().partition_states} == {4: -2, 5: -2}
+
+
+async def test_a_doubling_is_not_begun_before_brokers_were_told() -> None:
+    world = World(image_of(asked(4, 8)))
+    world.context.config = ControllerConfig(1000, "c", 9, "z", stock_producer_grace_ms=6_000)
+    assert await world.advance() == []
+    told = world.told()
+    assert (told.undeleted_partition_count, told.layout_version, told.announced_partition_count) == (4, 0, 8)
+    assert told.announced_leaders == [2, 2, 2, 2]
+
+
+async def test_no_order_goes_before_the_first_bump() -> None:
+    """Each broker takes one request at a time, and producers wait for the layout."""
+    world = World(image_of(Topic(4)))
+    await goal.write(world.context, world.topic, asked(4, 6).topic)
+    assert world.batch.build() == {}
+    await goal.write(world.context, world.topic, world.topic.znode.replace(wanted=9))
+    assert world.batch.build() == {}
+
+
+async def test_a_resize_that_is_taken_back_is_told() -> None:
+    topic = asked(4, 6)
+    topic.write(next_steps(topic.snapshot())[0])
+    world = World(image_of(topic))
+    topic.ask(4)
+    await goal.write(world.context, world.topic, topic.topic)
+    told = world.told()
+    assert (told.undeleted_partition_count, told.layout_version) == (4, 2)
+
+
+async def test_a_grow_over_what_drains_begins_at_once_and_revives_it() -> None:
+    topic: Topic = resized(4, 6, 4)
+    topic.ask(7)
+    world = World(image_of(topic))
+    await world.advance()
+    world.answer()
+    multis = await world.advance()
+    gained = {op.path: state_of(op) for multi in multis for op in multi if op.path.endswith("/state")}
+    revived = gained[paths.partition_state("t", 4)]
+    assert (revived.leader_epoch, revived.lineage) == (2, ((0, {0: 0}), (2, {0: 2})))
+    assert gained[paths.partition_state("t", 6)].lineage == ((0, {2: 2}),)

@@ -1,0 +1,145 @@
+"""What a controller makes of a topic while it is resized: what it tells brokers, what drains, what is drained."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import pytest
+
+from controller.image import Ending, TopicImage
+from controller.resize import view
+from ordered_resize import resize
+from protocol.key_placement import is_doubled, place
+from tests.resized_topic import Topic
+from tests.topic_images import asked, image_of, resized
+from zk_schemas.partition_state import Layout
+
+
+def first_bump(topic: Topic) -> Topic:
+    topic.write(resize.next_steps(topic.snapshot())[0])
+    return topic
+
+
+def taken_back(topic: Topic, count: int) -> Topic:
+    topic.ask(count)
+    return topic
+
+
+@pytest.mark.parametrize(
+    ("topic", "told"),
+    [
+        (Topic(4), Layout(4, 0)),
+        (asked(4, 6), Layout(4, 0)),
+        (first_bump(asked(4, 6)), Layout(6, 1)),
+        (resized(4, 6), Layout(6, 1)),
+        (asked(4, 6, 5), Layout(6, 1)),
+        (first_bump(asked(4, 6, 5)), Layout(5, 2)),
+        (taken_back(asked(4, 6), 4), Layout(4, 2)),
+    ],
+    ids=["new", "grow", "grow-bumped", "grown", "shrink", "shrink-bumped", "taken-back"],
+)
+def test_clients_place_by_the_goal_once_a_partition_has_it(topic: Topic, told: Layout) -> None:
+    """Before that each leader would refuse what is placed by it."""
+    assert view.told_layout(image_of(topic)) == told
+
+
+@pytest.mark.parametrize(
+    ("counts", "announced"),
+    [
+        ((4, 8), 8),
+        ((4, 16), 16),
+        ((4, 8, 16), 16),
+        ((4, 6), -1),
+        ((4, 6, 8), -1),
+        ((4, 12), -1),
+        ((4, 8, 4), -1),
+        ((4, 8, 4, 8), 8),
+    ],
+)
+def test_doublings_are_announced(counts: tuple[int, ...], announced: int) -> None:
+    topic = asked(*counts)
+    assert view.announced_count(image_of(topic)) == announced
+    topic.carry_out()
+    assert view.announced_count(image_of(topic)) == -1
+
+
+def test_what_is_bumped_taken_back_or_has_no_order_is_not_announced() -> None:
+    assert view.announced_count(image_of(first_bump(asked(4, 8)))) == -1
+    assert view.announced_count(image_of(taken_back(asked(4, 8), 4))) == -1
+    assert view.announced_count(image_of(asked(4, 8, ordered=False))) == -1
+    assert view.announced_count(dataclasses.replace(image_of(asked(4, 8)), frozen="odd")) == -1
+
+
+def test_at_a_doubled_count_stock_placement_is_right_for_every_key() -> None:
+    for initial in range(1, 6):
+        for count in range(initial, 40):
+            is_right = all(place(found, initial, count) == found % count for found in range(2_000))
+            assert is_doubled(initial, count) == is_right, (initial, count)
+
+
+def test_what_is_marked_drains_once_every_survivor_is_bumped() -> None:
+    """Until then the resize may be taken back, and what was deleted would be missing."""
+    topic = asked(4, 6, 4)
+    assert (view.marked(image_of(topic)), view.drainable(image_of(topic))) == ([4, 5], [])
+    topic.carry_out(silent=[4])  # whose gainer waits for it
+    assert view.drainable(image_of(topic)) == []
+    topic.carry_out()
+    assert view.drainable(image_of(topic)) == [4, 5]
+    assert view.drainable(image_of(topic, silent=[4])) == [5]
+
+
+def test_what_the_next_resize_counts_again_does_not_drain() -> None:
+    image = image_of(resized(4, 6, 4))
+    image.znode = image.znode.replace(wanted=5)
+    assert view.drainable(image) == [5]
+
+
+@pytest.mark.parametrize("change", [{"frozen": "odd"}, {"unreadable": {2}}])
+def test_nothing_drains_of_a_topic_that_cannot_be_judged(change: dict[str, object]) -> None:
+    assert view.drainable(dataclasses.replace(image_of(resized(4, 6, 4)), **change)) == []
+
+
+def draining(*, end: int = 40, start: int = 40, processed: bool = True, epoch: int = 1) -> TopicImage:
+    """Of which 4 and 5 are marked, in leader epoch 1."""
+    image = image_of(resized(4, 6, 4))
+    for p in (4, 5):
+        image.partitions[p].ending = Ending(epoch, end_offset=end, log_start_offset=start, is_processed=processed)
+    return image
+
+
+@pytest.mark.parametrize(
+    ("image", "is_drained"),
+    [
+        (draining(), True),
+        (draining(start=39), False),
+        (draining(end=-1), False),
+        (draining(start=-1, end=-1), False),
+        (draining(processed=False), False),
+        (draining(epoch=0), False),
+        (draining(end=0, start=0, processed=False), True),
+    ],
+    ids=["empty", "record-left", "end-unknown", "unknown", "unflushed", "former-leader", "never-written"],
+)
+def test_drained_is_what_is_empty_and_processed(image: TopicImage, is_drained: bool) -> None:
+    assert view.is_drained(image, 5) is is_drained
+
+
+def test_a_life_that_began_where_the_former_ended_and_took_nothing_holds_nothing() -> None:
+    image = draining(processed=False)
+    assert not view.is_drained(image, 5)
+    image.znode = image.znode.replace(last_offsets={5: 40})
+    assert view.is_drained(image, 5)
+
+
+def test_a_topic_that_was_never_resized_is_settled_whoever_leads_it() -> None:
+    image = image_of(Topic(4), silent=range(4))
+    assert view.is_settled(image) and not view.is_resizing(image)
+
+
+def test_a_resize_is_settled_when_every_leader_has_answered() -> None:
+    topic = resized(4, 6)
+    assert view.is_settled(image_of(topic)) and not view.is_resizing(image_of(topic))
+    assert not view.is_settled(image_of(topic, silent=[5]))
+    assert view.unfinished(image_of(topic, silent=[5])) == (
+        "partitions 5 have the layout, and their leaders have not answered"
+    )
