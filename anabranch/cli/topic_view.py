@@ -6,7 +6,7 @@ import contextlib
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from anabranch import Admin, ConfigEntry, TopicDescription, TopicPartition
+from anabranch import Admin, ConfigEntry, ErrorCode, KafkaError, TopicDescription, TopicPartition
 from anabranch.cli.autoscale import autoscale_lines, autoscale_row, is_on
 from anabranch.cli.output import print_table
 from anabranch.cli.resize_plan import split_tree
@@ -39,8 +39,21 @@ async def describe_topics(admin: Admin, names: list[str]) -> list[dict[str, Any]
         committed = await committed_offsets(admin, name) if marked_partitions(topic) else {}
         row = topic_row(topic, configs[name], await offsets(admin, topic), known, committed)
         row["autoscale"] = await autoscale_row(admin, topic, configs[name]) if is_on(configs[name]) else None
+        row["resize"] = await unfinished_resize(admin, topic) if names or is_resized(topic) else None
         rows.append(row)
     return rows
+
+
+async def unfinished_resize(admin: Admin, topic: TopicDescription) -> str | None:
+    """What the resize under way and the queued one wait for, or why the topic is frozen; None: nothing of these."""
+    count = topic.undeleted_partition_count
+    if count < 0 or topic.internal:
+        return None
+    try:
+        waits = await admin.create_partitions({topic.name: count}, validate_only=True)
+    except KafkaError as error:
+        return str(error) if error.code is ErrorCode.POLICY_VIOLATION else None
+    return waits.get(topic.name)
 
 
 def is_resized(topic: TopicDescription) -> bool:
@@ -195,6 +208,8 @@ def print_topic(topic: Mapping[str, Any]) -> None:
     if topic["layout_version"] > 0:
         for line in layout_lines(topic):
             print(line)
+    if topic.get("resize") is not None:
+        print(f"resize: {topic['resize']}")
     if topic.get("autoscale") is not None:
         for line in autoscale_lines(topic["autoscale"]):
             print(line)

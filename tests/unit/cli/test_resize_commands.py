@@ -325,6 +325,18 @@ def test_describe_of_a_new_partition_and_of_one_whose_end_nobody_tells(run: Run)
     assert "└── 5  marked, split from 1 after epoch 0, g has ? to read" in out
 
 
+def test_describe_says_what_a_resize_waits_for_and_why_a_topic_is_frozen(run: Run) -> None:
+    waits = "5 partitions come next; partition 2 gains keys, and the leader of 0 has not answered"
+    admin = FakeAdmin(**SHRUNK, advice={"t": waits})
+    assert f"resize: {waits}" in run(admin, "topics", "describe", "t")[1].splitlines()
+    assert ("partitions", {"t": 4}, True) in admin.calls
+    frozen = KafkaError(ErrorCode.POLICY_VIOLATION, "The topic is frozen: partition 1 names itself.")
+    _, out, _ = run(FakeAdmin(**SHRUNK, refusal=frozen), "topics", "describe", "t")
+    assert "The topic is frozen: partition 1 names itself." in out
+    settled = KafkaError(ErrorCode.INVALID_PARTITIONS, "Topic already has 4 partitions.")
+    assert "resize:" not in run(FakeAdmin(**SHRUNK, refusal=settled), "topics", "describe", "t")[1]
+
+
 def test_a_topic_never_resized_is_shown_as_before(run: Run) -> None:
     _, out, _ = run(FakeAdmin(), "topics", "describe", "t")
     assert "layout" not in out
