@@ -162,12 +162,7 @@ class TopicGates:
         if topic is None or self.position(tp) == position:
             return
         self.version += 1
-        facts = topic.gate.facts
-        passed = facts.passed.get(tp.partition)
-        facts.on_position(tp.partition, position)
-        if facts.passed.get(tp.partition) != passed:
-            for p in topic.gate.held:
-                topic.gate.cap(p)  # a load under way does not cover what is taken back
+        topic.gate.facts.on_position(tp.partition, position)
 
     def on_owner(self, tp: TopicPartition, *, is_owned: bool) -> None:
         """Whether a live member alone can tell the position: then the start of the log does not stand for it."""

@@ -79,7 +79,8 @@ class GateQueries:
                 attempt = attempt + 1 if open_keys else 0
                 if attempt == _TELLS_AFTER_ATTEMPTS and questions.lineages:
                     waiting = ", ".join(f"{topic}-{partition}" for topic, partition in sorted(questions.lineages))
-                    _log.warning("records wait while no broker tells the lineage of %s: %s", waiting, self._refused)
+                    why = self._refused or "what is answered is older than the records"
+                    _log.warning("records wait while no broker tells the lineage of %s: %s", waiting, why)
         except ClientClosedError:
             return
 
