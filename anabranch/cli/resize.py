@@ -120,7 +120,7 @@ async def _notes(
     if count < before:
         notes += await _drain_notes(admin, topic, sources, changes, committed)
     else:
-        notes += _replica_notes(before, count)
+        notes += _replica_notes(topic, before, count)
     return notes + await _lag_notes(admin, topic, sources, committed)
 
 
@@ -130,8 +130,16 @@ def _order_notes(topic: TopicDescription) -> list[str]:
     return ["enable.ordered.delivery=false: a key's partition is its hash modulo the count; keys that move lose order"]
 
 
-def _replica_notes(before: int, count: int) -> list[str]:
-    return [f"the controller chooses brokers for partitions {_numbers(range(before, count))} when they are created"]
+def _replica_notes(topic: TopicDescription, before: int, count: int) -> list[str]:
+    there = {p.partition for p in topic.partitions}
+    revived, created = (
+        [p for p in range(before, count) if p in there],
+        [p for p in range(before, count) if p not in there],
+    )
+    notes = [f"partitions {_numbers(revived)} drain, and take records again"] if revived else []
+    if created:
+        notes.append(f"the controller chooses brokers for partitions {_numbers(created)} when they are created")
+    return notes
 
 
 async def _lag_notes(

@@ -325,6 +325,12 @@ def test_describe_of_a_new_partition_and_of_one_whose_end_nobody_tells(run: Run)
     assert "└── 5  marked, split from 1 after epoch 0, g has ? to read" in out
 
 
+def test_a_dry_run_says_which_partitions_are_revived(run: Run) -> None:
+    _, out, _ = run(FakeAdmin(**SHRUNK), "topics", "alter", "t", "--partitions", "7", "--dry-run")
+    assert "partitions 4, 5 drain, and take records again" in out
+    assert "chooses brokers for partitions 6 when" in out
+
+
 def test_describe_says_what_a_resize_waits_for_and_why_a_topic_is_frozen(run: Run) -> None:
     waits = "5 partitions come next; partition 2 gains keys, and the leader of 0 has not answered"
     admin = FakeAdmin(**SHRUNK, advice={"t": waits})
