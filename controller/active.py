@@ -84,7 +84,7 @@ STEADY_RETRY_S = 0.05
 MAX_RESIZE_RETRY_S = 0.5
 """The longest such pause. After as long without a question the next one begins with the shortest again."""
 RELOAD_BACKOFF_S = 0.1
-"""Pause before the cluster is read again after somebody else wrote a znode that was to be written."""
+"""Pause before the cluster is read again after a write found a znode that another process had changed."""
 READ_AGAIN_S = 30.0
 """Pause before the cluster is read again after a step was given up that may succeed another time."""
 

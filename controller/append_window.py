@@ -25,9 +25,9 @@ class AppendWindow:
         self.is_on = False
         """``autoscale.enable`` of the topic."""
         self.asked_at = now
-        """When somebody asked last what was measured."""
+        """When the last request for the measurement came."""
         self.is_current = False
-        """Every broker has answered what it was asked last."""
+        """Every broker has answered the last request."""
         self.refusal = ""
         """Why the resize that was last asked for was refused; empty: it was not."""
         self._layout_version = -1

@@ -1,6 +1,6 @@
-"""What brokers report of the bytes appended to topics, and what is answered to whoever asks for it.
+"""The bytes that brokers appended to each topic: their reports, and the answer to a request for them.
 
-A broker's answer to UpdateMetadata has a counter of each topic in the request of which it is wanted.
+A broker's answer to UpdateMetadata has the counter of each topic for which the request asks.
 """
 
 from __future__ import annotations

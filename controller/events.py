@@ -36,7 +36,7 @@ class TopicChanged:
 
 @dataclass(frozen=True, slots=True)
 class StateChanged:
-    """A partition's state that could not be judged changed: somebody may have repaired it."""
+    """A partition's state that could not be judged changed. It may be repaired."""
 
     tp: TopicPartition
 

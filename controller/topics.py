@@ -1,4 +1,4 @@
-"""Topics as they appear, grow and vanish in ZooKeeper, whoever wrote them."""
+"""Topics that appear, change and vanish in ZooKeeper, by this controller or by an edit."""
 
 from __future__ import annotations
 
@@ -100,7 +100,7 @@ async def on_topic_changed(context: Context, name: str) -> None:
 
 
 async def _take_edit(context: Context, topic: TopicImage, edited: TopicZnode, version: int) -> None:
-    """Take over what an edit of the topic asks for, whoever made it; undo an edit that may not be.
+    """Accept an edit of the topic's znode, or undo one that the rules refuse.
 
     Raises ``ImageStaleError`` for a frozen topic: all of it is judged again.
     """
@@ -203,8 +203,9 @@ async def _load_partition(context: Context, topic: TopicImage, index: int) -> Pa
 
 
 async def _lost_states(context: Context, topic: TopicImage) -> list[int]:
-    """Partitions whose state somebody has taken away: a state made anew would be another incarnation, before which
-    brokers delete what they have of the partition. The znode above it was made and would be removed together with it.
+    """Partitions whose state znode was deleted by hand: the znode above it is still there.
+
+    A new state would be a new incarnation, and brokers would delete the log of the one before.
     """
     missing = [index for index in topic.partitions if topic.state(index) is None]
     if not missing:

@@ -17,7 +17,7 @@ from ordered_resize.lineage import Loaded
 
 
 class GateState(enum.Enum):
-    """What the gate says of the next batch of a partition."""
+    """Whether the next batch of a partition may be delivered."""
 
     UNKNOWN = "no lineage is known, or the batch is newer than what is known"
     WAITING = "an entry at or below the batch's leader epoch is not satisfied"

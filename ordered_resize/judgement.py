@@ -1,4 +1,4 @@
-"""Whether a topic may be changed as somebody asks: one list of rules, whoever asks and however.
+"""Whether a topic may be changed: one list of rules for requests and for edits.
 
 A request, an edit of the topic's znode, an edit that nobody saw because no controller was in office, and a count that
 was queued are the same question: from the topic as it was to the topic as it is asked for. The answer is one of three:

@@ -37,7 +37,7 @@ REFUSALS = frozenset(
         ErrorCode.REASSIGNMENT_IN_PROGRESS,
     }
 )
-"""What the controller says of a resize it would not carry out; anything else is a failure of the question."""
+"""Errors by which the controller refuses a resize; any other error means that the request failed."""
 
 NEVER = (ErrorCode.INVALID_PARTITIONS.name, ErrorCode.INVALID_REQUEST.name)
 """Of a count that the topic can never have, and of an internal topic; any other refusal may pass."""

@@ -22,9 +22,9 @@ class WaitsFor:
     until: int
     """That end: how far the group must be; -1: not known yet."""
     position: int
-    """How far the group is in ``on``, as its reader has told; it tells what may free somebody. -1: not known."""
+    """The group's position in ``on``, as its owner last reported it; -1: not known."""
     member: str | None
-    """Who reads ``on``; None: not known. The leader of a group knows, others once they have waited for a while."""
+    """The owner of ``on``; None: not known. The leader of a group knows, others once they have waited for a while."""
     committed: int = -1
     """What the group has committed of ``on``, looked up now and then while this is waited for; -1: not known."""
 

@@ -1,4 +1,4 @@
-"""When a member tells its group how far it is in a partition that somebody waits for (KIP-253, Proposed Changes 7).
+"""When a member reports its position in a partition that other members wait for (KIP-253, Proposed Changes 7).
 
 Each report costs the user's flush callback and a commit, so the KIP reports only what may free somebody: the first
 position; then one that went up and is the partition's end, or passed into a newer leader epoch. What waits, waits for
@@ -46,7 +46,7 @@ class Reports:
 
     @property
     def asked(self) -> Mapping[TopicPartition, None]:
-        """Partitions of this member that somebody waits for."""
+        """Partitions of this member that other members wait for."""
         return self._asked
 
     def clear(self) -> None:
@@ -68,7 +68,7 @@ class Reports:
                 del self._said[tp]  # a coordinator that knows nothing, or was told another position out of order
 
     def is_due(self, tp: TopicPartition, now: Progress) -> bool:
-        """Whether this position may free somebody who does not know of it."""
+        """Whether this position may let a member go on that does not know it."""
         if tp not in self._asked:
             return False
         said = self._said.get(tp)

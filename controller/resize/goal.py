@@ -1,6 +1,6 @@
-"""What a topic is to become: the goal of a resize in its znode, whoever asks for it, and a count that is queued.
+"""The goal of a resize in the topic's znode, and the queued count, for requests and for edits.
 
-``ordered_resize.judgement`` decides. Here is what it decides by, and the write that follows.
+``ordered_resize.judgement`` decides. This module gives it the configuration and the cluster's limits, and writes.
 """
 
 from __future__ import annotations
