@@ -1,0 +1,129 @@
+"""What leaders serve to consumers without a gate, against the recursion as it stands in the design."""
+
+from __future__ import annotations
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from ordered_resize import hold
+from ordered_resize.facts import Facts
+from ordered_resize.hold import ANYBODY, Obstacle, Patience, Reader
+from tests.lineages import History, histories
+from tests.property.ordered_resize.test_lineage_naive import Naive, read
+
+Data = st.DataObject
+
+
+class Groups(Naive):
+    """Several groups at one topic, each with its positions; a partition without one is read from its beginning."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.readers: list[Reader] = []
+        self.released: set[Obstacle] = set()
+
+    def is_past(self, reader: Reader, q: int, f: int) -> bool:
+        if any(o[:3] == (*reader[:2], q) and o.epoch >= f for o in self.released):
+            return True
+        reached = reader.positions.get(q, 0)
+        if q in self.start and q not in reader.reporting:
+            reached = max(reached, self.start[q])
+        return any(reached >= end for (r, g), end in self.ends.items() if r == q and g >= f)
+
+    def holds(self, reader: Reader, q: int, f: int) -> bool:
+        if self.over.get(q, -1) >= f:
+            return False
+        if q not in self.lineage or self.lineage[q][0] < f or not self.is_past(reader, q, f):
+            return True
+        return any(self.holds(reader, r, g) for e, losers in self.lineage[q][1] if e <= f for r, g in losers.items())
+
+    def serves(self, p: int, b: int) -> bool:
+        """Whether a batch of leader epoch ``b`` may be served."""
+        if p not in self.lineage or self.lineage[p][0] < b:
+            return False
+        named = [(q, f) for e, losers in self.lineage[p][1] if e <= b for q, f in losers.items()]
+        return not any(self.holds(reader, q, f) for reader in self.readers for q, f in named)
+
+
+def drawn_readers(data: Data, numbers: list[int]) -> list[Reader]:
+    readers = []
+    for at in range(data.draw(st.integers(0, 3))):
+        positions = {
+            p: data.draw(st.sampled_from([*range(13), *[12] * 13])) for p in numbers if data.draw(st.booleans())
+        }
+        reporting = frozenset(p for p in numbers if not data.draw(st.integers(0, 3)))
+        readers.append(Reader(f"group{at}", data.draw(st.integers(0, 1)), positions, reporting))
+    return readers
+
+
+def drawn(taken: list[History], data: Data) -> tuple[Groups, Facts]:
+    naive, facts = Groups(), Facts()
+    for p in sorted(set().union(*(history.parts for history in taken))):
+        if data.draw(st.integers(0, 9)):
+            read(naive, facts, data.draw(st.sampled_from([*taken, *[taken[-1]] * 3])), p)
+        if data.draw(st.booleans()):
+            naive.start[p] = data.draw(st.sampled_from([0, 0, 3, 12]))
+            facts.on_log_start(p, naive.start[p])
+        for e in range(12):
+            if data.draw(st.integers(0, 19)):
+                naive.ends[p, e] = e + 1
+                facts.on_end(p, e, e + 1)
+    return naive, facts
+
+
+@settings(max_examples=200)
+@given(histories(), st.data())
+def test_a_batch_is_served_when_every_group_satisfies_what_its_entries_name(taken: list[History], data: Data) -> None:
+    naive, facts = drawn(taken, data)
+    numbers = sorted(set().union(*(history.parts for history in taken)))
+    naive.readers = drawn_readers(data, numbers)
+    waits = hold.obstacles(facts, numbers, naive.readers)
+    for released in (set[Obstacle](), {o for o in waits if data.draw(st.booleans())}, set(waits)):
+        naive.released = released
+        found = hold.caps(facts, numbers, naive.readers, released)
+        for p in numbers:
+            for b in range(naive.lineage.get(p, (0,))[0] + 2):
+                assert (b <= found[p]) == naive.serves(p, b), (p, b)
+
+
+@settings(max_examples=100)
+@given(histories(), st.data())
+def test_obstacles_are_all_that_is_in_the_way(taken: list[History], data: Data) -> None:
+    """Where there is none all is served. Lineages and ends are known, so to release all of them serves all."""
+    naive, facts = drawn([taken[-1]], data)
+    numbers = sorted(taken[-1].parts)
+    for p in range(16):
+        read(naive, facts, taken[-1], p)
+        for e in range(12):
+            facts.on_end(p, e, e + 1)
+    readers = drawn_readers(data, numbers)
+    as_of = {p: taken[-1].parts[p].epoch for p in numbers}
+    waits = hold.obstacles(facts, numbers, readers)
+    held = {p for p, cap in hold.caps(facts, numbers, readers).items() if cap < as_of[p]}
+    assert held == {p for waiting in waits.values() for p in waiting}
+    assert hold.caps(facts, numbers, readers, set(waits)) == as_of
+
+
+@settings(max_examples=100)
+@given(histories(), st.data())
+def test_what_is_served_to_anybody_is_served_whoever_comes(taken: list[History], data: Data) -> None:
+    _, facts = drawn(taken, data)
+    numbers = sorted(set().union(*(history.parts for history in taken)))
+    readers = [reader._replace(reporting=frozenset()) for reader in drawn_readers(data, numbers)]
+    to_anybody = hold.caps(facts, numbers, [ANYBODY])
+    found = hold.caps(facts, numbers, readers)
+    assert all(to_anybody[p] <= found[p] for p in numbers)
+
+
+@given(st.lists(st.tuples(st.sets(st.integers(0, 3)), st.floats(0.1, 4)), max_size=12))
+def test_each_wait_has_a_limit_of_its_own(looks: list[tuple[set[int], float]]) -> None:
+    patience, since, now, told = Patience[int](), dict[int, float](), 0.0, set[int]()
+    for waits, passes in looks:
+        now += passes
+        since = {wait: since.get(wait, now) for wait in waits}
+        told &= waits
+        new = patience.look(sorted(waits), now, 5.0)
+        assert patience.released == {wait for wait in waits if now - since[wait] >= 5}
+        assert set(new) == patience.released - told
+        told |= set(new)
+        assert all(patience.since(wait) == since[wait] for wait in waits)

@@ -1,0 +1,92 @@
+"""Each rule of holding, by name (docs/model/README.md, Hold.tla)."""
+
+from __future__ import annotations
+
+from ordered_resize import hold
+from ordered_resize.facts import Facts, Lineage
+from ordered_resize.hold import ANYBODY, Obstacle, Patience, Reader
+from zk_schemas.partition_state import LineageEntry as Entry
+
+
+def known(facts: Facts, partition: int, as_of: int, *entries: tuple[int, dict[int, int]]) -> None:
+    facts.on_lineage(partition, Lineage(as_of, -1, tuple(Entry(e, losers) for e, losers in entries)))
+
+
+def chain() -> Facts:
+    """1 -> 2 -> 4: partition 1 was split off 0, whose epoch 0 ended at 100, and 3 off 1, whose epoch 0 is empty."""
+    facts = Facts()
+    known(facts, 0, 2)
+    known(facts, 1, 1, (0, {0: 0}))
+    known(facts, 3, 0, (0, {1: 0}))
+    facts.on_end(0, 0, 100)
+    facts.on_end(1, 0, 0)
+    return facts
+
+
+def cap(facts: Facts, partition: int, *readers: Reader, released: tuple[Obstacle, ...] = ()) -> int:
+    return hold.caps(facts, [partition], readers, released)[partition]
+
+
+def test_every_group_is_waited_for() -> None:
+    done, behind = Reader("done", 1, {0: 100}), Reader("behind", 1, {0: 99})
+    assert cap(chain(), 1, done) == 1
+    assert cap(chain(), 1, done, behind) == -1
+
+
+def test_recursion_an_empty_loser_that_waits_itself_frees_nobody() -> None:
+    assert cap(chain(), 3, Reader("g", 1, {0: 99})) == -1
+    assert cap(chain(), 3, Reader("g", 1, {0: 100})) == 0
+
+
+def test_no_commit_is_the_beginning_of_the_log() -> None:
+    assert cap(chain(), 1, Reader("g", 1)) == -1
+    facts = chain()
+    facts.on_log_start(0, 100)
+    assert cap(facts, 1, Reader("g", 1)) == 1
+
+
+def test_a_log_start_does_not_stand_for_what_an_owner_reports() -> None:
+    facts = chain()
+    facts.on_log_start(0, 100)
+    assert cap(facts, 1, Reader("g", 1, reporting=frozenset({0}))) == -1
+
+
+def test_a_batch_above_the_lineage_is_held_even_without_a_group() -> None:
+    assert cap(chain(), 0) == 2
+    assert cap(Facts(), 0) == -1
+
+
+def test_what_nobody_is_known_of_is_held_at_the_lowest_entry_that_is_not_over() -> None:
+    facts = Facts()
+    known(facts, 0, 5, (2, {1: 0}), (4, {1: 3}))
+    known(facts, 1, 4)
+    facts.on_end(1, 0, 10)
+    facts.on_end(1, 3, 20)
+    assert cap(facts, 0, ANYBODY) == 1
+    facts.on_lineage(1, None, over=0)
+    assert cap(facts, 0, ANYBODY) == 3
+    facts.on_lineage(1, None, over=4)
+    assert cap(facts, 0, ANYBODY) == 5
+
+
+def test_max_hold_lets_one_group_go_for_one_epoch_and_not_another() -> None:
+    facts = chain()
+    mute, slow = Reader("mute", 1), Reader("slow", 1, {0: 50})
+    found = hold.obstacles(facts, [1], [mute, slow])
+    assert found == {Obstacle("mute", 1, 0, 0): [1], Obstacle("slow", 1, 0, 0): [1]}
+    assert cap(facts, 1, mute, slow, released=(Obstacle("mute", 1, 0, 0),)) == -1
+    assert cap(facts, 1, mute, released=(Obstacle("mute", 1, 0, 0),)) == 1
+    assert cap(facts, 3, mute, released=(Obstacle("mute", 1, 1, 0),)) == -1, "0 is still to be processed"
+
+
+def test_a_group_that_comes_again_is_not_the_one_that_was_let_go() -> None:
+    assert cap(chain(), 1, Reader("g", 2), released=(Obstacle("g", 1, 0, 0),)) == -1
+
+
+def test_patience_begins_again_when_a_wait_was_over() -> None:
+    patience = Patience[str]()
+    assert patience.look(["q"], 0, 10) == []
+    assert patience.look(["q"], 10, 10) == ["q"] and patience.released == {"q"}
+    assert patience.look(["q"], 11, 10) == [] and patience.released == {"q"}
+    assert patience.look([], 12, 10) == [] and patience.released == set()
+    assert patience.look(["q"], 13, 10) == [] and patience.since("q") == 13
