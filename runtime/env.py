@@ -68,6 +68,10 @@ class File(Protocol):
 
     def truncate(self, size: int) -> None: ...
 
+    async def cut(self, size: int) -> None:
+        """``truncate`` in a thread, for very many bytes. Nobody may change the file before it returns."""
+        ...
+
     def range(self, offset: int, length: int) -> FileRange:
         """A piece of this file to be sent; it stays readable after ``close`` and after the file is unlinked."""
         ...

@@ -115,6 +115,10 @@ class OsFile:
     def truncate(self, size: int) -> None:
         os.ftruncate(self._open.fd, size)
 
+    async def cut(self, size: int) -> None:
+        descriptor = self._open  # it stays open meanwhile
+        await trio.to_thread.run_sync(os.ftruncate, descriptor.fd, size)
+
     def range(self, offset: int, length: int) -> FileRange:
         return OsFileRange(self._open, offset, length)
 

@@ -242,6 +242,11 @@ class SimFile:
         del inode.content[size:]
         inode.synced_size = min(inode.synced_size, size)
 
+    async def cut(self, size: int) -> None:
+        self._use()
+        await trio.sleep(self._storage.disk.sync_delay_s())
+        self.truncate(size)
+
     def range(self, offset: int, length: int) -> SimFileRange:
         return SimFileRange(self._use(), offset, length)
 

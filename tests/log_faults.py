@@ -10,12 +10,15 @@ import errno
 import random
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
+from functools import partial
 from typing import TypeAlias
+from unittest.mock import patch
 
 from broker.log.checkpoint_files import PartitionMetadata
 from broker.log.log_config import LogConfig
 from broker.log.log_manager import LogDirError, LogManager, LogManagerConfig
 from broker.log.partition_log import AppendOrigin, PartitionLog
+from broker.log.producer_rebuild import catch_up
 from protocol.batch_builder import build_control_batch
 from protocol.batch_layout import CONTROL_ABORT
 from protocol.errors import ErrorCode, KafkaError
@@ -238,6 +241,11 @@ class Machine:
             assert log.log_end_offset <= max(offset, log.log_start_offset)
         promise.start = max(promise.start, log.log_start_offset)
 
+    async def finish_truncation(self, partition: TopicPartition) -> None:
+        log = self.manager.get(partition)
+        if log is not None:
+            await self.attempt_later(f"finish the truncation of {partition}", partial(catch_up, log))
+
     async def retain(self) -> None:
         await self.manager.apply_retention()
         self._starts_may_have_moved()
@@ -413,6 +421,27 @@ async def truncation(machine: Machine) -> None:
     machine.append(FOLLOWER, 4)
 
 
+async def large_truncations(machine: Machine) -> None:
+    """Likewise, with threads that cut the file off; a process that dies before one has, and one that stops."""
+    await machine.begin(FOLLOWER)
+    with patch("broker.log.segment.CUT_AT_ONCE_BYTES", 0):
+        machine.append(FOLLOWER, 11)
+        await machine.flush(FOLLOWER)
+        machine.truncate(FOLLOWER, 9)
+        await machine.finish_truncation(FOLLOWER)
+        machine.append(FOLLOWER, 3)
+        machine.truncate(FOLLOWER, 7)
+        await machine.flush(FOLLOWER)
+        machine.append(FOLLOWER, 3)
+        machine.truncate(FOLLOWER, 5)
+        machine.kill()
+        await machine.restart()
+        machine.truncate(FOLLOWER, 3)
+        await machine.stop()
+        await machine.restart()
+        machine.append(FOLLOWER, 4)
+
+
 async def compaction(machine: Machine) -> None:
     """Two rounds, the second over what the first left."""
     await machine.begin(COMPACTED)
@@ -476,6 +505,7 @@ SCENARIOS: tuple[Scenario, ...] = (
     rolls_and_retention,
     recovery,
     truncation,
+    large_truncations,
     compaction,
     transactions,
     log_dirs,

@@ -12,6 +12,7 @@ from typing import Any
 
 from broker.log.checkpoint_files import PartitionMetadata
 from broker.log.log_config import LogConfig
+from broker.log.log_creation import create_log
 from broker.log.log_loader import Checkpoints, open_log
 from broker.log.partition_log import PartitionLog
 from broker.log.producer_state import ProducerState
@@ -64,6 +65,11 @@ class FaultyFile:
         self._storage.change()
         self._file.truncate(size)
 
+    async def cut(self, size: int) -> None:
+        await self._storage.before_cut()
+        self._storage.change()
+        await self._file.cut(size)
+
     async def sync(self) -> None:
         self._storage.synced.append(posixpath.basename(self._file.path))
         await self._storage.before_sync()
@@ -90,6 +96,9 @@ class FaultyStorage(RealStorage):
 
     async def before_sync(self) -> None:
         """What a test puts in the place of this happens before a file is synced."""
+
+    async def before_cut(self) -> None:
+        """Likewise, before a thread cuts a file."""
 
     def change(self, torn: Callable[[], None] | None = None, *, grows: bool = False) -> None:
         """Count a change; raise where the test wants it."""
@@ -140,7 +149,7 @@ class LogWorld:
     def create(self, **config: Any) -> PartitionLog:
         """A new log; ``config`` as for ``LogConfig``."""
         metadata = PartitionMetadata(TOPIC_ID, 5)
-        return PartitionLog.create(self.env, self.directory, PARTITION, metadata, LogConfig(**config), ProducerState())
+        return create_log(self.env, self.directory, PARTITION, metadata, LogConfig(**config), ProducerState())
 
     async def reopen(
         self, *, clean: bool = False, checkpoints: Checkpoints | None = None, **config: Any

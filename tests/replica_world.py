@@ -15,6 +15,7 @@ from broker.fetch_session import FetchTarget
 from broker.handlers.fetch_read import FetchRead, ReadLimits
 from broker.log.checkpoint_files import PartitionMetadata
 from broker.log.log_config import LogConfig
+from broker.log.log_creation import create_log
 from broker.log.log_loader import Checkpoints, open_log
 from broker.log.partition_log import PartitionLog
 from broker.log.producer_state import ProducerState
@@ -72,7 +73,7 @@ class Replica:
         self.storage = self.disk.mount()
         self.services = Services(world, flushes_on_ack)
         self.followed: FollowedPartition | None = None
-        log = PartitionLog.create(
+        log = create_log(
             self._env(), "/t-0", KEY, PartitionMetadata(uuid.UUID(int=1), 1), world.config, ProducerState()
         )
         self.partition = Partition(KEY, broker_id, log, world.min_insync_replicas, self.services)

@@ -254,7 +254,7 @@ class _Loader:
                 dropped_bytes=size - segment.size_bytes,
                 reason=damage or "no batch",
             )
-            file.truncate(segment.size_bytes)
+            await file.cut(segment.size_bytes)
         if not segment.txn_index.is_sane():
             segment.txn_index.reset()
         if cut or not damage:

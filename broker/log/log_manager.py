@@ -18,6 +18,7 @@ from broker.log.cleaner import LogCleaner
 from broker.log.disk_errors import is_out_of_space, passes
 from broker.log.full_directories import FullDirectories
 from broker.log.log_config import LogConfig
+from broker.log.log_creation import create_log
 from broker.log.log_directory import LogDirectory, LogDirError, LogDirLostError
 from broker.log.log_loader import Checkpoints, open_log
 from broker.log.log_moves import FutureReplica, LogMoves
@@ -321,7 +322,7 @@ class LogManager:
         try:
             if directory.path in self._stale:
                 self._write_checkpoints(directory)
-            log = PartitionLog.create(
+            log = create_log(
                 self._env,
                 join(directory.path, directory_name(partition)),
                 partition,

@@ -15,6 +15,7 @@ import structlog
 import trio
 
 from broker.log.cold_reads import load_records
+from broker.log.log_creation import create_log
 from broker.log.log_directory import LogDirectory
 from broker.log.partition_log import PartitionLog
 from broker.log.paths import future_directory_name, join
@@ -171,7 +172,7 @@ class LogMoves:
         if first < log.log_end_offset:
             first = min(first, RecordBatch(await load_records(log, first, 1)).base_offset)
         producers = ProducerState(self._expiration)
-        future = PartitionLog.create(
+        future = create_log(
             self._env,
             path,
             log.partition,

@@ -1,6 +1,6 @@
 """A partition's log: append, read, find, truncate, delete. Everything here runs between two suspensions of the loop.
 
-Opening one that exists, with its recovery, is ``log_loader``; compaction is ``cleaner``.
+Creating one is ``log_creation``; opening one that exists, with its recovery, ``log_loader``; compaction ``cleaner``.
 """
 
 from __future__ import annotations
@@ -13,22 +13,18 @@ import trio
 
 from broker.log import disk_errors
 from broker.log.append_validation import ReadBatch, batch_log_append_time, validate_append
-from broker.log.blank_directories import blank_directory
-from broker.log.checkpoint_files import PartitionMetadata
-from broker.log.identity_file import IdentityFile
-from broker.log.layout_history import LayoutHistory
 from broker.log.leader_epoch_cache import LeaderEpochCache
 from broker.log.log_config import LogConfig
 from broker.log.log_state import AppendResult, LogRead, LogState
 from broker.log.open_segments import OpenSegments
 from broker.log.paths import LEADER_EPOCH_CHECKPOINT, LOG_SUFFIX, PARTITION_COUNT_CHECKPOINT, join
 from broker.log.producer_rebuild import ProducerRebuild, catch_up
-from broker.log.producer_state import AppendOrigin, ProducerState
+from broker.log.producer_state import AppendOrigin
 from broker.log.retention import SEGMENTS_DELETED_AT_ONCE, count_deletable
 from broker.log.segment import MAX_RELATIVE_OFFSET, LogSegment
 from broker.log.segment_swap import commit_cleaned, finish_swap
 from broker.log.segments import Segments
-from broker.log.snapshot_files import Snapshot, SnapshotFiles
+from broker.log.snapshot_files import Snapshot
 from protocol.batch_layout import Buffer
 from protocol.compression import CorruptRecordError
 from protocol.errors import ErrorCode, KafkaError
@@ -134,34 +130,6 @@ class PartitionLog:
         self._unflushed = 0
         self._jitter_ms = self._draw_jitter()
 
-    @classmethod
-    def create(
-        cls,
-        env: Env,
-        directory: str,
-        partition: TopicPartition,
-        metadata: PartitionMetadata,
-        config: LogConfig,
-        producers: ProducerState,
-        *,
-        start_offset: int = 0,
-        open_segments: OpenSegments | None = None,
-    ) -> PartitionLog:
-        """A new, empty log in a new directory; its first record is ``start_offset``.
-
-        Raises ``OSError`` and leaves no directory then, if the disk allows that.
-        """
-        storage = env.storage
-        assert storage is not None
-        with blank_directory(storage, directory):
-            identity = IdentityFile.create(storage, directory, metadata)
-            segment = LogSegment(storage, directory, start_offset, config, env.clock.now_ms(), create=True)
-        epochs = LeaderEpochCache(storage, join(directory, LEADER_EPOCH_CHECKPOINT))
-        layouts = LayoutHistory(storage, join(directory, PARTITION_COUNT_CHECKPOINT))
-        offsets = (start_offset,) * 4
-        state = LogState(identity, [segment], epochs, layouts, producers, SnapshotFiles(storage, directory), *offsets)
-        return cls(env, directory, partition, config, state, open_segments)
-
     def moved_to(self, directory: str) -> None:
         """The log's directory has another name now; its open files are the same."""
         self.directory = directory
@@ -218,7 +186,7 @@ class PartitionLog:
         is looked at: what follows a refused batch is refused for the same reason. Raises ``KafkaError``: the codes of
         ``validate_append``, ``admission``, ``ProducerState.check``, or 56 when the disk refuses. The log is as before.
         """
-        self._check_usable()
+        self._check_changeable()
         if self.rebuild is not None:  # not so where leaders are made: they await ``catch_up``
             self.rebuild.advance_or_refuse()
         now_ms = self._clock.now_ms()
@@ -254,7 +222,7 @@ class PartitionLog:
         Raises ``KafkaError``: CORRUPT_MESSAGE 2 for a bad CRC or offsets that do not follow on, 56 when the disk
         refuses. Batches before the bad one are appended.
         """
-        self._check_usable()
+        self._check_changeable()
         now_ms = self._clock.now_ms()
         for batch in iter_batches(records, allow_partial_tail=True):
             batch.ensure_valid()
@@ -311,6 +279,7 @@ class PartitionLog:
         now_ms = self._clock.now_ms()
         if (
             self.is_broken
+            or self.awaits_cut
             or not active.size_bytes
             or not active.must_roll(0, self.log_end_offset, now_ms, now_ms, self.config, self._jitter_ms)
         ):
@@ -320,7 +289,7 @@ class PartitionLog:
 
     def roll(self) -> LogSegment:
         """Begin a new segment at the log end; the active one when that is empty. Raises 56."""
-        self._check_usable()
+        self._check_changeable()
         try:
             return self._roll(self.log_end_offset, self._clock.now_ms())
         except OSError as error:
@@ -424,7 +393,8 @@ class PartitionLog:
     def truncate_to(self, offset: int) -> bool:
         """Drop the records at and above ``offset``, whole batches; whether there were any. Raises 56.
 
-        A leader epoch that begins at or above ``offset`` is forgotten even when it has no records.
+        A leader epoch that begins at or above ``offset`` is forgotten even when it has no records. Very many bytes are
+        left in the file for ``finish_truncation``, and meanwhile the log ``awaits_cut``.
         """
         if offset >= self.log_end_offset:
             self._epochs.truncate_from_end(offset)
@@ -432,7 +402,7 @@ class PartitionLog:
         if offset < self._segments.bases[0]:
             self.truncate_fully_and_start_at(offset)
             return True
-        self._check_usable()
+        self._check_changeable()
         keep = self._segments.index_of(offset) + 1
         try:
             self.snapshots.remove_above(offset)
@@ -461,13 +431,36 @@ class PartitionLog:
         self.rebuild = ProducerRebuild(self, snapshot, self._clock)
         self.rebuild.begin()
 
+    @property
+    def awaits_cut(self) -> bool:
+        """Whether a truncation is not finished: the log is read and flushed, and nothing else is done with its files.
+
+        It has a ``rebuild`` then, so that it is neither led nor compacted and retention leaves it alone; appends and
+        further truncations are refused. A crash brings back what was truncated, as before the sync of any truncation.
+        """
+        return self._segments.active.awaits_cut
+
+    async def finish_truncation(self) -> None:
+        """Return when the file has nothing left of what was truncated. Raises 56, and a later call goes on."""
+        async with self._flush_lock:
+            await self._cut_tail()
+
+    async def _cut_tail(self) -> None:
+        """With the flush lock held: one thread cuts, and none syncs meanwhile."""
+        if not self.awaits_cut:
+            return
+        try:
+            await self._segments.active.cut_tail()
+        except OSError as error:
+            raise self._storage_error("truncate", error) from error
+
     def truncate_fully_and_start_at(self, offset: int) -> None:
         """Drop everything; the next record is ``offset`` (a follower out of its leader's range). Raises 56.
 
         First everything is dropped from the start, as retention does; then the empty log gets another offset, by the
         rename of its one file. What fails leaves the steps before it, and a second call goes on.
         """
-        self._check_usable()
+        self._check_changeable()
         now_ms = self._clock.now_ms()
         try:
             self._roll(self.log_end_offset, now_ms)
@@ -532,7 +525,7 @@ class PartitionLog:
         Readers keep what they have: a range of a removed file stays readable. Raises 56 with the log as it was, or
         broken: once it is decided that the cleaned segment stays, the next start has to finish what cannot be finished.
         """
-        self._check_usable()
+        self._check_changeable()
         first = self._segments.index_of(old[0].base_offset)
         last = first + len(old)
         if self.rebuild is not None or first < 0 or last >= len(self._segments.items):
@@ -591,6 +584,7 @@ class PartitionLog:
         wanted = self.log_end_offset
         async with self._flush_lock:
             await self._sync_identity()
+            await self._cut_tail()
             if wanted > self.recovery_point or not self.truncation_synced:
                 await self._flush_to(self.log_end_offset)
             if self.layouts.unsynced:
@@ -690,6 +684,12 @@ class PartitionLog:
         if self.is_broken:
             reason = self.failure or "the disk failed"
             raise KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, f"{self.partition}: the log is broken: {reason}")
+
+    def _check_changeable(self) -> None:
+        self._check_usable()
+        if self.awaits_cut:
+            reason = "what was truncated is being cut off"
+            raise KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, f"{self.partition}: {reason}")
 
     def _storage_error(self, action: str, error: OSError) -> KafkaError:
         logger.error("log.storage_error", partition=str(self.partition), action=action, error=str(error))

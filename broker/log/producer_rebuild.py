@@ -2,7 +2,8 @@
 
 That may be a whole segment of batches, so it is done in steps with other tasks running between them. Meanwhile the
 producers are behind the log: a follower may append, which only adds to what is read; nothing else that needs the
-producers happens (appends of a leader, snapshots, compaction), and the segments stay.
+producers happens (appends of a leader, snapshots, compaction), and the segments stay. Where the truncation itself takes
+long, it comes first, in a thread.
 """
 
 from __future__ import annotations
@@ -87,6 +88,8 @@ class ProducerRebuild:
 
     def _rebuild(self, snapshot: Snapshot | None) -> Iterator[ColdError | None]:
         log = self._log
+        if log.awaits_cut:  # first of all: until then nothing can be appended
+            yield ColdError(log.finish_truncation)
         producers = log.producers
         yield from restore_producers(producers, snapshot, log.log_start_offset, self._clock.now_ms())
         while producers.map_end_offset != log.log_end_offset:  # a follower may have appended

@@ -26,6 +26,8 @@ MAX_RELATIVE_OFFSET = 2**31 - 1
 _SCAN_CHUNK_BYTES = 64 * 1024
 _LOCATE_CHUNK_BYTES = 8 * 1024
 _RECENT_BATCHES = 64
+CUT_AT_ONCE_BYTES = 16 << 20
+"""Up to so many are truncated at once: a millisecond."""
 
 
 Header: TypeAlias = tuple[int, RecordBatch]
@@ -85,6 +87,7 @@ class LogSegment:
         "_recent_positions",
         "_storage",
         "_suffix",
+        "awaits_cut",
         "base_offset",
         "created_ms",
         "directory",
@@ -126,6 +129,8 @@ class LogSegment:
         """Whether the index files are complete."""
         self.is_flushed = False
         """Whether the log file may be closed and opened again: no write of it is to be synced any more."""
+        self.awaits_cut = False
+        """The log file is longer than ``size_bytes``: nothing may be appended before ``cut_tail``."""
         if create:
             for leftover in (self.path(LOG_SUFFIX), self.path(".txnindex")):
                 if storage.exists(leftover):
@@ -415,14 +420,18 @@ class LogSegment:
     def truncate_to(self, offset: int) -> int:
         """Drop the batches from the one that holds ``offset`` on; bytes dropped.
 
-        Raises ``OSError``; nothing has changed then. ``load_tail`` is to be called before the next append.
+        Many bytes leave the file with ``cut_tail``; until then a crash brings them back. Raises ``OSError``; nothing
+        has changed then. ``load_tail`` is to be called before the next append.
         """
         self.prepare()
         found = self.locate(offset)
         if found is None:
             return 0
         dropped = self.size_bytes - found.position
-        self.file.truncate(found.position)
+        if dropped > CUT_AT_ONCE_BYTES:
+            self.awaits_cut = True
+        else:
+            self.file.truncate(found.position)
         self._recent_last_offsets.clear()
         self._recent_positions.clear()
         self.size_bytes = found.position
@@ -431,6 +440,11 @@ class LogSegment:
         self.txn_index.truncate_to(offset)
         self.rolling_timestamp = None
         return dropped
+
+    async def cut_tail(self) -> None:
+        """Have a thread cut off what ``truncate_to`` left. Raises ``OSError``, and it is still to be cut off then."""
+        await self.file.cut(self.size_bytes)
+        self.awaits_cut = False
 
     def begin_rebuild(self) -> None:
         """Forget all indexes but the transactions': ``account`` is to be called for each batch from the start."""

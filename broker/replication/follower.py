@@ -65,8 +65,10 @@ class FollowedPartition:
         """Take over what the leader sent for a fetch from ``fetch_offset`` on."""
         if data.error_code:
             return self._take_error(ErrorCode.of(data.error_code))
-        self.failures = 0
         log = self.partition.log
+        if log.awaits_cut:
+            return Outcome.RETRY_LATER
+        self.failures = 0
         if data.diverging_epoch is not None and data.diverging_epoch.epoch >= 0:
             self._truncate(data.diverging_epoch)
             return Outcome.MOVED

@@ -81,6 +81,20 @@ def test_overwriting_and_truncating(world: World) -> None:
     file.close()
 
 
+@pytest.mark.trio
+async def test_truncating_in_a_thread(world: World) -> None:
+    file = world.storage.open(world.path("f"), create=True)
+    file.append(b"0123456789")
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(file.cut, 5)
+        await trio.testing.wait_all_tasks_blocked()
+        file.close()  # the thread has the descriptor
+    assert world.storage.read_bytes(world.path("f")) == b"01234"
+    with pytest.raises(OSError) as caught:
+        await file.cut(1)
+    assert caught.value.errno == errno.EBADF
+
+
 def test_two_handles_see_one_file(world: World) -> None:
     one = world.storage.open(world.path("f"), create=True)
     two = world.storage.open(world.path("f"))

@@ -1,0 +1,46 @@
+"""A new, empty log in a new directory."""
+
+from __future__ import annotations
+
+from broker.log.blank_directories import blank_directory
+from broker.log.checkpoint_files import PartitionMetadata
+from broker.log.identity_file import IdentityFile
+from broker.log.layout_history import LayoutHistory
+from broker.log.leader_epoch_cache import LeaderEpochCache
+from broker.log.log_config import LogConfig
+from broker.log.log_state import LogState
+from broker.log.open_segments import OpenSegments
+from broker.log.partition_log import PartitionLog
+from broker.log.paths import LEADER_EPOCH_CHECKPOINT, PARTITION_COUNT_CHECKPOINT, join
+from broker.log.producer_state import ProducerState
+from broker.log.segment import LogSegment
+from broker.log.snapshot_files import SnapshotFiles
+from protocol.types import TopicPartition
+from runtime.env import Env
+
+
+def create_log(
+    env: Env,
+    directory: str,
+    partition: TopicPartition,
+    metadata: PartitionMetadata,
+    config: LogConfig,
+    producers: ProducerState,
+    *,
+    start_offset: int = 0,
+    open_segments: OpenSegments | None = None,
+) -> PartitionLog:
+    """The log, whose first record is ``start_offset``.
+
+    Raises ``OSError`` and leaves no directory then, if the disk allows that.
+    """
+    storage = env.storage
+    assert storage is not None
+    with blank_directory(storage, directory):
+        identity = IdentityFile.create(storage, directory, metadata)
+        segment = LogSegment(storage, directory, start_offset, config, env.clock.now_ms(), create=True)
+    epochs = LeaderEpochCache(storage, join(directory, LEADER_EPOCH_CHECKPOINT))
+    layouts = LayoutHistory(storage, join(directory, PARTITION_COUNT_CHECKPOINT))
+    offsets = (start_offset,) * 4
+    state = LogState(identity, [segment], epochs, layouts, producers, SnapshotFiles(storage, directory), *offsets)
+    return PartitionLog(env, directory, partition, config, state, open_segments)

@@ -1,0 +1,184 @@
+"""What a truncation drops of a large file is cut off in a thread. Nothing else changes the log's files meanwhile."""
+
+from __future__ import annotations
+
+import errno
+from collections.abc import Callable
+
+import pytest
+import trio
+import trio.testing
+
+from broker.log import segment
+from broker.log.log_config import LogConfig
+from broker.log.partition_log import PartitionLog
+from broker.log.producer_rebuild import catch_up
+from broker.replication.follower import Outcome
+from protocol.errors import ErrorCode, KafkaError
+from protocol.records import set_base_offset
+from tests.log_world import LogWorld, batch, idempotent, values
+from tests.replica_world import ReplicaWorld
+
+pytestmark = pytest.mark.trio
+
+COUNT = 20
+LOG = "00000000000000000000.log"
+
+
+@pytest.fixture(autouse=True)
+def all_is_large(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(segment, "CUT_AT_ONCE_BYTES", 0)
+
+
+def filled(world: LogWorld) -> PartitionLog:
+    log = world.create()
+    for number in range(COUNT):
+        log.append_as_leader(idempotent(number), 0)
+    log.advance_high_watermark(log.log_end_offset)
+    return log
+
+
+def sent(offset: int) -> bytes:
+    data = batch(b"new")
+    set_base_offset(data, offset, 3)
+    return bytes(data)
+
+
+class Held:
+    """A thread that cuts, held until the test lets it go on."""
+
+    def __init__(self, world: LogWorld) -> None:
+        self.begun = 0
+        self.go_on = trio.Event()
+        world.storage.before_cut = self._before_cut  # type: ignore[method-assign]
+
+    async def _before_cut(self) -> None:
+        self.begun += 1
+        await self.go_on.wait()
+
+
+async def test_the_log_ends_at_once_and_the_file_with_the_thread(world: LogWorld) -> None:
+    log = filled(world)
+    size, kept = world.file(LOG).stat().st_size, log.read(0, 1 << 20, upper_bound=12).records
+    assert log.truncate_to(12)
+    assert (log.log_end_offset, log.awaits_cut) == (12, True)
+    assert [offset for offset, _, _ in values(log)] == list(range(12))
+    assert log.size_bytes == len(kept) < world.file(LOG).stat().st_size == size
+    await catch_up(log)
+    assert world.file(LOG).stat().st_size == len(kept) and not log.awaits_cut
+    assert log.append_as_follower(sent(12)) == 13
+    assert [value for _, _, value in values(log)] == [b"v"] * 12 + [b"new"]
+    again = await world.reopen()
+    assert values(again) == values(log)
+    assert sorted(again.producers.snapshot()) == sorted(log.producers.snapshot())
+
+
+CHANGES: dict[str, Callable[[PartitionLog], object]] = {
+    "an append of a leader": lambda log: log.append_as_leader(batch(b"x"), 4),
+    "an append of a follower": lambda log: log.append_as_follower(sent(12)),
+    "a roll": lambda log: log.roll(),
+    "another truncation": lambda log: log.truncate_to(5),
+    "a start at another offset": lambda log: log.truncate_fully_and_start_at(100),
+    "compaction": lambda log: log.replace_segments(log.segments, log.segments[0]),
+}
+
+
+@pytest.mark.parametrize("name", CHANGES)
+async def test_a_change_is_refused_meanwhile(name: str, world: LogWorld) -> None:
+    log, held = filled(world), Held(world)
+    log.truncate_to(12)
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(catch_up, log)
+        await trio.testing.wait_all_tasks_blocked()
+        with pytest.raises(KafkaError, match="being cut off") as caught:
+            CHANGES[name](log)
+        assert caught.value.code is ErrorCode.KAFKA_STORAGE_ERROR
+        held.go_on.set()
+    assert log.log_end_offset == 12 and held.begun == 1
+    assert world.file(LOG).stat().st_size == log.size_bytes
+
+
+async def test_housekeeping_leaves_the_log_alone_meanwhile(world: LogWorld) -> None:
+    log, held = filled(world), Held(world)
+    log.truncate_to(12)
+    log.update_config(LogConfig(segment_ms=1, retention_ms=1))
+    world.clock.ms += 1_000_000
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(catch_up, log)
+        await trio.testing.wait_all_tasks_blocked()
+        assert not log.roll_if_needed() and log.delete_old_segments() == 0 and log.rebuild is not None
+        held.go_on.set()
+    assert log.roll_if_needed()
+
+
+async def test_a_flush_waits_for_the_thread_and_whoever_comes_cuts_once(world: LogWorld) -> None:
+    log, held = filled(world), Held(world)
+    await log.sync_identity()
+    log.truncate_to(12)
+    async with trio.open_nursery() as nursery:
+        for _ in range(2):
+            nursery.start_soon(log.flush)
+            nursery.start_soon(catch_up, log)
+        await trio.testing.wait_all_tasks_blocked()
+        assert held.begun == 1 and LOG not in world.storage.synced
+        held.go_on.set()
+    assert held.begun == 1 and log.is_synced and log.rebuild is None
+
+
+async def test_a_process_that_dies_before_the_cut_leaves_the_log_as_it_was(world: LogWorld) -> None:
+    log = filled(world)
+    before = values(log)
+    log.truncate_to(12)
+    log.close_files()
+    again = await world.reopen()
+    assert values(again) == before and again.log_end_offset == COUNT
+
+
+async def test_a_crash_during_the_cut_leaves_a_torn_end(world: LogWorld) -> None:
+    log = filled(world)
+    before = values(log)
+    log.truncate_to(12)
+    with world.file(LOG).open("r+b") as file:
+        file.truncate(world.file(LOG).stat().st_size - 10)
+    again = await world.reopen()
+    assert values(again) == before[:-1]
+
+
+async def test_a_cut_that_fails_is_tried_again(world: LogWorld) -> None:
+    log = filled(world)
+    log.truncate_to(12)
+
+    async def fail() -> None:
+        raise OSError(errno.EMFILE, "an error that passes")
+
+    cut, world.storage.before_cut = world.storage.before_cut, fail  # type: ignore[method-assign]
+    for wait in (catch_up(log), log.flush(), log.close()):
+        with pytest.raises(KafkaError, match="truncate failed"):
+            await wait
+        assert log.awaits_cut and log.rebuild is not None and not log.is_broken and not log.truncation_synced
+    world.storage.before_cut = cut  # type: ignore[method-assign]
+    await catch_up(log)
+    await log.close()
+    again = await world.reopen(clean=True)
+    assert again.log_end_offset == 12
+
+
+async def test_a_follower_asks_again_later_meanwhile() -> None:
+    world = ReplicaWorld(2)
+    world.elect(1, 0, [1, 2])
+    for _ in range(5):
+        world.append(1, b"old")
+    world.fetch(2, 1)
+    world.append(1, b"lost")
+    world.fetch(2, 1)
+    follower = world[2].log
+    world[1].log.truncate_to(3)
+    await catch_up(world[1].log)
+    world.elect(1, 1, [1, 2])
+    world.append(1, b"new")
+    assert world.fetch(2, 1) is Outcome.MOVED and follower.awaits_cut
+    ended = follower.log_end_offset
+    assert world.fetch(2, 1) is Outcome.RETRY_LATER and follower.log_end_offset == ended
+    await follower.finish_truncation()
+    world.catch_up(1, 2)
+    assert world[2].records() == world[1].records()
