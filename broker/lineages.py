@@ -1,4 +1,4 @@
-"""What the znodes say of partitions' lineage, for PartitionLeaderEpochsForPartitions (25301, docs/ordered-resize.md).
+"""What the znodes say of partitions' lineage, for PartitionLeaderEpochsForPartitions (25301) and for the cleaner.
 
 A partition's state znode and its topic's are read at the first question about them, after a ``sync``, and kept while a
 data watch says that they did not change. A watch fires before a later read of the session shows the change, so what is
@@ -17,6 +17,8 @@ import structlog
 import trio
 
 from broker.metadata_cache import MetadataCache
+from ordered_resize import tombstones
+from ordered_resize.lineage import NO_EPOCH
 from protocol.errors import ErrorCode
 from protocol.generated.partition_leader_epochs_for_partitions import (
     PartitionLeaderEpochsForPartitionsResponseEntry as Entry,
@@ -29,7 +31,7 @@ from protocol.generated.partition_leader_epochs_for_partitions import (
 )
 from protocol.types import TopicPartition
 from runtime.env import NoNodeError, ZkError, ZkStore
-from zk_schemas.partition_state import PartitionState
+from zk_schemas.partition_state import LineageEntry, PartitionState
 from zk_schemas.topic import TopicZnode
 from zk_schemas.znode import MalformedZnodeError
 
@@ -166,6 +168,23 @@ class Lineages:
         """The czxid of a topic's znode, -1 where it is not known."""
         known = self._find(TopicZnode.path(name), read)
         return -1 if known is None or known.current() is None else known.czxid
+
+    async def first_kept_epoch(self, tp: TopicPartition) -> int:
+        """From which leader epoch on tombstones of the partition stay; ``NO_EPOCH``, all, where that is not known.
+
+        What was read serves at any age, so nothing is read again for it that is watched.
+        """
+        question = Question(tp)
+        read = NOTHING_READ if self.answer(question) is not None else await self.read([question])
+        topic, known = self._current_topic(question, read), self._find(PartitionState.path(*tp), read)
+        stored: StoredLineage | None = None if known is None else known.current()
+        if topic is None or stored is None or not stored.is_complete:
+            return NO_EPOCH
+        entries = (
+            LineageEntry(entry.epoch, {loser.partition_index: loser.leader_epoch for loser in entry.losers})
+            for entry in stored.entries
+        )
+        return tombstones.first_kept_epoch(entries, stored.as_of, topic.last_leader_epochs)
 
     def _current_topic(self, question: Question, read: Read) -> TopicZnode | None:
         known: KnownZnode[TopicZnode] | None = self._find(TopicZnode.path(question.tp.topic), read)

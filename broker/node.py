@@ -30,7 +30,6 @@ from broker.replication.fetchers import ReplicaFetchers
 from broker.replication.flusher import Flusher
 from broker.replication.isr_changes import VERSION as ALTER_PARTITION_VERSION
 from broker.replication.isr_changes import IsrChanges
-from broker.replication.layout import keeps_tombstones
 from broker.replication.partition import Partition
 from broker.replication.purgatory import Purgatory
 from broker.replication.replica_manager import ReplicaManager
@@ -39,6 +38,7 @@ from broker.replication.settings import take_over_settings
 from broker.replication.throttle import ReplicationQuota
 from broker.stock_producers import StockProducers
 from broker.topic_creation import TopicCreator
+from ordered_resize.lineage import EVERY_EPOCH
 from protocol.errors import ErrorCode, KafkaError
 from protocol.generated.alter_partition import AlterPartitionRequest, AlterPartitionResponse
 from protocol.generated.api_versions import ApiVersion
@@ -121,7 +121,7 @@ class Node:
         self.producer_ids = ProducerIds(zk, config.broker_id)
         dynamic.on_topics_changed = self._settings_changed
         dynamic.on_values_changed = self._values_changed
-        self.logs.cleaner.keeps_tombstones = self._keeps_tombstones
+        self.logs.cleaner.first_kept_epoch = self._first_kept_epoch
         self.metrics.gauges += [
             Gauge("anabranch_led_partitions", "Partitions this broker leads", lambda: len(self._led())),
             Gauge(
@@ -239,13 +239,8 @@ class Node:
         settled = None if info is None else info.ordered_delivery
         return self.dynamic.delivery_rules(topic).ordered if settled is None else settled
 
-    def _keeps_tombstones(self, key: TopicPartition) -> bool:
-        if not self.is_ordered(key.topic):
-            return False
-        partition, info = self.replicas.hosted(key), self.metadata.topics.get(key.topic)
-        own = None if partition is None else partition.layout
-        topic = None if info is None else info.layout
-        return keeps_tombstones(key.partition, own, topic, 0 if info is None else len(info.partitions))
+    async def _first_kept_epoch(self, key: TopicPartition) -> int:
+        return await self.lineages.first_kept_epoch(key) if self.is_ordered(key.topic) else EVERY_EPOCH
 
     def _log_manager_config(self) -> LogManagerConfig:
         return LogManagerConfig.from_values(

@@ -6,7 +6,7 @@ What is kept is ``compaction``; how the result gets in place is ``segment_swap``
 from __future__ import annotations
 
 import contextlib
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
@@ -23,6 +23,7 @@ from broker.log.partition_log import PartitionLog
 from broker.log.paths import CLEANED_SUFFIX, CLEANER_CHECKPOINT, SEGMENT_SUFFIXES
 from broker.log.segment import MAX_RELATIVE_OFFSET, LogSegment
 from broker.log.slices import TimeSlice, in_slices
+from ordered_resize.lineage import EVERY_EPOCH
 from protocol.records import RecordBatch
 from protocol.types import TopicPartition
 from runtime.background import Background
@@ -64,8 +65,8 @@ class LogCleaner:
         self._logs: dict[TopicPartition, PartitionLog] = {}
         self._homes: dict[TopicPartition, LogDirectory] = {}
         self._first_dirty: dict[TopicPartition, int] = {}
-        self.keeps_tombstones: Callable[[TopicPartition], bool] = lambda partition: False
-        """Whether another partition may hold older values of this one's keys (KIP-253)."""
+        self.first_kept_epoch: Callable[[TopicPartition], Awaitable[int]] = _no_tombstones
+        """Tombstones of this leader epoch and above stay: another partition may hold older values of their keys."""
 
     # ------------------------------------------------------------ which logs there are
 
@@ -186,7 +187,7 @@ class LogCleaner:
             log.producers.producers,
             self._env.clock.now_ms(),
             log.config.delete_retention_ms,
-            self.keeps_tombstones(log.partition),
+            await self.first_kept_epoch(log.partition),
         )
         ends = [segment.base_offset for segment in log.segments[1:]]
         cleanable = [segment for segment, end in zip(log.segments, ends) if segment.base_offset < keys.end_offset]
@@ -286,6 +287,10 @@ class LogCleaner:
         for suffix in SEGMENT_SUFFIXES:
             with contextlib.suppress(OSError):
                 self._storage.remove(cleaned.path(suffix))
+
+
+async def _no_tombstones(_partition: TopicPartition) -> int:
+    return EVERY_EPOCH
 
 
 async def read_batches(segment: LogSegment) -> AsyncIterator[RecordBatch]:

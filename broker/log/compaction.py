@@ -3,9 +3,10 @@
 A record is kept when no later one in the part that was read for keys has its key. A tombstone, and the marker of a
 transaction of which nothing is left, stays until its delete horizon (KIP-534): the time of the first compaction that
 met it plus ``delete.retention.ms``, written into the batch. Where another partition may hold older values of the key
-(KIP-253) a tombstone stays longer, unless it only says that the key moved (docs/adr/0018). The last batch of each
-producer stays, without records if need be, for its sequence, and so does the last batch of a segment, so that segments
-join although records are gone; offsets never change.
+(``ordered_resize.tombstones``) a tombstone stays longer, unless it only says that the key moved (docs/adr/0018).
+
+The last batch of each producer stays, without records if need be, for its sequence, and so does the last batch of a
+segment, so that segments join although records are gone; offsets never change.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ from dataclasses import dataclass
 from broker.log.producer_state import ProducerEntry
 from broker.log.slices import Steps
 from broker.log.txn_index import AbortedTxn
+from ordered_resize.lineage import EVERY_EPOCH
 from protocol.batch_builder import RECORDS_AT_ONCE, retain_in_steps, retain_records
 from protocol.batch_layout import CONTROL_ABORT
 from protocol.key_placement import MOVED_HEADER
@@ -130,8 +132,8 @@ class RetainRules:
     producers: Mapping[int, ProducerEntry]
     now_ms: int
     delete_retention_ms: int
-    keeps_tombstones: bool = False
-    """Whether another partition may hold older values of this one's keys."""
+    first_kept_epoch: int = EVERY_EPOCH
+    """Of keys with tombstones of this leader epoch and above another partition may hold older values."""
 
     def retain(
         self, batch: RecordBatch, transactions: CleanedTransactions, *, ends_segment: bool = False
@@ -151,11 +153,12 @@ class RetainRules:
             sets_horizon = bool(kept) and not needed and not batch.has_delete_horizon
         else:
             aborted = transactions.drops_data(batch)
+            may_hide_others = batch.partition_leader_epoch >= self.first_kept_epoch
             records = [] if aborted else batch.records()
             kept = []
             for index, record in enumerate(records, 1):
                 if self.keys.is_latest(record) and (
-                    record.value is not None or not horizon_passed or self._hides_others(record)
+                    record.value is not None or not horizon_passed or (may_hide_others and not _is_moved(record))
                 ):
                     kept.append(record)
                 if index % RECORDS_AT_ONCE == 0:
@@ -170,10 +173,6 @@ class RetainRules:
             return batch.buffer
         return (yield from retain_in_steps(batch, kept, new_horizon))
 
-    def _hides_others(self, tombstone: Record) -> bool:
-        """Whether a reader of several partitions needs the tombstone: it comes after values that it has to undo."""
-        return self.keeps_tombstones and all(name != MOVED_HEADER for name, _ in tombstone.headers)
-
     def _is_last_of_producer(self, batch: RecordBatch) -> bool:
         entry = self.producers.get(batch.producer_id) if batch.producer_id >= 0 else None
         if entry is None:
@@ -181,3 +180,8 @@ class RetainRules:
         if entry.last_offset >= 0:
             return entry.last_offset == batch.last_offset
         return batch.is_control and batch.producer_epoch == entry.epoch
+
+
+def _is_moved(tombstone: Record) -> bool:
+    """Whether it only says that the key moved: compaction needs it, and no reader does."""
+    return any(name == MOVED_HEADER for name, _ in tombstone.headers)

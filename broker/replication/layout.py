@@ -32,8 +32,6 @@ UNKNOWN = Layout(-1, -1, -1)
 """Where the controller does not say: then there is nothing to compare with."""
 KEY_BYTES_AT_ONCE = 64 * 1024
 """A key's hash takes a quarter of a microsecond for each four bytes."""
-FIRST_REVIVAL = 3
-"""Which resize of a topic can be the first to count a marked partition again."""
 MAX_NAMED_RECORDS = 1_000
 """Misplaced records that one refusal names."""
 
@@ -138,29 +136,6 @@ def refusal_of_absent(partition: int, topic: Layout, client: StoredLayout | None
     if client is not None or topic.layout_version <= 0 or not topic.closes(partition):
         return None
     return _closed(partition, topic)
-
-
-def keeps_tombstones(partition: int, own: Layout | None, topic: Layout | None, total: int) -> bool:
-    """Whether a reader of a compacted topic may find older values of this partition's keys in another one (hole 24).
-
-    ``own`` is the partition's layout, ``topic`` the topic's, ``total`` its partitions with those marked for deletion;
-    None where this broker was not told yet, which has to count as yes. A partition that was not there at first has
-    ancestors with older values; while a resize runs or a partition is marked for deletion, any partition may have older
-    values elsewhere. So it may once a marked partition was counted again, which keeps what it had before: a topic grew,
-    shrank and grew by then. What is needed at least: a partition keeps a tombstone while a partition that its lineage
-    names, or that theirs name in turn, is not removed. See docs/adr/0018.
-    """
-    if own is None or topic is None:
-        return True
-    resizes = max(own.layout_version, topic.layout_version)
-    if resizes <= 0:
-        return False
-    return (
-        resizes >= FIRST_REVIVAL
-        or partition >= topic.initial_partition_count
-        or total > topic.undeleted_partition_count
-        or own.layout_version != topic.layout_version
-    )
 
 
 # ---------------------------------------------------------------- refusals

@@ -14,6 +14,7 @@ from broker.log.checkpoint_files import PartitionMetadata
 from broker.log.identity_file import IdentityFile
 from broker.log.partition_log import AppendOrigin
 from broker.log.slices import TimeSlice
+from ordered_resize.lineage import EVERY_EPOCH, NO_EPOCH
 from protocol.batch_builder import build_control_batch
 from protocol.batch_layout import CONTROL_COMMIT
 from protocol.errors import ErrorCode
@@ -49,6 +50,7 @@ from tests.layout_world import (
 )
 from zk_schemas import paths
 from zk_schemas.config import ConfigChange, ConfigZnode
+from zk_schemas.partition_state import Layout as StoredLayout
 from zk_schemas.partition_state import LineageEntry, PartitionState
 from zk_schemas.topic import TopicZnode
 
@@ -350,7 +352,8 @@ async def test_what_the_first_resize_settled_is_not_edited_away(
         grown.leader_epoch += 1
         assert await broker.lead(grown) == {0}
         assert (await checks(), await told()) == (settled, settled)
-        assert broker.node.logs.cleaner.keeps_tombstones(TopicPartition("t", 5)) is settled
+        kept_from = NO_EPOCH if settled else EVERY_EPOCH  # no znode is there that says more
+        assert await broker.node.logs.cleaner.first_kept_epoch(TopicPartition("t", 5)) == kept_from
 
 
 async def test_a_layout_is_checked_by_the_configuration_there_is_when_it_comes(
@@ -449,22 +452,26 @@ async def test_hole_23_a_closed_partition_of_a_compacted_topic_is_drained_on_dem
         assert await code(5) == 0
 
 
-async def test_hole_24_the_cleaner_asks_what_the_broker_was_told(
+async def test_hole_24_the_cleaner_goes_by_the_lineage_of_each_partition(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     zk = FakeZk()
     async with broker_of(tmp_path, monkeypatch, zk) as broker:
-        keeps = broker.node.logs.cleaner.keeps_tombstones
+        first_kept_epoch = broker.node.logs.cleaner.first_kept_epoch
         root, child = TopicPartition("t", 1), TopicPartition("t", 5)
-        assert keeps(root), "not told of the topic yet"
-        await broker.harness.update_metadata("t", TOPIC_ID, 4, layout=(4, 4, 0))
-        assert not keeps(root)
-        await broker.has(GROWN, 1, 5, epoch=1)
-        assert keeps(root) and keeps(child)
+        assert await first_kept_epoch(root) == NO_EPOCH, "not told of the topic yet"
         await broker.harness.update_metadata("t", TOPIC_ID, 6, layout=(4, 6, 1))
-        assert not keeps(root) and keeps(child)
+        assert await first_kept_epoch(root) == NO_EPOCH, "no znode is there"
+        topic = TopicZnode.new(TOPIC_ID, {p: [BROKER_ID] for p in range(6)})
+        controller = zk.session()
+        await controller.create(TopicZnode.path("t"), topic.encode(), make_parents=True)
+        for tp, epoch, entries in ((root, 3, ()), (child, 2, (LineageEntry(1, {1: 2}),))):
+            state = PartitionState(1, BROKER_ID, epoch, [BROKER_ID], StoredLayout(*GROWN), initial_partition_count=4)
+            found = state.replace(lineage=entries).encode()
+            await controller.create(PartitionState.path(*tp), found, make_parents=True)
+        assert (await first_kept_epoch(root), await first_kept_epoch(child)) == (4, 1)
         await broker.configure(zk, enable_ordered_delivery="false")
-        assert not keeps(child)
+        assert await first_kept_epoch(child) == EVERY_EPOCH
 
 
 # ---------------------------------------------------------------- Metadata

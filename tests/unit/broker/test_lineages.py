@@ -13,6 +13,7 @@ import trio.testing
 
 from broker.lineages import Lineages, Question
 from broker.metadata_cache import BrokerInfo, MetadataCache, PartitionInfo, TopicInfo
+from ordered_resize.lineage import NO_EPOCH
 from protocol.errors import ErrorCode
 from protocol.generated.partition_leader_epochs_for_partitions import (
     PartitionLeaderEpochsForPartitionsResponsePartition as PartitionAnswer,
@@ -316,3 +317,27 @@ async def test_an_answer_is_of_one_moment_whatever_is_written_meanwhile(
     with trio.fail_after(5):  # the news of the last write is under way
         while (last := await world.ask()) is None or told(last)[:2] != (epoch if exists else -1, over):
             await trio.sleep(0.01)  # polls: virtual time
+
+
+async def test_the_cleaner_is_told_the_first_entry_that_names_what_is_not_over() -> None:
+    world = World()
+    await world.create(p5=state(4))
+    assert await world.lineages.first_kept_epoch(T5) == 0
+    reads = len(world.zk.reads)
+    assert await world.lineages.first_kept_epoch(T5) == 0
+    assert len(world.zk.reads) == reads, "what is watched is not read again"
+    for removed, kept_from in (({1: 0}, 2), ({1: 2}, 5)):
+        await world.controller.set(TOPIC, resized(removed).encode())
+        assert await world.lineages.first_kept_epoch(T5) == kept_from
+
+
+async def test_where_a_lineage_cannot_be_known_all_tombstones_stay() -> None:
+    world = World()
+    assert await world.lineages.first_kept_epoch(T5) == NO_EPOCH, "there is no znode"
+    await world.create(p1=state(-1, ()), p5=state().replace(initial_partition_count=None))
+    assert await world.lineages.first_kept_epoch(T1) == NO_EPOCH, "it was never led"
+    assert await world.lineages.first_kept_epoch(T5) == NO_EPOCH, "it is of a release without lineages"
+    assert await world.lineages.first_kept_epoch(TopicPartition("other", 0)) == NO_EPOCH
+    await world.controller.set(STATE, state().encode())
+    world.own.expire()
+    assert await world.lineages.first_kept_epoch(T5) == NO_EPOCH, "ZooKeeper does not answer"

@@ -119,26 +119,32 @@ async def test_hole_24_a_tombstone_stays_where_another_partition_may_hold_older_
     """Without it a new reader would take what a split left in the parent for the key's value."""
     log = compacted(world, delete_retention_ms=DAY_MS)
     cleaner = cleaner_for(world, log)
-    others_hold_values = True
-    cleaner.keeps_tombstones = lambda partition: others_hold_values
+    first_kept_epoch = 3
+
+    async def told(_partition: TopicPartition) -> int:
+        return first_kept_epoch
+
+    cleaner.first_kept_epoch = told
     moved = [(b"m", None, [(MOVED_HEADER, b"")], START_MS)]
-    put(log, a=b"1", m=b"1")
-    put(log, a=None)
-    log.append_as_leader(build_batch(moved), 0)
-    log.advance_high_watermark(4)
+    put(log, a=b"1", m=b"1", z=b"1")
+    log.append_as_leader(build_batch([(b"z", None, (), START_MS)]), 2)
+    log.append_as_leader(build_batch([(b"a", None, (), START_MS)]), 3)
+    log.append_as_leader(build_batch(moved), 4)
+    log.advance_high_watermark(6)
     log.roll()
     await clean(cleaner)
-    assert values(log) == [(2, b"a", None), (3, b"m", None)]
+    assert values(log) == [(3, b"z", None), (4, b"a", None), (5, b"m", None)]
     world.clock.ms = START_MS + DAY_MS + 1
     put(log, c=b"new")
     log.roll()
     await clean(cleaner)
-    assert values(log) == [(2, b"a", None), (4, b"c", b"new")], "what only says that a key moved is not needed"
-    others_hold_values = False
+    why = "what is of an earlier epoch, or only says that a key moved, is not needed"
+    assert values(log) == [(4, b"a", None), (6, b"c", b"new")], why
+    first_kept_epoch = 5
     put(log, c=b"newer")
     log.roll()
     await clean(cleaner)
-    assert values(log) == [(5, b"c", b"newer")]
+    assert values(log) == [(7, b"c", b"newer")]
 
 
 async def test_the_last_batch_of_a_producer_stays_without_records(world: LogWorld) -> None:

@@ -10,7 +10,6 @@ from broker.replication.layout import (
     DeliveryRules,
     LayoutRefusal,
     LegacyProducers,
-    keeps_tombstones,
     produce_admission,
 )
 from ordered_resize.layout import Layout
@@ -26,7 +25,6 @@ OFF = DeliveryRules(ordered=False)
 NEVER_RESIZED = Layout(4, 0, 4)
 GROWN = Layout(6, 1, 4)
 SHRUNK = Layout(4, 2, 4)
-REVIVED = Layout(8, 3, 4)
 
 
 def keyed(*keys: bytes | None, compression: CompressionType = CompressionType.NONE) -> RecordBatch:
@@ -181,27 +179,3 @@ def test_without_ordered_delivery_only_the_seal_holds() -> None:
     for client in (None, StoredLayout(4, 0)):
         assert refusal(1, GROWN, client, OFF, misrouted) is ErrorCode.NONE
         assert refusal(5, SHRUNK, client, OFF) is not ErrorCode.NONE
-
-
-# ---------------------------------------------------------------- hole 24: compacted topics
-
-
-@pytest.mark.parametrize(
-    ("partition", "own", "topic", "total", "kept"),
-    [
-        (1, NEVER_RESIZED, NEVER_RESIZED, 4, False),
-        (1, GROWN, GROWN, 6, False),  # no other partition ever held its keys
-        (5, GROWN, GROWN, 6, True),  # 1 holds what was written before the split
-        (1, SHRUNK, SHRUNK, 6, True),  # 5 is not gone yet
-        (1, SHRUNK, SHRUNK, 4, False),
-        (1, REVIVED, REVIVED, 8, True),  # 5 may hold what was written before 1 had the key for a time
-        (1, SHRUNK, GROWN, 6, True),  # the metadata is behind: 5 may just have been marked
-        (1, GROWN, NEVER_RESIZED, 4, True),
-        (1, None, GROWN, 6, True),
-        (1, GROWN, None, 0, True),
-    ],
-)
-def test_hole_24_tombstones_stay_where_older_values_may_be_elsewhere(
-    partition: int, own: Layout | None, topic: Layout | None, total: int, kept: bool
-) -> None:
-    assert keeps_tombstones(partition, own, topic, total) is kept

@@ -1,0 +1,104 @@
+"""No deleted key comes back over random histories of resizes of a compacted topic, and each rule is needed.
+
+``ANABRANCH_LINEAGE_SEEDS``: how many histories.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterable, Mapping
+from typing import TypeAlias
+
+import pytest
+
+from ordered_resize import tombstones
+from ordered_resize.lineage import EVERY_EPOCH
+from tests.compacted_world import CompactedWorld
+from tests.lineage_world import BrokenError
+from zk_schemas.partition_state import LineageEntry
+
+Mutation: TypeAlias = Callable[[pytest.MonkeyPatch], None]
+Entries: TypeAlias = Iterable[LineageEntry]
+
+SEEDS = int(os.environ.get("ANABRANCH_LINEAGE_SEEDS", "40"))
+LIMIT = 1500
+"""Histories until a rule that is switched off has to be noticed."""
+
+
+def histories(first: int, count: int) -> tuple[list[str], int]:
+    """What breaks in histories with these seeds, and how many tombstones went."""
+    removed = 0
+    for seed in range(first, first + count):
+        world = CompactedWorld(seed)
+        try:
+            world.run()
+        except BrokenError as error:
+            return [f"history {seed}: {error}"], removed
+        removed += world.removed
+    return [], removed
+
+
+@pytest.mark.parametrize("first", range(0, SEEDS, 20))
+def test_hole_24_a_new_reader_finds_of_each_key_what_was_written_last(first: int) -> None:
+    broken, removed = histories(first, min(20, SEEDS - first))
+    assert not broken
+    assert removed > 0, "no cleaner ever let a tombstone go"
+
+
+def tombstones_go_after_their_time(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(tombstones, "first_kept_epoch", lambda *_: EVERY_EPOCH)
+
+
+def entries_of_shrinks_keep_nothing(patch: pytest.MonkeyPatch) -> None:
+    """Children alone keep tombstones: of a survivor the entries do not count, which name descendants."""
+    patch.setattr(CompactedWorld, "counts", lambda _, p, entry: max(entry.losers) < p)
+
+
+def entries_of_grows_keep_nothing(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(CompactedWorld, "counts", lambda _, p, entry: max(entry.losers) > p)
+
+
+def what_is_newer_than_the_lineage_goes(patch: pytest.MonkeyPatch) -> None:
+    original = tombstones.first_kept_epoch
+
+    def at_any_age(entries: Entries, as_of: int, over: Mapping[int, int]) -> int:
+        found = original(entries, as_of, over)
+        return EVERY_EPOCH if found > as_of else found
+
+    patch.setattr(tombstones, "first_kept_epoch", at_any_age)
+
+
+def any_life_that_is_over_counts(patch: pytest.MonkeyPatch) -> None:
+    original = tombstones.first_kept_epoch
+    patch.setattr(
+        tombstones,
+        "first_kept_epoch",
+        lambda entries, as_of, over: original(entries, as_of, dict.fromkeys(over, EVERY_EPOCH)),
+    )
+
+
+def marked_partitions_go_with_what_they_hold(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(CompactedWorld, "drops_values", True)
+
+
+def tombstones_of_moved_keys_are_left_by_any_layout(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(CompactedWorld, "moves_by_layout", False)
+
+
+@pytest.mark.parametrize(
+    ("rule", "first"),
+    [
+        (tombstones_go_after_their_time, 0),
+        (entries_of_shrinks_keep_nothing, 0),
+        (entries_of_grows_keep_nothing, 9),
+        (what_is_newer_than_the_lineage_goes, 1),
+        (any_life_that_is_over_counts, 86),
+        (marked_partitions_go_with_what_they_hold, 14),
+        (tombstones_of_moved_keys_are_left_by_any_layout, 57),
+    ],
+    ids=lambda value: getattr(value, "__name__", ""),
+)
+def test_hole_24_a_rule_switched_off_is_noticed(rule: Mutation, first: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """``first`` is a history that notices it, to be quick; another one serves as well."""
+    rule(monkeypatch)
+    assert histories(first, 1)[0] or histories(0, LIMIT)[0]

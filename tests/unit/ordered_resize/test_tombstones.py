@@ -1,0 +1,28 @@
+"""Which tombstones stay: tests/property/ordered_resize/test_tombstones.py says why."""
+
+from __future__ import annotations
+
+import pytest
+
+from ordered_resize.tombstones import first_kept_epoch
+from zk_schemas.partition_state import LineageEntry
+
+GROWN, MERGED = LineageEntry(1, {0: 4}), LineageEntry(3, {5: 2, 7: 2})
+
+
+@pytest.mark.parametrize(
+    ("entries", "over", "kept_from"),
+    [
+        ((), {}, 10),  # its keys were nowhere else; what is newer than the lineage may have entries
+        ((GROWN, MERGED), {}, 1),
+        ((GROWN, MERGED), {0: 3}, 1),  # an earlier life of 0 is over
+        ((GROWN, MERGED), {0: 4}, 3),
+        ((GROWN, MERGED), {0: 4, 5: 2}, 3),  # 7 is there
+        ((GROWN, MERGED), {0: 4, 5: 2, 7: 3}, 10),
+        ((GROWN, MERGED), {5: 2, 7: 2}, 1),
+    ],
+)
+def test_tombstones_stay_from_the_first_entry_that_names_what_is_not_over(
+    entries: tuple[LineageEntry, ...], over: dict[int, int], kept_from: int
+) -> None:
+    assert first_kept_epoch(entries, 9, over) == kept_from
