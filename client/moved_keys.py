@@ -4,7 +4,10 @@ A key's last value in the partition it came from would otherwise stay there for 
 acknowledged in a partition that was born later, a tombstone goes to the ancestor the partition was created from, while
 that may still hold records of before (its log start is below the end of the recorded leader epoch there). The KIP has
 that condition the wrong way round, and its tombstone would look to a consumer like a deletion that is newer than the
-value: this one carries the header ``MOVED_HEADER``, for consumers to skip. Per producer and partition a key gets one.
+value: this one carries the header ``MOVED_HEADER``, for consumers to skip. Per producer and split a key gets one.
+
+It is left by the layout alone by which the key's record was placed. A topic may shrink and grow again, and another
+producer write the key to the ancestor meanwhile: the tombstone would delete that value.
 """
 
 from __future__ import annotations
@@ -37,6 +40,7 @@ from protocol.generated.partition_leader_epochs_for_partitions import PartitionL
 from protocol.key_placement import MOVED_HEADER
 from protocol.types import TopicPartition
 from runtime.env import Env
+from zk_schemas.partition_state import Layout
 
 _log = logging.getLogger(__name__)
 
@@ -52,8 +56,12 @@ class _Born:
     topic: TopicPlacement
     partition: int
     incarnation: int
+    layout: Layout
+    """By which the records of the pending keys were placed."""
     ancestor: int = -1
-    """-1 until known."""
+    """-1 until known for this layout."""
+    origin: tuple[int, int] = (-1, -1)
+    """The ancestor that was told of the keys in ``told``, and its leader epoch that ended with the split."""
     needed: bool = True
     """The ancestor may hold records of before."""
     asked_s: float = float("-inf")
@@ -112,14 +120,19 @@ class MovedKeys:
         partition = handle.partition
         if not topic.watches_keys or handle.failed or partition < topic.info.initial_partition_count:
             return
+        if handle.layout != topic.layout:
+            return
         part = topic.info.partitions.get(partition)
         if part is None:
             return
         tp = TopicPartition(topic.name, partition)
         born = self._born.get(tp)
         if born is None or born.incarnation != part.incarnation:
-            born = self._born[tp] = _Born(topic, partition, part.incarnation)
-        if key not in born.told:
+            born = self._born[tp] = _Born(topic, partition, part.incarnation, topic.layout)
+        if born.layout != topic.layout:
+            born.layout, born.ancestor = topic.layout, -1
+            born.pending.clear()
+        if key not in born.told or born.ancestor < 0:
             born.pending[key] = None
             self._wake.set()
 
@@ -128,12 +141,13 @@ class MovedKeys:
             return
         pending, born.pending = born.pending, {}
         topic = born.topic
-        if not born.needed or born.ancestor >= topic.info.layout[1]:
+        if not born.needed or born.layout != topic.layout:
             return
         for key in pending:
-            # A key that lives in the ancestor again has newer values there than the one to be forgotten.
-            if cached_place(key, *topic.info.layout) != born.ancestor:
-                self._append(topic.name, born.ancestor, key)
+            # What was sent with ``partition=`` may live elsewhere, in the ancestor even.
+            if key in born.told or cached_place(key, *topic.info.layout) != born.partition:
+                continue
+            self._append(topic.name, born.ancestor, key)
             born.told[key] = None
             if len(born.told) > _REMEMBERED_KEYS:
                 del born.told[next(iter(born.told))]
@@ -239,5 +253,8 @@ class MovedKeys:
         end = ends[ancestor].end_offset
         start = starts[ancestor].offset if ancestor in starts else 0
         born.needed = end < 0 or start < end
+        if (origin, epoch) != born.origin:
+            born.origin = (origin, epoch)
+            born.told.clear()
         born.ancestor = origin
         born.asked_s = self._env.clock.monotonic()

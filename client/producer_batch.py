@@ -192,6 +192,11 @@ class RecordHandle:
         """Where the record is, or is meant to go: a resize of the topic may move it."""
         return self._locate()[0].tp.partition
 
+    @property
+    def layout(self) -> Layout:
+        """The layout by which it is there."""
+        return self._locate()[0].layout
+
     def done(self) -> bool:
         """Whether awaiting would return, or raise, at once."""
         batch, _ = self._locate()

@@ -18,7 +18,6 @@ from typing import NamedTuple
 
 from client.cluster import TopicInfo
 from client.errors import ErrorCode, KafkaError, PartitionMarkedError
-from client.partitioner import cached_place
 from client.producer_batch import ProducerBatch
 from client.topic_placement import layout_of
 from protocol.batch_builder import BatchBuilder
@@ -194,9 +193,8 @@ class Replacement:
         pinned = batch.pinned is not None and index in batch.pinned
         stays = partition < after.layout[1]
         if pinned and _is_moved_tombstone(record):
-            # Where the key lives again the tombstone would delete its newer values; what is merged is read once more.
-            back = record.key is not None and cached_place(record.key, *after.layout) == partition
-            return partition if stays and not back else KafkaError(ErrorCode.POLICY_VIOLATION, "not needed any more")
+            # Between two layouts the key may have lived here again: the tombstone would delete its newer values.
+            return KafkaError(ErrorCode.POLICY_VIOLATION, "it belonged to the layout before")
         if pinned:
             return partition if stays else PartitionMarkedError(batch.tp, after.layout[1])
         key = record.key

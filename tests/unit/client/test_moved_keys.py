@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import deque
 from typing import Any
 
+import anyio
 import pytest
 
 from client import Producer
@@ -148,8 +149,66 @@ def test_no_tombstone_without_need(run: Run, why: str) -> None:
     run(check)
 
 
-def test_a_tombstone_is_dropped_when_its_key_lives_there_again(run: Run) -> None:
-    """4 -> 2: behind the key's newer values in its old home it would delete them."""
+async def told_late(producer: Producer, broker: FakeBroker, key: bytes, told: anyio.Event) -> None:
+    """The key's record is acknowledged in 3; where its keys came from is answered once the topic is 2, then 4 again.
+
+    Another producer wrote the key to 1 in between.
+    """
+    await producer.send_and_wait("t", key=key, value=b"1")
+    await key_comes_home(broker, key)
+    broker.resize("t", (2, 4, 3))
+    await producer.send_and_wait("t", key=key_in(0, 2, 4), value=b"by the layout there is")
+    told.set()
+    await producer._moved_keys.settled()
+    await producer.flush()
+
+
+async def key_comes_home(broker: FakeBroker, key: bytes) -> None:
+    broker.resize("t", (2, 2, 2))
+    async with Producer(bootstrap_servers=broker.address, **FAST) as other:
+        await other.send_and_wait("t", key=key, value=b"2")
+    assert by_key(broker)[key] == [(1, b"2"), (3, b"1")]
+
+
+def test_an_origin_that_is_answered_late_leaves_no_tombstone_in_another_layout(run: Run) -> None:
+    """4 -> 2 -> 4: it would delete what another producer wrote to the ancestor in between."""
+
+    async def check() -> None:
+        broker, told = compacted_broker(), anyio.Event()
+        origins = broker.answers[ApiKey.PARTITION_LEADER_EPOCHS_FOR_PARTITIONS]
+
+        def once_told(body: Any) -> PartitionLeaderEpochsForPartitionsResponse:
+            found = origins(body)
+            for partition in found.topics[0].partitions:
+                partition.error_code = 0 if told.is_set() else ErrorCode.LEADER_NOT_AVAILABLE
+            return found
+
+        broker.answers[ApiKey.PARTITION_LEADER_EPOCHS_FOR_PARTITIONS] = once_told
+        broker.resize("t", (2, 4, 1))
+        key = key_in(3, 2, 4)
+        async with broker.running(), Producer(bootstrap_servers=broker.address, **FAST) as producer:
+            await told_late(producer, broker, key, told)
+            assert tombstones(broker) == []
+            await producer.send_and_wait("t", key=key, value=b"3")
+        assert tombstones(broker) == [(1, key)], "behind a record of the layout there is one is left"
+
+    run(check)
+
+
+def test_what_is_sent_to_a_partition_leaves_no_tombstone_where_its_key_lives(run: Run) -> None:
+    async def check() -> None:
+        broker = compacted_broker()
+        broker.resize("t", (2, 4, 1))
+        async with broker.running(), Producer(bootstrap_servers=broker.address, **FAST) as producer:
+            await producer.send_and_wait("t", key=key_in(1, 2, 4), value=b"1", partition=3)
+        assert tombstones(broker) == []
+
+    run(check)
+
+
+@pytest.mark.parametrize("count", [2, 4])
+def test_a_tombstone_is_dropped_when_the_layout_changes_before_it_is_sent(run: Run, count: int) -> None:
+    """4 -> 2, and 4 -> 2 -> 4: behind newer values of the key in its old home it would delete them."""
 
     async def check() -> None:
         broker = compacted_broker()
@@ -168,9 +227,10 @@ def test_a_tombstone_is_dropped_when_its_key_lives_there_again(run: Run) -> None
             assert appended == [("t", 1, key)]
             del producer._moved_keys._append  # type: ignore[method-assign]
             producer._moved_keys._append(*appended[0])
-            broker.resize("t", (2, 2, 2))
-            await producer.send("t", key=key, value=b"2")
+            await key_comes_home(broker, key)
+            if count == 4:
+                broker.resize("t", (2, 4, 3))
+            await producer.send("t", key=key_in(0, 2, 4), value=b"by the layout there is")
         assert tombstones(broker) == []
-        assert by_key(broker)[key] == [(1, b"2"), (3, b"1")]
 
     run(check)
