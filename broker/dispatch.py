@@ -71,6 +71,7 @@ HANDLERS: Mapping[ApiKey, Handler] = {
     ApiKey.DESCRIBE_PRODUCERS: describe_producers.handle,
     ApiKey.CONSUMER_GROUP_POSITION: groups.consumer_group_position,
     ApiKey.PARTITION_LEADER_EPOCHS_FOR_PARTITIONS: partition_leader_epochs.handle,
+    ApiKey.TOPIC_READERS: groups.topic_readers,
 }
 
 

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import uuid
-from collections.abc import Generator, Mapping
+from collections.abc import Callable, Generator, Mapping
 from dataclasses import dataclass, field
 
+from broker.coordinator.counted import Creation
 from broker.log.slices import at_once
 from ordered_resize.layout import Layout
 from protocol.generated.update_metadata import (
@@ -109,6 +110,9 @@ class MetadataCache:
         self.brokers: dict[int, BrokerInfo] = {}
         self.topics: dict[str, TopicInfo] = {}
         self._names: dict[uuid.UUID, str] = {}
+        self._created: dict[TopicPartition, Creation] = {}
+        self.is_held: Callable[[str], bool] = lambda _topic: False
+        """Whether a topic's configuration has its stock consumers held."""
 
     def contains(self, topic: str, partition: int) -> bool:
         info = self.topics.get(topic)
@@ -118,6 +122,20 @@ class MetadataCache:
         """Whether the partition was removed, as far as it is known. One that was never heard of may be new."""
         info = self.topics.get(topic)
         return info is not None and partition in info.removed
+
+    def holds(self, topic: str) -> bool:
+        """Whether leaders hold the topic's stock consumers for the order of keys."""
+        return self.is_held(topic)
+
+    def is_resized(self, topic: str) -> bool:
+        """Whether the topic's partition count was ever changed, as far as it is known."""
+        info = self.topics.get(topic)
+        return info is not None and info.layout_version > 0
+
+    def take_created(self) -> dict[TopicPartition, Creation]:
+        """Partitions that resizes created since the last call, as far as this broker saw it."""
+        created, self._created = self._created, {}
+        return created
 
     def goes_on(self, topic: str, partition: int) -> bool:
         """Whether offsets committed for a removed partition hold: it was merged away, or created again since."""
@@ -208,6 +226,7 @@ class MetadataCache:
     ) -> None:
         name = state.topic_name
         topic = self.topics.get(name)
+        is_known = topic is not None and topic.incarnation == max(state.topic_incarnation, topic.incarnation)
         if topic is not None and topic.topic_id != state.topic_id and ZERO_UUID not in (topic.topic_id, state.topic_id):
             self._names.pop(topic.topic_id, None)
             named = {partition.partition_index for partition in state.partition_states}
@@ -235,6 +254,12 @@ class MetadataCache:
                 incarnation = topic.remove(index, partition.incarnation)
                 if incarnation >= 0:  # else it was gone long before: it may be created anew, with offsets, by now
                     removed[TopicPartition(name, index)] = incarnation
+        if is_known and topic.layout_version > 0:
+            for index, info in described.items():
+                before = topic.partitions.get(index)
+                if before is None or before.incarnation < info.incarnation:
+                    creation = Creation(max(info.base_offset, 0), info.incarnation)
+                    self._created[TopicPartition(name, index)] = creation
         topic.removed -= described.keys()
         topic.partitions |= described
         if topic.partitions:

@@ -60,9 +60,14 @@ class ClientSession:
         self._furthest: dict[tuple[TopicPartition, int], tuple[int, int]] = {}
 
     @property
+    def is_ours(self) -> bool:
+        """Whether the client is Anabranch's, which knows what a resize asks of it."""
+        return self.software_name.startswith(OUR_SOFTWARE)
+
+    @property
     def waits_for_leaders(self) -> bool:
         """Whether a split is announced to the client: it is a stock one, and keeps what it has for new partitions."""
-        return not self.software_name.startswith(OUR_SOFTWARE) and self.software_name not in _FAILS_WITHOUT_LEADER
+        return not self.is_ours and self.software_name not in _FAILS_WITHOUT_LEADER
 
     @property
     def refreshes_seldom(self) -> bool:
@@ -143,3 +148,8 @@ class RequestContext:
         self.request_bytes = 0
         self.large_batches: LargeBatches = NONE
         """What was read of the request's largest batches."""
+
+    @property
+    def keeps_order(self) -> bool:
+        """Whether a consumer at the other end keeps the order of keys itself: it is ours."""
+        return self.session.is_ours

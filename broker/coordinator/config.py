@@ -23,6 +23,8 @@ class GroupConfig:
     offsets_retention_ms: int = 10_080 * MS_PER_MINUTE
     offsets_retention_check_interval_ms: int = 600_000
     offsets_topic_num_partitions: int = 50
+    stock_consumer_lease_ms: int = 3_000
+    """How old an answer may be that leaders serve stock consumers by (ordered.delivery.legacy.consumers=hold)."""
 
     @classmethod
     def from_values(cls, values: Mapping[str, object]) -> GroupConfig:
@@ -47,4 +49,5 @@ _FIELD_OF_KEY = {
     "offsets.commit.timeout.ms": "offsets_commit_timeout_ms",
     "offsets.retention.check.interval.ms": "offsets_retention_check_interval_ms",
     "offsets.topic.num.partitions": "offsets_topic_num_partitions",
+    "stock.consumer.lease.ms": "stock_consumer_lease_ms",
 }

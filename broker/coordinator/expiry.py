@@ -96,6 +96,7 @@ def remove_group(turn: Turn, group: Group, tombstones: list[CoordinatorRecord], 
     """
     group.transition_to(GroupState.DEAD, turn.now.wall_ms)
     group.wake_ms = None
+    turn.shard.counted.forget(group.group_id)
     if group.group_id in turn.shard.durable.generations or group.generation_id > 0:
         tombstones = [*tombstones, GroupRecord(group.group_id, None)]
     for start in range(0, max(len(tombstones), 1), MAX_TOMBSTONES_PER_BATCH):

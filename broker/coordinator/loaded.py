@@ -65,6 +65,7 @@ class LoadedPartition:
         "_settling",
         "_timer",
         "_unconfirmed",
+        "_waiting",
         "is_closed",
         "leader_epoch",
         "partition",
@@ -90,6 +91,7 @@ class LoadedPartition:
         """Reads that the confirmation under way is for; None while there is none."""
         self._unconfirmed: list[_Read] = []
         """Reads that came after it was asked for."""
+        self._waiting: list[tuple[int, Callable[[ErrorCode], None]]] = []
 
     def committers_of(self, topics: Iterable[str]) -> list[str]:
         """Groups that have an offset of one of the topics, and those that may have one on its way to the log."""
@@ -106,6 +108,12 @@ class LoadedPartition:
         self._perform(turn.out)
         self.schedule(group_id)
 
+    def carry_out_of(self, turn: Turn, group_ids: Iterable[str]) -> None:
+        """The same for a decision about several groups."""
+        self._perform(turn.out)
+        for group_id in group_ids:
+            self.schedule(group_id)
+
     def on_due(self, group_id: str | None, deadline_ms: int) -> None:
         """The timer of a group fired, or for None that of the writes."""
         if self.is_closed:
@@ -114,6 +122,7 @@ class LoadedPartition:
         if group_id is None:
             self._answer_overdue(now)
             self._answer_overdue_reads(now)
+            self._end_waits(now)
             return
         group = self.shard.groups.get(group_id)
         if group is None:
@@ -141,6 +150,9 @@ class LoadedPartition:
         self._confirming, self._unconfirmed = None, []
         for read in reads:
             read.then(error)
+        waits, self._waiting = self._waiting, []
+        for _, then in waits:
+            then(error)
 
     # ------------------------------------------------------------ reads
 
@@ -155,6 +167,19 @@ class LoadedPartition:
             self._ask_for_confirmation()
         if self._confirming is not None:
             self._timer.set(self._timer_key(None), overdue_ms)
+
+    def wait_until(self, due_ms: int, then: Callable[[ErrorCode], None]) -> None:
+        """Call ``then`` at that time (monotonic ms), or with an error when the partition is closed before."""
+        self._waiting.append((due_ms, then))
+        self._timer.set(self._timer_key(None), due_ms)
+
+    def _end_waits(self, now: Now) -> None:
+        waits, self._waiting = self._waiting, []
+        for due_ms, then in waits:
+            if due_ms <= now.monotonic_ms:
+                then(ErrorCode.NONE)
+            else:
+                self.wait_until(due_ms, then)
 
     def _ask_for_confirmation(self) -> None:
         while self._unconfirmed:

@@ -271,7 +271,7 @@ def fetch_offsets(
     if topics is None:
         of_topic: dict[str, list[int]] = {}
         for tp in sorted(committed):
-            if _now(tp, committed[tp], known) is not None:
+            if committed_now(tp, committed[tp], known) is not None:
                 of_topic.setdefault(tp.topic, []).append(tp.partition)
         wanted = list(of_topic.items())
     else:
@@ -285,12 +285,12 @@ def fetch_offsets(
                 partitions.append(_no_offset(index, ErrorCode.UNSTABLE_OFFSET_COMMIT))
             else:
                 found = committed.get(tp)
-                partitions.append(_fetched(index, None if found is None else _now(tp, found, known)))
+                partitions.append(_fetched(index, None if found is None else committed_now(tp, found, known)))
         result.topics.append(OffsetFetchResponseTopics(name=name, partitions=partitions))
     return result
 
 
-def _now(tp: TopicPartition, committed: OffsetAndMetadata, known: Topics) -> OffsetAndMetadata | None:
+def committed_now(tp: TopicPartition, committed: OffsetAndMetadata, known: Topics) -> OffsetAndMetadata | None:
     """What a committed offset says of the partition there is now: itself where no later incarnation is known."""
     if known.merged_away(*tp):
         return None

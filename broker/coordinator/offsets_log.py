@@ -67,6 +67,14 @@ class Topics(Protocol):
         """Whether the topic was resized and has not so many partitions now."""
         ...
 
+    def holds(self, topic: str) -> bool:
+        """Whether leaders hold the topic's stock consumers for the order of keys."""
+        ...
+
+    def is_resized(self, topic: str) -> bool:
+        """Whether the topic's partition count was ever changed, as far as it is known."""
+        ...
+
     def incarnation(self, topic: str, partition: int) -> int:
         """Which creation of the partition exists, higher for a later one; -1 when it is not known or does not exist."""
         ...
@@ -89,3 +97,5 @@ class RequestContext(Protocol):
     def client_host(self) -> str: ...
     @property
     def api_version(self) -> int: ...
+    @property
+    def keeps_order(self) -> bool: ...  # whether a consumer of this connection waits by itself (KIP-253)

@@ -164,7 +164,7 @@ def _positions(
     if request.topics:
         partitions = _partitions(request, incarnation_of)
         named = {tp: meant for tp, meant, _, _ in partitions}
-        _ask_owners(turn, group, {tp: meant for tp, meant, wanted, _ in partitions if wanted})
+        ask_owners(turn, group, {tp: meant for tp, meant, wanted, _ in partitions if wanted})
     else:
         named = {tp: report.incarnation for tp, report in positions.reports.items()}
         named.update({tp: positions.newest_wanted(tp) for tp in positions.waiting})
@@ -188,7 +188,7 @@ def _may_be_wanted(group: Group) -> bool:
     return bool(group.members) and (group.state is not GroupState.STABLE or group.positions.may_be_asked_for)
 
 
-def _ask_owners(turn: Turn, group: Group, wanted: dict[TopicPartition, int]) -> None:
+def ask_owners(turn: Turn, group: Group, wanted: dict[TopicPartition, int]) -> None:
     """Have the members that poll say how far they are in what they own of this, until their generation ends.
 
     That nobody has polled yet proves nothing: the generation, or this coordinator, may be new.

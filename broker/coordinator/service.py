@@ -10,12 +10,14 @@ from __future__ import annotations
 import random
 import uuid
 from collections.abc import Callable, Hashable, Mapping
+from functools import partial
 from typing import TypeVar
 
 import trio
 
-from broker.coordinator import admin, expiry, fetch_response, join, membership, offsets, position_poll, sync
+from broker.coordinator import admin, expiry, fetch_response, join, membership, offsets, position_poll, readers, sync
 from broker.coordinator.config import GroupConfig
+from broker.coordinator.counted import Creation, RecentCreations
 from broker.coordinator.deletions import Deletion, RecentDeletions
 from broker.coordinator.group import Group
 from broker.coordinator.leadership import Leadership
@@ -44,6 +46,12 @@ from protocol.generated.offset_fetch import (
     OffsetFetchResponseGroup,
 )
 from protocol.generated.sync_group import SyncGroupRequest, SyncGroupResponse
+from protocol.generated.topic_readers import (
+    TopicReadersRequest,
+    TopicReadersRequestTopic,
+    TopicReadersResponse,
+    TopicReadersResponseTopic,
+)
 from protocol.topic_names import OFFSETS_TOPIC
 from protocol.types import TopicPartition
 from runtime.background import Background
@@ -81,9 +89,10 @@ class GroupCoordinator:
         self._background = background or Background(clock)
         self._rng = rng
         self._topics = topics
-        self._timer = DeadlineTimer(lambda: int(clock.monotonic() * 1000), self._on_due)
+        self._timer = DeadlineTimer(self._now_ms, self._on_due)
         self._deletions = RecentDeletions()
-        self._leadership = Leadership(config, clock, log, self._timer, self._remove_deleted, self._background, level)
+        self._creations = RecentCreations()
+        self._leadership = Leadership(config, clock, log, self._timer, self._take_up, self._background, level)
         self._level = level
 
     # ------------------------------------------------------------ life
@@ -117,6 +126,13 @@ class GroupCoordinator:
         for loaded in list(self._leadership.loaded.values()):
             _remove_partitions(loaded, deleted)
 
+    def on_partitions_created(self, created: Mapping[TopicPartition, Creation]) -> None:
+        """A resize created these: groups whose stock members are held begin at their first offset."""
+        held = {tp: creation for tp, creation in created.items() if self._topics.holds(tp.topic)}
+        self._creations.add(held, self._now_ms())
+        for loaded in list(self._leadership.loaded.values()):
+            self._commit_beginnings(loaded, held)
+
     def partition_for(self, group_id: str) -> int:
         """The partition of the offsets topic that holds a group: FindCoordinator answers with its leader."""
         count = self._topics.partition_count(OFFSETS_TOPIC)
@@ -135,6 +151,24 @@ class GroupCoordinator:
             self._timer.set(key, int((self._clock.monotonic() + pause_s) * 1000))
         else:
             self._background.succeeded("group-deadlines", group_id)
+
+    def _now_ms(self) -> int:
+        return int(self._clock.monotonic() * 1000)
+
+    def _take_up(self, loaded: LoadedPartition) -> None:
+        """Do what the coordinator before may not have come to."""
+        self._remove_deleted(loaded)
+        self._commit_beginnings(loaded, self._creations.as_of(self._now_ms()))
+
+    def _commit_beginnings(self, loaded: LoadedPartition, created: Mapping[TopicPartition, Creation]) -> None:
+        turn = loaded.turn()
+        for topic in dict.fromkeys(tp.topic for tp in created):
+            group_ids = [group.group_id for group in readers.counted_groups(turn, topic)]
+            readers.note_created(turn, group_ids, {tp: created[tp] for tp in created if tp.topic == topic})
+            for group_id in group_ids:
+                turn = loaded.turn()
+                readers.write_beginnings(turn, group_id, self._topics)
+                loaded.carry_out(turn, group_id)
 
     def _remove_deleted(self, loaded: LoadedPartition) -> None:
         """Tombstone what is committed for partitions deleted a short while ago: that may have been missed, or lost."""
@@ -249,14 +283,14 @@ class GroupCoordinator:
         """Committed offsets, answered once no successor can know later ones; version 8 asks for many groups."""
         stable = request.require_stable
         if ctx.api_version >= fetch_response.BATCH_VERSION:
-            groups = [self._fetch(group.group_id, group.topics, stable) for group in request.groups]
+            groups = [self._fetch(ctx, group.group_id, group.topics, stable) for group in request.groups]
             return _gather(groups, lambda found: OffsetFetchResponse(groups=found))
         topics = fetch_response.topics_of(request)
-        group = self._fetch(request.group_id, topics, stable)
+        group = self._fetch(ctx, request.group_id, topics, stable)
         return _gather([group], lambda found: fetch_response.for_one_group(ctx.api_version, topics, found[0]))
 
     def _fetch(
-        self, group_id: str, topics: list[OffsetFetchRequestTopics] | None, require_stable: bool
+        self, ctx: RequestContext, group_id: str, topics: list[OffsetFetchRequestTopics] | None, require_stable: bool
     ) -> Deferred[OffsetFetchResponseGroup]:
         token: Deferred[OffsetFetchResponseGroup] = Deferred()
         found = self._find(group_id, empty_is_valid=True)
@@ -272,8 +306,45 @@ class GroupCoordinator:
             else:
                 token.fill(OffsetFetchResponseGroup(group_id=group_id, error_code=error))
 
-        found.confirm(answer)
+        if topics is None or ctx.keeps_order or not any(self._topics.holds(topic.name) for topic in topics):
+            found.confirm(answer)
+        else:
+            self._when_it_may_begin(found, group_id, topics, answer)
         return token
+
+    def _when_it_may_begin(
+        self,
+        loaded: LoadedPartition,
+        group_id: str,
+        topics: list[OffsetFetchRequestTopics],
+        then: Callable[[ErrorCode], None],
+    ) -> None:
+        """Confirm, once every leader counts the group and its beginnings are committed.
+
+        The answer waits; an error would have some libraries give up after a second.
+        """
+        begins_at_ms = readers.begins_at_ms(loaded.turn(), group_id, topics, self._topics)
+        give_up_ms = begins_at_ms + readers.KNOWN_WITHIN_MS
+
+        def look(error: ErrorCode) -> None:
+            if error is not ErrorCode.NONE:
+                then(error)
+                return
+            turn = loaded.turn()
+            beginning = readers.beginning(turn, group_id, topics, self._topics)
+            loaded.carry_out(turn, group_id)
+            now_ms = turn.now.monotonic_ms
+            is_late = now_ms >= give_up_ms
+            if now_ms < begins_at_ms:
+                loaded.wait_until(begins_at_ms, look)
+            elif beginning is readers.Beginning.KNOWN or (beginning is readers.Beginning.NO_PARTITION and is_late):
+                loaded.confirm(then)
+            elif is_late:
+                then(ErrorCode.COORDINATOR_LOAD_IN_PROGRESS)
+            else:
+                loaded.wait_until(now_ms + readers.LOOK_AGAIN_MS, look)
+
+        look(ErrorCode.NONE)
 
     def offset_delete(self, ctx: RequestContext, request: OffsetDeleteRequest) -> Deferred[OffsetDeleteResponse]:
         """Answered when the tombstones are committed."""
@@ -312,6 +383,47 @@ class GroupCoordinator:
         for loaded in self._leadership.loaded.values():
             response.groups.extend(admin.list_groups(loaded.shard, request.states_filter, request.readers_of))
         return response
+
+    def topic_readers(self, request: TopicReadersRequest) -> Deferred[TopicReadersResponse]:
+        """Which groups read topics, answered once no successor can know of others."""
+        parts: list[Deferred[tuple[int, list[TopicReadersResponseTopic]] | None]] = []
+        for index, loaded in self._leadership.loaded.items():
+            token: Deferred[tuple[int, list[TopicReadersResponseTopic]] | None] = Deferred()
+            parts.append(token)
+            loaded.confirm(partial(self._tell_readers, token, index, loaded, request.topics))
+
+        def build(
+            found: list[tuple[int, list[TopicReadersResponseTopic]] | None],
+        ) -> TopicReadersResponse:
+            told = [part for part in found if part is not None]
+            topics = [
+                TopicReadersResponseTopic(name=topic.name, groups=[group for _, of in told for group in of[at].groups])
+                for at, topic in enumerate(request.topics)
+            ]
+            return TopicReadersResponse(coordinated=[index for index, _ in told], topics=topics)
+
+        return _gather(parts, build)
+
+    def _tell_readers(
+        self,
+        token: Deferred[tuple[int, list[TopicReadersResponseTopic]] | None],
+        index: int,
+        loaded: LoadedPartition,
+        asked: list[TopicReadersRequestTopic],
+        error: ErrorCode,
+    ) -> None:
+        if error is not ErrorCode.NONE:
+            token.fill(None)
+            return
+        turn = loaded.turn()
+        told = [
+            TopicReadersResponseTopic(
+                name=topic.name, groups=readers.readers_of(turn, topic.name, topic.partition_indexes, self._topics)
+            )
+            for topic in asked
+        ]
+        loaded.carry_out_of(turn, [group.group_id for topic in told for group in topic.groups])
+        token.fill((index, told))
 
     def delete_groups(self, ctx: RequestContext, request: DeleteGroupsRequest) -> Deferred[DeleteGroupsResponse]:
         """Answered when the tombstones of every group that may go are committed."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from broker.coordinator.config import GroupConfig
+from broker.coordinator.counted import Counted
 from broker.coordinator.durable import DurableState
 from broker.coordinator.group import Group
 from broker.coordinator.outcome import Now, Outcome
@@ -20,6 +21,7 @@ class Shard:
     config: GroupConfig
     durable: DurableState = field(default_factory=DurableState)
     groups: dict[str, Group] = field(default_factory=dict)
+    counted: Counted = field(default_factory=Counted)
 
     def rebuild(self, group_id: str, monotonic_ms: int) -> None:
         """Forget what was volatile about a group and take up what is durable, if anything; sessions start now."""

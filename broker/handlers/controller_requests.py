@@ -141,6 +141,8 @@ def _update_metadata(
         )
     if code is not ErrorCode.NONE:
         return UpdateMetadataResponse(error_code=code)
+    if created := ctx.node.metadata.take_created():
+        ctx.node.groups.on_partitions_created(created)
     ctx.node.replicas.brokers_changed()
     ctx.node.metadata_was_updated()
     named = [topic.topic_name for topic in request.topic_states]

@@ -1,4 +1,4 @@
-"""The group APIs: 8, 9, 11-16, 42, 47, 25300. All of it is the group coordinator's; see ``broker/coordinator``."""
+"""The group APIs: 8, 9, 11-16, 42, 47, 25300, 25302; all of it the coordinator's, see ``broker/coordinator``."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ from protocol.generated.offset_commit import OffsetCommitRequest
 from protocol.generated.offset_delete import OffsetDeleteRequest
 from protocol.generated.offset_fetch import OffsetFetchRequest
 from protocol.generated.sync_group import SyncGroupRequest
+from protocol.generated.topic_readers import TopicReadersRequest
 
 
 def join_group(ctx: RequestContext, request: JoinGroupRequest) -> Answer:
@@ -54,6 +55,10 @@ def delete_groups(ctx: RequestContext, request: DeleteGroupsRequest) -> Answer:
 
 def offset_delete(ctx: RequestContext, request: OffsetDeleteRequest) -> Answer:
     return ctx.node.groups.offset_delete(ctx, request)
+
+
+def topic_readers(ctx: RequestContext, request: TopicReadersRequest) -> Answer:
+    return ctx.node.groups.topic_readers(request)
 
 
 def consumer_group_position(ctx: RequestContext, request: ConsumerGroupPositionRequest) -> Answer:

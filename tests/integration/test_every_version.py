@@ -81,6 +81,7 @@ from protocol.generated.partition_leader_epochs_for_partitions import (
 )
 from protocol.generated.produce import PartitionProduceData, ProduceRequest, TopicProduceData
 from protocol.generated.sync_group import SyncGroupRequest
+from protocol.generated.topic_readers import TopicReadersRequest, TopicReadersRequestTopic
 from protocol.generated.update_features import FeatureUpdateKey, UpdateFeaturesRequest
 from protocol.primitives import Message
 from runtime.channel import Channel
@@ -249,6 +250,9 @@ REQUESTS: dict[ApiKey, Callable[[int], Message]] = {
                 name=NEVER_RESIZED, partitions=[PartitionLeaderEpochsForPartitionsRequestPartition(partition_index=0)]
             )
         ],
+    ),
+    ApiKey.TOPIC_READERS: lambda v: TopicReadersRequest(
+        topics=[TopicReadersRequestTopic(name=TOPIC, partition_indexes=[0])]
     ),
 }
 

@@ -55,6 +55,7 @@ class Context:
     client_id: str | None = "c"
     client_host: str = "127.0.0.1"
     api_version: int = 7
+    keeps_order: bool = False
 
 
 def subscription(*topics: str) -> bytes:

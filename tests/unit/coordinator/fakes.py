@@ -108,12 +108,23 @@ class EveryTopic:
         self.incarnations: dict[tuple[str, int], int] = {}
         self.bases: dict[tuple[str, int], int] = {}
         self.offsets_partitions = offsets_partitions
+        self.held: set[str] = set()
+        self.resized: set[str] = set()
+        self.unheard: set[tuple[str, int]] = set()
+        """Partitions that the broker was not told of yet."""
 
     def contains(self, topic: str, partition: int) -> bool:
-        return topic not in self.missing and not self.merged_away(topic, partition)
+        is_gone = topic in self.missing or self.merged_away(topic, partition)
+        return not is_gone and (topic, partition) not in self.unheard
 
     def merged_away(self, topic: str, partition: int) -> bool:
         return (topic, partition) in self.merged
+
+    def holds(self, topic: str) -> bool:
+        return topic in self.held
+
+    def is_resized(self, topic: str) -> bool:
+        return topic in self.resized
 
     def incarnation(self, topic: str, partition: int) -> int:
         return self.incarnations.get((topic, partition), -1)

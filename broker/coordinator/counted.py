@@ -1,0 +1,58 @@
+"""What a coordinator remembers of groups that leaders count; ``readers`` decides by it. Volatile."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+from protocol.types import TopicPartition
+
+REMEMBERED_MS = 600_000
+"""How long a creation is remembered for coordinators that take over."""
+
+
+class Creation(NamedTuple):
+    """A partition that a resize created: the first offset of its log, and its incarnation."""
+
+    base_offset: int
+    incarnation: int
+
+
+@dataclass(slots=True, eq=False)
+class Counted:
+    """Of the groups of one partition of the offsets topic."""
+
+    since: dict[str, dict[str, int]] = field(default_factory=dict)
+    """Since when (monotonic ms) stock members of a group count as readers of a topic: ``{group: {topic: ms}}``."""
+    asked: set[str] = field(default_factory=set)
+    """Topics that a leader asked about."""
+    unwritten: dict[str, dict[TopicPartition, Creation]] = field(default_factory=dict)
+    """Groups whose beginning in a partition is not committed yet."""
+
+    def forget(self, group_id: str) -> None:
+        """The group was deleted: one that comes by its name is another."""
+        self.since.pop(group_id, None)
+        self.unwritten.pop(group_id, None)
+
+
+class RecentCreations:
+    """Partitions that were created a short while ago.
+
+    The coordinator that learnt of it may die before the beginnings are committed; its successor, which may have learnt
+    of it before it began to coordinate, does it again.
+    """
+
+    __slots__ = ("_noted",)
+
+    def __init__(self) -> None:
+        self._noted: dict[TopicPartition, tuple[Creation, int]] = {}
+
+    def add(self, created: Mapping[TopicPartition, Creation], now_ms: int) -> None:
+        """These were created just now (monotonic ms)."""
+        self._noted.update({tp: (creation, now_ms) for tp, creation in created.items()})
+
+    def as_of(self, now_ms: int) -> dict[TopicPartition, Creation]:
+        """Those that are still remembered."""
+        self._noted = {tp: (of, at_ms) for tp, (of, at_ms) in self._noted.items() if now_ms - at_ms < REMEMBERED_MS}
+        return {tp: creation for tp, (creation, _) in self._noted.items()}

@@ -1,0 +1,215 @@
+"""Groups whose stock members are held in order by the leaders they read from: topic key
+``ordered.delivery.legacy.consumers=hold``.
+
+A leader asks which groups read a topic and how far they are (TopicReaders, 25302), and serves by answers that are
+younger than ``stock.consumer.lease.ms`` alone. So a group that comes is answered where to begin once it was counted for
+longer: by then every leader that may serve it counts it, one that was deposed and does not know included.
+
+When a partition is created by a resize, each group that is there gets its first offset committed, unless it has a
+commit there. Without one, ``auto.offset.reset=latest`` would skip what was written before a member knew the partition.
+A partition that is counted again was read by its groups before: it gets none.
+
+A group of members that all keep the order themselves is waited for by nobody else, and gets nothing committed.
+"""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Collection, Iterable, Mapping
+
+from broker.coordinator.counted import Creation
+from broker.coordinator.durable import NO_LEADER_EPOCH, CoordinatorRecord, OffsetAndMetadata, OffsetRecord
+from broker.coordinator.group import Group
+from broker.coordinator.group_state import GroupState
+from broker.coordinator.offsets import CommitEnded, committed_now
+from broker.coordinator.offsets_log import Topics
+from broker.coordinator.position_poll import ask_owners
+from broker.coordinator.positions import UNKNOWN_POSITION, owner_of
+from broker.coordinator.shard import Shard, Turn
+from protocol.generated.offset_fetch import OffsetFetchRequestTopics
+from protocol.generated.topic_readers import TopicReadersResponseGroup, TopicReadersResponsePartition
+from protocol.types import TopicPartition
+
+MARGIN = 1.1
+"""Clocks of brokers do not run at quite the same speed."""
+WITHOUT_COMMIT_MS = 60_000
+"""How long a group counts that fetched offsets and has neither a commit of the topic nor a member that reads it."""
+KNOWN_WITHIN_MS = 5_000
+"""How long a member that asks where to begin in a partition waits until this broker knows the partition, and until
+the group's beginning there is committed."""
+LOOK_AGAIN_MS = 50
+
+
+# ---------------------------------------------------------------- what leaders are told
+
+
+def readers_of(turn: Turn, topic: str, partitions: Collection[int], topics: Topics) -> list[TopicReadersResponseGroup]:
+    """The groups that read the topic, and where they are. Owners that report are asked to."""
+    turn.shard.counted.asked.add(topic)
+    return [_told(turn, group, topic, partitions, topics) for group in counted_groups(turn, topic)]
+
+
+def counted_groups(turn: Turn, topic: str) -> list[Group]:
+    """Groups that leaders have to count for a topic, those without anything but a question for offsets included."""
+    shard = turn.shard
+    _drop_what_was_only_asked(turn, topic)
+    found = [group for group in shard.groups.values() if _is_counted(shard, group, topic)]
+    only_asked = [name for name, of in shard.counted.since.items() if topic in of and name not in shard.groups]
+    return [*found, *(Group(name) for name in only_asked)]
+
+
+def _is_counted(shard: Shard, group: Group, topic: str) -> bool:
+    if group.state is GroupState.DEAD:
+        return False
+    if topic in shard.counted.since.get(group.group_id, ()):
+        return True
+    if group.members and all(member.polls_positions for member in group.members.values()):
+        return False
+    return _reads(shard, group, topic)
+
+
+def _reads(shard: Shard, group: Group, topic: str) -> bool:
+    return (
+        group.group_id in shard.durable.committers.get(topic, ())
+        or any(tp.topic == topic for tp in group.pending_commits)
+        or (bool(group.members) and topic in (group.subscribed_topics or ()))
+    )
+
+
+def _drop_what_was_only_asked(turn: Turn, topic: str) -> None:
+    shard, counted = turn.shard, turn.shard.counted.since
+    for group_id, of_group in list(counted.items()):
+        since_ms = of_group.get(topic)
+        if since_ms is None or turn.now.monotonic_ms - since_ms < WITHOUT_COMMIT_MS:
+            continue
+        group = shard.groups.get(group_id)
+        if group is None or not _reads(shard, group, topic):
+            del of_group[topic]
+            if not of_group:
+                del counted[group_id]
+
+
+def _told(
+    turn: Turn, group: Group, topic: str, partitions: Collection[int], topics: Topics
+) -> TopicReadersResponseGroup:
+    shard = turn.shard
+    tps = [TopicPartition(topic, index) for index in partitions]
+    reported = {tp for tp in tps if _is_reported(shard, group, tp)}
+    if reported:
+        ask_owners(turn, group, {tp: topics.incarnation(*tp) for tp in reported})
+    told = []
+    for tp in tps:
+        position = _report(group, tp, topics) if tp in reported else _commit(shard, group, tp, topics)
+        if position != UNKNOWN_POSITION or tp in reported:
+            told.append(
+                TopicReadersResponsePartition(
+                    partition_index=tp.partition, position=position, is_reported=tp in reported
+                )
+            )
+    life = shard.counted.since.get(group.group_id, {}).get(topic, UNKNOWN_POSITION)
+    return TopicReadersResponseGroup(group_id=group.group_id, life=life, partitions=told)
+
+
+def _is_reported(shard: Shard, group: Group, tp: TopicPartition) -> bool:
+    """Whether a member that reports owns the partition, or may still have what it owned before a rebalance."""
+    if group.state is GroupState.STABLE:
+        owner = group.members.get(owner_of(shard, group, tp) or "")
+        return owner is not None and owner.polls_positions
+    return any(member.polls_positions for member in group.members.values())
+
+
+def _report(group: Group, tp: TopicPartition, topics: Topics) -> int:
+    report = group.positions.reports.get(tp)
+    is_told = report is not None and report.incarnation == topics.incarnation(*tp)
+    return report.position if report is not None and is_told else UNKNOWN_POSITION
+
+
+def _commit(shard: Shard, group: Group, tp: TopicPartition, topics: Topics) -> int:
+    committed = shard.durable.offsets_of(group.group_id).get(tp)
+    found = None if committed is None else committed_now(tp, committed, topics)
+    return UNKNOWN_POSITION if found is None else found.offset
+
+
+# ---------------------------------------------------------------- where members begin
+
+
+def begins_at_ms(turn: Turn, group_id: str, asked: Iterable[OffsetFetchRequestTopics], topics: Topics) -> int:
+    """Count the group for these topics; from when on (monotonic ms) a stock member may be told where to begin.
+
+    A leader that has not asked about a topic in this coordinator's time counts the group when it does; but it may go
+    by what the coordinator before this one told.
+    """
+    now_ms, counted = turn.now.monotonic_ms, turn.shard.counted
+    at_ms = now_ms
+    for topic in asked:
+        if topics.holds(topic.name):
+            since_ms = counted.since.setdefault(group_id, {}).setdefault(topic.name, now_ms)
+            if topic.name in counted.asked or topics.is_resized(topic.name):
+                at_ms = max(at_ms, since_ms + int(turn.config.stock_consumer_lease_ms * MARGIN))
+    return at_ms
+
+
+class Beginning(enum.Enum):
+    """Whether a group's commits say where it begins in the partitions that it asks for."""
+
+    KNOWN = "they do, if there are any"
+    UNWRITTEN = "its beginning in a new partition is not committed yet"
+    NO_PARTITION = "this broker does not know a partition: it may be new"
+
+
+def beginning(turn: Turn, group_id: str, asked: Iterable[OffsetFetchRequestTopics], topics: Topics) -> Beginning:
+    """What is so now. A beginning whose commit was lost is written again."""
+    partitions = [
+        TopicPartition(topic.name, index)
+        for topic in asked
+        if topics.holds(topic.name)
+        for index in topic.partition_indexes
+    ]
+    if any(tp in turn.shard.counted.unwritten.get(group_id, ()) for tp in partitions):
+        write_beginnings(turn, group_id, topics)
+    if any(tp in turn.shard.counted.unwritten.get(group_id, ()) for tp in partitions):
+        return Beginning.UNWRITTEN
+    is_known = all(topics.contains(*tp) or topics.merged_away(*tp) for tp in partitions)
+    return Beginning.KNOWN if is_known else Beginning.NO_PARTITION
+
+
+# ---------------------------------------------------------------- beginnings
+
+
+def note_created(turn: Turn, group_ids: Iterable[str], created: Mapping[TopicPartition, Creation]) -> None:
+    """These groups are to have a commit at the beginning of partitions that were created."""
+    for group_id in group_ids:
+        committed = turn.shard.durable.offsets_of(group_id)
+        new = {tp: creation for tp, creation in created.items() if tp not in committed}
+        if new:
+            turn.shard.counted.unwritten.setdefault(group_id, {}).update(new)
+
+
+def write_beginnings(turn: Turn, group_id: str, topics: Topics) -> None:
+    """Commit the group's beginnings that are not on their way; never over a commit, nor in what is gone."""
+    shard = turn.shard
+    unwritten = shard.counted.unwritten.get(group_id, {})
+    committed = shard.durable.offsets_of(group_id)
+    for tp, creation in list(unwritten.items()):
+        if tp in committed or topics.incarnation(*tp) != creation.incarnation:
+            del unwritten[tp]
+    if not unwritten:
+        shard.counted.unwritten.pop(group_id, None)
+        return
+    group = shard.groups.get(group_id)
+    if group is None:
+        group = shard.groups[group_id] = Group(group_id)
+    if group.state is GroupState.DEAD:
+        return
+    records: list[CoordinatorRecord] = []
+    partitions = []
+    for tp, creation in unwritten.items():
+        if tp not in group.pending_commits:
+            value = OffsetAndMetadata(
+                creation.base_offset, NO_LEADER_EPOCH, "", turn.now.wall_ms, incarnation=creation.incarnation
+            )
+            records.append(OffsetRecord(group_id, tp, value))
+            partitions.append(tp)
+            group.commit_started(tp, creation.incarnation)
+    if records:
+        turn.out.write(group_id, records, CommitEnded(group, partitions))

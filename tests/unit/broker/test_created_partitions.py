@@ -1,0 +1,78 @@
+"""Which partitions UpdateMetadata makes known as created by a resize: groups of held consumers begin at their start."""
+
+from __future__ import annotations
+
+from broker.coordinator.counted import REMEMBERED_MS, Creation, RecentCreations
+from broker.metadata_cache import LEADER_DURING_DELETE, MetadataCache
+from protocol.generated.update_metadata import (
+    UpdateMetadataPartitionState,
+    UpdateMetadataRequest,
+    UpdateMetadataTopicState,
+)
+from protocol.types import TopicPartition
+
+T0, T1 = TopicPartition("t", 0), TopicPartition("t", 1)
+
+
+def told(
+    cache: MetadataCache, version: int, *partitions: tuple[int, int], base: int = -1, topic: int = 5, leader: int = 1
+) -> dict[TopicPartition, Creation]:
+    """What the update of these partitions, each with its incarnation, makes known as created."""
+    states = [
+        UpdateMetadataPartitionState(partition_index=index, leader=leader, incarnation=incarnation, base_offset=base)
+        for index, incarnation in partitions
+    ]
+    state = UpdateMetadataTopicState(
+        topic_name="t", topic_incarnation=topic, layout_version=version, partition_states=states
+    )
+    cache.update(UpdateMetadataRequest(topic_states=[state]))
+    return cache.take_created()
+
+
+def test_what_comes_with_the_topic_was_not_created_by_a_resize() -> None:
+    """A broker that was just started cannot tell it from what it knew before."""
+    assert told(MetadataCache(), 2, (0, 7), (1, 8)) == {}
+
+
+def test_a_partition_of_a_resized_topic_that_was_not_known_was_created() -> None:
+    cache = MetadataCache()
+    told(cache, 0, (0, 7))
+    assert told(cache, 1, (0, 7), (1, 8)) == {T1: Creation(0, 8)}
+    assert told(cache, 1, (1, 8)) == {}, "it is told once"
+
+
+def test_one_that_was_removed_and_created_again_begins_at_its_base() -> None:
+    cache = MetadataCache()
+    told(cache, 1, (0, 7), (1, 8))
+    told(cache, 2, (1, 8), leader=LEADER_DURING_DELETE)
+    assert told(cache, 3, (1, 9), base=40) == {T1: Creation(40, 9)}
+    assert told(cache, 5, (1, 11), base=60) == {T1: Creation(60, 11)}, "although its removal was not heard of"
+
+
+def test_a_partition_that_is_revived_was_not_created() -> None:
+    cache = MetadataCache()
+    told(cache, 1, (0, 7), (1, 8))
+    assert told(cache, 2, (0, 7), (1, 8)) == {} == told(cache, 3, (0, 7), (1, 8))
+
+
+def test_another_topic_of_the_name_was_not_resized_by_that() -> None:
+    cache = MetadataCache()
+    told(cache, 1, (0, 7))
+    assert told(cache, 1, (0, 17), (1, 18), topic=16) == {}
+
+
+def test_is_resized() -> None:
+    cache = MetadataCache()
+    assert not cache.is_resized("t")
+    told(cache, 0, (0, 7))
+    assert not cache.is_resized("t")
+    told(cache, 1, (0, 7))
+    assert cache.is_resized("t")
+
+
+def test_a_creation_is_remembered_for_a_while() -> None:
+    recent = RecentCreations()
+    recent.add({T0: Creation(0, 1)}, 0)
+    recent.add({T1: Creation(0, 2)}, 1)
+    assert set(recent.as_of(REMEMBERED_MS - 1)) == {T0, T1}
+    assert set(recent.as_of(REMEMBERED_MS)) == {T1}

@@ -1,0 +1,375 @@
+"""Groups of stock consumers that leaders hold: what leaders are told, when a member may begin, and where."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from trio.testing import MockClock
+
+from broker.coordinator.counted import Creation
+from broker.deferred import Deferred
+from protocol.errors import ErrorCode
+from protocol.generated.delete_groups import DeleteGroupsRequest
+from protocol.generated.join_group import JoinGroupRequest, JoinGroupRequestProtocol
+from protocol.generated.offset_fetch import OffsetFetchRequest, OffsetFetchRequestTopic
+from protocol.generated.topic_readers import TopicReadersRequest, TopicReadersRequestTopic
+from protocol.types import TopicPartition
+from tests.unit.coordinator.calls import GROUP, commit, fetched, fetched_offset, others_have_run, sync, value
+from tests.unit.coordinator.conftest import Running
+from tests.unit.coordinator.driver import Context, subscription
+from tests.unit.coordinator.fakes import pass_time
+from tests.unit.coordinator.test_position_service import owner_of_t0, poll
+
+pytestmark = pytest.mark.trio
+
+LEASE_S = 3.0
+"""The default of ``stock.consumer.lease.ms``."""
+NEW = TopicPartition("t", 1)
+
+
+def told(running: Running, *partitions: int) -> dict[str, dict[int, tuple[int, bool]]]:
+    """``{group: {partition: (position, is_reported)}}`` of topic t, as a leader is told."""
+    return {group: of for group, (_, of) in told_with_lives(running, *partitions).items()}
+
+
+def told_with_lives(running: Running, *partitions: int) -> dict[str, tuple[int, dict[int, tuple[int, bool]]]]:
+    topics = [TopicReadersRequestTopic(name="t", partition_indexes=list(partitions))]
+    response = value(running.coordinator.topic_readers(TopicReadersRequest(topics=topics)))
+    (topic,) = response.topics
+    return {
+        group.group_id: (
+            group.life,
+            {found.partition_index: (found.position, found.is_reported) for found in group.partitions},
+        )
+        for group in topic.groups
+    }
+
+
+def begin(running: Running, *partitions: int, ours: bool = False, group: str = GROUP) -> Deferred[Any]:
+    """A member asks where to begin."""
+    topics = [OffsetFetchRequestTopic(name="t", partition_indexes=list(partitions or (0,)))]
+    request = OffsetFetchRequest(group_id=group, topics=topics)
+    return running.coordinator.offset_fetch(Context(api_version=7, keeps_order=ours), request)
+
+
+def create(running: Running, tp: TopicPartition = NEW, base: int = 0, incarnation: int = 9) -> None:
+    """A resize created a partition, and the broker is told."""
+    running.topics.unheard.discard(tp)
+    running.topics.incarnations[tp] = incarnation
+    running.coordinator.on_partitions_created({tp: Creation(base, incarnation)})
+
+
+async def stock_member(running: Running, *topics: str) -> str:
+    """The only member of a stable group that subscribes to these."""
+    protocols = [JoinGroupRequestProtocol(name="range", metadata=subscription(*topics))]
+    request = JoinGroupRequest(
+        group_id=GROUP, session_timeout_ms=10_000, rebalance_timeout_ms=20_000, protocol_type="consumer",
+        protocols=protocols,
+    )  # fmt: skip
+    joining = running.coordinator.join_group(Context(api_version=3), request)
+    await pass_time(3.001)
+    member_id: str = value(joining).member_id
+    assert value(sync(running, member_id, 1)).error_code == ErrorCode.NONE
+    return member_id
+
+
+async def held(running: Running) -> None:
+    running.topics.held = running.topics.resized = {"t"}
+    await running.loaded()
+
+
+# ---------------------------------------------------------------- what leaders are told
+
+
+async def test_commits_count_and_where_there_is_none_nothing_is_told(
+    running: Running, autojump_clock: MockClock
+) -> None:
+    await held(running)
+    commit(running, 7)
+    commit(running, 8, group="elsewhere", topic="other")
+    assert told(running, 0, 1) == {GROUP: {0: (7, False)}}
+
+
+async def test_a_commit_counts_once_it_is_in_the_log(running: Running, autojump_clock: MockClock) -> None:
+    await held(running)
+    running.log.hold = True
+    commit(running, 7)
+    assert told(running, 0) == {GROUP: {}}
+    running.log.settle()
+    assert told(running, 0) == {GROUP: {0: (7, False)}}
+
+
+async def test_members_that_subscribe_count_before_they_commit(running: Running, autojump_clock: MockClock) -> None:
+    await held(running)
+    await stock_member(running, "t")
+    assert told(running, 0) == {GROUP: {}}
+
+
+async def test_members_that_subscribe_to_something_else_do_not_count(
+    running: Running, autojump_clock: MockClock
+) -> None:
+    await held(running)
+    await stock_member(running, "other")
+    assert told(running, 0) == {}
+
+
+async def test_a_coordinator_that_was_cut_off_tells_nothing(running: Running, autojump_clock: MockClock) -> None:
+    """Its successor may know of a group that it does not."""
+    await held(running)
+    running.log.is_cut_off = True
+    asking = running.coordinator.topic_readers(TopicReadersRequest(topics=[]))
+    assert not asking.filled
+    await pass_time(5.1)
+    assert value(asking).coordinated == []
+
+
+async def test_members_that_all_keep_order_are_waited_for_by_nobody(
+    running: Running, autojump_clock: MockClock
+) -> None:
+    await held(running)
+    commit(running, 7)
+    member_id = await owner_of_t0(running)
+    poll(running, member_id, 1)
+    assert told(running, 0) == {}
+
+
+async def test_beside_a_stock_member_ours_count_by_their_reports(running: Running, autojump_clock: MockClock) -> None:
+    """A commit may run ahead of the flush callback."""
+    await held(running)
+    commit(running, 7)
+    begin(running)
+    member_id = await owner_of_t0(running)
+    poll(running, member_id, 1, wants=False)
+    assert told(running, 0) == {GROUP: {0: (-1, True)}}
+    poll(running, member_id, 1, wants=False, position=5)
+    assert told(running, 0) == {GROUP: {0: (5, True)}}
+
+
+async def test_a_group_that_was_deleted_is_forgotten_and_one_of_its_name_is_another(
+    running: Running, autojump_clock: MockClock
+) -> None:
+    await held(running)
+    begin(running)
+    commit(running, 7)
+    (before, _) = told_with_lives(running, 0)[GROUP]
+    await pass_time(1)
+    running.coordinator.delete_groups(Context(), DeleteGroupsRequest(groups_names=[GROUP]))
+    assert told(running, 0) == {}
+    begin(running)
+    assert told_with_lives(running, 0)[GROUP] != (before, {})
+    assert told(running, 0) == {GROUP: {}}
+
+
+async def test_a_group_that_only_asked_is_forgotten_after_a_while(running: Running, autojump_clock: MockClock) -> None:
+    await held(running)
+    begin(running)
+    await pass_time(59)
+    assert told(running, 0) == {GROUP: {}}
+    await pass_time(2)
+    assert told(running, 0) == {}
+
+
+# ---------------------------------------------------------------- when a member may begin
+
+
+async def test_a_group_that_comes_begins_when_every_leader_counts_it(
+    running: Running, autojump_clock: MockClock
+) -> None:
+    """A leader serves by answers younger than the lease: by then they are of after the group was counted."""
+    await held(running)
+    beginning = begin(running)
+    assert told(running, 0) == {GROUP: {}}
+    await pass_time(LEASE_S)
+    assert not beginning.filled
+    await pass_time(0.31)
+    assert fetched_offset(value(beginning)) == (-1, 0)
+    assert begin(running).filled, "it is counted by now"
+
+
+async def test_the_wait_begins_anew_for_a_group_that_was_deleted(running: Running, autojump_clock: MockClock) -> None:
+    await held(running)
+    begin(running)
+    await pass_time(4)
+    commit(running, 3)
+    running.coordinator.delete_groups(Context(), DeleteGroupsRequest(groups_names=[GROUP]))
+    assert not begin(running).filled
+
+
+async def test_a_coordinator_that_took_over_lets_the_lease_of_the_one_before_end(
+    running: Running, autojump_clock: MockClock
+) -> None:
+    await held(running)
+    commit(running, 3)
+    begin(running)
+    await pass_time(4)
+    running.coordinator.on_not_leader(0, 1)
+    await running.loaded(leader_epoch=2)
+    beginning = begin(running)
+    assert not beginning.filled
+    await pass_time(3.31)
+    assert fetched_offset(value(beginning)) == (3, 0)
+
+
+@pytest.mark.parametrize("what", ["not held", "ours", "not resized"])
+async def test_nobody_waits_where_no_leader_holds(running: Running, autojump_clock: MockClock, what: str) -> None:
+    await held(running)
+    running.topics.held = set() if what == "not held" else {"t"}
+    running.topics.resized = set() if what == "not resized" else {"t"}
+    assert begin(running, ours=what == "ours").filled
+
+
+async def test_a_leader_that_asks_knows_of_a_resize_that_the_coordinator_has_not_heard_of(
+    running: Running, autojump_clock: MockClock
+) -> None:
+    await held(running)
+    running.topics.resized = set()
+    told(running, 0)
+    assert not begin(running).filled
+
+
+async def test_who_waits_is_answered_when_the_coordinator_moves(running: Running, autojump_clock: MockClock) -> None:
+    await held(running)
+    beginning = begin(running)
+    running.coordinator.on_not_leader(0, 1)
+    assert fetched_offset(value(beginning)) == (-1, ErrorCode.NOT_COORDINATOR)
+
+
+# ---------------------------------------------------------------- where it begins
+
+
+async def counted(running: Running) -> None:
+    """The group has been counted for longer than a lease."""
+    begin(running)
+    await pass_time(3.31)
+
+
+async def test_a_group_begins_at_the_first_offset_of_a_partition_that_was_created(
+    running: Running, autojump_clock: MockClock
+) -> None:
+    """With or without a commit in the loser: one with ``latest`` may have read and not committed yet."""
+    await held(running)
+    await counted(running)
+    create(running, base=40)
+    assert fetched_offset(value(begin(running, 1))) == (40, 0)
+
+
+async def test_a_group_that_comes_later_gets_no_beginning(running: Running, autojump_clock: MockClock) -> None:
+    await held(running)
+    create(running)
+    await counted(running)
+    assert fetched_offset(value(begin(running, 1))) == (-1, 0)
+
+
+async def test_a_beginning_is_never_written_over_a_commit(running: Running, autojump_clock: MockClock) -> None:
+    await held(running)
+    await counted(running)
+    commit(running, 12)
+    create(running, TopicPartition("t", 0))
+    assert fetched(running) == (12, 0)
+
+
+async def test_a_member_waits_until_its_beginning_is_committed(running: Running, autojump_clock: MockClock) -> None:
+    await held(running)
+    await counted(running)
+    running.log.hold = True
+    create(running)
+    beginning = begin(running, 1)
+    await pass_time(1)
+    assert not beginning.filled
+    running.log.settle()
+    await pass_time(0.1)
+    assert fetched_offset(value(beginning)) == (0, 0)
+
+
+async def test_a_beginning_whose_commit_is_lost_is_written_again(running: Running, autojump_clock: MockClock) -> None:
+    await held(running)
+    await counted(running)
+    running.log.hold = True
+    create(running)
+    running.log.settle(ErrorCode.NOT_ENOUGH_REPLICAS)
+    running.log.hold = False
+    beginning = begin(running, 1)
+    await pass_time(0.1)
+    assert fetched_offset(value(beginning)) == (0, 0)
+
+
+async def test_a_member_is_told_to_ask_again_while_nothing_can_be_committed(
+    running: Running, autojump_clock: MockClock
+) -> None:
+    await held(running)
+    await counted(running)
+    running.log.hold = True
+    create(running)
+    beginning = begin(running, 1)
+    await pass_time(5.1)
+    assert fetched_offset(value(beginning)) == (-1, ErrorCode.COORDINATOR_LOAD_IN_PROGRESS)
+
+
+async def test_a_member_that_knows_the_partition_first_waits_for_its_coordinator(
+    running: Running, autojump_clock: MockClock
+) -> None:
+    await held(running)
+    await counted(running)
+    running.topics.unheard.add(NEW)
+    beginning = begin(running, 1)
+    await pass_time(1)
+    assert not beginning.filled
+    create(running)
+    await pass_time(0.1)
+    assert fetched_offset(value(beginning)) == (0, 0)
+
+
+async def test_a_partition_that_never_comes_is_answered_as_ever(running: Running, autojump_clock: MockClock) -> None:
+    await held(running)
+    await counted(running)
+    running.topics.unheard.add(NEW)
+    beginning = begin(running, 1)
+    await pass_time(5.1)
+    assert fetched_offset(value(beginning)) == (-1, 0)
+
+
+async def test_the_next_coordinator_writes_what_this_one_did_not(running: Running, autojump_clock: MockClock) -> None:
+    await held(running)
+    await counted(running)
+    commit(running, 5)
+    running.log.hold = True
+    create(running)
+    running.coordinator.on_not_leader(0, 1)
+    running.log.settle(ErrorCode.NOT_LEADER_OR_FOLLOWER)
+    running.log.hold = False
+    await running.loaded(leader_epoch=2)
+    beginning = begin(running, 1)
+    await pass_time(3.31)
+    assert fetched_offset(value(beginning)) == (0, 0)
+
+
+async def test_members_that_keep_order_get_nothing_committed(running: Running, autojump_clock: MockClock) -> None:
+    await held(running)
+    commit(running, 7)
+    member_id = await owner_of_t0(running)
+    poll(running, member_id, 1)
+    create(running)
+    assert fetched_offset(value(begin(running, 1, ours=True))) == (-1, 0)
+
+
+async def test_nothing_is_written_in_a_topic_that_is_not_held(running: Running, autojump_clock: MockClock) -> None:
+    await running.loaded()
+    commit(running, 5)
+    create(running)
+    await others_have_run()
+    assert fetched_offset(value(begin(running, 1))) == (-1, 0)
+
+
+async def test_a_beginning_in_a_partition_that_is_gone_is_not_waited_for(
+    running: Running, autojump_clock: MockClock
+) -> None:
+    await held(running)
+    await counted(running)
+    running.log.hold = True
+    create(running)
+    running.log.settle(ErrorCode.NOT_ENOUGH_REPLICAS)
+    running.log.hold = False
+    running.topics.incarnations[NEW] = -1
+    running.topics.merged.add(NEW)
+    assert fetched_offset(value(begin(running, 1))) == (-1, 0)
