@@ -16,6 +16,7 @@ import trio
 from broker.config import BrokerConfig
 from broker.log.log_config import LogConfig
 from broker.replication.layout import DeliveryRules, LegacyProducers
+from ordered_resize.marked import Marked
 from runtime.env import NoNodeError, SessionState, ZkConnectionError, ZkError, ZkSessionExpiredError, ZkStore
 from zk_schemas import paths
 from zk_schemas.config import ConfigChange, ConfigZnode
@@ -91,9 +92,9 @@ class DynamicConfig:
             LegacyProducers(self.topic_value(topic, "ordered.delivery.legacy.producers")),
         )
 
-    def deletes_when_drained(self, topic: str) -> bool:
-        """Whether a partition marked for deletion may lose records although the topic is compacted."""
-        return bool(self.topic_value(topic, "delete.records.when.drained"))
+    def marked(self, topic: str) -> Marked:
+        """How long partitions that are marked for deletion keep their records."""
+        return Marked.of(self.topic_values(topic))
 
     @property
     def default_log_config(self) -> LogConfig:

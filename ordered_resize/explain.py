@@ -51,7 +51,7 @@ def resize_waits(snapshot: Snapshot, left: Mapping[int, Sequence[int]]) -> list[
         Phase.BEHIND: f"gain keys when the leaders of partitions {listed(silent)} have answered",
         Phase.LEADERLESS: "gain keys, and no replica of them may lead",
         Phase.UNANSWERED: "have the layout, and their leaders have not answered",
-        Phase.DRAINING: "are marked for deletion, and kept until every group has processed them",
+        Phase.DRAINING: "are marked for deletion",
         Phase.LEAVING: f"are being removed, and brokers {listed(brokers)} have replicas of them",
     }
     waits = [f"partitions {listed(found[phase])} {why[phase]}" for phase in why if phase in found]

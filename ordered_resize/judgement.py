@@ -18,6 +18,7 @@ from typing import Final, NamedTuple
 from ordered_resize import resize
 from ordered_resize.consistency import contradictions
 from ordered_resize.explain import listed
+from ordered_resize.marked import Marked, of_compacted
 from ordered_resize.resize import Assign
 from ordered_resize.snapshot import Snapshot
 from protocol.errors import ErrorCode
@@ -62,8 +63,8 @@ class Setting:
     limits: Limits = field(default_factory=Limits)
     is_internal: bool = False
     is_compacted: bool = False
-    is_emptied: bool = True
-    """Records of a partition marked for deletion go: by retention, or ``delete.records.when.drained``."""
+    marked: Marked = Marked.EXPIRED
+    """How long partitions that are marked for deletion are kept."""
     is_ordered: bool = True
     """``enable.ordered.delivery``, which the first resize settles."""
     not_now: str = ""
@@ -120,6 +121,18 @@ def judge_request(
         return Verdict(Outcome.ACCEPT, topic.replace(wanted=None))
     asked = topic.replace(undeleted_partition_count=count, partitions={**topic.partitions, **(assigned or {})})
     return _judge(Case(snapshot, asked, setting))
+
+
+def advice(known: TopicZnode, asked: TopicZnode, setting: Setting) -> str:
+    """What to know of an accepted resize of a compacted topic: what becomes of partitions that it marks for deletion.
+
+    Empty where it marks none, as when it takes a grow back.
+    """
+    counted, after = asked.undeleted_partition_count, asked.wanted or asked.undeleted_partition_count
+    is_cancelled = asked.wanted is None and asked.previous_undeleted_partition_count == counted
+    if not setting.is_compacted or is_cancelled or after >= known.undeleted_partition_count:
+        return ""
+    return of_compacted(range(after, known.undeleted_partition_count), setting.marked)
 
 
 def judge_edit(snapshot: Snapshot, edited: TopicZnode, setting: Setting) -> Verdict:
@@ -283,20 +296,10 @@ def _count(case: Case) -> str | None:
     return None
 
 
-def _compacted(case: Case) -> str | None:
-    """A partition that is revived keeps older values than the tombstones of the partition its keys were in."""
-    if not case.setting.is_compacted:
-        return None
-    if case.count < case.before:
-        return "It is compacted: a shrink could bring back keys that were deleted."
-    revived = [p for p in case.known.states if case.before <= p < case.count]
-    if revived:
-        return f"It is compacted: partition {min(revived)} is marked for deletion and could bring back deleted keys."
-    return None
-
-
 def _emptied(case: Case) -> str | None:
-    if case.count < case.before and not case.setting.is_emptied:
+    """Who does not expect a partition to stay is told; in a compacted topic it is to stay."""
+    stays = case.setting.marked is Marked.FOR_EVER and not case.setting.is_compacted
+    if case.count < case.before and stays:
         return (
             "Its records never expire, so partitions marked for deletion would never get empty; set"
             " delete.records.when.drained=true to have them emptied once every group has read them."
@@ -349,7 +352,6 @@ EDITS: Final = (
 """Of everything that is asked."""
 RULES: Final = (
     Rule(ErrorCode.INVALID_PARTITIONS, _count),
-    Rule(ErrorCode.POLICY_VIOLATION, _compacted),
     Rule(ErrorCode.POLICY_VIOLATION, _emptied),
     Rule(ErrorCode.INVALID_PARTITIONS, _size),
 )

@@ -55,6 +55,7 @@ def _topic(name: str, kind: ConfigType, default: Any, rule: Validator | None, sy
 
 
 AUTOSCALE_KEY = "autoscale.enable"
+_LOSS_KEY = "delete.latest.values.when.drained"
 _AUTOSCALE_BOUNDS = ("autoscale.min.partitions", "autoscale.max.partitions")
 
 TOPIC_CONFIGS = ConfigDef(
@@ -114,13 +115,22 @@ TOPIC_CONFIGS = ConfigDef(
             "how long a tombstone stays after compaction",
         ),
         ConfigKey(
+            _LOSS_KEY,
+            _BOOLEAN,
+            False,
+            None,
+            _CLUSTER,
+            doc="in a compacted topic a partition marked for deletion loses the latest values of its keys once every "
+            "group has read them, and older ones elsewhere may come back; false: it stays until a grow counts it again",
+        ),
+        ConfigKey(
             "delete.records.when.drained",
             _BOOLEAN,
             False,
             None,
             _CLUSTER,
             doc="a partition marked for deletion loses its records once every group has read them, instead of when "
-            "they expire; in a compacted topic also the only copy of its latest values, which have to be written again",
+            "they expire; not in compacted topics",
         ),
         ConfigKey(
             "enable.ordered.delivery",
@@ -476,3 +486,5 @@ def check_topic_values(values: Mapping[str, Any]) -> None:
         raise ConfigError(AUTOSCALE_KEY, "true does not go with enable.ordered.delivery=false")
     if values.get(AUTOSCALE_KEY) and "compact" in (policies := values.get("cleanup.policy", [])):
         raise ConfigError(AUTOSCALE_KEY, f"true does not go with cleanup.policy={','.join(policies)}")
+    if values.get(_LOSS_KEY) and "compact" not in values.get("cleanup.policy", []):
+        raise ConfigError(_LOSS_KEY, "true goes with a cleanup.policy of the topic that includes compact")

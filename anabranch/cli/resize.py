@@ -24,9 +24,10 @@ from anabranch.cli.topic_view import (
 )
 from ordered_resize.facts import Lineage
 from ordered_resize.lineage import leader_epochs_before_deletion
+from ordered_resize.marked import DRAIN_KEY, LOSS_KEY, Marked, is_compacted, of_compacted
 from protocol.key_placement import ancestor_below
+from zk_schemas.config_keys import TOPIC_CONFIGS
 
-DRAIN_KEY = "delete.records.when.drained"
 CHECK_EVERY_S = 0.1
 REFUSALS = frozenset(
     {
@@ -43,8 +44,9 @@ NEVER = (ErrorCode.INVALID_PARTITIONS.name, ErrorCode.INVALID_REQUEST.name)
 """Of a count that the topic can never have, and of an internal topic; any other refusal may pass."""
 
 
-_DRAINS = frozenset({DRAIN_KEY, "cleanup.policy", "retention.ms"})
+_DRAINS = frozenset({DRAIN_KEY, LOSS_KEY, "cleanup.policy", "retention.ms"})
 """Whether marked partitions ever get empty is judged by these, and the last thing that the controller asks."""
+LOSS_FLAG = "--delete-latest-values-when-drained"
 
 
 async def check_resize(admin: Admin, name: str, count: int, changes: Mapping[str, str | None]) -> None:
@@ -52,6 +54,28 @@ async def check_resize(admin: Admin, name: str, count: int, changes: Mapping[str
     refused, _ = await _judgement(admin, name, count)
     if refused is not None and not await _is_of_configs(admin, name, count, refused, changes):
         raise CommandError(refused)
+
+
+async def check_loss(admin: Admin, name: str, count: int) -> None:
+    """Raise ``CommandError`` where a resize for which the loss of values was agreed to marks no partition."""
+    topic = (await admin.describe_topics([name]))[name]
+    refused, advice = await _judgement(admin, name, count)
+    values = await _values(admin, name, {})
+    # The answer to a shrink of a compacted topic names the key. One that only takes a grow back marks nothing.
+    is_taken_back = refused is None and is_compacted(values) and not any(LOSS_KEY in line for line in advice)
+    if count >= topic.partition_count or is_taken_back:
+        raise CommandError(
+            f"{LOSS_FLAG}: the resize of {name} to {count} partitions marks none for deletion;"
+            f" --config {LOSS_KEY}=true is for those that are marked already"
+        )
+
+
+async def _values(admin: Admin, name: str, changes: Mapping[str, str | None]) -> dict[str, Any]:
+    """The topic keys that decide how long marked partitions are kept, parsed."""
+    entries = (await admin.describe_configs(topics=[name], keys=sorted(_DRAINS)))[name]
+    given = {key: entry.value for key, entry in entries.items()} | dict(changes)
+    known = {key: value for key, value in given.items() if key in _DRAINS and value is not None}
+    return {key: TOPIC_CONFIGS[key].default for key in _DRAINS} | TOPIC_CONFIGS.parse_given(known)
 
 
 async def _is_of_configs(admin: Admin, name: str, count: int, refused: str, changes: Mapping[str, str | None]) -> bool:
@@ -84,7 +108,9 @@ async def plan_resize(admin: Admin, name: str, count: int, changes: Mapping[str,
         "moves": [_move_row(move, leaders) for move in planned],
         # The controller judges by the config as it is; that it can be emptied is the last thing it asks of a shrink.
         "refused": None if only_drain else refused,
-        "notes": advice + (await _notes(admin, topic, count, changes, planned) if is_possible else []),
+        # What it says of marked partitions is by the config as it is, too.
+        "notes": [line for line in advice if LOSS_KEY not in line]
+        + (await _notes(admin, topic, count, changes, planned) if is_possible else []),
     }
 
 
@@ -96,7 +122,7 @@ async def _judgement(admin: Admin, name: str, count: int) -> tuple[str | None, l
         if error.code not in REFUSALS:
             raise
         return f"{error.code.name}: {error.message}", []
-    return None, [f"warning: {advised}" for advised in advice.values()]
+    return None, [f"warning: {line}" for advised in advice.values() for line in advised.splitlines()]
 
 
 def _move_row(move: Move, leaders: Mapping[int, int]) -> dict[str, Any]:
@@ -169,20 +195,22 @@ async def _drain_notes(
     committed: Committed,
 ) -> list[str]:
     """When the partitions that are merged away will be gone."""
-    keys = [DRAIN_KEY, "cleanup.policy", "retention.ms"]
-    entries = (await admin.describe_configs(topics=[topic.name], keys=keys))[topic.name]
-    values = {**{name: entry.value for name, entry in entries.items()}, **changes}
+    values = await _values(admin, topic.name, changes)
+    kept, retention_ms = Marked.of(values), values["retention.ms"]
     notes = []
     going = _numbers(sources)
-    if values.get(DRAIN_KEY) == "true":
+    if is_compacted(values):
+        notes.append(of_compacted(sorted(sources), kept))
+    elif kept is Marked.DRAINED:
         notes.append(f"partitions {going} go once every group has read them ({DRAIN_KEY}=true)")
-        if not committed:
-            notes.append("no group has committed offsets of the topic: until one has, only expiry counts")
-    elif "delete" in (values.get("cleanup.policy") or ""):
-        days = int(values.get("retention.ms") or -1) / 86_400_000
-        when = f"when their last record has expired (retention.ms={values.get('retention.ms')}, {days:g} days)"
-        notes.append(f"partitions {going} go {when if days > 0 else 'never: their records do not expire'}")
+    else:
+        when = f"when their last record has expired (retention.ms={retention_ms}, {retention_ms / 86_400_000:g} days)"
+        notes.append(
+            f"partitions {going} go {when if kept is Marked.EXPIRED else 'never: their records do not expire'}"
+        )
         notes.append("--delete-records-when-drained: once every group has read them")
+    if kept is Marked.DRAINED and not committed:
+        notes.append("no group has committed offsets of the topic: until one has, only expiry counts")
     marked = marked_partitions(topic)
     if marked:
         notes.append(f"partitions {_numbers(marked)} are marked for deletion already")
@@ -221,7 +249,8 @@ async def begin_resize(admin: Admin, name: str, count: int, changed: Collection[
     done = f" ({', '.join(changed)} changed all the same)" if changed else ""
     try:
         for advised in (await admin.create_partitions({name: count})).values():
-            print(f"warning: {advised}", file=sys.stderr)
+            for line in advised.splitlines():
+                print(f"warning: {line}", file=sys.stderr)
     except KafkaTimeoutError as error:
         if not waits:
             raise CommandError(f"{error.message}; what has begun goes on, topics describe shows how{done}") from error

@@ -22,8 +22,17 @@ from anabranch.cli.autoscale import AUTO, Count, autoscale_lines, autoscale_row,
 from anabranch.cli.errors import CommandError
 from anabranch.cli.options import DEFAULT_BOOTSTRAP, Bootstrap, Int, JsonFlag
 from anabranch.cli.output import print_json, print_table
-from anabranch.cli.resize import DRAIN_KEY, begin_resize, check_resize, plan_resize, print_plan, wait_until_resized
+from anabranch.cli.resize import (
+    LOSS_FLAG,
+    begin_resize,
+    check_loss,
+    check_resize,
+    plan_resize,
+    print_plan,
+    wait_until_resized,
+)
 from anabranch.cli.topic_view import describe_topics, print_topic
+from ordered_resize.marked import DRAIN_KEY, LOSS_KEY
 from zk_schemas.config_keys import AUTOSCALE_KEY
 from zk_schemas.znode import format_id
 
@@ -126,6 +135,7 @@ def alter(
     config: Configs = None,
     delete_config: Annotated[list[str] | None, Parameter(negative=(), consume_multiple=False)] = None,
     delete_records_when_drained: Annotated[bool, Parameter(negative=())] = False,
+    delete_latest_values_when_drained: Annotated[bool, Parameter(negative=())] = False,
     dry_run: Annotated[bool, Parameter(negative=())] = False,
     wait: Annotated[bool, Parameter(negative=())] = False,
     timeout_ms: Int = 120_000,
@@ -150,6 +160,10 @@ def alter(
     delete_records_when_drained
         Set delete.records.when.drained=true first: partitions that are merged away vanish once every group has read
         them, not only when their records have expired.
+    delete_latest_values_when_drained
+        Set delete.latest.values.when.drained=true first: partitions of a compacted topic that are merged away vanish
+        once every group has read them. They stay otherwise, for the latest values of their keys are lost with them, and
+        older ones in other partitions may come back.
     dry_run
         Change nothing; print which partitions would be split or merged, and what stands in the way. With auto, what was
         measured and what follows from it; a topic without autoscale.enable is measured from the first dry run on.
@@ -159,11 +173,12 @@ def alter(
     timeout_ms
         How long to wait with --wait after the controller's answer. Whatever is not done then goes on.
     """
+    loses = delete_latest_values_when_drained
     changes: dict[str, str | None] = {**parse_configs(config), **dict.fromkeys(delete_config or [])}
-    if delete_records_when_drained:
-        changes[DRAIN_KEY] = "true"
-    if partitions == AUTO and wait:
-        raise CommandError(f"--wait goes with a count, not with --partitions {AUTO}")
+    flags = {DRAIN_KEY: delete_records_when_drained, LOSS_KEY: loses}
+    changes |= {key: "true" for key, is_given in flags.items() if is_given}
+    if partitions == AUTO and (loses or wait):
+        raise CommandError(f"{LOSS_FLAG if loses else '--wait'} goes with a count, not with --partitions {AUTO}")
     if partitions == AUTO:
         return _alter_auto(bootstrap_server, topic, {**changes, AUTOSCALE_KEY: "true"}, dry_run=dry_run, as_json=json_)
     if partitions is None and not changes:
@@ -171,10 +186,10 @@ def alter(
     if partitions is None and wait:
         raise CommandError("--wait goes with --partitions")
     if dry_run:
-        return _dry_run(bootstrap_server, topic, partitions, changes, as_json=json_)
+        return _dry_run(bootstrap_server, topic, partitions, changes, loses=loses, as_json=json_)
 
     async def work(admin: Admin) -> list[int] | None:
-        return await _alter(admin, topic, partitions, changes, timeout_ms if wait else None)
+        return await _alter(admin, topic, partitions, changes, timeout_ms if wait else None, loses=loses)
 
     marked = with_admin(bootstrap_server, work)
     if json_:
@@ -190,16 +205,26 @@ def alter(
     elif partitions is not None and marked is None:
         print(f"{topic} is on its way to {partitions} partitions: topics describe shows how far it is")
     else:
-        print(f"altered {topic}")
-        if marked is not None:
-            print(f"{topic} has {partitions} partitions")
-        if marked:
-            print(f"partitions {', '.join(map(str, marked))} take no records any more and drain")
+        _print_altered(topic, partitions, marked)
     return 0
 
 
+def _print_altered(topic: str, partitions: int | None, marked: Sequence[int] | None) -> None:
+    print(f"altered {topic}")
+    if marked is not None:
+        print(f"{topic} has {partitions} partitions")
+    if marked:
+        print(f"partitions {', '.join(map(str, marked))} take no records any more")
+
+
 async def _alter(
-    admin: Admin, topic: str, partitions: int | None, changes: dict[str, str | None], wait_ms: int | None
+    admin: Admin,
+    topic: str,
+    partitions: int | None,
+    changes: dict[str, str | None],
+    wait_ms: int | None,
+    *,
+    loses: bool,
 ) -> list[int] | None:
     """The partitions that are left to drain, if the topic has the count by now; None when it is not known to."""
     count = partitions
@@ -208,6 +233,9 @@ async def _alter(
         count = None if described.partition_count == count else count
     if count is not None and changes:
         await check_resize(admin, topic, count, changes)
+    if count is not None and loses:
+        await admin.incremental_alter_configs(topics={topic: changes}, validate_only=True)
+        await check_loss(admin, topic, count)
     if changes:
         await admin.incremental_alter_configs(topics={topic: changes})
     if changes.get(AUTOSCALE_KEY) == "false":
@@ -242,13 +270,21 @@ def _alter_auto(
 
 
 def _dry_run(
-    bootstrap_server: str, topic: str, partitions: int | None, changes: dict[str, str | None], *, as_json: bool
+    bootstrap_server: str,
+    topic: str,
+    partitions: int | None,
+    changes: dict[str, str | None],
+    *,
+    loses: bool,
+    as_json: bool,
 ) -> int:
     async def work(admin: Admin) -> dict[str, Any] | None:
         if partitions is not None:
             await stop_choosing(admin, topic, changes)
         if changes:
             await admin.incremental_alter_configs(topics={topic: changes}, validate_only=True)
+        if partitions is not None and loses:
+            await check_loss(admin, topic, partitions)
         return None if partitions is None else await plan_resize(admin, topic, partitions, changes)
 
     plan = with_admin(bootstrap_server, work)

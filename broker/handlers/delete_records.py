@@ -1,15 +1,16 @@
 """DeleteRecords (21), versions 0-2: raise a partition's log start; -1 means up to the high watermark.
 
-A compacted topic loses records only in a partition that is marked for deletion, with ``delete.records.when.drained``
-(KIP-253). Who drains such a partition names its leader epoch (tag 10268): in another one, or counted again, it keeps
-them, for they may be of its next time. Answered with the low watermark, once every live replica's log begins there or
-later (KIP-107).
+A compacted topic loses records only in a partition that is marked for deletion, with
+``delete.latest.values.when.drained`` (KIP-253). Who drains such a partition names its leader epoch (tag 10268): in
+another one, or counted again, it keeps them, for they may be of its next time. Answered with the low watermark, once
+every live replica's log begins there or later (KIP-107).
 """
 
 from __future__ import annotations
 
 from broker.replication.delayed_delete import DelayedDelete, Waiting
 from broker.request_context import Answer, RequestContext
+from ordered_resize.marked import Marked
 from protocol.errors import ErrorCode, KafkaError
 from protocol.generated.delete_records import (
     DeleteRecordsPartition,
@@ -44,8 +45,10 @@ def _delete(
         is_closed = partition.layout.closes(index)
         if asked.leader_epoch >= 0 and not is_closed:
             raise KafkaError(ErrorCode.FENCED_LEADER_EPOCH, f"{partition.key} is not marked for deletion")
-        drained = is_closed and ctx.node.dynamic.deletes_when_drained(topic)
-        log_start_offset = partition.log.delete_records_before(asked.offset, even_if_compacted=drained)
+        may_lose = is_closed and ctx.node.dynamic.marked(topic) is Marked.DRAINED
+        if asked.leader_epoch >= 0 and partition.log.config.compacts and not may_lose:
+            raise KafkaError(ErrorCode.POLICY_VIOLATION, f"{partition.key} keeps the latest values of its keys")
+        log_start_offset = partition.log.delete_records_before(asked.offset, even_if_compacted=may_lose)
     except KafkaError as error:
         return DeleteRecordsPartitionResult(partition_index=index, low_watermark=-1, error_code=error.code)
     partition.notify()

@@ -5,8 +5,9 @@ with. The count before takes a resize back of which nobody gained keys yet. One 
 is unfinished is queued, the latest wins, and answered as accepted. Any other is answered once every leader has the
 layout; so is one that asks for what is under way already, as a client does that lost its answer.
 
-The message of an answer without error is advice: what a queued count waits for, or that producers wrote to the topic
-lately which cannot follow the count. A dry run for the count that the topic has says what its resize waits for. A topic
+The message of an answer without error is advice, a line each: what a queued count waits for, what becomes of the latest
+values in partitions that a compacted topic marks for deletion, or that producers wrote to the topic lately which cannot
+follow the count. A dry run for the count that the topic has says what its resize waits for. A topic
 that is only validated may ask for what was measured of it instead.
 """
 
@@ -54,7 +55,8 @@ async def create_partitions(context: Context, request: CreatePartitionsRequest, 
             if request.validate_only and wanted.wants_measured:
                 appended_bytes.describe(context, topic, result)
                 continue
-            asked = await _judged(context, topic, wanted)
+            setting = await goal.setting_of(context, topic)
+            asked = _judged(context, topic, wanted, setting)
             _check_fits(context, topic, asked)
             if stock_producers.concerned_by(topic, wanted.count):
                 stock_producers.ask(context, topic)
@@ -62,37 +64,46 @@ async def create_partitions(context: Context, request: CreatePartitionsRequest, 
             result.error_code, result.error_message = error.code, error.message
             continue
         if request.validate_only:
-            waits += _dry(topic, wanted.count, asked, result)
+            waits += _dry(topic, wanted.count, asked, setting, result)
             continue
+        advice = judgement.advice(topic.znode, asked, setting)
         if asked != topic.znode:
             await goal.write(context, topic, asked)
         if asked.wanted == wanted.count:
-            result.error_message = f"{_QUEUED_MESSAGE} {view.unfinished(topic)}."
+            result.error_message = _lines(f"{_QUEUED_MESSAGE} {view.unfinished(topic)}.", advice)
         else:
-            waits.append(Wait(_resized(topic, wanted.count, result), result))
+            waits.append(Wait(_resized(topic, wanted.count, advice, result), result))
     return Outcome(CreatePartitionsResponse(results=results), waits, request.timeout_ms)
 
 
-async def _judged(context: Context, topic: TopicImage, wanted: CreatePartitionsTopic) -> TopicZnode:
+def _judged(
+    context: Context, topic: TopicImage, wanted: CreatePartitionsTopic, setting: judgement.Setting
+) -> TopicZnode:
     """The znode that the request leads to. Raises ``KafkaError``."""
-    verdict = judgement.judge_request(
-        view.snapshot_of(context.image, topic),
-        wanted.count,
-        await goal.setting_of(context, topic),
-        _given(context, topic, wanted),
-    )
+    snapshot = view.snapshot_of(context.image, topic)
+    verdict = judgement.judge_request(snapshot, wanted.count, setting, _given(context, topic, wanted))
     if verdict.topic is None:
         raise KafkaError(verdict.code, verdict.why)
     return verdict.topic
 
 
-def _dry(topic: TopicImage, count: int, asked: TopicZnode, result: CreatePartitionsTopicResult) -> list[Wait]:
+def _dry(
+    topic: TopicImage, count: int, asked: TopicZnode, setting: judgement.Setting, result: CreatePartitionsTopicResult
+) -> list[Wait]:
     """What a request would be answered, and which advice it waits for."""
+    advice = judgement.advice(topic.znode, asked, setting)
     if asked.wanted == count or count == topic.znode.undeleted_partition_count:
-        result.error_message = view.unfinished(topic)
+        result.error_message = _lines(view.unfinished(topic), advice)
     elif stock_producers.concerned_by(topic, count):
-        return [AdviceWait(_advised(topic, count, result), result)]
+        return [AdviceWait(_advised(topic, count, advice, result), result)]
+    else:
+        result.error_message = _lines(advice)
     return []
+
+
+def _lines(*advice: str | None) -> str | None:
+    """Each on a line of its own."""
+    return "\n".join(line for line in advice if line) or None
 
 
 def _check_fits(context: Context, topic: TopicImage, asked: TopicZnode) -> None:
@@ -103,7 +114,9 @@ def _check_fits(context: Context, topic: TopicImage, asked: TopicZnode) -> None:
         raise KafkaError(ErrorCode.INVALID_PARTITIONS, message) from error
 
 
-def _resized(asked: TopicImage, count: int, result: CreatePartitionsTopicResult) -> Callable[[Context], bool]:
+def _resized(
+    asked: TopicImage, count: int, advice: str, result: CreatePartitionsTopicResult
+) -> Callable[[Context], bool]:
     """Holds once every leader has the layout; or never will, for the topic is being deleted, which the result says."""
 
     version = asked.znode.layout_version
@@ -120,7 +133,7 @@ def _resized(asked: TopicImage, count: int, result: CreatePartitionsTopicResult)
             return _is_followed(topic, version, count, result)
         if topic.znode.undeleted_partition_count != count or not view.is_settled(topic):
             return False
-        result.error_message = stock_producers.warning(context, topic, count)
+        result.error_message = _lines(advice, stock_producers.warning(context, topic, count))
         return is_ready(asked.name, context)
 
     return condition
@@ -135,7 +148,9 @@ def _is_followed(topic: TopicImage, version: int, count: int, result: CreatePart
     return True
 
 
-def _advised(asked: TopicImage, count: int, result: CreatePartitionsTopicResult) -> Callable[[Context], bool]:
+def _advised(
+    asked: TopicImage, count: int, advice: str, result: CreatePartitionsTopicResult
+) -> Callable[[Context], bool]:
     """Holds once every broker has said who writes to the topic; the result then says whom the count would concern."""
 
     def condition(context: Context) -> bool:
@@ -144,7 +159,7 @@ def _advised(asked: TopicImage, count: int, result: CreatePartitionsTopicResult)
             return True
         if not stock_producers.have_reported(context, topic):
             return False
-        result.error_message = stock_producers.warning(context, topic, count)
+        result.error_message = _lines(advice, stock_producers.warning(context, topic, count))
         return True
 
     return condition

@@ -1,7 +1,7 @@
-"""Emptying partitions marked for deletion once every group has read them: topic key ``delete.records.when.drained``.
+"""Emptying partitions marked for deletion once every group has read them, if the topic's keys say so (``Marked``).
 
-Compacted topics and topics whose records never expire could not shrink otherwise (hole 23). A group counts that has
-committed an offset of the topic or has a member that subscribes to it; at least one must. Whatever cannot be learnt
+Topics whose records never expire could not shrink otherwise (hole 23); a compacted one keeps them. A group counts that
+has committed an offset of the topic or has a member that subscribes to it; at least one must. Whatever cannot be learnt
 puts the deletion off to the next round: a coordinator that is loading or away that of all partitions, a group in the
 middle of a rebalance, of which nobody can tell what it reads, that of those it has not committed the end of.
 """
@@ -10,13 +10,13 @@ from __future__ import annotations
 
 import contextlib
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from controller.context import Context
 from controller.image import ClusterImage, OffsetQuestion, TopicImage
 from controller.resize import owners, view
-from controller.resize.goal import DRAIN_KEY
 from controller.resize.groups import (
     BrokerLink,
     Group,
@@ -28,6 +28,7 @@ from controller.resize.groups import (
 from controller.resize.waits import Wait
 from controller.topic_config import topic_values
 from ordered_resize.explain import listed
+from ordered_resize.marked import DRAIN_KEY, LOSS_KEY, Marked, is_compacted
 from ordered_resize.resize import is_stored
 from protocol.errors import ErrorCode, KafkaError
 from protocol.generated.delete_records import DeleteRecordsPartition, DeleteRecordsRequest, DeleteRecordsTopic
@@ -171,6 +172,8 @@ async def _delete(current: Callable[[], Context], link: BrokerLink, leftover: Le
     """Have the records deleted, if all is still as it was. Raises ``ControllerMovedError``, ``OSError``,
     ``KafkaError``.
     """
+    if Marked.of(await topic_values(current(), leftover.tp.topic)) is not Marked.DRAINED:
+        return None  # altered while the groups were asked
     await current().store.confirm_office()
     image = current().image
     topic, leader = image.topics.get(leftover.tp.topic), image.brokers.get(leftover.leader)
@@ -197,11 +200,23 @@ async def _left(context: Context) -> tuple[dict[TopicPartition, Wait], list[Left
         for index, wait in standing(image, topic).items():
             waits[TopicPartition(name, index)] = wait
         of_topic = leftovers(topic)
-        if of_topic and (await topic_values(context, name))[DRAIN_KEY]:
+        if not of_topic:
+            continue
+        values = await topic_values(context, name)
+        if Marked.of(values) is Marked.DRAINED:
             left += of_topic
         else:
-            waits.update({leftover.tp: Wait("their records to expire") for leftover in of_topic})
+            waits.update({leftover.tp: _keeps(values) for leftover in of_topic})
     return waits, left
+
+
+def _keeps(values: Mapping[str, Any]) -> Wait:
+    """Why records of a partition that could be drained stay."""
+    if Marked.of(values) is Marked.EXPIRED:
+        return Wait("their records to expire")
+    if is_compacted(values):
+        return Wait(f"{LOSS_KEY}=true: they have the latest values of their keys")
+    return Wait(f"{DRAIN_KEY}=true: their records never expire")
 
 
 def _deletion(leftover: Leftover) -> DeleteRecordsRequest:

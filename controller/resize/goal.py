@@ -19,6 +19,7 @@ from controller.topic_config import ORDERED_KEY, topic_values
 from ordered_resize import resize
 from ordered_resize.explain import listed
 from ordered_resize.judgement import Limits, Outcome, Setting, judge_wanted
+from ordered_resize.marked import Marked, is_compacted
 from ordered_resize.snapshot import Snapshot
 from protocol.errors import KafkaError
 from protocol.topic_names import INTERNAL_TOPICS
@@ -29,22 +30,17 @@ from zk_schemas.features import LINEAGE_LEVEL, ORDERED_RESIZE, supports
 from zk_schemas.topic import TopicZnode
 
 _log = logging.getLogger(__name__)
-DRAIN_KEY = "delete.records.when.drained"
-KEPT_FOREVER = -1
-"""As ``retention.ms``."""
 
 
 async def setting_of(context: Context, topic: TopicImage) -> Setting:
     """What resizes of the topic are judged by besides its znodes. ``assign`` raises ``KafkaError``."""
     config = await topic_values(context, topic.name)
-    policies = config["cleanup.policy"]
-    expires = "delete" in policies and config["retention.ms"] != KEPT_FOREVER
     return Setting(
         assign=lambda new: assign_new(context, topic, new),
         limits=Limits(max_state_bytes=context.config.partition_state_max_bytes, max_topic_bytes=MAX_BYTES),
         is_internal=topic.name in INTERNAL_TOPICS,
-        is_compacted="compact" in policies,
-        is_emptied=config[DRAIN_KEY] or expires,
+        is_compacted=is_compacted(config),
+        marked=Marked.of(config),
         is_ordered=config[ORDERED_KEY],
         not_now=not_now(context),
     )

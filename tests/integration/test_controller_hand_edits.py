@@ -41,10 +41,10 @@ async def restored(world: World, before: TopicZnode) -> None:
 @pytest.mark.parametrize(
     ("changes", "why"),
     [
-        ({"undeleted_partition_count": 5}, "is compacted"),
+        ({"undeleted_partition_count": 5}, "never expire"),
         ({"6": [1]}, "must have 3 replicas"),
     ],
-    ids=["compacted", "factor"],
+    ids=["never-empty", "factor"],
 )
 async def test_an_edit_that_the_rules_refuse(
     world: World,
@@ -54,7 +54,7 @@ async def test_an_edit_that_the_rules_refuse(
     is_seen: bool,
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    await configure(world, cleanup_policy="compact")
+    await configure(world, retention_ms="-1")
     before = await world.topic(TOPIC)
     if not is_seen:
         world.kill_controller(1000)

@@ -270,15 +270,6 @@ async def test_a_shrink_that_would_never_drain_is_refused_with_the_way_out(
     await resized(world, 4)
 
 
-async def test_a_compacted_topic_grows_and_does_not_shrink(world: World, autojump_clock: object) -> None:
-    """Its tombstones are not yet kept for what a survivor gains."""
-    await configure(world, cleanup_policy="compact", delete_records_when_drained="true")
-    await resized(world, 6)
-    code, message = await refused(world, 5)
-    assert code is ErrorCode.POLICY_VIOLATION
-    assert "It is compacted: a shrink could bring back keys that were deleted." in message
-
-
 async def test_a_gainers_znode_that_would_be_too_large_is_refused_before_the_goal_is_written(
     nursery: trio.Nursery, autojump_clock: object
 ) -> None:

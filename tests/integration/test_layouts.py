@@ -438,18 +438,23 @@ async def test_hole_23_a_closed_partition_of_a_compacted_topic_is_drained_on_dem
         await broker.produce(1, GROWN, keyed(b"k"))
         await broker.produce(5, GROWN, keyed(b"k"))
 
-        async def code(partition: int) -> int:
-            asked = DeleteRecordsPartition(partition_index=partition, offset=1)
+        async def code(partition: int, leader_epoch: int = -1) -> int:
+            asked = DeleteRecordsPartition(partition_index=partition, offset=1, leader_epoch=leader_epoch)
             topics = [DeleteRecordsTopic(name="t", partitions=[asked])]
             response = await broker.harness.request(DeleteRecordsRequest(topics=topics, timeout_ms=5_000))
             return int(response.topics[0].partitions[0].error_code)
 
         await broker.has(SHRUNK, 5, epoch=2)
         assert await code(5) == ErrorCode.POLICY_VIOLATION
+        for policy in ("compact", "compact,delete"):
+            await zk.session().delete(ConfigZnode.topic_path("t"))
+            await broker.configure(zk, cleanup_policy=policy, delete_records_when_drained="true")
+            why = "a drain that was decided before the topic was compacted"
+            assert await code(5, leader_epoch=2) == ErrorCode.POLICY_VIOLATION, why
         await zk.session().delete(ConfigZnode.topic_path("t"))
-        await broker.configure(zk, cleanup_policy="compact", delete_records_when_drained="true")
+        await broker.configure(zk, cleanup_policy="compact", delete_latest_values_when_drained="true")
         assert await code(1) == ErrorCode.POLICY_VIOLATION
-        assert await code(5) == 0
+        assert await code(5, leader_epoch=2) == 0
 
 
 async def test_hole_24_the_cleaner_goes_by_the_lineage_of_each_partition(

@@ -10,7 +10,7 @@ import trio
 
 from client.admin import Admin
 from client.errors import KafkaError
-from controller.resize.goal import DRAIN_KEY
+from ordered_resize.marked import DRAIN_KEY
 from protocol.batch_builder import build_batch
 from protocol.errors import ErrorCode
 from protocol.generated.produce import PartitionProduceData, ProduceRequest, TopicProduceData

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 
 import trio
 
-from controller.resize.goal import DRAIN_KEY
+from ordered_resize.marked import DRAIN_KEY
 from protocol.types import TopicPartition
 from runtime.sim_scheduler import run_deterministic
 from tests.history.checks import check_history

@@ -87,7 +87,12 @@ class FakeAdmin:
         return dict.fromkeys(names, described)
 
     async def describe_configs(self, *, topics: Iterable[str], keys: Any = None) -> dict[str, dict[str, ConfigEntry]]:
-        values = {"delete.records.when.drained": "false", "cleanup.policy": "delete", "retention.ms": "604800000"}
+        values = {
+            "delete.latest.values.when.drained": "false",
+            "delete.records.when.drained": "false",
+            "cleanup.policy": "delete",
+            "retention.ms": "604800000",
+        }
         entries = {
             name: ConfigEntry(
                 name,

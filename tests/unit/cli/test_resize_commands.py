@@ -11,8 +11,8 @@ import pytest
 from anabranch import ErrorCode, KafkaError, KafkaTimeoutError, TopicPartition
 from anabranch.cli import admin as cli_admin
 from anabranch.cli.main import main
-from anabranch.cli.resize import DRAIN_KEY
 from client.admin_types import MemberDescription
+from ordered_resize.marked import DRAIN_KEY, LOSS_KEY
 from tests.unit.cli.fake_admin import FakeAdmin
 
 Run = Callable[..., tuple[int, str, str]]
@@ -92,8 +92,8 @@ def test_a_dry_run_that_would_be_refused_says_why_and_fails(run: Run) -> None:
 
 
 def test_what_the_command_would_set_first_does_not_stand_in_the_way(run: Run) -> None:
-    said = "t: t is compacted, so partitions would never get empty; set delete.records.when.drained=true"
-    state = {"undeleted": 6, "total": 6, "version": 1, "configs": {"cleanup.policy": "compact"}}
+    said = "t: Its records never expire, so partitions would never get empty; set delete.records.when.drained=true"
+    state = {"undeleted": 6, "total": 6, "version": 1, "configs": {"retention.ms": "-1"}}
     admin = FakeAdmin(**state, refusal=KafkaError(ErrorCode.POLICY_VIOLATION, said))
     status, out, _ = run(admin, "topics", "alter", "t", "--partitions", "4", "--dry-run")
     assert status == 1 and f"refused: POLICY_VIOLATION: {said}" in out
@@ -239,7 +239,7 @@ def test_waiting_ends_when_the_keys_of_the_marked_are_merged(run: Run) -> None:
 
     admin = FakeAdmin(undeleted=6, total=6, version=1, on_create_partitions=finish)
     status, out, _ = run(admin, "topics", "alter", "t", "--partitions", "4", "--wait")
-    assert (status, out) == (0, "altered t\nt has 4 partitions\npartitions 4, 5 take no records any more and drain\n")
+    assert (status, out) == (0, "altered t\nt has 4 partitions\npartitions 4, 5 take no records any more\n")
     admin = FakeAdmin(undeleted=6, total=6, version=1, on_create_partitions=finish)
     _, out, _ = run(admin, "topics", "alter", "t", "--partitions", "4", "--wait", "--json")
     assert json.loads(out) == {
@@ -436,3 +436,58 @@ def test_groups_describe_shows_partitions_that_nobody_leads_or_that_are_gone(run
 def test_groups_describe_without_a_resize_has_nobody_wait(run: Run) -> None:
     _, out, _ = run(FakeAdmin(groups={"g": {0: 1}}), "groups", "describe", "g", "--json")
     assert json.loads(out)[0]["waits"] == []
+
+
+# ---------------------------------------------------------------- compacted topics
+
+LOSES = "--delete-latest-values-when-drained"
+STAYS = f"The topic is compacted: partitions 4, 5 stay, for they ... {LOSS_KEY}=true removes them ..."
+COMPACTED = {"undeleted": 6, "total": 6, "version": 1, "configs": {"cleanup.policy": "compact"}}
+
+
+def test_a_dry_run_of_a_shrink_of_a_compacted_topic_says_once_that_the_partitions_stay(run: Run) -> None:
+    admin = FakeAdmin(**COMPACTED, advice={"t": f"{STAYS}\nProducers wrote to t."})
+    _, out, _ = run(admin, "topics", "alter", "t", "--partitions=4", "--dry-run")
+    assert [line for line in out.splitlines() if LOSS_KEY in line] == [
+        "The topic is compacted: partitions 4, 5 stay, for they have the latest values of their keys."
+        f" {LOSS_KEY}=true removes them, and loses these values."
+    ]
+    assert "warning: Producers wrote to t.\n" in out
+    _, out, _ = run(admin, "topics", "alter", "t", "--partitions=4", "--dry-run", LOSES)
+    assert f"\n{LOSS_KEY}=true: partitions 4, 5 are removed once every group has read them. The latest values" in out
+    assert "no group has committed offsets of the topic" in out
+    status, _, err = run(admin, "topics", "alter", "t", "--partitions=4")
+    assert (status, err) == (0, f"warning: {STAYS}\nwarning: Producers wrote to t.\n")
+
+
+def test_the_key_that_names_the_loss_is_set_before_the_shrink(run: Run) -> None:
+    admin = FakeAdmin(**COMPACTED, advice={"t": STAYS})
+    run(admin, "topics", "alter", "t", "--partitions=4", LOSES)
+    assert [call for call in admin.calls if not call[2]] == [
+        ("configs", {"t": {LOSS_KEY: "true"}}, False),
+        ("partitions", {"t": 4}, False),
+    ]
+    admin = FakeAdmin(**COMPACTED)
+    run(admin, "topics", "alter", "t", LOSES)
+    assert admin.calls == [("configs", {"t": {LOSS_KEY: "true"}}, False)], "for what is marked already"
+
+
+@pytest.mark.parametrize("dry", [[], ["--dry-run"]])
+@pytest.mark.parametrize("count", [4, 6, 8], ids=["takes a grow back", "the same", "grow"])
+def test_a_resize_that_marks_nothing_takes_no_loss(run: Run, count: int, dry: list[str]) -> None:
+    """The answer to one that takes the grow under way back does not name the key."""
+    admin = FakeAdmin(**COMPACTED)
+    status, _, err = run(admin, "topics", "alter", "t", f"--partitions={count}", LOSES, *dry)
+    assert (status, err) == (
+        1,
+        f"anabranch: {LOSES}: the resize of t to {count} partitions marks none for deletion;"
+        f" --config {LOSS_KEY}=true is for those that are marked already\n",
+    )
+    assert all(validate_only for _, _, validate_only in admin.calls)
+
+
+def test_the_loss_goes_with_a_count(run: Run) -> None:
+    admin = FakeAdmin(**COMPACTED)
+    status, _, err = run(admin, "topics", "alter", "t", "--partitions=auto", LOSES)
+    assert (status, err) == (1, f"anabranch: {LOSES} goes with a count, not with --partitions auto\n")
+    assert admin.calls == []

@@ -10,7 +10,17 @@ from typing import Any
 import pytest
 
 from ordered_resize import resize
-from ordered_resize.judgement import Limits, Outcome, Setting, judge_edit, judge_found, judge_request, judge_wanted
+from ordered_resize.judgement import (
+    Limits,
+    Outcome,
+    Setting,
+    advice,
+    judge_edit,
+    judge_found,
+    judge_request,
+    judge_wanted,
+)
+from ordered_resize.marked import LOSS_KEY, Marked
 from ordered_resize.resize import STEPS, Phase
 from protocol.errors import ErrorCode
 from tests.resized_topic import Topic
@@ -46,9 +56,7 @@ def topic() -> Topic:
         (4, {}, INVALID, "Topic already has 4 partitions."),
         (60_000, {}, INVALID, r"The topic's znode would have \d+ bytes, more than 524288."),
         (3, {"is_internal": True}, ErrorCode.INVALID_REQUEST, "It is an internal topic"),
-        (3, {"is_compacted": True}, POLICY, "It is compacted: a shrink could bring back keys that were deleted."),
-        (5, {"is_compacted": True}, POLICY, "It is compacted: partition 4 is marked for deletion"),
-        (3, {"is_emptied": False}, POLICY, "Its records never expire"),
+        (3, {"marked": Marked.FOR_EVER}, POLICY, "Its records never expire"),
         (3, {"limits": Limits(max_state_bytes=100)}, INVALID, r"The lineage of partition \d .* more than 100;"),
         (3, {"not_now": "The feature is not finalized."}, POLICY, "The feature is not finalized."),
     ],
@@ -59,8 +67,42 @@ def test_requests_that_are_refused(topic: Topic, count: int, given: dict[str, An
     assert re.match(why, verdict.why), verdict.why
 
 
-def test_a_compacted_topic_grows_while_nothing_of_it_drains() -> None:
-    assert judge_request(Topic(2).snapshot(), 4, setting(is_compacted=True)).outcome is ACCEPT
+@pytest.mark.parametrize(
+    ("count", "given", "said"),
+    [
+        (3, {"marked": Marked.FOR_EVER}, "The topic is compacted: partitions 3 stay, for they"),
+        (
+            2,
+            {"marked": Marked.EXPIRED},
+            "The topic is compacted: partitions 2, 3 stay until their records have expired,",
+        ),
+        (
+            2,
+            {"marked": Marked.DRAINED},
+            f"{LOSS_KEY}=true: partitions 2, 3 are removed once every group has read them.",
+        ),
+        (2, {"is_compacted": False}, "$"),
+        (6, {"marked": Marked.FOR_EVER}, "$"),  # 4 and 5 are revived
+        (6, {"marked": Marked.DRAINED}, "$"),
+    ],
+)
+def test_a_compacted_topic_is_resized_and_its_user_told_of_the_latest_values(
+    topic: Topic, count: int, given: dict[str, Any], said: str
+) -> None:
+    compacted = setting(**({"is_compacted": True} | given))
+    verdict = judge_request(topic.snapshot(), count, compacted)
+    assert verdict.outcome is ACCEPT and verdict.topic is not None
+    assert re.match(said, advice(topic.topic, verdict.topic, compacted))
+
+
+def test_a_queued_shrink_of_a_compacted_topic_says_so_too_and_a_cancel_says_nothing(topic: Topic) -> None:
+    compacted = setting(is_compacted=True, marked=Marked.FOR_EVER)
+    topic.ask(8)
+    queued = judge_request(topic.snapshot(), 3, compacted).topic
+    cancelled = judge_request(topic.snapshot(), 4, compacted).topic
+    assert queued is not None and cancelled is not None and queued.wanted == 3
+    assert advice(topic.topic, queued, compacted).startswith("The topic is compacted: partitions 3, 4, 5, 6, 7 stay,")
+    assert advice(topic.topic, cancelled, compacted) == ""
 
 
 def test_a_grow_while_partitions_drain_begins_at_once(topic: Topic) -> None:
@@ -101,7 +143,7 @@ def test_a_cancel_of_a_cancel_is_queued(topic: Topic) -> None:
 
 def test_a_cancel_is_not_held_by_what_forbids_a_resize(topic: Topic) -> None:
     topic.ask(8)
-    verdict = judge_request(topic.snapshot(), 4, setting(is_compacted=True, not_now="No."))
+    verdict = judge_request(topic.snapshot(), 4, setting(marked=Marked.FOR_EVER, not_now="No."))
     assert verdict.outcome is ACCEPT and verdict.topic is not None and verdict.topic.undeleted_partition_count == 4
 
 

@@ -14,6 +14,7 @@ PER_TOPIC = {
     "follower.replication.throttled.replicas",
     "leader.replication.throttled.replicas",
     "enable.ordered.delivery",
+    "delete.latest.values.when.drained",
     "delete.records.when.drained",
 }
 """Topic keys that a broker has no default for: they make sense for one topic only."""
@@ -81,3 +82,13 @@ def test_compaction_lags_must_agree() -> None:
     check_topic_values({"min.compaction.lag.ms": LONG_MAX})
     with pytest.raises(ConfigError, match=r"min\.compaction\.lag\.ms: 6 is above"):
         check_topic_values({"min.compaction.lag.ms": 6, "max.compaction.lag.ms": 5})
+
+
+def test_the_latest_values_of_compacted_topics_alone_may_be_given_up() -> None:
+    key = "delete.latest.values.when.drained"
+    for policies in (["compact"], ["compact", "delete"]):
+        check_topic_values({key: True, "cleanup.policy": policies})
+    check_topic_values({key: False})
+    for given in ({}, {"cleanup.policy": ["delete"]}):
+        with pytest.raises(ConfigError, match="of the topic that includes compact"):
+            check_topic_values({key: True, **given})

@@ -1,0 +1,55 @@
+"""What becomes of partitions that are marked for deletion, by the configuration of their topic: pure.
+
+In a compacted topic a marked partition has the only copy of its keys' latest values until they are written again. It
+stays: closed, compacted, read by whoever begins anew, and counted again by a grow. To remove it before it is empty
+loses these values, so that takes a key of its own.
+"""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Mapping, Sequence
+from typing import Any, Final
+
+from ordered_resize.explain import listed
+
+DRAIN_KEY: Final = "delete.records.when.drained"
+LOSS_KEY: Final = "delete.latest.values.when.drained"
+_KEPT_FOREVER = -1
+"""As ``retention.ms``."""
+
+
+class Marked(enum.Enum):
+    """How long a marked partition is kept. One that is empty goes in any case."""
+
+    DRAINED = "until every group has processed them"
+    EXPIRED = "until their records have expired"
+    FOR_EVER = "for ever: their records never expire"
+
+    @classmethod
+    def of(cls, values: Mapping[str, Any]) -> Marked:
+        """From the value in force of each topic key."""
+        if values[LOSS_KEY if is_compacted(values) else DRAIN_KEY]:
+            return cls.DRAINED
+        expires = "delete" in values["cleanup.policy"] and values["retention.ms"] != _KEPT_FOREVER
+        return cls.EXPIRED if expires else cls.FOR_EVER
+
+
+def is_compacted(values: Mapping[str, Any]) -> bool:
+    """Whether the topic is for the latest value of each key."""
+    return "compact" in values["cleanup.policy"]
+
+
+def of_compacted(partitions: Sequence[int], marked: Marked) -> str:
+    """What a shrink of a compacted topic does to the latest values in the partitions that it marks."""
+    numbers = listed(partitions)
+    if marked is Marked.DRAINED:
+        return (
+            f"{LOSS_KEY}=true: partitions {numbers} are removed once every group has read them. The latest values of"
+            " their keys are lost, and older ones in other partitions may come back."
+        )
+    until = "" if marked is Marked.FOR_EVER else f" {marked.value}"
+    return (
+        f"The topic is compacted: partitions {numbers} stay{until}, for they have the latest values of their keys."
+        f" {LOSS_KEY}=true removes them, and loses these values."
+    )
