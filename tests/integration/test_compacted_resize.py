@@ -1,4 +1,4 @@
-"""A compacted topic is split while it is written, read and cleaned: no deleted key comes back (hole 24)."""
+"""A compacted topic is resized while it is written, read and cleaned: no deleted key comes back (hole 24)."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import anyio
 import pytest
 from confluent_kafka import Producer as RdKafkaProducer
 
-from anabranch import Admin, Consumer, ConsumerRecord, KafkaError, Producer, TopicPartition
+from anabranch import Admin, Consumer, ConsumerRecord, Producer, TopicPartition
 from anabranch.testing.processes import ProcessCluster
 from protocol.key_placement import place, positive_hash
 from tests.resizes import create_resizable
@@ -176,7 +176,7 @@ def backwards(numbers: Collection[tuple[bytes, int]]) -> list[tuple[bytes, int, 
 
 
 class Life:
-    """One topic from two partitions to three, the keys by what becomes of them."""
+    """One topic from two partitions to three, to two and to three, the keys by what becomes of them."""
 
     def __init__(self, cluster: ProcessCluster, topic: str) -> None:
         self.cluster = cluster
@@ -184,7 +184,8 @@ class Life:
         names = [b"key-%d" % n for n in range(100)]
         moved = [key for key in names if place(positive_hash(key), 2, 3) == CHILD][:9]
         others = [key for key in names if key not in moved][:12]
-        self.deleted_in_child, self.deleted_by_stock, self.living = moved[:2], moved[2:3], moved[3:]
+        self.deleted_in_child, self.deleted_by_stock, self.living = moved[:2], moved[2:3], moved[5:]
+        self.deleted_after_merge, self.last_in_child = moved[3:4], moved[4:5]
         self.deleted_before, self.unmoved = others[:2], others[2:]
         self.writer = Writer(cluster.bootstrap, topic, [*moved, *others])
         self.given: list[tuple[bytes, int]] = []
@@ -206,7 +207,7 @@ class Life:
         await self.writer.delete(self.deleted_before)
         await self.writer.rest([*self.deleted_in_child, *self.deleted_by_stock])
         await admin.create_partitions({self.topic: 3})
-        await self.writer.write_to(CHILD, self.living)
+        await self.writer.write_to(CHILD, [*self.living, *self.deleted_after_merge, *self.last_in_child])
         await self.writer.delete(self.deleted_in_child)
         await anyio.to_thread.run_sync(delete_as_stock_clients_do, self.writer, self.deleted_by_stock, CHILD)
         await cleaned(self.cluster, self.topic, HOME, CHILD)
@@ -215,15 +216,31 @@ class Life:
         assert old >= set(self.deleted_by_stock), "nothing for the tombstone in the child to hide"
         assert not table(records).keys() & {*self.deleted_before, *self.deleted_in_child, *self.deleted_by_stock}
 
-    async def end(self, admin: Admin) -> None:
+    async def merge(self, admin: Admin) -> None:
+        await self.writer.rest(self.last_in_child)
+        advice = await admin.create_partitions({self.topic: 2})
+        assert advice[self.topic].startswith(f"The topic is compacted: partitions {CHILD} stay, for they have")
+        await self.writer.write_to(HOME, [*self.living, *self.deleted_after_merge])
+        await self.writer.delete(self.deleted_after_merge)
+        await cleaned(self.cluster, self.topic, HOME)
+        records = await self.read_in_order()
+        old = {record.key for record in records if record.partition == CHILD and record.value is not None}
+        assert old >= {*self.deleted_after_merge, *self.last_in_child}, "the marked partition keeps what it has"
+        found = table(records)
+        assert not found.keys() & {*self.deleted_before, *self.deleted_in_child, *self.deleted_after_merge}
+        assert [found[key] for key in self.last_in_child] == [self.writer.values[key] for key in self.last_in_child]
+
+    async def revive(self, admin: Admin) -> None:
+        await admin.create_partitions({self.topic: 3})
+        await self.writer.write_to(CHILD, self.living)
+
+    async def end(self) -> None:
         await cleaned(self.cluster, self.topic, HOME, CHILD)
         self.writer.stops = True
         await until(lambda: self.writer.ended)
         assert table(await self.read_in_order()) == self.writer.values
-        assert self.writer.values.keys() == {*self.living, *self.unmoved}
+        assert self.writer.values.keys() == {*self.living, *self.last_in_child, *self.unmoved}
         await until(lambda: all(self.latest[key] == self.writer.numbers[key] for key in self.writer.values))
-        with pytest.raises(KafkaError, match="a shrink could bring back keys that were deleted"):
-            await admin.create_partitions({self.topic: 2})
 
     async def read_in_order(self) -> list[ConsumerRecord]:
         records = await read_anew(self.cluster, self.topic)
@@ -231,11 +248,12 @@ class Life:
         return records
 
 
-def test_no_deleted_key_comes_back_through_a_split(cluster: ProcessCluster) -> None:
+def test_no_deleted_key_comes_back_through_a_split_a_merge_and_a_revival(cluster: ProcessCluster) -> None:
     """Of keys that move to the child some are deleted there, and their old values in the parent are cleaned away.
 
-    One was deleted by a stock producer: its old value stays in the parent, and its tombstone in the child. A shrink is
-    refused: a child that is counted again would have older values than the tombstones in its parent.
+    One was deleted by a stock producer: its old value stays in the parent, and its tombstone in the child. Then the
+    child is merged, and stays: it has the last value of one key, and an older one of a key that is deleted in the
+    parent.
     """
     life = Life(cluster, "table")
     create_resizable(cluster.bootstrap, life.topic, 2, CLEANED_SOON, replication_factor=REPLICAS)
@@ -249,7 +267,9 @@ def test_no_deleted_key_comes_back_through_a_split(cluster: ProcessCluster) -> N
                     tasks.start_soon(life.consume, stop)
                 await until(lambda: life.latest.keys() >= life.writer.busy)
                 await life.split(admin)
-                await life.end(admin)
+                await life.merge(admin)
+                await life.revive(admin)
+                await life.end()
                 stop.set()
 
     anyio.run(work)
