@@ -24,4 +24,10 @@ class BrokerMetrics(Metrics):
             "Bytes of record batches appended to partitions that this broker leads, at the request of producers",
             "topic",
         )
-        super().__init__(self.layout_refusals, self.legacy_refusals, self.appended_bytes)
+        self.held_records_removed = Counter(
+            "anabranch_held_records_removed",
+            "Records that retention removed although a group had yet to read them and another partition waits for them",
+            "topic",
+            "group",
+        )
+        super().__init__(self.layout_refusals, self.legacy_refusals, self.appended_bytes, self.held_records_removed)

@@ -36,6 +36,7 @@ from broker.replication.replica_manager import ReplicaManager
 from broker.replication.services import SharedServices
 from broker.replication.settings import take_over_settings
 from broker.replication.throttle import ReplicationQuota
+from broker.retention_holds import RetentionHolds, held_gauges
 from broker.stock_producers import StockProducers
 from broker.topic_creation import TopicCreator
 from ordered_resize.lineage import EVERY_EPOCH
@@ -122,6 +123,7 @@ class Node:
         dynamic.on_topics_changed = self._settings_changed
         dynamic.on_values_changed = self._values_changed
         self.logs.cleaner.first_kept_epoch = self._first_kept_epoch
+        self.retention_holds = self._new_retention_holds()
         self.metrics.gauges += [
             Gauge("anabranch_led_partitions", "Partitions this broker leads", lambda: len(self._led())),
             Gauge(
@@ -155,6 +157,13 @@ class Node:
         return ReplicaManager(
             config.broker_id, self.logs, self.metadata, self.dynamic, self, services, fetchers, self.background
         )
+
+    def _new_retention_holds(self) -> RetentionHolds:
+        lease_ms = self.config.values["ordered.delivery.retention.waits.lease.ms"]
+        holds = RetentionHolds(self.replicas.hosted, self.env.clock, lease_ms, self.metrics)
+        self.logs.held_from, self.logs.on_expired = holds.held_from, holds.expired
+        self.metrics.labelled_gauges += held_gauges(holds, self.logs.logs)
+        return holds
 
     def _throttle(self, rate_key: str, replicas_key: str) -> ReplicationQuota:
         dynamic = self.dynamic

@@ -51,7 +51,6 @@ from protocol.generated.delete_groups import DeleteGroupsRequest
 from protocol.generated.delete_records import DeleteRecordsRequest
 from protocol.generated.describe_cluster import DescribeClusterRequest
 from protocol.generated.describe_groups import DescribeGroupsRequest
-from protocol.generated.describe_log_dirs import DescribeLogDirsRequest
 from protocol.generated.list_groups import ListGroupsRequest
 from protocol.generated.metadata import MetadataRequest, MetadataRequestTopic, MetadataResponse
 from protocol.primitives import Message
@@ -522,12 +521,15 @@ class Admin(Client[AdminConfig]):
         nodes = sorted((Node(b.broker_id, b.host, b.port, b.rack) for b in response.brokers), key=lambda n: n.id)
         return ClusterDescription(response.cluster_id, response.controller_id, tuple(nodes))
 
-    async def describe_log_dirs(self, brokers: Iterable[int] | None = None) -> dict[int, list[LogDirDescription]]:
-        """The log directories of brokers (None: of all) and what is in them."""
+    async def describe_log_dirs(
+        self, brokers: Iterable[int] | None = None, partitions: Iterable[TopicPartition] | None = None
+    ) -> dict[int, list[LogDirDescription]]:
+        """The log directories of brokers (None: of all) and what is in them (None: everything)."""
         chosen = [node.id for node in (await self.describe_cluster()).nodes] if brokers is None else list(brokers)
         found: dict[int, list[LogDirDescription]] = {}
+        request = codec.describe_log_dirs(partitions)
         for broker in chosen:
-            response = await self._ask("DescribeLogDirs", DescribeLogDirsRequest(topics=None), broker)
+            response = await self._ask("DescribeLogDirs", request, broker)
             found[broker] = codec.read_log_dirs(response)
         return found
 

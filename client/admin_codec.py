@@ -11,6 +11,7 @@ from client.admin_types import (
     ConfigOp,
     ElectionType,
     GroupDescription,
+    HeldRecords,
     LogDirDescription,
     MemberDescription,
     NewTopic,
@@ -38,7 +39,12 @@ from protocol.generated.describe_configs import (
     DescribeConfigsResponse,
 )
 from protocol.generated.describe_groups import DescribedGroup, DescribedGroupMember
-from protocol.generated.describe_log_dirs import DescribeLogDirsResponse
+from protocol.generated.describe_log_dirs import (
+    DescribableLogDirTopic,
+    DescribeLogDirsHeldRecords,
+    DescribeLogDirsRequest,
+    DescribeLogDirsResponse,
+)
 from protocol.generated.elect_leaders import ElectLeadersRequest, ElectLeadersResponse, TopicPartitions
 from protocol.generated.list_partition_reassignments import (
     ListPartitionReassignmentsRequest,
@@ -288,13 +294,22 @@ def incremental_alter_configs(
 # ---------------------------------------------------------------- log dirs and groups
 
 
+def describe_log_dirs(partitions: Iterable[TopicPartition] | None) -> DescribeLogDirsRequest:
+    if partitions is None:
+        return DescribeLogDirsRequest(topics=None)
+    topics: dict[str, DescribableLogDirTopic] = {}
+    for tp in partitions:
+        topics.setdefault(tp.topic, DescribableLogDirTopic(topic=tp.topic)).partitions.append(tp.partition)
+    return DescribeLogDirsRequest(topics=list(topics.values()))
+
+
 def read_log_dirs(response: DescribeLogDirsResponse) -> list[LogDirDescription]:
     return [
         LogDirDescription(
             result.log_dir,
             {
                 TopicPartition(topic.name, p.partition_index): ReplicaSize(
-                    p.partition_size, p.offset_lag, p.is_future_key
+                    p.partition_size, p.offset_lag, p.is_future_key, _read_held(p.held)
                 )
                 for topic in result.topics
                 for p in topic.partitions
@@ -303,6 +318,12 @@ def read_log_dirs(response: DescribeLogDirsResponse) -> list[LogDirDescription]:
         )
         for result in response.results
     ]
+
+
+def _read_held(held: DescribeLogDirsHeldRecords | None) -> HeldRecords | None:
+    if held is None:
+        return None
+    return HeldRecords(held.start_offset, held.end_offset, held.size_bytes, held.since_ms, held.until_ms, held.group_id)
 
 
 def read_group(group: DescribedGroup, coordinator: Node) -> GroupDescription:

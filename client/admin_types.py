@@ -144,10 +144,27 @@ class ConfigOp(enum.IntEnum):
 
 
 @dataclass(frozen=True, slots=True)
+class HeldRecords:
+    """What a leader keeps beyond ``retention.ms`` for a group that has yet to read some of it; "": which is not known.
+
+    ``end_offset`` is exclusive. ``until_ms``: when it goes, whatever was read. Times in ms since 1970.
+    """
+
+    start_offset: int
+    end_offset: int
+    size_bytes: int
+    since_ms: int
+    until_ms: int
+    group: str
+
+
+@dataclass(frozen=True, slots=True)
 class ReplicaSize:
     size_bytes: int
     offset_lag: int
     is_future: bool
+    held: HeldRecords | None = None
+    """``ordered.delivery.retention.waits``; None at followers, and where nothing is held."""
 
 
 @dataclass(frozen=True, slots=True)

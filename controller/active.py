@@ -40,6 +40,7 @@ from controller.events import (
     FeaturesChanged,
     FirstLeadersDue,
     FirstReplicasDue,
+    HoldsFound,
     LeadersDue,
     LogDirsFailed,
     Mark,
@@ -58,7 +59,7 @@ from controller.image import ClusterImage, LiveBroker
 from controller.metrics import ControllerMetrics
 from controller.partitions import lead_first
 from controller.request_batch import BrokerRequest, RequestBatch
-from controller.resize import draining, ends, expiry, removal, steps, view
+from controller.resize import draining, ends, expiry, holds, removal, steps, view
 from controller.resize.groups import BrokerLink
 from controller.resize.waits import Wait, changed
 from controller.senders import Senders
@@ -242,7 +243,9 @@ class ActiveController:
         while True:
             await trio.sleep(self._config.retention_warning_interval_ms / 1000)
             with self._background.guard("retention-warnings", passes=ControllerMovedError):
-                await expiry.look(self._context, link, self._env.clock.now_ms())
+                found = await expiry.look(self._context, link, self._env.clock.now_ms())
+                if found:
+                    self._events.put(HoldsFound(tuple(found)))
 
     async def _remind_of_autoscaling(self) -> None:
         while True:
@@ -318,6 +321,8 @@ class ActiveController:
         elif isinstance(event, DrainsDue):
             ends.look_again(context)
             await steps.advance(context)
+        elif isinstance(event, HoldsFound):
+            holds.tell(context, event.holds)
         elif isinstance(event, AutoscaleDue):
             await autoscale.look(context)
         elif isinstance(event, BrokerAnswered):

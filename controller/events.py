@@ -12,7 +12,7 @@ from typing import Any, TypeAlias
 
 import trio
 
-from controller.image import LiveBroker
+from controller.image import Hold, LiveBroker
 from controller.request_batch import BrokerRequest
 from protocol.types import TopicPartition
 
@@ -111,6 +111,13 @@ class DrainsDue:
 
 
 @dataclass(frozen=True, slots=True)
+class HoldsFound:
+    """Leaders are to be told what retention by time has to leave alone."""
+
+    holds: tuple[Hold, ...]
+
+
+@dataclass(frozen=True, slots=True)
 class AutoscaleDue:
     """It is time to see whether topics need another partition count for what is written to them."""
 
@@ -162,6 +169,7 @@ Mark: TypeAlias = (
     | ResizesDue
     | QuestionsDue
     | DrainsDue
+    | HoldsFound
     | AutoscaleDue
     | ReadAgainDue
 )

@@ -71,6 +71,15 @@ class Ending:
     """The highest log end of the deleted replicas."""
 
 
+class Hold(NamedTuple):
+    """From which offset on a partition's records are held, and for whom; "" where that could not be learnt."""
+
+    tp: TopicPartition
+    leader_epoch: int
+    offset: int
+    group: str = ""
+
+
 class StockReport(NamedTuple):
     """What a broker said of a topic's producers that name no layout, in this controller's monotonic seconds."""
 

@@ -22,6 +22,7 @@ from protocol.generated.leader_and_isr import (
 from protocol.generated.list_offsets import ListOffsetsRequest
 from protocol.generated.stop_replica import StopReplicaPartitionState, StopReplicaRequest, StopReplicaTopicState
 from protocol.generated.update_metadata import (
+    HeldRecords,
     UpdateMetadataBroker,
     UpdateMetadataEndpoint,
     UpdateMetadataPartitionState,
@@ -47,6 +48,7 @@ class _BrokerBatch:
     full_leader_and_isr: bool = False
     metadata: dict[TopicPartition, None] = field(default_factory=dict)
     wants_metadata: bool = False
+    held: dict[TopicPartition, HeldRecords] = field(default_factory=dict)
     stop: dict[TopicPartition, bool] = field(default_factory=dict)
     """``{partition: delete}``"""
     questions: dict[OffsetQuestion, list[TopicPartition]] = field(default_factory=dict)
@@ -95,6 +97,13 @@ class RequestBatch:
             batch = self._of(broker)
             batch.wants_metadata = True
             batch.metadata.update(named)
+
+    def hold(self, leader: int, tp: TopicPartition, held: HeldRecords) -> None:
+        """Tell the leader of a partition what retention by time is to leave alone there."""
+        batch = self._of(leader)
+        batch.wants_metadata = True
+        batch.metadata[tp] = None
+        batch.held[tp] = held
 
     def stop_replica(self, broker: int, tp: TopicPartition, *, delete: bool) -> None:
         """Tell a broker that it is no replica any more. What is said last to a broker about a partition counts."""
@@ -178,7 +187,10 @@ class RequestBatch:
         topics = []
         for name, partitions in self._known(batch.metadata).items():
             topic = partitions[0][1]
-            states = [self._metadata_state(index, topic, partition) for index, _, partition in partitions]
+            states = [
+                self._metadata_state(index, topic, partition, batch.held.get(TopicPartition(name, index)))
+                for index, _, partition in partitions
+            ]
             states += self._coming_states(topic)
             if batch.full_leader_and_isr:
                 states += _merged_away(topic)
@@ -234,7 +246,9 @@ class RequestBatch:
             for p in coming
         ]
 
-    def _metadata_state(self, index: int, topic: TopicImage, partition: PartitionImage) -> UpdateMetadataPartitionState:
+    def _metadata_state(
+        self, index: int, topic: TopicImage, partition: PartitionImage, held: HeldRecords | None
+    ) -> UpdateMetadataPartitionState:
         state = partition.state
         assert state is not None
         replicas = topic.replicas(index)
@@ -250,6 +264,7 @@ class RequestBatch:
             offline_replicas=[replica for replica in replicas if replica not in serving],
             incarnation=partition.incarnation,
             base_offset=topic.znode.base_offset(index) if topic.znode.has_predecessor(index) else -1,
+            held=held,
         )
 
     def _stop_request(self, broker: LiveBroker, batch: _BrokerBatch) -> StopReplicaRequest:

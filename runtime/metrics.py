@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from prometheus_client import CollectorRegistry, generate_latest
@@ -45,6 +45,20 @@ class Gauge:
         self.compute = compute
 
 
+class LabelledGauge:
+    """A number for each combination of label values there is when somebody asks."""
+
+    __slots__ = ("compute", "help", "label_names", "name")
+
+    def __init__(
+        self, name: str, help_text: str, compute: Callable[[], Mapping[tuple[str, ...], float]], *label_names: str
+    ) -> None:
+        self.name = name
+        self.help = help_text
+        self.compute = compute
+        self.label_names = label_names
+
+
 class Histogram:
     """How many values were at most each of ``bounds``, which ascend."""
 
@@ -77,6 +91,7 @@ class Metrics(Collector):
     def __init__(self, *counters: Counter) -> None:
         self.counters = counters
         self.gauges: list[Gauge] = []
+        self.labelled_gauges: list[LabelledGauge] = []
         self.histograms: list[Histogram] = []
 
     def add_background(self, background: Background) -> None:
@@ -99,6 +114,11 @@ class Metrics(Collector):
             yield family
         for gauge in self.gauges:
             yield GaugeMetricFamily(gauge.name, gauge.help, value=gauge.compute())
+        for labelled in self.labelled_gauges:
+            found = GaugeMetricFamily(labelled.name, labelled.help, labels=labelled.label_names)
+            for labels, number in labelled.compute().items():
+                found.add_metric(labels, number)
+            yield found
         for histogram in self.histograms:
             yield HistogramMetricFamily(
                 histogram.name, histogram.help, buckets=histogram.buckets(), sum_value=histogram.total

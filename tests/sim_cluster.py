@@ -94,14 +94,15 @@ class SimCluster:
         finally:
             del self.clients[name]
 
-    async def start_controller(self, controller_id: int) -> None:
-        """Return once its listener is bound."""
+    async def start_controller(self, controller_id: int, **keys: object) -> None:
+        """Return once its listener is bound. Names of keys with underscores for dots."""
         name = f"controller{controller_id}"
         config = ControllerConfig.parse(
             {
                 "controller.id": controller_id,
                 "controller.listener": f"PLAINTEXT://{name}:{CONTROLLER_PORT}",
                 "zookeeper.connect": "simulated",
+                **{key.replace("_", "."): value for key, value in keys.items()},
             }
         )
         process = SimProcess(name, config, self.zk.session(SESSION_TIMEOUT_MS))

@@ -245,6 +245,23 @@ TOPIC_CONFIGS = ConfigDef(
             "a producer that names no layout, once the topic was resized: verify (records with a key that belongs "
             "elsewhere are refused), reject, accept",
         ),
+        ConfigKey(
+            "ordered.delivery.retention.waits",
+            _BOOLEAN,
+            False,
+            None,
+            _CLUSTER,
+            doc="what a group has not read, and another partition waits for since a resize, is not removed by "
+            "retention.ms; retention.bytes still removes it. Counts for groups with committed offsets of the topic",
+        ),
+        ConfigKey(
+            "ordered.delivery.retention.waits.max.ms",
+            _LONG,
+            7 * _MS_PER_DAY,
+            _NATURAL,
+            _CLUSTER,
+            doc="how long beyond retention.ms such records stay at most",
+        ),
         _topic("retention.bytes", _LONG, -1, None, "log.retention.bytes", "the size a log is cut back to; -1: any"),
         _topic(
             "retention.ms",
@@ -391,6 +408,14 @@ _LOG_KEYS = [
     ConfigKey("log.retention.hours", _INT, 168, _UNLIMITED),
     ConfigKey("log.retention.bytes", _LONG, -1, None, _CLUSTER),
     ConfigKey("log.retention.check.interval.ms", _LONG, 300_000, _POSITIVE, doc="how often retention is applied"),
+    ConfigKey(
+        "ordered.delivery.retention.waits.lease.ms",
+        _LONG,
+        180_000,
+        _NATURAL,
+        doc="with ordered.delivery.retention.waits: how long a leader keeps everything in a new leader epoch until "
+        "the controller says what to keep; longer than retention.warning.interval.ms of controllers and a fail-over",
+    ),
     ConfigKey("log.dir.room.bytes", _LONG, 64 << 20, _NATURAL, doc="free bytes at which a full log dir is used again"),
     ConfigKey(
         "log.sealed.segments.open.max",

@@ -13,6 +13,7 @@ from cyclopts import App, Parameter
 from anabranch import Admin, ErrorCode, KafkaError, TopicDescription, TopicPartition
 from anabranch.cli.admin import with_admin
 from anabranch.cli.errors import CommandError
+from anabranch.cli.held import MAX_KEY, WAITS_KEY, waits
 from anabranch.cli.options import DEFAULT_BOOTSTRAP, Bootstrap, Int, JsonFlag
 from anabranch.cli.output import print_json, print_table
 from anabranch.cli.topic_view import ANSWER_WITHIN_MS, is_resized, known_offsets, lineages
@@ -203,11 +204,13 @@ async def _kept_from(admin: Admin, topic: str, partitions: set[TopicPartition]) 
     """By partition, where the records begin that retention leaves alone for longer than ``EXPIRING_WITHIN_MS``."""
     if not partitions:
         return {}
-    keys = ["cleanup.policy", "retention.ms"]
+    keys = ["cleanup.policy", "retention.ms", WAITS_KEY, MAX_KEY]
     entries = (await admin.describe_configs(topics=[topic], keys=keys))[topic]
     retention_ms = int(entries["retention.ms"].value or -1)
     if "delete" not in (entries["cleanup.policy"].value or "") or retention_ms < 0:
         return {}
+    if waits(entries):
+        retention_ms += int(entries[MAX_KEY].value or 0)
     ends = await known_offsets(admin, sorted(partitions), "latest")
     when = max(0, int(time.time() * 1000) - retention_ms + EXPIRING_WITHIN_MS)
     kept = await admin.list_offsets(dict.fromkeys(ends, when), within_ms=ANSWER_WITHIN_MS)

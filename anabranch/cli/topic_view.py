@@ -8,6 +8,7 @@ from typing import Any
 
 from anabranch import Admin, ConfigEntry, ErrorCode, KafkaError, TopicDescription, TopicPartition
 from anabranch.cli.autoscale import autoscale_lines, autoscale_row, is_on
+from anabranch.cli.held import held_line, held_rows, waits
 from anabranch.cli.output import print_table
 from anabranch.cli.resize_plan import split_tree
 from client.admin_types import ConfigSource, PartitionLineage
@@ -39,6 +40,7 @@ async def describe_topics(admin: Admin, names: list[str]) -> list[dict[str, Any]
         committed = await committed_offsets(admin, name) if marked_partitions(topic) else {}
         row = topic_row(topic, configs[name], await offsets(admin, topic), known, committed)
         row["autoscale"] = await autoscale_row(admin, topic, configs[name]) if is_on(configs[name]) else None
+        row["held"] = await held_rows(admin, topic) if waits(configs[name]) else []
         row["resize"] = await unfinished_resize(admin, topic) if names or is_resized(topic) else None
         rows.append(row)
     return rows
@@ -208,6 +210,8 @@ def print_topic(topic: Mapping[str, Any]) -> None:
     if topic["layout_version"] > 0:
         for line in layout_lines(topic):
             print(line)
+    for held in topic.get("held", ()):
+        print(held_line(held))
     if topic.get("resize") is not None:
         print(f"resize: {topic['resize']}")
     if topic.get("autoscale") is not None:

@@ -111,7 +111,8 @@ def describe(*topics: str, bootstrap_server: Bootstrap = DEFAULT_BOOTSTRAP, json
     """Show the partitions of topics with their leaders and offsets, and the configs that were set.
 
     Of a topic that was resized, also the tree of its splits, what each partition was split from and is merged into,
-    the end of those marked for deletion, and what each group has yet to read of them.
+    the end of those marked for deletion, and what each group has yet to read of them. With
+    ordered.delivery.retention.waits, what is kept beyond retention.ms, for which group and until when.
 
     Parameters
     ----------

@@ -1,5 +1,7 @@
 """DescribeLogDirs (35), versions 1-2: every log dir with the sizes of its replicas; those on their way into it too.
 
+Of partitions led here version 2 says what retention by time leaves there for a group (tag 10272).
+
 AlterReplicaLogDirs (34), versions 1-2 (KIP-113): move replicas between the log dirs of this broker. One that is not
 here yet is answered REPLICA_NOT_AVAILABLE, and created in the dir that was asked for. A partition that the cluster does
 not have is answered UNKNOWN_TOPIC_OR_PARTITION: what is remembered stays within the cluster's size.
@@ -21,6 +23,7 @@ from protocol.generated.alter_replica_log_dirs import (
     AlterReplicaLogDirTopicResult,
 )
 from protocol.generated.describe_log_dirs import (
+    DescribeLogDirsHeldRecords,
     DescribeLogDirsPartition,
     DescribeLogDirsRequest,
     DescribeLogDirsResponse,
@@ -57,7 +60,9 @@ def _described(ctx: RequestContext, request: DescribeLogDirsRequest) -> Generato
         topics: dict[str, list[DescribeLogDirsPartition]] = {}
         for number, (key, size_bytes) in enumerate(sorted(directory.size_bytes.items()), 1):
             if wanted is None or key in wanted:
-                shown = DescribeLogDirsPartition(partition_index=key.partition, partition_size=size_bytes)
+                shown = DescribeLogDirsPartition(
+                    partition_index=key.partition, partition_size=size_bytes, held=_held(ctx, key)
+                )
                 topics.setdefault(key.topic, []).append(shown)
             if number % PARTITIONS_AT_ONCE == 0:
                 yield
@@ -72,6 +77,15 @@ def _described(ctx: RequestContext, request: DescribeLogDirsRequest) -> Generato
             )
         )
     return DescribeLogDirsResponse(results=results)
+
+
+def _held(ctx: RequestContext, key: TopicPartition) -> DescribeLogDirsHeldRecords | None:
+    log = ctx.node.logs.get(key)
+    held = None if log is None else ctx.node.retention_holds.held_back(log)
+    if held is None:
+        return None
+    hold, found = held
+    return DescribeLogDirsHeldRecords(**found._asdict(), group_id=hold.group or "")
 
 
 def _future(future: FutureReplica) -> DescribeLogDirsPartition:

@@ -28,6 +28,8 @@ class LogConfig:
     message_timestamp_type: str = "CreateTime"
     min_cleanable_dirty_ratio: float = 0.5
     min_compaction_lag_ms: int = 0
+    ordered_delivery_retention_waits: bool = False
+    ordered_delivery_retention_waits_max_ms: int = 604_800_000
     retention_bytes: int = -1
     retention_ms: int = 604_800_000
     segment_bytes: int = 1_073_741_824
@@ -71,6 +73,8 @@ def _convert(key: str, value: Any, default: Any) -> Any:
         return tuple(part.strip() for part in parts if part.strip())
     if isinstance(value, type(default)):
         return value
+    if isinstance(default, bool):
+        return value == "true"
     try:
         return type(default)(value)
     except (TypeError, ValueError) as error:

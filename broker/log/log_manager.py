@@ -36,6 +36,7 @@ from broker.log.paths import (
 )
 from broker.log.producer_rebuild import catch_up
 from broker.log.producer_state import ProducerExpiration, ProducerState
+from broker.log.retention import NOTHING_HELD
 from broker.log.slices import TimeSlice
 from protocol.errors import ErrorCode, KafkaError
 from protocol.types import TopicPartition
@@ -111,6 +112,10 @@ class LogManager:
         """Called when another log took a partition's place: it is in another log dir now."""
         self.on_room_changed: Callable[[bool], None] = lambda is_full: None
         """Called when a log dir became full, or has room again: ``is_full`` of its logs is set before."""
+        self.held_from: Callable[[PartitionLog], int] = lambda log: NOTHING_HELD
+        """The first offset that retention by time is to wait for."""
+        self.on_expired: Callable[[PartitionLog, int], None] = lambda log, start: None
+        """Called when retention removed records: they began at ``start``."""
         self._background.sources.append(self._describe_faults)
 
     # ------------------------------------------------------------ start and stop
@@ -581,11 +586,13 @@ class LogManager:
         """Delete what ``retention.ms``, ``retention.bytes`` and the log starts allow, in every log."""
         await self._each("retention", self._apply_retention_to, until=lambda deleted: not deleted)
 
-    @staticmethod
-    def _apply_retention_to(log: PartitionLog) -> int:
-        deleted = log.delete_old_segments()
+    def _apply_retention_to(self, log: PartitionLog) -> int:
+        start = log.log_start_offset
+        deleted = log.delete_old_segments(self.held_from(log))
         if deleted:
             logger.info("log.segments_deleted", partition=str(log.partition), count=deleted)
+        if log.log_start_offset > start:
+            self.on_expired(log, start)
         log.release_caches()
         return deleted
 

@@ -20,10 +20,10 @@ from broker.log.open_segments import OpenSegments
 from broker.log.paths import LEADER_EPOCH_CHECKPOINT, LOG_SUFFIX, PARTITION_COUNT_CHECKPOINT, join
 from broker.log.producer_rebuild import ProducerRebuild, catch_up
 from broker.log.producer_state import AppendOrigin
-from broker.log.retention import SEGMENTS_DELETED_AT_ONCE, count_deletable
+from broker.log.retention import NOTHING_HELD, SEGMENTS_DELETED_AT_ONCE, count_deletable
 from broker.log.segment import MAX_RELATIVE_OFFSET, LogSegment
 from broker.log.segment_swap import commit_cleaned, finish_swap
-from broker.log.segments import Segments
+from broker.log.segments import Segments, facts_of
 from broker.log.snapshot_files import Snapshot
 from protocol.batch_layout import Buffer
 from protocol.compression import CorruptRecordError
@@ -494,13 +494,13 @@ class PartitionLog:
 
     # ------------------------------------------------------------ retention
 
-    def delete_old_segments(self) -> int:
-        """Delete segments that retention or the log start allow, oldest first, some at a time; how many. Raises 56."""
+    def delete_old_segments(self, held_from: int = NOTHING_HELD) -> int:
+        """Delete segments that retention (by time below ``held_from``) or the log start allow; how many. Raises 56."""
         if self.is_broken or self.rebuild is not None:
             return 0
         now_ms = self._clock.now_ms()
-        facts = self._segments.facts(self.log_end_offset)
-        count = count_deletable(facts, self.config, now_ms, self.high_watermark, self.log_start_offset)
+        facts = facts_of(self.segments, self.log_end_offset)
+        count = count_deletable(facts, self.config, now_ms, self.high_watermark, self.log_start_offset, held_from)
         count = min(count, SEGMENTS_DELETED_AT_ONCE)
         if count == 0:
             return 0

@@ -1,15 +1,23 @@
-"""Which segments are too old, too many, or wholly below the log's start. Pure."""
+"""Which segments are too old, too many, or wholly below the log's start. Pure.
+
+With ``ordered.delivery.retention.waits`` records that a group has yet to read are held: they stay longer than
+``retention.ms``, by ``ordered.delivery.retention.waits.max.ms`` at most. Retention by size does not wait.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from broker.log.log_config import LogConfig
+from broker.log.log_config import MAX_LONG, LogConfig
 
 FILES_REMOVED_AT_ONCE = 64
 SEGMENTS_DELETED_AT_ONCE = 32
 """Both of one log, between two moments at which other tasks run."""
+
+
+NOTHING_HELD = MAX_LONG
+"""As the first offset that is held."""
 
 
 class SegmentFacts(NamedTuple):
@@ -20,14 +28,41 @@ class SegmentFacts(NamedTuple):
     timestamp: int
 
 
+class Hold(NamedTuple):
+    """What retention by time leaves alone: everything from ``offset`` on, ``until`` then (monotonic seconds)."""
+
+    offset: int
+    until: float
+    group: str | None = None
+    """Who has yet to read it; "": that could not be learnt; None: nobody has said anything yet."""
+
+
+class HeldBack(NamedTuple):
+    """What is older than ``retention.ms`` and still there, as a group has yet to read some of it; times in ms."""
+
+    start_offset: int
+    end_offset: int
+    """Exclusive."""
+    size_bytes: int
+    since_ms: int
+    """When retention would have removed the oldest of it."""
+    until_ms: int
+    """When it does, whatever was read until then."""
+
+
 def count_deletable(
-    segments: Sequence[SegmentFacts], config: LogConfig, now_ms: int, high_watermark: int, log_start_offset: int
+    segments: Sequence[SegmentFacts],
+    config: LogConfig,
+    now_ms: int,
+    high_watermark: int,
+    log_start_offset: int,
+    held_from: int = NOTHING_HELD,
 ) -> int:
     """How many segments, from the oldest on, may go. Nothing above the high watermark goes.
 
     With ``cleanup.policy=delete``: while the log is larger than ``retention.bytes`` without the segment, or the segment
-    is older than ``retention.ms``. Under any policy: when it ends at or below the log's start. An empty last segment
-    stays.
+    is older than ``retention.ms``, and for longer than the bound when it has an offset at or above ``held_from``. Under
+    any policy: when it ends at or below the log's start. An empty last segment stays.
     """
     total = sum(segment.size_bytes for segment in segments)
     for count, segment in enumerate(segments):
@@ -36,7 +71,8 @@ def count_deletable(
             return count
         # The last segment goes by age alone: a record must not vanish because its batch is as large as the limit.
         below_start = not is_last and segment.end_offset <= log_start_offset
-        too_old = config.deletes and 0 <= config.retention_ms < now_ms - segment.timestamp
+        waits_ms = config.ordered_delivery_retention_waits_max_ms if segment.end_offset > held_from else 0
+        too_old = config.deletes and 0 <= config.retention_ms < now_ms - segment.timestamp - waits_ms
         too_much = (
             config.deletes and config.retention_bytes >= 0 and total - segment.size_bytes >= config.retention_bytes
         )
@@ -44,3 +80,28 @@ def count_deletable(
             return count
         total -= segment.size_bytes
     return len(segments)
+
+
+def held_back(
+    segments: Sequence[SegmentFacts],
+    config: LogConfig,
+    now_ms: int,
+    high_watermark: int,
+    log_start_offset: int,
+    held_from: int,
+) -> HeldBack | None:
+    """The segments that go once nothing is held. None: there are none."""
+    first = count_deletable(segments, config, now_ms, high_watermark, log_start_offset, held_from)
+    last = count_deletable(segments, config, now_ms, high_watermark, log_start_offset)
+    if first >= last:
+        return None
+    held = segments[first:last]
+    start = max(log_start_offset, segments[first - 1].end_offset if first else log_start_offset)
+    since_ms = held[0].timestamp + config.retention_ms
+    return HeldBack(
+        start,
+        held[-1].end_offset,
+        sum(segment.size_bytes for segment in held),
+        since_ms,
+        since_ms + config.ordered_delivery_retention_waits_max_ms,
+    )

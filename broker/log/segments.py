@@ -33,13 +33,6 @@ class Segments:
         """The one that takes appends."""
         return self.items[-1]
 
-    def facts(self, log_end_offset: int) -> list[SegmentFacts]:
-        """What retention asks of each. Raises ``OSError``."""
-        return [
-            SegmentFacts(end, segment.size_bytes, segment.retention_timestamp())
-            for segment, end in zip(self.items, [*self.bases[1:], log_end_offset])
-        ]
-
     # ------------------------------------------------------------ change
 
     def append(self, segment: LogSegment) -> None:
@@ -158,3 +151,11 @@ class Segments:
             if complete:
                 break
         return found
+
+
+def facts_of(segments: Sequence[LogSegment], log_end_offset: int) -> list[SegmentFacts]:
+    """What retention asks of each segment of a log. Raises ``OSError``."""
+    ends = [*(segment.base_offset for segment in segments[1:]), log_end_offset]
+    return [
+        SegmentFacts(end, segment.size_bytes, segment.retention_timestamp()) for segment, end in zip(segments, ends)
+    ]

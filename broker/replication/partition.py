@@ -8,6 +8,7 @@ from typing import Protocol
 
 from broker.log.append_validation import ReadBatch
 from broker.log.partition_log import AppendOrigin, AppendResult, PartitionLog
+from broker.log.retention import Hold
 from broker.replication import isr
 from broker.replication.isr import PendingIsr, ReplicaProgress
 from broker.replication.layout import UNKNOWN, Admission, DeliveryRules
@@ -85,6 +86,7 @@ class Partition:
         "progress",
         "readers",
         "replicas",
+        "retention_hold",
         "role",
         "term",
         "watchers",
@@ -124,6 +126,8 @@ class Partition:
         self.ordered_delivery: bool | None = None
         """Whether keys keep their order, as the first resize settled it; None before: the configuration says."""
         self.delivery = DeliveryRules()
+        self.retention_hold: Hold | None = None
+        """Of a leader, what is not to expire yet; None: it was not asked in this leader epoch."""
         self.progress: dict[int, ReplicaProgress] = {}
         """The other replicas, as far as this leader knows them; empty at a follower."""
         self._refused_until: dict[int, float] = {}
@@ -180,6 +184,7 @@ class Partition:
     def _set_epoch(self, leader_id: int, leader_epoch: int, isr: Sequence[int], replicas: Sequence[int]) -> None:
         self.leader_id = leader_id
         self.leader_epoch = leader_epoch
+        self.retention_hold = None
         self.isr = tuple(isr)
         self.pending_isr = None
         self.replicas = tuple(replicas)

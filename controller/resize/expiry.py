@@ -1,4 +1,5 @@
-"""Says when retention is about to remove what a group has not read of a resized topic (hole 22).
+"""Says when retention is about to remove what a group has not read of a resized topic, and what it is to wait for
+(hole 22).
 
 There, more than the records themselves is at stake: a log start that passes the end which others wait for counts as
 having been read up to it, so what waits is delivered although older records of its keys never were. The records that
@@ -13,9 +14,10 @@ from typing import NamedTuple
 
 from controller import list_offsets
 from controller.context import Context
-from controller.image import ClusterImage, TopicImage
+from controller.image import ClusterImage, Hold, TopicImage
 from controller.resize import view
-from controller.resize.groups import BrokerLink, Group, read_groups, readers
+from controller.resize.groups import BrokerLink, Group, Groups, read_groups, readers
+from controller.resize.holds import MAX_KEY, WAITS_KEY, held_from
 from controller.topic_config import topic_values
 from protocol.errors import ErrorCode, KafkaError
 from protocol.generated.offset_for_leader_epoch import (
@@ -70,27 +72,38 @@ def awaited(image: ClusterImage, topic: TopicImage) -> dict[int, int]:
     return epochs
 
 
-async def look(context: Context, link: BrokerLink, now_ms: int) -> list[Expiring]:
-    """One round over the resized topics; what is found is logged too. Raises ``ControllerMovedError``."""
-    image, found = context.image, []
+class _Rules(NamedTuple):
+    """How long the records of a topic stay. ``kept_after_ms``: what is younger is not removed soon."""
+
+    kept_after_ms: int
+    waits: bool
+    """``ordered.delivery.retention.waits``"""
+
+
+class _Offsets(NamedTuple):
+    """Of one partition, as its leader tells it; ``awaited_end`` is None where it cannot tell that one yet."""
+
+    log_start: int
+    kept_from: int
+    high_watermark: int
+    awaited_end: int | None
+
+
+async def look(context: Context, link: BrokerLink, now_ms: int) -> list[Hold]:
+    """One round over the resized topics: warn of what expires; what is to be held. Raises ``ControllerMovedError``."""
+    image, found, holds = context.image, list[Expiring](), list[Hold]()
     resized = [topic for _, topic in sorted(image.topics.items()) if topic.znode.layout_version and not topic.frozen]
     topics = [topic for topic in resized if topic.znode.ordered_delivery is not False and awaited(image, topic)]
-    kept_after = {}
-    for topic in topics:
-        config = await topic_values(context, topic.name)
-        if "delete" in config["cleanup.policy"] and config["retention.ms"] >= 0:
-            kept_after[topic.name] = now_ms - config["retention.ms"] + context.config.retention_warning_ms
-    kept_after = {name: when for name, when in kept_after.items() if when > 0}
-    if not kept_after:
+    rules = {topic.name: await _rules(context, topic.name, now_ms) for topic in topics}
+    expiring_in = {name: of_topic for name, of_topic in rules.items() if of_topic is not None}
+    if not expiring_in:
         return []
-    groups = await read_groups(link, lambda: context.image, kept_after)
+    groups = await read_groups(link, lambda: context.image, expiring_in)
     unknown = [groups.unknown] if groups.unknown else []
     for topic in topics:
-        if topic.name in kept_after and readers(groups.known, topic.name):
-            try:
-                found += await _look_at(context, link, topic, groups.known, kept_after[topic.name])
-            except (OSError, KafkaError) as error:
-                unknown.append(f"{topic.name}: {error}")
+        of_topic = expiring_in.get(topic.name)
+        if of_topic is not None and (readers(groups.known, topic.name) or of_topic.waits):
+            unknown += await _look_at(context, link, topic, groups, of_topic, found, holds)
     for why in unknown:
         _log.info("what is about to expire is looked for again: %s", why)
     for entry in found:
@@ -100,36 +113,88 @@ async def look(context: Context, link: BrokerLink, now_ms: int) -> list[Expiring
             " topic=%s partition=%s group=%s has not read offsets %s to %s",
             *(entry.tp.topic, entry.tp.partition, entry.group, entry.position, entry.before),
         )
-    return found
+    return holds
+
+
+async def _rules(context: Context, topic: str, now_ms: int) -> _Rules | None:
+    """None: nothing expires, or nothing is as old."""
+    config = await topic_values(context, topic)
+    if "delete" not in config["cleanup.policy"] or config["retention.ms"] < 0:
+        return None
+    waits = bool(config[WAITS_KEY])
+    stays_ms = config["retention.ms"] + (config[MAX_KEY] if waits else 0)
+    kept_after_ms = now_ms - stays_ms + context.config.retention_warning_ms
+    return _Rules(max(kept_after_ms, 0), waits) if waits or kept_after_ms > 0 else None
 
 
 async def _look_at(
-    context: Context, link: BrokerLink, topic: TopicImage, groups: Sequence[Group], kept_after_ms: int
-) -> list[Expiring]:
+    context: Context,
+    link: BrokerLink,
+    topic: TopicImage,
+    groups: Groups,
+    rules: _Rules,
+    found: list[Expiring],
+    holds: list[Hold],
+) -> list[str]:
+    """Put what expires into ``found`` and what is to be held into ``holds``; what could not be learnt."""
     epochs = awaited(context.image, topic)
     by_leader: dict[int, list[int]] = {}
     for index in sorted(epochs.keys() & topic.partitions.keys()):
         state = topic.state(index)
         if state is not None and state.leader in context.image.brokers:
             by_leader.setdefault(state.leader, []).append(index)
-    found = []
+    led = {index: topic.partitions[index] for indexes in by_leader.values() for index in indexes}
+    leader_epochs = {index: partition.state.leader_epoch for index, partition in led.items() if partition.state}
+    unknown = []
     for leader, indexes in sorted(by_leader.items()):
-        asked = {topic.name: [(index, list_offsets.ANY_LEADER_EPOCH) for index in indexes]}
-        times = (list_offsets.EARLIEST, kept_after_ms, list_offsets.LATEST)
-        requests = [(list_offsets.request(asked, when), None) for when in times]
-        past = {index: epochs[index] for index in indexes if epochs[index] != _ALL}
-        *answers, ended = await link.ask(
-            context.image.brokers[leader], *requests, (_epoch_ends_request(topic.name, past), None)
-        )
-        starts, kept, ends = map(_offsets, answers)
-        awaited_ends = {index: ends[index] for index in ends if index not in past} | _epoch_ends(ended)
+        offsets: dict[int, _Offsets] = {}
+        try:
+            offsets = await _ask(context, link, leader, topic.name, {p: epochs[p] for p in indexes}, rules)
+        except (OSError, KafkaError) as error:
+            unknown.append(f"{topic.name}: {error}")
         for index in indexes:
-            if index in starts and index in kept and index in ends and index in awaited_ends:
-                kept_from = kept[index] if kept[index] >= 0 else ends[index]
-                tp, partition = TopicPartition(topic.name, index), topic.partitions[index]
-                before = min(kept_from, awaited_ends[index])
-                found += expiring(groups, tp, partition.incarnation, starts[index], before)
-    return found
+            tp, incarnation, of_partition = (
+                TopicPartition(topic.name, index),
+                led[index].incarnation,
+                offsets.get(index),
+            )
+            if of_partition is not None and of_partition.awaited_end is not None:
+                before = min(of_partition.kept_from, of_partition.awaited_end)
+                found += expiring(groups.known, tp, incarnation, of_partition.log_start, before)
+            if rules.waits:
+                held = held_from(groups, tp, incarnation, _awaited_offsets(of_partition))
+                holds += [] if held is None else [Hold(tp, leader_epochs[index], *held)]
+    return unknown
+
+
+def _awaited_offsets(offsets: _Offsets | None) -> range | None:
+    """All there are as long as their end is not known."""
+    if offsets is None:
+        return None
+    return range(offsets.log_start, offsets.high_watermark if offsets.awaited_end is None else offsets.awaited_end)
+
+
+async def _ask(
+    context: Context, link: BrokerLink, leader: int, topic: str, epochs: Mapping[int, int], rules: _Rules
+) -> dict[int, _Offsets]:
+    """What a leader tells of its partitions, ``{partition: offsets}``. Raises ``OSError``, ``KafkaError``."""
+    broker = context.image.brokers.get(leader)
+    if broker is None:
+        return {}
+    asked = {topic: [(index, list_offsets.ANY_LEADER_EPOCH) for index in epochs]}
+    times = (list_offsets.EARLIEST, rules.kept_after_ms, list_offsets.LATEST)
+    requests = [(list_offsets.request(asked, when), None) for when in times]
+    past = {index: epoch for index, epoch in epochs.items() if epoch != _ALL}
+    *answers, ended = await link.ask(broker, *requests, (_epoch_ends_request(topic, past), None))
+    starts, kept, ends = map(_offsets, answers)
+    awaited_ends = {index: ends[index] for index in ends if index not in past} | _epoch_ends(ended)
+    return {
+        index: _Offsets(
+            starts[index], kept[index] if kept[index] >= 0 else ends[index], ends[index], awaited_ends.get(index)
+        )
+        for index in epochs
+        if index in starts and index in kept and index in ends
+    }
 
 
 def _offsets(answer: object) -> dict[int, int]:

@@ -12,8 +12,10 @@ from protocol.primitives import (
     Message,
     Struct as Base,
     bad_length,
+    read_tags,
     read_uvarint,
     skip_tags,
+    whole,
     write_uvarint,
 )
 from protocol.types import Part
@@ -23,7 +25,7 @@ _pack_hh = Struct(">hh").pack
 _pack_i = Struct(">i").pack
 _pack_ii = Struct(">ii").pack
 _pack_iqqt = Struct(">iqq?").pack
-_pack_iqqtB = Struct(">iqq?B").pack
+_pack_qqqqq = Struct(">qqqqq").pack
 _unpack_h = Struct(">h").unpack_from
 _unpack_hB = Struct(">hB").unpack_from
 _unpack_hh = Struct(">hh").unpack_from
@@ -32,6 +34,7 @@ _unpack_iB = Struct(">iB").unpack_from
 _unpack_ii = Struct(">ii").unpack_from
 _unpack_iqqt = Struct(">iqq?").unpack_from
 _unpack_iqqtB = Struct(">iqq?B").unpack_from
+_unpack_qqqqqB = Struct(">qqqqqB").unpack_from
 
 class DescribableLogDirTopic(Base):
     FIELDS: ClassVar[tuple[str, ...]] = (
@@ -50,12 +53,42 @@ class DescribableLogDirTopic(Base):
         self.partitions = [] if partitions is EMPTY else partitions
 
 
+class DescribeLogDirsHeldRecords(Base):
+    FIELDS: ClassVar[tuple[str, ...]] = (
+        "start_offset",
+        "end_offset",
+        "size_bytes",
+        "since_ms",
+        "until_ms",
+        "group_id",
+    )
+    __slots__ = FIELDS
+
+    def __init__(
+        self,
+        *,
+        start_offset: int = -1,
+        end_offset: int = -1,
+        size_bytes: int = -1,
+        since_ms: int = -1,
+        until_ms: int = -1,
+        group_id: str = "",
+    ) -> None:
+        self.start_offset = start_offset
+        self.end_offset = end_offset
+        self.size_bytes = size_bytes
+        self.since_ms = since_ms
+        self.until_ms = until_ms
+        self.group_id = group_id
+
+
 class DescribeLogDirsPartition(Base):
     FIELDS: ClassVar[tuple[str, ...]] = (
         "partition_index",
         "partition_size",
         "offset_lag",
         "is_future_key",
+        "held",
     )
     __slots__ = FIELDS
 
@@ -66,11 +99,13 @@ class DescribeLogDirsPartition(Base):
         partition_size: int = 0,
         offset_lag: int = 0,
         is_future_key: bool = False,
+        held: DescribeLogDirsHeldRecords | None = None,
     ) -> None:
         self.partition_index = partition_index
         self.partition_size = partition_size
         self.offset_lag = offset_lag
         self.is_future_key = is_future_key
+        self.held = held
 
 
 class DescribeLogDirsTopic(Base):
@@ -109,6 +144,44 @@ class DescribeLogDirsResult(Base):
         self.log_dir = log_dir
         self.topics = [] if topics is EMPTY else topics
 
+
+def _decode_tag_results_topics_partitions_held(data: memoryview) -> tuple[DescribeLogDirsHeldRecords, int]:
+    size = len(data)
+    pos = 0
+    start_offset, end_offset, size_bytes, since_ms, until_ms, n = _unpack_qqqqqB(data, pos)
+    pos += 41
+    if n > 127:
+        n, pos = read_uvarint(data, pos - 1)
+    n -= 1
+    end = pos + n
+    if n < 0 or end > size:
+        raise bad_length("group_id", n, pos, size)
+    group_id = str(data[pos:end], "utf-8")
+    pos = end
+    n = data[pos]
+    pos += 1
+    if n:
+        pos = skip_tags(data, pos, n)
+    decoded = DescribeLogDirsHeldRecords(
+        start_offset=start_offset,
+        end_offset=end_offset,
+        size_bytes=size_bytes,
+        since_ms=since_ms,
+        until_ms=until_ms,
+        group_id=group_id,
+    )
+    return decoded, pos
+
+def _encode_tag_results_topics_partitions_held(value: DescribeLogDirsHeldRecords, out: bytearray) -> None:
+    raw = value.group_id.encode()
+    out += _pack_qqqqq(value.start_offset, value.end_offset, value.size_bytes, value.since_ms, value.until_ms)
+    n = len(raw) + 1
+    if n < 128:
+        out.append(n)
+    else:
+        write_uvarint(out, n)
+    out += raw
+    out.append(0)
 
 def _decode_describe_log_dirs_request_v1(data: memoryview) -> tuple[DescribeLogDirsRequest, int]:
     size = len(data)
@@ -373,13 +446,18 @@ def _decode_describe_log_dirs_response_v2(data: memoryview) -> tuple[DescribeLog
             for _ in range(results_topics_partitions_count):
                 results_topics_partitions_partition_index, results_topics_partitions_partition_size, results_topics_partitions_offset_lag, results_topics_partitions_is_future_key, n = _unpack_iqqtB(data, pos)
                 pos += 22
+                results_topics_partitions_held: DescribeLogDirsHeldRecords | None = None
                 if n:
-                    pos = skip_tags(data, pos, n)
+                    tags, pos = read_tags(data, pos, n)
+                    value = tags.get(10272)
+                    if value is not None:
+                        results_topics_partitions_held = whole(_decode_tag_results_topics_partitions_held(value), value, "results[].topics[].partitions[].held")
                 results_topics_partitions.append(DescribeLogDirsPartition(
                     partition_index=results_topics_partitions_partition_index,
                     partition_size=results_topics_partitions_partition_size,
                     offset_lag=results_topics_partitions_offset_lag,
                     is_future_key=results_topics_partitions_is_future_key,
+                    held=results_topics_partitions_held,
                 ))
             n = data[pos]
             pos += 1
@@ -444,7 +522,16 @@ def _encode_describe_log_dirs_response_v2(message: DescribeLogDirsResponse, out:
             else:
                 write_uvarint(out, n)
             for results_topics_partitions_item in results_topics_item.partitions:
-                out += _pack_iqqtB(results_topics_partitions_item.partition_index, results_topics_partitions_item.partition_size, results_topics_partitions_item.offset_lag, results_topics_partitions_item.is_future_key, 0)
+                out += _pack_iqqt(results_topics_partitions_item.partition_index, results_topics_partitions_item.partition_size, results_topics_partitions_item.offset_lag, results_topics_partitions_item.is_future_key)
+                tag_count = (1 if results_topics_partitions_item.held is not None else 0)
+                out.append(tag_count)
+                if tag_count:
+                    if results_topics_partitions_item.held is not None:
+                        tagged = bytearray()
+                        _encode_tag_results_topics_partitions_held(results_topics_partitions_item.held, tagged)
+                        write_uvarint(out, 10272)
+                        write_uvarint(out, len(tagged))
+                        out += tagged
             out.append(0)
         out.append(0)
     out.append(0)

@@ -29,6 +29,7 @@ _pack_iiii = Struct(">iiii").pack
 _pack_iiq = Struct(">iiq").pack
 _pack_q = Struct(">q").pack
 _pack_qB = Struct(">qB").pack
+_pack_qq = Struct(">qq").pack
 _pack_qqB = Struct(">qqB").pack
 _pack_t = Struct(">?").pack
 _pack_u = Struct(">16s").pack
@@ -44,6 +45,26 @@ _unpack_qqB = Struct(">qqB").unpack_from
 _unpack_t = Struct(">?").unpack_from
 _unpack_uB = Struct(">16sB").unpack_from
 
+class HeldRecords(Base):
+    FIELDS: ClassVar[tuple[str, ...]] = (
+        "offset",
+        "held_ms",
+        "group_id",
+    )
+    __slots__ = FIELDS
+
+    def __init__(
+        self,
+        *,
+        offset: int = -1,
+        held_ms: int = -1,
+        group_id: str = "",
+    ) -> None:
+        self.offset = offset
+        self.held_ms = held_ms
+        self.group_id = group_id
+
+
 class UpdateMetadataPartitionState(Base):
     FIELDS: ClassVar[tuple[str, ...]] = (
         "partition_index",
@@ -56,6 +77,7 @@ class UpdateMetadataPartitionState(Base):
         "offline_replicas",
         "incarnation",
         "base_offset",
+        "held",
     )
     __slots__ = FIELDS
 
@@ -72,6 +94,7 @@ class UpdateMetadataPartitionState(Base):
         offline_replicas: list[int] = EMPTY,
         incarnation: int = -1,
         base_offset: int = -1,
+        held: HeldRecords | None = None,
     ) -> None:
         self.partition_index = partition_index
         self.controller_epoch = controller_epoch
@@ -83,6 +106,7 @@ class UpdateMetadataPartitionState(Base):
         self.offline_replicas = [] if offline_replicas is EMPTY else offline_replicas
         self.incarnation = incarnation
         self.base_offset = base_offset
+        self.held = held
 
 
 class UpdateMetadataTopicState(Base):
@@ -224,6 +248,30 @@ def _decode_tag_topic_states_partition_states_base_offset(data: memoryview) -> t
     pos += 8
     return base_offset, pos
 
+def _decode_tag_topic_states_partition_states_held(data: memoryview) -> tuple[HeldRecords, int]:
+    size = len(data)
+    pos = 0
+    offset, held_ms, n = _unpack_qqB(data, pos)
+    pos += 17
+    if n > 127:
+        n, pos = read_uvarint(data, pos - 1)
+    n -= 1
+    end = pos + n
+    if n < 0 or end > size:
+        raise bad_length("group_id", n, pos, size)
+    group_id = str(data[pos:end], "utf-8")
+    pos = end
+    n = data[pos]
+    pos += 1
+    if n:
+        pos = skip_tags(data, pos, n)
+    decoded = HeldRecords(
+        offset=offset,
+        held_ms=held_ms,
+        group_id=group_id,
+    )
+    return decoded, pos
+
 def _decode_tag_topic_states_undeleted_partition_count(data: memoryview) -> tuple[int, int]:
     pos = 0
     undeleted_partition_count, = _unpack_i(data, pos)
@@ -291,6 +339,17 @@ def _encode_tag_topic_states_partition_states_incarnation(value: int, out: bytea
 
 def _encode_tag_topic_states_partition_states_base_offset(value: int, out: bytearray) -> None:
     out += _pack_q(value)
+
+def _encode_tag_topic_states_partition_states_held(value: HeldRecords, out: bytearray) -> None:
+    raw = value.group_id.encode()
+    out += _pack_qq(value.offset, value.held_ms)
+    n = len(raw) + 1
+    if n < 128:
+        out.append(n)
+    else:
+        write_uvarint(out, n)
+    out += raw
+    out.append(0)
 
 def _encode_tag_topic_states_undeleted_partition_count(value: int, out: bytearray) -> None:
     out += _pack_i(value)
@@ -488,6 +547,7 @@ def _decode_update_metadata_request_v7(data: memoryview) -> tuple[UpdateMetadata
             pos += 1
             topic_states_partition_states_incarnation: int = -1
             topic_states_partition_states_base_offset: int = -1
+            topic_states_partition_states_held: HeldRecords | None = None
             if n:
                 tags, pos = read_tags(data, pos, n)
                 value = tags.get(10256)
@@ -496,6 +556,9 @@ def _decode_update_metadata_request_v7(data: memoryview) -> tuple[UpdateMetadata
                 value = tags.get(10261)
                 if value is not None:
                     topic_states_partition_states_base_offset = whole(_decode_tag_topic_states_partition_states_base_offset(value), value, "topic_states[].partition_states[].base_offset")
+                value = tags.get(10272)
+                if value is not None:
+                    topic_states_partition_states_held = whole(_decode_tag_topic_states_partition_states_held(value), value, "topic_states[].partition_states[].held")
             topic_states_partition_states.append(UpdateMetadataPartitionState(
                 partition_index=topic_states_partition_states_partition_index,
                 controller_epoch=topic_states_partition_states_controller_epoch,
@@ -507,6 +570,7 @@ def _decode_update_metadata_request_v7(data: memoryview) -> tuple[UpdateMetadata
                 offline_replicas=topic_states_partition_states_offline_replicas,
                 incarnation=topic_states_partition_states_incarnation,
                 base_offset=topic_states_partition_states_base_offset,
+                held=topic_states_partition_states_held,
             ))
         n = data[pos]
         pos += 1
@@ -690,7 +754,7 @@ def _encode_update_metadata_request_v7(message: UpdateMetadataRequest, out: byte
             else:
                 write_uvarint(out, n)
             out += pack(f">{len(topic_states_partition_states_item.offline_replicas)}i", *topic_states_partition_states_item.offline_replicas)
-            tag_count = (1 if topic_states_partition_states_item.incarnation != -1 else 0) + (1 if topic_states_partition_states_item.base_offset != -1 else 0)
+            tag_count = (1 if topic_states_partition_states_item.incarnation != -1 else 0) + (1 if topic_states_partition_states_item.base_offset != -1 else 0) + (1 if topic_states_partition_states_item.held is not None else 0)
             out.append(tag_count)
             if tag_count:
                 if topic_states_partition_states_item.incarnation != -1:
@@ -703,6 +767,12 @@ def _encode_update_metadata_request_v7(message: UpdateMetadataRequest, out: byte
                     tagged = bytearray()
                     _encode_tag_topic_states_partition_states_base_offset(topic_states_partition_states_item.base_offset, tagged)
                     write_uvarint(out, 10261)
+                    write_uvarint(out, len(tagged))
+                    out += tagged
+                if topic_states_partition_states_item.held is not None:
+                    tagged = bytearray()
+                    _encode_tag_topic_states_partition_states_held(topic_states_partition_states_item.held, tagged)
+                    write_uvarint(out, 10272)
                     write_uvarint(out, len(tagged))
                     out += tagged
         tag_count = (1 if topic_states_item.undeleted_partition_count != -1 else 0) + (1 if topic_states_item.initial_partition_count != -1 else 0) + (1 if topic_states_item.ordered_delivery != -1 else 0) + (1 if topic_states_item.layout_version != -1 else 0) + (1 if topic_states_item.announced_partition_count != -1 else 0) + (1 if topic_states_item.refreshes_stock_producers else 0) + (1 if bool(topic_states_item.announced_leaders) else 0) + (1 if topic_states_item.topic_incarnation != -1 else 0) + (1 if topic_states_item.wants_appended_bytes else 0)

@@ -1,6 +1,7 @@
 """DescribeLogDirs (35): log directories and the sizes of the replicas in them.
 
-A null topic list asks for all. Version 2 is flexible.
+A null topic list asks for all. Version 2 is flexible. Tag 10272 (ours) is what the leader of a partition holds back
+from retention by time, since when, until when at most, and for which group ("": not known); None when it holds nothing.
 """
 
 from protocol.schema import field, message
@@ -53,6 +54,21 @@ RESPONSE = message(
                                 field("partition_size", "int64", "1+"),
                                 field("offset_lag", "int64", "1+"),
                                 field("is_future_key", "bool", "1+"),
+                                field(
+                                    "held",
+                                    "DescribeLogDirsHeldRecords",
+                                    "2+",
+                                    ignorable=True,
+                                    tag=10272,
+                                    fields=[
+                                        field("start_offset", "int64", "2+", default=-1),
+                                        field("end_offset", "int64", "2+", default=-1),
+                                        field("size_bytes", "int64", "2+", default=-1),
+                                        field("since_ms", "int64", "2+", default=-1),
+                                        field("until_ms", "int64", "2+", default=-1),
+                                        field("group_id", "string", "2+"),
+                                    ],
+                                ),
                             ],
                         ),
                     ],

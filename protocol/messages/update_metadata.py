@@ -5,7 +5,9 @@ counts, its layout version, whether the order of its keys is settled (-1: its co
 incarnation. Before a split that producers without a layout can follow, tags announce its count to them (10258), have
 brokers send them for new metadata (10259), and name who is to lead the new partitions (10265). Tag 10267 tells a topic
 from another of the same name that was deleted before. The answer says of the named topics when such producers wrote
-last, and what this broker has appended to those whose tag 10269 asks for it.
+last, and what this broker has appended to those whose tag 10269 asks for it. Tag 10272 of a partition says to its
+leader from which offset on retention by time removes nothing, for how long, and which group has yet to read it ("":
+not known); None when nothing is said of it.
 """
 
 from protocol.schema import field, message
@@ -41,6 +43,18 @@ REQUEST = message(
                         field("offline_replicas", "[]int32", "7+", ignorable=True),
                         field("incarnation", "int64", "7+", default=-1, ignorable=True, tag=10256),
                         field("base_offset", "int64", "7+", default=-1, ignorable=True, tag=10261),
+                        field(
+                            "held",
+                            "HeldRecords",
+                            "7+",
+                            ignorable=True,
+                            tag=10272,
+                            fields=[
+                                field("offset", "int64", "7+", default=-1),
+                                field("held_ms", "int64", "7+", default=-1),
+                                field("group_id", "string", "7+"),
+                            ],
+                        ),
                     ],
                 ),
                 field("undeleted_partition_count", "int32", "7+", default=-1, ignorable=True, tag=10253),

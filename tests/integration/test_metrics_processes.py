@@ -6,6 +6,7 @@ import re
 import sys
 import urllib.request
 from collections.abc import Iterator, Sequence
+from typing import Any
 
 import anyio
 import confluent_kafka
@@ -13,6 +14,7 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from anabranch import Admin, Consumer, NewTopic, Producer, TopicPartition
+from anabranch.cli.topic_view import describe_topics
 from anabranch.testing.processes import ProcessCluster, wait_for
 from protocol.errors import ErrorCode
 from protocol.key_placement import place, positive_hash
@@ -163,3 +165,39 @@ def test_stock_producers_closed_partitions_and_retention_are_counted(cluster: Pr
     # Partition 2 is empty and may be gone already; 3 holds a record.
     assert of_brokers(cluster)["anabranch_closed_partitions", ()] >= 1
     assert of_controller(cluster)["anabranch_marked_partitions", ()] >= 1
+
+
+def test_what_retention_holds_for_a_group_is_shown(cluster: ProcessCluster) -> None:
+    """All that is in the topic is older than ``retention.ms``; what partition 0 had before its split is waited for."""
+    topic = "held"
+    configs = {"retention.ms": "1", "ordered.delivery.retention.waits": "true"}
+
+    async def fill() -> None:
+        async with (
+            Admin(bootstrap_servers=cluster.bootstrap) as admin,
+            Producer(bootstrap_servers=cluster.bootstrap) as producer,
+        ):
+            await admin.create_topics([NewTopic(topic, 1, 2, configs)])
+            await send(producer, topic)
+            await admin.alter_group_offsets("behind", {TopicPartition(topic, 0): 1})
+        await resize(cluster, topic, 2)
+
+    async def described() -> list[dict[str, Any]]:
+        async with Admin(bootstrap_servers=cluster.bootstrap) as admin:
+            held: list[dict[str, Any]] = (await describe_topics(admin, [topic]))[0]["held"]
+            return held
+
+    anyio.run(fill)
+    wait_for(
+        lambda: of_brokers(cluster).get(("anabranch_retention_held_records", ("behind", topic)), 0) == len(KEYS),
+        DEADLINE_S,
+        "the leader holds what the group has not read",
+    )
+    wait_for(
+        lambda: (
+            [(row["partition"], row["end_offset"], row["group"]) for row in anyio.run(described)]
+            == [(0, len(KEYS), "behind")]
+        ),
+        DEADLINE_S,
+        "topics describe shows it",
+    )

@@ -15,8 +15,11 @@ from client.admin_types import (
     GroupDescription,
     GroupListing,
     GroupPosition,
+    HeldRecords,
+    LogDirDescription,
     MemberDescription,
     PartitionLineage,
+    ReplicaSize,
     TopicDescription,
     TopicListing,
 )
@@ -55,6 +58,10 @@ class FakeAdmin:
     """What an accepted count is answered with, by topic."""
     without_leader: frozenset[int] = frozenset()
     calls: list[Any] = field(default_factory=list)
+    asked_times: list[int] = field(default_factory=list)
+    """Of which offsets were asked for."""
+    held: Mapping[int, HeldRecords] | None = field(default_factory=dict)
+    """What the leader holds back of each partition; None: it does not answer."""
 
     def __call__(self, **config: Any) -> FakeAdmin:
         """In the place of the class: every command gets this one."""
@@ -92,6 +99,8 @@ class FakeAdmin:
             "delete.records.when.drained": "false",
             "cleanup.policy": "delete",
             "retention.ms": "604800000",
+            "ordered.delivery.retention.waits": "false",
+            "ordered.delivery.retention.waits.max.ms": "86400000",
         }
         entries = {
             name: ConfigEntry(
@@ -116,6 +125,14 @@ class FakeAdmin:
             self.on_create_partitions(self)
         return self.advice
 
+    async def describe_log_dirs(
+        self, brokers: Iterable[int], partitions: Iterable[TopicPartition]
+    ) -> dict[int, list[LogDirDescription]]:
+        if self.held is None:
+            raise KafkaError(ErrorCode.REQUEST_TIMED_OUT)
+        replicas = {tp: ReplicaSize(0, 0, False, self.held.get(tp.partition)) for tp in partitions}
+        return {broker: [LogDirDescription("/logs", replicas)] for broker in brokers}
+
     async def lineages(self, asked: Iterable[TopicPartition], *, timeout_ms: int) -> Any:
         return {tp: PartitionLineage(self.lineage(tp.partition)) for tp in asked if tp.partition < self.total}
 
@@ -131,7 +148,9 @@ class FakeAdmin:
         self, specs: Mapping[TopicPartition, str | int], *, within_ms: int | None = None
     ) -> dict[TopicPartition, OffsetAndTimestamp]:
         """The end (-1, -1) is one that nobody can tell. By time: see ``kept_from``."""
-        if any(not isinstance(spec, str) for spec in specs.values()):
+        times = [spec for spec in specs.values() if not isinstance(spec, str)]
+        if times:
+            self.asked_times += times
             return {tp: OffsetAndTimestamp(self.kept_from.get(tp.partition, -1), -1, 0) for tp in specs}
         return {
             tp: OffsetAndTimestamp(self.ends.get(tp.partition, (0, 0))[spec == "latest"], -1, 0)

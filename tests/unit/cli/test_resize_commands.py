@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 from collections.abc import Callable, Iterable
 from typing import Any
@@ -11,7 +12,7 @@ import pytest
 from anabranch import ErrorCode, KafkaError, KafkaTimeoutError, TopicPartition
 from anabranch.cli import admin as cli_admin
 from anabranch.cli.main import main
-from client.admin_types import MemberDescription
+from client.admin_types import HeldRecords, MemberDescription
 from ordered_resize.marked import DRAIN_KEY, LOSS_KEY
 from tests.unit.cli.fake_admin import FakeAdmin
 
@@ -343,6 +344,33 @@ def test_describe_says_what_a_resize_waits_for_and_why_a_topic_is_frozen(run: Ru
     assert "resize:" not in run(FakeAdmin(**SHRUNK, refusal=settled), "topics", "describe", "t")[1]
 
 
+WAITS = {"ordered.delivery.retention.waits": "true"}
+HELD = HeldRecords(20, 120, 4096, 1_700_000_000_000, 1_700_086_400_000, "slow")
+
+
+def test_describe_says_what_retention_holds_for_whom_and_until_when(run: Run) -> None:
+    admin = FakeAdmin(**SHRUNK, configs=WAITS, held={1: HELD, 4: dataclasses.replace(HELD, group="")})
+    _, out, _ = run(admin, "topics", "describe", "t")
+    told = "(100 records, 4096 bytes) for {} since 2023-11-14T22:13:20Z until 2023-11-15T22:13:20Z at most"
+    assert [line for line in out.splitlines() if line.startswith("held:")] == [
+        f"held: partition 1 offsets 20 to 120 {told.format('group slow')}",
+        f"held: partition 4 offsets 20 to 120 {told.format('a group that is not known')}",
+    ]
+    _, out, _ = run(admin, "topics", "describe", "t", "--json")
+    first, second = json.loads(out)[0]["held"]
+    assert (first["partition"], first["group"], first["until_ms"]) == (1, "slow", 1_700_086_400_000)
+    assert second["group"] is None
+
+
+def test_describe_does_without_leaders_that_do_not_say_what_they_hold(run: Run) -> None:
+    status, out, _ = run(FakeAdmin(**SHRUNK, configs=WAITS, held=None), "topics", "describe", "t")
+    assert status == 0 and "held:" not in out
+
+
+def test_nobody_is_asked_what_is_held_where_retention_does_not_wait(run: Run) -> None:
+    assert "held:" not in run(FakeAdmin(**SHRUNK, held={1: HELD}), "topics", "describe", "t")[1]
+
+
 def test_a_topic_never_resized_is_shown_as_before(run: Run) -> None:
     _, out, _ = run(FakeAdmin(), "topics", "describe", "t")
     assert "layout" not in out
@@ -402,6 +430,16 @@ def test_hole_22_groups_describe_says_what_is_about_to_expire(
     _, out, _ = run(admin, "groups", "describe", "g", "--json")
     (wait,) = json.loads(out)[0]["waits"]
     assert (wait["waits_for"], wait["position"], wait["until"], wait["expiring"]) == (5, 25, 40, expiring)
+
+
+def test_hole_22_what_waits_for_readers_expires_by_as_much_later(run: Run) -> None:
+    asked = []
+    for configs in ({}, WAITS):
+        admin = FakeAdmin(**SHRUNK, groups={"g": {1: 140}}, positions={1: 150, 5: 25}, configs=configs)
+        run(admin, "groups", "describe", "g")
+        asked.append(admin.asked_times[0])
+    day_ms = 86_400_000
+    assert day_ms - 60_000 < asked[0] - asked[1] <= day_ms
 
 
 def test_offsets_of_a_group_with_members_are_refused_with_the_reason(run: Run) -> None:

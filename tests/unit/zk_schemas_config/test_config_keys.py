@@ -16,6 +16,8 @@ PER_TOPIC = {
     "enable.ordered.delivery",
     "delete.latest.values.when.drained",
     "delete.records.when.drained",
+    "ordered.delivery.retention.waits",
+    "ordered.delivery.retention.waits.max.ms",
 }
 """Topic keys that a broker has no default for: they make sense for one topic only."""
 MINIMAL = {"broker.id": "1", "zookeeper.connect": "localhost:2181"}

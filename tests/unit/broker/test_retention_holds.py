@@ -1,0 +1,222 @@
+"""How long a broker keeps to what the controller says of retention, and what it does while nothing is said."""
+
+from __future__ import annotations
+
+import random
+from typing import Any
+
+import pytest
+from structlog.testing import capture_logs
+
+from broker.log.log_config import LogConfig
+from broker.log.retention import NOTHING_HELD
+from broker.log.segment import LogSegment
+from broker.metrics import BrokerMetrics
+from broker.replication.partition import Partition
+from broker.retention_holds import RetentionHolds, held_gauges
+from protocol.generated.update_metadata import HeldRecords, UpdateMetadataPartitionState, UpdateMetadataTopicState
+from tests.log_world import LogWorld, batch
+from tests.replica_world import Services
+
+LEASE_S, BOUND_MS, RETENTION_MS = 180.0, 500, 1000
+EVERYTHING = 0
+
+
+class Broker:
+    """The only replica of a partition: four segments with two records each, all older than ``retention.ms``."""
+
+    def __init__(self, world: LogWorld, **config: Any) -> None:
+        values = {
+            "ordered_delivery_retention_waits": True,
+            "ordered_delivery_retention_waits_max_ms": BOUND_MS,
+            "retention_ms": RETENTION_MS,
+            "segment_bytes": len(batch(b"a", b"b")),
+        } | config
+        self.clock = world.clock
+        self.log = world.create(**values)
+        for _ in range(4):
+            self.log.append_as_leader(batch(b"a", b"b", timestamp=world.clock.ms), 0)
+        self.log.advance_high_watermark(8)
+        world.clock.ms += RETENTION_MS + 2  # the second record of a batch is 1 ms younger
+        self.partition = Partition(self.log.partition, 1, self.log, 1, Services(self, flushes_on_ack=False))  # type: ignore[arg-type]
+        self.hosted: Partition | None = self.partition
+        self.metrics = BrokerMetrics()
+        self.holds = RetentionHolds(lambda _: self.hosted, self.clock, int(LEASE_S * 1000), self.metrics)
+        self.live = {1}
+        self.rng = random.Random(1)
+
+    def lead(self, leader_epoch: int) -> None:
+        self.partition.make_leader(leader_epoch, [1], [1])
+
+    def told(self, offset: int, *, leader_epoch: int = 3, held_ms: int = 60_000, group: str = "g") -> None:
+        held = HeldRecords(offset=offset, held_ms=held_ms, group_id=group)
+        key = self.log.partition
+        state = UpdateMetadataPartitionState(partition_index=key.partition, leader_epoch=leader_epoch, held=held)
+        self.holds.take_over([UpdateMetadataTopicState(topic_name=key.topic, partition_states=[state])])
+
+    def held_from(self) -> int:
+        return self.holds.held_from(self.log)
+
+    def apply_retention(self) -> int:
+        """As the log manager does; where the log begins then."""
+        while True:
+            start = self.log.log_start_offset
+            deleted = self.log.delete_old_segments(self.held_from())
+            if self.log.log_start_offset > start:
+                self.holds.expired(self.log, start)
+            if not deleted:
+                return self.log.log_start_offset
+
+    def later(self, seconds: float) -> None:
+        self.clock.seconds += seconds
+
+
+@pytest.fixture
+def broker(world: LogWorld) -> Broker:
+    return Broker(world)
+
+
+@pytest.fixture
+def leader(broker: Broker) -> Broker:
+    broker.lead(3)
+    return broker
+
+
+def test_a_leader_holds_from_where_it_is_told(leader: Broker) -> None:
+    leader.told(4)
+    assert leader.apply_retention() == 4
+    leader.told(6)
+    assert leader.apply_retention() == 6
+
+
+def test_what_is_not_said_again_is_forgotten(leader: Broker) -> None:
+    leader.told(4, held_ms=60_000)
+    leader.later(59.9)
+    assert leader.held_from() == 4
+    leader.later(0.2)
+    assert leader.held_from() == NOTHING_HELD and leader.apply_retention() == 8
+
+
+def test_a_new_leader_holds_everything_for_a_lease(leader: Broker) -> None:
+    """The one before it may have been told what this one was not."""
+    assert leader.held_from() == EVERYTHING
+    leader.later(LEASE_S - 0.1)
+    assert leader.held_from() == EVERYTHING
+    leader.later(0.2)
+    assert leader.held_from() == NOTHING_HELD
+
+
+def test_a_new_epoch_of_the_same_leader_begins_with_a_lease(leader: Broker) -> None:
+    """A resize that bumped it may make others wait, of which the controller has not heard from the groups yet."""
+    leader.told(6)
+    leader.lead(4)
+    assert leader.held_from() == EVERYTHING
+    leader.told(4, leader_epoch=4)
+    assert leader.held_from() == 4
+
+
+@pytest.mark.parametrize("leader_epoch", [2, 4])
+def test_what_is_said_of_another_leader_epoch_counts_for_nothing(leader: Broker, leader_epoch: int) -> None:
+    leader.told(6, leader_epoch=leader_epoch)
+    assert leader.held_from() == EVERYTHING
+    leader.told(4)
+    leader.told(8, leader_epoch=leader_epoch)
+    assert leader.held_from() == 4
+
+
+def test_a_follower_removes_nothing_by_time_before_its_leader(broker: Broker) -> None:
+    broker.partition.make_follower(2, 3, [1, 2], [1, 2])
+    broker.told(6)
+    broker.later(10 * LEASE_S)
+    assert broker.apply_retention() == 0
+    broker.log.advance_log_start(4)  # its leader's begins there
+    assert broker.apply_retention() == 4 and len(broker.log.segments) == 2
+
+
+def test_nothing_is_removed_by_time_before_a_role_is_given(broker: Broker) -> None:
+    broker.hosted = None
+    assert broker.apply_retention() == 0
+
+
+def test_every_replica_ends_at_the_bound(broker: Broker) -> None:
+    broker.clock.ms += BOUND_MS
+    assert broker.apply_retention() == 8
+
+
+def test_a_topic_that_does_not_wait_is_left_to_retention(world: LogWorld) -> None:
+    broker = Broker(world, ordered_delivery_retention_waits=False)
+    broker.partition.make_follower(2, 3, [1, 2], [1, 2])
+    assert broker.apply_retention() == 8
+
+
+def test_switched_on_it_begins_with_a_lease(world: LogWorld) -> None:
+    """Also where an earlier hold is over: what others wait for is told in the next round."""
+    broker = Broker(world)
+    broker.lead(3)
+    broker.told(4, held_ms=0)
+    on = broker.log.config
+    broker.log.update_config(LogConfig())
+    assert broker.held_from() == NOTHING_HELD
+    broker.log.update_config(on)
+    assert broker.held_from() == EVERYTHING
+
+
+def test_what_the_bound_ends_is_warned_of_and_counted(leader: Broker) -> None:
+    leader.told(3, group="slow")
+    leader.clock.ms += BOUND_MS
+    with capture_logs() as lines:
+        assert leader.apply_retention() == 8
+    (warning,) = [line for line in lines if line["event"] == "retention.removed_what_is_waited_for"]
+    assert (warning["log_level"], warning["group"]) == ("warning", "slow")
+    assert (warning["first_offset"], warning["end_offset"]) == (3, 8)
+    assert leader.metrics.held_records_removed.values == {("t", "slow"): 5}
+
+
+def test_what_retention_by_size_takes_is_warned_of_and_counted(world: LogWorld) -> None:
+    leader = Broker(world, retention_ms=-1, retention_bytes=2 * len(batch(b"a", b"b")))
+    leader.lead(3)
+    leader.told(2, group="slow")
+    assert leader.apply_retention() == 4
+    assert leader.metrics.held_records_removed.values == {("t", "slow"): 2}
+
+
+@pytest.mark.parametrize("says_nothing", [True, False], ids=["nobody waits", "what is behind it"])
+def test_what_nobody_waits_for_is_removed_without_a_word(leader: Broker, says_nothing: bool) -> None:
+    if says_nothing:
+        leader.held_from()
+        leader.later(LEASE_S)
+    else:
+        leader.told(8)
+    assert leader.apply_retention() == 8
+    assert leader.metrics.held_records_removed.values == {}
+
+
+def gauges(broker: Broker) -> dict[str, dict[tuple[str, ...], float]]:
+    found = held_gauges(broker.holds, lambda: [broker.log])
+    return {gauge.name.removeprefix("anabranch_retention_held_"): dict(gauge.compute()) for gauge in found}
+
+
+def test_what_is_held_back_is_shown_for_whom_and_since_when(leader: Broker) -> None:
+    leader.told(4, group="slow")
+    since_s = (leader.clock.ms - 1) / 1000
+    size = sum(segment.size_bytes for segment in leader.log.segments[2:])
+    shown = {"records": {("t", "slow"): 4}, "bytes": {("t", "slow"): size}, "since_seconds": {("t", "slow"): since_s}}
+    leader.apply_retention()
+    assert gauges(leader) == shown
+    leader.later(60)
+    assert gauges(leader) == {name: {} for name in shown}
+
+
+def test_a_follower_shows_nothing(broker: Broker) -> None:
+    broker.partition.make_follower(2, 3, [1, 2], [1, 2])
+    assert not any(gauges(broker).values())
+
+
+def test_a_disk_that_does_not_say_shows_nothing(leader: Broker, monkeypatch: pytest.MonkeyPatch) -> None:
+    leader.told(4)
+
+    def refuse(_segment: LogSegment) -> int:
+        raise OSError("Input/output error")
+
+    monkeypatch.setattr(LogSegment, "retention_timestamp", refuse)
+    assert not any(gauges(leader).values())

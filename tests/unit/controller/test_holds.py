@@ -1,0 +1,101 @@
+"""From which offset on retention is to wait, by what the groups have committed."""
+
+from __future__ import annotations
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from controller.resize.groups import Group, Groups
+from controller.resize.holds import held_from
+from protocol.types import TopicPartition
+
+TP, OTHER, ELSEWHERE = TopicPartition("t", 1), TopicPartition("t", 2), TopicPartition("u", 0)
+INCARNATION = 7
+
+
+def reader(name: str, *, at: int | None = None, incarnation: int = INCARNATION, **more: object) -> Group:
+    """A group that has committed in another partition of the topic, and ``at`` in the one that is judged."""
+    offsets = {OTHER: (3, -1)} | ({} if at is None else {TP: (at, incarnation)})
+    return Group(name, offsets=offsets, **more)  # type: ignore[arg-type]
+
+
+def held(*groups: Group, awaited: range | None = range(10, 40), unknown: str = "") -> tuple[int, str] | None:
+    return held_from(Groups(list(groups), unknown), TP, INCARNATION, awaited)
+
+
+def test_the_group_that_is_furthest_behind_holds() -> None:
+    assert held(reader("fast", at=40), reader("slow", at=12), reader("slower", at=11)) == (11, "slower")
+
+
+def test_who_has_read_all_that_is_waited_for_holds_nothing() -> None:
+    assert held(reader("g", at=40)) is None
+    assert held(reader("g", at=39)) == (39, "g")
+
+
+def test_who_has_committed_nothing_there_has_all_of_it_to_read() -> None:
+    assert held(reader("g")) == (10, "g")
+    assert held(reader("g", at=30, incarnation=INCARNATION - 1)) == (10, "g")
+
+
+def test_nothing_is_held_of_what_is_gone_already() -> None:
+    """Newer records of the partition are nobody's to wait for."""
+    assert held(reader("g", at=12), awaited=range(40, 40)) is None
+    assert held(reader("g", at=12), awaited=range(60, 40)) is None
+
+
+def test_a_group_without_commits_of_the_topic_holds_nothing() -> None:
+    assert held() is None
+    assert held(Group("subscribed", topics=frozenset({"t"}))) is None
+    assert held(Group("elsewhere", offsets={ELSEWHERE: (1, -1)})) is None
+    assert held(Group("unreadable", unknown="a subscription that can be read")) is None
+
+
+def test_a_group_in_a_rebalance_is_judged_by_its_commits() -> None:
+    rebalance = {"is_settled": False, "unknown": "the end of its rebalance"}
+    assert held(reader("g", at=40, **rebalance)) is None
+    assert held(reader("g", at=12, **rebalance)) == (12, "g")
+
+
+def test_whatever_cannot_be_learnt_holds_everything() -> None:
+    """Members of a new group commit where they begin once the first rebalance is over."""
+    assert held(Group("new", is_settled=False, unknown="the end of its rebalance")) == (0, "")
+    assert held(Group("refused", is_settled=False, is_refused=True, unknown="its coordinator")) == (0, "")
+    assert held(reader("g", at=40), unknown="broker 2 is loading") == (0, "")
+    assert held(reader("g", at=40), awaited=None) == (0, "")
+
+
+def test_where_nobody_reads_it_does_not_matter_what_is_waited_for() -> None:
+    assert held(awaited=None) is None
+
+
+@st.composite
+def groups(draw: st.DrawFn) -> Group:
+    """Of a rebalance it is known that it is one."""
+    is_settled = draw(st.booleans())
+    offsets = {
+        tp: (draw(st.integers(0, 12)), draw(st.sampled_from([-1, INCARNATION, INCARNATION - 1])))
+        for tp in (TP, OTHER, ELSEWHERE)
+        if draw(st.booleans())
+    }
+    topics = frozenset(draw(st.lists(st.sampled_from(["t", "u"]), max_size=2)))
+    unknown = "" if is_settled else draw(st.sampled_from(["", "the end of its rebalance"]))
+    return Group(draw(st.sampled_from("abc")), -1, is_settled, offsets, topics, unknown)
+
+
+@given(st.lists(groups(), max_size=4), st.integers(0, 12), st.integers(0, 12), st.sampled_from(["", "", "loading"]))
+def test_it_holds_the_first_record_that_is_awaited_and_unread(
+    found: list[Group], start: int, end: int, unknown: str
+) -> None:
+    """Record by record, group by group."""
+    known = True
+    unread: list[tuple[int, str]] = []
+    for group in found:
+        has_commits = any(tp.topic == "t" for tp in group.offsets)
+        if not has_commits:
+            known = known and (group.is_settled or not (group.unknown or "t" in group.topics))
+            continue
+        offset, incarnation = group.offsets.get(TP, (0, -1))
+        counts = incarnation in (-1, INCARNATION)
+        unread += [(record, group.name) for record in range(start, end) if not counts or offset <= record]
+    expected = min(unread, default=None) if known and not unknown else (0, "")
+    assert held_from(Groups(found, unknown), TP, INCARNATION, range(start, end)) == expected
