@@ -14,6 +14,7 @@ from broker.handlers import (
     delete_records,
     describe_cluster,
     describe_configs,
+    describe_holds,
     describe_producers,
     fetch,
     find_coordinator,
@@ -72,6 +73,7 @@ HANDLERS: Mapping[ApiKey, Handler] = {
     ApiKey.CONSUMER_GROUP_POSITION: groups.consumer_group_position,
     ApiKey.PARTITION_LEADER_EPOCHS_FOR_PARTITIONS: partition_leader_epochs.handle,
     ApiKey.TOPIC_READERS: groups.topic_readers,
+    ApiKey.DESCRIBE_HOLDS: describe_holds.handle,
 }
 
 

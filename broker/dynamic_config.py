@@ -15,7 +15,7 @@ import trio
 
 from broker.config import BrokerConfig
 from broker.log.log_config import LogConfig
-from broker.replication.layout import DeliveryRules, LegacyProducers
+from broker.replication.layout import DeliveryRules, LegacyConsumers, LegacyProducers
 from ordered_resize.marked import Marked
 from runtime.env import NoNodeError, SessionState, ZkConnectionError, ZkError, ZkSessionExpiredError, ZkStore
 from zk_schemas import paths
@@ -90,6 +90,7 @@ class DynamicConfig:
         return DeliveryRules(
             bool(self.topic_value(topic, "enable.ordered.delivery")),
             LegacyProducers(self.topic_value(topic, "ordered.delivery.legacy.producers")),
+            LegacyConsumers(self.topic_value(topic, "ordered.delivery.legacy.consumers")),
         )
 
     def marked(self, topic: str) -> Marked:

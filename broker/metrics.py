@@ -30,4 +30,22 @@ class BrokerMetrics(Metrics):
             "topic",
             "group",
         )
-        super().__init__(self.layout_refusals, self.legacy_refusals, self.appended_bytes, self.held_records_removed)
+        self.held_fetches = Counter(
+            "anabranch_held_fetches",
+            "Fetched partitions whose next record a consumer was not given yet, for the order of keys",
+            "topic",
+        )
+        self.holds_let_go = Counter(
+            "anabranch_holds_let_go",
+            "Waits for a group, or with an empty name for a coordinator, that ended by time: order may be lost",
+            "topic",
+            "group",
+        )
+        super().__init__(
+            self.layout_refusals,
+            self.legacy_refusals,
+            self.appended_bytes,
+            self.held_records_removed,
+            self.held_fetches,
+            self.holds_let_go,
+        )

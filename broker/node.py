@@ -9,6 +9,7 @@ import structlog
 import trio
 
 from broker.config import BrokerConfig
+from broker.consumer_holds import ConsumerHolds
 from broker.controller_client import ControllerClient
 from broker.coordinator.config import GroupConfig
 from broker.coordinator.service import GroupCoordinator
@@ -30,6 +31,7 @@ from broker.replication.fetchers import ReplicaFetchers
 from broker.replication.flusher import Flusher
 from broker.replication.isr_changes import VERSION as ALTER_PARTITION_VERSION
 from broker.replication.isr_changes import IsrChanges
+from broker.replication.layout import LegacyConsumers
 from broker.replication.partition import Partition
 from broker.replication.purgatory import Purgatory
 from broker.replication.replica_manager import ReplicaManager
@@ -118,14 +120,31 @@ class Node:
         slots = config.values["max.incremental.fetch.session.cache.slots"]
         self.fetch_sessions = FetchSessionCache(slots, env.clock, env.rng, self.purgatory)
         self.lineages = Lineages(zk, self.metadata)
+        self.consumer_holds = ConsumerHolds(
+            env, config, dynamic, self.metadata, self.replicas, self.lineages, self.metrics
+        )
+        self.metadata.is_held = self._holds_consumers
         self.topic_creator = TopicCreator(self)
         self.producer_ids = ProducerIds(zk, config.broker_id)
         dynamic.on_topics_changed = self._settings_changed
         dynamic.on_values_changed = self._values_changed
         self.logs.cleaner.first_kept_epoch = self._first_kept_epoch
         self.retention_holds = self._new_retention_holds()
-        self.metrics.gauges += [
+        self.metrics.gauges += self._gauges()
+
+    def _gauges(self) -> list[Gauge]:
+        return [
             Gauge("anabranch_led_partitions", "Partitions this broker leads", lambda: len(self._led())),
+            Gauge(
+                "anabranch_held_partitions",
+                "Partitions this broker leads that hold consumers which do not keep the order of keys themselves",
+                lambda: self.consumer_holds.held_partitions,
+            ),
+            Gauge(
+                "anabranch_longest_hold_seconds",
+                "How long the group has been waited for that is waited for longest",
+                lambda: self.consumer_holds.longest_s,
+            ),
             Gauge(
                 "anabranch_closed_partitions",
                 "Partitions this broker leads that are marked for deletion and take no records",
@@ -230,6 +249,7 @@ class Node:
     # ------------------------------------------------------------ roles (RoleListener)
 
     def on_leader(self, key: TopicPartition, leader_epoch: int) -> None:
+        self.consumer_holds.wake()
         if key.topic == OFFSETS_TOPIC:
             self.groups.on_leader(key.partition, leader_epoch)
 
@@ -247,6 +267,10 @@ class Node:
         info = self.metadata.topics.get(topic)
         settled = None if info is None else info.ordered_delivery
         return self.dynamic.delivery_rules(topic).ordered if settled is None else settled
+
+    def _holds_consumers(self, topic: str) -> bool:
+        rules = self.dynamic.delivery_rules(topic)
+        return rules.legacy_consumers is LegacyConsumers.HOLD and self.is_ordered(topic)
 
     async def _first_kept_epoch(self, key: TopicPartition) -> int:
         return await self.lineages.first_kept_epoch(key) if self.is_ordered(key.topic) else EVERY_EPOCH
@@ -267,3 +291,4 @@ class Node:
 
     async def _settings_changed(self, topics: Collection[str] | None) -> None:
         await take_over_settings(self.replicas, self.logs, self.dynamic, self.env.clock, topics)
+        self.consumer_holds.wake()

@@ -80,6 +80,7 @@ async def _serve(node: Node, on_ready: Callable[[Mapping[str, ListenerAddress]],
     try:
         node.nursery.start_soon(node.logs.run)
         node.nursery.start_soon(node.groups.run)
+        node.nursery.start_soon(node.background.keep, "consumer-holds", node.consumer_holds.run)
         node.nursery.start_soon(node.background.keep, "isr-changes", node.isr_changes.run)
         node.nursery.start_soon(node.background.keep, "log-dir-failures", node.log_dir_failures.run)
         # A replica that falls behind leaves the ISR within one and a half times the lag that is allowed.

@@ -25,6 +25,7 @@ from client.admin_types import (
     GroupPosition,
     LogDirDescription,
     NewTopic,
+    PartitionHold,
     PartitionLineage,
     PartitionReassignment,
     TopicDescription,
@@ -51,6 +52,7 @@ from protocol.generated.delete_groups import DeleteGroupsRequest
 from protocol.generated.delete_records import DeleteRecordsRequest
 from protocol.generated.describe_cluster import DescribeClusterRequest
 from protocol.generated.describe_groups import DescribeGroupsRequest
+from protocol.generated.describe_holds import DescribeHoldsRequest, DescribeHoldsRequestTopic
 from protocol.generated.list_groups import ListGroupsRequest
 from protocol.generated.metadata import MetadataRequest, MetadataRequestTopic, MetadataResponse
 from protocol.primitives import Message
@@ -352,6 +354,14 @@ class Admin(Client[AdminConfig]):
         except KafkaTimeoutError as error:
             if not isinstance(error.__cause__, KafkaError) or error.__cause__.code not in resize.ASK_AGAIN:
                 raise
+        return found
+
+    async def consumer_holds(self, topic: TopicDescription) -> dict[int, PartitionHold]:
+        """How far leaders serve stock consumers of a topic, and whom they wait for."""
+        asked = DescribeHoldsRequestTopic(name=topic.name, partition_indexes=[p.partition for p in topic.partitions])
+        found: dict[int, PartitionHold] = {}
+        for leader in sorted({p.leader for p in topic.partitions if p.leader >= 0}):
+            found |= resize.read_holds(await self._ask("DescribeHolds", DescribeHoldsRequest(topics=[asked]), leader))
         return found
 
     async def epoch_ends(

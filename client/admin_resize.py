@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from client.admin_codec import code_error
-from client.admin_types import GroupPosition, PartitionLineage
-from client.lineages import lineage_of
+from client.admin_types import GroupPosition, HeldBy, PartitionHold, PartitionLineage
+from ordered_resize.facts import Lineage
 from protocol.errors import ErrorCode, KafkaError
 from protocol.generated.consumer_group_position import (
     ConsumerGroupPositionRequest,
@@ -14,6 +14,7 @@ from protocol.generated.consumer_group_position import (
     ConsumerGroupPositionRequestTopic,
     ConsumerGroupPositionResponse,
 )
+from protocol.generated.describe_holds import DescribeHoldsResponse
 from protocol.generated.partition_leader_epochs_for_partitions import PartitionLeaderEpochsForPartitionsResponse
 from protocol.types import TopicPartition
 
@@ -32,12 +33,29 @@ def read_lineages(
             tp = TopicPartition(topic.name, p.partition_index)
             error = code_error(p.error_code, str(tp))
             if error is None:
-                found[tp] = PartitionLineage(lineage_of(p), p.over)
+                found[tp] = PartitionLineage(Lineage.of_answer(p), p.over)
             elif error.code in ASK_AGAIN:
                 open_error = open_error or error
             else:
                 raise error
     return found, open_error
+
+
+def read_holds(response: DescribeHoldsResponse) -> dict[int, PartitionHold]:
+    """By partition, those that the broker leads."""
+    return {
+        p.partition_index: PartitionHold(
+            p.leader_epoch,
+            p.served_epoch,
+            [
+                HeldBy(w.group_id, w.from_partition, w.leader_epoch, w.end_offset, w.position, w.waited_ms, w.is_let_go)
+                for w in p.waits
+            ],
+        )
+        for topic in response.topics
+        for p in topic.partitions
+        if p.error_code == ErrorCode.NONE
+    }
 
 
 def group_positions_request(group_id: str, partitions: Iterable[TopicPartition]) -> ConsumerGroupPositionRequest:

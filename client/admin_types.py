@@ -62,6 +62,32 @@ class TopicDescription:
         return self.undeleted_partition_count if self.undeleted_partition_count > 0 else len(self.partitions)
 
 
+class HeldBy(NamedTuple):
+    """A group that has still to process ``on`` up to the end of a leader epoch; -1 where a number is not known."""
+
+    group: str
+    on: int
+    epoch: int
+    end_offset: int
+    position: int
+    waited_ms: int
+    is_let_go: bool
+    """It is not waited for any more: its order may be lost."""
+
+
+class PartitionHold(NamedTuple):
+    """How far a leader serves stock consumers of a topic with ``ordered.delivery.legacy.consumers=hold``."""
+
+    leader_epoch: int
+    served_epoch: int
+    """The highest leader epoch of which they are given batches, -1: none."""
+    waits: list[HeldBy]
+
+    @property
+    def is_held(self) -> bool:
+        return self.served_epoch < self.leader_epoch
+
+
 class PartitionLineage(NamedTuple):
     """Which partitions had a partition's keys before (KIP-253, 25301)."""
 

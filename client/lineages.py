@@ -5,15 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from typing import Final
 
-from ordered_resize.facts import Lineage
 from protocol.generated.partition_leader_epochs_for_partitions import (
     PartitionLeaderEpochsForPartitionsRequest,
     PartitionLeaderEpochsForPartitionsRequestPartition,
     PartitionLeaderEpochsForPartitionsRequestTopic,
-    PartitionLeaderEpochsForPartitionsResponsePartition,
 )
 from protocol.types import TopicPartition
-from zk_schemas.partition_state import LineageEntry
 
 LINEAGE_VERSION: Final = 1
 """The first version that tells lineages."""
@@ -32,14 +29,3 @@ def lineages_request(
             )
         topic.partitions.append(PartitionLeaderEpochsForPartitionsRequestPartition(partition_index=partition))
     return PartitionLeaderEpochsForPartitionsRequest(topics=list(topics.values()))
-
-
-def lineage_of(answer: PartitionLeaderEpochsForPartitionsResponsePartition) -> Lineage | None:
-    """The lineage in an answer; None: the partition does not exist."""
-    if answer.as_of < 0:
-        return None
-    entries = tuple(
-        LineageEntry(entry.epoch, {loser.partition_index: loser.leader_epoch for loser in entry.losers})
-        for entry in answer.lineage
-    )
-    return Lineage(answer.as_of, answer.floor, entries)

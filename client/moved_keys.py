@@ -23,13 +23,14 @@ from client.accumulator import Accumulator
 from client.config import ProducerConfig
 from client.connections import Connections, backoff_ms
 from client.errors import ClientClosedError, ErrorCode, KafkaError, error_for
-from client.lineages import LINEAGE_VERSION, lineage_of, lineages_request
+from client.lineages import LINEAGE_VERSION, lineages_request
 from client.metadata import Metadata
 from client.offsets import OffsetQueries
 from client.partitioner import cached_place
 from client.producer_batch import RecordHandle
 from client.signal import Signal
 from client.topic_placement import TopicPlacement
+from ordered_resize.facts import Lineage
 from ordered_resize.lineage import leader_epochs_after_creation
 from protocol.generated.describe_configs import (
     DescribeConfigsRequest,
@@ -241,7 +242,7 @@ class MovedKeys:
         [answer] = response.topics[0].partitions
         if answer.error_code:
             raise error_for(answer.error_code, f"{name}-{born.partition}")
-        known = lineage_of(answer)
+        known = Lineage.of_answer(answer)
         origins = leader_epochs_after_creation(born.partition, known.entries if known is not None else ())
         if not origins:
             raise error_for(ErrorCode.LEADER_NOT_AVAILABLE, f"the origin of {name}-{born.partition} is not known yet")

@@ -9,6 +9,9 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import NamedTuple
 
+from protocol.generated.partition_leader_epochs_for_partitions import (
+    PartitionLeaderEpochsForPartitionsResponsePartition,
+)
 from zk_schemas.partition_state import LineageEntry, PartitionState
 
 
@@ -24,6 +27,17 @@ class Lineage(NamedTuple):
     @classmethod
     def of(cls, state: PartitionState) -> Lineage:
         return cls(state.leader_epoch, state.floor, state.lineage)
+
+    @classmethod
+    def of_answer(cls, answer: PartitionLeaderEpochsForPartitionsResponsePartition) -> Lineage | None:
+        """None: the partition does not exist."""
+        if answer.as_of < 0:
+            return None
+        entries = tuple(
+            LineageEntry(entry.epoch, {loser.partition_index: loser.leader_epoch for loser in entry.losers})
+            for entry in answer.lineage
+        )
+        return cls(answer.as_of, answer.floor, entries)
 
 
 class Facts:

@@ -11,7 +11,7 @@ from collections.abc import Collection, Hashable, Iterable, Mapping
 from typing import Final, Generic, NamedTuple, TypeVar
 
 from ordered_resize import lineage
-from ordered_resize.facts import Facts
+from ordered_resize.facts import Facts, is_over
 
 K = TypeVar("K", bound=Hashable)
 
@@ -41,54 +41,77 @@ class Obstacle(NamedTuple):
     epoch: int
 
 
-def caps(
-    known: Facts, partitions: Iterable[int], readers: Iterable[Reader], released: Collection[Obstacle] = ()
-) -> dict[int, int]:
-    """The highest leader epoch of each partition that is served; -1: none. ``released`` counts as processed.
+class Requirements:
+    """What partitions wait for, in any of their entries, directly or not: worked out once for given lineages.
 
-    ``known`` has the lineages, what is over, and the ends and log starts; it is not changed. Without readers nobody is
-    waited for: an entry is passed, and a batch of an epoch above the lineage's is still not served.
+    A *pair* is a partition and a leader epoch up to whose end it is to be processed. What is over is none.
     """
-    found = {p: known.lineages[p].as_of if p in known.lineages else -1 for p in partitions}
-    for reader in readers:
-        facts = _facts_of(known, reader, released)
-        found = {p: min(before, lineage.cap(facts, p)) for p, before in found.items()}
-    return found
+
+    __slots__ = ("_named_by", "epochs", "partitions")
+
+    def __init__(self, known: Facts, partitions: Iterable[int]) -> None:
+        self.partitions = tuple(partitions)
+        self._named_by: dict[tuple[int, int], list[tuple[int, int]]] = {}
+        """The partitions, and epochs of their entries, that name a pair."""
+        self.epochs: dict[int, list[int]] = {}
+        """The leader epochs of the pairs, by partition."""
+        followed: dict[int, int] = {}
+        todo = [(p, lineage.EVERY_EPOCH) for p in self.partitions]
+        while todo:
+            q, up_to = todo.pop()
+            above, own = followed.get(q, lineage.NO_EPOCH), known.lineages.get(q)
+            if own is None or up_to <= above:
+                continue
+            followed[q] = up_to
+            for entry in lineage.behind(own, above, up_to):
+                for pair in entry.losers.items():
+                    if is_over(known, *pair):
+                        continue
+                    if pair not in self._named_by:
+                        self._named_by[pair] = []
+                        self.epochs.setdefault(pair[0], []).append(pair[1])
+                        todo.append(pair)
+                    self._named_by[pair].append((q, entry.epoch))
+
+    def obstacles(self, known: Facts, readers: Iterable[Reader]) -> list[Obstacle]:
+        """The pairs that each group has not processed. ``known`` has ends and log starts; it is not changed."""
+        found = []
+        for reader in readers:
+            facts = _facts_of(known, reader)
+            found += [
+                Obstacle(reader.group, reader.life, q, f)
+                for q, f in self._named_by
+                if not lineage.is_satisfied(facts, q, f)
+            ]
+        return found
+
+    def caps(self, known: Facts, obstacles: Iterable[Obstacle]) -> dict[int, int]:
+        """The highest leader epoch of each partition that is served while these are waited for; -1: none.
+
+        A batch of an epoch above the lineage's is not served whoever reads.
+        """
+        lowest: dict[int, int] = {}
+        missing = {(o.partition, o.epoch) for o in obstacles}
+        todo = list(missing)
+        while todo:
+            for p, epoch in self._named_by[todo.pop()]:
+                if epoch >= lowest.get(p, lineage.EVERY_EPOCH):
+                    continue
+                lowest[p] = epoch
+                waiting = {(p, f) for f in self.epochs.get(p, ()) if f >= epoch} - missing
+                missing |= waiting
+                todo += waiting
+        return {
+            p: lowest[p] - 1 if p in lowest else known.lineages[p].as_of if p in known.lineages else -1
+            for p in self.partitions
+        }
 
 
-def obstacles(known: Facts, partitions: Iterable[int], readers: Iterable[Reader]) -> dict[Obstacle, list[int]]:
-    """All that the partitions wait for, in any of their entries, and which of them wait for it."""
-    found: dict[Obstacle, list[int]] = {}
-    named = {p: needed(known, p) for p in partitions}
-    for reader in readers:
-        facts = _facts_of(known, reader, ())
-        for p, epochs in named.items():
-            for q, f in epochs:
-                if not lineage.is_satisfied(facts, q, f):
-                    found.setdefault(Obstacle(reader.group, reader.life, q, f), []).append(p)
-    return found
-
-
-def needed(known: Facts, partition: int) -> list[tuple[int, int]]:
-    """The partitions, and epochs of them, that all entries of a partition require; what is over is not in it."""
-    own = known.lineages.get(partition)
-    found: dict[tuple[int, int], None] = {}
-    for entry in own.entries if own is not None else ():
-        found.update(dict.fromkeys(lineage.required(known, entry.losers).items()))
-    return list(found)
-
-
-def _facts_of(known: Facts, reader: Reader, released: Collection[Obstacle]) -> Facts:
+def _facts_of(known: Facts, reader: Reader) -> Facts:
     facts = Facts()
-    facts.lineages, facts.over, facts.log_starts = known.lineages, known.over, known.log_starts
-    facts.ends = known.ends
+    facts.lineages, facts.ends, facts.log_starts = known.lineages, known.ends, known.log_starts
     facts.positions = dict(reader.positions)
     facts.unowned = set(known.log_starts) - reader.reporting
-    let_go = [o for o in released if (o.group, o.life) == (reader.group, reader.life)]
-    if let_go:
-        facts.ends = dict(known.ends)
-        for _, _, q, f in let_go:  # as if the epoch had no record: lower epochs of q are counted on their own
-            facts.ends[q] = {**facts.ends.get(q, {}), f: 0}
     return facts
 
 

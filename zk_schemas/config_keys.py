@@ -37,6 +37,7 @@ _MS_PER_DAY = 24 * _MS_PER_HOUR
 _CLEANUP_POLICIES = OneOf(("delete", "compact"))
 _COMPRESSION_TYPES = OneOf(("uncompressed", "zstd", "lz4", "snappy", "gzip", "producer"))
 _LEGACY_PRODUCERS = OneOf(("verify", "reject", "accept"))
+_LEGACY_CONSUMERS = OneOf(("accept", "hold"))
 _TIMESTAMP_TYPES = OneOf(("CreateTime", "LogAppendTime"))
 _FORMAT_VERSION = Matches(r"\d+\.\d+(\.\d+){0,2}(-IV\d+)?", "a Kafka version like 3.0-IV1")
 _ADDRESS = Matches(r".*:\d{1,5}", "host:port")
@@ -237,6 +238,24 @@ TOPIC_CONFIGS = ConfigDef(
         ),
         _topic("min.insync.replicas", _INT, 1, _POSITIVE, "min.insync.replicas", "replicas that acks=all needs"),
         _topic(
+            "ordered.delivery.legacy.consumers",
+            _STRING,
+            "accept",
+            _LEGACY_CONSUMERS,
+            "ordered.delivery.legacy.consumers",
+            "a consumer that does not wait for the order of keys itself, once the topic was resized: accept (it is "
+            "given everything), hold (its leaders wait for what all groups have processed)",
+        ),
+        _topic(
+            "ordered.delivery.legacy.consumers.max.hold.ms",
+            _LONG,
+            300_000,
+            _POSITIVE,
+            "ordered.delivery.legacy.consumers.max.hold.ms",
+            "the longest that a group, at one leader epoch of a partition, is waited for with hold; then its order may "
+            "be lost",
+        ),
+        _topic(
             "ordered.delivery.legacy.producers",
             _STRING,
             "verify",
@@ -385,6 +404,16 @@ _TOPIC_MANAGEMENT_KEYS = [
     ConfigKey("message.max.bytes", _INT, 1_048_588, _NATURAL, _CLUSTER),
     ConfigKey("compression.type", _STRING, "producer", _COMPRESSION_TYPES, _CLUSTER),
     ConfigKey("ordered.delivery.legacy.producers", _STRING, "verify", _LEGACY_PRODUCERS, _CLUSTER),
+    ConfigKey("ordered.delivery.legacy.consumers", _STRING, "accept", _LEGACY_CONSUMERS, _CLUSTER),
+    ConfigKey("ordered.delivery.legacy.consumers.max.hold.ms", _LONG, 300_000, _POSITIVE, _CLUSTER),
+    ConfigKey(
+        "stock.consumer.lease.ms",
+        _INT,
+        3_000,
+        Between(500, 60_000),
+        doc="how old the answers of coordinators may be by which leaders serve held consumers, and so how long a new "
+        "group waits before it may begin; the same on all brokers",
+    ),
 ]
 
 _LOG_KEYS = [

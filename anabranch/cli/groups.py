@@ -16,7 +16,15 @@ from anabranch.cli.errors import CommandError
 from anabranch.cli.held import MAX_KEY, WAITS_KEY, waits
 from anabranch.cli.options import DEFAULT_BOOTSTRAP, Bootstrap, Int, JsonFlag
 from anabranch.cli.output import print_json, print_table
-from anabranch.cli.topic_view import ANSWER_WITHIN_MS, is_resized, known_offsets, lineages
+from anabranch.cli.topic_view import (
+    ANSWER_WITHIN_MS,
+    HOLD_KEY,
+    consumer_hold_lines,
+    consumer_hold_rows,
+    is_resized,
+    known_offsets,
+    lineages,
+)
 from anabranch.cli.waits import BlockedBy, GroupOnTopic
 from client.admin_types import MemberDescription
 from client.offsets import one_epoch_each
@@ -61,6 +69,10 @@ def describe(*groups: str, bootstrap_server: Bootstrap = DEFAULT_BOOTSTRAP, json
         where = f"coordinator {group['coordinator']}"
         print(f"{group['group']}  {group['state']}  assignor {group['assignor'] or '-'}  {where}")
         print_table(columns, [[row[column] for column in columns] for row in group["partitions"]])
+        if group["held_consumers"]:
+            print("whom the group holds, and why:")
+            for row in group["held_consumers"]:
+                print(f"  {row['topic']}: {consumer_hold_lines([row])[0]}")
         if group["waits"]:
             print("who waits for whom across the resize:")
             for line in _sentences(group["waits"]):
@@ -104,6 +116,7 @@ async def _describe(admin: Admin, group_ids: list[str]) -> list[dict[str, Any]]:
                 "coordinator": group.coordinator.id,
                 "members": len(group.members),
                 "partitions": rows,
+                "held_consumers": await _holds(admin, group_id, topics),
                 "waits": [
                     row for _, topic in sorted(topics.items()) for row in await _waits(admin, group_id, topic, owners)
                 ],
@@ -118,6 +131,18 @@ async def _ends(
     """High watermarks, without those of partitions that have no leader or were removed: nobody can tell them."""
     led = {TopicPartition(t.name, info.partition) for t in topics.values() for info in t.partitions if info.leader >= 0}
     return await known_offsets(admin, [tp for tp in partitions if tp in led], "latest")
+
+
+async def _holds(admin: Admin, group_id: str, topics: Mapping[str, TopicDescription]) -> list[dict[str, Any]]:
+    """Where leaders hold stock consumers, of other groups too, because of this group."""
+    resized = [name for name, topic in sorted(topics.items()) if is_resized(topic)]
+    configs = await admin.describe_configs(topics=resized, keys=[HOLD_KEY]) if resized else {}
+    return [
+        {"topic": name, **row}
+        for name in resized
+        for row in await consumer_hold_rows(admin, topics[name], configs[name])
+        if row["group"] == group_id
+    ]
 
 
 def _sentences(rows: list[dict[str, Any]]) -> Iterator[str]:

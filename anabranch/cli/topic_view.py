@@ -20,6 +20,7 @@ from zk_schemas.znode import format_id
 
 ANSWER_WITHIN_MS = 3_000
 """How long brokers are asked for what is shown: of a partition that was just removed nobody can tell."""
+HOLD_KEY = "ordered.delivery.legacy.consumers"
 IN_USE, MARKED, NEW = "in use", "marked", "new"
 
 Committed = Mapping[str, Mapping[int, int]]
@@ -41,9 +42,28 @@ async def describe_topics(admin: Admin, names: list[str]) -> list[dict[str, Any]
         row = topic_row(topic, configs[name], await offsets(admin, topic), known, committed)
         row["autoscale"] = await autoscale_row(admin, topic, configs[name]) if is_on(configs[name]) else None
         row["held"] = await held_rows(admin, topic) if waits(configs[name]) else []
+        row["held_consumers"] = await consumer_hold_rows(admin, topic, configs[name])
         row["resize"] = await unfinished_resize(admin, topic) if names or is_resized(topic) else None
         rows.append(row)
     return rows
+
+
+async def consumer_hold_rows(
+    admin: Admin, topic: TopicDescription, configs: Mapping[str, ConfigEntry]
+) -> list[dict[str, Any]]:
+    """Which groups hold stock consumers of the topic, and where; nothing in one whose consumers are not held."""
+    key = configs.get(HOLD_KEY)
+    if key is None or key.value != "hold" or not is_resized(topic):
+        return []
+    try:
+        holds = await admin.consumer_holds(topic)
+    except KafkaError:  # an older broker, or a leader that is away: the rest is shown all the same
+        return []
+    return [
+        {"partition": p, "from_epoch": hold.served_epoch + 1, "is_held": hold.is_held, **wait._asdict()}
+        for p, hold in sorted(holds.items())
+        for wait in hold.waits
+    ]
 
 
 async def unfinished_resize(admin: Admin, topic: TopicDescription) -> str | None:
@@ -212,11 +232,27 @@ def print_topic(topic: Mapping[str, Any]) -> None:
             print(line)
     for held in topic.get("held", ()):
         print(held_line(held))
+    for line in consumer_hold_lines(topic.get("held_consumers") or []):
+        print(line)
     if topic.get("resize") is not None:
         print(f"resize: {topic['resize']}")
     if topic.get("autoscale") is not None:
         for line in autoscale_lines(topic["autoscale"]):
             print(line)
+
+
+def consumer_hold_lines(rows: Iterable[Mapping[str, Any]]) -> list[str]:
+    """A sentence for each group that holds, or held, stock consumers of a partition."""
+    return [
+        f"partition {row['partition']} from epoch {row['from_epoch']} "
+        + ("is held for stock consumers: " if row["is_held"] else "was held: ")
+        + f"group {row['group']} is to process {row['on']} until "
+        + (f"offset {row['end_offset']}" if row["end_offset"] >= 0 else f"the end of epoch {row['epoch']}")
+        + (f", at {row['position']}" if row["position"] >= 0 else ", without a commit")
+        + f", for {row['waited_ms'] // 1000} s"
+        + (", let go" if row["is_let_go"] else "")
+        for row in rows
+    ]
 
 
 def layout_lines(topic: Mapping[str, Any]) -> list[str]:

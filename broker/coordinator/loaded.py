@@ -66,6 +66,7 @@ class LoadedPartition:
         "_timer",
         "_unconfirmed",
         "_waiting",
+        "confirmed_ms",
         "is_closed",
         "leader_epoch",
         "partition",
@@ -80,6 +81,8 @@ class LoadedPartition:
         self.leader_epoch = leader_epoch
         self.shard = shard
         self.is_closed = False
+        self.confirmed_ms: int | None = None
+        """A time (monotonic ms) until which nobody else led, as leaders were told of groups by; None: not known."""
         self.schema_level: Callable[[], int] = lambda: highest_level(CONSUMER_OFFSETS_TOPIC_SCHEMA)
         """The finalized level of the records' schema, asked for at each write."""
         self._log = log

@@ -11,7 +11,7 @@ import random
 import uuid
 from collections.abc import Callable, Hashable, Mapping
 from functools import partial
-from typing import TypeVar
+from typing import NamedTuple, TypeVar
 
 import trio
 
@@ -50,6 +50,8 @@ from protocol.generated.topic_readers import (
     TopicReadersRequest,
     TopicReadersRequestTopic,
     TopicReadersResponse,
+    TopicReadersResponseCoordinator,
+    TopicReadersResponseGroup,
     TopicReadersResponseTopic,
 )
 from protocol.topic_names import OFFSETS_TOPIC
@@ -385,45 +387,39 @@ class GroupCoordinator:
         return response
 
     def topic_readers(self, request: TopicReadersRequest) -> Deferred[TopicReadersResponse]:
-        """Which groups read topics, answered once no successor can know of others."""
-        parts: list[Deferred[tuple[int, list[TopicReadersResponseTopic]] | None]] = []
+        """Which groups read topics, and since when a successor may know of others: not for long."""
+        parts: list[Deferred[_ToldReaders | None]] = []
+        now_ms = self._now_ms()
         for index, loaded in self._leadership.loaded.items():
-            token: Deferred[tuple[int, list[TopicReadersResponseTopic]] | None] = Deferred()
+            token: Deferred[_ToldReaders | None] = Deferred()
             parts.append(token)
-            loaded.confirm(partial(self._tell_readers, token, index, loaded, request.topics))
-
-        def build(
-            found: list[tuple[int, list[TopicReadersResponseTopic]] | None],
-        ) -> TopicReadersResponse:
-            told = [part for part in found if part is not None]
-            topics = [
-                TopicReadersResponseTopic(name=topic.name, groups=[group for _, of in told for group in of[at].groups])
-                for at, topic in enumerate(request.topics)
-            ]
-            return TopicReadersResponse(coordinated=[index for index, _ in told], topics=topics)
-
-        return _gather(parts, build)
+            tell = partial(self._tell_readers, token, index, loaded, request.topics)
+            if (
+                loaded.confirmed_ms is not None
+                and now_ms - loaded.confirmed_ms < self._config.stock_consumer_lease_ms // 4
+            ):
+                tell(loaded.confirmed_ms, ErrorCode.NONE)
+            else:
+                loaded.confirm(partial(tell, now_ms))
+        return _gather(parts, lambda told: _as_response(request, [part for part in told if part is not None]))
 
     def _tell_readers(
         self,
-        token: Deferred[tuple[int, list[TopicReadersResponseTopic]] | None],
+        token: Deferred[_ToldReaders | None],
         index: int,
         loaded: LoadedPartition,
         asked: list[TopicReadersRequestTopic],
+        confirmed_ms: int,
         error: ErrorCode,
     ) -> None:
         if error is not ErrorCode.NONE:
             token.fill(None)
             return
+        loaded.confirmed_ms = max(confirmed_ms, loaded.confirmed_ms or confirmed_ms)
         turn = loaded.turn()
-        told = [
-            TopicReadersResponseTopic(
-                name=topic.name, groups=readers.readers_of(turn, topic.name, topic.partition_indexes, self._topics)
-            )
-            for topic in asked
-        ]
-        loaded.carry_out_of(turn, [group.group_id for topic in told for group in topic.groups])
-        token.fill((index, told))
+        told = [readers.readers_of(turn, topic.name, topic.partition_indexes, self._topics) for topic in asked]
+        loaded.carry_out_of(turn, [group.group_id for groups in told for group in groups])
+        token.fill(_ToldReaders(index, self._now_ms() - confirmed_ms, told))
 
     def delete_groups(self, ctx: RequestContext, request: DeleteGroupsRequest) -> Deferred[DeleteGroupsResponse]:
         """Answered when the tombstones of every group that may go are committed."""
@@ -445,6 +441,27 @@ class GroupCoordinator:
         if not group_id and not empty_is_valid:
             return ErrorCode.INVALID_GROUP_ID
         return self._leadership.find(self.partition_for(group_id))
+
+
+class _ToldReaders(NamedTuple):
+    """The groups of one partition of the offsets topic, for each topic asked about."""
+
+    partition: int
+    confirmed_ms_ago: int
+    groups: list[list[TopicReadersResponseGroup]]
+
+
+def _as_response(request: TopicReadersRequest, told: list[_ToldReaders]) -> TopicReadersResponse:
+    return TopicReadersResponse(
+        coordinators=[
+            TopicReadersResponseCoordinator(partition_index=part.partition, confirmed_ms_ago=part.confirmed_ms_ago)
+            for part in told
+        ],
+        topics=[
+            TopicReadersResponseTopic(name=topic.name, groups=[group for part in told for group in part.groups[at]])
+            for at, topic in enumerate(request.topics)
+        ],
+    )
 
 
 def _visit(loaded: LoadedPartition, group_id: str, decide: Callable[[Turn, Group], None]) -> None:

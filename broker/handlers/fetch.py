@@ -2,7 +2,8 @@
 
 Sessions as in KIP-227 (version 7), leader epochs as in KIP-320 (9) and KIP-595's diverging epoch (12). Records are
 file ranges, sent without being read here. A consumer sees up to the high watermark, with read_committed up to the last
-stable offset. KIP-253's layouts do not matter here: each batch carries its leader epoch, by which consumers wait.
+stable offset. KIP-253's layouts do not matter here: each batch carries its leader epoch, by which consumers wait. For
+those that do not know how, the log seems to end where their topic has them held.
 Skipped: preferred read replicas (KIP-392; always -1), topic ids (version 13).
 """
 
@@ -24,6 +25,7 @@ from protocol.types import TopicPartition
 
 _FIRST_SESSION_VERSION = 7
 _READ_COMMITTED = 1
+_CONSUMER = -1
 READ_AT_ONCE = 256
 """Partitions that are read before others are served."""
 
@@ -42,6 +44,7 @@ def handle(ctx: RequestContext, request: FetchRequest) -> Answer:
         read_committed=request.isolation_level == _READ_COMMITTED,
         full=request.session_epoch in (FINAL_EPOCH, INITIAL_EPOCH) or ctx.api_version < _FIRST_SESSION_VERSION,
         reports_divergence=ctx.api_version >= 12,
+        is_stock=request.replica_id == _CONSUMER and not ctx.keeps_order,
     )
     read = FetchRead(ctx.node.replicas, ctx.node.leader_throttle, target, limits)
     steps = read.run_in_steps()
@@ -54,6 +57,8 @@ def handle(ctx: RequestContext, request: FetchRequest) -> Answer:
 
 
 def _answer(ctx: RequestContext, request: FetchRequest, read: FetchRead) -> FetchResponse | Deferred[FetchResponse]:
+    for key in read.held:
+        ctx.node.metrics.held_fetches.add(key.topic)
     if _is_enough(request, read):
         return read.response()
     deadline = ctx.node.env.clock.monotonic() + request.max_wait_ms / 1000

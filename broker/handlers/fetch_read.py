@@ -34,6 +34,8 @@ class ReadLimits(NamedTuple):
     read_committed: bool
     full: bool
     reports_divergence: bool
+    is_stock: bool = False
+    """A consumer that does not keep the order of keys itself."""
 
     @property
     def is_follower(self) -> bool:
@@ -48,6 +50,7 @@ class FetchRead:
         "_replicas",
         "_results",
         "_throttle",
+        "held",
         "must_answer",
         "size_bytes",
         "target",
@@ -65,6 +68,8 @@ class FetchRead:
         self._limits = limits
         self._results: dict[TopicPartition, PartitionData] = {}
         self.target = target
+        self.held: set[TopicPartition] = set()
+        """Partitions with records that the consumer is not given yet, for the order of keys."""
         self.size_bytes = 0
         self.must_answer = False
         """An error or a diverging epoch: nothing to wait for."""
@@ -114,7 +119,7 @@ class FetchRead:
             diverging = self._diverging(partition, state)
             read = self._read_log(partition, state, waits) if diverging is None else None
             self.target.watch(partition)  # last: a follower's own progress changes the watermark, and is told only once
-            return self._result(key, partition, read, diverging)
+            return self._result(key, partition, state, read, diverging)
         except KafkaError as error:
             partition_or_none = self._replicas.hosted(key)
             if partition_or_none is not None:
@@ -144,7 +149,9 @@ class FetchRead:
         else:
             offset = partition.readable_offset(offset)
             # The watermark of a new leader lags: a consumer may stand above it, and waits.
-            upper_bound = log.last_stable_offset if limits.read_committed else log.high_watermark
+            watermark, stable = self._ends(partition, state)
+            upper_bound = stable if limits.read_committed else watermark
+            self._note_held(partition, offset, upper_bound)
         read = log.read(
             offset,
             max_bytes,
@@ -155,6 +162,25 @@ class FetchRead:
         )
         state.is_held_back = is_throttled or (offset < upper_bound and not at_least_one and not read.records)
         return read
+
+    def _ends(self, partition: Partition, state: FetchedPartition) -> tuple[int, int]:
+        """High watermark and last stable offset, as far as this reader may know of them.
+
+        One that stands above where it is held, as it began or went on before, is not told that the log ends below it.
+        """
+        log = partition.log
+        held_from = partition.end_for_stock() if self._limits.is_stock else None
+        if held_from is None:
+            return log.high_watermark, log.last_stable_offset
+        end = max(held_from, state.fetch_offset)
+        return min(log.high_watermark, end), min(log.last_stable_offset, end)
+
+    def _note_held(self, partition: Partition, offset: int, upper_bound: int) -> None:
+        is_held = self._limits.is_stock and upper_bound <= offset < partition.log.high_watermark
+        if is_held and partition.end_for_stock() is not None:
+            self.held.add(partition.key)
+        else:
+            self.held.discard(partition.key)
 
     def _note_progress(self, partition: Partition, state: FetchedPartition) -> None:
         """A follower's offset says what it has; only one that does not diverge does (KAFKA-13141)."""
@@ -176,9 +202,14 @@ class FetchRead:
         return None
 
     def _result(
-        self, key: TopicPartition, partition: Partition, read: LogRead | None, diverging: EpochEndOffset | None
+        self,
+        key: TopicPartition,
+        partition: Partition,
+        state: FetchedPartition,
+        read: LogRead | None,
+        diverging: EpochEndOffset | None,
     ) -> PartitionData:
-        log = partition.log
+        watermark, stable = self._ends(partition, state)
         aborted = None
         if read is not None and read.aborted_transactions is not None:
             aborted = [
@@ -187,9 +218,9 @@ class FetchRead:
             ]
         return PartitionData(
             partition_index=key.partition,
-            high_watermark=log.high_watermark,
-            last_stable_offset=log.last_stable_offset,
-            log_start_offset=log.log_start_offset,
+            high_watermark=watermark,
+            last_stable_offset=stable,
+            log_start_offset=partition.log.log_start_offset,
             diverging_epoch=diverging,
             aborted_transactions=aborted,
             records=b"" if read is None else read.records,

@@ -44,11 +44,19 @@ class LegacyProducers(enum.Enum):
     ACCEPT = "accept"
 
 
+class LegacyConsumers(enum.Enum):
+    """``ordered.delivery.legacy.consumers``: whether leaders hold consumers that do not wait themselves."""
+
+    ACCEPT = "accept"
+    HOLD = "hold"
+
+
 class DeliveryRules(NamedTuple):
     """A topic's configuration as far as it decides here."""
 
     ordered: bool = True
     legacy: LegacyProducers = LegacyProducers.VERIFY
+    legacy_consumers: LegacyConsumers = LegacyConsumers.ACCEPT
 
 
 class LayoutRefusal(RefusedRecordsError):

@@ -11,7 +11,8 @@ from broker.log.partition_log import AppendOrigin, AppendResult, PartitionLog
 from broker.log.retention import Hold
 from broker.replication import isr
 from broker.replication.isr import PendingIsr, ReplicaProgress
-from broker.replication.layout import UNKNOWN, Admission, DeliveryRules
+from broker.replication.layout import UNKNOWN, Admission, DeliveryRules, LegacyConsumers
+from broker.replication.stock_cap import NOTHING, StockCap
 from protocol.batch_layout import Buffer
 from protocol.errors import ErrorCode, KafkaError
 from protocol.types import TopicPartition
@@ -88,6 +89,7 @@ class Partition:
         "replicas",
         "retention_hold",
         "role",
+        "stock_cap",
         "term",
         "watchers",
     )
@@ -128,6 +130,8 @@ class Partition:
         self.delivery = DeliveryRules()
         self.retention_hold: Hold | None = None
         """Of a leader, what is not to expire yet; None: it was not asked in this leader epoch."""
+        self.stock_cap: StockCap = NOTHING
+        """Of a leader whose consumers are held (``broker/consumer_holds.py``)."""
         self.progress: dict[int, ReplicaProgress] = {}
         """The other replicas, as far as this leader knows them; empty at a follower."""
         self._refused_until: dict[int, float] = {}
@@ -153,6 +157,7 @@ class Partition:
         """
         if not self.is_leader:
             self.term += 1
+            self.stock_cap = NOTHING
         now = self._services.clock.monotonic()
         known = self.progress if self.is_leader and leader_epoch == self.leader_epoch + 1 else {}
         self.role = Role.LEADER
@@ -208,6 +213,22 @@ class Partition:
         """
         start = self.log.log_start_offset
         return start if 0 <= position < start == self.base_offset else position
+
+    @property
+    def holds_consumers(self) -> bool:
+        """Whether consumers that do not keep the order of keys themselves wait here: there was a resize to wait for."""
+        if self.delivery.legacy_consumers is not LegacyConsumers.HOLD or self.layout.layout_version <= 0:
+            return False
+        return self.delivery.ordered if self.ordered_delivery is None else self.ordered_delivery
+
+    def end_for_stock(self) -> int | None:
+        """The offset from which on such a consumer is held, None: nothing is."""
+        if not self.holds_consumers:
+            return None
+        cap = self.stock_cap.at(self._services.clock.monotonic())
+        if cap >= self.leader_epoch:
+            return None
+        return self.log.log_start_offset if cap < 0 else self.log.end_offset_for_epoch(cap)[1]
 
     # ------------------------------------------------------------ append
 

@@ -12,11 +12,12 @@ from client.cluster import Node
 from client.config import ConsumerConfig
 from client.connections import Connections, backoff_ms
 from client.errors import ClientClosedError, ErrorCode, KafkaError, error_for
-from client.lineages import LINEAGE_VERSION, lineage_of, lineages_request
+from client.lineages import LINEAGE_VERSION, lineages_request
 from client.metadata import Metadata
 from client.offsets import one_epoch_each
 from client.ordered_delivery.gates import Questions, TopicGates
 from client.signal import Signal
+from ordered_resize.facts import Lineage
 from protocol.generated.list_offsets import ListOffsetsPartition, ListOffsetsRequest, ListOffsetsTopic
 from protocol.generated.offset_for_leader_epoch import (
     OffsetForLeaderEpochRequest,
@@ -176,7 +177,7 @@ class GateQueries:
                 if p.error_code:
                     self._refused = error_for(p.error_code, f"{tp}: {ErrorCode.of(p.error_code).message}")
                 else:
-                    self._gates.on_lineage(tp, lineage_of(p), p.over)
+                    self._gates.on_lineage(tp, Lineage.of_answer(p), p.over)
 
     async def _ask_ends(self, asked: tuple[Node, dict[TopicPartition, int]]) -> None:
         node, epochs = asked

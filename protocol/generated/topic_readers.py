@@ -19,9 +19,11 @@ from protocol.primitives import (
 from protocol.types import Part
 
 _pack_h = Struct(">h").pack
+_pack_iqB = Struct(">iqB").pack
 _pack_iqtB = Struct(">iq?B").pack
 _pack_q = Struct(">q").pack
 _unpack_hB = Struct(">hB").unpack_from
+_unpack_iqB = Struct(">iqB").unpack_from
 _unpack_iqtB = Struct(">iq?B").unpack_from
 _unpack_qB = Struct(">qB").unpack_from
 
@@ -40,6 +42,23 @@ class TopicReadersRequestTopic(Base):
     ) -> None:
         self.name = name
         self.partition_indexes = [] if partition_indexes is EMPTY else partition_indexes
+
+
+class TopicReadersResponseCoordinator(Base):
+    FIELDS: ClassVar[tuple[str, ...]] = (
+        "partition_index",
+        "confirmed_ms_ago",
+    )
+    __slots__ = FIELDS
+
+    def __init__(
+        self,
+        *,
+        partition_index: int = 0,
+        confirmed_ms_ago: int = 0,
+    ) -> None:
+        self.partition_index = partition_index
+        self.confirmed_ms_ago = confirmed_ms_ago
 
 
 class TopicReadersResponsePartition(Base):
@@ -182,10 +201,19 @@ def _decode_topic_readers_response_v0(data: memoryview) -> tuple[TopicReadersRes
     if n > 127:
         n, pos = read_uvarint(data, pos - 1)
     n -= 1
-    if n < 0 or n * 4 > size - pos:
-        raise bad_length("coordinated", n, pos, size)
-    coordinated = list(unpack_from(f">{n}i", data, pos))
-    pos += n * 4
+    if n < 0 or n * 13 > size - pos:
+        raise bad_length("coordinators", n, pos, size)
+    coordinators = []
+    coordinators_count = n
+    for _ in range(coordinators_count):
+        coordinators_partition_index, coordinators_confirmed_ms_ago, n = _unpack_iqB(data, pos)
+        pos += 13
+        if n:
+            pos = skip_tags(data, pos, n)
+        coordinators.append(TopicReadersResponseCoordinator(
+            partition_index=coordinators_partition_index,
+            confirmed_ms_ago=coordinators_confirmed_ms_ago,
+        ))
     n = data[pos]
     pos += 1
     if n > 127:
@@ -268,7 +296,7 @@ def _decode_topic_readers_response_v0(data: memoryview) -> tuple[TopicReadersRes
         pos = skip_tags(data, pos, n)
     decoded = TopicReadersResponse(
         error_code=error_code,
-        coordinated=coordinated,
+        coordinators=coordinators,
         topics=topics,
     )
     return decoded, pos
@@ -276,12 +304,13 @@ def _decode_topic_readers_response_v0(data: memoryview) -> tuple[TopicReadersRes
 
 def _encode_topic_readers_response_v0(message: TopicReadersResponse, out: bytearray, parts: list[Part]) -> None:
     out += _pack_h(message.error_code)
-    n = len(message.coordinated) + 1
+    n = len(message.coordinators) + 1
     if n < 128:
         out.append(n)
     else:
         write_uvarint(out, n)
-    out += pack(f">{len(message.coordinated)}i", *message.coordinated)
+    for coordinators_item in message.coordinators:
+        out += _pack_iqB(coordinators_item.partition_index, coordinators_item.confirmed_ms_ago, 0)
     n = len(message.topics) + 1
     if n < 128:
         out.append(n)
@@ -347,7 +376,7 @@ class TopicReadersRequest(Message):
 class TopicReadersResponse(Message):
     FIELDS: ClassVar[tuple[str, ...]] = (
         "error_code",
-        "coordinated",
+        "coordinators",
         "topics",
     )
     __slots__ = FIELDS
@@ -364,9 +393,9 @@ class TopicReadersResponse(Message):
         self,
         *,
         error_code: int = 0,
-        coordinated: list[int] = EMPTY,
+        coordinators: list[TopicReadersResponseCoordinator] = EMPTY,
         topics: list[TopicReadersResponseTopic] = EMPTY,
     ) -> None:
         self.error_code = error_code
-        self.coordinated = [] if coordinated is EMPTY else coordinated
+        self.coordinators = [] if coordinators is EMPTY else coordinators
         self.topics = [] if topics is EMPTY else topics

@@ -1,8 +1,8 @@
 """TopicReaders (25302): which groups of a coordinator read a topic, and how far they are. Between brokers.
 
 The leader of a partition asks it to know how far it may serve consumers that do not keep the order of keys themselves
-(``ordered.delivery.legacy.consumers=hold``). The answer is of a time after the request came: ``coordinated`` are the
-partitions of the offsets topic whose groups are in it, which no other broker has led meanwhile.
+(``ordered.delivery.legacy.consumers=hold``). ``coordinators`` are the partitions of the offsets topic whose groups are
+in the answer; ``confirmed_ms_ago`` is since when another broker may lead one, and know of groups that are not in it.
 
 ``life`` tells a group from one of the same name that was deleted. ``position`` is the first offset that the group has
 not processed, -1 where it is not known or the group has none; ``is_reported`` says that a live member alone can tell.
@@ -32,7 +32,12 @@ RESPONSE = message(
     flexible="0+",
     fields=[
         field("error_code", "int16", "0+"),
-        field("coordinated", "[]int32", "0+"),
+        field(
+            "coordinators",
+            "[]TopicReadersResponseCoordinator",
+            "0+",
+            fields=[field("partition_index", "int32", "0+"), field("confirmed_ms_ago", "int64", "0+")],
+        ),
         field(
             "topics",
             "[]TopicReadersResponseTopic",

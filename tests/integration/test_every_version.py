@@ -37,6 +37,7 @@ from protocol.generated.delete_topics import DeleteTopicsRequest, DeleteTopicSta
 from protocol.generated.describe_cluster import DescribeClusterRequest
 from protocol.generated.describe_configs import DescribeConfigsRequest, DescribeConfigsResource
 from protocol.generated.describe_groups import DescribeGroupsRequest
+from protocol.generated.describe_holds import DescribeHoldsRequest, DescribeHoldsRequestTopic
 from protocol.generated.describe_log_dirs import DescribeLogDirsRequest
 from protocol.generated.describe_producers import DescribeProducersRequest, TopicRequest
 from protocol.generated.elect_leaders import ElectLeadersRequest, TopicPartitions
@@ -250,6 +251,9 @@ REQUESTS: dict[ApiKey, Callable[[int], Message]] = {
                 name=NEVER_RESIZED, partitions=[PartitionLeaderEpochsForPartitionsRequestPartition(partition_index=0)]
             )
         ],
+    ),
+    ApiKey.DESCRIBE_HOLDS: lambda v: DescribeHoldsRequest(
+        topics=[DescribeHoldsRequestTopic(name=TOPIC, partition_indexes=[0])]
     ),
     ApiKey.TOPIC_READERS: lambda v: TopicReadersRequest(
         topics=[TopicReadersRequestTopic(name=TOPIC, partition_indexes=[0])]

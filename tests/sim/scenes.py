@@ -13,6 +13,7 @@ from functools import partial
 import trio
 
 from client.admin import Admin, NewTopic
+from client.admin_types import PartitionHold
 from client.errors import KafkaError
 from protocol.batch_builder import build_batch
 from protocol.errors import ErrorCode
@@ -117,6 +118,11 @@ class Scene:
             await admin.incremental_alter_configs(
                 topics={TOPIC: {key.replace("_", "."): value for key, value in configs.items()}}
             )
+
+    async def holds(self) -> dict[int, PartitionHold]:
+        """What leaders tell of the stock consumers that they hold."""
+        async with self._admin() as admin:
+            return await admin.consumer_holds((await admin.describe_topics([TOPIC]))[TOPIC])
 
     async def resize(self, count: int) -> None:
         """The same, and wait until it is carried out but for the draining."""

@@ -5,9 +5,8 @@ from __future__ import annotations
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ordered_resize import hold
 from ordered_resize.facts import Facts
-from ordered_resize.hold import ANYBODY, Obstacle, Patience, Reader
+from ordered_resize.hold import ANYBODY, Obstacle, Patience, Reader, Requirements
 from tests.lineages import History, histories
 from tests.property.ordered_resize.test_lineage_naive import Naive, read
 
@@ -23,8 +22,6 @@ class Groups(Naive):
         self.released: set[Obstacle] = set()
 
     def is_past(self, reader: Reader, q: int, f: int) -> bool:
-        if any(o[:3] == (*reader[:2], q) and o.epoch >= f for o in self.released):
-            return True
         reached = reader.positions.get(q, 0)
         if q in self.start and q not in reader.reporting:
             reached = max(reached, self.start[q])
@@ -33,9 +30,11 @@ class Groups(Naive):
     def holds(self, reader: Reader, q: int, f: int) -> bool:
         if self.over.get(q, -1) >= f:
             return False
-        if q not in self.lineage or self.lineage[q][0] < f or not self.is_past(reader, q, f):
+        entries = self.lineage[q][1] if q in self.lineage else []
+        is_known = q in self.lineage and self.lineage[q][0] >= f
+        if Obstacle(*reader[:2], q, f) not in self.released and not (is_known and self.is_past(reader, q, f)):
             return True
-        return any(self.holds(reader, r, g) for e, losers in self.lineage[q][1] if e <= f for r, g in losers.items())
+        return any(self.holds(reader, r, g) for e, losers in entries if e <= f for r, g in losers.items())
 
     def serves(self, p: int, b: int) -> bool:
         """Whether a batch of leader epoch ``b`` may be served."""
@@ -77,10 +76,11 @@ def test_a_batch_is_served_when_every_group_satisfies_what_its_entries_name(take
     naive, facts = drawn(taken, data)
     numbers = sorted(set().union(*(history.parts for history in taken)))
     naive.readers = drawn_readers(data, numbers)
-    waits = hold.obstacles(facts, numbers, naive.readers)
+    requirements = Requirements(facts, numbers)
+    waits = requirements.obstacles(facts, naive.readers)
     for released in (set[Obstacle](), {o for o in waits if data.draw(st.booleans())}, set(waits)):
         naive.released = released
-        found = hold.caps(facts, numbers, naive.readers, released)
+        found = requirements.caps(facts, set(waits) - released)
         for p in numbers:
             for b in range(naive.lineage.get(p, (0,))[0] + 2):
                 assert (b <= found[p]) == naive.serves(p, b), (p, b)
@@ -98,10 +98,11 @@ def test_obstacles_are_all_that_is_in_the_way(taken: list[History], data: Data) 
             facts.on_end(p, e, e + 1)
     readers = drawn_readers(data, numbers)
     as_of = {p: taken[-1].parts[p].epoch for p in numbers}
-    waits = hold.obstacles(facts, numbers, readers)
-    held = {p for p, cap in hold.caps(facts, numbers, readers).items() if cap < as_of[p]}
-    assert held == {p for waiting in waits.values() for p in waiting}
-    assert hold.caps(facts, numbers, readers, set(waits)) == as_of
+    requirements = Requirements(facts, numbers)
+    waits = requirements.obstacles(facts, readers)
+    held = {p for p, cap in requirements.caps(facts, waits).items() if cap < as_of[p]}
+    assert held == {p for p in numbers if Requirements(facts, [p]).obstacles(facts, readers)}
+    assert requirements.caps(facts, []) == as_of
 
 
 @settings(max_examples=100)
@@ -110,8 +111,9 @@ def test_what_is_served_to_anybody_is_served_whoever_comes(taken: list[History],
     _, facts = drawn(taken, data)
     numbers = sorted(set().union(*(history.parts for history in taken)))
     readers = [reader._replace(reporting=frozenset()) for reader in drawn_readers(data, numbers)]
-    to_anybody = hold.caps(facts, numbers, [ANYBODY])
-    found = hold.caps(facts, numbers, readers)
+    requirements = Requirements(facts, numbers)
+    to_anybody = requirements.caps(facts, requirements.obstacles(facts, [ANYBODY]))
+    found = requirements.caps(facts, requirements.obstacles(facts, readers))
     assert all(to_anybody[p] <= found[p] for p in numbers)
 
 

@@ -18,6 +18,7 @@ from client.admin_types import (
     HeldRecords,
     LogDirDescription,
     MemberDescription,
+    PartitionHold,
     PartitionLineage,
     ReplicaSize,
     TopicDescription,
@@ -57,6 +58,7 @@ class FakeAdmin:
     advice: dict[str, str] = field(default_factory=dict)
     """What an accepted count is answered with, by topic."""
     without_leader: frozenset[int] = frozenset()
+    found_holds: Mapping[int, PartitionHold] | KafkaError = field(default_factory=dict)
     calls: list[Any] = field(default_factory=list)
     asked_times: list[int] = field(default_factory=list)
     """Of which offsets were asked for."""
@@ -93,12 +95,18 @@ class FakeAdmin:
         )
         return dict.fromkeys(names, described)
 
+    async def consumer_holds(self, topic: TopicDescription) -> Mapping[int, PartitionHold]:
+        if isinstance(self.found_holds, KafkaError):
+            raise self.found_holds
+        return self.found_holds
+
     async def describe_configs(self, *, topics: Iterable[str], keys: Any = None) -> dict[str, dict[str, ConfigEntry]]:
         values = {
             "delete.latest.values.when.drained": "false",
             "delete.records.when.drained": "false",
             "cleanup.policy": "delete",
             "retention.ms": "604800000",
+            "ordered.delivery.legacy.consumers": "accept",
             "ordered.delivery.retention.waits": "false",
             "ordered.delivery.retention.waits.max.ms": "86400000",
         }

@@ -121,7 +121,24 @@ async def test_a_coordinator_that_was_cut_off_tells_nothing(running: Running, au
     asking = running.coordinator.topic_readers(TopicReadersRequest(topics=[]))
     assert not asking.filled
     await pass_time(5.1)
-    assert value(asking).coordinated == []
+    assert value(asking).coordinators == []
+
+
+async def test_an_answer_says_how_old_its_proof_of_leadership_is(running: Running, autojump_clock: MockClock) -> None:
+    """Not every question costs a record in the log."""
+    await held(running)
+
+    def age() -> int:
+        (coordinator,) = value(running.coordinator.topic_readers(TopicReadersRequest(topics=[]))).coordinators
+        return int(coordinator.confirmed_ms_ago)
+
+    assert age() == 0
+    await pass_time(LEASE_S / 4 - 0.05)
+    assert age() == 700
+    assert len(running.log.asked_to_confirm) == 1
+    await pass_time(0.05)
+    assert age() == 0
+    assert len(running.log.asked_to_confirm) == 2
 
 
 async def test_members_that_all_keep_order_are_waited_for_by_nobody(

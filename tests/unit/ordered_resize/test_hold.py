@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from ordered_resize import hold
 from ordered_resize.facts import Facts, Lineage
-from ordered_resize.hold import ANYBODY, Obstacle, Patience, Reader
+from ordered_resize.hold import ANYBODY, Obstacle, Patience, Reader, Requirements
 from zk_schemas.partition_state import LineageEntry as Entry
 
 
@@ -24,7 +23,8 @@ def chain() -> Facts:
 
 
 def cap(facts: Facts, partition: int, *readers: Reader, released: tuple[Obstacle, ...] = ()) -> int:
-    return hold.caps(facts, [partition], readers, released)[partition]
+    requirements = Requirements(facts, [partition])
+    return requirements.caps(facts, set(requirements.obstacles(facts, readers)) - set(released))[partition]
 
 
 def test_every_group_is_waited_for() -> None:
@@ -72,8 +72,8 @@ def test_what_nobody_is_known_of_is_held_at_the_lowest_entry_that_is_not_over() 
 def test_max_hold_lets_one_group_go_for_one_epoch_and_not_another() -> None:
     facts = chain()
     mute, slow = Reader("mute", 1), Reader("slow", 1, {0: 50})
-    found = hold.obstacles(facts, [1], [mute, slow])
-    assert found == {Obstacle("mute", 1, 0, 0): [1], Obstacle("slow", 1, 0, 0): [1]}
+    found = Requirements(facts, [1]).obstacles(facts, [mute, slow])
+    assert found == [Obstacle("mute", 1, 0, 0), Obstacle("slow", 1, 0, 0)]
     assert cap(facts, 1, mute, slow, released=(Obstacle("mute", 1, 0, 0),)) == -1
     assert cap(facts, 1, mute, released=(Obstacle("mute", 1, 0, 0),)) == 1
     assert cap(facts, 3, mute, released=(Obstacle("mute", 1, 1, 0),)) == -1, "0 is still to be processed"
@@ -90,3 +90,15 @@ def test_patience_begins_again_when_a_wait_was_over() -> None:
     assert patience.look(["q"], 11, 10) == [] and patience.released == {"q"}
     assert patience.look([], 12, 10) == [] and patience.released == set()
     assert patience.look(["q"], 13, 10) == [] and patience.since("q") == 13
+
+
+def test_thousands_of_resizes_are_followed_to_the_end() -> None:
+    """1 -> 2 -> 1 and so on, nothing removed: each entry waits for the one before."""
+    facts = Facts()
+    known(facts, 0, 4000, *((e, {1: e - 1}) for e in range(2, 4000, 2)))
+    known(facts, 1, 4000, *((e, {0: e - 1}) for e in range(1, 4000, 2)))
+    for p in (0, 1):
+        for e in range(4000):
+            facts.on_end(p, e, e + 1)
+    assert cap(facts, 0, Reader("g", 1, {0: 5000, 1: 5000})) == 4000
+    assert cap(facts, 0, Reader("g", 1, {0: 0, 1: 5000})) == 1, "what 1 needs of 0 is missing"

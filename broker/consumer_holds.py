@@ -1,0 +1,314 @@
+"""Leaders hold consumers that do not keep the order of keys: topic key ``ordered.delivery.legacy.consumers=hold``.
+
+One task of a broker learns, for the partitions it leads of such topics, what they wait for: lineages from ZooKeeper,
+ends of leader epochs and log starts from leaders, groups and their positions from all coordinators. What it decides
+(``topic_holds``) it leaves at each partition, where fetches find it. As long as something is not known a partition
+serves what no group can wait for, and nothing else.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from typing import Any
+
+import structlog
+import trio
+
+from broker.config import BrokerConfig
+from broker.dynamic_config import DynamicConfig
+from broker.lineages import NOTHING_READ, Lineages, Question
+from broker.metadata_cache import MetadataCache
+from broker.metrics import BrokerMetrics
+from broker.replication.partition import Partition
+from broker.replication.replica_manager import ReplicaManager
+from broker.topic_holds import CoordinatorAnswer, Limits, TopicHold
+from ordered_resize.facts import Lineage
+from ordered_resize.hold import Reader
+from protocol.errors import ErrorCode, KafkaError
+from protocol.generated.list_offsets import ListOffsetsPartition, ListOffsetsRequest, ListOffsetsTopic
+from protocol.generated.offset_for_leader_epoch import (
+    OffsetForLeaderEpochRequest,
+    OffsetForLeaderPartition,
+    OffsetForLeaderTopic,
+)
+from protocol.generated.topic_readers import (
+    TopicReadersRequest,
+    TopicReadersRequestTopic,
+    TopicReadersResponse,
+    TopicReadersResponseGroup,
+)
+from protocol.topic_names import OFFSETS_TOPIC
+from protocol.types import TopicPartition
+from runtime.channel import Channel
+from runtime.env import Env
+
+logger = structlog.get_logger(__name__)
+
+WAITING_PAUSE_S = 0.1
+"""Between two rounds while something is held: how late a commit opens what waits for it."""
+ROUNDS_PER_LEASE = 4
+"""At least, so that what is open stays open."""
+STARTS_PAUSE_S = 5.0
+"""How often log starts are asked for: retention has many minutes."""
+_CONSUMER = -1
+_EARLIEST = -2
+
+
+class BrokerLinks:
+    """One connection to each broker, this one included, for questions that nothing else waits for."""
+
+    def __init__(self, env: Env, metadata: MetadataCache, config: BrokerConfig) -> None:
+        self._env = env
+        self._metadata = metadata
+        self._listener = config.inter_broker_listener
+        self._client_id = f"broker-{config.broker_id}-holds"
+        self._channels: dict[int, Channel] = {}
+
+    async def ask(self, nursery: trio.Nursery, broker_id: int, body: Any, timeout_s: float) -> Any:
+        """The answer. Raises ``OSError``, ``KafkaError``."""
+        channel = self._channels.get(broker_id)
+        if channel is None or channel.closed:
+            endpoint = self._metadata.endpoint(broker_id, self._listener)
+            if endpoint is None:
+                raise ConnectionError(f"broker {broker_id} is not registered")
+            channel = await Channel.connect(
+                self._env.network, endpoint.host, endpoint.port, self._client_id, timeout_s=timeout_s
+            )
+            nursery.start_soon(channel.run)
+            self._channels[broker_id] = channel
+        return await channel.request(body, timeout_s=timeout_s)
+
+
+class ConsumerHolds:
+    """See the module. ``wake`` it when this broker begins to lead, or a configuration changed."""
+
+    def __init__(
+        self,
+        env: Env,
+        config: BrokerConfig,
+        dynamic: DynamicConfig,
+        metadata: MetadataCache,
+        replicas: ReplicaManager,
+        lineages: Lineages,
+        metrics: BrokerMetrics,
+    ) -> None:
+        self._clock = env.clock
+        self._dynamic = dynamic
+        self._metadata = metadata
+        self._replicas = replicas
+        self._lineages = lineages
+        self._metrics = metrics
+        self._links = BrokerLinks(env, metadata, config)
+        self._lease_s: float = config.values["stock.consumer.lease.ms"] / 1000
+        self._timeout_s = self._lease_s / ROUNDS_PER_LEASE
+        self._wake = trio.Event()
+        self._starts_asked_at: dict[str, float] = {}
+        self.topics: dict[str, TopicHold] = {}
+        """Held topics of which this broker leads a partition."""
+
+    def wake(self) -> None:
+        """Look again soon."""
+        self._wake.set()
+
+    async def run(self) -> None:
+        """Until cancelled."""
+        async with trio.open_nursery() as nursery:
+            while True:
+                self._wake = trio.Event()
+                led = self._led()
+                for name in self.topics.keys() - led.keys():
+                    del self.topics[name]
+                pause_s = await self._look(nursery, led) if led else float("inf")
+                with trio.move_on_after(pause_s):
+                    await self._wake.wait()
+
+    def _led(self) -> dict[str, dict[int, Partition]]:
+        found: dict[str, dict[int, Partition]] = {}
+        for partition in self._replicas.all():
+            if partition.is_leader and partition.holds_consumers:
+                found.setdefault(partition.key.topic, {})[partition.key.partition] = partition
+        return found
+
+    @property
+    def held_partitions(self) -> int:
+        """Partitions led here that do not serve such consumers everything."""
+        now = self._clock.monotonic()
+        return sum(
+            partition.stock_cap.at(now) < partition.leader_epoch
+            for partitions in self._led().values()
+            for partition in partitions.values()
+        )
+
+    @property
+    def longest_s(self) -> float:
+        """How long the group that is waited for longest has been waited for."""
+        now = self._clock.monotonic()
+        waits = [now - topic.since(wait) for topic in self.topics.values() for wait in topic.waits]
+        return max(waits, default=0.0)
+
+    # ------------------------------------------------------------ a round
+
+    async def _look(self, nursery: trio.Nursery, led: Mapping[str, Mapping[int, Partition]]) -> float:
+        """Learn and decide; the seconds until the next round."""
+        asked: dict[str, list[int]] = {}
+        for name, partitions in led.items():
+            await self._learn_lineages(name, partitions)
+        async with trio.open_nursery() as asking:
+            for name, partitions in led.items():
+                if name in self.topics:
+                    self._ask_leaders(nursery, asking, name, self.topics[name].requirements(partitions).epochs)
+        for name, partitions in led.items():
+            topic = self.topics.get(name)
+            if topic is not None and not topic.is_open_to_anybody(partitions):
+                asked[name] = sorted(topic.requirements(partitions).epochs)
+        if asked:
+            async with trio.open_nursery() as asking:
+                for broker_id in self._coordinators():
+                    asking.start_soon(self._ask_coordinator, nursery, broker_id, asked)
+        waits = [self._decide(name, partitions) for name, partitions in led.items()]
+        return WAITING_PAUSE_S if any(waits) else self._lease_s / ROUNDS_PER_LEASE
+
+    def _decide(self, name: str, partitions: Mapping[int, Partition]) -> bool:
+        """Whether anything is held."""
+        topic = self.topics.get(name)
+        if topic is None:
+            return True
+        now = self._clock.monotonic()
+        max_hold_s = self._dynamic.topic_value(name, "ordered.delivery.legacy.consumers.max.hold.ms") / 1000
+        coordinators = self._metadata.partition_count(OFFSETS_TOPIC) or 0
+        decision = topic.decide(partitions, coordinators, now, Limits(self._lease_s, max_hold_s))
+        for index, partition in partitions.items():
+            before = partition.stock_cap.at(now)
+            partition.stock_cap = decision.caps[index]
+            if partition.stock_cap.at(now) > before:
+                partition.notify()
+        for group, _, q, f in decision.let_go:
+            self._metrics.holds_let_go.add(name, group)
+            logger.warning("hold.let_go", topic=name, group=group, partition=q, leader_epoch=f, after_s=max_hold_s)
+        for index in decision.coordinators_let_go:
+            self._metrics.holds_let_go.add(name, "")
+            logger.warning("hold.let_go", topic=name, coordinator=f"{OFFSETS_TOPIC}-{index}", after_s=max_hold_s)
+        return any(p.is_leader and p.stock_cap.at(now) < p.leader_epoch for p in partitions.values())
+
+    # ------------------------------------------------------------ lineages
+
+    async def _learn_lineages(self, name: str, led: Collection[int]) -> None:
+        """Those of the partitions led here, and of all that they name, directly or not."""
+        unseen, seen = set(led), set[int]()
+        while unseen:
+            questions = [Question(TopicPartition(name, p)) for p in sorted(unseen)]
+            unread = [question for question in questions if self._lineages.answer(question) is None]
+            read = await self._lineages.read(unread) if unread else NOTHING_READ
+            topic = self._topic(name, self._lineages.topic_incarnation(name, read))
+            if topic is None:
+                return
+            for question in questions:
+                answer = self._lineages.answer(question, read)
+                if answer is not None and answer.error_code == ErrorCode.NONE:
+                    topic.on_lineage(question.tp.partition, Lineage.of_answer(answer), answer.over)
+            seen |= unseen
+            unseen = topic.requirements(led).epochs.keys() - seen
+
+    def _topic(self, name: str, incarnation: int) -> TopicHold | None:
+        """What is known of the topic; None while nobody knows which topic of the name there is."""
+        known = self.topics.get(name)
+        if incarnation < 0 or (known is not None and known.incarnation == incarnation):
+            return known
+        self.topics[name] = TopicHold(incarnation)
+        self._starts_asked_at.pop(name, None)
+        return self.topics[name]
+
+    # ------------------------------------------------------------ leaders
+
+    def _ask_leaders(
+        self, nursery: trio.Nursery, asking: trio.Nursery, name: str, named: Mapping[int, Collection[int]]
+    ) -> None:
+        """Where epochs ended, and from time to time where logs begin."""
+        now = self._clock.monotonic()
+        topic, infos = self.topics[name], {q: self._metadata.partition(TopicPartition(name, q)) for q in named}
+        epochs = {q: info.leader_epoch for q, info in infos.items() if info is not None}
+        ends = topic.ends_to_ask(named, epochs)
+        starts: set[int] = set()
+        if now >= self._starts_asked_at.get(name, now) + (STARTS_PAUSE_S if name in self._starts_asked_at else 0):
+            self._starts_asked_at[name] = now
+            starts = set(named)
+        by_leader: dict[int, list[int]] = {}
+        for q in sorted(starts | ends.keys()):
+            info = infos[q]
+            if info is not None and info.leader in self._metadata.brokers:
+                by_leader.setdefault(info.leader, []).append(q)
+        for leader, partitions in by_leader.items():
+            of_leader = {q: (epochs[q], ends[q]) for q in partitions if q in ends}
+            asking.start_soon(
+                self._ask_leader, nursery, leader, name, topic, of_leader, [q for q in partitions if q in starts]
+            )
+
+    async def _ask_leader(
+        self,
+        nursery: trio.Nursery,
+        leader: int,
+        name: str,
+        topic: TopicHold,
+        ends: Mapping[int, tuple[int, set[int]]],
+        starts: Sequence[int],
+    ) -> None:
+        """``ends``: the leader epoch of a partition, and the epochs whose ends it is asked for as a consumer asks."""
+        try:
+            if ends:
+                answer = await self._links.ask(nursery, leader, _ends_request(name, ends), self._timeout_s)
+                for at, (q, epoch) in enumerate((q, f) for q, (_, epochs) in ends.items() for f in sorted(epochs)):
+                    found = answer.topics[0].partitions[at]
+                    if found.error_code == ErrorCode.NONE and found.end_offset >= 0:
+                        topic.on_ends(q, ends[q][0], {epoch: found.end_offset})
+            if starts:
+                answer = await self._links.ask(nursery, leader, _starts_request(name, starts), self._timeout_s)
+                for found in answer.topics[0].partitions:
+                    if found.error_code == ErrorCode.NONE:
+                        topic.facts.on_log_start(found.partition_index, found.offset)
+        except (OSError, KafkaError) as error:
+            logger.info("hold.leader_not_asked", topic=name, broker=leader, error=str(error))
+
+    # ------------------------------------------------------------ coordinators
+
+    def _coordinators(self) -> set[int]:
+        info = self._metadata.topics.get(OFFSETS_TOPIC)
+        leaders = set() if info is None else {partition.leader for partition in info.partitions.values()}
+        return leaders & self._metadata.brokers.keys()
+
+    async def _ask_coordinator(self, nursery: trio.Nursery, broker_id: int, asked: Mapping[str, Sequence[int]]) -> None:
+        topics = [TopicReadersRequestTopic(name=name, partition_indexes=list(named)) for name, named in asked.items()]
+        sent_at = self._clock.monotonic()
+        try:
+            answer: TopicReadersResponse = await self._links.ask(
+                nursery, broker_id, TopicReadersRequest(topics=topics), self._timeout_s
+            )
+        except (OSError, KafkaError) as error:
+            logger.info("hold.coordinator_not_asked", broker=broker_id, error=str(error))
+            return
+        as_of = {k.partition_index: sent_at - k.confirmed_ms_ago / 1000 for k in answer.coordinators}
+        for told in answer.topics:
+            if told.name in self.topics:
+                self.topics[told.name].answers[broker_id] = CoordinatorAnswer(as_of, tuple(_readers(told.groups)))
+
+
+def _readers(groups: Iterable[TopicReadersResponseGroup]) -> Iterable[Reader]:
+    for group in groups:
+        positions = {p.partition_index: p.position for p in group.partitions if p.position >= 0}
+        reporting = frozenset(p.partition_index for p in group.partitions if p.is_reported)
+        yield Reader(group.group_id, group.life, positions, reporting)
+
+
+def _ends_request(topic: str, ends: Mapping[int, tuple[int, set[int]]]) -> OffsetForLeaderEpochRequest:
+    asked = [
+        OffsetForLeaderPartition(partition=q, current_leader_epoch=leads, leader_epoch=epoch)
+        for q, (leads, epochs) in ends.items()
+        for epoch in sorted(epochs)
+    ]
+    return OffsetForLeaderEpochRequest(
+        replica_id=_CONSUMER, topics=[OffsetForLeaderTopic(topic=topic, partitions=asked)]
+    )
+
+
+def _starts_request(topic: str, partitions: Sequence[int]) -> ListOffsetsRequest:
+    asked = [ListOffsetsPartition(partition_index=q, timestamp=_EARLIEST) for q in partitions]
+    return ListOffsetsRequest(replica_id=_CONSUMER, topics=[ListOffsetsTopic(name=topic, partitions=asked)])

@@ -1,0 +1,59 @@
+"""DescribeHolds (25303), version 0: why leaders hold stock consumers (``ordered.delivery.legacy.consumers``)."""
+
+from __future__ import annotations
+
+import trio
+
+from broker.request_context import Answer, RequestContext
+from protocol.errors import KafkaError
+from protocol.generated.describe_holds import (
+    DescribeHoldsRequest,
+    DescribeHoldsResponse,
+    DescribeHoldsResponsePartition,
+    DescribeHoldsResponseTopic,
+    DescribeHoldsResponseWait,
+)
+from protocol.types import TopicPartition
+
+
+def handle(ctx: RequestContext, request: DescribeHoldsRequest) -> Answer:
+    async def describe() -> DescribeHoldsResponse:
+        response = DescribeHoldsResponse()
+        for topic in request.topics:
+            told = DescribeHoldsResponseTopic(name=topic.name)
+            response.topics.append(told)
+            for index in topic.partition_indexes:
+                told.partitions.append(_describe(ctx, topic.name, index))
+                await trio.lowlevel.checkpoint()  # what one waits for takes milliseconds after many resizes
+        return response
+
+    return ctx.node.later(describe, lambda error: DescribeHoldsResponse())
+
+
+def _describe(ctx: RequestContext, name: str, index: int) -> DescribeHoldsResponsePartition:
+    try:
+        partition = ctx.node.replicas.leader(TopicPartition(name, index))
+    except KafkaError as error:
+        return DescribeHoldsResponsePartition(partition_index=index, error_code=error.code)
+    epoch, now = partition.leader_epoch, ctx.node.env.clock.monotonic()
+    if not partition.holds_consumers:
+        return DescribeHoldsResponsePartition(partition_index=index, leader_epoch=epoch, served_epoch=epoch)
+    topic = ctx.node.consumer_holds.topics.get(name)
+    waits = [] if topic is None else topic.waits_of(index, now)
+    return DescribeHoldsResponsePartition(
+        partition_index=index,
+        leader_epoch=epoch,
+        served_epoch=partition.stock_cap.at(now),
+        waits=[
+            DescribeHoldsResponseWait(
+                group_id=wait.group,
+                from_partition=wait.on,
+                leader_epoch=wait.epoch,
+                end_offset=wait.end_offset,
+                position=wait.position,
+                waited_ms=int(wait.waited_s * 1000),
+                is_let_go=wait.is_let_go,
+            )
+            for wait in waits
+        ],
+    )

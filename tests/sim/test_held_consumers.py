@@ -1,0 +1,435 @@
+"""Stock consumers of a topic with ``ordered.delivery.legacy.consumers=hold`` keep the order of keys (Hold.tla).
+
+A play returns what went wrong. With ``accept``, or with a rule switched off, it has to go wrong.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Awaitable, Callable, Collection, Sequence
+from functools import partial
+
+import pytest
+import trio
+
+from broker import consumer_holds, topic_holds
+from broker.coordinator import readers
+from broker.coordinator.counted import Creation
+from broker.metadata_cache import MetadataCache
+from ordered_resize import lineage
+from ordered_resize.facts import Facts
+from ordered_resize.hold import Obstacle, Reader, Requirements
+from ordered_resize.lineage import EVERY_EPOCH
+from protocol.types import TopicPartition
+from runtime.sim_scheduler import run_deterministic
+from tests.sim.group_plays import CHILD, GroupScene
+from tests.sim.scenes import TOPIC
+from tests.sim.stock_groups import LATEST, StockGroup
+from tests.sim_cluster import SimCluster
+
+Play = Callable[[GroupScene, trio.Nursery], Awaitable[str]]
+Patch = pytest.MonkeyPatch
+WELL = ""
+SOON_S = 10.0
+"""More than any answer takes, and less than anybody is held for."""
+
+
+async def _stage(play: Play, seed: int, legacy: str, replicas: int, max_hold_ms: int) -> str:
+    async with trio.open_nursery() as nursery:
+        cluster = SimCluster(nursery, seed)
+        scene = GroupScene(cluster, nursery)
+        try:
+            await scene.start(1, replication_factor=replicas)
+            await scene.configure(
+                ordered_delivery_legacy_consumers=legacy,
+                ordered_delivery_legacy_consumers_max_hold_ms=str(max_hold_ms),
+            )
+            return await play(scene, nursery)
+        finally:
+            with trio.CancelScope(shield=True):
+                scene.stop()
+                await cluster.end()
+            nursery.cancel_scope.cancel()
+
+
+def run(play: Play, *, legacy: str = "hold", replicas: int = 1, seed: int = 0, max_hold_ms: int = 600_000) -> str:
+    return run_deterministic(seed, partial(_stage, play, seed, legacy, replicas, max_hold_ms))
+
+
+async def judged(scene: GroupScene, group: StockGroup, values: Collection[str], limit_s: float = 60.0) -> str:
+    """What is wrong with what the group has read once it had time to read all of it."""
+    await scene.until(lambda: set(group.values) >= set(values) or not group.is_in_order(), limit_s)
+    if not group.is_in_order():
+        return f"{group.name}: out of order: {group.delivered}"
+    if missing := sorted(set(values) - set(group.values)):
+        return f"{group.name}: not delivered: {missing}"
+    is_twice = not group.begins_again and len(group.values) > len(set(group.values))
+    return f"{group.name}: delivered twice: {group.delivered}" if is_twice else WELL
+
+
+# ---------------------------------------------------------------- the rule
+
+
+async def a_slow_reader(scene: GroupScene, tasks: trio.Nursery) -> str:
+    """A user is busy with a key's older record in the loser when its newer one is written to the gainer."""
+    group = StockGroup(scene, tasks, "slow")
+    group.read(0)
+    key = scene.key(1, 2)
+    group.make_busy(0)
+    values = [await scene.write(key)]
+    await scene.resize(2)
+    values.append(await scene.write(key))
+    group.read(1)
+    await scene.until(lambda: values[1] in group.values, SOON_S)
+    group.go_on(0)
+    return await judged(scene, group, values)
+
+
+async def one_of_two_groups_is_slow(scene: GroupScene, tasks: trio.Nursery) -> str:
+    groups = [StockGroup(scene, tasks, name) for name in ("fast", "slow")]
+    key = scene.key(1, 2)
+    for group in groups:
+        group.read(0)
+    groups[1].make_busy(0)
+    values = [await scene.write(key)]
+    await scene.resize(2)
+    values.append(await scene.write(key))
+    for group in groups:
+        group.read(1)
+    await scene.until(lambda: values[1] in groups[1].values, SOON_S)
+    groups[1].go_on(0)
+    return "".join([await judged(scene, group, values) for group in groups])
+
+
+async def a_chain(scene: GroupScene, tasks: trio.Nursery) -> str:
+    """1 -> 2 -> 4: the partition in the middle has no record, and waits itself."""
+    group = StockGroup(scene, tasks, "g")
+    key = scene.key(3, 4, of=1, before=2)
+    group.read(0)
+    group.make_busy(0)
+    values = [await scene.write(key)]
+    await scene.resize(2)
+    group.read(1)
+    await scene.resize(4)
+    values.append(await scene.write(key))
+    group.read(2, 3)
+    await scene.until(lambda: values[1] in group.values, SOON_S)
+    group.go_on(0)
+    return await judged(scene, group, values)
+
+
+def fetches_count(patch: Patch) -> None:
+    """What was fetched counts as processed: nobody is behind who has read on."""
+    told = consumer_holds._readers
+    patch.setattr(
+        consumer_holds,
+        "_readers",
+        lambda groups: (r._replace(positions=dict.fromkeys(range(9), 99)) for r in told(groups)),
+    )
+
+
+def no_commit_holds_nobody(patch: Patch) -> None:
+    told = consumer_holds._readers
+    patch.setattr(consumer_holds, "_readers", lambda groups: (r for r in told(groups) if r.positions))
+
+
+def the_first_group_opens(patch: Patch) -> None:
+    original = Requirements.obstacles
+
+    def obstacles(requirements: Requirements, known: Facts, found: Sequence[Reader]) -> list[Obstacle]:
+        return min((original(requirements, known, [reader]) for reader in found), key=len, default=[])
+
+    patch.setattr(Requirements, "obstacles", obstacles)
+
+
+def entries_of_the_partition_alone(patch: Patch) -> None:
+    original = lineage.behind
+    patch.setattr(lineage, "behind", lambda known, *epochs: original(known, *epochs) if EVERY_EPOCH in epochs else [])
+
+
+@pytest.mark.parametrize("play", [a_slow_reader, one_of_two_groups_is_slow, a_chain])
+def test_a_record_waits_for_the_older_ones_of_its_key(play: Play) -> None:
+    assert run(play) == WELL
+    assert "out of order" in run(play, legacy="accept")
+
+
+@pytest.mark.parametrize(
+    ("play", "rule"),
+    [
+        (a_slow_reader, fetches_count),
+        (a_slow_reader, no_commit_holds_nobody),
+        (one_of_two_groups_is_slow, the_first_group_opens),
+        (a_chain, entries_of_the_partition_alone),
+    ],
+)
+def test_a_rule_of_the_cap_that_is_switched_off_is_noticed(
+    play: Play, rule: Callable[[Patch], None], monkeypatch: Patch
+) -> None:
+    rule(monkeypatch)
+    assert "out of order" in run(play)
+
+
+async def describe_a_slow_reader(scene: GroupScene, tasks: trio.Nursery) -> str:
+    """What ``anabranch topics describe`` asks the leaders, while a group holds the gainer and after."""
+    group = StockGroup(scene, tasks, "slow")
+    group.read(0)
+    key = scene.key(1, 2)
+    first = await scene.write(key)
+    assert await scene.until(lambda: first in group.values)
+    group.make_busy(0)
+    values = [first, await scene.write(key)]
+    await scene.resize(2)
+    values.append(await scene.write(key))
+    group.read(1)
+    assert not await scene.until(lambda: values[2] in group.values, SOON_S)
+    holds = await scene.holds()
+    assert not holds[0].is_held and holds[1].is_held
+    (wait,) = holds[1].waits
+    assert wait[:5] == ("slow", 0, 0, 2, 1) and wait.waited_ms > 5_000 and not wait.is_let_go
+    group.go_on(0)
+    if problem := await judged(scene, group, values):
+        return problem
+    holds = await scene.holds()
+    return WELL if not holds[1].is_held and not holds[1].waits else str(holds)
+
+
+def test_leaders_tell_which_group_they_wait_for() -> None:
+    assert run(describe_a_slow_reader) == WELL
+
+
+# ---------------------------------------------------------------- leaders that change
+
+
+async def a_leader_changes(scene: GroupScene, tasks: trio.Nursery) -> str:
+    """The next leader of the gainer begins while no coordinator answers it."""
+    group = StockGroup(scene, tasks, "g")
+    group.read(0)
+    key = scene.key(1, 2)
+    group.make_busy(0)
+    values = [await scene.write(key)]
+    await scene.resize(2)
+    values.append(await scene.write(key))
+    before = scene.leader(1)
+    group.read(1)
+    await scene.cluster.kill(before)
+    await scene.until(lambda: scene.leader_or_none(1) not in ("", before))
+    await scene.until(lambda: values[1] in group.values, SOON_S)
+    await scene.restart(before)
+    group.go_on(0)
+    return await judged(scene, group, values)
+
+
+def a_new_leader_opens_at_once(patch: Patch) -> None:
+    patch.setattr(topic_holds, "ANYBODY", Reader("", positions=dict.fromkeys(range(9), 99)))
+
+
+def test_a_new_leader_serves_nothing_new_before_every_coordinator_has_answered(monkeypatch: Patch) -> None:
+    assert run(a_leader_changes, replicas=3) == WELL
+    a_new_leader_opens_at_once(monkeypatch)
+    assert "out of order" in run(a_leader_changes, replicas=3)
+
+
+async def a_coordinator_changes(scene: GroupScene, tasks: trio.Nursery) -> str:
+    group = StockGroup(scene, tasks, "g")
+    group.read(0)
+    key = scene.key(1, 2)
+    first = await scene.write(key)
+    assert await scene.until(lambda: first in group.values)
+    group.make_busy(0)
+    values = [first, await scene.write(key)]
+    await scene.resize(2)
+    values.append(await scene.write(key))
+    group.read(1)
+    before = await scene.replace_coordinator()
+    await scene.until(lambda: values[2] in group.values, SOON_S)
+    group.go_on(0)
+    await scene.restart(before)
+    return await judged(scene, group, values)
+
+
+def test_the_next_coordinator_goes_on_holding() -> None:
+    assert run(a_coordinator_changes, replicas=3) == WELL
+
+
+# ---------------------------------------------------------------- groups that come later
+
+
+async def a_group_comes_later(scene: GroupScene, tasks: trio.Nursery) -> str:
+    """The gainer is open to the one that is there. The one that comes begins there first."""
+    first, later = StockGroup(scene, tasks, "first"), StockGroup(scene, tasks, "later")
+    first.read(0)
+    key = scene.key(1, 2)
+    values = [await scene.write(key)]
+    await scene.resize(2)
+    values.append(await scene.write(key))
+    first.read(1)
+    assert await scene.until(lambda: set(first.values) == set(values))
+    later.read(1)
+    await scene.until(lambda: bool(later.values), SOON_S)
+    later.read(0)
+    return await judged(scene, later, values)
+
+
+def a_group_begins_uncounted(patch: Patch) -> None:
+    patch.setattr(readers, "MARGIN", 0)
+
+
+def test_a_group_that_comes_later_is_counted_before_it_begins(monkeypatch: Patch) -> None:
+    assert run(a_group_comes_later) == WELL
+    a_group_begins_uncounted(monkeypatch)
+    assert "out of order" in run(a_group_comes_later)
+
+
+async def a_group_is_deleted(scene: GroupScene, tasks: trio.Nursery) -> str:
+    """A group that is behind is deleted: it holds nobody any more. It comes again, and is held like any other."""
+    first, second = StockGroup(scene, tasks, "first"), StockGroup(scene, tasks, "second")
+    first.read(0)
+    second.read(0)
+    key = scene.key(1, 2)
+    values = [await scene.write(key)]
+    assert await scene.until(lambda: values[0] in first.values and values[0] in second.values)
+    second.make_busy(0)
+    values.append(await scene.write(key))
+    await scene.resize(2)
+    values.append(await scene.write(key))
+    first.read(1)
+    assert not await scene.until(lambda: values[2] in first.values, SOON_S)
+    await second.delete()
+    if problem := await judged(scene, first, values):
+        return problem
+    second.read(1)
+    await scene.until(lambda: bool(second.values), SOON_S)
+    second.read(0)
+    return await judged(scene, second, values)
+
+
+def test_a_group_that_was_deleted_is_forgotten_and_another_of_its_name_is_counted() -> None:
+    assert run(a_group_is_deleted) == WELL
+
+
+# ---------------------------------------------------------------- time
+
+
+async def a_group_never_commits(scene: GroupScene, tasks: trio.Nursery) -> str:
+    """It is let go after a while. Nobody else loses anything."""
+    mute, other = StockGroup(scene, tasks, "mute", commits=False), StockGroup(scene, tasks, "other")
+    for group in (mute, other):
+        group.read(0)
+    key = scene.key(1, 2)
+    values = [await scene.write(key)]
+    assert await scene.until(lambda: set(mute.values) == {values[0]} == set(other.values))
+    await scene.resize(2)
+    values.append(await scene.write(key))
+    for group in (mute, other):
+        group.read(1)
+    return "".join([await judged(scene, group, values) for group in (mute, other)])
+
+
+def test_a_group_that_never_commits_is_let_go_by_time() -> None:
+    assert run(a_group_never_commits, max_hold_ms=20_000) == WELL
+    assert "not delivered" in run(a_group_never_commits)
+
+
+# ---------------------------------------------------------------- beginnings
+
+
+async def a_group_with_latest(scene: GroupScene, tasks: trio.Nursery) -> str:
+    """Records are written to a new partition before its member knows of it."""
+    group = StockGroup(scene, tasks, "latest", reset=LATEST)
+    group.read(0)
+    assert await scene.until(lambda: 0 in group.begun)
+    key = scene.key(1, 2)
+    values = [await scene.write(key)]
+    assert await scene.until(lambda: values[0] in group.values)
+    await scene.resize(2)
+    values.append(await scene.write(key))
+    group.read(1)
+    return await judged(scene, group, values, 30)
+
+
+async def a_revived_partition_keeps_its_commits(scene: GroupScene, tasks: trio.Nursery) -> str:
+    """2 -> 1 -> 2: what the marked partition still has is not skipped when it is counted again."""
+    group = StockGroup(scene, tasks, "g")
+    key = scene.key(1, 2)
+    group.read(0)
+    assert await scene.until(lambda: 0 in group.begun)
+    await scene.resize(2)
+    group.read(1)
+    assert await scene.until(lambda: 1 in group.begun)
+    group.make_busy(1)
+    values = [await scene.write(key)]
+    await scene.resize(1)
+    values.append(await scene.write(key))
+    await scene.resize(2)
+    values.append(await scene.write(key))
+    group.read(1)
+    return await judged(scene, group, values)
+
+
+def test_no_beginning_is_skipped() -> None:
+    assert run(a_group_with_latest) == WELL
+    assert "not delivered" in run(a_group_with_latest, legacy="accept")
+
+
+def test_a_beginning_is_written_before_a_member_is_told_where_to_begin(monkeypatch: Patch) -> None:
+    monkeypatch.setattr(readers, "note_created", lambda *_: None)
+    assert "not delivered" in run(a_group_with_latest)
+
+
+def a_revived_partition_gets_a_beginning(patch: Patch) -> None:
+    def revived(cache: MetadataCache) -> dict[TopicPartition, Creation]:
+        is_there = cache.contains(TOPIC, 1) and cache.topics[TOPIC].layout_version == 3
+        return {CHILD: Creation(1, cache.incarnation(TOPIC, 1))} if is_there else {}
+
+    patch.setattr(MetadataCache, "take_created", revived)
+
+
+def test_a_revived_partition_gets_no_beginning(monkeypatch: Patch) -> None:
+    """Its readers have begun, and a commit behind what they have not committed yet skips that."""
+    assert run(a_revived_partition_keeps_its_commits) == WELL
+    a_revived_partition_gets_a_beginning(monkeypatch)
+    assert "not delivered" in run(a_revived_partition_keeps_its_commits)
+
+
+# ---------------------------------------------------------------- anything
+
+
+async def anything(scene: GroupScene, tasks: trio.Nursery) -> str:
+    """Grow, shrink and revive: two groups of slow users, members that begin again, and one group that comes late."""
+    rng = random.Random(scene.cluster.rng.random())
+    groups = [StockGroup(scene, tasks, name) for name in ("a", "b", "c")]
+    readers_of = groups[:2]
+    values: list[str] = []
+    count = known = 1
+    for group in readers_of:
+        group.read(0)
+    for number in range(5):
+        busy = [(group, p) for group in readers_of for p in range(known) if rng.random() < 0.5]
+        for group, p in busy:
+            group.make_busy(p)
+        values += [await scene.write(f"key-{rng.randrange(6)}") for _ in range(8)]
+        count = rng.choice([n for n in (1, 2, 3, 4) if n != count])
+        await scene.resize(count)
+        values += [await scene.write(f"key-{rng.randrange(6)}") for _ in range(8)]
+        new = range(known, max(count, known))
+        known = max(count, known)
+        for group in readers_of:
+            group.read(*new)
+            if rng.random() < 0.5:
+                group.read(rng.randrange(known))
+        if number == 2:
+            readers_of = groups
+            groups[2].read(*range(known))
+        await trio.sleep(rng.uniform(0, 3))  # pause: virtual time
+        for group, p in busy:
+            group.go_on(p)
+    return "".join([await judged(scene, group, values) for group in groups])
+
+
+@pytest.mark.parametrize("seed", [0, 3])
+def test_any_sequence_of_resizes_with_slow_groups(seed: int) -> None:
+    assert run(anything, seed=seed) == WELL
+
+
+def test_any_sequence_of_resizes_without_holding() -> None:
+    assert "out of order" in run(anything, seed=3, legacy="accept")

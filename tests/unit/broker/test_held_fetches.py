@@ -1,0 +1,143 @@
+"""Fetches of held consumers: the log seems to end where their partition's cap is (``broker/consumer_holds.py``)."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+from broker.fetch_session import FetchSession
+from broker.handlers.fetch_read import FetchRead, ReadLimits
+from broker.replication.delayed_fetch import DelayedFetch
+from broker.replication.layout import DeliveryRules, LegacyConsumers
+from broker.replication.purgatory import Purgatory
+from broker.replication.stock_cap import NOTHING, StockCap
+from ordered_resize.layout import Layout
+from protocol.generated.fetch import FetchPartition, FetchRequest, FetchResponse, FetchTopic, PartitionData
+from tests.replica_world import KEY, ReplicaWorld
+
+HOLD = DeliveryRules(legacy_consumers=LegacyConsumers.HOLD)
+RESIZED = Layout(2, 1, 1)
+
+
+def world_of_two_epochs() -> ReplicaWorld:
+    """Offsets 0 to 2 are of epoch 1, 3 and 4 of epoch 2, in which the topic was resized."""
+    world = ReplicaWorld(1)
+    world.elect(1, 1, [1])
+    world.append(1, b"a", b"b", b"c")
+    world[1].partition.layout = RESIZED
+    world[1].partition.delivery = HOLD
+    world.elect(1, 2, [1])
+    world.append(1, b"d", b"e")
+    return world
+
+
+def serve(world: ReplicaWorld, epoch: int, until: float = math.inf, at_least: int = -1) -> None:
+    world[1].partition.stock_cap = StockCap(epoch, until, at_least)
+
+
+def session_of(world: ReplicaWorld, offset: int) -> FetchSession:
+    session = FetchSession(Purgatory(world.clock), 7, 0.0)
+    asked = FetchPartition(partition=0, fetch_offset=offset, partition_max_bytes=1 << 20)
+    session.add(FetchRequest(topics=[FetchTopic(topic="t", partitions=[asked])]))
+    return session
+
+
+def read_of(world: ReplicaWorld, session: FetchSession, replica_id: int = -1, **limits: Any) -> FetchRead:
+    given = {"read_committed": False, "full": True, "reports_divergence": True, "is_stock": replica_id == -1, **limits}
+    replicas: Any = world[1]
+    read = FetchRead(replicas, world.throttle, session, ReadLimits(replica_id, -1, 1 << 20, **given))
+    read.run()
+    return read
+
+
+def fetched(world: ReplicaWorld, offset: int = 0, **limits: Any) -> tuple[int, PartitionData]:
+    """How many bytes of records, and the answer."""
+    answer = read_of(world, session_of(world, offset), **limits).response().responses[0].partitions[0]
+    return len(answer.records or b""), answer
+
+
+def test_a_held_consumer_is_given_batches_up_to_the_cap() -> None:
+    world = world_of_two_epochs()
+    all_of_it, _ = fetched(world, is_stock=False)
+    assert fetched(world)[0] == 0, "nothing is known yet"
+    serve(world, 1)
+    first, answer = fetched(world)
+    assert 0 < first < all_of_it
+    assert (answer.high_watermark, answer.last_stable_offset, answer.error_code) == (3, 3, 0)
+    serve(world, 2)
+    whole, answer = fetched(world)
+    assert whole == all_of_it and answer.high_watermark == 5
+
+
+def test_with_read_committed_it_is_the_same() -> None:
+    world = world_of_two_epochs()
+    serve(world, 1)
+    size, answer = fetched(world, read_committed=True)
+    assert size == fetched(world)[0] and answer.last_stable_offset == 3
+
+
+def test_an_answer_that_is_too_old_serves_what_no_group_can_wait_for() -> None:
+    world = world_of_two_epochs()
+    serve(world, 2, until=world.clock.monotonic() + 3, at_least=1)
+    assert fetched(world)[1].high_watermark == 5
+    world.clock.seconds += 3
+    assert fetched(world)[1].high_watermark == 3
+
+
+def test_one_that_stands_above_is_not_told_that_the_log_ends_below() -> None:
+    world = world_of_two_epochs()
+    serve(world, 1)
+    size, answer = fetched(world, offset=4)
+    assert (size, answer.error_code, answer.high_watermark) == (0, 0, 4)
+
+
+def test_who_keeps_order_who_follows_and_who_looks_for_faults_are_not_held() -> None:
+    world = world_of_two_epochs()
+    assert fetched(world, is_stock=False)[1].high_watermark == 5
+    for replica_id in (1, -2):
+        assert len(read_of(world, session_of(world, 0), replica_id).response().responses[0].partitions[0].records) > 0
+
+
+def test_only_topics_that_say_so_hold_and_only_after_a_resize() -> None:
+    world = world_of_two_epochs()
+    partition = world[1].partition
+    partition.layout = Layout(1, 0, 1)
+    assert fetched(world)[1].high_watermark == 5
+    partition.layout, partition.delivery = RESIZED, DeliveryRules()
+    assert fetched(world)[1].high_watermark == 5
+    partition.delivery, partition.ordered_delivery = HOLD, False
+    assert fetched(world)[1].high_watermark == 5
+    partition.ordered_delivery = True
+    assert fetched(world)[1].high_watermark == 0
+
+
+def test_a_held_fetch_waits_and_is_answered_when_the_cap_moves() -> None:
+    world = world_of_two_epochs()
+    serve(world, 1)
+    purgatory = Purgatory(world.clock)
+    session = session_of(world, 3)
+    read = read_of(world, session)
+    assert read.held == {KEY} and read.size_bytes == 0
+    answers: list[FetchResponse] = []
+    DelayedFetch.park(purgatory, 10.0, read, 1).then(answers.append)
+    serve(world, 2)
+    world[1].partition.notify()
+    session.answer_held()
+    assert len(answers[0].responses[0].partitions[0].records or b"") > 0 and not read.held
+
+
+def test_one_that_has_everything_there_is_counts_as_waiting_not_as_held() -> None:
+    world = world_of_two_epochs()
+    serve(world, 2)
+    assert not read_of(world, session_of(world, 5)).held
+
+
+def test_a_leader_that_led_before_keeps_its_cap_and_one_that_begins_knows_nothing() -> None:
+    world = world_of_two_epochs()
+    serve(world, 2)
+    world.elect(1, 3, [1])
+    world.append(1, b"f")
+    assert fetched(world)[1].high_watermark == 5, "of its new epoch nothing is known"
+    world[1].partition.make_follower(2, 4, [2], [1, 2])
+    world[1].partition.make_leader(5, [1], [1])
+    assert world[1].partition.stock_cap == NOTHING

@@ -1,0 +1,145 @@
+"""How far a topic's held consumers are served: rules of docs/model/README.md, Hold.tla, one by one."""
+
+from __future__ import annotations
+
+import math
+
+from broker.replication.stock_cap import NOTHING, StockCap
+from broker.topic_holds import CoordinatorAnswer, Decision, Limits, TopicHold
+from ordered_resize.facts import Lineage
+from ordered_resize.hold import Obstacle, Reader
+from zk_schemas.partition_state import LineageEntry as Entry
+
+LIMITS = Limits(lease_s=3.0, max_hold_s=60.0)
+BEHIND, DONE = Reader("g", 1, {0: 99}), Reader("g", 1, {0: 100})
+
+
+def split() -> TopicHold:
+    """Partition 1 is led here. It was split off 0, whose epoch 0 ended at 100."""
+    topic = TopicHold(5)
+    topic.facts.on_lineage(0, Lineage(1))
+    topic.facts.on_lineage(1, Lineage(0, -1, (Entry(0, {0: 0}),)))
+    topic.on_ends(0, 1, {0: 100})
+    return topic
+
+
+def told(
+    topic: TopicHold, sent_at: float, *readers: Reader, coordinated: tuple[int, ...] = (0,), broker: int = 1
+) -> None:
+    topic.answers[broker] = CoordinatorAnswer(dict.fromkeys(coordinated, sent_at), readers)
+
+
+def decided(topic: TopicHold, now: float, partitions: int = 1) -> Decision:
+    return topic.decide([1], partitions, now, LIMITS)
+
+
+def cap(topic: TopicHold, now: float, partitions: int = 1) -> int:
+    return decided(topic, now, partitions).caps[1].at(now)
+
+
+def test_nothing_is_served_of_an_entry_until_every_coordinator_has_answered() -> None:
+    topic = split()
+    assert cap(topic, 0) == -1
+    told(topic, 0, DONE, coordinated=(0,))
+    assert cap(topic, 0, partitions=2) == -1
+    told(topic, 0, coordinated=(1,), broker=2)
+    assert cap(topic, 0, partitions=2) == 0
+
+
+def test_an_answer_counts_from_when_it_was_asked_for_and_no_longer_than_a_lease() -> None:
+    topic = split()
+    told(topic, 1.0, DONE)
+    decision = decided(topic, 2.0)
+    assert decision.caps[1] == StockCap(0, 4.0, -1)
+    assert decision.caps[1].at(3.9) == 0 and decision.caps[1].at(4.0) == -1
+    assert cap(topic, 4.0) == -1, "a group may have come that the answer does not name"
+
+
+def test_the_oldest_of_the_newest_answers_counts() -> None:
+    topic = split()
+    told(topic, 0.0, DONE, coordinated=(0, 1), broker=1)
+    told(topic, 2.0, coordinated=(1,), broker=2)
+    assert decided(topic, 2.0, partitions=2).caps[1].fresh_until == 3.0
+    told(topic, 2.5, DONE, coordinated=(0,), broker=1)
+    assert decided(topic, 2.5, partitions=2).caps[1].fresh_until == 5.0
+
+
+def test_a_group_that_the_next_answer_does_not_name_is_forgotten() -> None:
+    topic = split()
+    told(topic, 0, BEHIND)
+    assert cap(topic, 0) == -1
+    told(topic, 1)
+    assert cap(topic, 1) == 0 and topic.waits == []
+
+
+def test_a_group_whose_commit_is_lowered_is_waited_for_again() -> None:
+    topic = split()
+    told(topic, 0, DONE)
+    assert cap(topic, 0) == 0
+    told(topic, 1, BEHIND)
+    assert cap(topic, 1) == -1
+
+
+def test_a_group_is_let_go_after_max_hold_and_another_is_waited_for_on() -> None:
+    topic, other = split(), Reader("other", 1)
+    told(topic, 0, BEHIND)
+    assert not decided(topic, 0).let_go
+    told(topic, 30, BEHIND, other)
+    assert not decided(topic, 30).let_go
+    told(topic, 60, BEHIND, other)
+    assert decided(topic, 60).let_go == [Obstacle("g", 1, 0, 0)]
+    assert cap(topic, 60) == -1 and not decided(topic, 60).let_go, "it is told once"
+    told(topic, 61, BEHIND, other._replace(positions={0: 100}))
+    assert cap(topic, 61) == 0
+
+
+def test_a_group_of_the_same_name_is_waited_for_anew() -> None:
+    topic = split()
+    told(topic, 0, BEHIND)
+    decided(topic, 0)
+    told(topic, 60, BEHIND)
+    assert cap(topic, 60) == 0
+    told(topic, 61, BEHIND._replace(life=2))
+    assert cap(topic, 61) == -1
+
+
+def test_coordinators_that_do_not_answer_are_let_go_too() -> None:
+    topic = split()
+    assert cap(topic, 0) == -1
+    assert decided(topic, 60).coordinators_let_go == [0]
+    assert cap(topic, 60) == 0
+    told(topic, 70, BEHIND)
+    assert cap(topic, 70) == -1, "it answers again"
+
+
+def test_a_cluster_without_groups_holds_nobody() -> None:
+    assert cap(split(), 0, partitions=0) == 0
+
+
+def test_what_no_group_can_wait_for_is_served_without_an_answer() -> None:
+    topic = split()
+    topic.facts.on_log_start(0, 100)
+    assert topic.is_open_to_anybody([1])
+    assert decided(topic, 0).caps[1].at(math.inf) == 0
+    assert not TopicHold(5).is_open_to_anybody([1]), "its lineage is not known"
+
+
+def test_ends_are_asked_of_leaders_above_the_epoch_and_again_after_a_leader_change() -> None:
+    topic = TopicHold(5)
+    topic.facts.on_lineage(0, Lineage(1))
+    topic.facts.on_lineage(1, Lineage(0, -1, (Entry(0, {0: 0}),)))
+    named = topic.requirements([1]).epochs
+    assert named == {0: [0]}
+    assert topic.ends_to_ask(named, {0: 0}) == {}, "the end of the present epoch still moves"
+    assert topic.ends_to_ask(named, {0: 1}) == {0: {0}}
+    topic.on_ends(0, 1, {0: 100})
+    assert topic.ends_to_ask(named, {0: 1}) == {}
+    assert topic.ends_to_ask(named, {0: 2}) == {0: {0}}
+    told(topic, 0, DONE)
+    assert cap(topic, 0) == 0, "what the leader before told counts until then"
+    topic.on_ends(0, 2, {0: 90})
+    assert topic.facts.ends[0] == {0: 90}
+
+
+def test_a_leader_that_knows_nothing_serves_nothing() -> None:
+    assert NOTHING.at(0) == -1

@@ -1,0 +1,69 @@
+"""``topics describe`` and ``groups describe`` of a topic whose stock consumers are held, with a fake admin client."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+
+from anabranch import ErrorCode, KafkaError
+from client.admin_types import HeldBy, PartitionHold
+from tests.unit.cli.fake_admin import FakeAdmin
+from tests.unit.cli.test_resize_commands import SHRUNK, Run, run
+
+__all__ = ["run"]  # the fixture
+
+HOLD = {"ordered.delivery.legacy.consumers": "hold"}
+SLOW = HeldBy("slow", 5, 0, 40, 20, 12_400, is_let_go=False)
+MUTE = HeldBy("mute", 5, 0, -1, -1, 300_000, is_let_go=True)
+
+
+def admin(**more: Any) -> FakeAdmin:
+    state = {
+        "configs": HOLD,
+        "groups": {"slow": {5: 20}, "mute": {}},
+        "found_holds": {0: PartitionHold(2, 2, []), 1: PartitionHold(2, 1, [MUTE, SLOW])},
+        **more,
+    }
+    return FakeAdmin(**{**SHRUNK, **state})
+
+
+def test_topics_describe_says_which_group_holds_stock_consumers_where(run: Run) -> None:
+    _, out, _ = run(admin(), "topics", "describe", "t")
+    lines = [line for line in out.splitlines() if "stock consumers" in line]
+    assert lines == [
+        "partition 1 from epoch 2 is held for stock consumers: group mute is to process 5 until the end of epoch 0, "
+        "without a commit, for 300 s, let go",
+        "partition 1 from epoch 2 is held for stock consumers: group slow is to process 5 until offset 40, at 20, "
+        "for 12 s",
+    ]
+
+
+def test_a_group_that_was_let_go_alone_holds_nobody(run: Run) -> None:
+    _, out, _ = run(admin(found_holds={1: PartitionHold(2, 2, [MUTE])}), "topics", "describe", "t")
+    assert "partition 1 from epoch 3 was held: group mute" in out
+
+
+def test_groups_describe_says_whom_the_group_holds(run: Run) -> None:
+    _, out, _ = run(admin(), "groups", "describe", "slow")
+    assert "whom the group holds, and why:\n  t: partition 1 from epoch 2 is held" in out
+    assert "mute" not in out
+
+
+def test_as_json(run: Run) -> None:
+    _, out, _ = run(admin(), "topics", "describe", "t", "--json")
+    found = json.loads(out)[0]["held_consumers"]
+    assert found[1] == {"partition": 1, "from_epoch": 2, "is_held": True, **SLOW._asdict()}
+    _, out, _ = run(admin(), "groups", "describe", "slow", "--json")
+    assert json.loads(out)[0]["held_consumers"] == [{"topic": "t", **found[1]}]
+
+
+@pytest.mark.parametrize(
+    "state",
+    [{"configs": {}}, {"version": 0}, {"found_holds": KafkaError(ErrorCode.UNSUPPORTED_VERSION, "an older broker")}],
+    ids=["not held", "not resized", "an older broker"],
+)
+def test_nothing_is_said_where_nobody_is_held_or_nobody_can_tell(run: Run, state: dict[str, Any]) -> None:
+    status, out, _ = run(admin(**state), "topics", "describe", "t")
+    assert status == 0 and "held" not in out
