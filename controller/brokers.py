@@ -23,6 +23,7 @@ from protocol.generated.leader_and_isr import LeaderAndIsrRequest
 from protocol.types import TopicPartition
 from zk_schemas import paths
 from zk_schemas.broker_registration import BrokerRegistration
+from zk_schemas.features import misfits
 from zk_schemas.znode import MalformedZnodeError
 
 _log = logging.getLogger(__name__)
@@ -30,10 +31,11 @@ _log = logging.getLogger(__name__)
 
 async def on_brokers_changed(context: Context) -> None:
     """Read the registrations again. A known id under another broker epoch went away and came back; one that only
-    describes itself otherwise (KIP-226) stays, and every broker is told where it is reached now.
+    describes itself otherwise (KIP-226) stays, and every broker is told where it is reached now. One that does not
+    support what is finalized counts as gone (KIP-584, Feature versioning and guarantees): it leads nothing.
     """
     image = context.image
-    present = await read_registrations(context)
+    present = _admitted(context, await read_registrations(context))
     gone = [
         id for id, broker in sorted(image.brokers.items()) if id not in present or present[id].epoch != broker.epoch
     ]
@@ -67,6 +69,22 @@ async def on_brokers_changed(context: Context) -> None:
         context.events.put(ReassignmentsDue())
         context.events.put(ResizesDue())
         context.batch.metadata(_partitions_on(context, {*gone, *(broker.id for broker in joined)}))
+
+
+def _admitted(context: Context, registered: dict[int, LiveBroker]) -> dict[int, LiveBroker]:
+    """Those that support what is finalized. A release that looks at no feature itself registers all the same, and would
+    serve without regard to what the others rely on.
+    """
+    image = context.image
+    problems = {id: misfits(broker.registration.features, image.features, "it") for id, broker in registered.items()}
+    refused = {id: registered[id].epoch for id, found in problems.items() if found}
+    for id, epoch in refused.items():
+        if image.refused_brokers.get(id) != epoch:
+            _log.error(
+                "broker %s is refused: %s; stop it, or start it with a newer release", id, "; ".join(problems[id])
+            )
+    image.refused_brokers = refused
+    return {id: broker for id, broker in registered.items() if id not in refused}
 
 
 def _partitions_on(context: Context, brokers: set[int]) -> list[TopicPartition]:

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 from controller.brokers import read_registrations
 from controller.context import Context
-from controller.events import FeaturesChanged, ResizesDue
+from controller.events import BrokersChanged, FeaturesChanged, ResizesDue
 from controller.feature_updates import for_new_cluster, with_risen_minimums
 from controller.image import LiveBroker
 from controller.resize import view
@@ -110,9 +110,10 @@ async def on_features_changed(context: Context) -> None:
     await load(context)
     await settle(context)
     image = context.image
-    old = [topic.name for topic in image.topics.values() if not topic.frozen and any(map(is_old, topic.states()))]
+    old = [topic.name for topic in image.topics.values() if any(map(is_old, topic.states()))]
     if old and image.features.level(ORDERED_RESIZE) >= LINEAGE_LEVEL:
         raise ImageStaleError(f"topics {listed(sorted(old))} can be converted")
+    context.events.put(BrokersChanged())  # one that was refused may fit, and one that served may not
     context.events.put(ResizesDue())
 
 

@@ -12,10 +12,10 @@ from controller.context import Context
 from controller.events import StateChanged, TopicChanged, TopicsChanged
 from controller.giving_up import give_up
 from controller.image import PartitionImage, TopicImage
-from controller.partitions import StateChange, lead_first, write_states
+from controller.partitions import lead_first
 from controller.resize import conversion, goal, view
 from controller.states import PartitionStatus
-from controller.store import ImageStaleError, read_each
+from controller.store import ImageStaleError, chunks, read_each
 from controller.topic_config import ORDERED_KEY, topic_values
 from controller.topic_id import new_topic_id
 from ordered_resize.consistency import as_served
@@ -24,7 +24,7 @@ from ordered_resize.judgement import Outcome, Setting, Verdict, judge_edit, judg
 from ordered_resize.snapshot import Snapshot
 from protocol.errors import ErrorCode, KafkaError
 from protocol.types import TopicPartition
-from runtime.env import SetOp, ZkError, Znode
+from runtime.env import DeleteOp, SetOp, ZkError, ZkOp, Znode
 from zk_schemas import paths
 from zk_schemas.features import LINEAGE_LEVEL, ORDERED_RESIZE
 from zk_schemas.partition_state import PartitionState
@@ -147,23 +147,46 @@ async def _load_topic(context: Context, name: str) -> None:
         del topic.partitions[index]
         topic.unreadable.add(index)
     try:
+        changed = await _convert(context, topic)
+        if changed is not None:
+            await _load_topic(context, name)
+            for tp in changed if name in context.image.topics else ():
+                context.batch.leader_and_isr(tp)
+            return
         await _settle(context, topic)
     except ZkError as error:
         give_up(context, f"topic {name}", error)
         malformed[name] = found.mzxid
         return
     context.image.topics[name] = topic
-    if context.image.features.level(ORDERED_RESIZE) >= LINEAGE_LEVEL and not topic.frozen and not topic.unreadable:
-        await _convert(context, topic)
 
 
-async def _convert(context: Context, topic: TopicImage) -> None:
-    """Give the states of a topic that an earlier release resized their lineages."""
-    states = {index: found.state for index, found in topic.partitions.items() if found.state is not None}
-    changed = conversion.converted(topic.znode, states, context.image.controller_epoch)
-    await write_states(context, [StateChange(TopicPartition(topic.name, p), state) for p, state in changed.items()])
-    if changed:
-        _log.info("topic %s: the states of partitions %s have lineages now", topic.name, listed(sorted(changed)))
+async def _convert(context: Context, topic: TopicImage) -> list[TopicPartition] | None:
+    """Give the states of a topic that an earlier release resized their lineages. Returns whose states those are, all of
+    which has to be read again then; None: nothing is converted.
+
+    Raises ``ControllerMovedError``, ``ImageStaleError``, ``ZkError``.
+    """
+    if topic.unreadable or context.image.features.level(ORDERED_RESIZE) < LINEAGE_LEVEL:
+        return None
+    snapshot = await _with_stray_states(context, topic)
+    if not any(map(conversion.is_old, snapshot.states.values())):
+        return None
+    found, _ = conversion.judged(snapshot)
+    if found is None:
+        return None
+    states, tps = found.changed, [TopicPartition(topic.name, p) for p in found.changed]
+    groups: list[list[ZkOp]] = [[SetOp(paths.topic(topic.name), found.topic.encode(), topic.version)]]
+    groups += [
+        [SetOp(paths.partition_state(*tp), states[tp.partition].encode(), topic.partitions[tp.partition].epoch)]
+        for tp in tps
+    ]
+    for p in found.never_led:
+        groups.append([DeleteOp(paths.partition_state(topic.name, p)), DeleteOp(paths.partition(topic.name, p))])
+    for ops in chunks(groups):
+        await context.store.write(ops)
+    _log.info("topic %s: the states of partitions %s have lineages now", topic.name, listed(sorted(states)))
+    return tps
 
 
 async def _load_partitions(context: Context, topic: TopicImage) -> None:
@@ -220,6 +243,8 @@ async def on_state_changed(context: Context, tp: TopicPartition) -> None:
     """A state that was watched changed. Raises ``ImageStaleError`` when it is not as this controller wrote it."""
     partition, path = context.image.partition(tp), paths.partition_state(*tp)
     found = await context.store.get(path, context.events.watch(StateChanged(tp)))
+    if partition is not None and partition.state is None and found is None:
+        return  # this controller took it away, when it converted the topic
     if partition is None or found is None or found.version != partition.epoch:
         raise ImageStaleError(f"{path} changed, which could not be judged")
 
@@ -248,9 +273,7 @@ async def _settle(context: Context, topic: TopicImage) -> None:
     found = topic.znode
     snapshot = await _with_stray_states(context, topic)
     verdict = await _judged(context, topic, snapshot)
-    if any(map(conversion.is_old, snapshot.states.values())) and (
-        why := conversion.unsettled(snapshot.topic, snapshot.states)
-    ):
+    if any(map(conversion.is_old, snapshot.states.values())) and (why := conversion.held(snapshot)):
         verdict = Verdict(Outcome.FREEZE, why=why)
     if verdict.outcome is Outcome.FREEZE:
         await _freeze(context, topic, snapshot, verdict.why)

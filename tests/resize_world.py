@@ -331,10 +331,10 @@ def layouts_told(world: World) -> dict[tuple[int, int], set[tuple[int, int]]]:
 
 
 async def finished(world: World, count: int) -> bool:
-    """Whether the topic has ``count`` partitions, all led under one layout, and every broker knows."""
+    """Whether the topic has ``count`` partitions, all led under one layout, and every broker with features knows."""
     topic = await world.topic(TOPIC)
     live = await world.store.children(paths.BROKER_IDS)
-    told = [world.brokers[int(id)].metadata() for id in live]
+    told = [broker.metadata() for id in live if (broker := world.brokers[int(id)]).features]
     if len(topic.partitions) != count or topic.undeleted_partition_count != count:
         return False
     for index in range(count):

@@ -100,10 +100,10 @@ class Features:
         return encode_fields({"version": self.version, "status": int(self.status), "features": levels}, self.extra)
 
 
-def misfits(supported: Mapping[str, VersionRange], finalized: Features) -> list[str]:
+def misfits(supported: Mapping[str, VersionRange], finalized: Features, who: str = "this process") -> list[str]:
     """Why a process with these ranges may not run beside what is finalized, a line for each feature; empty: it may."""
     return [
-        f"{name} is finalized at level {level}, this process supports {described(supported.get(name))}"
+        f"{name} is finalized at level {level}, {who} supports {described(supported.get(name))}"
         for name in sorted(finalized.features)
         if (level := finalized.level(name)) and not supports(supported, name, level)
     ]

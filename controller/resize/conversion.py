@@ -1,16 +1,42 @@
 """State znodes of releases that resized by barriers (feature level 1), as lineages. Pure.
 
 Such a state has a layout and no ``initial_partition_count``, and says whom it was split from or merged into. Each is
-converted by a bump, so that who read it before asks again. What is counted goes first: what merged into a partition is
-told by the state of the partition that is marked. A controller that dies in between leaves what its successor converts.
+converted by a bump, so that who read it before asks again.
+
+A resize under way is carried on. Its goal and the count before it follow from the layouts that are stored, and the last
+epochs of the layout before from the maps. That release wrote the states of a grow's new partitions first and counted
+them later; here the goal comes first, and a partition is created with its first leader.
 """
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Mapping
+from dataclasses import dataclass
 
-from zk_schemas.partition_state import Layout, LineageEntry, PartitionState
+from ordered_resize.consistency import contradictions
+from ordered_resize.judgement import proven
+from ordered_resize.snapshot import Snapshot
+from protocol.key_placement import ancestor_below
+from zk_schemas.features import LINEAGE_LEVEL, ORDERED_RESIZE
+from zk_schemas.partition_state import Before, Layout, LineageEntry, PartitionState
 from zk_schemas.topic import TopicZnode
+
+
+@dataclass(frozen=True, slots=True)
+class Converted:
+    """What a topic is to be: first its znode, then states, and last those of ``never_led`` go, as they say what the
+    states before need. A controller that dies in between leaves what its successor converts.
+    """
+
+    topic: TopicZnode
+    changed: Mapping[int, PartitionState]
+    never_led: tuple[int, ...] = ()
+    """New partitions of a grow under way."""
+
+
+class UnfinishedError(Exception):
+    """A resize under way that cannot be carried on; the text says why."""
 
 
 def is_old(state: PartitionState) -> bool:
@@ -18,49 +44,126 @@ def is_old(state: PartitionState) -> bool:
     return state.layout is not None and state.initial_partition_count is None and not state.being_removed
 
 
-def unsettled(topic: TopicZnode, states: Mapping[int, PartitionState]) -> str:
-    """Why a topic with such states cannot be converted; empty: it can."""
-    goal = Layout(topic.undeleted_partition_count, topic.layout_version)
-    behind = [p for p in range(goal.undeleted_partition_count) if p not in states or states[p].layout != goal]
-    going = range(goal.undeleted_partition_count, len(topic.partitions))
-    behind += [p for p in going if p not in states or (is_old(states[p]) and states[p].sealed_offset < 0)]
-    if not behind:
-        return ""
+def judged(snapshot: Snapshot) -> tuple[Converted | None, str]:
+    """What a topic with old states is to be, or why it cannot be: what that gives contradicts itself."""
+    try:
+        found = converted(snapshot.topic, snapshot.states, snapshot.controller_epoch)
+    except UnfinishedError as error:
+        return None, str(error)
+    states = {p: state for p, state in snapshot.states.items() if p not in found.never_led}
+    after = dataclasses.replace(snapshot, topic=found.topic, states={**states, **found.changed})
+    wrong = contradictions(proven(after))
+    return (None, wrong[0]) if wrong else (found, "")
+
+
+def held(snapshot: Snapshot) -> str:
+    """Why a topic with old states that is not converted is not resized; empty: it has no resize under way."""
+    found, why = judged(snapshot)
+    if found is None or found.topic == snapshot.topic:
+        return why
     return (
-        f"partition {behind[0]}: a resize that an earlier release began is unfinished; let that release finish it, or"
-        " create the topic anew"
+        "a resize that an earlier release began is unfinished; it goes on once level"
+        f" {LINEAGE_LEVEL} of the feature {ORDERED_RESIZE} is finalized"
     )
 
 
-def converted(
-    topic: TopicZnode, states: Mapping[int, PartitionState], controller_epoch: int
-) -> dict[int, PartitionState]:
-    """The states to be written, in this order. The topic is settled."""
-    return {
-        p: state.replace(
-            controller_epoch=controller_epoch,
-            leader_epoch=state.leader_epoch + 1,
-            initial_partition_count=topic.initial_partition_count,
-            lineage=_lineage(topic, states, p),
-            leader_epoch_after_creation={},
-            leader_epoch_before_deletion={},
-            sealed_offset=-1,
+def converted(topic: TopicZnode, states: Mapping[int, PartitionState], controller_epoch: int) -> Converted:
+    """Raises ``UnfinishedError``."""
+    never_led = tuple(p for p, state in sorted(states.items()) if is_old(state) and state.never_led)
+    led = {p: state for p, state in sorted(states.items()) if p not in never_led}
+    topic = _of_grow(topic, states, never_led) if never_led else _of_shrink(topic, led)
+    return Converted(
+        topic,
+        {
+            p: state.replace(
+                controller_epoch=controller_epoch,
+                leader_epoch=state.leader_epoch + 1,
+                initial_partition_count=topic.initial_partition_count,
+                before=_before(topic, states, p),
+                lineage=_lineage(topic, led, p),
+                leader_epoch_after_creation={},
+                leader_epoch_before_deletion={},
+                sealed_offset=-1,
+            )
+            for p, state in led.items()
+            if is_old(state)
+        },
+        never_led,
+    )
+
+
+def _goal(topic: TopicZnode) -> Layout:
+    return Layout(topic.undeleted_partition_count, topic.layout_version)
+
+
+def _of_grow(topic: TopicZnode, states: Mapping[int, PartitionState], never_led: tuple[int, ...]) -> TopicZnode:
+    """With the goal of a grow under way. Once it is counted, a count before is taken under which each new partition
+    has the ancestor that its state names: new ones that are led may lie below it, as they have gained already.
+    """
+    goals = {layout for p in never_led if (layout := states[p].layout) is not None}
+    goal = max(goals)
+    before = topic.undeleted_partition_count
+    if _goal(topic) == goal and topic.previous_undeleted_partition_count is not None:
+        before = topic.previous_undeleted_partition_count
+    elif _goal(topic) == goal:
+        initial = topic.initial_partition_count
+        named = {p: set(states[p].leader_epoch_after_creation) for p in never_led}
+        fitting = [
+            count
+            for count in range(initial, never_led[0] + 1)
+            if all({ancestor_below(p, initial, count)} == found for p, found in named.items())
+        ]
+        before = max(fitting, default=goal.undeleted_partition_count)
+    count = goal.undeleted_partition_count
+    if len(goals) > 1 or not before <= never_led[0] <= never_led[-1] < count <= len(topic.partitions):
+        raise UnfinishedError(
+            f"partition {never_led[0]}: an earlier release was adding it, and its states say no single count to grow to"
         )
-        for p, state in sorted(states.items())
-        if is_old(state)
-    }
+    return topic.replace(**goal._asdict(), previous_undeleted_partition_count=before)
+
+
+def _of_shrink(topic: TopicZnode, states: Mapping[int, PartitionState]) -> TopicZnode:
+    """With the count before a shrink under way, which is that of a survivor that has not the layout yet."""
+    goal, first = _goal(topic), Layout(topic.initial_partition_count, 0)
+    counted = {p: states[p].layout or first for p in range(goal.undeleted_partition_count) if p in states}
+    prior = {p: layout for p, layout in counted.items() if layout != goal}
+    if not prior:
+        return topic
+    p, layout = min(prior.items(), key=lambda found: found[1].layout_version)
+    is_shrink = layout.undeleted_partition_count > goal.undeleted_partition_count
+    if set(prior.values()) != {Layout(layout.undeleted_partition_count, goal.layout_version - 1)} or not is_shrink:
+        raise UnfinishedError(
+            f"partition {p}: a resize that an earlier release began is unfinished, and it began with"
+            f" {layout.undeleted_partition_count} partitions in version {layout.layout_version}, which cannot be"
+        )
+    return topic.replace(previous_undeleted_partition_count=layout.undeleted_partition_count)
+
+
+def _before(topic: TopicZnode, states: Mapping[int, PartitionState], partition: int) -> Before | None:
+    """What the bump of the resize under way replaced. The last epoch of the layout before is in the map of a partition
+    that waits for it. Where none does, and of a marked one, which takes no records since, any later epoch will do.
+    """
+    previous, state = topic.previous_undeleted_partition_count, states[partition]
+    if previous is None or partition >= previous or state.layout != _goal(topic):
+        return None
+    marked = range(topic.undeleted_partition_count, previous)
+    maps = [states[p].leader_epoch_before_deletion for p in marked if p in states]
+    maps += [states[p].leader_epoch_after_creation for p in range(previous, len(topic.partitions)) if p in states]
+    told = [epochs[partition] for epochs in maps if partition in epochs]
+    return Before(Layout(previous, topic.layout_version - 1), min(told, default=state.leader_epoch))
 
 
 def _lineage(topic: TopicZnode, states: Mapping[int, PartitionState], partition: int) -> tuple[LineageEntry, ...]:
     """From its ancestor since its first epoch, and from each partition that merged into it since the epoch after the
-    last before. A marked partition has no records above its seal, so each of its later epochs ends there.
+    last before. A marked partition has no records above its seal, so each of its later epochs ends there. What merges
+    by a shrink under way does so with the bump that is still to come.
     """
     found: dict[int, dict[int, int]] = {}
-    created = states[partition].leader_epoch_after_creation
+    layout, created = states[partition].layout, states[partition].leader_epoch_after_creation
     if created:
         found[topic.last_leader_epochs.get(partition, -1) + 1] = dict(created)
     for p, state in states.items():
         survivor_epoch = state.leader_epoch_before_deletion.get(partition)
-        if survivor_epoch is not None:
+        if survivor_epoch is not None and layout is not None and p >= layout.undeleted_partition_count:
             found.setdefault(survivor_epoch + 1, {})[p] = state.leader_epoch - 1
     return tuple(LineageEntry(epoch, losers) for epoch, losers in sorted(found.items()))

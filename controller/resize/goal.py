@@ -17,7 +17,6 @@ from controller.states import PartitionStatus
 from controller.store import MAX_BYTES
 from controller.topic_config import ORDERED_KEY, topic_values
 from ordered_resize import resize
-from ordered_resize.explain import listed
 from ordered_resize.judgement import Limits, Outcome, Setting, judge_wanted
 from ordered_resize.marked import Marked, is_compacted
 from ordered_resize.snapshot import Snapshot
@@ -26,7 +25,7 @@ from protocol.topic_names import INTERNAL_TOPICS
 from protocol.types import TopicPartition
 from runtime.env import SetOp
 from zk_schemas import paths
-from zk_schemas.features import LINEAGE_LEVEL, ORDERED_RESIZE, supports
+from zk_schemas.features import LINEAGE_LEVEL, ORDERED_RESIZE
 from zk_schemas.topic import TopicZnode
 
 _log = logging.getLogger(__name__)
@@ -48,18 +47,12 @@ async def setting_of(context: Context, topic: TopicImage) -> Setting:
 
 def not_now(context: Context) -> str:
     """Why no topic of the cluster can be resized; empty: each can."""
-    brokers = context.image.brokers
-    if context.image.features.level(ORDERED_RESIZE) < LINEAGE_LEVEL:
-        return (
-            f"Level {LINEAGE_LEVEL} of the feature {ORDERED_RESIZE} is not finalized: once every broker supports it,"
-            " `anabranch features upgrade --all` does so."
-        )
-    lacking = [
-        id for id in sorted(brokers) if not supports(brokers[id].registration.features, ORDERED_RESIZE, LINEAGE_LEVEL)
-    ]
-    if lacking:
-        return f"Brokers {listed(lacking)} do not know ordered resize; upgrade or stop them first."
-    return ""
+    if context.image.features.level(ORDERED_RESIZE) >= LINEAGE_LEVEL:
+        return ""
+    return (
+        f"Level {LINEAGE_LEVEL} of the feature {ORDERED_RESIZE} is not finalized: once every broker supports it,"
+        " `anabranch features upgrade --all` does so."
+    )
 
 
 async def begin_wanted(context: Context, topic: TopicImage, snapshot: Snapshot) -> None:

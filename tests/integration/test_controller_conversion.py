@@ -84,15 +84,41 @@ async def test_nothing_is_converted_or_resized_before_the_level_is_finalized(
     await world.until(lambda: finished(world, 4))
 
 
-async def test_a_resize_that_was_under_way_freezes_its_topic(nursery: trio.Nursery, autojump_clock: object) -> None:
+async def test_a_resize_that_was_under_way_is_carried_on(nursery: trio.Nursery, autojump_clock: object) -> None:
+    """Its survivors had not gained yet."""
     world = await draining_since_before(nursery, level=LINEAGE_LEVEL)
-    path = paths.partition_state(TOPIC, 4)
-    fields = json.loads((await world.store.get(path)).data)
-    fields.pop("sealed_offset")
-    await world.store.set(path, json.dumps(fields).encode())
+    for p in range(4):
+        await edit(world, p, leader_epoch=1, layout={"undeleted_partition_count": 6, "layout_version": 1})
+    await world.start_controller(1001)
+    await world.until(lambda: _has_gained(world))
+    assert (await world.topic(TOPIC)).previous_undeleted_partition_count == 6
+    hold_records(world, range(4, 6), 40, 40)
+    await world.until(lambda: finished(world, 4))
+
+
+async def _has_gained(world: World) -> bool:
+    return (await world.state(TOPIC, 1)).lineage == ((3, {5: 1}),)
+
+
+async def test_what_cannot_be_judged_is_frozen_until_the_znode_that_is_named_is_put_right(
+    nursery: trio.Nursery, autojump_clock: object
+) -> None:
+    """docs/upgrading.md"""
+    world = await draining_since_before(nursery, level=LINEAGE_LEVEL)
+    await edit(world, 0, layout={"undeleted_partition_count": 8, "layout_version": 0})
     await world.start_controller(1001)
     await world.until(world.active)
     result = (await world.request(alter(6))).results[0]
-    assert result.error_message.startswith(
-        "The topic is frozen: partition 4: a resize that an earlier release began is unfinished"
+    assert result.error_message == (
+        "The topic is frozen: partition 0: a resize that an earlier release began is unfinished, and it began with 8"
+        " partitions in version 0, which cannot be."
     )
+    await edit(world, 0, layout={"undeleted_partition_count": 4, "layout_version": 2})
+    await world.until(lambda: _is_converted(world))
+    await resized(world, 6)
+
+
+async def edit(world: World, partition: int, **fields: object) -> None:
+    path = paths.partition_state(TOPIC, partition)
+    content = json.loads((await world.store.get(path)).data)
+    await world.store.set(path, json.dumps(content | fields).encode())

@@ -285,21 +285,6 @@ async def test_a_gainers_znode_that_would_be_too_large_is_refused_before_the_goa
     await resized(world, 156)
 
 
-async def test_a_live_broker_that_does_not_know_resizing_refuses_it(world: World, autojump_clock: object) -> None:
-    world.brokers[2].leave()
-    world.brokers[2].features = {}
-    await world.brokers[2].register()
-    await world.until(lambda: _isr(world, [1, 3]))
-    await trio.sleep(1)  # virtual time: every partition's state is written
-    code, message = await refused(world, 6)
-    assert code is ErrorCode.POLICY_VIOLATION
-    assert "Brokers 2 do not know ordered resize" in message
-
-
-async def _isr(world: World, isr: list[int]) -> bool:
-    return (await world.state(TOPIC, 3)).isr == isr
-
-
 async def test_an_unknown_and_an_internal_topic_and_one_being_deleted(world: World, autojump_clock: object) -> None:
     async def code_for(name: str) -> int:
         topics = [CreatePartitionsTopic(name=name, count=60, assignments=None)]

@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+import dataclasses
 import uuid
 
 import pytest
 
-from controller.resize.conversion import converted, is_old, unsettled
+from controller.resize.conversion import Converted, converted, held, is_old, judged
 from ordered_resize.consistency import contradictions
+from ordered_resize.resize import next_steps
 from ordered_resize.snapshot import Snapshot
+from tests.earlier_release import recorded
 from zk_schemas.partition_state import Layout, PartitionState
 from zk_schemas.topic import TopicZnode
+
+MANY = 1000
 
 
 def old(epoch: int, layout: tuple[int, int], **fields: object) -> PartitionState:
@@ -30,8 +35,7 @@ def draining() -> tuple[TopicZnode, dict[int, PartitionState]]:
 
 def test_maps_become_entries_in_a_bump() -> None:
     topic, states = draining()
-    assert unsettled(topic, states) == ""
-    after = converted(topic, states, 7)
+    after = converted(topic, states, 7).changed
     assert list(after) == list(range(6)), "what is counted goes first"
     assert [(state.leader_epoch, state.lineage) for state in after.values()] == [
         (3, ((2, {4: 0}),)),
@@ -42,17 +46,8 @@ def test_maps_become_entries_in_a_bump() -> None:
         (2, ((0, {1: 0}),)),
     ]
     assert all(state.layout == Layout(4, 2) and state.initial_partition_count == 4 for state in after.values())
-    assert not any(map(is_old, after.values())) and converted(topic, after, 8) == {}
+    assert not any(map(is_old, after.values())) and converted(topic, after, 8).changed == {}
     assert contradictions(Snapshot(topic, after)) == []
-
-
-def test_a_controller_that_died_in_between_is_followed() -> None:
-    topic, states = draining()
-    whole = converted(topic, states, 7)
-    for done in range(7):
-        half = states | dict(list(whole.items())[:done])
-        assert unsettled(topic, half) == ""
-        assert half | converted(topic, half, 7) == whole
 
 
 def test_several_merges_and_a_second_life() -> None:
@@ -65,31 +60,124 @@ def test_several_merges_and_a_second_life() -> None:
     for p, epoch in ((4, 6), (5, 6), (6, 5), (7, 5)):
         states[p] = old(epoch, (4, 9) if p < 6 else (6, 8), sealed_offset=0, leader_epoch_after_creation={p - 4: 2})
         states[p] = states[p].replace(leader_epoch_before_deletion={p - 4: 7 if p < 6 else 6})
-    after = converted(topic, states, 7)
+    after = converted(topic, states, 7).changed
     assert after[2].lineage == ((0, {0: 0}), (7, {6: 4}))
     assert after[1].lineage == ((8, {5: 5}),)
     assert after[5].lineage == ((4, {1: 2}),), "its life began above the last leader epoch of the one before"
 
 
+def resized_so_far(name: str) -> Snapshot:
+    return Snapshot(*recorded.topic(name), controller_epoch=7)
+
+
+def applied(snapshot: Snapshot, found: Converted, writes: int = MANY) -> Snapshot:
+    """The znodes after the first ``writes`` of a conversion."""
+    states = dict(snapshot.states)
+    changed = list(found.changed.items())[: max(0, writes - 1)]
+    states |= dict(changed)
+    for p in found.never_led[: max(0, writes - 1 - len(found.changed))]:
+        del states[p]
+    return dataclasses.replace(snapshot, topic=found.topic if writes else snapshot.topic, states=states)
+
+
+def found_of(snapshot: Snapshot) -> Converted:
+    found, why = judged(snapshot)
+    assert found is not None, why
+    return found
+
+
+def completed(snapshot: Snapshot) -> Snapshot:
+    """The topic once everything that is due is done, and all leaders answer at once."""
+    for _ in range(20):
+        replicas = {p: list(on) for p, on in snapshot.topic.partitions.items()}
+        answered = set(snapshot.states)
+        steps = next_steps(dataclasses.replace(snapshot, answered=answered, electable=replicas))
+        if not steps:
+            return snapshot
+        for step in steps:
+            snapshot = dataclasses.replace(snapshot, states={**snapshot.states, **step.states})
+    raise AssertionError("it never ends")
+
+
+def lineages(snapshot: Snapshot) -> list[list[dict[int, int]]]:
+    """What each partition gained, without its own epochs, which elections raise too."""
+    return [[dict(entry.losers) for entry in state.lineage] for _, state in sorted(snapshot.states.items())]
+
+
+RECORDED = [name for name in recorded.topics() if any(map(is_old, recorded.topic(name)[1].values()))]
+
+
+@pytest.mark.parametrize("name", RECORDED)
+def test_what_was_recorded_is_carried_on(name: str) -> None:
+    """Whichever step of a resize was the last, and whichever write of the conversion."""
+    snapshot = resized_so_far(name)
+    whole = applied(snapshot, found_of(snapshot))
+    assert not any(map(is_old, whole.states.values()))
+    assert contradictions(whole) == []
+    after = completed(whole)
+    count = recorded.goal(name)
+    assert after.topic.undeleted_partition_count == count
+    assert {after.stored(p) for p in range(count)} == {Layout(count, after.topic.layout_version)}
+    assert contradictions(after) == []
+    for writes in range(1 + len(whole.states) + len(snapshot.states)):
+        half = applied(snapshot, found_of(snapshot), writes)
+        if any(map(is_old, half.states.values())):
+            half = applied(half, found_of(half))
+        assert half == whole, f"after {writes} writes"
+
+
+@pytest.mark.parametrize("name", [name for name in RECORDED if name.startswith("at-")])
+def test_a_resize_that_is_carried_on_ends_as_one_that_was_finished(name: str) -> None:
+    """The entries name the last epochs that the recorded maps name, and of what was not bumped yet the conversion's."""
+    after = completed(applied(resized_so_far(name), found_of(resized_so_far(name))))
+    split = [[{p % 2: 0}] for p in (2, 3)]
+    if "second" in name:
+        not_bumped = {"at-second-grow-losers-first": (2, 1, 1)}.get(name, (1, 0, 0))
+        gained = [[{q: f}] for q, f in enumerate((1, *not_bumped))]
+        assert lineages(after) == [[], [], *split, *gained]
+    elif "shrink" in name:
+        assert [[set(losers) for losers in entries] for entries in lineages(after)] == [[{2}], [{3}], [{0}], [{1}]]
+        ends = [entries[0][p + 2] for p, entries in enumerate(lineages(after)[:2])]
+        assert all(end < after.states[p + 2].leader_epoch for p, end in enumerate(ends))
+    else:
+        assert lineages(after) == [[], [], *split]
+
+
 @pytest.mark.parametrize(
-    ("partition", "change"),
+    ("name", "partition", "change", "why"),
     [
-        (4, {"sealed_offset": -1}),
-        (0, {"layout": Layout(6, 1)}),
-        (3, {"layout": None}),
+        ("at-grow-losers", 3, {"layout": Layout(3, 1)}, "partition 2: an earlier release was adding it"),
+        ("at-grow-counted", 3, {"layout": Layout(8, 1)}, "partition 2: an earlier release was adding it"),
+        ("at-grow-counted", 3, {"leader_epoch_after_creation": {}}, "partition 2: an earlier release was adding it"),
+        ("at-shrink-losers", 1, {"layout": Layout(6, 1)}, "partition 0: a resize that an earlier release began"),
+        ("at-shrink-losers", 1, {"layout": Layout(4, 0)}, "partition 1: a resize that an earlier release began"),
+        ("draining", 0, {"layout": None}, "partition 0: a resize that an earlier release began"),
+        ("draining", 2, {"layout": Layout(4, 1)}, "partition 2: its layout, 4 partitions in version 1, counts it"),
     ],
-    ids=["unsealed", "survivor-behind", "survivor-never-told"],
 )
-def test_a_resize_that_is_unfinished_is_not_judged(partition: int, change: dict[str, object]) -> None:
-    topic, states = draining()
-    states[partition] = states[partition].replace(**change)
-    assert unsettled(topic, states).startswith(f"partition {partition}: a resize that an earlier release began")
-    del states[partition]
-    assert unsettled(topic, states).startswith(f"partition {partition}: ")
+def test_znodes_that_no_release_left_are_not_judged(
+    name: str, partition: int, change: dict[str, object], why: str
+) -> None:
+    snapshot = resized_so_far(name)
+    states = {**snapshot.states, partition: snapshot.states[partition].replace(**change)}
+    edited = dataclasses.replace(snapshot, states=states)
+    assert judged(edited)[0] is None
+    assert held(edited).startswith(why)
+
+
+def test_a_partition_without_a_state_is_not_judged() -> None:
+    snapshot = resized_so_far("draining")
+    gone = {p: state for p, state in snapshot.states.items() if p != 0}
+    assert held(dataclasses.replace(snapshot, states=gone)) == "partition 0: it is counted and has no state"
+
+
+def test_a_resize_under_way_waits_until_the_level_is_finalized() -> None:
+    assert "it goes on once level 2 of the feature ordered_resize" in held(resized_so_far("at-shrink-sealed"))
+    assert held(resized_so_far("draining")) == "", "draining is no resize under way"
 
 
 def test_what_is_being_removed_goes_as_it_is() -> None:
     topic, states = draining()
     states[5] = states[5].replace(leader=-2)
-    after = converted(topic, states, 7)
+    after = converted(topic, states, 7).changed
     assert 5 not in after and after[1].lineage == ((2, {5: 0}),)

@@ -59,8 +59,8 @@ class Store:
 class World:
     """A controller's context with brokers 1 and 2 and one topic."""
 
-    def __init__(self, topic: TopicImage, *, features: Any = SUPPORTED) -> None:
-        registration = BrokerRegistration([Endpoint("PLAINTEXT", "a", 9092)], features=features)
+    def __init__(self, topic: TopicImage) -> None:
+        registration = BrokerRegistration([Endpoint("PLAINTEXT", "a", 9092)], features=SUPPORTED)
         self.brokers = {id: LiveBroker(id, 5, registration) for id in (1, 2)}
         self.image = ClusterImage(1000, 4, brokers=self.brokers, topics={"t": topic})
         self.image.features = for_new_cluster(SUPPORTED)
@@ -205,11 +205,6 @@ async def test_nothing_is_written_of_a_topic_that_cannot_be_judged(change: dict[
     world = World(image)
     assert await world.advance() == []
     assert world.batch.build() == {}
-
-
-@pytest.mark.parametrize("features", [{}, SUPPORTED | {ORDERED_RESIZE: VersionRange(1, 1)}], ids=["none", "barriers"])
-async def test_nothing_is_written_while_a_broker_does_not_know_lineages(features: Any) -> None:
-    assert await World(image_of(asked(4, 6)), features=features).advance() == []
 
 
 async def test_nothing_is_written_while_the_level_is_not_finalized() -> None:
