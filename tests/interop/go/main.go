@@ -4,6 +4,7 @@
 //	interop LIBRARY consume BOOTSTRAP TOPIC COUNT    "partition\tkey\tvalue" lines, from the start, without a group
 //	interop LIBRARY flood   BOOTSTRAP TOPIC MODE     full speed until standard input ends: see tests/interop/flood.py
 //	interop LIBRARY member  BOOTSTRAP TOPIC GROUP    JSON lines: {"assigned": [..]} and {"p":, "o":, "v":}; SIGTERM leaves
+//	interop LIBRARY slow    BOOTSTRAP TOPIC GROUPS   members that process as told: see tests/interop/slow_members.py
 package main
 
 import (
@@ -36,6 +37,7 @@ type library interface {
 	consume(brokers []string, topic string, count int) error
 	flood(brokers []string, topic, mode string) error
 	member(ctx context.Context, brokers []string, topic, group string) error
+	slow(ctx context.Context, brokers []string, member slowMember, p *processing) error
 }
 
 var libraries = map[string]library{"franz-go": franz{}, "sarama": saramaLibrary{}}
@@ -53,7 +55,10 @@ func say(fields map[string]any) {
 }
 
 // assignment collects what a member holds: cooperative assignors say what is added and what is taken.
-type assignment struct{ held []int32 }
+type assignment struct {
+	held   []int32
+	member *int // its number, where a process has several
+}
 
 func (a *assignment) add(partitions []int32) {
 	a.held = append(a.held, partitions...)
@@ -68,7 +73,11 @@ func (a *assignment) remove(partitions []int32) {
 func (a *assignment) say() {
 	held := append([]int32{}, a.held...) // never nil, which JSON would call null
 	slices.Sort(held)
-	say(map[string]any{"assigned": held})
+	fields := map[string]any{"assigned": held}
+	if a.member != nil {
+		fields["m"] = *a.member
+	}
+	say(fields)
 }
 
 func readItems() ([]item, error) {
@@ -106,6 +115,8 @@ func run(arguments []string) error {
 		return chosen.consume(brokers, topic, count)
 	case "flood":
 		return chosen.flood(brokers, topic, argument)
+	case "slow":
+		return runSlow(chosen, brokers, topic, argument)
 	case "member":
 		ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGTERM)
 		defer stop()

@@ -1,0 +1,228 @@
+"""Members of consumer groups that process a record for as long as they are told to, one Python library in a process.
+
+    python -m tests.interop.slow_members LIBRARY BOOTSTRAP TOPIC GROUP:RESET[,GROUP:RESET...]
+
+There is a member for each GROUP:RESET; RESET is its ``auto.offset.reset``. A record that is handed out is printed as a
+JSON line, ``{"m": member, "p": partition, "k": key, "n": value}``. It is processed when standard input has the line
+``m p``. A changed assignment is printed as ``{"m": member, "assigned": [partitions]}``. At the end of standard input
+all members leave. A member commits nothing but what it has processed. The programs in ``java`` and ``go`` do the same.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import sys
+import threading
+import time
+from collections.abc import Iterable
+from typing import Any, NamedTuple
+
+COMMIT_MS = 200
+HEARTBEAT_MS = 500
+METADATA_MAX_AGE_MS = 1_000
+SESSION_TIMEOUT_MS = 6_000
+POLL_MS = 100
+OUTLASTING_POLL_MS = 1_000
+"""For kafka-python, which drops an assignment that ends between two calls of ``poll``."""
+
+
+class Processing:
+    """What is being processed: a partition of a member has one record at a time."""
+
+    def __init__(self) -> None:
+        self.stopped = threading.Event()
+        self._ended: set[tuple[int, int]] = set()
+        self._changed = threading.Condition()
+        threading.Thread(target=self._read, daemon=True).start()
+
+    def _read(self) -> None:
+        for line in sys.stdin:
+            member, partition = map(int, line.split())
+            with self._changed:
+                self._ended.add((member, partition))
+                self._changed.notify_all()
+        with self._changed:
+            self.stopped.set()
+            self._changed.notify_all()
+
+    def process(self, member: int, partition: int, key: bytes, value: bytes) -> bool:
+        """Return when the record is processed: whether it is, or the process ends."""
+        say(m=member, p=partition, k=key.decode(), n=int(value))
+        with self._changed:
+            self._changed.wait_for(lambda: (member, partition) in self._ended or self.stopped.is_set())
+            if self.stopped.is_set():
+                return False
+            self._ended.remove((member, partition))
+            return True
+
+
+class MemberToBe(NamedTuple):
+    number: int
+    bootstrap: str
+    topic: str
+    group: str
+    reset: str
+
+    def underscored(self) -> dict[str, Any]:
+        """The config of the libraries whose keys are Kafka's with underscores, without the assignor."""
+        return {
+            "group_id": self.group,
+            "auto_offset_reset": self.reset,
+            "session_timeout_ms": SESSION_TIMEOUT_MS,
+            "heartbeat_interval_ms": HEARTBEAT_MS,
+            "metadata_max_age_ms": METADATA_MAX_AGE_MS,
+        }
+
+
+def say(**fields: Any) -> None:
+    sys.stdout.write(json.dumps(fields) + "\n")
+    sys.stdout.flush()
+
+
+class Held:
+    """The partitions a member holds."""
+
+    def __init__(self, member: int) -> None:
+        self._member = member
+        self._partitions: set[int] = set()
+
+    def add(self, partitions: Iterable[Any]) -> None:
+        self._partitions |= {partition.partition for partition in partitions}
+        say(m=self._member, assigned=sorted(self._partitions))
+
+    def remove(self, partitions: Iterable[Any]) -> None:
+        self._partitions -= {partition.partition for partition in partitions}
+        say(m=self._member, assigned=sorted(self._partitions))
+
+
+def librdkafka(member: MemberToBe, held: Held, processing: Processing) -> None:
+    """Stores the offset after processing: its default is to store it before the record is handed out."""
+    from confluent_kafka import Consumer, KafkaError
+
+    consumer = Consumer(
+        {
+            "bootstrap.servers": member.bootstrap,
+            "group.id": member.group,
+            "auto.offset.reset": member.reset,
+            "session.timeout.ms": SESSION_TIMEOUT_MS,
+            "heartbeat.interval.ms": HEARTBEAT_MS,
+            "auto.commit.interval.ms": COMMIT_MS,
+            "enable.auto.offset.store": False,
+            "topic.metadata.refresh.interval.ms": METADATA_MAX_AGE_MS,
+            "log_level": 0,
+        }
+    )
+    consumer.subscribe(
+        [member.topic],
+        on_assign=lambda _, partitions: held.add(partitions),
+        on_revoke=lambda _, partitions: held.remove(partitions),
+    )
+    while not processing.stopped.is_set():
+        message = consumer.poll(POLL_MS / 1000)
+        if message is None:
+            continue
+        if message.error() is not None:
+            assert message.error().code() == KafkaError.UNKNOWN_TOPIC_OR_PART, message.error()
+        elif processing.process(member.number, message.partition(), message.key(), message.value()):
+            consumer.store_offsets(message)
+    consumer.close()
+
+
+def kafka_python(member: MemberToBe, held: Held, processing: Processing) -> None:
+    """Commits in ``poll``, what earlier calls returned."""
+    from kafka import ConsumerRebalanceListener, KafkaConsumer
+    from kafka.coordinator.assignors.range import RangePartitionAssignor
+
+    class Listener(ConsumerRebalanceListener):
+        def on_partitions_revoked(self, revoked: Any) -> None:
+            held.remove(revoked)
+
+        def on_partitions_assigned(self, assigned: Any) -> None:
+            held.add(assigned)
+
+    consumer = KafkaConsumer(
+        bootstrap_servers=member.bootstrap.split(","),
+        auto_commit_interval_ms=COMMIT_MS,
+        partition_assignment_strategy=[RangePartitionAssignor],
+        **member.underscored(),
+    )
+    consumer.subscribe([member.topic], listener=Listener())
+    while not processing.stopped.is_set():
+        for records in consumer.poll(timeout_ms=OUTLASTING_POLL_MS, max_records=1).values():
+            for record in records:
+                processing.process(member.number, record.partition, record.key, record.value)
+    consumer.close()
+
+
+def aiokafka(member: MemberToBe, held: Held, processing: Processing) -> None:
+    """Commits after processing: by itself it commits what it has handed out, before it is processed. It rebalances
+    while records are processed, unless the listener waits for them.
+    """
+
+    async def run() -> None:
+        from aiokafka import AIOKafkaConsumer, ConsumerRebalanceListener
+        from aiokafka.coordinator.assignors.range import RangePartitionAssignor
+
+        busy = asyncio.Lock()
+        processed: dict[Any, int] = {}
+        committed_at = time.monotonic()
+
+        async def commit() -> None:
+            nonlocal committed_at
+            if processed:
+                await consumer.commit(processed)
+                processed.clear()
+            committed_at = time.monotonic()
+
+        class Listener(ConsumerRebalanceListener):
+            async def on_partitions_revoked(self, revoked: Any) -> None:
+                async with busy:
+                    await commit()
+                    held.remove(revoked)
+
+            async def on_partitions_assigned(self, assigned: Any) -> None:
+                held.add(assigned)
+
+        consumer = AIOKafkaConsumer(
+            bootstrap_servers=member.bootstrap,
+            enable_auto_commit=False,
+            partition_assignment_strategy=[RangePartitionAssignor],
+            **member.underscored(),
+        )
+        consumer.subscribe([member.topic], listener=Listener())
+        await consumer.start()
+        try:
+            while not processing.stopped.is_set():
+                async with busy:
+                    found = await consumer.getmany(timeout_ms=POLL_MS, max_records=1)
+                    for partition, (record,) in ((p, records) for p, records in found.items() if records):
+                        arguments = (member.number, record.partition, record.key, record.value)
+                        if await asyncio.to_thread(processing.process, *arguments):
+                            processed[partition] = record.offset + 1
+                    if time.monotonic() - committed_at >= COMMIT_MS / 1000:
+                        await commit()
+                await asyncio.sleep(0)  # pause: a listener that waits has its turn
+        finally:
+            await consumer.stop()
+
+    asyncio.run(run())
+
+
+LIBRARIES = {"librdkafka": librdkafka, "kafka-python": kafka_python, "aiokafka": aiokafka}
+
+
+def main(library: str, bootstrap: str, topic: str, groups: str) -> None:
+    processing = Processing()
+    threads = []
+    for number, group in enumerate(groups.split(",")):
+        member = MemberToBe(number, bootstrap, topic, *group.split(":"))
+        threads.append(threading.Thread(target=LIBRARIES[library], args=(member, Held(number), processing)))
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])
