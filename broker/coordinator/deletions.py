@@ -51,9 +51,13 @@ class RecentDeletions:
         """Another interval is over."""
         self._old, self._young = self._young, {}
 
-    def as_of(self, topics: Topics) -> dict[TopicPartition, Deletion]:
-        """What was deleted, as it looks now."""
-        return {
-            tp: Deletion(incarnation, topics.contains(tp.topic, tp.partition))
-            for tp, incarnation in {**self._old, **self._young}.items()
-        }
+    def known(self) -> dict[TopicPartition, int]:
+        """What was deleted, by the incarnation it had."""
+        return {**self._old, **self._young}
+
+
+def as_of(partitions: Mapping[TopicPartition, int], topics: Topics) -> dict[TopicPartition, Deletion]:
+    """Deleted partitions, by the incarnation they had, as they look now."""
+    return {
+        tp: Deletion(incarnation, topics.contains(tp.topic, tp.partition)) for tp, incarnation in partitions.items()
+    }

@@ -48,6 +48,21 @@ def _tell(reads: list[_Read], error: KafkaError | None) -> None:
         read.then(ErrorCode.NONE if error is None else ErrorCode.NOT_COORDINATOR)
 
 
+@dataclass(frozen=True, slots=True)
+class _Written:
+    """All writes before it have a fate."""
+
+    told: Deferred[None]
+
+    def resolve(self, shard: Shard, error: ErrorCode, now: Now) -> Outcome:
+        self.told.fill(None)
+        return Outcome()
+
+    def overdue(self, shard: Shard, now: Now) -> tuple[Outcome, Then | None]:
+        """Whoever asked wants to know for sure."""
+        return Outcome(), self
+
+
 class LoadedPartition:
     """Applies outcomes to one shard: append, then replay what was committed, then answer.
 
@@ -226,6 +241,12 @@ class LoadedPartition:
                 entry.error = ErrorCode.NONE
         self._reply(out)
         self._settle()
+
+    def written(self) -> Deferred[None]:
+        """Filled when every write so far has a fate, or the partition was closed."""
+        told: Deferred[None] = Deferred()
+        self._perform(Outcome(writes=[Write("", [], _Written(told))]))
+        return told
 
     def _append(self, entry: _InFlight) -> None:
         try:

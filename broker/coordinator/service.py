@@ -18,14 +18,13 @@ import trio
 from broker.coordinator import admin, expiry, fetch_response, join, membership, offsets, position_poll, readers, sync
 from broker.coordinator.config import GroupConfig
 from broker.coordinator.counted import Creation, RecentCreations
-from broker.coordinator.deletions import Deletion, RecentDeletions
-from broker.coordinator.group import Group
+from broker.coordinator.deletions import Deletion, RecentDeletions, as_of
 from broker.coordinator.leadership import Leadership
 from broker.coordinator.loaded import LoadedPartition
 from broker.coordinator.offsets_log import OffsetsLog, RequestContext, Topics
 from broker.coordinator.placement import partition_for
 from broker.coordinator.responses import join_error, sync_error
-from broker.coordinator.shard import Turn
+from broker.coordinator.sweeps import Sweeps
 from broker.coordinator.timer import DeadlineTimer
 from broker.deferred import Deferred
 from protocol.acl_operations import GROUP_OPERATIONS
@@ -63,7 +62,6 @@ from zk_schemas.features import GROUP_COORDINATOR, highest_level
 R = TypeVar("R")
 S = TypeVar("S")
 
-GROUPS_PER_SWEEP_SLICE = 64
 POSITIONS_LEVEL = 2
 """The level of the feature ``group_coordinator`` from which on positions are told."""
 
@@ -95,6 +93,12 @@ class GroupCoordinator:
         self._deletions = RecentDeletions()
         self._creations = RecentCreations()
         self._leadership = Leadership(config, clock, log, self._timer, self._take_up, self._background, level)
+        self._sweeps = Sweeps(clock, self._background)
+        self._just_deleted: dict[TopicPartition, int] = {}
+        """Partitions whose offsets are to be removed, by the incarnation they had."""
+        self._just_loaded: dict[LoadedPartition, None] = {}
+        """Partitions of the offsets topic that may hold offsets of partitions deleted a short while ago."""
+        self._removal_wanted = trio.Event()
         self._level = level
 
     # ------------------------------------------------------------ life
@@ -106,6 +110,7 @@ class GroupCoordinator:
                 nursery.start_soon(self._background.keep, "group-deadlines", self._timer.run)
                 nursery.start_soon(self._background.keep, "group-loading", self._leadership.run)
                 nursery.start_soon(self._background.keep, "offset-expiry", self._expire_offsets)
+                nursery.start_soon(self._background.keep, "offset-removal", self._remove_when_wanted)
         finally:
             self.close()
 
@@ -122,11 +127,10 @@ class GroupCoordinator:
         self._leadership.on_not_leader(partition, leader_epoch)
 
     def on_partitions_deleted(self, partitions: Mapping[TopicPartition, int]) -> None:
-        """Partitions, by the incarnation they had (-1: not known), left the cluster: tombstone their offsets."""
+        """Partitions, by the incarnation they had (-1: not known), left the cluster: have their offsets tombstoned."""
         self._deletions.add(partitions)
-        deleted = {tp: Deletion(incarnation) for tp, incarnation in partitions.items()}
-        for loaded in list(self._leadership.loaded.values()):
-            _remove_partitions(loaded, deleted)
+        self._just_deleted.update(partitions)
+        self._removal_wanted.set()
 
     def on_partitions_created(self, created: Mapping[TopicPartition, Creation]) -> None:
         """A resize created these: groups whose stock members are held begin at their first offset."""
@@ -159,7 +163,8 @@ class GroupCoordinator:
 
     def _take_up(self, loaded: LoadedPartition) -> None:
         """Do what the coordinator before may not have come to."""
-        self._remove_deleted(loaded)
+        self._just_loaded[loaded] = None
+        self._removal_wanted.set()
         self._commit_beginnings(loaded, self._creations.as_of(self._now_ms()))
 
     def _commit_beginnings(self, loaded: LoadedPartition, created: Mapping[TopicPartition, Creation]) -> None:
@@ -172,30 +177,46 @@ class GroupCoordinator:
                 readers.write_beginnings(turn, group_id, self._topics)
                 loaded.carry_out(turn, group_id)
 
-    def _remove_deleted(self, loaded: LoadedPartition) -> None:
-        """Tombstone what is committed for partitions deleted a short while ago: that may have been missed, or lost."""
-        deleted = self._deletions.as_of(self._topics)
-        if deleted:
-            _remove_partitions(loaded, deleted)
+    async def _remove_when_wanted(self) -> None:
+        while True:
+            await self._removal_wanted.wait()
+            self._removal_wanted = trio.Event()
+            await self._remove_wanted()
+
+    async def _remove_wanted(self) -> None:
+        just_deleted, self._just_deleted = as_of(self._just_deleted, self._topics), {}
+        just_loaded, self._just_loaded = self._just_loaded, {}
+        async with trio.open_nursery() as nursery:  # one that waits for its replicas keeps no other waiting
+            for loaded in self._leadership.loaded.values():
+                if loaded not in just_loaded:
+                    nursery.start_soon(self._remove, loaded, just_deleted)
+            if just_loaded:
+                deleted = as_of(self._deletions.known(), self._topics)
+                for loaded in just_loaded:
+                    nursery.start_soon(self._remove, loaded, deleted)
+
+    async def _remove(self, loaded: LoadedPartition, deleted: Mapping[TopicPartition, Deletion]) -> None:
+        """Tombstone what is committed for partitions that were deleted."""
+        group_ids = loaded.committers_of({tp.topic: None for tp in deleted}) if deleted else []
+        await self._sweeps.visit(
+            "offset-removal", loaded, group_ids, lambda turn, group: expiry.remove_partitions(turn, group, deleted)
+        )
 
     async def _expire_offsets(self) -> None:
         while True:
             await trio.sleep(self._config.offsets_retention_check_interval_ms / 1000)
-            for partition in list(self._leadership.loaded):
-                await self._expire_partition(partition)
+            await self._expire_in_all()
             self._deletions.age()
 
-    async def _expire_partition(self, partition: int) -> None:
-        loaded = self._leadership.loaded.get(partition)
-        for at, group_id in enumerate(list(loaded.shard.groups) if loaded is not None else []):
-            if at % GROUPS_PER_SWEEP_SLICE == 0:
-                await trio.lowlevel.checkpoint()
-            if loaded is None or loaded.is_closed:
-                return
-            with self._background.guard("offset-expiry", group_id):
-                _visit(loaded, group_id, expiry.expire_offsets)
-        if loaded is not None and not loaded.is_closed:
-            self._remove_deleted(loaded)
+    async def _expire_in_all(self) -> None:
+        deleted = as_of(self._deletions.known(), self._topics)
+        async with trio.open_nursery() as nursery:
+            for loaded in self._leadership.loaded.values():
+                nursery.start_soon(self._expire_partition, loaded, deleted)
+
+    async def _expire_partition(self, loaded: LoadedPartition, deleted: Mapping[TopicPartition, Deletion]) -> None:
+        await self._sweeps.visit("offset-expiry", loaded, list(loaded.shard.groups), expiry.expire_offsets)
+        await self._remove(loaded, deleted)  # that may have been missed, or lost
 
     # ------------------------------------------------------------ groups
 
@@ -462,20 +483,6 @@ def _as_response(request: TopicReadersRequest, told: list[_ToldReaders]) -> Topi
             for at, topic in enumerate(request.topics)
         ],
     )
-
-
-def _visit(loaded: LoadedPartition, group_id: str, decide: Callable[[Turn, Group], None]) -> None:
-    group = loaded.shard.groups.get(group_id)
-    if group is None:
-        return
-    turn = loaded.turn()
-    decide(turn, group)
-    loaded.carry_out(turn, group_id)
-
-
-def _remove_partitions(loaded: LoadedPartition, deleted: Mapping[TopicPartition, Deletion]) -> None:
-    for group_id in loaded.committers_of({tp.topic: None for tp in deleted}):
-        _visit(loaded, group_id, lambda turn, group: expiry.remove_partitions(turn, group, deleted))
 
 
 def _gather(parts: list[Deferred[R]], build: Callable[[list[R]], S]) -> Deferred[S]:

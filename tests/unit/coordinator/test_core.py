@@ -17,7 +17,7 @@ from protocol.errors import ErrorCode
 from protocol.subscriptions import subscribed_topics
 from tests.unit.coordinator.driver import GROUP, Driver, subscription
 
-SHELL = {"service.py", "leadership.py", "loader.py", "loaded.py", "timer.py"}
+SHELL = {"sweeps.py", "service.py", "leadership.py", "loader.py", "loaded.py", "timer.py"}
 
 
 @pytest.mark.parametrize(

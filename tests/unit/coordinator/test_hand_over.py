@@ -431,6 +431,7 @@ async def test_a_deletion_whose_tombstone_was_lost_is_tried_again(running: Runni
     running.log.hold = True
     running.topics.missing.add("t")
     running.coordinator.on_partitions_deleted({TopicPartition("t", 0): -1})
+    await others_have_run()
     running.log.settle(ErrorCode.NOT_ENOUGH_REPLICAS)
     assert fetched(running) == (1, 0)
     running.log.hold = False

@@ -185,6 +185,7 @@ async def test_hole_20_the_offsets_of_a_removed_partition_go_and_those_of_its_su
     commit(running, 5)
     running.topics.missing.add("t")
     running.coordinator.on_partitions_deleted({T0: 7})
+    await others_have_run()
     assert fetched(running) == (-1, 0)
     assert running.log.records[0][-1] == encode(OffsetRecord(GROUP, T0, None))
     running.topics.missing.clear()

@@ -44,6 +44,7 @@ from tests.unit.coordinator.calls import (
     heartbeat,
     join,
     offset_record,
+    others_have_run,
     stable_member,
     sync,
     value,
@@ -395,7 +396,9 @@ async def test_offsets_of_deleted_partitions_get_tombstones(
     await running.loaded()
     commit(running, 1)
     commit(running, 1, topic="other")
+    running.topics.missing.add("t")
     running.coordinator.on_partitions_deleted({TopicPartition("t", 0): -1})
+    await others_have_run()
     assert fetched(running) == (-1, 0)
     assert fetched(running, topic="other") == (1, 0)
     assert running.log.records[0][-1] == encode(OffsetRecord(GROUP, TopicPartition("t", 0), None))
@@ -419,7 +422,9 @@ async def test_a_deletion_visits_only_groups_that_committed_an_offset_of_the_top
         remove(turn, group, deleted)
 
     monkeypatch.setattr(expiry, "remove_partitions", count)
+    running.topics.missing.add("t")
     running.coordinator.on_partitions_deleted({TopicPartition("t", 0): -1})
+    await others_have_run()
     assert visited == ["stored", "on-its-way"]
     running.log.hold = False
     while running.log.waiting:
