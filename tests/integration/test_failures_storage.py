@@ -110,7 +110,7 @@ def test_damaged_files_are_recovered_after_kill_9(single: ProcessCluster, fresh_
         wait_until_led(single, topic)
         assert write(single.bootstrap, topic, numbered(500, 10)) == [], topic
         assert read(single.bootstrap, topic, 510) == numbered(0, 510), topic
-    assert "recovered=True" in single.broker_log(1)[said:]
+    wait_for(lambda: "recovered=True" in single.broker_log(1)[said:], DEADLINE_S, "the recovery is logged")
 
 
 def test_a_clean_stop_leaves_the_marker_and_needs_no_recovery(
@@ -127,7 +127,7 @@ def test_a_clean_stop_leaves_the_marker_and_needs_no_recovery(
     wait_until_led(single, topic)
     assert f"broker-1 (pid {old}) exited with status 0" in single.output.read_text()
     assert read(single.bootstrap, topic, 100) == numbered(0, 100)
-    assert "recovered=False" in single.broker_log(1)[said:]
+    wait_for(lambda: "recovered=False" in single.broker_log(1)[said:], DEADLINE_S, "the start is logged")
     assert "recovered=True" not in single.broker_log(1)[said:]
 
 

@@ -6,6 +6,7 @@ import re
 import sys
 import urllib.request
 from collections.abc import Iterator, Sequence
+from pathlib import Path
 from typing import Any
 
 import anyio
@@ -35,12 +36,18 @@ def cluster() -> Iterator[ProcessCluster]:
             yield running
 
 
+def metrics_port(log: Path) -> str:
+    """The port that a process logged. Its line may come after the process serves."""
+    wait_for(lambda: "metrics.listening" in log.read_text(), DEADLINE_S, f"a port in {log.name}")
+    (port,) = re.findall(r"metrics\.listening.*\bport=(\d+)", log.read_text())
+    return str(port)
+
+
 def scraped(cluster: ProcessCluster, *processes: str) -> dict[tuple[str, tuple[str, ...]], float]:
     """Value by name and label values, summed over processes; each one's port is in its log."""
     found: dict[tuple[str, tuple[str, ...]], float] = {}
     for process in processes:
-        log = (cluster.directory / "data" / "logs" / f"{process}.log").read_text()
-        (port,) = re.findall(r"metrics\.listening.*\bport=(\d+)", log)
+        port = metrics_port(cluster.directory / "data" / "logs" / f"{process}.log")
         with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=DEADLINE_S) as answer:
             for family in text_string_to_metric_families(answer.read().decode()):
                 for sample in family.samples:

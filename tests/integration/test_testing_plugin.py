@@ -12,11 +12,13 @@ import pytest
 
 import anabranch.testing
 from anabranch.testing.cluster import Cluster
+from anabranch.testing.processes import wait_for
 from tests.failures import numbered, read, write
 from tests.topics import create_topic
 
 README = Path(anabranch.testing.__file__).with_name("README.md")
 RECORDS = 500
+DEADLINE_S = 60.0
 
 pytestmark = pytest.mark.integration
 
@@ -52,6 +54,7 @@ def test_a_broker_is_killed_and_restarted_through_the_fixture(
         assert write(bootstrap, topic, values[200:400], partition=partition) == []
     starts = cluster.broker_log(1).count("broker.ready")
     cluster.restart_broker(1)
+    wait_for(lambda: cluster.broker_log(1).count("broker.ready") > starts, DEADLINE_S, "its start is logged")
     assert cluster.broker_log(1).count("broker.ready") == starts + 1
     assert cluster.broker_log(1).count("broker.stopped") == 1
     for partition in range(partitions):
