@@ -16,7 +16,7 @@ from controller.states import (
     PartitionStatus,
     ReplicaStatus,
 )
-from controller.store import MAX_BYTES, MAX_OPERATIONS, chunks
+from controller.store import CONCURRENT_READS, MAX_BYTES, MAX_OPERATIONS, chunks, read_each
 from controller.topic_id import new_topic_id
 from controller.topic_names import colliding, name_problem
 from runtime.env import DeleteOp, SetOp
@@ -142,3 +142,26 @@ async def test_what_may_call_for_elections_is_taken_before_what_was_there_earlie
     queue.put(BrokersChanged())
     assert await queue.drain() == []
     assert queue.urgent() == BrokersChanged()
+
+
+@pytest.mark.trio
+async def test_znodes_are_read_many_at_a_time(autojump_clock: object) -> None:
+    """A round trip for each in turn took seconds for thousands, while other requests waited."""
+    under_way = most = 0
+    read: list[int] = []
+
+    async def slow(item: int) -> None:
+        nonlocal under_way, most
+        under_way += 1
+        most = max(most, under_way)
+        await trio.sleep(1)  # pause: a round trip
+        under_way -= 1
+        read.append(item)
+        if item == 3:
+            raise ValueError("3")
+
+    with pytest.raises(ValueError, match="3"):
+        await read_each(range(10 * CONCURRENT_READS), slow)
+    assert sorted(read) == list(range(10 * CONCURRENT_READS)), "an error ends none of the others"
+    assert most == CONCURRENT_READS > 1
+    assert trio.current_time() == 10
