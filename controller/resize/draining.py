@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import contextlib
 import logging
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Container, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -49,10 +49,10 @@ class Leftover:
     end_offset: int
 
 
-def leftovers(topic: TopicImage) -> list[Leftover]:
-    """Partitions that drain and still have records."""
+def leftovers(topic: TopicImage, partitions: Container[int] | None = None) -> list[Leftover]:
+    """Partitions that drain and still have records; ``partitions``: of these alone."""
     found = []
-    for index in view.drainable(topic):
+    for index in view.drainable(topic, partitions):
         partition = topic.partitions[index]
         state, ending = partition.state, partition.ending
         if state is None or ending is None or ending.leader_epoch != state.leader_epoch:
@@ -66,15 +66,15 @@ def leftovers(topic: TopicImage) -> list[Leftover]:
 def standing(image: ClusterImage, topic: TopicImage) -> dict[int, Wait]:
     """What marked partitions wait for that no group can help: the merge itself, or brokers that hold replicas."""
     found = {}
-    is_merged = is_stored(view.snapshot_of(image, topic))
+    merge = None if is_stored(view.snapshot_of(image, topic)) else Wait(f"the merge: {view.unfinished(topic)}")
     for index in view.marked(topic):
         state = topic.state(index)
         if state is not None and state.being_removed:
             away = sorted(replica for replica in topic.replicas(index) if replica not in image.brokers)
             if away:
                 found[index] = Wait(f"brokers {listed(away)} to delete their replicas")
-        elif not is_merged:
-            found[index] = Wait(f"the merge: {view.unfinished(topic)}")
+        elif merge is not None:
+            found[index] = merge
         elif index < (topic.znode.wanted or 0):
             found[index] = Wait(f"the resize to {topic.znode.wanted} partitions, which counts it again")
         elif state is not None and state.leader < 0:
@@ -177,7 +177,12 @@ async def _delete(current: Callable[[], Context], link: BrokerLink, leftover: Le
     await current().store.confirm_office()
     image = current().image
     topic, leader = image.topics.get(leftover.tp.topic), image.brokers.get(leftover.leader)
-    if topic is None or leader is None or topic.name in image.deletions or leftover not in leftovers(topic):
+    if (
+        topic is None
+        or leader is None
+        or topic.name in image.deletions
+        or leftover not in leftovers(topic, [leftover.tp.partition])
+    ):
         return None
     ending = topic.partitions[leftover.tp.partition].ending
     answer = (await link.ask(leader, (_deletion(leftover), None)))[0]

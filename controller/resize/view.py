@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import uuid
-from collections.abc import Mapping, Sequence
+from collections.abc import Container, Mapping, Sequence
 
 from controller.image import ClusterImage, PartitionImage, TopicImage
 from ordered_resize import resize
@@ -78,15 +78,21 @@ def is_resizing(topic: TopicImage) -> bool:
     return was_resized(topic) and bool(topic.znode.wanted is not None or marked(topic) or not is_settled(topic))
 
 
-def drainable(topic: TopicImage) -> list[int]:
-    """Marked partitions that only wait to be drained, and are not counted by a queued resize."""
+def drainable(topic: TopicImage, partitions: Container[int] | None = None) -> list[int]:
+    """Marked partitions that only wait to be drained, and are not counted by a queued resize; ``partitions``: of these
+    alone.
+    """
     if not marked(topic) or topic.frozen or topic.unreadable:
         return []
     snapshot = _known(topic)
     if not resize.removals_may_begin(snapshot):
         return []
     return [
-        p for p in marked(topic) if p >= (topic.znode.wanted or 0) and resize.phase_of(snapshot, p) is Phase.DRAINING
+        p
+        for p in marked(topic)
+        if p >= (topic.znode.wanted or 0)
+        and (partitions is None or p in partitions)
+        and resize.phase_of(snapshot, p) is Phase.DRAINING
     ]
 
 

@@ -4,8 +4,13 @@ from __future__ import annotations
 
 import pytest
 
+from controller.image import ClusterImage
+from controller.resize import draining
 from controller.resize.waits import Wait, changed
+from ordered_resize import resize
 from protocol.types import TopicPartition
+from tests.resized_topic import Topic
+from tests.topic_images import image_of
 
 T4, T5, U1 = TopicPartition("t", 4), TopicPartition("t", 5), TopicPartition("u", 1)
 COMMIT = Wait("its commits", "g", 3, 40)
@@ -48,3 +53,25 @@ NOBODY = Wait("a group that reads the topic")
 )
 def test_what_is_said(before: dict[TopicPartition, Wait], now: dict[TopicPartition, Wait], lines: list[str]) -> None:
     assert changed(before, now) == lines
+
+
+def test_a_merge_of_twice_as_many_is_looked_at_in_twice_the_steps(monkeypatch: pytest.MonkeyPatch) -> None:
+    looked, phase_of = 0, resize.phase_of
+
+    def counted(*args: object) -> resize.Phase:
+        nonlocal looked
+        looked += 1
+        return phase_of(*args)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(resize, "phase_of", counted)
+    found = []
+    for count in (32, 64):
+        topic = Topic.split(4, count)
+        topic.ask(4)
+        image = image_of(topic)
+        looked = 0
+        waits = draining.standing(ClusterImage(1000, 1, topics={"t": image}), image)
+        assert set(waits) == set(range(4, count))
+        assert all(wait.why.startswith("the merge: ") for wait in waits.values())
+        found.append(looked)
+    assert found[1] <= 2.5 * found[0]
