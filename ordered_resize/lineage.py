@@ -124,10 +124,29 @@ def leader_epochs_after_creation(partition: int, entries: Iterable[LineageEntry]
     return dict(newest)
 
 
-def leader_epochs_before_deletion(partition: int, survivor: int, entries: Iterable[LineageEntry]) -> dict[int, int]:
-    """KIP-253's ``leaderEpochBeforeDeletion`` of a partition, worked out from the newest entry of its survivor."""
-    found: dict[int, int] = {}
-    for entry in entries:
-        if partition in entry.losers:
-            found = {survivor: entry.epoch - 1}
+class Merge(NamedTuple):
+    """The last shrink that took the keys of a partition."""
+
+    up_to: int
+    """The last leader epoch in which the partition had them."""
+    into: int
+    """The partition that took them; another may have split them off from it since."""
+    epoch: int
+    """Its first leader epoch with them: one above KIP-253's ``leaderEpochBeforeDeletion``."""
+
+
+def last_merges(known: Mapping[int, Lineage]) -> dict[int, Merge]:
+    """By partition whose keys a shrink took, as far as the lineages of partitions that exist tell."""
+    found: dict[int, Merge] = {}
+    for p, one in known.items():
+        for entry in one.entries:
+            for q, up_to in entry.losers.items():
+                if p < q:  # an ancestor; descendants take some of the keys in a grow
+                    found[q] = max(found.get(q, Merge(-1, -1, -1)), Merge(up_to, p, entry.epoch))
     return found
+
+
+def has_keys(own: Lineage, merge: Merge | None) -> bool:
+    """Whether no shrink took the keys of a partition, or a grow gave it some after the last that did."""
+    newest = max((entry.epoch for entry in own.entries), default=own.floor)
+    return merge is None or newest > merge.up_to

@@ -22,10 +22,8 @@ from anabranch.cli.topic_view import (
     offsets,
     remaining,
 )
-from ordered_resize.facts import Lineage
-from ordered_resize.lineage import leader_epochs_before_deletion
+from ordered_resize.lineage import has_keys, last_merges
 from ordered_resize.marked import DRAIN_KEY, LOSS_KEY, Marked, is_compacted, of_compacted
-from protocol.key_placement import ancestor_below
 from zk_schemas.config_keys import TOPIC_CONFIGS
 
 CHECK_EVERY_S = 0.1
@@ -279,18 +277,13 @@ async def _missing(admin: Admin, topic: TopicDescription, count: int) -> str:
     if without_leader:
         return f"partitions {_numbers(without_leader)} have no leader"
     known = existing(await lineages(admin, topic.name, (p.partition for p in topic.partitions)))
+    merges = last_merges(known)
     for p in marked_partitions(topic):
-        survivor = ancestor_below(p, topic.initial_partition_count, count)
-        if survivor not in known or not leader_epochs_before_deletion(p, survivor, known[survivor].entries):
+        if p not in known or p not in merges or has_keys(known[p], merges[p]):
             return f"the keys of partition {p} are not merged"
-    behind = [p for p in range(topic.initial_partition_count, count) if not _has_keys_back(p, known)]
+    behind = [
+        p
+        for p in range(topic.initial_partition_count, count)
+        if p not in known or not has_keys(known[p], merges.get(p))
+    ]
     return f"partitions {_numbers(behind)} are not split off" if behind else ""
-
-
-def _has_keys_back(partition: int, known: Mapping[int, Lineage]) -> bool:
-    """Whether a partition in use was split off after the last merge that names it."""
-    if partition not in known:
-        return False
-    newest = max((entry.epoch for entry in known[partition].entries), default=known[partition].floor)
-    lost = [e.losers[partition] for lineage in known.values() for e in lineage.entries if partition in e.losers]
-    return all(newest > epoch for epoch in lost)

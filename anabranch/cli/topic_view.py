@@ -14,8 +14,7 @@ from anabranch.cli.resize_plan import split_tree
 from client.admin_types import ConfigSource, PartitionLineage
 from client.cluster import PartitionInfo
 from ordered_resize.facts import Lineage
-from ordered_resize.lineage import leader_epochs_after_creation, leader_epochs_before_deletion
-from protocol.key_placement import ancestor_below
+from ordered_resize.lineage import Merge, has_keys, last_merges, leader_epochs_after_creation
 from zk_schemas.znode import format_id
 
 ANSWER_WITHIN_MS = 3_000
@@ -146,6 +145,7 @@ def topic_row(
     known: Mapping[int, Lineage],
     committed: Committed,
 ) -> dict[str, Any]:
+    merges = last_merges(known)
     return {
         "name": topic.name,
         "topic_id": format_id(topic.topic_id),
@@ -156,7 +156,10 @@ def topic_row(
         "ordered_delivery": topic.ordered_delivery,
         "configs": _overrides(configs),
         "partitions": [
-            _partition_row(topic, info, ends.get(info.partition), known, committed) for info in topic.partitions
+            _partition_row(
+                topic, one, ends.get(one.partition), known.get(one.partition), merges.get(one.partition), committed
+            )
+            for one in topic.partitions
         ],
     }
 
@@ -165,22 +168,18 @@ def _partition_row(
     topic: TopicDescription,
     info: PartitionInfo,
     ends: tuple[int, int] | None,
-    known: Mapping[int, Lineage],
+    lineage: Lineage | None,
+    merge: Merge | None,
     committed: Committed,
 ) -> dict[str, Any]:
     p = info.partition
     is_marked = 0 <= topic.undeleted_partition_count <= p
     state = MARKED if is_marked else NEW if info.leader < 0 and not info.isr else IN_USE
     start, end = ends if ends is not None else (None, None)
-    lineage = known.get(p)
     split: dict[int, int] = {}
-    merged: dict[int, int] = {}
     if lineage is not None:
         split = leader_epochs_after_creation(p, lineage.entries)
-    if is_marked:
-        survivor = ancestor_below(p, topic.initial_partition_count, topic.undeleted_partition_count)
-        if survivor in known:
-            merged = leader_epochs_before_deletion(p, survivor, known[survivor].entries)
+    merged = merge if is_marked and not (lineage is not None and has_keys(lineage, merge)) else None
     return {
         "partition": p,
         "state": state,
@@ -192,8 +191,8 @@ def _partition_row(
         "high_watermark": end,
         "created_from": next(iter(split), None),
         "leader_epoch_after_creation": next(iter(split.values()), None),
-        "merged_into": next(iter(merged), None),
-        "leader_epoch_before_deletion": next(iter(merged.values()), None),
+        "merged_into": merged.into if merged is not None else None,
+        "leader_epoch_before_deletion": merged.epoch - 1 if merged is not None else None,
         "lineage": [[epoch, dict(losers)] for epoch, losers in lineage.entries] if lineage is not None else [],
         "records_left": end - start if is_marked and start is not None and end is not None else None,
         "to_drain": {group: remaining(end, start, of_topic.get(p)) for group, of_topic in committed.items()}

@@ -252,6 +252,28 @@ def test_waiting_ends_when_the_keys_of_the_marked_are_merged(run: Run) -> None:
     }
 
 
+def test_waiting_for_a_grow_ends_while_partitions_merged_before_drain(run: Run) -> None:
+    """13 -> 4 -> 5: the keys of 12 were merged into 0, and 4 may have split them off from there."""
+    entries = {
+        0: [(2, dict.fromkeys(range(4, 13), 0))],
+        4: [(0, {0: 0}), (2, {0: 2})],
+        **{p: [(0, {0: 0})] for p in range(5, 13)},
+    }
+    grown = {"undeleted": 5, "total": 13, "version": 3, "entries": entries}
+
+    def begin(admin: FakeAdmin) -> None:
+        admin.undeleted, admin.version = 5, 3
+
+    admin = FakeAdmin(**{**grown, "undeleted": 4, "version": 2}, on_create_partitions=begin)
+    status, out, err = run(admin, "topics", "alter", "t", "--partitions", "5", "--wait", "--timeout-ms", "500")
+    assert (status, err) == (0, "")
+    assert out.startswith("altered t\nt has 5 partitions\npartitions 5, 6, 7, 8, 9, 10, 11, 12 take no records")
+    _, out, _ = run(FakeAdmin(**grown), "topics", "describe", "t", "--json")
+    partitions = json.loads(out)[0]["partitions"]
+    assert (partitions[12]["merged_into"], partitions[12]["leader_epoch_before_deletion"]) == (0, 1)
+    assert partitions[4]["merged_into"] is None
+
+
 @pytest.mark.parametrize(
     ("state", "said"),
     [

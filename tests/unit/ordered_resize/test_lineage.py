@@ -7,6 +7,7 @@ import pytest
 from ordered_resize import lineage
 from ordered_resize.facts import Facts, Lineage
 from ordered_resize.lineage import Loaded
+from tests.resized_topic import Topic
 from zk_schemas.partition_state import LineageEntry as Entry
 
 
@@ -159,11 +160,38 @@ def test_a_load_is_due_before_any_batch_when_the_floor_is_above_cap_and_floor_of
     assert not lineage.is_load_due(at_floor_4, Loaded(4, -1), 0)
 
 
-def test_the_maps_of_the_kip_come_from_the_newest_entries() -> None:
+def test_the_map_of_the_kip_comes_from_the_newest_entry_of_a_grow() -> None:
     entries = (Entry(0, {1: 0}), Entry(2, {1: 2}), Entry(3, {13: 1}))
     assert lineage.leader_epochs_after_creation(5, entries) == {1: 2}
-    assert lineage.leader_epochs_before_deletion(13, 5, entries) == {5: 2}
-    assert lineage.leader_epochs_before_deletion(7, 5, entries) == {}
+
+
+def test_a_merge_is_found_where_a_grow_has_split_the_keys_off_since() -> None:
+    """4 -> 16 -> 4 -> 8: partition 12 was merged into 0, and its keys were split off to 4."""
+    known = {
+        0: Lineage(4, -1, (Entry(3, {4: 1, 12: 0}),)),
+        4: Lineage(2, -1, (Entry(0, {0: 0}), Entry(2, {0: 3}))),
+        12: Lineage(1, -1, (Entry(0, {0: 0}),)),
+    }
+    merges = lineage.last_merges(known)
+    assert merges[12] == lineage.Merge(up_to=0, into=0, epoch=3)
+    assert 7 not in merges
+    assert {p for p, own in known.items() if p and lineage.has_keys(own, merges.get(p))} == {4}
+
+
+@pytest.mark.parametrize("counts", [(8, 16), (16, 4, 8), (13, 4, 8, 13, 5, 9), (8, 4, 6, 4, 8, 16, 5)])
+def test_after_each_resize_the_partitions_in_use_have_keys_and_no_others(counts: tuple[int, ...]) -> None:
+    topic = Topic(4)
+    for count in counts:
+        topic.ask(count)
+        assert having_keys(topic) != set(range(count))
+        topic.carry_out()
+        assert having_keys(topic) == set(range(count))
+
+
+def having_keys(topic: Topic) -> set[int]:
+    known = {p: Lineage(state.leader_epoch, state.floor, state.lineage) for p, state in topic.states.items()}
+    merges = lineage.last_merges(known)
+    return {p for p, own in known.items() if lineage.has_keys(own, merges.get(p))}
 
 
 def test_a_position_that_is_not_known_any_more_takes_nothing_back() -> None:
