@@ -75,7 +75,7 @@ def a_partition_created_again_begins_at_0(patch: Patch) -> None:
         return None if gone else dataclasses.replace(committed, incarnation=-1, leader_epoch=-1)
 
     patch.setattr(TopicZnode, "base_offset", lambda *_: 0)
-    patch.setattr(offsets, "_now", as_committed)
+    patch.setattr(offsets, "committed_now", as_committed)
 
 
 # ---------------------------------------------------------------- producers

@@ -417,18 +417,18 @@ async def _violations(play: PlayOfMerge) -> list[str]:
 
 
 def nobody_is_asked(patch: Patch) -> None:
-    patch.setattr(position_poll, "_ask_owners", lambda *_: None)
+    patch.setattr(position_poll, "ask_owners", lambda *_: None)
 
 
 def who_has_not_polled_never_does(patch: Patch) -> None:
     """Unless somebody else of the group has."""
-    ask = position_poll._ask_owners
+    ask = position_poll.ask_owners
 
     def ask_owners(turn: Any, group: Any, wanted: Any) -> None:
         if group.positions.unheard is not None:
             ask(turn, group, wanted)
 
-    patch.setattr(position_poll, "_ask_owners", ask_owners)
+    patch.setattr(position_poll, "ask_owners", ask_owners)
 
 
 def what_is_over_needs_no_load(patch: Patch) -> None:
