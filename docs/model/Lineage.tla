@@ -22,6 +22,7 @@ CONSTANTS
   Old,        \* which answers of 25301 readers may see: "new", "whole" (one old snapshot), "own" (their own partition new, the
               \* others old), "each" (of each partition another)
   Stay,       \* a marked partition may stay for ever: removals are left out
+  Room,       \* how many entries a state znode has room for
   Brisk,      \* to reach longer plans: a leader obeys and answers in the step that changes its epoch, and partitions between
               \* which no key of the model moves change at once
   Off         \* the rules that are switched off
@@ -124,6 +125,15 @@ Init ==
 -----------------------------------------------------------------------------
 (* The controller: a resize is one write of the goal, then losers, then gainers *)
 
+\* What is gone needs not be named any more; the floor records that something was.
+Over(x) == part[x[2]].gone >= x[3]
+Kept(lineage) == {x \in lineage : ~Over(x)}
+EntriesAfter(p, losers) == Cardinality(Kept(part[p].lineage)) + Cardinality(losers)
+Fits(count) == \A p \in 0..(count - 1) :
+  LET losers == IF p < topic.count THEN {q \in count..(topic.count - 1) : AncestorBelow(q, count) = p}
+                ELSE {AncestorBelow(p, topic.count)} IN
+  Exists(p) => EntriesAfter(p, losers) <= Room
+
 Ask ==
   /\ asked < Len(Plan)
   /\ Rule("one_resize") => Settled
@@ -133,7 +143,9 @@ Ask ==
      /\ count # topic.count
      \* or its keys have no leader until the removal has ended
      /\ Rule("removal_first") => \A p \in 0..(count - 1) : part[p].stage # "leaving"
-     /\ topic' = [count |-> count, prev |-> topic.count, version |-> topic.version + 1]
+     \* one whose gainers' lineages would not fit is refused, before its goal is written
+     /\ topic' = IF Rule("size_first") /\ ~Fits(count) THEN topic
+                 ELSE [count |-> count, prev |-> topic.count, version |-> topic.version + 1]
   /\ asked' = asked + 1
   \* Without "last_with_bump" what the gainers will wait for is written here, before the bump.
   /\ part' = IF Rule("last_with_bump") THEN part ELSE [p \in Parts |-> [part[p] EXCEPT !.last = part[p].epoch]]
@@ -184,9 +196,6 @@ LosersAreDone(p) == \A l \in LosersTo(p) :
   \* After an election a registration is gone; without "only_answers" that is taken for an answer.
   /\ l \in answered \/ ~Rule("losers_first") \/ (~Rule("only_answers") /\ left.election < Faults.election)
 LastOf(l) == IF Rule("stored_losers") THEN part[l].last ELSE part[l].epoch
-\* What is gone needs not be named any more; the floor records that something was.
-Over(x) == part[x[2]].gone >= x[3]
-Kept(lineage) == {x \in lineage : ~Over(x)}
 FloorOf(p) == IF Rule("floor") THEN Most({part[p].floor} \cup {x[1] : x \in {y \in part[p].lineage : Over(y)}}) ELSE -1
 Pruned(p) == [part[p] EXCEPT !.lineage = Kept(@), !.floor = FloorOf(p)]
 
@@ -194,7 +203,9 @@ Entry(p, epoch) ==
   IF Rule("revived_waits") \/ ~Led(p) \/ p \notin (topic.prev..(topic.count - 1))
   THEN {<<epoch, l, LastOf(l)>> : l \in LosersTo(p)} ELSE {}
 
-CanBump(p) == p \in Concerned /\ part[p].stage = "led" /\ ~Has(p) /\ LosersAreDone(p)
+\* ZooKeeper takes no znode that is too large.
+CanBump(p) == /\ p \in Concerned /\ part[p].stage = "led" /\ ~Has(p) /\ LosersAreDone(p)
+              /\ EntriesAfter(p, LosersTo(p)) <= Room
 CanCreate(p) == p \in Gainers /\ part[p].stage = "absent" /\ p < topic.count /\ LosersAreDone(p)
 
 Bump(p) ==
@@ -569,7 +580,7 @@ NoDuplicate ==
        LET a == host[p].log[i]  b == host[q].log[j] IN a.key = b.key /\ a.number = b.number => p = q /\ i = j
   /\ \A x, y \in delivered : x[1] = y[1] /\ x[2] = y[2] => x = y
 
-PlanDone == asked = Len(Plan) /\ topic.count = Plan[Len(Plan)] /\ Settled
+PlanDone == asked = Len(Plan) /\ (topic.count = Plan[Len(Plan)] \/ ~Fits(Plan[Len(Plan)])) /\ Settled
          /\ (Stay \/ \A p \in Parts : Exists(p) <=> p < topic.count)
 AllSent == \A k \in Keys : producer[k].next > Records /\ producer[k].batch = NoBatch
 AllDelivered == \A a \in accepted : WasDelivered(a)

@@ -13,15 +13,17 @@ CONSTANTS
   Initial,    \* initial_partition_count
   Ids,        \* how many partition ids there may ever be
   Start,      \* the count at the beginning
-  Script,     \* what happens to the topic, in this order: <<"write", key>>, <<"count", n>>, or <<"marker", p>>, an offset without a record
+  Script,     \* what happens to the topic, in this order: <<"write", key>>, <<"count", n>>, <<"marker", p>>, an offset
+              \* without a record, or <<"recreate", n>>: the topic is deleted and created again with n partitions
   Members,
-  Faults,     \* how many of each: [rebalance, eviction, election, seek]
+  Faults,     \* how many of each: [rebalance, eviction, election, seek, failover, ahead]
   Off         \* the rules that are switched off
 
 VARIABLES
   played,     \* how far the script is
   count,      \* the partition count
   part,       \* of each number: whether it exists, its leader epoch, its lineage, floor, the last epoch of one that was removed
+  life,       \* how often the topic was created again
   log, start, \* logs and log starts; offsets go on when a number comes again
   group,      \* owner of each partition, who has joined, which partitions existed when the rebalance began, who was evicted
   reported,   \* positions that owners reported in this generation
@@ -32,7 +34,7 @@ VARIABLES
   delivered, broken,
   left        \* faults that may still happen
 
-topic == <<played, count, part, log, start>>
+topic == <<played, count, part, life, log, start>>
 user == <<flushed, seeks, delivered, broken>>
 vars == <<topic, group, reported, committed, member, user, left>>
 
@@ -54,17 +56,20 @@ NoCall == [limit |-> -1, floor |-> -1, flushed |-> <<>>]
 \* A member's view of a partition. at: the next offset; safe: the flush callback returned up to here; sure: its own commits were
 \* taken up to here; from: where its owner began; limit, floor, entries: cap, floor and epochs of the lineage at the last look;
 \* once: a load has returned since the assignment; covers, spared: cap and floor when that was called, loaded: what was flushed
-\* then; call: the load that runs. looked: since the last seek it was told of a position that is too low (for the properties alone).
+\* then; call: the load that runs. life: the topic's when the partition was
+\* assigned or the member heard of another; said: the position that was reported last, where nothing is said twice. looked: since the last seek it was told of a position that is too low (for the properties alone).
 NotMine == [mine |-> FALSE, at |-> 0, safe |-> 0, sure |-> 0, from |-> 0, limit |-> -1, floor |-> -1, entries |-> {},
-            once |-> FALSE, covers |-> -1, spared |-> -1, loaded |-> <<>>, call |-> NoCall, looked |-> TRUE]
+            once |-> FALSE, covers |-> -1, spared |-> -1, loaded |-> <<>>, call |-> NoCall, life |-> 0, said |-> -1, looked |-> TRUE]
 There == {p \in Parts : part[p].there}
 Silent == [p \in Parts |-> Unknown]
 Owners(parts, members) ==
   {owner \in [Parts -> members \cup {Nobody}] : \A p \in Parts : owner[p] = Nobody <=> p \notin parts}
 
+New(n) == [p \in Parts |-> [there |-> p < n, epoch |-> IF p < n THEN 0 ELSE -1, lineage |-> {}, floor |-> -1, gone |-> -1]]
+
 Init ==
-  /\ played = 0 /\ count = Start
-  /\ part = [p \in Parts |-> [there |-> p < Start, epoch |-> IF p < Start THEN 0 ELSE -1, lineage |-> {}, floor |-> -1, gone |-> -1]]
+  /\ played = 0 /\ count = Start /\ life = 0
+  /\ part = New(Start)
   /\ log = [p \in Parts |-> <<>>] /\ start = [p \in Parts |-> 0]
   /\ \E owner \in Owners(0..(Start - 1), Members) :
        group = [owner |-> owner, joined |-> Members, stable |-> TRUE, parts |-> 0..(Start - 1), evicted |-> {}]
@@ -77,6 +82,7 @@ Init ==
 Mine(m, p) == member[m].parts[p]
 With(m, p, view) == member' = [member EXCEPT ![m].parts[p] = view]
 Present == Members \ group.evicted
+Heard(m, p) == Mine(m, p).life = life      \* of the topic that was created last
 Current(m) == group.stable /\ m \in Present /\ member[m].synced
 End(p) == Len(log[p])
 Hole(p, i) == i <= start[p] \/ log[p][i].key = NoRecord
@@ -101,20 +107,31 @@ Resized(new) ==
 
 Number(k) == Cardinality({<<p, i>> \in Parts \X (1..Len(Script)) : i <= End(p) /\ log[p][i].key = k}) + 1
 Appended(p, k) == [log EXCEPT ![p] = Append(@, [key |-> k, number |-> IF k = NoRecord THEN 0 ELSE Number(k), epoch |-> part[p].epoch])]
+\* Commits of the topic before are not those of its successor, whose epochs and offsets begin again.
+Recreate(n) ==
+  /\ count' = n /\ part' = New(n) /\ life' = life + 1
+  /\ log' = [p \in Parts |-> <<>>] /\ start' = [p \in Parts |-> 0]
+  /\ committed' = IF Rule("commit_incarnation") THEN [p \in Parts |-> 0] ELSE committed
+  /\ reported' = Silent
+  /\ flushed' = [p \in Parts |-> 0]
+  /\ member' = [m \in Members |-> [member[m] EXCEPT !.parts = [p \in Parts |->
+       [member[m].parts[p] EXCEPT !.loaded = [q \in DOMAIN @ |-> 0]]]]]      \* for the properties alone
+  /\ UNCHANGED <<group, seeks, delivered, broken, left>>
 Play ==
   /\ played < Len(Script) /\ played' = played + 1
   /\ LET step == Script[played + 1] IN
-     CASE step[1] = "count" -> count' = step[2] /\ part' = Resized(step[2]) /\ UNCHANGED log
-       [] step[1] = "write" -> log' = Appended(Place(step[2], count), step[2]) /\ UNCHANGED <<count, part>>
-       [] OTHER -> /\ log' = IF part[step[2]].there THEN Appended(step[2], NoRecord) ELSE log
-                   /\ UNCHANGED <<count, part>>
-  /\ UNCHANGED <<start, group, reported, committed, member, user, left>>
+     IF step[1] = "recreate" THEN Recreate(step[2])
+     ELSE /\ CASE step[1] = "count" -> count' = step[2] /\ part' = Resized(step[2]) /\ UNCHANGED log
+               [] step[1] = "write" -> log' = Appended(Place(step[2], count), step[2]) /\ UNCHANGED <<count, part>>
+               [] OTHER -> /\ log' = IF part[step[2]].there THEN Appended(step[2], NoRecord) ELSE log
+                           /\ UNCHANGED <<count, part>>
+          /\ UNCHANGED <<life, start, group, reported, committed, member, user, left>>
 
 \* A bump for another reason prunes as well.
 Election(p) ==
   /\ left.election > 0 /\ left' = [left EXCEPT !.election = @ - 1]
   /\ part[p].there /\ part' = [part EXCEPT ![p] = Bumped(@)]
-  /\ UNCHANGED <<played, count, log, start, group, reported, committed, member, user>>
+  /\ UNCHANGED <<played, count, life, log, start, group, reported, committed, member, user>>
 
 \* The group's position, as its coordinator tells it: what the owner said in this generation, and without an owner the commit.
 Position(p) ==
@@ -126,7 +143,7 @@ Remove(p) ==
   /\ Position(p) = End(p)
   /\ part' = [part EXCEPT ![p] = [@ EXCEPT !.there = FALSE, !.lineage = {}, !.floor = -1, !.gone = part[p].epoch]]
   /\ start' = [start EXCEPT ![p] = End(p)]
-  /\ UNCHANGED <<played, count, log, group, reported, committed, member, user, left>>
+  /\ UNCHANGED <<played, count, life, log, group, reported, committed, member, user, left>>
 
 -----------------------------------------------------------------------------
 (* Generations *)
@@ -143,9 +160,16 @@ Victim == CHOOSE m \in Members : TRUE
 Evict(m) ==
   /\ left.eviction > 0 /\ left' = [left EXCEPT !.eviction = @ - 1]
   /\ Current(m) /\ Present # {m}
+  /\ \A p \in Parts : Mine(m, p).mine => committed[p] <= Mine(m, p).safe      \* or what it did not flush dies with it
   /\ group' = [group EXCEPT !.stable = FALSE, !.joined = {}, !.parts = There, !.evicted = @ \cup {m}]
   /\ reported' = Silent
   /\ UNCHANGED <<topic, committed, member, user>>
+
+\* The next coordinator has the commits and the generation. It guesses no position: it waits until the owner says it again.
+FailOver ==
+  /\ left.failover > 0 /\ left' = [left EXCEPT !.failover = @ - 1]
+  /\ reported' = IF Rule("nothing_guessed") THEN Silent ELSE committed
+  /\ UNCHANGED <<topic, group, committed, member, user>>
 
 \* What a member remembers of a partition that it gives up: nothing, or what it had loaded and has made of it since.
 Kept(m, p) ==
@@ -160,7 +184,7 @@ CallbacksReturned(m) == \A p \in Parts :
 Join(m) ==
   /\ ~group.stable /\ m \in Present \ group.joined
   /\ CallbacksReturned(m)
-  /\ \A p \in Parts : Mine(m, p).mine => OnlyHoles(p, committed[p], Mine(m, p).at)
+  /\ \A p \in Parts : Mine(m, p).mine /\ Heard(m, p) => OnlyHoles(p, committed[p], Mine(m, p).at)
   /\ group' = [group EXCEPT !.joined = @ \cup {m}]
   /\ member' = GivenUp(m)
   /\ UNCHANGED <<topic, reported, committed, user, left>>
@@ -180,7 +204,7 @@ Sync(m) ==
   /\ member' = [member EXCEPT ![m] = [synced |-> TRUE, parts |-> [p \in Parts |->
        IF group.owner[p] # m THEN Mine(m, p)
        ELSE [Mine(m, p) EXCEPT !.mine = TRUE, !.at = committed[p], !.safe = committed[p], !.sure = committed[p],
-                               !.from = committed[p]]]]]
+                               !.from = committed[p], !.life = life]]]]
   /\ UNCHANGED <<topic, group, reported, committed, user, left>>
 
 -----------------------------------------------------------------------------
@@ -210,25 +234,33 @@ Look(m, p) ==
       seen == [v EXCEPT !.limit = limit, !.floor = part[p].floor, !.entries = {x[1] : x \in part[p].lineage},
                         !.covers = covered(@), !.call = called,
                         !.looked = @ \/ (least = most /\ least < part[p].epoch)] IN
-  /\ v.mine /\ part[p].there /\ v # seen
+  /\ v.mine /\ Heard(m, p) /\ part[p].there /\ v # seen
   /\ With(m, p, seen)
   /\ Reads
 
+\* It hears that the topic was created again: what it knows is of the one before.
+Hear(m, p) ==
+  LET v == Mine(m, p)  kept == IF Rule("topic_forgotten") THEN NotMine ELSE v IN
+  /\ v.mine /\ ~Heard(m, p) /\ v.safe = v.at
+  /\ With(m, p, [kept EXCEPT !.mine = TRUE, !.life = life, !.at = committed[p], !.safe = committed[p], !.sure = committed[p],
+                             !.from = committed[p], !.said = -1])
+  /\ Reads
+
 \* Offsets without a record for the user are passed by themselves, whether the gate is open or not.
-Pass(p, i) == Smallest({j \in i..End(p) : j = End(p) \/ ~Hole(p, j + 1)})
+Pass(p, i) == IF i > End(p) THEN i ELSE Smallest({j \in i..End(p) : j = End(p) \/ ~Hole(p, j + 1)})
 Skip(m, p) ==
   LET v == Mine(m, p)  next == Pass(p, v.at) IN
-  /\ v.mine /\ next > v.at
+  /\ v.mine /\ Heard(m, p) /\ next > v.at
   /\ IF Rule("holes_are_passed") \/ next = End(p) THEN TRUE ELSE log[p][next + 1].epoch <= v.limit
   /\ With(m, p, [v EXCEPT !.at = next, !.safe = IF @ = v.at THEN next ELSE @])
   /\ Reads
 
 \* What the user has of a partition that is gone is flushed before anything else.
 GoneIsFlushed(m) == \A q \in Parts :
-  Mine(m, q).mine /\ Mine(m, q).safe < Mine(m, q).at => part[q].gone < log[q][Mine(m, q).at].epoch
+  Mine(m, q).mine /\ Heard(m, q) /\ Mine(m, q).safe < Mine(m, q).at => part[q].gone < log[q][Mine(m, q).at].epoch
 Opens(m, p) ==
   LET v == Mine(m, p) IN
-  /\ v.mine /\ v.at < End(p) /\ ~Hole(p, v.at + 1) /\ log[p][v.at + 1].epoch <= v.limit /\ v.call = NoCall
+  /\ v.mine /\ Heard(m, p) /\ v.at < End(p) /\ ~Hole(p, v.at + 1) /\ log[p][v.at + 1].epoch <= v.limit /\ v.call = NoCall
   /\ GoneIsFlushed(m) \/ ~Rule("gone_is_flushed")
 \* By the cap and the floor of the last load's call: the floor rose above both, or the next batch is past an entry.
 Due(v, epoch) ==
@@ -266,7 +298,7 @@ Deliver(m, p) ==
   /\ Opens(m, p) /\ ~Due(v, r.epoch)
   /\ delivered' = IF m \in Present THEN delivered \cup {<<r.key, r.number, p>>} ELSE delivered
   /\ broken' =
-       IF \E a \in others : isSaid(a) /\ own(a).mine /\ own(a).safe < a[2] /\ a[2] <= own(a).at THEN "its own older record is not flushed"
+       IF \E a \in others : isSaid(a) /\ own(a).mine /\ Heard(m, a[1]) /\ own(a).safe < a[2] /\ a[2] <= own(a).at THEN "its own older record is not flushed"
        ELSE IF m \notin Present THEN broken
        ELSE IF \E a \in others : ~IsDelivered(a) THEN "an older record was not delivered"
        ELSE IF \E a \in others : isSaid(a) /\ flushed[a[1]] < Counted(a[1], a[2]) THEN "an older record's flush has not returned"
@@ -283,13 +315,13 @@ Flush(m, p) ==
   LET v == Mine(m, p) IN
   /\ v.mine /\ v.safe < v.at
   /\ With(m, p, [v EXCEPT !.safe = v.at])
-  /\ flushed' = [flushed EXCEPT ![p] = IF m \in Present \/ seeks[p] = 0 THEN Largest({@, Counted(p, v.at)}) ELSE @]
+  /\ flushed' = [flushed EXCEPT ![p] = IF ~Heard(m, p) THEN @ ELSE IF m \in Present \/ seeks[p] = 0 THEN Largest({@, Counted(p, v.at)}) ELSE @]
   /\ UNCHANGED <<topic, group, reported, committed, seeks, delivered, broken, left>>
 
 Commit(m, p) ==
   LET v == Mine(m, p) IN
   /\ m \in Present \/ ~Rule("commits_fenced")
-  /\ v.mine /\ v.sure < v.safe /\ ~OnlyHoles(p, v.sure, v.safe)
+  /\ v.mine /\ v.sure < v.safe /\ Heard(m, p) /\ ~OnlyHoles(p, v.sure, v.safe)
   /\ committed' = [committed EXCEPT ![p] = v.safe]
   /\ With(m, p, [v EXCEPT !.sure = v.safe])
   \* Whoever begins behind a commit has it from the one who delivered, evicted or not.
@@ -297,17 +329,27 @@ Commit(m, p) ==
                   ELSE delivered \cup {<<log[p][i].key, log[p][i].number, p>> : i \in {j \in 1..v.safe : log[p][j].key # NoRecord}}
   /\ UNCHANGED <<topic, group, reported, flushed, seeks, broken, left>>
 
+\* As a periodic commit does, it runs ahead of the flush callback.
+CommitAhead(m, p) ==
+  LET v == Mine(m, p) IN
+  /\ left.ahead > 0 /\ left' = [left EXCEPT !.ahead = @ - 1]
+  /\ Current(m) /\ v.mine /\ v.safe < v.at /\ Heard(m, p)
+  /\ committed' = [committed EXCEPT ![p] = v.at]
+  /\ With(m, p, [v EXCEPT !.sure = v.at])
+  /\ UNCHANGED <<topic, group, reported, user>>
+
 \* Owners say how far they are of what somebody may wait for: after the commit, or without one where there was nothing to commit.
 IsWanted(p) == p >= count \/ \E q \in Parts : \E x \in part[q].lineage : x[2] = p
 Report(m, p) ==
   LET v == Mine(m, p) IN
-  /\ v.mine /\ v.safe = v.at /\ IsWanted(p) /\ group.stable
+  /\ v.mine /\ v.safe = v.at /\ Heard(m, p) /\ IsWanted(p) /\ group.stable
   /\ Current(m) \/ ~Rule("positions_fenced")
   /\ CASE ~Rule("commit_first") -> TRUE
        [] ~Rule("said_without_commit") -> v.sure = v.at
        [] OTHER -> OnlyHoles(p, v.sure, v.at)
   /\ reported[p] # v.at /\ reported' = [reported EXCEPT ![p] = v.at]
-  /\ UNCHANGED <<topic, group, committed, member, user, left>>
+  /\ IF Rule("said_again") THEN UNCHANGED member ELSE v.said # v.at /\ With(m, p, [v EXCEPT !.said = v.at])
+  /\ UNCHANGED <<topic, group, committed, user, left>>
 
 \* The user goes back: the position is lower at once, and so is the commit.
 Seek(m, p) ==
@@ -324,14 +366,14 @@ Seek(m, p) ==
 
 -----------------------------------------------------------------------------
 Reading == \E m \in Members : \E p \in Parts :
-  Look(m, p) \/ Skip(m, p) \/ Load(m, p) \/ Loaded(m, p) \/ Deliver(m, p) \/ Flush(m, p) \/ Commit(m, p) \/ Report(m, p)
+  Look(m, p) \/ Hear(m, p) \/ Skip(m, p) \/ Load(m, p) \/ Loaded(m, p) \/ Deliver(m, p) \/ Flush(m, p) \/ Commit(m, p) \/ Report(m, p)
 Work ==
   \/ Play \/ Rebalance \/ Complete \/ \E m \in Members : Join(m) \/ Sync(m)
   \/ \E p \in Parts : Remove(p)
   \/ Reading
 Bad ==
-  \/ Evict(Victim) \/ \E m \in Members : ComeBack(m)
-  \/ \E p \in Parts : Election(p) \/ \E m \in Members : Seek(m, p)
+  \/ Evict(Victim) \/ FailOver \/ \E m \in Members : ComeBack(m)
+  \/ \E p \in Parts : Election(p) \/ \E m \in Members : Seek(m, p) \/ CommitAhead(m, p)
 Next == Work \/ Bad
 Spec == Init /\ [][Next]_vars
 
@@ -342,7 +384,7 @@ Spec == Init /\ [][Next]_vars
 Promise == broken = ""
 \* No position is told that the partition's owner has not flushed.
 TruePositions == \A p \in Parts : group.stable /\ group.owner[p] # Nobody /\ reported[p] # Unknown =>
-  LET v == Mine(group.owner[p], p) IN v.mine => reported[p] <= v.safe
+  LET v == Mine(group.owner[p], p) IN v.mine /\ v.life = life => reported[p] <= v.safe
 AllDelivered == \A p \in Parts : \A i \in DOMAIN log[p] :
   log[p][i].key = NoRecord \/ <<log[p][i].key, log[p][i].number, p>> \in delivered
 \* When nobody can go on, the script is played, all is delivered, and what was marked is removed.
