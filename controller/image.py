@@ -123,6 +123,8 @@ class TopicImage:
     """What contradicts what in its znodes: it serves on, and nothing of it is resized. Empty: nothing does."""
     end_unsaid: bool = False
     """A step of its last resize was logged, the end of it was not."""
+    wait_logged: str = ""
+    """Why nothing of its resize can be done at the moment, as the log says; empty: something was done since."""
     flush: int = 0
     deletion_zxid: int = -1
     """The czxid of the request to delete the topic: later than its incarnations, earlier than those of a successor."""

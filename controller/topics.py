@@ -5,7 +5,6 @@ from __future__ import annotations
 import dataclasses
 import functools
 import logging
-from collections.abc import Sequence
 
 from controller.configs import keep_ordered_delivery
 from controller.context import Context
@@ -22,7 +21,7 @@ from ordered_resize.consistency import as_served
 from ordered_resize.explain import listed
 from ordered_resize.judgement import Outcome, Setting, Verdict, judge_edit, judge_found, proven
 from ordered_resize.snapshot import Snapshot
-from protocol.errors import ErrorCode, KafkaError
+from protocol.errors import KafkaError
 from protocol.types import TopicPartition
 from runtime.env import DeleteOp, SetOp, ZkError, ZkOp, Znode
 from zk_schemas import paths
@@ -116,6 +115,7 @@ async def _take_edit(context: Context, topic: TopicImage, edited: TopicZnode, ve
         await _undo(context, topic, version)
         return
     assert verdict.topic is not None
+    _log_partly_done(path, verdict)
     topic.version = version
     if edited.absent or verdict.topic != edited:
         await goal.write(context, topic, verdict.topic)
@@ -280,6 +280,8 @@ async def _settle(context: Context, topic: TopicImage) -> None:
         return
     if verdict.outcome is Outcome.REFUSE:
         _log.error("znode %s: %s; the edit is undone", paths.topic(topic.name), verdict.why)
+    else:
+        _log_partly_done(paths.topic(topic.name), verdict)
     znode = (verdict.topic or found).replace(absent=frozenset())
     if znode.topic_id == NO_ID:
         znode = znode.replace(topic_id=new_topic_id(context.rng))
@@ -293,23 +295,15 @@ async def _settle(context: Context, topic: TopicImage) -> None:
         goal.log_change(context, topic, found)
 
 
+def _log_partly_done(path: str, verdict: Verdict) -> None:
+    if verdict.why:
+        _log.warning("znode %s: %s", path, verdict.why)
+
+
 async def _judged(context: Context, topic: TopicImage, snapshot: Snapshot) -> Verdict:
     """The config is read only where there is something to be judged by it."""
-    is_proven = proven(snapshot).topic == snapshot.topic
-    setting = Setting(_no_replicas)
-    if not is_proven:
-        setting = dataclasses.replace(await goal.setting_of(context, topic), assign=_no_replicas)
-    try:
-        return judge_found(snapshot, setting)
-    except KafkaError as error:
-        return Verdict(Outcome.REFUSE, proven(snapshot).topic, error.message or "")
-
-
-def _no_replicas(new: Sequence[int]) -> dict[int, list[int]]:
-    """Which brokers there are is not known yet when topics are read."""
-    if new:
-        raise KafkaError(ErrorCode.INVALID_REQUEST, f"replicas of partitions {listed(new)} are not given")
-    return {}
+    is_edited = proven(snapshot).topic != snapshot.topic
+    return judge_found(snapshot, await goal.setting_of(context, topic) if is_edited else Setting())
 
 
 async def _with_stray_states(context: Context, topic: TopicImage) -> Snapshot:

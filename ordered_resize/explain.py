@@ -7,6 +7,7 @@ from typing import NamedTuple
 
 from ordered_resize.resize import Phase, losers_are_done, phases
 from ordered_resize.snapshot import Snapshot
+from zk_schemas.topic import TopicZnode
 
 
 class Wait(NamedTuple):
@@ -60,6 +61,21 @@ def resize_waits(snapshot: Snapshot, left: Mapping[int, Sequence[int]]) -> list[
     if (wanted := snapshot.topic.wanted) is not None:
         waits.append(f"{wanted} partitions are asked for next")
     return waits
+
+
+def request_effect(topic: TopicZnode, asked: TopicZnode, count: int) -> str:
+    """What a request for ``count``, which leads to the znode ``asked``, does to the resize in progress and to the
+    queued count; empty: nothing.
+    """
+    goal, queued = topic.undeleted_partition_count, topic.wanted
+    instead = f" in place of the queued {queued}" if queued not in (None, count) else ""
+    if count == goal:
+        return f"a request for {count} takes the queued {queued} back" if instead else ""
+    if asked.wanted == count:
+        return f"{count} partitions are queued" if queued == count else f"{count} partitions would be queued{instead}"
+    if asked.previous_undeleted_partition_count == asked.undeleted_partition_count:
+        return f"{count} partitions would take back the resize to {goal}{instead}"
+    return f"the resize to {count} partitions would begin{instead}" if instead else ""
 
 
 def listed(numbers: Sequence[object]) -> str:

@@ -41,7 +41,7 @@ class Verdict(NamedTuple):
     outcome: Outcome
     topic: TopicZnode | None = None
     why: str = ""
-    """One sentence, empty where it is accepted."""
+    """One sentence: why not, or what of it is not done; empty where all of it is."""
     code: ErrorCode = ErrorCode.NONE
 
 
@@ -59,7 +59,8 @@ class Limits:
 class Setting:
     """What a resize is judged by besides the znodes of the topic."""
 
-    assign: Assign
+    assign: Assign = field(default=lambda new: {})
+    """Raises where there are too few brokers at the moment."""
     limits: Limits = field(default_factory=Limits)
     is_internal: bool = False
     is_compacted: bool = False
@@ -102,6 +103,11 @@ class Case:
             ordered_delivery=self.setting.is_ordered if topic.ordered_delivery is None else topic.ordered_delivery
         )
 
+    @property
+    def queued(self) -> TopicZnode:
+        """The write that queues the count. Replicas of new partitions are chosen when the resize begins."""
+        return self.uncounted.topic.replace(wanted=self.count, partitions=self.known.topic.partitions)
+
 
 # ---------------------------------------------------------------- who asks
 
@@ -120,7 +126,14 @@ def judge_request(
             return _refused(ErrorCode.INVALID_PARTITIONS, f"Topic already has {count} partitions.")
         return Verdict(Outcome.ACCEPT, topic.replace(wanted=None))
     asked = topic.replace(undeleted_partition_count=count, partitions={**topic.partitions, **(assigned or {})})
-    return _judge(Case(snapshot, asked, setting))
+    verdict = _judge(Case(snapshot, asked, setting))
+    if assigned and verdict.topic is not None and verdict.topic.wanted == count:
+        return _refused(
+            ErrorCode.POLICY_VIOLATION,
+            "The resize has to wait for the leaders to acknowledge the layout there is, and only a count can be queued:"
+            " give replicas of new partitions later.",
+        )
+    return verdict
 
 
 def advice(known: TopicZnode, asked: TopicZnode, setting: Setting) -> str:
@@ -214,13 +227,9 @@ def _judge(case: Case) -> Verdict:
         return refused
     if resize.may_begin(case.known, case.count):
         return _refusal(case, MOMENTS) or Verdict(Outcome.ACCEPT, case.begun)
-    if case.asked.partitions != case.known.topic.partitions:
-        return _refused(
-            ErrorCode.POLICY_VIOLATION,
-            "The resize has to wait for the leaders to acknowledge the layout there is, and only a count can be queued:"
-            " give replicas of new partitions later.",
-        )
-    return Verdict(Outcome.ACCEPT, case.uncounted.topic.replace(wanted=case.count))
+    is_assigned = case.asked.partitions != case.known.topic.partitions
+    later = f"The resize to {case.count} partitions is queued; the replicas of new ones are chosen when it begins."
+    return Verdict(Outcome.ACCEPT, case.queued, later if is_assigned else "")
 
 
 class Rule(NamedTuple):
@@ -308,8 +317,9 @@ def _emptied(case: Case) -> str | None:
 
 
 def _size(case: Case) -> str | None:
-    limits = case.setting.limits
-    begun = dataclasses.replace(case.known, topic=case.begun)
+    limits, replicas = case.setting.limits, case.known.topic.partitions[0]
+    topic = resize.begun(case.uncounted, case.count, lambda new: dict.fromkeys(new, replicas))
+    begun = dataclasses.replace(case.known, topic=topic)
     if (size := len(begun.topic.encode())) > limits.max_topic_bytes:
         return f"The topic's znode would have {size} bytes, more than {limits.max_topic_bytes}."
     for p, losers in begun.moves.losers_of.items():

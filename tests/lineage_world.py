@@ -278,7 +278,7 @@ class World:
         count, version = self.topic.undeleted_partition_count, self.topic.layout_version
         near = [count + by for by in (-2, -1, 1, 2) if count + by >= self.initial]
         return [
-            *(("undeleted_partition_count", value) for value in near),
+            *(("undeleted_partition_count", value) for value in (self.initial - 1, *near)),
             *(("previous_undeleted_partition_count", value) for value in [None, count, *near]),
             *(("layout_version", version + by) for by in (-2, -1, 1, 2)),
             *(("initial_partition_count", self.initial + by) for by in (-1, 1) if self.initial + by > 0),

@@ -7,7 +7,7 @@ layout; so is one that asks for what is under way already, as a client does that
 
 The message of an answer without error is advice, a line each: what a queued count waits for, what becomes of the latest
 values in partitions that a compacted topic marks for deletion, or that producers wrote to the topic lately which cannot
-follow the count. A dry run for the count that the topic has says what its resize waits for. A topic
+follow the count. A dry run says what is in progress and queued, and what of that the request would replace. A topic
 that is only validated may ask for what was measured of it instead.
 """
 
@@ -92,8 +92,8 @@ def _dry(
 ) -> list[Wait]:
     """What a request would be answered, and which advice it waits for."""
     advice = judgement.advice(topic.znode, asked, setting)
-    if asked.wanted == count or count == topic.znode.undeleted_partition_count:
-        result.error_message = _lines(view.unfinished(topic), advice)
+    if in_the_way := view.dry_run(topic, asked, count):
+        result.error_message = _lines(in_the_way, advice)
     elif stock_producers.concerned_by(topic, count):
         return [AdviceWait(_advised(topic, count, advice, result), result)]
     else:

@@ -17,7 +17,7 @@ from controller.states import PartitionStatus
 from controller.store import MAX_BYTES
 from controller.topic_config import ORDERED_KEY, topic_values
 from ordered_resize import resize
-from ordered_resize.judgement import Limits, Outcome, Setting, judge_wanted
+from ordered_resize.judgement import Limits, Outcome, Setting, Verdict, judge_wanted
 from ordered_resize.marked import Marked, is_compacted
 from ordered_resize.snapshot import Snapshot
 from protocol.errors import KafkaError
@@ -63,15 +63,22 @@ async def begin_wanted(context: Context, topic: TopicImage, snapshot: Snapshot) 
     try:
         verdict = judge_wanted(snapshot, await setting_of(context, topic))
     except KafkaError as error:
-        _log.warning("topic %s: its resize to %s partitions waits: %s", topic.name, wanted, error.message)
+        verdict = Verdict(Outcome.REFUSE, why=error.message or "")
+    if verdict is None:
         return
-    if verdict is None or verdict.topic is None:
-        why = "" if verdict is None else verdict.why
-        _log.warning("topic %s: its resize to %s partitions waits: %s", topic.name, wanted, why)
+    if verdict.topic is None:
+        log_wait(topic, f"its resize to {wanted} partitions waits: {verdict.why}")
         return
     if verdict.outcome is Outcome.REFUSE:
         _log.error("topic %s: its resize to %s partitions is dropped: %s", topic.name, wanted, verdict.why)
     await write(context, topic, verdict.topic)
+
+
+def log_wait(topic: TopicImage, why: str) -> None:
+    """Once for each reason, however often it is looked at."""
+    if topic.wait_logged != why:
+        topic.wait_logged = why
+        _log.warning("topic %s: %s", topic.name, why)
 
 
 async def write(context: Context, topic: TopicImage, znode: TopicZnode) -> None:
@@ -87,6 +94,7 @@ def take_over(context: Context, topic: TopicImage, znode: TopicZnode, version: i
     bump, so that no order goes before that one.
     """
     before, told = topic.znode, view.told_layout(topic)
+    topic.wait_logged = ""
     adopt(topic, znode, version)
     partitions = [TopicPartition(topic.name, p) for p in sorted(topic.partitions)]
     if znode.topic_id != before.topic_id:

@@ -6,7 +6,6 @@ What is written of a topic is answered before anything else is decided of it, fo
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Sequence
 
 from controller.context import Context
@@ -23,7 +22,6 @@ from protocol.types import TopicPartition
 from runtime.env import DeleteOp, SetOp, ZkError, ZkOp
 from zk_schemas import paths
 
-_log = logging.getLogger(__name__)
 CHANGED_AT_ONCE = MAX_OPERATIONS
 """Partitions whose states a resize changes before other events are looked at."""
 
@@ -36,7 +34,7 @@ async def advance(context: Context) -> None:
         if name in image.deletions or topic.frozen or topic.unreadable or not view.is_resizing(topic):
             continue
         if why := goal.not_now(context):
-            _log.warning("topic %s: its resize waits: %s", name, why)
+            goal.log_wait(topic, f"its resize waits: {why}")
             continue
         try:
             left -= await _advance(context, topic, left)
@@ -64,6 +62,7 @@ async def _advance(context: Context, topic: TopicImage, at_most: int) -> int:
     if not steps:
         await goal.begin_wanted(context, topic, snapshot)
         return 0
+    topic.wait_logged = ""
     by_name: dict[str, list[Step]] = {}
     for step in steps:
         by_name.setdefault(step.name, []).append(step)

@@ -7,13 +7,14 @@ from collections.abc import Container, Mapping, Sequence
 
 from controller.image import ClusterImage, PartitionImage, TopicImage
 from ordered_resize import resize
-from ordered_resize.explain import resize_waits
+from ordered_resize.explain import request_effect, resize_waits
 from ordered_resize.layout import Layout
 from ordered_resize.resize import Phase
 from ordered_resize.snapshot import Snapshot
 from protocol.key_placement import is_doubled
 from protocol.types import TopicPartition
 from zk_schemas.partition_state import Layout as StoredLayout
+from zk_schemas.topic import TopicZnode
 from zk_schemas.znode import NO_ID
 
 
@@ -130,6 +131,17 @@ def unfinished(topic: TopicImage) -> str:
     """What a resize waits for, in words."""
     waits = resize_waits(_known(topic), left_on(topic))
     return "; ".join(waits) or "its next step is due"
+
+
+def dry_run(topic: TopicImage, asked: TopicZnode, count: int) -> str:
+    """What is in progress and queued, and what of it a request for ``count`` replaces; empty: nothing is in its way."""
+    effect, znode = request_effect(topic.znode, asked, count), topic.znode
+    if not effect and count != znode.undeleted_partition_count:
+        return ""
+    before, goal = znode.previous_undeleted_partition_count, znode.undeleted_partition_count
+    is_moving = before not in (None, goal) and not is_settled(topic)
+    progress = f"a resize from {before} to {goal} partitions is in progress" if is_moving else ""
+    return "; ".join(filter(None, (progress, unfinished(topic), effect)))
 
 
 def _known(topic: TopicImage) -> Snapshot:

@@ -450,21 +450,23 @@ async def _is_topic(world: World, expected: object) -> bool:
     return await world.topic(TOPIC) == expected
 
 
-async def test_a_count_that_is_edited_while_no_controller_is_in_office(world: World, autojump_clock: object) -> None:
+@pytest.mark.parametrize("count", [5, 9])
+async def test_a_count_that_is_edited_while_no_controller_is_in_office(
+    world: World, autojump_clock: object, count: int
+) -> None:
     """A count unlike the stored layouts of its version gets a version of its own (hole 10)."""
     await resized(world, 6)
     vacate(world)
-    await edit(world, undeleted_partition_count=5)
+    await edit(world, undeleted_partition_count=count)
     await world.start_controller(1001)
-    await world.until(lambda: finished(world, 5))
-    assert await counts(world) == (5, 2, 6, None)
+    await world.until(lambda: finished(world, count))
+    assert await counts(world) == (count, 2, 6, None)
 
 
 @pytest.mark.parametrize(
     ("count", "why"),
     [
         (2, "It was created with 4 partitions and cannot have fewer; 2 were asked for"),
-        (9, "replicas of partitions 6, 7, 8 are not given"),
         (2**16 + 1, "It cannot have 65537 partitions: the largest count is 65536"),
     ],
 )
@@ -495,7 +497,7 @@ async def test_a_count_that_is_raised_while_no_controller_looks_revives_what_dra
 
 
 @pytest.mark.parametrize("before", [(), (5,)], ids=["never-resized", "grown"])
-async def test_partitions_assigned_while_no_controller_looks_are_taken_out_again(
+async def test_partitions_assigned_while_no_controller_looks_are_a_queued_count(
     world: World, autojump_clock: object, before: tuple[int, ...], caplog: pytest.LogCaptureFixture
 ) -> None:
     """No leader has answered a controller that takes office, and only a count can wait for them."""
@@ -506,9 +508,22 @@ async def test_partitions_assigned_while_no_controller_looks_are_taken_out_again
     partitions = {str(index): known.partitions.get(index, list(BROKERS)) for index in range(6)}
     await edit(world, partitions=partitions, undeleted_partition_count=6)
     await world.start_controller(1001)
-    await world.until(lambda: "only a count can be queued" in caplog.text)
-    await world.until(lambda: _is_topic(world, known))
-    await resized(world, 6)
+    await world.until(lambda: finished(world, 6))
+    assert await counts(world) == (6, known.layout_version + 1, len(known.partitions), None)
+    assert "znode /brokers/topics/t: The resize to 6 partitions is queued; the replicas of new ones are" in caplog.text
+
+
+async def test_partitions_assigned_while_a_resize_is_unfinished_are_a_queued_count(
+    world: World, autojump_clock: object, caplog: pytest.LogCaptureFixture
+) -> None:
+    await begun(world, 6)
+    known = (await world.topic(TOPIC)).partitions
+    await edit(world, partitions={str(index): known.get(index, list(BROKERS)) for index in range(7)})
+    await world.until(lambda: is_wanted(world, 7))
+    assert await counts(world) == (6, 1, 4, 7) and len((await world.topic(TOPIC)).partitions) == 6
+    assert "The resize to 7 partitions is queued; the replicas of new ones are chosen when it begins." in caplog.text
+    release(world)
+    await world.until(lambda: is_settled(world, 7, 2, 6, None))
 
 
 async def test_an_internal_topic_does_not_grow_by_an_edit_that_no_controller_saw(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import re
 import uuid
+from collections.abc import Sequence
 from typing import Any
 
 import pytest
@@ -247,6 +248,25 @@ def test_partitions_added_while_no_controller_was_in_office_are_a_request(topic:
     assert found.topic is not None and found.topic.undeleted_partition_count == 8
     refused = judge_found(topic.snapshot(), setting(is_internal=True))
     assert refused.outcome is REFUSE and refused.topic is not None and sorted(refused.topic.partitions) == [*range(6)]
+
+
+def test_what_is_added_before_the_leaders_have_answered_is_queued_as_a_count(topic: Topic) -> None:
+    """So is what a controller finds that takes office: its leaders have not answered it. No broker is asked for."""
+    known, limits = topic.topic, setting(assign=no_brokers)
+    added = known.replace(partitions={**known.partitions, 6: [2, 1], 7: [2, 1]})
+    counted = known.replace(undeleted_partition_count=8)
+    unanswered = dataclasses.replace(topic.snapshot(), answered=())
+    for edited in (added, counted):
+        for verdict in (
+            judge_edit(unanswered, edited, limits),
+            judge_found(dataclasses.replace(unanswered, topic=edited), limits),
+        ):
+            assert (verdict.outcome, verdict.topic) == (ACCEPT, known.replace(wanted=8))
+            assert bool(verdict.why) is (edited is added)
+
+
+def no_brokers(new: Sequence[int]) -> dict[int, list[int]]:
+    raise AssertionError(f"replicas of {new} are asked for")
 
 
 def test_partitions_added_to_a_topic_that_was_never_resized_by_a_tool_that_knows_no_layouts() -> None:
