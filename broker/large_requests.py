@@ -50,6 +50,7 @@ NAMED = {
     ApiKey.OFFSET_DELETE: _IN_TOPICS._replace(at_once=1_000),
     ApiKey.OFFSET_FETCH: _Named("groups", "groups"),
     ApiKey.OFFSET_FOR_LEADER_EPOCH: _IN_TOPICS,
+    ApiKey.PARTITION_LEADER_EPOCHS_FOR_PARTITIONS: _IN_TOPICS._replace(in_turn=True),  # each may read a znode
     ApiKey.DESCRIBE_CONFIGS: _Named("resources", "results", at_once=16),  # each has dozens of keys
     ApiKey.DESCRIBE_PRODUCERS: _Named("topics", "topics", "partition_indexes", "partitions"),
 }
@@ -105,6 +106,8 @@ def _cut_topics(named: _Named, request: Any) -> Iterator[Slice]:
 def joined(api_key: int, slices: list[Slice], responses: list[Any]) -> Any:
     """One response for all slices, there is at least one; what is not about an item is the first one's.
 
+    A topic that was deleted and created again between two slices is answered as two.
+
     The first that refuses a slice as a whole is the response: then nothing can be said of the items of that slice.
     """
     named = NAMED[ApiKey(api_key)]
@@ -114,11 +117,17 @@ def joined(api_key: int, slices: list[Slice], responses: list[Any]) -> Any:
             return response
     for part, response in zip(slices, responses, strict=True):
         more = getattr(response, named.answered)
-        if part.continues:
+        if part.continues and _incarnation(more[0]) == _incarnation(items[-1]):
             getattr(items[-1], named.answered_inner).extend(getattr(more[0], named.answered_inner))
             more = more[1:]
         items += more
     return _with(responses[0], named.answered, items)
+
+
+def _incarnation(topic: Any) -> int | None:
+    """Which topic of its name is answered, where the response says so."""
+    found: int | None = getattr(topic, "topic_incarnation", None)
+    return found
 
 
 def _with(message: Any, field: str, value: Any) -> Any:

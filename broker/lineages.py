@@ -3,7 +3,7 @@
 A partition's state znode and its topic's are read at the first question about them, after a ``sync``, and kept while a
 data watch says that they did not change. A watch fires before a later read of the session shows the change, so what is
 watched at the moment of an answer is of one moment. Nothing is guessed: what cannot be read, or is not there yet, is
-LEADER_NOT_AVAILABLE (5), ask again.
+LEADER_NOT_AVAILABLE (5), ask again. Of a malformed znode the answer says what is wrong with it.
 """
 
 from __future__ import annotations
@@ -68,14 +68,18 @@ class StoredLineage(NamedTuple):
 class KnownZnode(Generic[T]):
     """One znode as it was read last, which holds as long as it ``is_watched``."""
 
-    __slots__ = ("_decode", "czxid", "is_absent", "is_watched", "path", "reading", "size", "value")
+    __slots__ = ("_decode", "counted", "czxid", "is_absent", "is_watched", "path", "reading", "size", "value", "wrong")
 
     def __init__(self, path: str, decode: Callable[[str, bytes], T]) -> None:
         self.path = path
         self._decode = decode
         self.value: T | None = None
+        self.wrong = ""
+        """Why what was read is malformed; empty: it is not."""
         self.czxid = -1
         self.size = _OVERHEAD
+        self.counted = 0
+        """The part of ``size`` that is in the sum of all that is kept."""
         self.is_absent = False
         self.is_watched = False
         self.reading: trio.Event | None = None
@@ -83,6 +87,10 @@ class KnownZnode(Generic[T]):
     def current(self) -> T | None:
         """What the znode holds, None where it has to be read first."""
         return self.value if self.is_watched else None
+
+    def is_malformed(self) -> bool:
+        """Whether there is nothing to read until the znode is written again."""
+        return self.is_watched and bool(self.wrong)
 
     def changed(self) -> None:
         """The data watch: the znode was written or deleted, or the connection is gone."""
@@ -96,10 +104,10 @@ class KnownZnode(Generic[T]):
         if self.reading is not None:
             await self.reading.wait()
             return
-        if self.current() is not None:
+        if self.current() is not None or self.is_malformed():
             return
         self.reading = trio.Event()
-        self.value, self.size = None, _OVERHEAD
+        self.value, self.wrong, self.size = None, "", _OVERHEAD
         self.is_watched, self.is_absent = True, False
         try:
             znode = await zk.get(self.path, self.changed)
@@ -110,7 +118,8 @@ class KnownZnode(Generic[T]):
         except ZkError as error:
             logger.warning("lineages.not_read", path=self.path, error=str(error))
         except MalformedZnodeError as error:
-            logger.error("lineages.malformed", error=str(error))
+            self.wrong = str(error)
+            logger.error("lineages.malformed", error=self.wrong)
         finally:
             self.reading.set()
             self.reading = None
@@ -129,11 +138,8 @@ class Lineages:
         self._metadata = metadata
         self._max_bytes = max_bytes
         self._known: OrderedDict[str, KnownZnode[Any]] = OrderedDict()
-
-    @property
-    def size_bytes(self) -> int:
-        """What is kept."""
-        return sum(known.size for known in self._known.values())
+        self.size_bytes = 0
+        """Of what is kept, as far as its reading has ended."""
 
     def answer(self, question: Question, read: Read = NOTHING_READ) -> PartitionAnswer | None:
         """The answer of version 1; None: ``read`` first, or if ``read`` is of that: it cannot be known yet."""
@@ -143,7 +149,7 @@ class Lineages:
             return refusal(tp, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION) if self._metadata.brokers else None
         topic = self._current_topic(question, read)
         if topic is None:
-            return None
+            return self._malformed(tp, TopicZnode.path(tp.topic), read)
         over = topic.last_leader_epochs.get(tp.partition, -1)
         if over < 0 and tp.partition not in topic.partitions:
             return refusal(tp, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
@@ -154,8 +160,9 @@ class Lineages:
             return PartitionAnswer(
                 partition_index=tp.partition, as_of=stored.as_of, over=over, floor=stored.floor, lineage=stored.entries
             )
-        is_absent = path in read and read[path].is_absent
-        return PartitionAnswer(partition_index=tp.partition, over=over) if is_absent and over >= 0 else None
+        if path in read and read[path].is_absent and over >= 0:
+            return PartitionAnswer(partition_index=tp.partition, over=over)
+        return self._malformed(tp, path, read)
 
     def answer_v0(self, question: Question, read: Read = NOTHING_READ) -> PartitionAnswer | None:
         """The answer of version 0, whose consumers know one ancestor and one survivor: of a topic never resized."""
@@ -185,6 +192,12 @@ class Lineages:
             for entry in stored.entries
         )
         return tombstones.first_kept_epoch(entries, stored.as_of, topic.last_leader_epochs)
+
+    def _malformed(self, tp: TopicPartition, path: str, read: Read) -> PartitionAnswer | None:
+        known = self._find(path, read)
+        if known is None or not known.is_malformed():
+            return None
+        return refusal(tp, ErrorCode.LEADER_NOT_AVAILABLE, known.wrong)
 
     def _current_topic(self, question: Question, read: Read) -> TopicZnode | None:
         known: KnownZnode[TopicZnode] | None = self._find(TopicZnode.path(question.tp.topic), read)
@@ -220,7 +233,7 @@ class Lineages:
         await self._read_all(states)
         await self._read_all(topics.values())
         found: list[KnownZnode[Any]] = [*topics.values(), *states]
-        self._evict()
+        self._keep(found)
         return {known.path: known for known in found}
 
     async def _read_all(self, znodes: Collection[KnownZnode[Any]]) -> None:
@@ -238,11 +251,14 @@ class Lineages:
             self._known.move_to_end(path)
         return known
 
-    def _evict(self) -> None:
+    def _keep(self, read: Collection[KnownZnode[Any]]) -> None:
         """Keep at most ``max_bytes``; who reads just now keeps what it reads."""
-        too_much = self.size_bytes - self._max_bytes
-        while too_much > 0:
-            too_much -= self._known.popitem(last=False)[1].size
+        for known in read:
+            if self._known.get(known.path) is known:
+                self.size_bytes += known.size - known.counted
+                known.counted = known.size
+        while self.size_bytes > self._max_bytes:
+            self.size_bytes -= self._known.popitem(last=False)[1].counted
 
 
 def _decode(path: str, data: bytes) -> StoredLineage:
@@ -259,6 +275,6 @@ def _decode(path: str, data: bytes) -> StoredLineage:
     return StoredLineage(state.leader_epoch, state.floor, entries, state.leader_epoch >= 0 and not is_older)
 
 
-def refusal(tp: TopicPartition, code: ErrorCode) -> PartitionAnswer:
+def refusal(tp: TopicPartition, code: ErrorCode, why: str | None = None) -> PartitionAnswer:
     """The answer of either version with nothing but an error."""
-    return PartitionAnswer(partition_index=tp.partition, error_code=code)
+    return PartitionAnswer(partition_index=tp.partition, error_code=code, error_message=why)

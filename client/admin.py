@@ -38,7 +38,7 @@ from client.connections import backoff_ms
 from client.coordinator_link import CoordinatorLink, OffsetAndMetadata
 from client.errors import ErrorCode, KafkaError, KafkaTimeoutError, error_for
 from client.lifecycle import Client
-from client.lineages import LINEAGE_VERSION, lineages_request
+from client.lineages import LINEAGE_VERSION, LINEAGES_AT_ONCE, in_requests, lineages_request
 from client.offsets import EpochEnd, OffsetAndTimestamp, OffsetQueries
 from ordered_resize.autoscale import Measured
 from protocol.generated.api_versions import ApiVersionsRequest
@@ -342,12 +342,15 @@ class Admin(Client[AdminConfig]):
         found: dict[TopicPartition, PartitionLineage] = {}
 
         async def once() -> None:
-            request = lineages_request([tp for tp in asked if tp not in found], lambda _: -1)
-            response = await self._connections.request(self._metadata.any_node(), request, min_version=LINEAGE_VERSION)
-            answered, error = resize.read_lineages(response)
-            found.update(answered)
-            if error is not None:
-                raise error
+            refused: KafkaError | None = None
+            for some in in_requests([tp for tp in asked if tp not in found], LINEAGES_AT_ONCE):
+                request, node = lineages_request(some, lambda _: -1), self._metadata.any_node()
+                response = await self._connections.request(node, request, min_version=LINEAGE_VERSION)
+                answered, error = resize.read_lineages(response)
+                found.update(answered)
+                refused = refused or error
+            if refused is not None:
+                raise refused
 
         try:
             await self._retry("PartitionLeaderEpochsForPartitions", once, timeout_ms=timeout_ms)

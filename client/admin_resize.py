@@ -31,7 +31,7 @@ def read_lineages(
     for topic in response.topics:
         for p in topic.partitions:
             tp = TopicPartition(topic.name, p.partition_index)
-            error = code_error(p.error_code, str(tp))
+            error = code_error(p.error_code, str(tp), p.error_message)
             if error is None:
                 found[tp] = PartitionLineage(Lineage.of_answer(p), p.over)
             elif error.code in ASK_AGAIN:

@@ -11,6 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from typing import Any, TypeVar
 
+from client.lineages import LINEAGES_AT_ONCE
 from protocol.compression import CompressionType
 from zk_schemas.config_def import ConfigError
 
@@ -255,6 +256,8 @@ class ConsumerConfig(ClientConfig):
     """Commit what was processed before another member may go on behind it: a crash then cannot take it back."""
     ordered_delivery_unassigned_parent: str = _choice("fail", "fail", "ignore")
     """With ``assign``: what becomes of a partition whose keys were in one that is not assigned and nobody has read."""
+    ordered_delivery_partitions_per_request: int = _int(LINEAGES_AT_ONCE, 1)
+    """Of how many partitions one request asks which partitions had their keys before."""
     allow_auto_create_topics: bool = _flag(True)
     exclude_internal_topics: bool = _flag(True)
     key_deserializer: Deserializer | None = field(default=None, metadata={"rule": _parse_callable})

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Final
 
 from protocol.generated.partition_leader_epochs_for_partitions import (
@@ -14,6 +14,13 @@ from protocol.types import TopicPartition
 
 LINEAGE_VERSION: Final = 1
 """The first version that tells lineages."""
+LINEAGES_AT_ONCE: Final = 500
+"""As the default of ``ordered_delivery_partitions_per_request``."""
+
+
+def in_requests(partitions: Sequence[TopicPartition], at_once: int) -> Iterator[Sequence[TopicPartition]]:
+    """The partitions of each request: an answer of very many takes long to be read."""
+    return (partitions[first : first + at_once] for first in range(0, len(partitions), at_once))
 
 
 def lineages_request(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Awaitable, Callable, Iterable, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 import anyio
@@ -12,7 +12,7 @@ from client.cluster import Node
 from client.config import ConsumerConfig
 from client.connections import Connections, backoff_ms
 from client.errors import ClientClosedError, ErrorCode, KafkaError, error_for
-from client.lineages import LINEAGE_VERSION, lineages_request
+from client.lineages import LINEAGE_VERSION, in_requests, lineages_request
 from client.metadata import Metadata
 from client.offsets import one_epoch_each
 from client.ordered_delivery.gates import Questions, TopicGates
@@ -118,8 +118,9 @@ class GateQueries:
 
     async def _ask_all(self, questions: Questions) -> None:
         async with anyio.create_task_group() as tasks:
-            if questions.lineages:
-                tasks.start_soon(self._guarded, self._ask_lineages, list(questions.lineages))
+            at_once = self._config.ordered_delivery_partitions_per_request
+            for some in in_requests(list(questions.lineages), at_once):
+                tasks.start_soon(self._guarded, self._ask_lineages, some)
             for epochs in one_epoch_each(questions.ends):
                 for node, tps in self._by_leader(self._that_ended(epochs)).items():
                     tasks.start_soon(self._guarded, self._ask_ends, (node, {tp: epochs[tp] for tp in tps}))
@@ -165,7 +166,7 @@ class GateQueries:
 
     # ------------------------------------------------------------ requests
 
-    async def _ask_lineages(self, tps: list[TopicPartition]) -> None:
+    async def _ask_lineages(self, tps: Sequence[TopicPartition]) -> None:
         request = lineages_request(tps, self._gates.topic_incarnation)
         response = await self._connections.request(self._metadata.any_node(), request, min_version=LINEAGE_VERSION)
         for answer in response.topics:
@@ -175,7 +176,8 @@ class GateQueries:
             for p in answer.partitions:
                 tp = TopicPartition(answer.name, p.partition_index)
                 if p.error_code:
-                    self._refused = error_for(p.error_code, f"{tp}: {ErrorCode.of(p.error_code).message}")
+                    why = p.error_message or ErrorCode.of(p.error_code).message
+                    self._refused = error_for(p.error_code, f"{tp}: {why}")
                 else:
                     self._gates.on_lineage(tp, Lineage.of_answer(p), p.over)
 

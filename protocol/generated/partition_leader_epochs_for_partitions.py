@@ -13,8 +13,10 @@ from protocol.primitives import (
     Struct as Base,
     bad_length,
     not_in_version,
+    read_tags,
     read_uvarint,
     skip_tags,
+    whole,
     write_uvarint,
 )
 from protocol.types import Part
@@ -108,6 +110,7 @@ class PartitionLeaderEpochsForPartitionsResponsePartition(Base):
     FIELDS: ClassVar[tuple[str, ...]] = (
         "partition_index",
         "error_code",
+        "error_message",
         "incarnation",
         "created_from",
         "leader_epoch_after_creation",
@@ -126,6 +129,7 @@ class PartitionLeaderEpochsForPartitionsResponsePartition(Base):
         *,
         partition_index: int = 0,
         error_code: int = 0,
+        error_message: str | None = None,
         incarnation: int = -1,
         created_from: int = -1,
         leader_epoch_after_creation: int = -1,
@@ -139,6 +143,7 @@ class PartitionLeaderEpochsForPartitionsResponsePartition(Base):
     ) -> None:
         self.partition_index = partition_index
         self.error_code = error_code
+        self.error_message = error_message
         self.incarnation = incarnation
         self.created_from = created_from
         self.leader_epoch_after_creation = leader_epoch_after_creation
@@ -170,6 +175,34 @@ class PartitionLeaderEpochsForPartitionsResponseTopic(Base):
         self.topic_incarnation = topic_incarnation
         self.partitions = [] if partitions is EMPTY else partitions
 
+
+def _decode_tag_topics_partitions_error_message(data: memoryview) -> tuple[str | None, int]:
+    size = len(data)
+    pos = 0
+    n = data[pos]
+    pos += 1
+    if n > 127:
+        n, pos = read_uvarint(data, pos - 1)
+    n -= 1
+    if n == -1:
+        error_message = None
+    else:
+        end = pos + n
+        if n < 0 or end > size:
+            raise bad_length("error_message", n, pos, size)
+        error_message = str(data[pos:end], "utf-8")
+        pos = end
+    return error_message, pos
+
+def _encode_tag_topics_partitions_error_message(value: str | None, out: bytearray) -> None:
+    raw_or_none = None if value is None else value.encode()
+    n = 0 if raw_or_none is None else len(raw_or_none) + 1
+    if n < 128:
+        out.append(n)
+    else:
+        write_uvarint(out, n)
+    if raw_or_none is not None:
+        out += raw_or_none
 
 def _decode_partition_leader_epochs_for_partitions_request_v0(data: memoryview) -> tuple[PartitionLeaderEpochsForPartitionsRequest, int]:
     size = len(data)
@@ -520,11 +553,16 @@ def _decode_partition_leader_epochs_for_partitions_response_v1(data: memoryview)
                 ))
             n = data[pos]
             pos += 1
+            topics_partitions_error_message: str | None = None
             if n:
-                pos = skip_tags(data, pos, n)
+                tags, pos = read_tags(data, pos, n)
+                value = tags.get(10266)
+                if value is not None:
+                    topics_partitions_error_message = whole(_decode_tag_topics_partitions_error_message(value), value, "topics[].partitions[].error_message")
             topics_partitions.append(PartitionLeaderEpochsForPartitionsResponsePartition(
                 partition_index=topics_partitions_partition_index,
                 error_code=topics_partitions_error_code,
+                error_message=topics_partitions_error_message,
                 as_of=topics_partitions_as_of,
                 over=topics_partitions_over,
                 floor=topics_partitions_floor,
@@ -600,7 +638,15 @@ def _encode_partition_leader_epochs_for_partitions_response_v1(message: Partitio
                 for topics_partitions_lineage_losers_item in topics_partitions_lineage_item.losers:
                     out += _pack_iiB(topics_partitions_lineage_losers_item.partition_index, topics_partitions_lineage_losers_item.leader_epoch, 0)
                 out.append(0)
-            out.append(0)
+            tag_count = (1 if topics_partitions_item.error_message is not None else 0)
+            out.append(tag_count)
+            if tag_count:
+                if topics_partitions_item.error_message is not None:
+                    tagged = bytearray()
+                    _encode_tag_topics_partitions_error_message(topics_partitions_item.error_message, tagged)
+                    write_uvarint(out, 10266)
+                    write_uvarint(out, len(tagged))
+                    out += tagged
         out.append(0)
     out.append(0)
     parts.append(out)

@@ -6,7 +6,8 @@ partition's leader epoch, -1 where the partition does not exist, ``over`` the la
 number that was removed, -1 for none. ``floor`` and ``lineage`` are the partition's; entries ascend by epoch, and all
 up to ``as_of`` are there or below the floor. ``topic_incarnation`` tells a topic from another of the same name that was
 deleted before: in a request it is the one that the client's metadata names, -1 for any. A broker that has read less
-than the client asks for answers LEADER_NOT_AVAILABLE (5), never "nothing to wait for".
+than the client asks for answers LEADER_NOT_AVAILABLE (5), never "nothing to wait for"; the same where a znode is
+malformed, and tag 10266 says what is wrong with it.
 
 Version 0 is of consumers that know one ancestor and one survivor of a partition. They are answered for topics that were
 never resized, and else told LEADER_NOT_AVAILABLE (5): not known, which blocks.
@@ -62,6 +63,7 @@ RESPONSE = message(
                     fields=[
                         field("partition_index", "int32", "0+"),
                         field("error_code", "int16", "0+"),
+                        field("error_message", "string", "1+", nullable="1+", default=None, ignorable=True, tag=10266),
                         field("incarnation", "int64", "0", default=-1),
                         field("created_from", "int32", "0", default=-1),
                         field("leader_epoch_after_creation", "int32", "0", default=-1),

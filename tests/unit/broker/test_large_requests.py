@@ -122,6 +122,17 @@ def test_the_joined_answers_are_the_answer(key: ApiKey, sizes: list[int]) -> Non
         assert slices[0].request is request and sum(sizes) <= 3
 
 
+def test_a_topic_created_again_between_two_slices_is_answered_as_two() -> None:
+    """What is answered of the one must not pass for an answer of the other."""
+    key = ApiKey.PARTITION_LEADER_EPOCHS_FOR_PARTITIONS
+    slices = cut(key, request_of(key, [7]))
+    responses = [echo(key, part.request) for part in slices]
+    for response, incarnation in zip(responses, (5, 5, 9), strict=True):
+        response.topics[0].topic_incarnation = incarnation
+    answer = joined(key, slices, responses)
+    assert [(topic.topic_incarnation, len(topic.partitions)) for topic in answer.topics] == [(5, 6), (9, 1)]
+
+
 def many(count: int = 10) -> ListOffsetsRequest:
     partitions = [ListOffsetsPartition(partition_index=index) for index in range(count)]
     return ListOffsetsRequest(topics=[ListOffsetsTopic(name="t", partitions=partitions)])

@@ -435,6 +435,22 @@ def test_a_batch_newer_than_the_lineage_waits_for_it(run: Run) -> None:
     run(check)
 
 
+def test_lineages_of_many_partitions_are_asked_for_in_several_requests(run: Run) -> None:
+    async def check() -> None:
+        broker = Resized()
+        asked = ApiKey.PARTITION_LEADER_EPOCHS_FOR_PARTITIONS
+        config = {**FAST, "ordered_delivery_partitions_per_request": 1}
+        async with broker.running(), Consumer(bootstrap_servers=broker.address, **config) as consumer:
+            consumer.assign([PARENT, CHILD])
+            while not await consumer.getmany(timeout_ms=20):
+                pass
+        counts = [sum(len(topic.partitions) for topic in body.topics) for body in broker.seen(asked)]
+        assert counts and set(counts) == {1}
+        assert {topic.partitions[0].partition_index for body in broker.seen(asked) for topic in body.topics} == {0, 1}
+
+    run(check)
+
+
 def test_a_broker_that_knows_no_lineages_delivers_nothing_of_a_resized_topic_and_the_log_says_why(
     run: Run, caplog: pytest.LogCaptureFixture
 ) -> None:
