@@ -118,13 +118,16 @@ class Holders:
     async def read_by_all(
         self, link: BrokerLink, image: ClusterImage, groups: Sequence[Group], leftover: Leftover
     ) -> Wait | None:
-        """None: some group reads the topic, and each that does, or may do so, is done with the partition."""
+        """None: some group reads the topic, and each that does, or may do so, is done with the partition.
+
+        All are asked, also behind one that is waited for: a member that never reports is waited for from the first
+        question on, for its session timeout, and these times are to pass together.
+        """
         reading = [group for group in groups if group.may_read(leftover.tp.topic)]
-        for group in sorted(reading, key=lambda group: not group.reads(leftover.tp.topic)):
-            wait = await self._wait(link, image, group, leftover)
-            if wait is not None:
-                return wait
-        return None if reading else Wait("a group that reads the topic")
+        found: Wait | None = None if reading else Wait("a group that reads the topic")
+        for group in sorted(reading, key=lambda group: group.reads(leftover.tp.topic)):
+            found = await self._wait(link, image, group, leftover) or found
+        return found
 
     async def _wait(self, link: BrokerLink, image: ClusterImage, group: Group, leftover: Leftover) -> Wait | None:
         wait = await unprocessed(link, image, group, leftover.tp, leftover.incarnation, leftover.end_offset)

@@ -8,6 +8,7 @@ import pytest
 import trio
 
 from protocol.errors import ErrorCode
+from protocol.generated.consumer_group_position import ConsumerGroupPositionRequest
 from protocol.generated.consumer_protocol import ConsumerProtocolAssignment, ConsumerProtocolSubscription
 from protocol.generated.consumer_protocol import TopicPartition as AssignedPartitions
 from protocol.generated.delete_records import DeleteRecordsRequest
@@ -186,6 +187,21 @@ async def test_what_holds_one_partition_holds_no_other(world: World, autojump_cl
         broker.keeps.add((TOPIC, 4))
     await marked_and_committed(world, ("g", 40))
     await world.until(lambda: world.brokers[1].logs[TOPIC, 5].start_offset == 40)
+
+
+async def test_groups_whose_members_may_report_are_asked_together(world: World, autojump_clock: object) -> None:
+    """A coordinator waits for the members of a group from the first question on."""
+    await marked_and_committed(world, *((f"g-{number}", 40) for number in range(3)))
+    for number in range(3):
+        world.brokers[2].positions[f"g-{number}"] = {(TOPIC, 5): -1}
+    await world.until(lambda: world.brokers[1].logs[TOPIC, 4].start_offset == 40)
+    asked = {
+        request.group_id
+        for request in world.brokers[2].sent(ConsumerGroupPositionRequest)
+        for topic in request.topics
+        if any(p.partition_index == 5 for p in topic.partitions)
+    }
+    assert asked == {"g-0", "g-1", "g-2"}
 
 
 async def test_while_one_group_holds_a_partition_the_others_are_not_asked(world: World, autojump_clock: object) -> None:
