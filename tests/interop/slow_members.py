@@ -12,9 +12,11 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
 import sys
 import threading
 import time
+import traceback
 from collections.abc import Iterable
 from typing import Any, NamedTuple
 
@@ -212,12 +214,21 @@ def aiokafka(member: MemberToBe, held: Held, processing: Processing) -> None:
 LIBRARIES = {"librdkafka": librdkafka, "kafka-python": kafka_python, "aiokafka": aiokafka}
 
 
+def run(library: str, member: MemberToBe, processing: Processing) -> None:
+    """Run a member to its end. Its failure is that of the process."""
+    try:
+        LIBRARIES[library](member, Held(member.number), processing)
+    except BaseException:
+        traceback.print_exc()
+        os._exit(1)
+
+
 def main(library: str, bootstrap: str, topic: str, groups: str) -> None:
     processing = Processing()
     threads = []
     for number, group in enumerate(groups.split(",")):
         member = MemberToBe(number, bootstrap, topic, *group.split(":"))
-        threads.append(threading.Thread(target=LIBRARIES[library], args=(member, Held(number), processing)))
+        threads.append(threading.Thread(target=run, args=(library, member, processing)))
     for thread in threads:
         thread.start()
     for thread in threads:

@@ -77,3 +77,17 @@ def test_accept_skips_what_a_group_with_latest_has_not_noticed(accepted: Tried, 
     verdict = accepted.of(library, "latest")
     assert not verdict.stuck
     assert verdict.skipped
+
+
+@pytest.fixture(scope="module")
+def held(cluster: Cluster, fresh_name: Callable[[str], str]) -> Tried:
+    return tried(cluster, fresh_name("held"), "hold")
+
+
+@pytest.mark.parametrize("reset", ["earliest", "latest"])
+@pytest.mark.parametrize("library", LIBRARIES)
+def test_hold_gives_slow_groups_every_record_once_and_each_key_in_order(held: Tried, library: str, reset: str) -> None:
+    verdict = held.of(library, reset)
+    assert (verdict.stuck, verdict.skipped, verdict.twice) == ("", [], [])
+    assert (verdict.late, verdict.overtaking) == ([], [])
+    assert verdict.records
