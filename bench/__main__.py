@@ -30,9 +30,20 @@ from bench.warm_up import WarmUp
 
 FAIL_OVER = "fail-over"
 THOUSAND = "resize-thousand"
+WIDE = "resize-wide"
 REPEATED = frozenset(
-    {"resize-hand-over", "resize-throughput", "resize-throughput-saturated", THOUSAND, "cost-of-order"}
+    {
+        "resize-hand-over",
+        "resize-throughput",
+        "resize-throughput-saturated",
+        THOUSAND,
+        WIDE,
+        "resize-while-draining",
+        "cost-of-order",
+        "cost-of-the-gate",
+    }
 )
+LOAD_DEADLINE_S = 900
 """Only Anabranch can: ``records`` of these is the number of resizes, or of rounds."""
 MEMORY = "memory"
 
@@ -79,6 +90,7 @@ WORKLOADS = [
     Workload("3 replicas: memory", MEMORY, 400_000, 1024, replicas=3, partitions=12),
     Workload("3 replicas: leader killed", FAIL_OVER, 0, 0, replicas=3, partitions=1),
     Workload("produce 100 B by key: cost of order", "cost-of-order", 240, 100, ours={}),
+    Workload("fetch 100 B by key: cost of the gate", "cost-of-the-gate", 12, 100, partitions=4, ours={}),
     Workload("resize: hand-over, 1,280 records/s", "resize-hand-over", 24, 50, replicas=3, partitions=4, ours=STAMPED),
     Workload("resize: hand-over, 3,200 records/s", "resize-hand-over", 24, 20, replicas=3, partitions=4, ours=STAMPED),
     Workload("resize: throughput", "resize-throughput", 6, 100, replicas=3, partitions=4, ours=DRAINED),
@@ -86,6 +98,8 @@ WORKLOADS = [
         "resize: throughput, saturated", "resize-throughput-saturated", 6, 100, replicas=3, partitions=4, ours=DRAINED
     ),
     Workload("resize: 1,000 to 2,000", THOUSAND, 1, 0, replicas=3, partitions=1_000, ours={}),
+    Workload("resize: 4 to 2,000 and back, 20 resizes", WIDE, 20, 0, replicas=3, partitions=4, ours={}),
+    Workload("resize: 4 to 8 while 1,996 drain", "resize-while-draining", 5, 0, replicas=3, partitions=4, ours={}),
 ]
 
 
@@ -106,7 +120,10 @@ def run_load(target: Target, workload: Workload, topic: str, scale: float, site:
     if workload.kind in REPEATED:
         speed = {"loop_ms": loop_ms()}
         sample = speed | run_client(target, workload, workload.kind, topic, workload.records, site)
-        return sample | znode_bytes(target.zookeeper, topic) if workload.kind == THOUSAND else sample
+        if workload.kind in (THOUSAND, WIDE):
+            prefix = "wide_" if workload.kind == WIDE else ""
+            sample |= {f"{prefix}{name}": size for name, size in znode_bytes(target.zookeeper, topic).items()}
+        return sample
     records = max(1000, int(workload.records * scale))
     if workload.kind == MEMORY:
         sample = watch_memory(
@@ -136,7 +153,9 @@ def run_client(
     command = [sys.executable, "-P", "-m", "bench.load", kind, "--bootstrap", target.bootstrap, "--topic", topic]
     command += ["--partitions", str(workload.partitions), "--records", str(records), "--size", str(workload.size)]
     command += ["--pids", *map(str, target.pids())]
-    done = subprocess.run(command, env=client_environment(site), capture_output=True, text=True, timeout=300)
+    done = subprocess.run(
+        command, env=client_environment(site), capture_output=True, text=True, timeout=LOAD_DEADLINE_S
+    )
     if done.returncode != 0:
         raise SystemExit(f"{workload.name} against {target.name} failed: {done.stderr.strip()[-800:]}")
     sample: dict[str, float] = json.loads(done.stdout)
@@ -241,6 +260,10 @@ def print_table(targets: list[Target], workloads: list[Workload]) -> None:
         ("the same without, against itself, %", "order_client_cpu_control_percent"),
         ("what it costs the brokers' processors more, %", "order_broker_cpu_percent"),
         ("the same without, against itself, %", "order_broker_cpu_control_percent"),
+        ("what reading a record takes longer behind gates of past resizes, %", "gate_percent"),
+        ("the same without, against itself, %", "gate_control_percent"),
+        ("what it costs the client's processor more, %", "gate_client_cpu_percent"),
+        ("the same without, against itself, %", "gate_client_cpu_control_percent"),
         ("hand-over p50, ms (at most 10)", "hand_over_p50_ms"),
         ("hand-over p99, ms (at most 50)", "hand_over_p99_ms"),
         (
@@ -259,6 +282,13 @@ def print_table(targets: list[Target], workloads: list[Workload]) -> None:
         ("from 1,000 to 2,000 partitions, s", "doubling_s"),
         ("the largest znode of a partition, bytes (below 1,024)", "partition_znode_bytes"),
         ("the znode of the topic, bytes (below 65,536)", "topic_znode_bytes"),
+        ("from 4 to 2,000 partitions the first time, which creates them, s", "wide_first_grow_s"),
+        ("from 2,000 to 4 partitions, s", "wide_shrink_s"),
+        ("from 4 to 2,000 partitions that drain, which revives them, s", "wide_revival_s"),
+        ("the largest znode of a partition then, bytes (below 65,536)", "wide_partition_znode_bytes"),
+        ("the znode of the topic then, bytes (below 65,536)", "wide_topic_znode_bytes"),
+        ("from 4 to 8 partitions while 1,996 drain, s", "grow_while_draining_s"),
+        ("the same while four drain, s", "grow_alone_s"),
         ("a fixed piece of Python before each of these: how fast the machine was, ms", "loop_ms"),
         ("RSS of all brokers at the start, MB", "rss_start_mb"),
         ("RSS of all brokers half-way, MB", "rss_middle_mb"),

@@ -4,17 +4,22 @@ One keeps the order of keys across resizes and two do not (``enable.ordered.deli
 producer and its processor too, and a turn is shorter than the machine's slow moments last. Each round tells the cost of
 the ordered topic against the first of the others, in percent, and that of the second other as control: what two turns
 differ by without order. ``--records`` is the number of rounds, ``--size`` of the values.
+
+``cost-of-the-gate`` has the same three topics read: the ordered one was resized again and again before, and all that
+its gates wait for is processed.
 """
 
 from __future__ import annotations
 
 import argparse
+import contextlib
 import itertools
 import statistics
 import time
 from typing import NamedTuple
 
-from anabranch import Admin, NewTopic, Producer
+from anabranch import Admin, Consumer, NewTopic, Producer, TopicPartition
+from anabranch.cli.resize import wait_until_resized
 from bench.measure import running_s
 
 TURN_RECORDS = 5_000
@@ -22,6 +27,12 @@ KEYS = [b"key-%d" % number for number in range(1_024)]
 ORDERED_KEY = "enable.ordered.delivery"
 LINGER_MS = 5
 BATCH_BYTES = 256 * 1024
+READ_RECORDS = 400_000
+SMALL_BATCH_BYTES = 1_024
+"""A gate is asked once a batch."""
+RESIZES = 5
+RESIZE_DEADLINE_MS = 60_000
+POLL_MS = 100
 
 
 class Turn(NamedTuple):
@@ -71,4 +82,56 @@ async def measure_cost_of_order(arguments: argparse.Namespace) -> dict[str, floa
     return found
 
 
-LOADS = {"cost-of-order": measure_cost_of_order}
+async def measure_cost_of_the_gate(arguments: argparse.Namespace) -> dict[str, float]:
+    initial, value = arguments.partitions, bytes(arguments.size)
+    others = [f"{arguments.topic}-unordered", f"{arguments.topic}-control"]
+    names = [arguments.topic, *others]
+    turns: dict[str, list[Turn]] = {name: [] for name in names}
+    async with contextlib.AsyncExitStack() as stack:
+        admin = await stack.enter_async_context(Admin(bootstrap_servers=arguments.bootstrap))
+        await admin.create_topics([NewTopic(name, 2 * initial, 1, {ORDERED_KEY: "false"}) for name in others])
+        async with Producer(
+            bootstrap_servers=arguments.bootstrap, linger_ms=LINGER_MS, batch_size=SMALL_BATCH_BYTES
+        ) as producer:
+            for number in range(RESIZES):
+                await write(producer, arguments.topic, value, READ_RECORDS // (RESIZES + 1))
+                count = initial if number % 2 else 2 * initial
+                await admin.create_partitions({arguments.topic: count})
+                await wait_until_resized(admin, arguments.topic, count, RESIZE_DEADLINE_MS)
+            await write(producer, arguments.topic, value, READ_RECORDS - RESIZES * (READ_RECORDS // (RESIZES + 1)))
+            for name in others:
+                await write(producer, name, value, READ_RECORDS)
+        consumers = {}
+        for name in names:
+            consumer = Consumer(bootstrap_servers=arguments.bootstrap, auto_offset_reset="earliest")
+            consumers[name] = await stack.enter_async_context(consumer)
+            consumer.assign(TopicPartition(name, p) for p in range(2 * initial))
+            await read_turn(consumer)
+        for order in itertools.islice(itertools.cycle(itertools.permutations(names)), arguments.records):
+            for name in order:
+                await consumers[name].seek_to_beginning()
+                turns[name].append(await read_turn(consumers[name]))
+        await admin.delete_topics(others)
+    found = {}
+    for what, field in (("", "wall_s"), ("client_cpu_", "client_cpu_s")):
+        took = [[getattr(turn, field) for turn in turns[name]] for name in names]
+        found[f"gate_{what}percent"] = cost_percent(took[0], took[1])
+        found[f"gate_{what}control_percent"] = cost_percent(took[2], took[1])
+    return found
+
+
+async def write(producer: Producer, topic: str, value: bytes, records: int) -> None:
+    for number in range(records):
+        await producer.send(topic, value, KEYS[number % len(KEYS)])
+    await producer.flush()
+
+
+async def read_turn(consumer: Consumer) -> Turn:
+    """Read everything there is."""
+    left, began = READ_RECORDS, Turn(time.perf_counter(), time.process_time(), 0.0)
+    while left > 0:
+        left -= sum(len(records) for records in (await consumer.getmany(timeout_ms=POLL_MS)).values())
+    return Turn(time.perf_counter() - began.wall_s, time.process_time() - began.client_cpu_s, 0.0)
+
+
+LOADS = {"cost-of-order": measure_cost_of_order, "cost-of-the-gate": measure_cost_of_the_gate}

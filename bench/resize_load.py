@@ -28,7 +28,7 @@ from typing import Any
 
 import anyio
 
-from anabranch import Admin, Consumer, Producer, TopicPartition
+from anabranch import Admin, Consumer, NewTopic, Producer, TopicPartition
 from anabranch.cli.resize import wait_until_resized
 from anabranch.cli.resize_plan import moves
 from anabranch.demo.events import Event, event_of
@@ -44,6 +44,10 @@ STEADY_S = 8.0
 """How long throughput is measured before a resize."""
 TICKS_PER_S = 100
 SENT_AT_ONCE = 100
+WIDE = 2_000
+"""Partitions."""
+FILLING = 10 * WIDE
+"""Records with keys of their own: some in each partition, so that none is empty when it is marked."""
 UNCONFIRMED = 10_000
 """So many that batches are as full with twice the partitions: fewer records to a request are no cost of a resize."""
 
@@ -263,9 +267,64 @@ async def measure_doubling(arguments: argparse.Namespace) -> dict[str, float]:
         return {"doubling_s": time.perf_counter() - started}
 
 
+async def fill(arguments: argparse.Namespace, topic: str) -> None:
+    """Some records into each partition."""
+    async with Producer(bootstrap_servers=arguments.bootstrap, acks="all", linger_ms=100) as producer:
+        for number in range(FILLING):
+            await producer.send(topic, key=b"key-%d" % number, value=b"v")
+        await producer.flush()
+
+
+async def timed_resize(admin: Admin, topic: str, count: int) -> float:
+    """Seconds from the alter until the count is in force; what is marked then may drain for as long as it likes."""
+    began = time.perf_counter()
+    await admin.create_partitions({topic: count})
+    await wait_until_resized(admin, topic, count, int(SETTLE_DEADLINE_S * 1000))
+    return time.perf_counter() - began
+
+
+async def measure_wide(arguments: argparse.Namespace) -> dict[str, float]:
+    """``--records`` resizes between the topic's partitions and ``WIDE``; all but the first grow revive."""
+    took: list[float] = []
+    async with Admin(bootstrap_servers=arguments.bootstrap, request_timeout_ms=120_000) as admin:
+        for number in range(arguments.records):
+            took.append(await timed_resize(admin, arguments.topic, arguments.partitions if number % 2 else WIDE))
+            if number == 0:
+                await fill(arguments, arguments.topic)
+        partitions = len((await admin.describe_topics([arguments.topic]))[arguments.topic].partitions)
+    if partitions != WIDE:
+        raise SystemExit(f"{WIDE - partitions} partitions were removed in between")
+    return {
+        "wide_first_grow_s": took[0],
+        "wide_shrink_s": statistics.median(took[1::2]),
+        "wide_revival_s": statistics.median(took[2::2]),
+    }
+
+
+async def measure_while_draining(arguments: argparse.Namespace) -> dict[str, float]:
+    """``--records`` doublings of a topic in which nearly ``WIDE`` partitions drain, and of one in which few do."""
+    wide, narrow, initial = arguments.topic, f"{arguments.topic}-narrow", arguments.partitions
+    took: dict[str, list[float]] = {wide: [], narrow: []}
+    async with Admin(bootstrap_servers=arguments.bootstrap, request_timeout_ms=120_000) as admin:
+        await admin.create_topics([NewTopic(narrow, initial, 3)])
+        for topic, count in ((wide, WIDE), (narrow, 2 * initial)):
+            await timed_resize(admin, topic, count)
+            await fill(arguments, topic)
+            await timed_resize(admin, topic, initial)
+        for _ in range(arguments.records):
+            for topic, times in took.items():
+                times.append(await timed_resize(admin, topic, 2 * initial))
+                await timed_resize(admin, topic, initial)
+        await admin.delete_topics([narrow])
+    draining_s, alone_s = (statistics.median(times) for times in took.values())
+    return {"grow_while_draining_s": draining_s, "grow_alone_s": alone_s}
+
+
 LOADS = {
     "resize-hand-over": measure_hand_over,
     "resize-throughput": partial(measure_throughput, share=0.5),
     "resize-throughput-saturated": measure_throughput,
     "resize-thousand": measure_doubling,
+    "resize-wide": measure_wide,
+    "resize-while-draining": measure_while_draining,
 }
