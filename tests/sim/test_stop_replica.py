@@ -103,7 +103,7 @@ RULES = (
     Rule(deletions_are_forgotten, {"stray"}),
     Rule(an_older_deletion_counts_as_the_last, {"stray"}),
     Rule(a_deletion_names_no_incarnation, {"successor lost"}),
-    Rule(strays_are_not_retired, {"stray"}, first_seed=5),
+    Rule(strays_are_not_retired, {"stray"}, first_seed=21),
     Rule(
         earlier_controllers_and_registrations_are_obeyed, {"lost_acknowledged", "inconsistent_offsets"}, first_seed=15
     ),
