@@ -25,8 +25,8 @@ HEARTBEAT_MS = 500
 METADATA_MAX_AGE_MS = 1_000
 SESSION_TIMEOUT_MS = 6_000
 POLL_MS = 100
-OUTLASTING_POLL_MS = 1_000
-"""For kafka-python, which drops an assignment that ends between two calls of ``poll``."""
+OUTLASTING_POLL_MS = 5_000
+"""For kafka-python, which drops an assignment that is complete between two calls of ``poll``."""
 
 
 class Processing:
@@ -196,15 +196,16 @@ def aiokafka(member: MemberToBe, held: Held, processing: Processing) -> None:
         await consumer.start()
         try:
             while not processing.stopped.is_set():
+                # Outside of the lock: it waits for the end of a rebalance, and so for the listener. It returns no
+                # records while a rebalance is in progress.
+                found = await consumer.getmany(timeout_ms=POLL_MS, max_records=1)
                 async with busy:
-                    found = await consumer.getmany(timeout_ms=POLL_MS, max_records=1)
                     for partition, (record,) in ((p, records) for p, records in found.items() if records):
                         arguments = (member.number, record.partition, record.key, record.value)
                         if await asyncio.to_thread(processing.process, *arguments):
                             processed[partition] = record.offset + 1
                     if time.monotonic() - committed_at >= COMMIT_MS / 1000:
                         await commit()
-                await asyncio.sleep(0)  # pause: a listener that waits has its turn
         finally:
             await consumer.stop()
 
