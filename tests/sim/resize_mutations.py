@@ -304,4 +304,4 @@ RESIZE_MUTATIONS = (
     Mutation("no lineage", rules.no_lineage, ORDER, first_seed=5),
     Mutation("a revived partition gets no entry", rules.a_revived_partition_gets_no_entry, ORDER),
 )
-"""What random lives have to notice. Each rule has a play: ``test_scenes.py``, ``test_resize_scenes.py``."""
+"""Rules that a random workload must need. Each has a scenario: ``test_scenes.py``, ``test_resize_scenes.py``."""

@@ -1,6 +1,6 @@
-"""Short plays on a simulated cluster, each a counterexample that the model of ordered resize gives for a missing rule.
+"""Short scenarios on a simulated cluster. Each is the counterexample of the resize model for a missing rule.
 
-A play has a producer that does what it is told, by any layout, and a group that reads all in the end; the history
+A scenario has a producer that does what it is told, by any layout, and a group that reads all in the end; the history
 checker is the judge.
 """
 
@@ -47,7 +47,7 @@ _BROKER_KEYS = {
 
 
 class Scene:
-    """What a play works with. Everything is up, and the topic is there, when it begins."""
+    """What a scenario works with. Everything is up, and the topic is there, when it begins."""
 
     def __init__(self, cluster: SimCluster, nursery: trio.Nursery) -> None:
         self.cluster = cluster
@@ -204,8 +204,8 @@ class Scene:
     def sends(self, key: str) -> str:
         """The key's next record, which is on its way for as long as nobody writes it."""
         self._count += 1
-        value = f"play:{self._count}"
-        self.recorder.add(Sent(now_ms(), "play", TOPIC, key, value))
+        value = f"scenario:{self._count}"
+        self.recorder.add(Sent(now_ms(), "scenario", TOPIC, key, value))
         return value
 
     async def produce(
@@ -238,9 +238,9 @@ class Scene:
         if error == "":
             self._sequences[tp] = sequence + 1
             if acks == -1:
-                self.recorder.add(Acked(now_ms(), "play", tp, offset, value))
+                self.recorder.add(Acked(now_ms(), "scenario", tp, offset, value))
         else:
-            self.recorder.add(NotWritten(now_ms(), "play", value, "unknown", error))
+            self.recorder.add(NotWritten(now_ms(), "scenario", value, "unknown", error))
         return error, offset
 
     async def ask(
@@ -259,9 +259,9 @@ class Scene:
             layout_version=layout.layout_version,
         )
         request = ProduceRequest(transactional_id=None, acks=acks, timeout_ms=1500, topic_data=[data])
-        node = self.cluster.fabric.node("play")
+        node = self.cluster.fabric.node("scenario")
         try:
-            async with Channel.open(node, server, BROKER_PORT, "play", timeout_s=1.0) as channel:
+            async with Channel.open(node, server, BROKER_PORT, "scenario", timeout_s=1.0) as channel:
                 answer = await channel.request(request, version=_PRODUCE_VERSION, timeout_s=_ANSWER_LIMIT_S)
         except (OSError, KafkaError) as failure:
             return f"{failure}", -1
@@ -317,21 +317,21 @@ class Scene:
         return found.union(*(stored_values(disk, tp) for disk in disks for tp in self.watch.tps()))
 
 
-Play = Callable[[Scene], Awaitable[None]]
+Scenario = Callable[[Scene], Awaitable[None]]
 
 
-def stage(play: Play, partitions: int, seed: int = 0, *, replication_factor: int = 3) -> list[str]:
-    """Run a play; the checks that found something, each once, and ``unfinished`` if a resize is never carried out."""
-    return run_deterministic(seed, partial(_stage, play, partitions, seed, replication_factor))
+def stage(scenario: Scenario, partitions: int, seed: int = 0, *, replication_factor: int = 3) -> list[str]:
+    """Run a scenario and return the checks that failed, and ``unfinished`` if a resize did not complete."""
+    return run_deterministic(seed, partial(_stage, scenario, partitions, seed, replication_factor))
 
 
-async def _stage(play: Play, partitions: int, seed: int, replication_factor: int) -> list[str]:
+async def _stage(scenario: Scenario, partitions: int, seed: int, replication_factor: int) -> list[str]:
     async with trio.open_nursery() as nursery:
         cluster = SimCluster(nursery, seed)
         scene = Scene(cluster, nursery)
         try:
             await scene.start(partitions, replication_factor)
-            await play(scene)
+            await scenario(scene)
             await scene.finish()
         finally:
             with trio.CancelScope(shield=True):

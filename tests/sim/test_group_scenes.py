@@ -25,15 +25,15 @@ from protocol.errors import ErrorCode
 from runtime.sim_scheduler import run_deterministic
 from tests import lineage_mutations as rules
 from tests.history.checks import check_history
-from tests.sim import group_plays as plays
-from tests.sim.group_plays import GroupScene
+from tests.sim import group_scenarios as scenarios
+from tests.sim.group_scenarios import GroupScene
 from tests.sim_cluster import SimCluster
 
 Patch = pytest.MonkeyPatch
-Play = Callable[[GroupScene], Awaitable[None]]
+Scenario = Callable[[GroupScene], Awaitable[None]]
 SwitchOff = Callable[[Patch], None]
 TRIES = 5
-"""Schedules of a play without its rule: in every other one, that of a coordinator that dies goes well."""
+"""Schedules that a scenario is run with when its rule is off. A coordinator that dies breaks in every other one."""
 
 
 def nobody_waits_for_a_load(patch: Patch) -> None:
@@ -120,31 +120,31 @@ def a_commit_is_answered_before_it_is_replicated(patch: Patch) -> None:
     patch.setattr(LoadedPartition, "_append", answered)
 
 
-RULES: tuple[tuple[Play, SwitchOff, str], ...] = (
-    (plays.load_for_long, nobody_waits_for_a_load, "promise"),
-    (plays.leave_while_another_waits, a_rebalance_wakes_nobody, "late"),
-    (plays.commit_when_thrown_out, commits_of_any_generation_are_taken, "commits"),
-    (plays.report_when_thrown_out, positions_are_taken_of_whoever_is_thrown_out, "promise"),
-    (plays.go_on_behind_a_member_that_goes_back, rules.what_is_passed_is_never_taken_back, "promise"),
-    (plays.go_on_behind_anothers_commit, what_was_fetched_counts_as_committed, "promise"),
-    (plays.go_on_behind_a_refused_commit, a_refused_commit_counts, "promise"),
-    (plays.wait_while_the_coordinator_dies, nothing_is_said_again, "late"),
-    (plays.die_before_a_commit_is_replicated, a_commit_is_answered_before_it_is_replicated, "promise"),
+RULES: tuple[tuple[Scenario, SwitchOff, str], ...] = (
+    (scenarios.load_for_long, nobody_waits_for_a_load, "promise"),
+    (scenarios.leave_while_another_waits, a_rebalance_wakes_nobody, "late"),
+    (scenarios.commit_when_thrown_out, commits_of_any_generation_are_taken, "commits"),
+    (scenarios.report_when_thrown_out, positions_are_taken_of_whoever_is_thrown_out, "promise"),
+    (scenarios.go_on_behind_a_member_that_goes_back, rules.what_is_passed_is_never_taken_back, "promise"),
+    (scenarios.go_on_behind_anothers_commit, what_was_fetched_counts_as_committed, "promise"),
+    (scenarios.go_on_behind_a_refused_commit, a_refused_commit_counts, "promise"),
+    (scenarios.wait_while_the_coordinator_dies, nothing_is_said_again, "late"),
+    (scenarios.die_before_a_commit_is_replicated, a_commit_is_answered_before_it_is_replicated, "promise"),
 )
 
 
-def staged(play: Play, seed: int = 0) -> list[str]:
+def staged(scenario: Scenario, seed: int = 0) -> list[str]:
     """The checks that found something; ``late`` if something was not delivered in time."""
-    return run_deterministic(seed, partial(_stage, play, seed))
+    return run_deterministic(seed, partial(_stage, scenario, seed))
 
 
-async def _stage(play: Play, seed: int) -> list[str]:
+async def _stage(scenario: Scenario, seed: int) -> list[str]:
     async with trio.open_nursery() as nursery:
         cluster = SimCluster(nursery, seed)
         scene = GroupScene(cluster, nursery)
         try:
             await scene.start(1)
-            await play(scene)
+            await scenario(scene)
             if not scene.is_late:
                 await scene.finish()
         finally:
@@ -157,14 +157,14 @@ async def _stage(play: Play, seed: int) -> list[str]:
     return list(dict.fromkeys(violation.check for violation in check_history(scene.recorder.events)))
 
 
-@pytest.mark.parametrize("play", [play for play, _, _ in RULES])
-def test_the_rules_hold(play: Play) -> None:
-    assert staged(play) == []
+@pytest.mark.parametrize("scenario", [scenario for scenario, _, _ in RULES])
+def test_the_rules_hold(scenario: Scenario) -> None:
+    assert staged(scenario) == []
 
 
-@pytest.mark.parametrize(("play", "switch_off", "found_by"), RULES)
+@pytest.mark.parametrize(("scenario", "switch_off", "found_by"), RULES)
 def test_without_its_rule_a_play_ends_badly(
-    play: Play, switch_off: SwitchOff, found_by: str, monkeypatch: Patch
+    scenario: Scenario, switch_off: SwitchOff, found_by: str, monkeypatch: Patch
 ) -> None:
     switch_off(monkeypatch)
-    assert any(found_by in staged(play, seed) for seed in range(TRIES))
+    assert any(found_by in staged(scenario, seed) for seed in range(TRIES))

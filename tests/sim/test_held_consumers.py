@@ -1,6 +1,6 @@
 """Stock consumers of a topic with ``ordered.delivery.legacy.consumers=hold`` keep the order of keys (Hold.tla).
 
-A play returns what went wrong. With ``accept``, or with a rule switched off, it has to go wrong.
+A scenario returns what went wrong. With ``accept``, or with a rule switched off, it has to go wrong.
 """
 
 from __future__ import annotations
@@ -22,19 +22,19 @@ from ordered_resize.hold import Obstacle, Reader, Requirements
 from ordered_resize.lineage import EVERY_EPOCH
 from protocol.types import TopicPartition
 from runtime.sim_scheduler import run_deterministic
-from tests.sim.group_plays import CHILD, GroupScene
+from tests.sim.group_scenarios import CHILD, GroupScene
 from tests.sim.scenes import TOPIC
 from tests.sim.stock_groups import LATEST, StockGroup
 from tests.sim_cluster import SimCluster
 
-Play = Callable[[GroupScene, trio.Nursery], Awaitable[str]]
+Scenario = Callable[[GroupScene, trio.Nursery], Awaitable[str]]
 Patch = pytest.MonkeyPatch
 WELL = ""
 SOON_S = 10.0
 """More than any answer takes, and less than anybody is held for."""
 
 
-async def _stage(play: Play, seed: int, legacy: str, replicas: int, max_hold_ms: int) -> str:
+async def _stage(scenario: Scenario, seed: int, legacy: str, replicas: int, max_hold_ms: int) -> str:
     async with trio.open_nursery() as nursery:
         cluster = SimCluster(nursery, seed)
         scene = GroupScene(cluster, nursery)
@@ -44,7 +44,7 @@ async def _stage(play: Play, seed: int, legacy: str, replicas: int, max_hold_ms:
                 ordered_delivery_legacy_consumers=legacy,
                 ordered_delivery_legacy_consumers_max_hold_ms=str(max_hold_ms),
             )
-            return await play(scene, nursery)
+            return await scenario(scene, nursery)
         finally:
             with trio.CancelScope(shield=True):
                 scene.stop()
@@ -52,8 +52,10 @@ async def _stage(play: Play, seed: int, legacy: str, replicas: int, max_hold_ms:
             nursery.cancel_scope.cancel()
 
 
-def run(play: Play, *, legacy: str = "hold", replicas: int = 1, seed: int = 0, max_hold_ms: int = 600_000) -> str:
-    return run_deterministic(seed, partial(_stage, play, seed, legacy, replicas, max_hold_ms))
+def run(
+    scenario: Scenario, *, legacy: str = "hold", replicas: int = 1, seed: int = 0, max_hold_ms: int = 600_000
+) -> str:
+    return run_deterministic(seed, partial(_stage, scenario, seed, legacy, replicas, max_hold_ms))
 
 
 async def judged(scene: GroupScene, group: StockGroup, values: Collection[str], limit_s: float = 60.0) -> str:
@@ -147,14 +149,14 @@ def entries_of_the_partition_alone(patch: Patch) -> None:
     patch.setattr(lineage, "behind", lambda known, *epochs: original(known, *epochs) if EVERY_EPOCH in epochs else [])
 
 
-@pytest.mark.parametrize("play", [a_slow_reader, one_of_two_groups_is_slow, a_chain])
-def test_a_record_waits_for_the_older_ones_of_its_key(play: Play) -> None:
-    assert run(play) == WELL
-    assert "out of order" in run(play, legacy="accept")
+@pytest.mark.parametrize("scenario", [a_slow_reader, one_of_two_groups_is_slow, a_chain])
+def test_a_record_waits_for_the_older_ones_of_its_key(scenario: Scenario) -> None:
+    assert run(scenario) == WELL
+    assert "out of order" in run(scenario, legacy="accept")
 
 
 @pytest.mark.parametrize(
-    ("play", "rule"),
+    ("scenario", "rule"),
     [
         (a_slow_reader, fetches_count),
         (a_slow_reader, no_commit_holds_nobody),
@@ -163,10 +165,10 @@ def test_a_record_waits_for_the_older_ones_of_its_key(play: Play) -> None:
     ],
 )
 def test_a_rule_of_the_cap_that_is_switched_off_is_noticed(
-    play: Play, rule: Callable[[Patch], None], monkeypatch: Patch
+    scenario: Scenario, rule: Callable[[Patch], None], monkeypatch: Patch
 ) -> None:
     rule(monkeypatch)
-    assert "out of order" in run(play)
+    assert "out of order" in run(scenario)
 
 
 async def describe_a_slow_reader(scene: GroupScene, tasks: trio.Nursery) -> str:

@@ -30,7 +30,7 @@ SwitchOff = Callable[[Patch], None]
 LITTLE_S = 3.0
 LONG = 60
 TRIES = 5
-"""Schedules of a play without its rule: in some what it does goes well."""
+"""Schedules that a scenario is run with when its rule is off. In some nothing breaks."""
 MEMBERS = ("one", "two")
 
 # ---------------------------------------------------------------- what comes late
@@ -104,7 +104,7 @@ async def keep_the_group_away(scene: Scene) -> None:
     await trio.sleep(LITTLE_S)  # pause: until what is under way is read; virtual time
 
 
-# ---------------------------------------------------------------- plays
+# ---------------------------------------------------------------- scenarios
 
 
 async def lead_once_more_by_the_layout_of_before(scene: Scene, late: Late) -> None:
@@ -113,7 +113,7 @@ async def lead_once_more_by_the_layout_of_before(scene: Scene, late: Late) -> No
     await scene.resize(2)
     await scene.produce(key, scene.layout)
     scene.read()
-    assert await scene.until(lambda: scene.is_delivered("play:1"))
+    assert await scene.until(lambda: scene.is_delivered("scenario:1"))
     late.arrives(before)
     await scene.produce(key, Layout(1, 0), limit_s=LITTLE_S)
     await scene.produce(key, Layout(2, 1))
@@ -150,7 +150,7 @@ async def answer_by_the_map_of_the_one_before(scene: Scene, late: Late) -> None:
     key = scene.key(1, 2)
     await scene.produce(key, scene.layout)
     scene.read()
-    assert await scene.until(lambda: scene.is_delivered("play:1"))
+    assert await scene.until(lambda: scene.is_delivered("scenario:1"))
     before = late.last_map(1)
     await scene.resize(1)
     assert await scene.until(lambda: not scene.watch.unfinished())
@@ -175,7 +175,7 @@ async def die_while_replicas_are_deleted(scene: Scene, _late: Late) -> None:
     await scene.ask_for(1)
     scene.expect(1)
     scene.read()
-    assert await scene.until(lambda: not scene.has(leader, 1, "play:1"))
+    assert await scene.until(lambda: not scene.has(leader, 1, "scenario:1"))
     await trio.sleep(LITTLE_S)  # pause: until all who are there have; virtual time
     controller = await scene.cluster.active_controller()
     await scene.cluster.kill(controller)
@@ -243,8 +243,8 @@ def a_removal_is_known_to_its_controller_alone(patch: Patch) -> None:
 
 # ---------------------------------------------------------------- both
 
-PlayOfLate = Callable[[Scene, Late], Awaitable[None]]
-RULES: tuple[tuple[PlayOfLate, SwitchOff, str], ...] = (
+LateScenario = Callable[[Scene, Late], Awaitable[None]]
+RULES: tuple[tuple[LateScenario, SwitchOff, str], ...] = (
     (lead_once_more_by_the_layout_of_before, older_leader_epochs_are_obeyed, "promise"),
     (lead_once_more_what_is_removed, what_was_deleted_is_forgotten, "lost_acknowledged"),
     (lead_once_more_what_is_removed, orders_name_no_incarnation, "lost_acknowledged"),
@@ -254,22 +254,24 @@ RULES: tuple[tuple[PlayOfLate, SwitchOff, str], ...] = (
 )
 
 
-def staged(play: PlayOfLate, seed: int = 0) -> list[str]:
+def staged(scenario: LateScenario, seed: int = 0) -> list[str]:
     with Patch.context() as patch:
         late = Late(patch)
-        factor = 3 if play is die_while_replicas_are_deleted else 1
-        return stage(lambda scene: play(scene, late), 1, seed, replication_factor=factor)
+        factor = 3 if scenario is die_while_replicas_are_deleted else 1
+        return stage(lambda scene: scenario(scene, late), 1, seed, replication_factor=factor)
 
 
-@pytest.mark.parametrize("play", dict.fromkeys(play for play, _, _ in RULES))
-def test_what_comes_late_undoes_nothing(play: PlayOfLate) -> None:
-    assert staged(play) == []
+@pytest.mark.parametrize("scenario", dict.fromkeys(scenario for scenario, _, _ in RULES))
+def test_what_comes_late_undoes_nothing(scenario: LateScenario) -> None:
+    assert staged(scenario) == []
 
 
-@pytest.mark.parametrize(("play", "switch_off", "found_by"), RULES)
-def test_without_its_rule_it_does(play: PlayOfLate, switch_off: SwitchOff, found_by: str, monkeypatch: Patch) -> None:
+@pytest.mark.parametrize(("scenario", "switch_off", "found_by"), RULES)
+def test_without_its_rule_it_does(
+    scenario: LateScenario, switch_off: SwitchOff, found_by: str, monkeypatch: Patch
+) -> None:
     switch_off(monkeypatch)
-    assert any(found_by in staged(play, seed) for seed in range(TRIES))
+    assert any(found_by in staged(scenario, seed) for seed in range(TRIES))
 
 
 @pytest.mark.parametrize("switch_off", [orders_name_no_incarnation, a_partition_that_comes_again_begins_at_epoch_0])

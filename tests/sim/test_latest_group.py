@@ -9,7 +9,7 @@ import trio
 
 from client import Consumer
 from runtime.sim_scheduler import run_deterministic
-from tests.sim.group_plays import CHILD, PARENT, GroupScene
+from tests.sim.group_scenarios import CHILD, PARENT, GroupScene
 from tests.sim.scenes import TOPIC
 from tests.sim_cluster import SimCluster
 

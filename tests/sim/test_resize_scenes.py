@@ -1,4 +1,4 @@
-"""Each rule of ordered resize with a play that needs it: the rule holds, or a check says what broke without it."""
+"""Each rule of ordered resize has a scenario that needs it. Without the rule a check of the history fails."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ import pytest
 
 from tests import lineage_mutations as rules
 from tests.sim import resize_mutations as off
-from tests.sim import resize_plays as plays
-from tests.sim.scenes import Play, stage
+from tests.sim import resize_scenarios as scenarios
+from tests.sim.scenes import Scenario, stage
 
 Patch = pytest.MonkeyPatch
 SwitchOff = Callable[[Patch], None]
@@ -23,90 +23,90 @@ def a_parked_fetch_brings_what_is_to_come(patch: Patch) -> None:
         switch_off(patch)
 
 
-RULES: tuple[tuple[Play, SwitchOff, str], ...] = (
-    (plays.split_with_much_to_read, off.nothing_is_waited_for, "promise"),
-    (plays.split_with_much_to_read, rules.no_lineage, "promise"),
-    (plays.split_with_much_to_read, off.positions_without_a_flush, "promise"),
-    (plays.split_with_much_to_read, off.keys_are_not_loaded, "promise"),
-    (plays.split_with_much_to_read, off.a_position_that_nobody_knows_is_the_end, "promise"),
-    (plays.split_with_much_to_read, off.positions_before_the_commit, "positions"),
-    (plays.merge_with_much_to_read, off.nothing_is_waited_for, "promise"),
-    (plays.write_by_the_layout_of_before, off.layouts_are_not_compared, "routing"),
-    (plays.write_to_a_marked_partition, off.closed_partitions_take_records, "closed"),
-    (plays.write_late_by_a_count_that_came_back, rules.a_batch_of_another_version_is_taken, "key_order"),
-    (plays.write_late_by_a_count_that_came_back, rules.a_batch_of_another_version_is_taken, "layouts"),
-    (plays.merge_two_while_one_hears_nothing, off.one_layout_for_a_topic_on_a_broker, "promise"),
-    (plays.grow_by_several_at_once, off.the_losers_are_those_of_the_new_count, "unseen"),
-    (plays.grow_while_controller_and_leader_die, rules.a_losers_epoch_is_noted_with_the_goal, "promise"),
-    (plays.grow_while_an_election_is_all_that_is_heard, rules.a_losers_epoch_is_noted_with_the_goal, "promise"),
+RULES: tuple[tuple[Scenario, SwitchOff, str], ...] = (
+    (scenarios.split_with_much_to_read, off.nothing_is_waited_for, "promise"),
+    (scenarios.split_with_much_to_read, rules.no_lineage, "promise"),
+    (scenarios.split_with_much_to_read, off.positions_without_a_flush, "promise"),
+    (scenarios.split_with_much_to_read, off.keys_are_not_loaded, "promise"),
+    (scenarios.split_with_much_to_read, off.a_position_that_nobody_knows_is_the_end, "promise"),
+    (scenarios.split_with_much_to_read, off.positions_before_the_commit, "positions"),
+    (scenarios.merge_with_much_to_read, off.nothing_is_waited_for, "promise"),
+    (scenarios.write_by_the_layout_of_before, off.layouts_are_not_compared, "routing"),
+    (scenarios.write_to_a_marked_partition, off.closed_partitions_take_records, "closed"),
+    (scenarios.write_late_by_a_count_that_came_back, rules.a_batch_of_another_version_is_taken, "key_order"),
+    (scenarios.write_late_by_a_count_that_came_back, rules.a_batch_of_another_version_is_taken, "layouts"),
+    (scenarios.merge_two_while_one_hears_nothing, off.one_layout_for_a_topic_on_a_broker, "promise"),
+    (scenarios.grow_by_several_at_once, off.the_losers_are_those_of_the_new_count, "unseen"),
+    (scenarios.grow_while_controller_and_leader_die, rules.a_losers_epoch_is_noted_with_the_goal, "promise"),
+    (scenarios.grow_while_an_election_is_all_that_is_heard, rules.a_losers_epoch_is_noted_with_the_goal, "promise"),
     (
-        plays.grow_again_while_a_grow_is_unfinished,
+        scenarios.grow_again_while_a_grow_is_unfinished,
         rules.the_next_resize_begins_at_any_time,
         "unfinished",
     ),
-    (plays.take_a_grow_back_when_one_has_gained, rules.a_resize_is_cancelled_at_any_time, "promise"),
-    (plays.grow_while_what_was_merged_is_unread, rules.a_revived_partition_gets_no_entry, "promise"),
-    (plays.merge_what_was_opened_again, off.nothing_is_waited_for, "promise"),
+    (scenarios.take_a_grow_back_when_one_has_gained, rules.a_resize_is_cancelled_at_any_time, "promise"),
+    (scenarios.grow_while_what_was_merged_is_unread, rules.a_revived_partition_gets_no_entry, "promise"),
+    (scenarios.merge_what_was_opened_again, off.nothing_is_waited_for, "promise"),
     (
-        plays.elect_a_survivor_while_a_marked_partition_hears_nothing,
+        scenarios.elect_a_survivor_while_a_marked_partition_hears_nothing,
         off.leaders_are_told_the_topics_layout,
         "promise",
     ),
-    (plays.merge_twice_into_one, off.only_the_newest_entry_counts, "promise"),
-    (plays.grow_while_a_loser_is_given_up, off.who_is_gone_has_answered, "promise"),
-    (plays.merge_while_a_fetch_is_parked, a_parked_fetch_brings_what_is_to_come, "promise"),
-    (plays.split_before_all_have_followed, off.an_epochs_end_is_told_before_all_have_followed, "promise"),
-    (plays.die_while_a_partition_is_removed, off.a_removal_is_two_writes, "unfinished"),
+    (scenarios.merge_twice_into_one, off.only_the_newest_entry_counts, "promise"),
+    (scenarios.grow_while_a_loser_is_given_up, off.who_is_gone_has_answered, "promise"),
+    (scenarios.merge_while_a_fetch_is_parked, a_parked_fetch_brings_what_is_to_come, "promise"),
+    (scenarios.split_before_all_have_followed, off.an_epochs_end_is_told_before_all_have_followed, "promise"),
+    (scenarios.die_while_a_partition_is_removed, off.a_removal_is_two_writes, "unfinished"),
     (
-        plays.remove_a_partition_with_a_batch_unresolved,
+        scenarios.remove_a_partition_with_a_batch_unresolved,
         off.a_batch_of_a_partition_that_is_gone_is_placed_again,
         "duplicates",
     ),
     (
-        plays.split_a_partition_with_a_batch_unresolved,
+        scenarios.split_a_partition_with_a_batch_unresolved,
         off.nothing_waits_for_what_is_not_answered,
         "key_order",
     ),
-    (plays.split_a_partition_with_a_batch_unresolved, off.a_retry_names_the_newest_layout, "routing"),
-    (plays.refuse_before_all_have_followed, off.a_refusal_is_told_before_all_have_followed, "duplicates"),
-    (plays.create_a_partition_again, off.a_partition_created_again_begins_at_0, "unseen"),
+    (scenarios.split_a_partition_with_a_batch_unresolved, off.a_retry_names_the_newest_layout, "routing"),
+    (scenarios.refuse_before_all_have_followed, off.a_refusal_is_told_before_all_have_followed, "duplicates"),
+    (scenarios.create_a_partition_again, off.a_partition_created_again_begins_at_0, "unseen"),
 )
 
-WITHOUT_A_RULE: tuple[Play, ...] = (
-    plays.take_a_grow_back,
-    plays.queue_a_resize,
-    plays.lose_records_of_a_closed_partition,
-    plays.merge_before_all_have_followed,
+WITHOUT_A_RULE: tuple[Scenario, ...] = (
+    scenarios.take_a_grow_back,
+    scenarios.queue_a_resize,
+    scenarios.lose_records_of_a_closed_partition,
+    scenarios.merge_before_all_have_followed,
 )
-"""Plays that show what a resize does, and have no rule of their own."""
+"""Scenarios that show what a resize does, and have no rule of their own."""
 
 TRIES = 100
-"""What breaks without a rule may be a matter of who is faster: almost all plays need one try, one breaks in 1 of 20."""
+"""Without its rule almost every scenario breaks at the first schedule. One breaks in 1 of 20."""
 
 
 REPLICATION_FACTORS = {
-    plays.grow_while_a_loser_is_given_up: 1,
-    plays.take_a_grow_back_when_one_has_gained: 1,
-    plays.split_before_all_have_followed: 2,
+    scenarios.grow_while_a_loser_is_given_up: 1,
+    scenarios.take_a_grow_back_when_one_has_gained: 1,
+    scenarios.split_before_all_have_followed: 2,
 }
 """A partition with one replica has nobody to take over; with two, there is a broker that has nothing to do with it."""
 
 
-def staged(play: Play, seed: int = 0) -> list[str]:
-    return stage(play, 1, seed, replication_factor=REPLICATION_FACTORS.get(play, 3))
+def staged(scenario: Scenario, seed: int = 0) -> list[str]:
+    return stage(scenario, 1, seed, replication_factor=REPLICATION_FACTORS.get(scenario, 3))
 
 
-@pytest.mark.parametrize("play", dict.fromkeys([*(play for play, _, _ in RULES), *WITHOUT_A_RULE]))
-def test_the_rules_hold(play: Play) -> None:
-    assert staged(play) == []
+@pytest.mark.parametrize("scenario", dict.fromkeys([*(scenario for scenario, _, _ in RULES), *WITHOUT_A_RULE]))
+def test_the_rules_hold(scenario: Scenario) -> None:
+    assert staged(scenario) == []
 
 
-@pytest.mark.parametrize(("play", "switch_off", "found_by"), RULES)
+@pytest.mark.parametrize(("scenario", "switch_off", "found_by"), RULES)
 def test_without_its_rule_a_play_ends_badly(
-    play: Play, switch_off: SwitchOff, found_by: str, monkeypatch: Patch
+    scenario: Scenario, switch_off: SwitchOff, found_by: str, monkeypatch: Patch
 ) -> None:
     switch_off(monkeypatch)
-    assert any(found_by in staged(play, seed) for seed in range(TRIES))
+    assert any(found_by in staged(scenario, seed) for seed in range(TRIES))
 
 
 @pytest.mark.parametrize("on", PARKED)
@@ -114,4 +114,4 @@ def test_one_rule_for_parked_fetches_is_enough(on: SwitchOff, monkeypatch: Patch
     for switch_off in PARKED:
         if switch_off is not on:
             switch_off(monkeypatch)
-    assert staged(plays.merge_while_a_fetch_is_parked) == []
+    assert staged(scenarios.merge_while_a_fetch_is_parked) == []

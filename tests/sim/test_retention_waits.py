@@ -130,11 +130,11 @@ async def no_controller(scene: Waiting) -> AsyncIterator[tuple[str, bool]]:
     yield "forgotten", await scene.begins_at(RECORDS, LEASE_S + 3 * CHECK_S)
 
 
-Play = Callable[[Waiting], AsyncIterator[tuple[str, bool]]]
+Scenario = Callable[[Waiting], AsyncIterator[tuple[str, bool]]]
 
 
-def broken(play: Play, seed: int = 0) -> str:
-    """The first thing in a play that is not as it should be; "" if all is."""
+def broken(scenario: Scenario, seed: int = 0) -> str:
+    """The first expectation that a scenario does not meet; "" if it meets all."""
 
     async def run() -> str:
         async with trio.open_nursery() as nursery:
@@ -142,7 +142,7 @@ def broken(play: Play, seed: int = 0) -> str:
             scene = Waiting(cluster, nursery)
             try:
                 await scene.start()
-                async for what, is_so in play(scene):
+                async for what, is_so in scenario(scene):
                     if not is_so:
                         return what
             finally:
@@ -154,9 +154,9 @@ def broken(play: Play, seed: int = 0) -> str:
     return run_deterministic(seed, partial(run))
 
 
-@pytest.mark.parametrize("play", [a_slow_group, a_deleted_group, a_group_that_never_reads, no_controller])
-def test_what_is_waited_for_stays_until_it_is_read_or_nobody_reads_it(play: Play) -> None:
-    assert broken(play) == ""
+@pytest.mark.parametrize("scenario", [a_slow_group, a_deleted_group, a_group_that_never_reads, no_controller])
+def test_what_is_waited_for_stays_until_it_is_read_or_nobody_reads_it(scenario: Scenario) -> None:
+    assert broken(scenario) == ""
 
 
 # ---------------------------------------------------------------- each rule switched off

@@ -1,4 +1,4 @@
-"""The counterexamples of the model, played on the code that runs: a rule holds, or a check says what broke without it.
+"""The counterexamples of the model, run on the product's code. Without the rule a check of the history fails.
 
 What a group's members decide (the gate) is broken in ``test_resize_mutations.py``.
 """
@@ -23,7 +23,7 @@ Patch = pytest.MonkeyPatch
 LITTLE_S = 3.0
 LONG = 60
 TRIES = 5
-"""Schedules of a play without its rule: in one or two of eight what it does goes well."""
+"""Schedules that a scenario is run with when its rule is off. In one or two of eight nothing breaks."""
 
 
 async def grow_while_a_loser_hears_nothing(scene: Scene) -> None:
@@ -53,7 +53,7 @@ async def retry_what_was_written_before_the_resize(scene: Scene) -> None:
     key, old = scene.key(1, 2), Layout(1, 0)
     await scene.produce(key, old)
     await scene.resize(2)
-    value, parent, child = "play:1", scene.watch.tps()[0], scene.watch.tps()[1]
+    value, parent, child = "scenario:1", scene.watch.tps()[0], scene.watch.tps()[1]
     error, _ = await scene.ask(parent, old, key, value, 0)
     if error:
         await scene.ask(child, scene.layout, key, value, 0)
@@ -92,7 +92,7 @@ async def merge_twice_with_records_between(scene: Scene) -> None:
     await scene.resize(1)
 
 
-PLAYS = [
+SCENARIOS = [
     (grow_while_a_loser_hears_nothing, 1, losers_need_not_answer, "promise"),
     (grow_while_a_loser_hears_nothing, 1, gainers_wait_for_nobody, "promise"),
     (shrink_while_a_loser_hears_nothing, 1, losers_need_not_answer, "promise"),
@@ -103,14 +103,16 @@ PLAYS = [
 ]
 
 
-@pytest.mark.parametrize(("play", "partitions"), list(dict.fromkeys((play, count) for play, count, _, _ in PLAYS)))
-def test_the_rules_hold(play: Any, partitions: int) -> None:
-    assert stage(play, partitions) == []
+@pytest.mark.parametrize(
+    ("scenario", "partitions"), list(dict.fromkeys((scenario, count) for scenario, count, _, _ in SCENARIOS))
+)
+def test_the_rules_hold(scenario: Any, partitions: int) -> None:
+    assert stage(scenario, partitions) == []
 
 
-@pytest.mark.parametrize(("play", "partitions", "switch_off", "found_by"), PLAYS)
+@pytest.mark.parametrize(("scenario", "partitions", "switch_off", "found_by"), SCENARIOS)
 def test_without_its_rule_a_play_ends_badly(
-    play: Any, partitions: int, switch_off: Any, found_by: str, monkeypatch: Patch
+    scenario: Any, partitions: int, switch_off: Any, found_by: str, monkeypatch: Patch
 ) -> None:
     switch_off(monkeypatch)
-    assert any(found_by in stage(play, partitions, seed) for seed in range(TRIES))
+    assert any(found_by in stage(scenario, partitions, seed) for seed in range(TRIES))

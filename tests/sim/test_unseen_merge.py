@@ -392,21 +392,21 @@ async def removed_behind_a_member(scene: UnseenMerge, *, created_again: bool) ->
     scene.other.belongs.set()
 
 
-PlayOfMerge = Callable[[UnseenMerge], Awaitable[None]]
+MergeScenario = Callable[[UnseenMerge], Awaitable[None]]
 
 
-def violations(play: PlayOfMerge) -> list[str]:
-    """What the history checks find in a play, in words."""
-    return run_deterministic(1, partial(_violations, play))
+def violations(scenario: MergeScenario) -> list[str]:
+    """What the history checks find in a scenario, in words."""
+    return run_deterministic(1, partial(_violations, scenario))
 
 
-async def _violations(play: PlayOfMerge) -> list[str]:
+async def _violations(scenario: MergeScenario) -> list[str]:
     async with trio.open_nursery() as nursery:
         cluster = SimCluster(nursery, 1)
         scene = UnseenMerge(cluster, nursery)
         try:
-            await scene.start(1, replication_factor=3 if play is merge_while_nobody_polls else 1)
-            await play(scene)
+            await scene.start(1, replication_factor=3 if scenario is merge_while_nobody_polls else 1)
+            await scenario(scene)
             await scene.finish()
         finally:
             with trio.CancelScope(shield=True):
@@ -469,7 +469,7 @@ def what_is_gone_needs_no_flush(patch: Patch) -> None:
 
 NO_FLUSH_BY_A, NO_FLUSH = "a did not flush what it did with", "b did not flush what it did with"
 NO_LOAD = "a loaded before b had flushed what it did with"
-RULES: tuple[tuple[PlayOfMerge, Callable[[Patch], None], str], ...] = (
+RULES: tuple[tuple[MergeScenario, Callable[[Patch], None], str], ...] = (
     (merge, nobody_is_asked, NO_FLUSH),
     (merge, what_is_over_needs_no_load, NO_LOAD),
     (split_and_merge, nobody_is_asked, NO_FLUSH),
@@ -483,15 +483,15 @@ RULES: tuple[tuple[PlayOfMerge, Callable[[Patch], None], str], ...] = (
 )
 
 
-@pytest.mark.parametrize("play", dict.fromkeys(play for play, _, _ in RULES))
-def test_a_merge_that_nobody_saw_keeps_the_promise(play: PlayOfMerge) -> None:
-    assert violations(play) == []
+@pytest.mark.parametrize("scenario", dict.fromkeys(scenario for scenario, _, _ in RULES))
+def test_a_merge_that_nobody_saw_keeps_the_promise(scenario: MergeScenario) -> None:
+    assert violations(scenario) == []
 
 
-@pytest.mark.parametrize(("play", "switch_off", "what"), RULES)
+@pytest.mark.parametrize(("scenario", "switch_off", "what"), RULES)
 def test_without_its_rule_it_does_not(
-    play: PlayOfMerge, switch_off: Callable[[Patch], None], what: str, monkeypatch: Patch
+    scenario: MergeScenario, switch_off: Callable[[Patch], None], what: str, monkeypatch: Patch
 ) -> None:
     switch_off(monkeypatch)
-    (found,) = violations(play)
+    (found,) = violations(scenario)
     assert what in found

@@ -1,4 +1,4 @@
-"""Plays for the rules of ordered resize that are needed only when something goes wrong: what happens, no judgement.
+"""Scenarios for the rules of ordered resize that matter only when something fails. They judge nothing.
 
 A leader that hears nothing, a lost answer, a controller that dies between two writes, an unclean election, a group that
 comes late. ``test_resize_scenes.py`` says which rule each is for.
@@ -289,7 +289,7 @@ async def merge_while_a_fetch_is_parked(scene: Scene) -> None:
     assert gone != scene.leader(0)
     scene.read()
     await scene.produce(other, scene.layout)
-    assert await scene.until(lambda: scene.is_delivered("play:1"))
+    assert await scene.until(lambda: scene.is_delivered("scenario:1"))
     for member in ("one", "two"):
         scene.cluster.fabric.cut(gone, member)
     await scene.produce(key, scene.layout)
@@ -361,11 +361,11 @@ async def split_before_all_have_followed(scene: Scene) -> None:
     deposed = await depose(scene, 0)
     async with trio.open_nursery() as nursery:
         nursery.start_soon(partial(scene.produce, key, old, broker=deposed, limit_s=LIMIT_S))
-        assert await scene.until(lambda: scene.has(deposed, 0, "play:1"))
+        assert await scene.until(lambda: scene.has(deposed, 0, "scenario:1"))
         scene.read()
         await scene.resize(3)
         await scene.produce(key, scene.layout)
-        await scene.until(lambda: scene.is_delivered("play:2"), 5 * LITTLE_S)
+        await scene.until(lambda: scene.is_delivered("scenario:2"), 5 * LITTLE_S)
         await have_it_lead_again(scene, 0, deposed)
 
 
@@ -377,7 +377,7 @@ async def merge_before_all_have_followed(scene: Scene) -> None:
     deposed = await depose(scene, 1)
     async with trio.open_nursery() as nursery:
         nursery.start_soon(partial(scene.produce, key, old, broker=deposed, limit_s=LIMIT_S))
-        assert await scene.until(lambda: scene.has(deposed, 1, "play:2"))
+        assert await scene.until(lambda: scene.has(deposed, 1, "scenario:2"))
         await scene.ask_for(1)
         await scene.until(lambda: scene.state(1).layout == Layout(1, 2), LITTLE_S)
         await have_it_lead_again(scene, 1, deposed)

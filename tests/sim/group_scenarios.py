@@ -1,4 +1,4 @@
-"""Plays of a group's members and its coordinator: counterexamples that ``docs/model/HandOver.tla`` gives for a rule.
+"""Scenarios of a group's members and its coordinator: counterexamples of ``docs/model/HandOver.tla`` for each rule.
 
 Two members each read one half of the topic. The first key's oldest record lies in the parent, the next in the child
 that was split off it: whoever reads the child waits for what the parent's owner has delivered, flushed and committed.
