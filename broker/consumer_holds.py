@@ -8,6 +8,8 @@ serves what no group can wait for, and nothing else.
 
 from __future__ import annotations
 
+import math
+from collections import defaultdict
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any
 
@@ -63,20 +65,26 @@ class BrokerLinks:
         self._listener = config.inter_broker_listener
         self._client_id = f"broker-{config.broker_id}-holds"
         self._channels: dict[int, Channel] = {}
+        self._connecting: defaultdict[int, trio.Lock] = defaultdict(trio.Lock)
 
     async def ask(self, nursery: trio.Nursery, broker_id: int, body: Any, timeout_s: float) -> Any:
         """The answer. Raises ``OSError``, ``KafkaError``."""
-        channel = self._channels.get(broker_id)
-        if channel is None or channel.closed:
-            endpoint = self._metadata.endpoint(broker_id, self._listener)
-            if endpoint is None:
-                raise ConnectionError(f"broker {broker_id} is not registered")
-            channel = await Channel.connect(
-                self._env.network, endpoint.host, endpoint.port, self._client_id, timeout_s=timeout_s
-            )
-            nursery.start_soon(channel.run)
-            self._channels[broker_id] = channel
+        async with self._connecting[broker_id]:
+            channel = await self._channel(nursery, broker_id, timeout_s)
         return await channel.request(body, timeout_s=timeout_s)
+
+    async def _channel(self, nursery: trio.Nursery, broker_id: int, timeout_s: float) -> Channel:
+        known = self._channels.get(broker_id)
+        if known is not None and not known.closed:
+            return known
+        endpoint = self._metadata.endpoint(broker_id, self._listener)
+        if endpoint is None:
+            raise ConnectionError(f"broker {broker_id} is not registered")
+        channel = self._channels[broker_id] = await Channel.connect(
+            self._env.network, endpoint.host, endpoint.port, self._client_id, timeout_s=timeout_s
+        )
+        nursery.start_soon(channel.run)
+        return channel
 
 
 class ConsumerHolds:
@@ -118,7 +126,7 @@ class ConsumerHolds:
                 led = self._led()
                 for name in self.topics.keys() - led.keys():
                     del self.topics[name]
-                pause_s = await self._look(nursery, led) if led else float("inf")
+                pause_s = await self._look(nursery, led) if led else math.inf
                 with trio.move_on_after(pause_s):
                     await self._wake.wait()
 
@@ -229,7 +237,7 @@ class ConsumerHolds:
         epochs = {q: info.leader_epoch for q, info in infos.items() if info is not None}
         ends = topic.ends_to_ask(named, epochs)
         starts: set[int] = set()
-        if now >= self._starts_asked_at.get(name, now) + (STARTS_PAUSE_S if name in self._starts_asked_at else 0):
+        if now >= self._starts_asked_at.get(name, -math.inf) + STARTS_PAUSE_S:
             self._starts_asked_at[name] = now
             starts = set(named)
         by_leader: dict[int, list[int]] = {}

@@ -18,6 +18,7 @@ import trio
 
 from broker.metadata_cache import MetadataCache
 from ordered_resize import tombstones
+from ordered_resize.facts import Lineage
 from ordered_resize.lineage import NO_EPOCH
 from protocol.errors import ErrorCode
 from protocol.generated.partition_leader_epochs_for_partitions import (
@@ -31,7 +32,7 @@ from protocol.generated.partition_leader_epochs_for_partitions import (
 )
 from protocol.types import TopicPartition
 from runtime.env import NoNodeError, ZkError, ZkStore
-from zk_schemas.partition_state import LineageEntry, PartitionState
+from zk_schemas.partition_state import PartitionState
 from zk_schemas.topic import TopicZnode
 from zk_schemas.znode import MalformedZnodeError
 
@@ -177,21 +178,20 @@ class Lineages:
         return -1 if known is None or known.current() is None else known.czxid
 
     async def first_kept_epoch(self, tp: TopicPartition) -> int:
-        """From which leader epoch on tombstones of the partition stay; ``NO_EPOCH``, all, where that is not known.
+        """The first leader epoch whose tombstones stay in the partition; ``NO_EPOCH``: not known, all stay.
 
-        What was read serves at any age, so nothing is read again for it that is watched.
+        A lineage of any age serves, so a watched znode is not read again.
         """
-        question = Question(tp)
-        read = NOTHING_READ if self.answer(question) is not None else await self.read([question])
-        topic, known = self._current_topic(question, read), self._find(PartitionState.path(*tp), read)
-        stored: StoredLineage | None = None if known is None else known.current()
-        if topic is None or stored is None or not stored.is_complete:
+        question, read = Question(tp), NOTHING_READ
+        answer = self.answer(question)
+        if answer is None:
+            read = await self.read([question])
+            answer = self.answer(question, read)
+        topic = self._current_topic(question, read)
+        lineage = None if answer is None else Lineage.of_answer(answer)
+        if topic is None or lineage is None:
             return NO_EPOCH
-        entries = (
-            LineageEntry(entry.epoch, {loser.partition_index: loser.leader_epoch for loser in entry.losers})
-            for entry in stored.entries
-        )
-        return tombstones.first_kept_epoch(entries, stored.as_of, topic.last_leader_epochs)
+        return tombstones.first_kept_epoch(lineage.entries, lineage.as_of, topic.last_leader_epochs)
 
     def _malformed(self, tp: TopicPartition, path: str, read: Read) -> PartitionAnswer | None:
         known = self._find(path, read)

@@ -108,7 +108,7 @@ class FetchRead:
         if result.error_code or result.diverging_epoch is not None:
             self.must_answer = True
         elif not result.records and not state.is_held_back:
-            self.target.dirty.pop(key, None)  # the result is kept: what it says of the watermark may be news
+            self.target.dirty.pop(key, None)  # the result is kept: its watermark may be news
 
     def _read_partition(self, key: TopicPartition, state: FetchedPartition, waits: bool) -> PartitionData:
         try:
@@ -117,18 +117,19 @@ class FetchRead:
             if self._limits.is_follower and replica_id not in partition.replicas:
                 raise KafkaError(ErrorCode.REPLICA_NOT_AVAILABLE, f"{partition.key}: {replica_id} is no replica")
             diverging = self._diverging(partition, state)
-            read = self._read_log(partition, state, waits) if diverging is None else None
-            self.target.watch(partition)  # last: a follower's own progress changes the watermark, and is told only once
-            return self._result(key, partition, state, read, diverging)
+            end = self._end_for_reader(partition, state)
+            read = self._read_log(partition, state, end, waits) if diverging is None else None
+            self.target.watch(partition)  # last: a follower's own progress changes the watermark, which is news once
+            return self._result(key, partition, end, read, diverging)
         except KafkaError as error:
             partition_or_none = self._replicas.hosted(key)
             if partition_or_none is not None:
                 self.target.watch(partition_or_none)
                 if partition_or_none.log.is_broken:
-                    partition_or_none.fail()  # somebody else is to lead it
+                    partition_or_none.fail()  # another replica has to lead it
             return _refused(key, error)
 
-    def _read_log(self, partition: Partition, state: FetchedPartition, waits: bool) -> LogRead:
+    def _read_log(self, partition: Partition, state: FetchedPartition, end: int | None, waits: bool) -> LogRead:
         log = partition.log
         limits = self._limits
         offset = state.fetch_offset
@@ -138,7 +139,8 @@ class FetchRead:
         if limits.is_follower:
             upper_bound = log.log_end_offset
             if not log.log_start_offset <= offset <= upper_bound:
-                raise KafkaError(ErrorCode.OFFSET_OUT_OF_RANGE, f"{partition.key}: {offset}")
+                outside = f"fetch offset {offset} is outside [{log.log_start_offset}, {upper_bound}]"
+                raise KafkaError(ErrorCode.OFFSET_OUT_OF_RANGE, f"{partition.key}: {outside}")
             self._note_progress(partition, state)
             in_sync = limits.replica_id in partition.isr
             is_throttled = not in_sync and self._throttle.is_throttled(partition.key)
@@ -149,9 +151,8 @@ class FetchRead:
         else:
             offset = partition.readable_offset(offset)
             # The watermark of a new leader lags: a consumer may stand above it, and waits.
-            watermark, stable = self._ends(partition, state)
-            upper_bound = stable if limits.read_committed else watermark
-            self._note_held(partition, offset, upper_bound)
+            upper_bound = _below(end, log.last_stable_offset if limits.read_committed else log.high_watermark)
+            self._note_held(partition.key, is_held=end is not None and upper_bound <= offset < log.high_watermark)
         read = log.read(
             offset,
             max_bytes,
@@ -163,27 +164,22 @@ class FetchRead:
         state.is_held_back = is_throttled or (offset < upper_bound and not at_least_one and not read.records)
         return read
 
-    def _ends(self, partition: Partition, state: FetchedPartition) -> tuple[int, int]:
-        """High watermark and last stable offset, as far as this reader may know of them.
+    def _end_for_reader(self, partition: Partition, state: FetchedPartition) -> int | None:
+        """Where the log ends for a stock consumer that is held; None: this reader is not held.
 
-        One that stands above where it is held, as it began or went on before, is not told that the log ends below it.
+        A reader may be above the first held offset. Its log ends where it reads, never below.
         """
-        log = partition.log
         held_from = partition.end_for_stock() if self._limits.is_stock else None
-        if held_from is None:
-            return log.high_watermark, log.last_stable_offset
-        end = max(held_from, state.fetch_offset)
-        return min(log.high_watermark, end), min(log.last_stable_offset, end)
+        return None if held_from is None else max(held_from, state.fetch_offset)
 
-    def _note_held(self, partition: Partition, offset: int, upper_bound: int) -> None:
-        is_held = self._limits.is_stock and upper_bound <= offset < partition.log.high_watermark
-        if is_held and partition.end_for_stock() is not None:
-            self.held.add(partition.key)
+    def _note_held(self, key: TopicPartition, *, is_held: bool) -> None:
+        if is_held:
+            self.held.add(key)
         else:
-            self.held.discard(partition.key)
+            self.held.discard(key)
 
     def _note_progress(self, partition: Partition, state: FetchedPartition) -> None:
-        """A follower's offset says what it has; only one that does not diverge does (KAFKA-13141)."""
+        """A fetch offset is the follower's log end, unless the follower diverges (KAFKA-13141)."""
         if state.is_new:
             state.is_new = False
             limits = self._limits
@@ -205,12 +201,11 @@ class FetchRead:
         self,
         key: TopicPartition,
         partition: Partition,
-        state: FetchedPartition,
+        end: int | None,
         read: LogRead | None,
         diverging: EpochEndOffset | None,
     ) -> PartitionData:
-        watermark, stable = self._ends(partition, state)
-        aborted = None
+        log, aborted = partition.log, None
         if read is not None and read.aborted_transactions is not None:
             aborted = [
                 AbortedTransaction(producer_id=txn.producer_id, first_offset=txn.first_offset)
@@ -218,9 +213,9 @@ class FetchRead:
             ]
         return PartitionData(
             partition_index=key.partition,
-            high_watermark=watermark,
-            last_stable_offset=stable,
-            log_start_offset=partition.log.log_start_offset,
+            high_watermark=_below(end, log.high_watermark),
+            last_stable_offset=_below(end, log.last_stable_offset),
+            log_start_offset=log.log_start_offset,
             diverging_epoch=diverging,
             aborted_transactions=aborted,
             records=b"" if read is None else read.records,
@@ -265,10 +260,14 @@ def _refused(key: TopicPartition, error: KafkaError) -> PartitionData:
     )
 
 
+def _below(end: int | None, offset: int) -> int:
+    return offset if end is None else min(offset, end)
+
+
 def _size(result: PartitionData) -> int:
     return len(result.records) if result.records is not None else 0
 
 
 def _is_news(state: FetchedPartition, result: PartitionData) -> bool:
-    """A watermark or log start the session was not told of."""
+    """Whether the watermark or the log start differs from the session's last answer."""
     return result.high_watermark != state.high_watermark or result.log_start_offset != state.log_start_offset

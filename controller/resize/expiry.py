@@ -89,9 +89,17 @@ class _Offsets(NamedTuple):
     awaited_end: int | None
 
 
+class _Found(NamedTuple):
+    """One round's result for a topic. ``unknown``: a line for each leader that did not answer."""
+
+    expiring: list[Expiring]
+    holds: list[Hold]
+    unknown: list[str]
+
+
 async def look(context: Context, link: BrokerLink, now_ms: int) -> list[Hold]:
-    """One round over the resized topics: warn of what expires; what is to be held. Raises ``ControllerMovedError``."""
-    image, found, holds = context.image, list[Expiring](), list[Hold]()
+    """Warn of records of resized topics that expire soon; return the holds. Raises ``ControllerMovedError``."""
+    image = context.image
     resized = [topic for _, topic in sorted(image.topics.items()) if topic.znode.layout_version and not topic.frozen]
     topics = [topic for topic in resized if topic.znode.ordered_delivery is not False and awaited(image, topic)]
     rules = {topic.name: await _rules(context, topic.name, now_ms) for topic in topics}
@@ -99,21 +107,21 @@ async def look(context: Context, link: BrokerLink, now_ms: int) -> list[Hold]:
     if not expiring_in:
         return []
     groups = await read_groups(link, lambda: context.image, expiring_in)
-    unknown = [groups.unknown] if groups.unknown else []
+    found = [_Found([], [], [groups.unknown] if groups.unknown else [])]
     for topic in topics:
         of_topic = expiring_in.get(topic.name)
         if of_topic is not None and (readers(groups.known, topic.name) or of_topic.waits):
-            unknown += await _look_at(context, link, topic, groups, of_topic, found, holds)
-    for why in unknown:
-        _log.info("what is about to expire is looked for again: %s", why)
-    for entry in found:
+            found.append(await _look_at(context, link, topic, groups, of_topic))
+    for why in (why for one in found for why in one.unknown):
+        _log.info("the next round looks for expiring records again: %s", why)
+    for entry in (entry for one in found for entry in one.expiring):
         context.metrics.retention_warnings.add(entry.tp.topic, entry.group)
         _log.warning(
             "retention is about to remove what others wait for:"
             " topic=%s partition=%s group=%s has not read offsets %s to %s",
             *(entry.tp.topic, entry.tp.partition, entry.group, entry.position, entry.before),
         )
-    return holds
+    return [hold for one in found for hold in one.holds]
 
 
 async def _rules(context: Context, topic: str, now_ms: int) -> _Rules | None:
@@ -127,16 +135,7 @@ async def _rules(context: Context, topic: str, now_ms: int) -> _Rules | None:
     return _Rules(max(kept_after_ms, 0), waits) if waits or kept_after_ms > 0 else None
 
 
-async def _look_at(
-    context: Context,
-    link: BrokerLink,
-    topic: TopicImage,
-    groups: Groups,
-    rules: _Rules,
-    found: list[Expiring],
-    holds: list[Hold],
-) -> list[str]:
-    """Put what expires into ``found`` and what is to be held into ``holds``; what could not be learnt."""
+async def _look_at(context: Context, link: BrokerLink, topic: TopicImage, groups: Groups, rules: _Rules) -> _Found:
     epochs = awaited(context.image, topic)
     by_leader: dict[int, list[int]] = {}
     for index in sorted(epochs.keys() & topic.partitions.keys()):
@@ -145,13 +144,13 @@ async def _look_at(
             by_leader.setdefault(state.leader, []).append(index)
     led = {index: topic.partitions[index] for indexes in by_leader.values() for index in indexes}
     leader_epochs = {index: partition.state.leader_epoch for index, partition in led.items() if partition.state}
-    unknown = []
+    found = _Found([], [], [])
     for leader, indexes in sorted(by_leader.items()):
         offsets: dict[int, _Offsets] = {}
         try:
             offsets = await _ask(context, link, leader, topic.name, {p: epochs[p] for p in indexes}, rules)
         except (OSError, KafkaError) as error:
-            unknown.append(f"{topic.name}: {error}")
+            found.unknown.append(f"{topic.name}: {error}")
         for index in indexes:
             tp, incarnation, of_partition = (
                 TopicPartition(topic.name, index),
@@ -160,11 +159,11 @@ async def _look_at(
             )
             if of_partition is not None and of_partition.awaited_end is not None:
                 before = min(of_partition.kept_from, of_partition.awaited_end)
-                found += expiring(groups.known, tp, incarnation, of_partition.log_start, before)
+                found.expiring.extend(expiring(groups.known, tp, incarnation, of_partition.log_start, before))
             if rules.waits:
                 held = held_from(groups, tp, incarnation, _awaited_offsets(of_partition))
-                holds += [] if held is None else [Hold(tp, leader_epochs[index], *held)]
-    return unknown
+                found.holds.extend([] if held is None else [Hold(tp, leader_epochs[index], *held)])
+    return found
 
 
 def _awaited_offsets(offsets: _Offsets | None) -> range | None:
