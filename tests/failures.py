@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 from confluent_kafka import Producer
@@ -70,10 +71,22 @@ def leaders(cluster: ProcessCluster, topic: str) -> list[int]:
     return [partition.leader for partition in found.partitions]
 
 
-def zookeeper(cluster: ProcessCluster) -> KazooClient:
-    client = KazooClient(cluster.state["zookeeper"])
+@contextmanager
+def zookeeper(cluster: ProcessCluster) -> Iterator[KazooClient]:
+    """A session with the ZooKeeper of a cluster."""
+    client = KazooClient(hosts=cluster.state["zookeeper"])
     client.start(timeout=30)
-    return client
+    try:
+        yield client
+    finally:
+        client.stop()
+        client.close()
+
+
+def controller_log(cluster: ProcessCluster) -> str:
+    """What all controllers of a cluster have logged."""
+    logs = sorted((cluster.directory / "data" / "logs").glob("controller-*.log"))
+    return "".join(log.read_text(errors="replace") for log in logs)
 
 
 def wait_until_led(cluster: ProcessCluster, topic: str) -> None:

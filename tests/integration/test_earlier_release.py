@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Iterator, Mapping
-from contextlib import contextmanager
 from typing import NamedTuple
 
 import pytest
@@ -23,6 +22,7 @@ from protocol.generated.partition_leader_epochs_for_partitions import (
 from runtime.channel import Channel
 from runtime.real_trio import RealNetwork
 from tests.earlier_release import recorded
+from tests.failures import controller_log, zookeeper
 from tests.releases import HIGHEST
 from zk_schemas import paths
 from zk_schemas.partition_state import PartitionState
@@ -50,21 +50,6 @@ def found(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Found]:
     overrides = {"group.initial.rebalance.delay.ms": "100"}
     with ProcessCluster(brokers=2, directory=directory, overrides=overrides) as cluster:
         yield Found(cluster, sent)
-
-
-@contextmanager
-def zookeeper(cluster: ProcessCluster) -> Iterator[KazooClient]:
-    client = KazooClient(hosts=cluster.state["zookeeper"])
-    client.start()
-    try:
-        yield client
-    finally:
-        client.stop()
-        client.close()
-
-
-def controller_log(cluster: ProcessCluster) -> str:
-    return (cluster.directory / "data" / "logs" / "controller-1000.log").read_text(errors="replace")
 
 
 def has_goal(client: KazooClient, topic: str, count: int) -> bool:

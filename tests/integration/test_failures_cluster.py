@@ -15,7 +15,7 @@ from kazoo.exceptions import NoNodeError
 from anabranch import NewTopic
 from anabranch.sync import Admin
 from anabranch.testing.processes import ProcessCluster, wait_for
-from tests.failures import DEADLINE_S, leaders, numbered, read, wait_until_led, write, zookeeper
+from tests.failures import DEADLINE_S, controller_log, leaders, numbered, read, wait_until_led, write, zookeeper
 from tests.topics import create_topic
 
 pytestmark = pytest.mark.integration
@@ -30,7 +30,6 @@ def pair() -> Iterator[ProcessCluster]:
 
 def active_controller(cluster: ProcessCluster) -> tuple[int, int]:
     """Id and process id of the active controller."""
-    client = zookeeper(cluster)
     found: list[int] = []
 
     def is_active() -> bool:
@@ -38,11 +37,8 @@ def active_controller(cluster: ProcessCluster) -> tuple[int, int]:
             found.append(int(json.loads(client.get("/controller")[0])["brokerid"]))
         return bool(found)
 
-    try:
+    with zookeeper(cluster) as client:
         wait_for(is_active, DEADLINE_S, "a controller is active")
-    finally:
-        client.stop()
-        client.close()
     return found[0], cluster.state["pids"]["controller"][found[0] - 1000]
 
 
@@ -74,13 +70,9 @@ def test_a_standby_takes_over_while_topics_come_and_go(pair: ProcessCluster, fre
     for name in kept:
         wait_until_led(pair, name)
         assert write(pair.bootstrap, name, [b"x"]) == []
-    client = zookeeper(pair)
-    try:
+    with zookeeper(pair) as client:
         wait_for(lambda: not client.get_children("/admin/delete_topics"), DEADLINE_S, "every deletion is complete")
         assert not set(dropped) & set(client.get_children("/brokers/topics"))
-    finally:
-        client.stop()
-        client.close()
     wait_for(lambda: pair.state["pids"]["controller"][before - 1000] != pid, DEADLINE_S, "the controller is restarted")
 
 
@@ -92,8 +84,7 @@ def test_a_controller_that_was_stopped_gives_way(pair: ProcessCluster, fresh_nam
         create_topic(pair.bootstrap, first := fresh_name("stopped"), 2)
     finally:
         os.kill(pid, signal.SIGCONT)
-    client = zookeeper(pair)
-    try:
+    with zookeeper(pair) as client:
         epoch = int(client.get("/controller_epoch")[0])
         create_topic(pair.bootstrap, second := fresh_name("stopped"), 2)
         for name in (first, second):
@@ -102,9 +93,6 @@ def test_a_controller_that_was_stopped_gives_way(pair: ProcessCluster, fresh_nam
                 state = json.loads(client.get(f"/brokers/topics/{name}/partitions/{partition}/state")[0])
                 assert state["controller_epoch"] == epoch
         assert int(client.get("/controller_epoch")[0]) == epoch
-    finally:
-        client.stop()
-        client.close()
 
 
 def test_a_broker_stopped_beyond_its_session_comes_back(pair: ProcessCluster, fresh_name: Callable[[str], str]) -> None:
@@ -113,20 +101,18 @@ def test_a_broker_stopped_beyond_its_session_comes_back(pair: ProcessCluster, fr
     home = leaders(pair, topic)
     asleep = home.index(1)
     assert write(pair.bootstrap, topic, numbered(0, 500), partition=asleep) == []
-    client = zookeeper(pair)
     pid = pair.broker_pids()[1]
-    old_epoch = client.exists("/brokers/ids/1").czxid
-    os.kill(pid, signal.SIGSTOP)
-    try:
-        wait_for(lambda: client.exists("/brokers/ids/1") is None, DEADLINE_S, "its session ends")
-        path = f"/brokers/topics/{topic}/partitions/{asleep}/state"
-        wait_for(lambda: json.loads(client.get(path)[0])["leader"] == -1, DEADLINE_S, "its partition is offline")
-    finally:
-        os.kill(pid, signal.SIGCONT)
-    wait_for(lambda: client.exists("/brokers/ids/1") is not None, DEADLINE_S, "it registers again")
-    assert client.exists("/brokers/ids/1").czxid > old_epoch
-    client.stop()
-    client.close()
+    with zookeeper(pair) as client:
+        old_epoch = client.exists("/brokers/ids/1").czxid
+        os.kill(pid, signal.SIGSTOP)
+        try:
+            wait_for(lambda: client.exists("/brokers/ids/1") is None, DEADLINE_S, "its session ends")
+            path = f"/brokers/topics/{topic}/partitions/{asleep}/state"
+            wait_for(lambda: json.loads(client.get(path)[0])["leader"] == -1, DEADLINE_S, "its partition is offline")
+        finally:
+            os.kill(pid, signal.SIGCONT)
+        wait_for(lambda: client.exists("/brokers/ids/1") is not None, DEADLINE_S, "it registers again")
+        assert client.exists("/brokers/ids/1").czxid > old_epoch
     assert write(pair.bootstrap, topic, numbered(500, 100), partition=asleep) == []
     assert leaders(pair, topic) == home
     assert read(pair.bootstrap, topic, 600, partitions=2) == numbered(0, 600)
@@ -153,36 +139,29 @@ def test_a_malformed_znode_leaves_the_others_alone(
 ) -> None:
     create_topic(pair.bootstrap, broken := fresh_name("malformed"), 1)
     wait_until_led(pair, broken)
-    client = zookeeper(pair)
     path = f"/brokers/topics/{broken}" + ("/partitions/0/state" if where == "state" else "")
-    good, _ = client.get(path)
-    client.set(path, b'{"version": 1, "partitions": 7')
-    try:
-        before, pid = active_controller(pair)
-        os.kill(pid, signal.SIGKILL)
-        wait_for(lambda: pair.state["pids"]["controller"][before - 1000] != pid, DEADLINE_S, "it is restarted")
-        create_topic(pair.bootstrap, other := fresh_name("beside"), 2)
-        wait_until_led(pair, other)
-        assert write(pair.bootstrap, other, [b"x"]) == []
-        logs = (pair.directory / "data" / "logs").glob("controller-*.log")
-        assert any(path in log.read_text(errors="replace") for log in logs)
-    finally:
-        client.set(path, good)
-        client.stop()
-        client.close()
+    with zookeeper(pair) as client:
+        good, _ = client.get(path)
+        client.set(path, b'{"version": 1, "partitions": 7')
+        try:
+            before, pid = active_controller(pair)
+            os.kill(pid, signal.SIGKILL)
+            wait_for(lambda: pair.state["pids"]["controller"][before - 1000] != pid, DEADLINE_S, "it is restarted")
+            create_topic(pair.bootstrap, other := fresh_name("beside"), 2)
+            wait_until_led(pair, other)
+            assert write(pair.bootstrap, other, [b"x"]) == []
+            assert path in controller_log(pair)
+        finally:
+            client.set(path, good)
 
 
 def test_a_partition_added_by_hand_takes_effect(pair: ProcessCluster, fresh_name: Callable[[str], str]) -> None:
     create_topic(pair.bootstrap, topic := fresh_name("by-hand"), 1)
     wait_until_led(pair, topic)
-    client = zookeeper(pair)
-    try:
+    with zookeeper(pair) as client:
         znode = json.loads(client.get(f"/brokers/topics/{topic}")[0])
         znode["partitions"]["1"] = [2]
         client.set(f"/brokers/topics/{topic}", json.dumps(znode).encode())
-    finally:
-        client.stop()
-        client.close()
     wait_for(lambda: leaders(pair, topic)[1:] == [2], DEADLINE_S, "broker 2 leads the new partition")
     assert write(pair.bootstrap, topic, [b"new"], partition=1) == []
 

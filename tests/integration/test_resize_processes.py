@@ -8,7 +8,6 @@ import os
 import signal
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from functools import partial
 from typing import Any
 
@@ -21,6 +20,7 @@ from kazoo.exceptions import BadVersionError
 from anabranch import Admin, KafkaError
 from anabranch.testing.processes import ProcessCluster, wait_for
 from protocol.errors import ErrorCode
+from tests.failures import controller_log, zookeeper
 from tests.load import Load
 from tests.resizes import create_resizable, is_settled, resize, with_admin
 from tests.topics import create_topic
@@ -43,23 +43,6 @@ OVERRIDES = {
 def processes() -> Iterator[ProcessCluster]:
     with ProcessCluster(brokers=3, controllers=2, overrides=OVERRIDES) as cluster:
         yield cluster
-
-
-@contextmanager
-def zookeeper(cluster: ProcessCluster) -> Iterator[KazooClient]:
-    client = KazooClient(hosts=cluster.state["zookeeper"])
-    client.start()
-    try:
-        yield client
-    finally:
-        client.stop()
-        client.close()
-
-
-def controller_log(cluster: ProcessCluster) -> str:
-    """What the controllers printed."""
-    logs = sorted((cluster.directory / "data" / "logs").glob("controller-*.log"))
-    return "".join(log.read_text(errors="replace") for log in logs)
 
 
 def settled(cluster: ProcessCluster, topic: str, count: int) -> None:

@@ -69,38 +69,44 @@ async def judged(scene: GroupScene, group: StockGroup, values: Collection[str], 
     return f"{group.name}: delivered twice: {group.delivered}" if is_twice else WELL
 
 
+async def split_behind(scene: GroupScene, busy: StockGroup, *others: StockGroup, after_one: bool = False) -> list[str]:
+    """Split 0 while a user of ``busy`` processes a key's last record there; the values of the key, the last is in 1.
+
+    All groups read both partitions. With ``after_one`` they have read an earlier value of the key in 0.
+    """
+    key, groups, values = scene.key(1, 2), (*others, busy), list[str]()
+    for group in groups:
+        group.read(0)
+    if after_one:
+        values.append(await scene.write(key))
+        assert await scene.until(lambda: all(values[0] in group.values for group in groups))
+    busy.make_busy(0)
+    values.append(await scene.write(key))
+    await scene.resize(2)
+    values.append(await scene.write(key))
+    for group in groups:
+        group.read(1)
+    return values
+
+
 # ---------------------------------------------------------------- the rule
 
 
 async def a_slow_reader(scene: GroupScene, tasks: trio.Nursery) -> str:
     """A user is busy with a key's older record in the loser when its newer one is written to the gainer."""
     group = StockGroup(scene, tasks, "slow")
-    group.read(0)
-    key = scene.key(1, 2)
-    group.make_busy(0)
-    values = [await scene.write(key)]
-    await scene.resize(2)
-    values.append(await scene.write(key))
-    group.read(1)
+    values = await split_behind(scene, group)
     await scene.until(lambda: values[1] in group.values, SOON_S)
     group.go_on(0)
     return await judged(scene, group, values)
 
 
 async def one_of_two_groups_is_slow(scene: GroupScene, tasks: trio.Nursery) -> str:
-    groups = [StockGroup(scene, tasks, name) for name in ("fast", "slow")]
-    key = scene.key(1, 2)
-    for group in groups:
-        group.read(0)
-    groups[1].make_busy(0)
-    values = [await scene.write(key)]
-    await scene.resize(2)
-    values.append(await scene.write(key))
-    for group in groups:
-        group.read(1)
-    await scene.until(lambda: values[1] in groups[1].values, SOON_S)
-    groups[1].go_on(0)
-    return "".join([await judged(scene, group, values) for group in groups])
+    fast, slow = (StockGroup(scene, tasks, name) for name in ("fast", "slow"))
+    values = await split_behind(scene, slow, fast)
+    await scene.until(lambda: values[1] in slow.values, SOON_S)
+    slow.go_on(0)
+    return "".join([await judged(scene, group, values) for group in (fast, slow)])
 
 
 async def a_chain(scene: GroupScene, tasks: trio.Nursery) -> str:
@@ -174,15 +180,7 @@ def test_a_rule_of_the_cap_that_is_switched_off_is_noticed(
 async def describe_a_slow_reader(scene: GroupScene, tasks: trio.Nursery) -> str:
     """What ``anabranch topics describe`` asks the leaders, while a group holds the gainer and after."""
     group = StockGroup(scene, tasks, "slow")
-    group.read(0)
-    key = scene.key(1, 2)
-    first = await scene.write(key)
-    assert await scene.until(lambda: first in group.values)
-    group.make_busy(0)
-    values = [first, await scene.write(key)]
-    await scene.resize(2)
-    values.append(await scene.write(key))
-    group.read(1)
+    values = await split_behind(scene, group, after_one=True)
     assert not await scene.until(lambda: values[2] in group.values, SOON_S)
     holds = await scene.holds()
     assert not holds[0].is_held and holds[1].is_held
@@ -205,14 +203,8 @@ def test_leaders_tell_which_group_they_wait_for() -> None:
 async def a_leader_changes(scene: GroupScene, tasks: trio.Nursery) -> str:
     """The next leader of the gainer begins while no coordinator answers it."""
     group = StockGroup(scene, tasks, "g")
-    group.read(0)
-    key = scene.key(1, 2)
-    group.make_busy(0)
-    values = [await scene.write(key)]
-    await scene.resize(2)
-    values.append(await scene.write(key))
+    values = await split_behind(scene, group)
     before = scene.leader(1)
-    group.read(1)
     await scene.cluster.kill(before)
     await scene.until(lambda: scene.leader_or_none(1) not in ("", before))
     await scene.until(lambda: values[1] in group.values, SOON_S)
@@ -233,15 +225,7 @@ def test_a_new_leader_serves_nothing_new_before_every_coordinator_has_answered(m
 
 async def a_coordinator_changes(scene: GroupScene, tasks: trio.Nursery) -> str:
     group = StockGroup(scene, tasks, "g")
-    group.read(0)
-    key = scene.key(1, 2)
-    first = await scene.write(key)
-    assert await scene.until(lambda: first in group.values)
-    group.make_busy(0)
-    values = [first, await scene.write(key)]
-    await scene.resize(2)
-    values.append(await scene.write(key))
-    group.read(1)
+    values = await split_behind(scene, group, after_one=True)
     before = await scene.replace_coordinator()
     await scene.until(lambda: values[2] in group.values, SOON_S)
     group.go_on(0)

@@ -60,6 +60,14 @@ def create(running: Running, tp: TopicPartition = NEW, base: int = 0, incarnatio
     running.coordinator.on_partitions_created({tp: Creation(base, incarnation)})
 
 
+def create_without_a_beginning(running: Running) -> None:
+    """A resize creates a partition. The commit of the group's beginning there fails."""
+    running.log.hold = True
+    create(running)
+    running.log.settle(ErrorCode.NOT_ENOUGH_REPLICAS)
+    running.log.hold = False
+
+
 async def stock_member(running: Running, *topics: str) -> str:
     """The only member of a stable group that subscribes to these."""
     protocols = [JoinGroupRequestProtocol(name="range", metadata=subscription(*topics))]
@@ -302,10 +310,7 @@ async def test_a_member_waits_until_its_beginning_is_committed(running: Running,
 async def test_a_beginning_whose_commit_is_lost_is_written_again(running: Running, autojump_clock: MockClock) -> None:
     await held(running)
     await counted(running)
-    running.log.hold = True
-    create(running)
-    running.log.settle(ErrorCode.NOT_ENOUGH_REPLICAS)
-    running.log.hold = False
+    create_without_a_beginning(running)
     beginning = begin(running, 1)
     await pass_time(0.1)
     assert fetched_offset(value(beginning)) == (0, 0)
@@ -383,10 +388,7 @@ async def test_a_beginning_in_a_partition_that_is_gone_is_not_waited_for(
 ) -> None:
     await held(running)
     await counted(running)
-    running.log.hold = True
-    create(running)
-    running.log.settle(ErrorCode.NOT_ENOUGH_REPLICAS)
-    running.log.hold = False
+    create_without_a_beginning(running)
     running.topics.incarnations[NEW] = -1
     running.topics.merged.add(NEW)
     assert fetched_offset(value(begin(running, 1))) == (-1, 0)
