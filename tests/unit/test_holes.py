@@ -13,8 +13,8 @@ THIS = Path(__file__)
 
 def listed() -> set[int]:
     """The numbers in the table of the documentation."""
-    text = (ROOT / "docs" / "ordered-resize.md").read_text()
-    return {int(number) for number in ROW.findall(text.partition("## Holes of the KIP")[2])}
+    text = (ROOT / "docs" / "kips.md").read_text()
+    return {int(number) for number in ROW.findall(text.partition("### Holes of the KIP")[2])}
 
 
 def named(*folders: str) -> set[int]:
