@@ -121,6 +121,13 @@ def broken_key_order(records: DataFrame) -> DataFrame:
     return backwards.unionByName(unreadable)
 
 
+def keys_that_do_not_ascend(keys: DataFrame) -> DataFrame:
+    """The topics and keys whose summaries do not ascend, within one or from one to the next."""
+    of_key = Window.partitionBy("topic", "key").orderBy("layout_version", "partition", "offset")
+    ordered = keys.withColumn("previous", F.lag("last_value").over(of_key))
+    return ordered.where("not ascends or order_value <= previous").select("topic", "key").distinct()
+
+
 def misplaced_records(records: DataFrame) -> DataFrame:
     """Records in another partition than linear hashing gives their key under the layout of their leader epoch.
 

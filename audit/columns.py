@@ -1,40 +1,54 @@
-"""The columns of ``anabranch-segments`` and how rows become Arrow batches of them."""
+"""The columns of ``anabranch-segments``: their types, and how each is built from a run of batches.
+
+A row is a record (``offset`` set), or a batch that gives none: one that cannot be read, or the bare header that
+compaction leaves. A column is built only when it is asked for, for all rows of a run at once.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any, TypeAlias
 
+import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
+from audit import segment_scan as scan
 from audit.manifest import Layout, Manifest, PartitionEntry, layouts_until
-from audit.order_field import Extract, OrderFieldError
-from audit.segment_reader import Row
-from protocol.batch_layout import CONTROL_ABORT, CONTROL_COMMIT
-from protocol.compression import CorruptRecordError
+from audit.order_field import OrderField
+from audit.segment_scan import Run
+from audit.vectors import Bools, Ints, headers, place_all, positive_hashes
+from protocol.batch_layout import (
+    CODEC_MASK,
+    CONTROL_ABORT,
+    CONTROL_BIT,
+    CONTROL_COMMIT,
+    CONTROL_KEY,
+    CONTROL_VALUE,
+    LOG_APPEND_TIME_BIT,
+    MAX_SEQUENCE,
+    TRANSACTIONAL_BIT,
+)
+from protocol.compression import CompressionType
 from protocol.key_placement import MOVED_HEADER, place, positive_hash
-from protocol.records import Record, increment_sequence, read_control_record
-
-ROWS_PER_ARROW_BATCH = 8192
-BYTES_PER_ARROW_BATCH = 16 * 1024 * 1024
 
 PUBLIC_SCHEMA = (
-    "topic string, partition int, segment string, base_offset bigint, offset bigint, leader_epoch int, "
-    "timestamp bigint, key binary, value binary, headers array<struct<key:string,value:binary>>, "
-    "producer_id bigint, producer_epoch int, sequence int, is_control boolean, is_transactional boolean, "
-    "batch_crc_ok boolean, error string"
+    "topic string, partition int, segment string, position bigint, base_offset bigint, offset bigint, "
+    "leader_epoch int, timestamp bigint, timestamp_type int, key binary, value binary, "
+    "headers array<struct<key:string,value:binary>>, producer_id bigint, producer_epoch int, sequence int, "
+    "is_control boolean, is_transactional boolean, codec string, layout_version int, batch_crc_ok boolean, error string"
 )
-# What the checks need besides: where the batch sits, what its header says, and what is worked out from key and value.
+# What the checks need besides: what the batch's header says, and what is worked out from key and value.
 # ``moved``: of a record with the header MOVED_HEADER, whether it is a tombstone; null without the header.
 CHECK_SCHEMA = (
-    "position bigint, batch_start boolean, suspect_offset bigint, last_offset bigint, record_count int, "
-    "base_sequence int, last_sequence int, marker int, expected_partition int, moved boolean, while_closed boolean, "
-    "layout_version int, order_value bigint, order_error string"
+    "batch_start boolean, suspect_offset bigint, last_offset bigint, record_count int, base_sequence int, "
+    "last_sequence int, marker int, expected_partition int, moved boolean, while_closed boolean, "
+    "order_value bigint, order_error string"
 )
 
-Values: TypeAlias = tuple[Any, ...]
-_KEY, _VALUE = 7, 8
+Arrays: TypeAlias = "pa.Array"
 
 _ARROW_TYPES = {
     "string": pa.string(),
@@ -46,12 +60,17 @@ _ARROW_TYPES = {
         pa.struct([pa.field("key", pa.string()), pa.field("value", pa.binary())])
     ),
 }
+_CODECS = [codec.name.lower() for codec in CompressionType]
 
 
-def arrow_schema(spark_schema: str) -> pa.Schema:
-    """The Arrow schema of one of the schemas above."""
-    fields = [column.split(" ", 1) for column in spark_schema.split(", ")]
-    return pa.schema([pa.field(name, _ARROW_TYPES[type_name]) for name, type_name in fields])
+def arrow_schema(columns: Sequence[str], spark_schema: str = f"{PUBLIC_SCHEMA}, {CHECK_SCHEMA}") -> pa.Schema:
+    """The Arrow schema of these columns of a schema written as above."""
+    types = dict(column.split(" ", 1) for column in spark_schema.split(", "))
+    return pa.schema([pa.field(name, _ARROW_TYPES[types[name]]) for name in columns])
+
+
+def names_of(spark_schema: str) -> list[str]:
+    return [column.split(" ", 1)[0] for column in spark_schema.split(", ")]
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,129 +81,313 @@ class SegmentSource:
     partition: PartitionEntry
     segment: str
 
-
-def arrow_batches(
-    source: SegmentSource, rows: Iterable[Row], *, checks: bool, extract: Extract | None = None
-) -> Iterator[pa.RecordBatch]:
-    """``rows`` as Arrow batches of a bounded number of rows and bytes; ``checks`` adds the columns of CHECK_SCHEMA."""
-    schema = arrow_schema(f"{PUBLIC_SCHEMA}, {CHECK_SCHEMA}" if checks else PUBLIC_SCHEMA)
-    derive = _Derivation(source, extract) if checks else None
-    pending: list[Values] = []
-    pending_bytes = 0
-    for row in rows:
-        values = _public_values(source, row)
-        pending.append(values + derive.values(row) if derive else values)
-        pending_bytes += len(values[_KEY] or b"") + len(values[_VALUE] or b"")
-        if len(pending) >= ROWS_PER_ARROW_BATCH or pending_bytes >= BYTES_PER_ARROW_BATCH:
-            yield _to_arrow(pending, schema)
-            pending = []
-            pending_bytes = 0
-    if pending:
-        yield _to_arrow(pending, schema)
+    @property
+    def is_internal(self) -> bool:
+        """Internal topics have their own placement and formats."""
+        return self.manifest.topic.startswith("__")
 
 
-def _to_arrow(rows: list[Values], schema: pa.Schema) -> pa.RecordBatch:
-    columns = [pa.array(column, field.type) for column, field in zip(zip(*rows, strict=True), schema, strict=True)]
-    return pa.RecordBatch.from_arrays(columns, schema=schema)
+class Rows:
+    """The rows of a run, column by column.
+
+    ``batch`` is the index of a row's batch. ``record`` is the index of its record, and anything where ``is_record`` is
+    False.
+    """
+
+    def __init__(self, source: SegmentSource, run: Run, order_by: OrderField | None = None) -> None:
+        self.source = source
+        self.run = run
+        self._order_by = order_by
+        counts = np.bincount(run.columns.batch, minlength=len(run.positions))
+        rows = np.maximum(counts, 1)
+        self.batch: Ints = np.repeat(np.arange(len(rows)), rows)
+        self.is_record: Bools = (counts > 0)[self.batch]
+        self.record: Ints = np.cumsum(self.is_record) - 1
+        self._has_header = np.fromiter((x is not scan.NO_BATCH for x in run.headers), np.bool_, len(run.headers))
+        self._all_records = bool(self.is_record.all())
+
+    def __len__(self) -> int:
+        return len(self.batch)
+
+    def arrow(self, columns: Sequence[str], keep: Bools | None = None) -> pa.RecordBatch:
+        """These columns of all rows, or of those to keep."""
+        arrays = [self.column(name) for name in columns]
+        found = pa.RecordBatch.from_arrays(arrays, schema=arrow_schema(columns))
+        return found if keep is None else found.filter(pa.array(keep))
+
+    def column(self, name: str) -> Arrays:
+        return _COLUMNS[name](self)
+
+    # ------------------------------------------------------------ helpers
+
+    def field(self, index: int) -> Ints:
+        """A field of the batch header, for each batch."""
+        return self.run.header_field(index)
+
+    def of_batch(self, values: Ints, kind: pa.DataType, where: Bools | None = None) -> Arrays:
+        """A number or truth of each batch; null without a header, and where it is not so."""
+        there = self._has_header if where is None else self._has_header & where
+        if there.all():
+            return pa.array(values[self.batch].astype(kind.to_pandas_dtype()), kind)
+        return pa.array(values[self.batch].astype(kind.to_pandas_dtype()), kind, mask=~there[self.batch])
+
+    def of_record(self, values: Ints, kind: pa.DataType) -> Arrays:
+        """A number of each record; null for a batch without records."""
+        if self._all_records:
+            return pa.array(values.astype(kind.to_pandas_dtype(), copy=False), kind)
+        if not len(values):
+            return pa.nulls(len(self), kind)
+        return pa.array(values[self.record].astype(kind.to_pandas_dtype()), kind, mask=~self.is_record)
+
+    def _bytes(self, at: Ints, lengths: Ints) -> Arrays:
+        """The bytes at these positions of the body, one entry a record; null where the length is negative."""
+        found = gather(self.run.body, at, lengths)
+        return found if self._all_records else found.take(pa.array(self.record, mask=~self.is_record))
+
+    # ------------------------------------------------------------ what is worked out
+
+    @cached_property
+    def keys(self) -> Arrays:
+        return self._bytes(self.run.columns.key_at, self.run.columns.key_length)
+
+    @cached_property
+    def values(self) -> Arrays:
+        return self._bytes(self.run.columns.value_at, self.run.columns.value_length)
+
+    @cached_property
+    def record_timestamps(self) -> Ints:
+        fields, batch = self.field, self.run.columns.batch
+        appended = (fields(scan.ATTRIBUTES) & LOG_APPEND_TIME_BIT != 0)[batch]
+        created = fields(scan.BASE_TIMESTAMP)[batch] + self.run.columns.timestamp_delta
+        return np.where(appended, fields(scan.MAX_TIMESTAMP)[batch], created)
+
+    @cached_property
+    def layouts(self) -> list[list[Layout]]:
+        """The partition's layouts up to each batch's leader epoch, oldest first."""
+        found = {
+            epoch: layouts_until(self.source.manifest, self.source.partition, epoch)
+            for epoch in {header[scan.LEADER_EPOCH] for header in self.run.headers}
+        }
+        return [found[header[scan.LEADER_EPOCH]] for header in self.run.headers]
+
+    @cached_property
+    def layout_versions(self) -> Ints:
+        """The version of each batch's layout; -1 where it is not known."""
+        return np.array([layouts[-1].layout_version if layouts else -1 for layouts in self.layouts], np.int64)
+
+    @cached_property
+    def is_of_client(self) -> Bools:
+        """Which records clients have written, in a topic whose keys are placed."""
+        if self.source.is_internal:
+            return np.zeros(len(self.run.columns.batch), np.bool_)
+        by_client: Bools = self.field(scan.ATTRIBUTES) & CONTROL_BIT == 0
+        return by_client[self.run.columns.batch]
+
+    @cached_property
+    def placements(self) -> tuple[Ints, Bools]:
+        """Where each record belongs, and for which records that is known."""
+        columns = self.run.columns
+        known = self.is_of_client & (columns.key_length >= 0) & (self.layout_versions >= 0)[columns.batch]
+        expected = np.full(len(known), -1, np.int64)
+        rows = np.flatnonzero(known)
+        if rows.size:
+            hashes = positive_hashes(self.run.body, columns.key_at[rows], columns.key_length[rows])
+            newest = [layouts[-1] if layouts else Layout(-1, 1, 1, -1) for layouts in self.layouts]
+            initial = np.array([layout.initial_partition_count for layout in newest], np.int64)
+            undeleted = np.array([layout.undeleted_partition_count for layout in newest], np.int64)
+            batch = columns.batch[rows]
+            expected[rows] = place_all(hashes, initial, undeleted, batch)
+            for row in rows[self.moved[rows] == 1]:
+                self._place_moved(int(row), expected)
+        return expected, known
+
+    def _place_moved(self, row: int, expected: Ints) -> None:
+        """A tombstone of a moved key may lie where its key lived under any layout so far."""
+        at, length = int(self.run.columns.key_at[row]), int(self.run.columns.key_length[row])
+        key_hash = positive_hash(self.run.body[at : at + length].tobytes())
+        layouts = self.layouts[int(self.run.columns.batch[row])]
+        places = [place(key_hash, x.initial_partition_count, x.undeleted_partition_count) for x in layouts]
+        if self.source.partition.partition in places:
+            expected[row] = self.source.partition.partition
+
+    @cached_property
+    def moved(self) -> Ints:
+        """Of each record: -1 without the header MOVED_HEADER, else whether it is a tombstone."""
+        columns = self.run.columns
+        found = np.full(len(columns.batch), -1, np.int64)
+        name = MOVED_HEADER.encode()
+        if self.run.body.tobytes().find(name) >= 0:
+            read = headers(self.run.body, columns)
+            named = pc.equal(gather(self.run.body, read.key_at, read.key_length), name)
+            rows = read.record[np.asarray(named.to_numpy(zero_copy_only=False), np.bool_)]
+            found[rows] = columns.value_length[rows] < 0
+        return found
+
+    @cached_property
+    def misplaced(self) -> Bools:
+        expected, known = self.placements
+        wrong: Bools = known & (expected != self.source.partition.partition)
+        return wrong
+
+    @cached_property
+    def closed(self) -> tuple[Bools, Bools]:
+        """Which records lie in a layout that does not count their partition, and for which records that is known."""
+        partition = self.source.partition.partition
+        shut = [bool(layouts) and partition >= layouts[-1].undeleted_partition_count for layouts in self.layouts]
+        batch = self.run.columns.batch
+        known = self.is_of_client & (self.layout_versions >= 0)[batch]
+        return np.array(shut, np.bool_)[batch] & known, known
+
+    @cached_property
+    def order(self) -> tuple[Arrays, Arrays]:
+        """The order value of each record, and why it has none although it should."""
+        columns = self.run.columns
+        count = len(columns.batch)
+        if self._order_by is None:
+            return pa.nulls(count, pa.int64()), pa.nulls(count, pa.string())
+        wanted = self.is_of_client & (columns.key_length >= 0) & (columns.value_length >= 0)
+        values = gather(self.run.body, columns.value_at, np.where(wanted, columns.value_length, -1))
+        return self._order_by.read(values)
 
 
-def _public_values(source: SegmentSource, row: Row) -> Values:
-    place_in_file = (source.manifest.topic, source.partition.partition, source.segment)
-    batch, record = row.batch, row.record
-    if batch is None:
-        return (*place_in_file, *(None,) * 12, row.crc_ok, row.error)
-    sequence = None
-    if record is not None and batch.base_sequence >= 0:
-        sequence = increment_sequence(batch.base_sequence, record.offset - batch.base_offset)
-    return (
-        *place_in_file,
-        batch.base_offset,
-        record.offset if record else None,
-        batch.partition_leader_epoch,
-        record.timestamp if record else None,
-        record.key if record else None,
-        record.value if record else None,
-        record.headers if record else None,
-        batch.producer_id,
-        batch.producer_epoch,
-        sequence,
-        batch.is_control,
-        batch.is_transactional,
-        row.crc_ok,
-        row.error,
-    )
+def gather(body: np.ndarray[Any, Any], at: Ints, lengths: Ints) -> Arrays:
+    """The bytes at these ascending positions of ``body`` as an Arrow array; null where the length is negative.
+
+    All of the body is one array, in which what is asked for and what lies between alternate: Arrow copies from there.
+    """
+    count = len(at)
+    if not count:
+        return pa.nulls(0, pa.binary())
+    offsets = np.empty(2 * count, np.int32)
+    offsets[0::2], offsets[1::2] = at, at + np.maximum(lengths, 0)
+    pieces = pa.Array.from_buffers(
+        pa.binary(), 2 * count - 1, [None, pa.py_buffer(offsets), pa.py_buffer(body)]
+    )  # fmt: skip
+    null = lengths < 0
+    return pieces.take(pa.array(np.arange(0, 2 * count, 2), mask=null if null.any() else None))
 
 
-class _Derivation:
-    """Works out CHECK_SCHEMA's columns for the rows of one segment."""
-
-    def __init__(self, source: SegmentSource, extract: Extract | None) -> None:
-        self._extract = extract
-        self._source = source
-        self._partition = source.partition.partition
-        self._layouts_of_epoch: dict[int, list[Layout]] = {}
-        # Internal topics have their own placement and formats.
-        self._is_internal = source.manifest.topic.startswith("__")
-
-    def values(self, row: Row) -> Values:
-        batch, record = row.batch, row.record
-        if batch is None:
-            return (row.position, row.batch_start, *(None,) * 12)
-        header = (
-            row.position,
-            row.batch_start,
-            row.suspect_offset,
-            batch.last_offset,
-            batch.count,
-            batch.base_sequence,
-            batch.last_sequence,
-        )
-        layouts = self._layouts(batch.partition_leader_epoch)
-        layout = layouts[-1] if layouts else None
-        version = layout.layout_version if layout else None
-        if record is None:
-            return (*header, None, None, None, None, version, None, None)
-        if batch.is_control:
-            return (*header, _marker(record), None, None, None, version, None, None)
-        expected = moved = while_closed = None
-        if layout is not None and not self._is_internal:
-            while_closed = self._partition >= layout.undeleted_partition_count
-            if record.key is not None:
-                moved = _moved(record)
-                places = [_place(record.key, x) for x in (layouts if moved else layouts[-1:])]
-                expected = self._partition if self._partition in places else places[-1]
-        return (*header, None, expected, moved, while_closed, version, *self._order(record))
-
-    def _layouts(self, leader_epoch: int) -> list[Layout]:
-        if leader_epoch not in self._layouts_of_epoch:
-            source = self._source
-            self._layouts_of_epoch[leader_epoch] = layouts_until(source.manifest, source.partition, leader_epoch)
-        return self._layouts_of_epoch[leader_epoch]
-
-    def _order(self, record: Record) -> tuple[int | None, str | None]:
-        value = record.value
-        if self._extract is None or self._is_internal or record.key is None or value is None:
-            return None, None
-        try:
-            return self._extract(value), None
-        except OrderFieldError as error:
-            return None, str(error)
-
-
-def _place(key: bytes, layout: Layout) -> int:
-    return place(positive_hash(key), layout.initial_partition_count, layout.undeleted_partition_count)
-
-
-def _moved(record: Record) -> bool | None:
-    if all(name != MOVED_HEADER for name, _ in record.headers):
-        return None
-    return record.value is None
-
-
-def _marker(record: Record) -> int | None:
-    """CONTROL_ABORT or CONTROL_COMMIT for a transaction marker that can be read."""
+def _headers(rows: Rows) -> Arrays:
+    columns = rows.run.columns
+    read = headers(rows.run.body, columns)
+    keys = gather(rows.run.body, read.key_at, read.key_length)
     try:
-        kind, _ = read_control_record(record)
-    except CorruptRecordError:
-        return None
-    return kind if kind in (CONTROL_ABORT, CONTROL_COMMIT) else None
+        names = keys.cast(pa.string())
+    except pa.ArrowInvalid:
+        names = pa.array([key.as_py().decode("utf-8", "replace") for key in keys], pa.string())
+    pairs = pa.StructArray.from_arrays(
+        [names, gather(rows.run.body, read.value_at, read.value_length)],
+        fields=list(_ARROW_TYPES["array<struct<key:string,value:binary>>"].value_type),
+    )
+    ends = np.concatenate([np.zeros(1, np.int64), np.cumsum(columns.header_count)]).astype(np.int32)
+    found = pa.ListArray.from_arrays(pa.array(ends), pairs)
+    return found if rows.is_record.all() else found.take(pa.array(rows.record, mask=~rows.is_record))
+
+
+def _sequences(rows: Rows) -> Arrays:
+    columns = rows.run.columns
+    base = rows.field(scan.BASE_SEQUENCE)
+    found = pa.array((base[columns.batch] + columns.offset_delta & MAX_SEQUENCE).astype(np.int32), pa.int32())
+    known = (base >= 0)[rows.batch] & rows.is_record
+    return found.take(pa.array(np.where(known, rows.record, 0), mask=~known)) if not known.all() else found
+
+
+def _last_sequences(rows: Rows) -> Arrays:
+    base = rows.field(scan.BASE_SEQUENCE)
+    last = np.where(base == -1, -1, base + rows.field(scan.LAST_OFFSET_DELTA) & MAX_SEQUENCE)
+    return rows.of_batch(last, pa.int32())
+
+
+def _codecs(rows: Rows) -> Arrays:
+    codecs = rows.field(scan.ATTRIBUTES) & CODEC_MASK
+    known = codecs < len(_CODECS)
+    names = pa.array(_CODECS).take(pa.array(np.where(known, codecs, 0), mask=~(known & rows._has_header)))
+    return names.take(pa.array(rows.batch))
+
+
+def _markers(rows: Rows) -> Arrays:
+    """CONTROL_ABORT or CONTROL_COMMIT for a transaction marker that can be read."""
+    columns, body = rows.run.columns, rows.run.body.data
+    found: Ints = np.full(len(columns.batch), -1, np.int64)
+    for row in np.flatnonzero((rows.field(scan.ATTRIBUTES) & CONTROL_BIT != 0)[columns.batch]):
+        if columns.key_length[row] < CONTROL_KEY.size or columns.value_length[row] < CONTROL_VALUE.size:
+            continue
+        version, kind = CONTROL_KEY.unpack_from(body, int(columns.key_at[row]))
+        if version >= 0 and kind in (CONTROL_ABORT, CONTROL_COMMIT):
+            found[row] = kind
+    return _known(rows, found, found >= 0, pa.int32())
+
+
+def _known(rows: Rows, values: Ints, known: Bools, kind: pa.DataType) -> Arrays:
+    """A value of each record that has one; null for all other rows."""
+    if rows.is_record.all():
+        return pa.array(values.astype(kind.to_pandas_dtype()), kind, mask=~known)
+    if not len(values):
+        return pa.nulls(len(rows), kind)
+    there = known[rows.record] & rows.is_record
+    return pa.array(values[rows.record].astype(kind.to_pandas_dtype()), kind, mask=~there)
+
+
+def _of_records(rows: Rows, values: Arrays) -> Arrays:
+    return values if rows.is_record.all() else values.take(pa.array(rows.record, mask=~rows.is_record))
+
+
+def _of_batches(rows: Rows, values: Sequence[Any], kind: pa.DataType) -> Arrays:
+    if all(value is None for value in values):
+        return pa.nulls(len(rows), kind)
+    return pa.array(values, kind).take(pa.array(rows.batch))
+
+
+def _batch_starts(rows: Rows) -> Bools:
+    return np.concatenate([np.ones(1, np.bool_), rows.batch[1:] != rows.batch[:-1]])
+
+
+def _bit(index: int) -> Callable[[Rows], Arrays]:
+    return lambda rows: rows.of_batch(rows.field(scan.ATTRIBUTES) & index != 0, pa.bool_())
+
+
+def _field(index: int, kind: pa.DataType) -> Callable[[Rows], Arrays]:
+    return lambda rows: rows.of_batch(rows.field(index), kind)
+
+
+_COLUMNS: Mapping[str, Callable[[Rows], Arrays]] = {
+    "topic": lambda rows: pa.repeat(rows.source.manifest.topic, len(rows)),
+    "partition": lambda rows: pa.repeat(pa.scalar(rows.source.partition.partition, pa.int32()), len(rows)),
+    "segment": lambda rows: pa.repeat(rows.source.segment, len(rows)),
+    "position": lambda rows: pa.array(np.array(rows.run.positions, np.int64)[rows.batch]),
+    "base_offset": _field(scan.BASE_OFFSET, pa.int64()),
+    "offset": lambda rows: rows.of_record(
+        rows.field(scan.BASE_OFFSET)[rows.run.columns.batch] + rows.run.columns.offset_delta, pa.int64()
+    ),
+    "leader_epoch": _field(scan.LEADER_EPOCH, pa.int32()),
+    "timestamp": lambda rows: rows.of_record(rows.record_timestamps, pa.int64()),
+    "timestamp_type": lambda rows: rows.of_batch(
+        (rows.field(scan.ATTRIBUTES) & LOG_APPEND_TIME_BIT != 0).astype(np.int64), pa.int32()
+    ),
+    "key": lambda rows: rows.keys,
+    "value": lambda rows: rows.values,
+    "headers": _headers,
+    "producer_id": _field(scan.PRODUCER_ID, pa.int64()),
+    "producer_epoch": _field(scan.PRODUCER_EPOCH, pa.int32()),
+    "sequence": _sequences,
+    "is_control": _bit(CONTROL_BIT),
+    "is_transactional": _bit(TRANSACTIONAL_BIT),
+    "codec": _codecs,
+    "layout_version": lambda rows: rows.of_batch(rows.layout_versions, pa.int32(), rows.layout_versions >= 0),
+    "batch_crc_ok": lambda rows: pa.array(np.array(rows.run.crc_ok, np.bool_)[rows.batch]),
+    "error": lambda rows: _of_batches(rows, rows.run.errors, pa.string()),
+    "batch_start": lambda rows: pa.array(_batch_starts(rows)),
+    "suspect_offset": lambda rows: _of_batches(rows, rows.run.suspects, pa.int64()),
+    "last_offset": lambda rows: rows.of_batch(
+        rows.field(scan.BASE_OFFSET) + rows.field(scan.LAST_OFFSET_DELTA), pa.int64()
+    ),
+    "record_count": _field(scan.COUNT, pa.int32()),
+    "base_sequence": _field(scan.BASE_SEQUENCE, pa.int32()),
+    "last_sequence": _last_sequences,
+    "marker": _markers,
+    "expected_partition": lambda rows: _known(rows, *rows.placements, pa.int32()),
+    "moved": lambda rows: _known(rows, rows.moved, (rows.moved >= 0) & rows.placements[1], pa.bool_()),
+    "while_closed": lambda rows: _known(rows, rows.closed[0].astype(np.int64), rows.closed[1], pa.bool_()),
+    "order_value": lambda rows: _of_records(rows, rows.order[0]),
+    "order_error": lambda rows: _of_records(rows, rows.order[1]),
+}

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, TypeAlias
 
 from audit.discovery import TopicFiles, discover
 from audit.file_checks import PartitionSummary, missing_or_resized_files, wrong_log_ends
-from audit.order_field import parse_order_by
+from audit.order_field import OrderField
 from audit.report import AuditReport, Check, Violation
 
 if TYPE_CHECKING:
@@ -21,6 +21,10 @@ if TYPE_CHECKING:
 Summaries: TypeAlias = dict[tuple[str, int], PartitionSummary]
 
 FIRST_VIOLATIONS = 10
+_OF_RECORDS = [
+    "topic", "partition", "segment", "position", "offset", "key", "layout_version", "order_value", "order_error"
+]  # fmt: skip
+"""What the checks of the order of records need."""
 _SETTINGS = {
     "spark.ui.enabled": "false",
     "spark.ui.showConsoleProgress": "false",
@@ -44,7 +48,7 @@ def run_audit(
     """
     topics = discover(directory)
     if order_by is not None:
-        parse_order_by(order_by)
+        OrderField(order_by)
     with spark_session(master) as spark:
         return audit_with(spark, str(directory), topics, order_by, first)
 
@@ -109,15 +113,17 @@ def audit_with(
     from audit.datasource import FORMAT_NAME, SegmentsDataSource
 
     spark.dataSource.register(SegmentsDataSource)
-    reader = spark.read.format(FORMAT_NAME).option("checks", "true")
-    if order_by is not None:
-        reader = reader.option("order_by", order_by)
-    rows = reader.load(directory).drop("value", "headers").persist()
+
+    def read(view: str) -> DataFrame:
+        reader = spark.read.format(FORMAT_NAME).option("view", view)
+        return (reader if order_by is None else reader.option("order_by", order_by)).load(directory)
+
+    kept = read("summary").persist()
     try:
-        summaries = _summarise(rows)
-        found = [*_file_checks(topics, summaries, first), *_row_checks(rows, topics, summaries, order_by, first)]
+        summaries = _summarise(kept)
+        found = [*_file_checks(topics, summaries, first), *_row_checks(kept, read, topics, summaries, order_by, first)]
     finally:
-        rows.unpersist()
+        kept.unpersist()
     return AuditReport(
         directory=directory,
         topics=[topic.manifest.topic for topic in topics],
@@ -129,18 +135,22 @@ def audit_with(
     )
 
 
-def _summarise(rows: DataFrame) -> Summaries:
+def _summarise(kept: DataFrame) -> Summaries:
     from pyspark.sql import functions as F
 
-    grouped = rows.groupBy("topic", "partition").agg(
-        F.count_if("batch_start").alias("batches"),
-        F.count("offset").alias("records"),
-        F.min("base_offset").alias("first_offset"),
-        F.max("last_offset").alias("last_offset"),
-        F.count("expected_partition").alias("placed"),
-        F.count("while_closed").alias("closed"),
-        F.count("order_value").alias("ordered"),
-        F.count_if("is_transactional").alias("transactional"),
+    grouped = (
+        kept.where("batch_start")
+        .groupBy("topic", "partition")
+        .agg(
+            F.count("*").alias("batches"),
+            F.sum("records").alias("records"),
+            F.min("base_offset").alias("first_offset"),
+            F.max("last_offset").alias("last_offset"),
+            F.sum("placed").alias("placed"),
+            F.sum("closed").alias("closed"),
+            F.sum("ordered").alias("ordered"),
+            F.count_if("is_transactional").alias("transactional"),
+        )
     )
     return {
         (row["topic"], row["partition"]): PartitionSummary(
@@ -164,24 +174,32 @@ def _file_checks(topics: list[TopicFiles], summaries: Summaries, first: int) -> 
 
 
 def _row_checks(
-    rows: DataFrame, topics: list[TopicFiles], summaries: Summaries, order_by: str | None, first: int
+    kept: DataFrame,
+    read: Callable[[str], DataFrame],
+    topics: list[TopicFiles],
+    summaries: Summaries,
+    order_by: str | None,
+    first: int,
 ) -> Iterator[Check]:
     from audit import checks
 
+    rows = kept.where("kind = 'row'")
     batches, records = rows.where("batch_start"), rows.where("offset is not null")
     total = _total(summaries)
     yield _check("crc", total.batches, [checks.wrong_crcs(batches)], first)
     yield _check("readable batches", total.batches, [checks.unreadable_batches(batches)], first)
     yield _check("contiguous offsets", total.batches, _by_policy(checks.broken_offsets, batches, topics), first)
     yield _check("producer sequences", total.batches, _by_policy(checks.broken_sequences, batches, topics), first)
-    committed = checks.without_aborted(rows) if total.transactional else rows
-    committed_records = committed.where("offset is not null")
-    repeated = [checks.repeated_batches(batches), checks.repeated_records(committed_records)]
+    suspects = _suspects(kept, records, read, bool(total.transactional)) if order_by is not None else None
+    repeated = [checks.repeated_batches(batches)]
+    if suspects is not None:
+        repeated.append(checks.repeated_records(suspects))
     yield _check("duplicates", total.records, repeated, first)
     if order_by is None:
         yield Check("key order", 0, skipped="no order-by; of the order only the producer sequences were checked")
     else:
-        yield _check("key order", total.ordered, [checks.broken_key_order(committed_records)], first)
+        backwards = [checks.broken_key_order(suspects if suspects is not None else records)]
+        yield _check("key order", total.ordered, backwards, first)
     if total.placed or any(topic.manifest.initial_partition_count > 0 for topic in topics):
         yield _check("placement", total.placed, [checks.misplaced_records(records)], first)
     else:
@@ -190,6 +208,29 @@ def _row_checks(
         yield _check("closed partitions", total.closed, [checks.records_while_closed(records)], first)
     else:
         yield Check("closed partitions", 0, skipped="nothing says with how many partitions the topic was when")
+
+
+def _suspects(
+    kept: DataFrame, records: DataFrame, read: Callable[[str], DataFrame], transactional: bool
+) -> DataFrame | None:
+    """The records of keys whose summaries do not ascend, read once more; None when all do.
+
+    Summaries count aborted records too, so all records are read once more where there are transactions.
+    """
+    from audit import checks
+
+    if transactional:
+        return checks.without_aborted(read("checks")).where("offset is not null")
+    keys = checks.keys_that_do_not_ascend(kept.where("kind = 'key'")).persist()
+    if keys.isEmpty():
+        return None
+    readable = read("checks").where("offset is not null and order_error is null")
+    unreadable = records.where("order_error is not null")
+    return (
+        readable.join(keys, ["topic", "key"], "left_semi")
+        .select(_OF_RECORDS)
+        .unionByName(unreadable.select(_OF_RECORDS))
+    )
 
 
 def _total(summaries: Summaries) -> PartitionSummary:

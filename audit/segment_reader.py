@@ -7,10 +7,10 @@ read, or the bare header that compaction leaves. ``batch_start`` marks the first
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import BinaryIO, NamedTuple
+from typing import NamedTuple
 
 from audit.crc_locate import locate_changed_byte
-from protocol.batch_layout import HEADER_BYTES, LENGTH_PREFIX_BYTES
+from protocol.batch_layout import HEADER_BYTES
 from protocol.compression import CompressionType, CorruptRecordError
 from protocol.records import Record, RecordBatch, iter_batches, read_varint
 
@@ -37,21 +37,10 @@ class Row(NamedTuple):
     suspect_offset: int | None = None
 
 
-def read_segment(file: BinaryIO, size_bytes: int) -> Iterator[Row]:
-    """The rows of a segment of ``size_bytes``, in file order, up to the first batch whose length is damaged."""
-    position = 0
-    while position < size_bytes:
-        file.seek(position)
-        prefix = file.read(LENGTH_PREFIX_BYTES)
-        length = int.from_bytes(prefix[8:], "big", signed=True) + LENGTH_PREFIX_BYTES
-        left = size_bytes - position
-        if len(prefix) < LENGTH_PREFIX_BYTES or length > left or length < HEADER_BYTES:
-            claim = f"claims {length} bytes" if len(prefix) == LENGTH_PREFIX_BYTES else "has no length"
-            message = f"batch at byte {position} {claim}, {left} are left; the rest of the file is not readable"
-            yield Row(None, position, True, None, False, message)
-            return
-        yield from read_batch(prefix + file.read(length - LENGTH_PREFIX_BYTES), position)
-        position += length
+def describe_damaged_length(length: int | None, position: int, left: int) -> str:
+    """What is wrong with a batch that claims ``length`` bytes, None if that is cut off, where ``left`` are left."""
+    claim = "has no length" if length is None else f"claims {length} bytes"
+    return f"batch at byte {position} {claim}, {left} are left; the rest of the file is not readable"
 
 
 def read_batch(data: bytes, position: int) -> Iterator[Row]:

@@ -2,19 +2,22 @@
 
 import io
 
+import pyarrow as pa
 import pytest
 
-from audit.columns import CHECK_SCHEMA, PUBLIC_SCHEMA, SegmentSource, arrow_batches
+from audit.columns import CHECK_SCHEMA, PUBLIC_SCHEMA, Rows, SegmentSource, names_of
 from audit.crc_locate import locate_changed_byte
 from audit.manifest import Layout, Manifest, PartitionEntry
-from audit.order_field import OrderFieldError, parse_order_by
+from audit.order_field import OrderField, OrderFieldError
 from audit.report import AuditReport, Check, Violation
-from audit.segment_reader import Row, read_segment
+from audit.segment_reader import Row
+from audit.segment_scan import scan
 from protocol.batch_builder import build_batch, build_control_batch, retain_records
 from protocol.batch_layout import CONTROL_ABORT
 from protocol.compression import CompressionType
 from protocol.key_placement import MOVED_HEADER, place, positive_hash
 from protocol.records import RecordBatch
+from tests.audit_naive import read_segment
 
 T0 = 1_700_000_000_000
 RECORDS = [(b"key-%d" % n, b"%d\tvalue" % n, (), T0 + n) for n in range(10)]
@@ -117,14 +120,14 @@ def test_locating_agrees_with_changing(size: int) -> None:
 
 
 def arrow_rows(
-    data: bytes, *, checks: bool = True, topic: str = "t", partition: int = 2, extract=None, layouts=()
+    data: bytes, *, checks: bool = True, topic: str = "t", partition: int = 2, order_by=None, layouts=()
 ) -> list[dict]:
     manifest = Manifest(topic, "delete", 4, 4, [])
     source = SegmentSource(manifest, PartitionEntry(partition, 0, 20, [], list(layouts)), "t-2/0.log")
+    columns = names_of(f"{PUBLIC_SCHEMA}, {CHECK_SCHEMA}" if checks else PUBLIC_SCHEMA)
+    order = OrderField(order_by) if order_by else None
     return [
-        row
-        for batch in arrow_batches(source, rows_of(data), checks=checks, extract=extract)
-        for row in batch.to_pylist()
+        row for run in scan(io.BytesIO(data), len(data)) for row in Rows(source, run, order).arrow(columns).to_pylist()
     ]
 
 
@@ -139,15 +142,17 @@ def test_public_columns() -> None:
         is_transactional=True,
     )
     first, second = arrow_rows(raw, checks=False)
-    assert list(first) == [column.split()[0] for column in PUBLIC_SCHEMA.split(", ")]
+    assert list(first) == names_of(PUBLIC_SCHEMA)
     assert first == {
         "topic": "t",
         "partition": 2,
         "segment": "t-2/0.log",
+        "position": 0,
         "base_offset": 5,
         "offset": 5,
         "leader_epoch": 3,
         "timestamp": T0,
+        "timestamp_type": 0,
         "key": b"k",
         "value": None,
         "headers": [{"key": "h", "value": b"x"}, {"key": "n", "value": None}],
@@ -156,6 +161,8 @@ def test_public_columns() -> None:
         "sequence": 2**31 - 1,
         "is_control": False,
         "is_transactional": True,
+        "codec": "none",
+        "layout_version": 0,
         "batch_crc_ok": True,
         "error": None,
     }
@@ -163,8 +170,8 @@ def test_public_columns() -> None:
 
 
 def test_check_columns() -> None:
-    rows = arrow_rows(FIRST, extract=parse_order_by("tsv:0"))
-    assert list(rows[0])[17:] == [column.split()[0] for column in CHECK_SCHEMA.split(", ")]
+    rows = arrow_rows(FIRST, order_by="tsv:0")
+    assert list(rows[0]) == names_of(f"{PUBLIC_SCHEMA}, {CHECK_SCHEMA}")
     assert [row["order_value"] for row in rows] == list(range(10))
     assert [row["expected_partition"] for row in rows] == [place(positive_hash(key), 4, 4) for key, *_ in RECORDS]
     assert {(row["layout_version"], row["last_offset"], row["record_count"]) for row in rows} == {(0, 9, 10)}
@@ -201,7 +208,7 @@ def test_a_moved_keys_tombstone_may_lie_where_the_key_lived_before(
 
 
 def test_internal_topics_and_markers_have_neither_placement_nor_order() -> None:
-    internal = arrow_rows(FIRST, topic="__consumer_offsets", extract=parse_order_by("json:no"))
+    internal = arrow_rows(FIRST, topic="__consumer_offsets", order_by="json:no")
     assert {(row["expected_partition"], row["order_value"], row["order_error"]) for row in internal} == {(None,) * 3}
     (marker,) = arrow_rows(build_control_batch(CONTROL_ABORT, 1, 0, 0, T0))
     assert (marker["marker"], marker["expected_partition"], marker["is_control"]) == (CONTROL_ABORT, None, True)
@@ -227,7 +234,10 @@ def test_a_row_without_batch_has_only_its_place() -> None:
     ],
 )
 def test_order_values(spec: str, value: bytes, number: int) -> None:
-    assert parse_order_by(spec)(value) == number
+    field = OrderField(spec)
+    assert field.extract(value) == number
+    numbers, errors = field.read(pa.array([value, None], pa.binary()))
+    assert (numbers.to_pylist(), errors.to_pylist()) == ([number, None], [None, None])
 
 
 @pytest.mark.parametrize(
@@ -245,14 +255,17 @@ def test_order_values(spec: str, value: bytes, number: int) -> None:
     ],
 )
 def test_values_without_an_order(spec: str, value: bytes) -> None:
-    with pytest.raises(OrderFieldError):
-        parse_order_by(spec)(value)
+    field = OrderField(spec)
+    with pytest.raises(OrderFieldError) as refused:
+        field.extract(value)
+    numbers, errors = field.read(pa.array([value, None], pa.binary()))
+    assert (numbers.to_pylist(), errors.to_pylist()) == ([None, None], [str(refused.value), None])
 
 
 @pytest.mark.parametrize("spec", ["", "json:", "tsv:", "tsv:-1", "tsv:x", "xml:a", "seq"])
 def test_order_specs_that_make_no_sense(spec: str) -> None:
     with pytest.raises(OrderFieldError, match="order-by"):
-        parse_order_by(spec)
+        OrderField(spec)
 
 
 # ---------------------------------------------------------------- report

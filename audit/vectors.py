@@ -1,0 +1,267 @@
+"""The records of many batches read at once, into one numpy column for each field of a record (record batch v2, KIP-98).
+
+Records follow each other without an index, so the start of a record is known only when the one before it is read. Hence
+the starts are found step by step, for all batches side by side. Then each field is read for all records together. A
+batch that breaks a rule of the format is only marked; ``segment_reader`` says what is wrong with it.
+
+Columns are int64 arrays of one entry a record, in the order of batches and of records in them. Positions are those in
+``body``; a length of -1 is a null.
+"""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple, TypeAlias
+
+import numpy as np
+
+from protocol.batch_layout import SMALLEST_RECORD_BYTES
+from protocol.key_placement import modulus
+
+Ints: TypeAlias = "np.ndarray[Any, np.dtype[np.int64]]"
+Bools: TypeAlias = "np.ndarray[Any, np.dtype[np.bool_]]"
+Bytes: TypeAlias = "np.ndarray[Any, np.dtype[np.uint8]]"
+
+PADDING = bytes(16)
+"""What follows the last batch in a body, for a field that is cut off there."""
+_FEW_BATCHES = 48
+"""Below so many batches side by side, one after the other is faster."""
+_LONGEST_LENGTH_BYTES = 5
+
+
+class Columns(NamedTuple):
+    """The fields of records; ``batch`` is the index of a record's batch."""
+
+    batch: Ints
+    offset_delta: Ints
+    timestamp_delta: Ints
+    key_at: Ints
+    key_length: Ints
+    value_at: Ints
+    value_length: Ints
+    headers_at: Ints
+    header_count: Ints
+
+    def where(self, kept: Bools) -> Columns:
+        return Columns(*(column[kept] for column in self))
+
+
+def decode(body: Bytes, starts: Ints, ends: Ints, counts: Ints, last_deltas: Ints) -> tuple[Columns, Bools]:
+    """The records of the batches whose decompressed bodies are ``body[start:end]``, and which batches are malformed.
+
+    ``body`` ends with ``PADDING``. Malformed batches have no records in the columns.
+    """
+    bad = (counts < 0) | (counts * SMALLEST_RECORD_BYTES > ends - starts)
+    counts = np.where(bad, 0, counts)
+    batch = np.repeat(np.arange(len(counts)), counts)
+    begins, stops = _record_bounds(body, starts, ends, counts, bad)
+    columns, wrong = _read_fields(body, batch, begins, stops)
+    wrong |= (columns.offset_delta < 0) | (columns.offset_delta > last_deltas[batch])
+    wrong[1:] |= (batch[1:] == batch[:-1]) & (columns.offset_delta[1:] <= columns.offset_delta[:-1])
+    bad[batch[wrong]] = True
+    return (columns.where(~bad[batch]) if bad.any() else columns), bad
+
+
+def _record_bounds(body: Bytes, starts: Ints, ends: Ints, counts: Ints, bad: Bools) -> tuple[Ints, Ints]:
+    """Where each record begins behind its length, and where it ends. Marks batches whose lengths do not add up."""
+    first = np.cumsum(counts) - counts
+    begins, stops = np.zeros(int(counts.sum()), np.int64), np.zeros(int(counts.sum()), np.int64)
+    order = np.argsort(-counts, kind="stable")
+    descending = -counts[order]
+    at, limit, row = starts[order], ends[order], first[order]
+    number, active = 0, int(np.searchsorted(descending, 0))
+    while active > _FEW_BATCHES:
+        length, begin, wrong = _varints(body, at[:active], 32)
+        end = begin + length
+        wrong |= (length < SMALLEST_RECORD_BYTES - 1) | (end > limit[:active])
+        if wrong.any():
+            bad[order[:active][wrong]] = True
+            begin, end = np.where(wrong, at[:active], begin), np.where(wrong, at[:active], end)
+        begins[row[:active] + number] = begin
+        stops[row[:active] + number] = end
+        at[:active] = end
+        number += 1
+        active = int(np.searchsorted(descending, -number))
+    for index in range(active):
+        _rest_of_batch(body, index, number, at, order, limit, row, counts, begins, stops, bad)
+    bad |= (at != limit)[np.argsort(order)]
+    return begins, stops
+
+
+def _rest_of_batch(
+    body: Bytes,
+    index: int,
+    number: int,
+    at: Ints,
+    order: Ints,
+    limit: Ints,
+    row: Ints,
+    counts: Ints,
+    begins: Ints,
+    stops: Ints,
+    bad: Bools,
+) -> None:
+    """The bounds of a batch's records from the one with this number on."""
+    batch = int(order[index])
+    base, end, left = int(at[index]), int(limit[index]), int(counts[batch]) - number
+    data = body[base:end].tobytes() + PADDING
+    size, pos = end - base, 0
+    found_begins, found_stops = [], []
+    for _ in range(left):
+        byte = data[pos]
+        pos += 1
+        z, shift = byte & 0x7F, 7
+        while byte >= 0x80 and shift <= 7 * _LONGEST_LENGTH_BYTES:
+            byte = data[pos]
+            pos += 1
+            z |= (byte & 0x7F) << shift
+            shift += 7
+        stop = pos + (z >> 1)
+        if byte >= 0x80 or z & 1 or z >> 32 or stop > size or stop - pos < SMALLEST_RECORD_BYTES - 1:
+            bad[batch] = True
+            return
+        found_begins.append(pos)
+        found_stops.append(stop)
+        pos = stop
+    rows = slice(int(row[index]) + number, int(row[index]) + number + left)
+    begins[rows] = np.array(found_begins, np.int64) + base
+    stops[rows] = np.array(found_stops, np.int64) + base
+    at[index] = base + pos
+
+
+def _read_fields(body: Bytes, batch: Ints, begins: Ints, stops: Ints) -> tuple[Columns, Bools]:
+    """The fields of the records in ``body[begin:stop]``, and which of the records are malformed."""
+    timestamp_delta, at, wrong = _varints(body, begins + 1, 64)
+    offset_delta, at, overlong = _varints(body, at, 32)
+    wrong |= overlong
+    key_length, key_at, overlong = _varints(body, at, 32)
+    wrong |= overlong | (key_length < -1) | (key_length > stops - key_at)
+    at = np.where(wrong, begins, key_at + np.maximum(key_length, 0))
+    value_length, value_at, overlong = _varints(body, at, 32)
+    wrong |= overlong | (value_length < -1) | (value_length > stops - value_at)
+    at = np.where(wrong, begins, value_at + np.maximum(value_length, 0))
+    header_count, headers_at, overlong = _varints(body, at, 32)
+    wrong |= overlong | (header_count < 0) | (header_count > (stops - headers_at) >> 1)
+    at = headers_at.copy()
+    left = np.flatnonzero((header_count > 0) & ~wrong)
+    number = 0
+    while left.size:
+        at[left], malformed = _skip_header(body, at[left], stops[left])
+        wrong[left[malformed]] = True
+        number += 1
+        left = left[(header_count[left] > number) & ~malformed]
+    wrong |= at != stops
+    columns = Columns(
+        batch, offset_delta, timestamp_delta, key_at, key_length, value_at, value_length, headers_at, header_count
+    )
+    return columns, wrong
+
+
+def _skip_header(body: Bytes, at: Ints, stops: Ints) -> tuple[Ints, Bools]:
+    """The positions behind one header each, and which of them are malformed."""
+    length, at, wrong = _varints(body, at, 32)
+    wrong |= (length < 0) | (length > stops - at)
+    length, at, overlong = _varints(body, np.where(wrong, 0, at + length), 32)
+    wrong |= overlong | (length < -1) | (length > stops - at)
+    return np.where(wrong, stops, at + np.maximum(length, 0)), wrong
+
+
+def _varints(body: Bytes, at: Ints, bits: int) -> tuple[Ints, Ints, Bools]:
+    """Zigzag numbers of at most ``bits`` bits at these positions, the positions behind them, and which are longer.
+
+    Of those with 32 bits some larger ones are let through. They are lengths and deltas, whose bounds are checked.
+    """
+    last = len(body) - 1
+    byte = body[np.minimum(at, last)]
+    number = (byte & 0x7F).astype(np.uint64)
+    end = at + 1
+    wrong = np.zeros(len(at), np.bool_)
+    left = np.flatnonzero(byte >= 0x80)
+    shift = 7
+    while left.size:
+        if shift >= bits + 6:
+            wrong[left] = True
+            break
+        byte = body[np.minimum(end[left], last)]
+        number[left] |= (byte & 0x7F).astype(np.uint64) << np.uint64(shift)
+        if shift + 7 > 64:
+            wrong[left[byte & 0x7F >= 1 << 64 - shift]] = True
+        end[left] += 1
+        left = left[byte >= 0x80]
+        shift += 7
+    return (number >> np.uint64(1)).view(np.int64) ^ -(number & np.uint64(1)).view(np.int64), end, wrong
+
+
+class Headers(NamedTuple):
+    """The headers of records, in the order of records; ``record`` is the index of a header's record."""
+
+    record: Ints
+    key_at: Ints
+    key_length: Ints
+    value_at: Ints
+    value_length: Ints
+
+
+def headers(body: Bytes, columns: Columns) -> Headers:
+    """All headers of records that ``decode`` has found well-formed."""
+    left = np.flatnonzero(columns.header_count)
+    at, number, found = columns.headers_at[left], 0, [Headers(*(np.zeros(0, np.int64),) * 5)]
+    while left.size:
+        key_length, key_at, _ = _varints(body, at, 32)
+        value_length, value_at, _ = _varints(body, key_at + key_length, 32)
+        found.append(Headers(left, key_at, key_length, value_at, value_length))
+        number += 1
+        more = columns.header_count[left] > number
+        left, at = left[more], (value_at + np.maximum(value_length, 0))[more]
+    together = [np.concatenate(columns) for columns in zip(*found, strict=True)]
+    order = np.argsort(together[1])
+    return Headers(*(column[order] for column in together))
+
+
+# ---------------------------------------------------------------- placement
+
+
+def place_all(hashes: Ints, initial: Ints, undeleted: Ints, layout: Ints) -> Ints:
+    """``protocol.key_placement.place`` of each hash under the counts with the index ``layout``."""
+    pairs = zip(initial.tolist(), undeleted.tolist(), strict=True)
+    m = np.array([modulus(*counts) for counts in pairs], np.int64)[layout]
+    partition = hashes % m
+    return np.where(partition < undeleted[layout] - m, hashes % (2 * m), partition)
+
+
+_M = np.uint32(0x5BD1E995)
+_SEED = np.uint32(0x9747B28C)
+
+
+def positive_hashes(body: Bytes, at: Ints, lengths: Ints) -> Ints:
+    """``protocol.key_placement.positive_hash`` of the keys ``body[at:at + length]``. Lengths are at least 0."""
+    hashes = np.empty(len(at), np.int64)
+    order = np.argsort(lengths, kind="stable")
+    bounds = np.flatnonzero(np.diff(lengths[order])) + 1
+    for rows in np.split(order, bounds):
+        if rows.size:
+            hashes[rows] = _murmur2(body, at[rows], int(lengths[rows[0]])) & np.uint32(0x7FFFFFFF)
+    return hashes
+
+
+def _murmur2(body: Bytes, at: Ints, length: int) -> np.ndarray[Any, np.dtype[np.uint32]]:
+    """murmur2 of keys that have the same length."""
+    h = np.full(len(at), _SEED ^ np.uint32(length), np.uint32)
+    whole = length & ~3
+    with np.errstate(over="ignore"):
+        for position in range(0, whole, 4):
+            k = _word(body, at + position, 4) * _M
+            h = h * _M ^ (k ^ k >> np.uint32(24)) * _M
+        if length > whole:
+            h = (h ^ _word(body, at + whole, length - whole)) * _M
+        h ^= h >> np.uint32(13)
+        h *= _M
+        h ^= h >> np.uint32(15)
+    return h
+
+
+def _word(body: Bytes, at: Ints, size: int) -> np.ndarray[Any, np.dtype[np.uint32]]:
+    """``size`` little-endian bytes at each position."""
+    word = body[at].astype(np.uint32)
+    for index in range(1, size):
+        word |= body[at + index].astype(np.uint32) << np.uint32(8 * index)
+    return word
