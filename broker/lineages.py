@@ -152,6 +152,7 @@ class Lineages:
         if topic is None:
             return self._malformed(tp, TopicZnode.path(tp.topic), read)
         over = topic.last_leader_epochs.get(tp.partition, -1)
+        over_end = topic.base_offset(tp.partition) if over >= 0 else -1
         if over < 0 and tp.partition not in topic.partitions:
             return refusal(tp, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
         path = PartitionState.path(*tp)
@@ -159,10 +160,15 @@ class Lineages:
         stored = None if known is None else known.current()
         if stored is not None and stored.is_complete:
             return PartitionAnswer(
-                partition_index=tp.partition, as_of=stored.as_of, over=over, floor=stored.floor, lineage=stored.entries
+                partition_index=tp.partition,
+                as_of=stored.as_of,
+                over=over,
+                over_end_offset=over_end,
+                floor=stored.floor,
+                lineage=stored.entries,
             )
         if path in read and read[path].is_absent and over >= 0:
-            return PartitionAnswer(partition_index=tp.partition, over=over)
+            return PartitionAnswer(partition_index=tp.partition, over=over, over_end_offset=over_end)
         return self._malformed(tp, path, read)
 
     def answer_v0(self, question: Question, read: Read = NOTHING_READ) -> PartitionAnswer | None:

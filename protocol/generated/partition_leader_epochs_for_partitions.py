@@ -33,6 +33,7 @@ _unpack_ihiiiB = Struct(">ihiiiB").unpack_from
 _unpack_ihqiiiiqB = Struct(">ihqiiiiqB").unpack_from
 _unpack_iiB = Struct(">iiB").unpack_from
 _unpack_iqB = Struct(">iqB").unpack_from
+_unpack_q = Struct(">q").unpack_from
 _unpack_qB = Struct(">qB").unpack_from
 
 class PartitionLeaderEpochsForPartitionsRequestPartition(Base):
@@ -120,6 +121,7 @@ class PartitionLeaderEpochsForPartitionsResponsePartition(Base):
         "as_of",
         "over",
         "floor",
+        "over_end_offset",
         "lineage",
     )
     __slots__ = FIELDS
@@ -139,6 +141,7 @@ class PartitionLeaderEpochsForPartitionsResponsePartition(Base):
         as_of: int = -1,
         over: int = -1,
         floor: int = -1,
+        over_end_offset: int = -1,
         lineage: list[PartitionLeaderEpochsForPartitionsResponseEntry] = EMPTY,
     ) -> None:
         self.partition_index = partition_index
@@ -153,6 +156,7 @@ class PartitionLeaderEpochsForPartitionsResponsePartition(Base):
         self.as_of = as_of
         self.over = over
         self.floor = floor
+        self.over_end_offset = over_end_offset
         self.lineage = [] if lineage is EMPTY else lineage
 
 
@@ -194,6 +198,12 @@ def _decode_tag_topics_partitions_error_message(data: memoryview) -> tuple[str |
         pos = end
     return error_message, pos
 
+def _decode_tag_topics_partitions_over_end_offset(data: memoryview) -> tuple[int, int]:
+    pos = 0
+    over_end_offset, = _unpack_q(data, pos)
+    pos += 8
+    return over_end_offset, pos
+
 def _encode_tag_topics_partitions_error_message(value: str | None, out: bytearray) -> None:
     raw_or_none = None if value is None else value.encode()
     n = 0 if raw_or_none is None else len(raw_or_none) + 1
@@ -203,6 +213,9 @@ def _encode_tag_topics_partitions_error_message(value: str | None, out: bytearra
         write_uvarint(out, n)
     if raw_or_none is not None:
         out += raw_or_none
+
+def _encode_tag_topics_partitions_over_end_offset(value: int, out: bytearray) -> None:
+    out += _pack_q(value)
 
 def _decode_partition_leader_epochs_for_partitions_request_v0(data: memoryview) -> tuple[PartitionLeaderEpochsForPartitionsRequest, int]:
     size = len(data)
@@ -554,11 +567,15 @@ def _decode_partition_leader_epochs_for_partitions_response_v1(data: memoryview)
             n = data[pos]
             pos += 1
             topics_partitions_error_message: str | None = None
+            topics_partitions_over_end_offset: int = -1
             if n:
                 tags, pos = read_tags(data, pos, n)
                 value = tags.get(10266)
                 if value is not None:
                     topics_partitions_error_message = whole(_decode_tag_topics_partitions_error_message(value), value, "topics[].partitions[].error_message")
+                value = tags.get(10273)
+                if value is not None:
+                    topics_partitions_over_end_offset = whole(_decode_tag_topics_partitions_over_end_offset(value), value, "topics[].partitions[].over_end_offset")
             topics_partitions.append(PartitionLeaderEpochsForPartitionsResponsePartition(
                 partition_index=topics_partitions_partition_index,
                 error_code=topics_partitions_error_code,
@@ -566,6 +583,7 @@ def _decode_partition_leader_epochs_for_partitions_response_v1(data: memoryview)
                 as_of=topics_partitions_as_of,
                 over=topics_partitions_over,
                 floor=topics_partitions_floor,
+                over_end_offset=topics_partitions_over_end_offset,
                 lineage=topics_partitions_lineage,
             ))
         n = data[pos]
@@ -638,13 +656,19 @@ def _encode_partition_leader_epochs_for_partitions_response_v1(message: Partitio
                 for topics_partitions_lineage_losers_item in topics_partitions_lineage_item.losers:
                     out += _pack_iiB(topics_partitions_lineage_losers_item.partition_index, topics_partitions_lineage_losers_item.leader_epoch, 0)
                 out.append(0)
-            tag_count = (1 if topics_partitions_item.error_message is not None else 0)
+            tag_count = (1 if topics_partitions_item.error_message is not None else 0) + (1 if topics_partitions_item.over_end_offset != -1 else 0)
             out.append(tag_count)
             if tag_count:
                 if topics_partitions_item.error_message is not None:
                     tagged = bytearray()
                     _encode_tag_topics_partitions_error_message(topics_partitions_item.error_message, tagged)
                     write_uvarint(out, 10266)
+                    write_uvarint(out, len(tagged))
+                    out += tagged
+                if topics_partitions_item.over_end_offset != -1:
+                    tagged = bytearray()
+                    _encode_tag_topics_partitions_over_end_offset(topics_partitions_item.over_end_offset, tagged)
+                    write_uvarint(out, 10273)
                     write_uvarint(out, len(tagged))
                     out += tagged
         out.append(0)

@@ -3,7 +3,8 @@ Interfaces 5).
 
 Any broker answers, from one read of the znodes after a ``sync``. Version 1 answers the lineage: ``as_of`` is the
 partition's leader epoch, -1 where the partition does not exist, ``over`` the last leader epoch of the last life of the
-number that was removed, -1 for none. ``floor`` and ``lineage`` are the partition's; entries ascend by epoch, and all
+number that was removed, -1 for none. Tag 10273 is where the log of that life ended, -1 of brokers that do not say it:
+a reader compares its position with it. ``floor`` and ``lineage`` are the partition's; entries ascend by epoch, and all
 up to ``as_of`` are there or below the floor. ``topic_incarnation`` tells a topic from another of the same name that was
 deleted before: in a request it is the one that the client's metadata names, -1 for any. A broker that has read less
 than the client asks for answers LEADER_NOT_AVAILABLE (5), never "nothing to wait for"; the same where a znode is
@@ -73,6 +74,7 @@ RESPONSE = message(
                         field("as_of", "int32", "1+", default=-1),
                         field("over", "int32", "1+", default=-1),
                         field("floor", "int32", "1+", default=-1),
+                        field("over_end_offset", "int64", "1+", default=-1, ignorable=True, tag=10273),
                         field(
                             "lineage",
                             "[]PartitionLeaderEpochsForPartitionsResponseEntry",

@@ -122,6 +122,18 @@ async def test_a_lineage_as_the_znodes_say() -> None:
     assert told(await world.ask(TopicPartition("t", 7))) == (-1, 3, -1, []), "over also of one that no partition has"
 
 
+async def test_where_the_log_of_a_removed_life_ended() -> None:
+    """A log without a record has no entry in the topic's znode."""
+    world = World()
+    await world.create()
+    never_removed = await world.ask()
+    assert never_removed is not None and never_removed.over_end_offset == -1
+    await world.controller.set(TOPIC, resized({5: 0, 6: 2, 7: 3}).replace(last_offsets={5: 40, 7: 9}).encode())
+    for number, end in {5: 40, 6: 0, 7: 9}.items():
+        answer = await world.ask(TopicPartition("t", number))
+        assert answer is not None and (number, answer.over_end_offset) == (number, end)
+
+
 async def test_what_never_was_is_unknown_and_costs_no_read() -> None:
     world = World()
     await world.create()

@@ -1,0 +1,359 @@
+"""What a stream's driver asks the brokers before it plans a micro-batch: topics, ends, lineages, ends of leader epochs.
+
+The ends of partitions are read before lineages, so no record below an end is of a leader epoch that a lineage of that
+age does not cover. Lineages are kept and asked for again only when a partition's leader epoch grew.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+import anyio
+
+from anabranch.spark.offsets import CheckpointError, Offsets, Position, TopicPositions
+from anabranch.spark.options import EARLIEST, LATEST, Begin, OptionError, ReadOptions
+from anabranch.spark.plan import Latest, View, questions
+from client.cluster import Cluster, TopicInfo
+from client.errors import ErrorCode, KafkaError
+from client.log_reader import LogReader
+from protocol.types import TopicPartition
+
+_log = logging.getLogger(__name__)
+
+_MAX_ROUNDS = 64
+"""Of questions for one look: each round goes one resize further back."""
+_LATEST_TIMEOUT_MS = 2_000
+"""A partition without a leader is left where it is for this micro-batch."""
+
+
+class DataLossError(Exception):
+    """Records that the query has not read are no longer there."""
+
+    def __init__(self, what: str) -> None:
+        super().__init__(
+            f"{what}. Set failOnDataLoss to false to go on without them, or begin with a new checkpoint location"
+        )
+
+
+class MissingTopicError(Exception):
+    """A topic that the query reads does not exist."""
+
+
+@dataclass(slots=True)
+class _Topic:
+    """What is remembered of a topic between looks."""
+
+    incarnation: int
+    view: View = field(default_factory=View)
+    end_of_life: dict[int, int] = field(default_factory=dict)
+    """Where the log of the last removed life of a number ended."""
+    leader_epochs: dict[int, int] = field(default_factory=dict)
+    """Of the leaders that said where epochs ended."""
+    judged: dict[int, int] = field(default_factory=dict)
+    """Under which layout version a removed partition was found to be over."""
+    begun: dict[tuple[int, int], int] = field(default_factory=dict)
+    """Where the log of a new partition began when it was first seen, by number and incarnation."""
+
+
+class Look(NamedTuple):
+    """What a micro-batch is planned from."""
+
+    cluster: Cluster
+    views: Mapping[str, View]
+    begin: Mapping[str, Mapping[int, int]]
+    """Where each partition is read from: of those that are new, or lost records, not where the last one ended."""
+
+
+class Looks:
+    """One query's view of its topics."""
+
+    def __init__(self, reader: LogReader, options: ReadOptions) -> None:
+        self._reader = reader
+        self._options = options
+        self._topics: dict[str, _Topic] = {}
+        self._warned: set[str] = set()
+        self.target: Mapping[TopicPartition, int] | None = None
+        """Where a query that is to end does so; what has to be read before that is read as well."""
+
+    # ------------------------------------------------------------ topics
+
+    async def cluster(self, offsets: Offsets | None = None) -> Cluster:
+        """The cluster as it is now, checked against the checkpoint. Raises CheckpointError and MissingTopicError."""
+        subscription, config = self._options.subscription, self._reader.config
+        deadline = anyio.current_time() + config.default_api_timeout_ms / 1000
+        while True:
+            cluster = await self._reader.cluster(None if subscription.pattern is not None else subscription.named)
+            missing = [name for name in subscription.named if not _has_partitions(cluster, name)]
+            if not missing:
+                break
+            if anyio.current_time() >= deadline:  # until then a broker that is behind may have answered
+                raise MissingTopicError(f"topic {missing[0]} does not exist")
+            await anyio.sleep(config.retry_backoff_ms / 1000)
+        if offsets is not None:
+            _check_identity(cluster, offsets)
+        return cluster
+
+    def topics(self, cluster: Cluster) -> dict[str, TopicInfo]:
+        """The topics to read."""
+        return {
+            name: topic
+            for name, topic in sorted(cluster.topics.items())
+            if topic.partitions and not topic.internal and self._options.subscription.matches(name)
+        }
+
+    def partitions(self, topic: TopicInfo) -> list[int]:
+        """The partitions of a topic to read."""
+        assigned = self._options.subscription.partitions.get(topic.name)
+        return sorted(topic.partitions) if assigned is None else [p for p in assigned if p in topic.partitions]
+
+    # ------------------------------------------------------------ where to begin and end
+
+    async def resolve(self, cluster: Cluster, begin: Begin) -> Offsets:
+        """Offsets by what the options say. Raises ``OptionError`` for a partition that does not exist."""
+        wanted: dict[TopicPartition, int] = {}
+        found: dict[TopicPartition, int] = {}
+        topics = self.topics(cluster)
+        for option, named in (("assign", self._options.subscription.partitions), (begin.option, begin.offsets)):
+            for name, partitions in named.items():
+                unknown = [p for p in partitions if name not in topics or p not in self.partitions(topics[name])]
+                if unknown:
+                    raise OptionError(option, f"topic {name} has no partition {unknown[0]}, or it is not read")
+        for name, topic in topics.items():
+            given = begin.offsets.get(name, {})
+            for p in self.partitions(topic):
+                offset = given.get(p, begin.default)
+                if begin.timestamp_ms is not None:
+                    wanted[TopicPartition(name, p)] = begin.timestamp_ms
+                elif offset < 0:
+                    wanted[TopicPartition(name, p)] = offset
+                else:
+                    found[TopicPartition(name, p)] = offset
+        answers = await self._reader.list_offsets(wanted)
+        found.update((tp, answer.offset) for tp, answer in answers.items())
+        if none_so_young := wanted.keys() - answers.keys():
+            ends = await self._reader.list_offsets(dict.fromkeys(none_so_young, LATEST))
+            found.update((tp, answer.offset) for tp, answer in ends.items())
+        return Offsets(
+            cluster.cluster_id or "",
+            {
+                name: topic_positions(
+                    topic, {p: Position(found[TopicPartition(name, p)]) for p in self.partitions(topic)}
+                )
+                for name, topic in topics.items()
+            },
+        )
+
+    # ------------------------------------------------------------ looks
+
+    async def look(self, offsets: Offsets) -> Look:
+        """What is known before a micro-batch that begins at ``offsets``."""
+        cluster = await self.cluster(offsets)
+        topics = {name: topic for name, topic in self.topics(cluster).items() if not _is_behind(topic, offsets)}
+        latest = await self._latest(topics)
+        begin: dict[str, dict[int, int]] = {}
+        for name, topic in topics.items():
+            view = self._topic(topic).view
+            view.is_ordered = topic.ordered_delivery and topic.layout_version >= 0
+            view.latest = {p: latest[tp] for p in topic.partitions if (tp := TopicPartition(name, p)) in latest}
+            begin[name] = await self._begin(topic, offsets.topics.get(name))
+            if self._options.ignores_unassigned and name in self._options.subscription.partitions:
+                view.ignored = frozenset(topic.partitions) - frozenset(begin[name])
+        await self._ask(topics, begin)
+        return Look(cluster, {name: self._topic(topic).view for name, topic in topics.items()}, begin)
+
+    def _topic(self, topic: TopicInfo) -> _Topic:
+        known = self._topics.get(topic.name)
+        if known is None or known.incarnation != topic.incarnation:
+            known = self._topics[topic.name] = _Topic(topic.incarnation)
+        return known
+
+    async def _latest(self, topics: Mapping[str, TopicInfo]) -> dict[TopicPartition, Latest]:
+        asked = {TopicPartition(name, p): LATEST for name, topic in topics.items() for p in self.partitions(topic)}
+        answers = await self._reader.list_offsets(asked, timeout_ms=_LATEST_TIMEOUT_MS, partial=True)
+        return {tp: Latest(answer.offset, answer.leader_epoch) for tp, answer in answers.items()}
+
+    async def _begin(self, topic: TopicInfo, known: TopicPositions | None) -> dict[int, int]:
+        """Where the partitions are read from; checks that nothing was lost of those that were removed."""
+        positions = {} if known is None else known.partitions
+        begin = {p: position.offset for p, position in positions.items()}
+        removed = {p: position for p, position in positions.items() if _was_removed(topic, p, position)}
+        if removed:
+            await self._judge_removed(topic, removed, begin)
+        new = [p for p in self.partitions(topic) if p not in positions]
+        if new:
+            await self._begin_new(topic, new, begin, is_first_seen=known is None)
+        return begin
+
+    async def _judge_removed(self, topic: TopicInfo, removed: Mapping[int, Position], begin: dict[int, int]) -> None:
+        """A life that is over was read to its end, or records are lost. Another life goes on where it ended.
+
+        One that no broker says to be over is left where it is: the metadata may be of a broker that is behind.
+        """
+        state = self._topic(topic)
+        over = state.view.over
+
+        def is_open(p: int) -> bool:
+            return over.get(p, -1) < max(removed[p].leader_epoch, 0)
+
+        # A number comes again and goes again in two resizes: what was answered under one layout holds under it.
+        asked = [p for p in removed if is_open(p) or state.judged.get(p) != topic.layout_version]
+        if asked:
+            await self._ask_lineages(topic, asked)
+        for p, (offset, *_) in removed.items():
+            if is_open(p):
+                state.view.latest.pop(p, None)
+                continue
+            state.judged[p] = topic.layout_version
+            end = state.end_of_life.get(p, -1)
+            if end < 0:
+                self._lost(f"{topic.name}-{p} was removed, and no broker says whether it was read to its end")
+            elif offset < end:
+                self._lost(f"{topic.name}-{p} was removed at offset {end}, and was read up to offset {offset}")
+                begin[p] = end
+
+    async def _begin_new(
+        self, topic: TopicInfo, new: Iterable[int], begin: dict[int, int], *, is_first_seen: bool
+    ) -> None:
+        """Partitions that the offsets do not name are read from where their log begins."""
+        name, state = topic.name, self._topic(topic)
+        unknown = [p for p in new if (p, topic.partitions[p].incarnation) not in state.begun]
+        if unknown and topic.layout_version >= 0:
+            await self._ask_lineages(topic, unknown)
+        if unknown:
+            asked = {TopicPartition(name, p): EARLIEST for p in unknown}
+            starts = await self._reader.list_offsets(asked, timeout_ms=_LATEST_TIMEOUT_MS, partial=True)
+            for (_, p), answer in starts.items():
+                state.begun[p, topic.partitions[p].incarnation] = answer.offset
+                base = max(state.end_of_life.get(p, 0), 0)
+                if not is_first_seen and answer.offset > base:
+                    self._lost(f"the log of {name}-{p}, which is new, begins at offset {answer.offset}, not at {base}")
+        for p in new:
+            if (p, topic.partitions[p].incarnation) in state.begun:
+                begin[p] = state.begun[p, topic.partitions[p].incarnation]
+
+    def _lost(self, what: str) -> None:
+        if self._options.fail_on_data_loss:
+            raise DataLossError(what)
+        if what not in self._warned:
+            self._warned.add(what)
+            _log.warning("records are lost: %s", what)
+
+    # ------------------------------------------------------------ lineages
+
+    async def _ask(self, topics: Mapping[str, TopicInfo], begin: Mapping[str, Mapping[int, int]]) -> None:
+        """Ask until nothing is left that has an answer now."""
+        for name, topic in topics.items():
+            state = self._topic(topic)
+            self._forget_ends_of_old_leaders(topic, state)
+            asked: set[object] = set()
+            present = dict(state.view.latest)
+            for _ in range(_MAX_ROUNDS):
+                self._restrict(name, state.view, present)
+                found = questions(state.view, begin[name])
+                lineages = [p for p in found.lineages if ("lineage", p) not in asked]
+                ends = [end for end in found.ends if end not in asked]
+                if not lineages and not ends:
+                    break
+                asked.update(("lineage", p) for p in lineages)
+                asked.update(ends)
+                if lineages:
+                    await self._ask_lineages(topic, lineages)
+                if ends:
+                    await self._ask_ends(topic, ends)
+
+    def _restrict(self, name: str, view: View, present: Mapping[int, Latest]) -> None:
+        """Read up to the target only, and to ends of leader epochs that records below it require."""
+        if self.target is None:
+            return
+        for p, latest in present.items():
+            ends = [end for (q, _), end in view.ends.items() if q == p]
+            highest = max(self.target.get(TopicPartition(name, p), 0), *ends, 0)
+            view.latest[p] = latest._replace(offset=min(latest.offset, highest))
+
+    def _forget_ends_of_old_leaders(self, topic: TopicInfo, state: _Topic) -> None:
+        """Another leader may have less after an unclean election, and is asked again."""
+        epochs = {p: info.leader_epoch for p, info in topic.partitions.items()}
+        state.view.ends = {
+            (q, f): end for (q, f), end in state.view.ends.items() if state.leader_epochs.get(q) == epochs.get(q)
+        }
+        state.leader_epochs = epochs
+
+    async def _ask_lineages(self, topic: TopicInfo, partitions: Iterable[int]) -> None:
+        state = self._topic(topic)
+        try:
+            answers = await self._reader.lineages(TopicPartition(topic.name, p) for p in partitions)
+        except KafkaError as error:
+            if error.code is not ErrorCode.UNSUPPORTED_VERSION:
+                raise
+            return
+        for (_, p), answer in answers.items():
+            view = state.view
+            if answer.over > view.over.get(p, -1):
+                view.over[p], state.end_of_life[p] = answer.over, answer.over_end_offset
+            known = view.lineages.get(p)
+            if answer.lineage is not None and (known is None or answer.lineage.as_of >= known.as_of):
+                view.lineages[p] = answer.lineage
+
+    async def _ask_ends(self, topic: TopicInfo, ends: Iterable[tuple[int, int]]) -> None:
+        answers = await self._reader.epoch_ends((TopicPartition(topic.name, p), epoch) for p, epoch in ends)
+        view = self._topic(topic).view
+        view.ends.update(((tp.partition, epoch), answer.end_offset) for (tp, epoch), answer in answers.items())
+
+
+def topic_positions(topic: TopicInfo, partitions: Mapping[int, Position]) -> TopicPositions:
+    """The positions, with what the metadata says of topic and partitions now."""
+    infos = topic.partitions
+    return TopicPositions(
+        str(topic.topic_id),
+        topic.incarnation,
+        topic.layout_version,
+        {
+            p: position._replace(leader_epoch=infos[p].leader_epoch, incarnation=infos[p].incarnation)
+            if p in infos
+            else position
+            for p, position in partitions.items()
+        },
+    )
+
+
+def _has_partitions(cluster: Cluster, name: str) -> bool:
+    topic = cluster.topics.get(name)
+    return topic is not None and bool(topic.partitions)
+
+
+def _is_behind(topic: TopicInfo, offsets: Offsets) -> bool:
+    """Whether the metadata is of a topic that had the name before: a broker that is behind."""
+    known = offsets.topics.get(topic.name)
+    return known is not None and 0 <= topic.incarnation < known.incarnation
+
+
+def _was_removed(topic: TopicInfo, p: int, position: Position) -> bool:
+    """Whether the partition is missing, or another one has its number."""
+    info = topic.partitions.get(p)
+    return info is None or 0 <= position.incarnation < info.incarnation
+
+
+def _check_identity(cluster: Cluster, offsets: Offsets) -> None:
+    """Raises ``CheckpointError`` where the checkpoint is of another cluster, or of another topic of a name."""
+    if offsets.cluster_id and cluster.cluster_id and offsets.cluster_id != cluster.cluster_id:
+        raise CheckpointError(
+            f"the checkpoint is of cluster {offsets.cluster_id}, kafka.bootstrap.servers leads to cluster "
+            f"{cluster.cluster_id}: use another checkpoint location, or the servers of before"
+        )
+    for name, known in offsets.topics.items():
+        topic = cluster.topics.get(name)
+        if topic is None or not topic.partitions:
+            continue
+        if known.incarnation >= 0 and topic.incarnation >= 0:
+            is_same = known.incarnation >= topic.incarnation  # a broker that is behind knows the topic before
+        else:
+            is_same = known.topic_id == str(topic.topic_id)
+        if not is_same:
+            raise CheckpointError(
+                f"the checkpoint is of topic {name} with topic id {known.topic_id} (incarnation {known.incarnation}), "
+                f"which was deleted; the topic that has the name now has topic id {topic.topic_id} (incarnation "
+                f"{topic.incarnation}): use another checkpoint location"
+            )

@@ -1,0 +1,152 @@
+"""Offsets of a stream as they stand in Spark's checkpoint: JSON that says of what they are.
+
+    {"version": 1, "cluster_id": "...", "topics": {"events": {
+        "topic_id": "...", "incarnation": 41, "layout_version": 3,
+        "partitions": {"0": {"offset": 100, "leader_epoch": 2, "incarnation": 44}}}}}
+
+``offset`` is the next one to read. ``begin`` stands where the micro-batch that ends here does not begin where the one
+before ended: in the first micro-batch, in a partition that is new, and behind records that are lost. Where the stream
+begins Spark keeps nowhere, and asks again after a restart: ``initial`` marks such offsets, and ``begin`` counts. Spark
+compares offsets as text, so what is equal is written equally.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Final, NamedTuple
+
+VERSION: Final = 1
+
+
+class CheckpointError(Exception):
+    """A checkpoint that is not of what the query reads, or that this release cannot read."""
+
+
+class Position(NamedTuple):
+    """Where a partition is read next."""
+
+    offset: int
+    leader_epoch: int = -1
+    """Of the partition when the micro-batch was planned."""
+    incarnation: int = -1
+    begin: int = -1
+    """Where the micro-batch begins, -1: where the one before ended."""
+
+
+@dataclass(frozen=True, slots=True)
+class TopicPositions:
+    """The positions in one topic, by partition."""
+
+    topic_id: str
+    incarnation: int
+    """Tells the topic from another of its name; -1 of a cluster that does not say it."""
+    layout_version: int
+    partitions: Mapping[int, Position] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Offsets:
+    """One offset of the stream: where a micro-batch ends and the next one begins."""
+
+    cluster_id: str
+    topics: Mapping[str, TopicPositions]
+    is_initial: bool = False
+
+    def encode(self) -> dict[str, Any]:
+        """As JSON values, in an order that depends on nothing else."""
+        return {
+            "version": VERSION,
+            "cluster_id": self.cluster_id,
+            **({"initial": True} if self.is_initial else {}),
+            "topics": {name: _encode_topic(topic) for name, topic in sorted(self.topics.items())},
+        }
+
+    @classmethod
+    def decode(cls, found: Mapping[str, Any]) -> Offsets:
+        """Raises ``CheckpointError``."""
+        version = found.get("version")
+        if version != VERSION:
+            raise CheckpointError(
+                f"the checkpoint has offsets of version {version!r}, this release reads version {VERSION}: it is of "
+                f"another source or of a newer release"
+            )
+        try:
+            topics = {str(name): _decode_topic(topic) for name, topic in found["topics"].items()}
+            return cls(str(found["cluster_id"]), topics, found.get("initial", False) is True)
+        except (KeyError, TypeError, ValueError, AttributeError) as error:
+            raise CheckpointError(f"the checkpoint's offsets are malformed: {error!r} in {found!r}") from None
+
+    def position(self, topic: str, partition: int) -> Position | None:
+        known = self.topics.get(topic)
+        return known.partitions.get(partition) if known is not None else None
+
+
+class Range(NamedTuple):
+    """Records of one partition in one micro-batch: offsets from ``start`` up to ``end``, exclusive."""
+
+    topic: str
+    partition: int
+    start: int
+    end: int
+    leader_epoch: int
+
+    @property
+    def size(self) -> int:
+        return self.end - self.start
+
+
+def ranges(start: Offsets, end: Offsets) -> list[Range]:
+    """What a micro-batch reads. A pure function of what is in the checkpoint, so that a repetition reads the same."""
+    found = []
+    for name, topic in sorted(end.topics.items()):
+        for p, position in sorted(topic.partitions.items()):
+            before = start.position(name, p)
+            begin = position.begin if position.begin >= 0 else before.offset if before is not None else position.offset
+            if begin < position.offset:
+                found.append(Range(name, p, begin, position.offset, position.leader_epoch))
+    return found
+
+
+def split(found: list[Range], wanted: int) -> list[Range]:
+    """The ranges cut into at least ``wanted`` pieces of about one size, as far as there are records enough."""
+    total = sum(one.size for one in found)
+    if len(found) >= wanted or total == 0:
+        return found
+    pieces = []
+    for one in found:
+        count = min(one.size, max(1, -(-one.size * wanted // total)))
+        cuts = [one.start + one.size * at // count for at in range(count + 1)]
+        pieces += [one._replace(start=start, end=end) for start, end in itertools.pairwise(cuts)]
+    return pieces
+
+
+def _encode_topic(topic: TopicPositions) -> dict[str, Any]:
+    return {
+        "topic_id": topic.topic_id,
+        "incarnation": topic.incarnation,
+        "layout_version": topic.layout_version,
+        "partitions": {
+            str(p): {
+                "offset": position.offset,
+                "leader_epoch": position.leader_epoch,
+                "incarnation": position.incarnation,
+                **({"begin": position.begin} if position.begin >= 0 else {}),
+            }
+            for p, position in sorted(topic.partitions.items())
+        },
+    }
+
+
+def _decode_topic(found: Mapping[str, Any]) -> TopicPositions:
+    partitions = {
+        int(p): Position(
+            int(position["offset"]),
+            int(position["leader_epoch"]),
+            int(position["incarnation"]),
+            int(position.get("begin", -1)),
+        )
+        for p, position in found["partitions"].items()
+    }
+    return TopicPositions(str(found["topic_id"]), int(found["incarnation"]), int(found["layout_version"]), partitions)

@@ -1,0 +1,149 @@
+"""How far a micro-batch goes: pure, a function of what is known of the topics and of where the micro-batch begins.
+
+A partition goes past the first leader epoch of an entry of its lineage only when the micro-batch **begins** at or
+behind all that the entry requires (``ordered_resize.lineage``). So what lies in the old partition is in an earlier
+micro-batch than what lies in the new one, and within a micro-batch all records of a key are in one partition.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import NamedTuple, TypeVar
+
+from ordered_resize import lineage
+from ordered_resize.explain import Wait
+from ordered_resize.facts import Facts, Lineage, is_fresh, is_over, is_processed
+
+K = TypeVar("K")
+
+
+class Latest(NamedTuple):
+    """The end of a partition for readers, as its leader said it before lineages were read."""
+
+    offset: int
+    leader_epoch: int = -1
+    """The leader's: no record below ``offset`` has a higher one."""
+
+
+@dataclass(slots=True)
+class View:
+    """What is known of one topic. Facts only grow; what is missing keeps partitions where they are."""
+
+    is_ordered: bool = True
+    """Whether keys move between partitions in order (enable.ordered.delivery); else nothing waits."""
+    latest: dict[int, Latest] = field(default_factory=dict)
+    lineages: dict[int, Lineage] = field(default_factory=dict)
+    over: dict[int, int] = field(default_factory=dict)
+    """The last leader epoch of numbers that were removed at some time."""
+    ends: dict[tuple[int, int], int] = field(default_factory=dict)
+    """Where a leader epoch of a partition ended, exclusive: by partition and epoch."""
+    ignored: frozenset[int] = frozenset()
+    """Partitions that nobody waits for: they are not assigned, and the order with them was given up."""
+
+
+class Questions(NamedTuple):
+    """What would help: partitions whose lineage is not known up to an epoch, and epochs whose end is not."""
+
+    lineages: dict[int, int]
+    ends: set[tuple[int, int]]
+
+    def __bool__(self) -> bool:
+        return bool(self.lineages or self.ends)
+
+
+def reach(view: View, start: Mapping[int, int]) -> dict[int, int]:
+    """Up to where a micro-batch may read each partition of ``start``, without a limit."""
+    facts = _facts(view, start)
+    return {p: max(_reach(view, facts, p, at), at) for p, at in start.items()}
+
+
+def questions(view: View, start: Mapping[int, int]) -> Questions:
+    """What has to be asked before ``reach`` is as far as it can be."""
+    facts = _facts(view, start)
+    found = Questions({}, set())
+    for p, at in start.items():
+        latest = view.latest.get(p)
+        if latest is None or latest.offset <= at or not view.is_ordered:
+            continue
+        known = view.lineages.get(p)
+        if known is None or not is_fresh(known, latest.leader_epoch):
+            found.lineages[p] = latest.leader_epoch
+        elif (top := lineage.cap(facts, p)) < known.as_of:
+            if top >= 0 and (p, top) not in view.ends:
+                found.ends.add((p, top))
+            for q, f in _needed(facts, known, top).items():
+                _ask(view, facts, q, f, found)
+    return found
+
+
+def waits(view: View, start: Mapping[int, int]) -> list[Wait]:
+    """Which partitions wait for which, for people."""
+    facts = _facts(view, start)
+    found = []
+    for p in sorted(start):
+        known = view.lineages.get(p)
+        if known is None or (top := lineage.cap(facts, p)) >= known.as_of:
+            continue
+        for q, f in sorted(_needed(facts, known, top).items()):
+            if not lineage.is_satisfied(facts, q, f):
+                found.append(Wait(p, top + 1, q, f, view.ends.get((q, f), -1), start.get(q, -1)))
+    return found
+
+
+def limited(start: Mapping[K, int], reached: Mapping[K, int], limit: int | None) -> dict[K, int]:
+    """At most ``limit`` offsets in all, shared in proportion to what there is, and at least one for each partition.
+
+    The one each keeps a partition with few records, for which others may wait, from being starved.
+    """
+    there = {key: end - start[key] for key, end in reached.items()}
+    total = sum(there.values())
+    if limit is None or total <= limit:
+        return dict(reached)
+    return {key: start[key] + min(count, max(1, limit * count // total)) for key, count in there.items()}
+
+
+# ---------------------------------------------------------------- facts
+
+
+def _facts(view: View, start: Mapping[int, int]) -> Facts:
+    facts = Facts()
+    for p in {*view.lineages, *view.over}:
+        facts.on_lineage(p, view.lineages.get(p), view.over.get(p, -1))
+    for (q, f), end in view.ends.items():
+        facts.on_end(q, f, end)
+    for p in view.ignored:
+        facts.on_lineage(p, None, lineage.EVERY_EPOCH)
+    for p, at in start.items():
+        facts.on_position(p, at)
+    return facts
+
+
+def _reach(view: View, facts: Facts, p: int, at: int) -> int:
+    latest = view.latest.get(p)
+    if latest is None:
+        return at
+    if not view.is_ordered:
+        return latest.offset
+    known = view.lineages.get(p)
+    if known is None or not is_fresh(known, latest.leader_epoch):
+        return at
+    top = lineage.cap(facts, p)
+    if top >= known.as_of:
+        return latest.offset
+    return min(latest.offset, view.ends.get((p, top), at))
+
+
+def _needed(facts: Facts, known: Lineage, top: int) -> dict[int, int]:
+    """What the first entry that is not satisfied requires."""
+    losers = next((entry.losers for entry in known.entries if entry.epoch > top), {})
+    return lineage.required(facts, losers)
+
+
+def _ask(view: View, facts: Facts, q: int, f: int, found: Questions) -> None:
+    known = view.lineages.get(q)
+    if known is None or not is_fresh(known, f):
+        if not is_over(facts, q, f):
+            found.lineages[q] = max(f, found.lineages.get(q, -1))
+    elif not is_processed(facts, q, f) and (q, f) not in view.ends:
+        found.ends.add((q, f))

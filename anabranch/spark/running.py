@@ -1,0 +1,94 @@
+"""A log reader for code without an event loop: its loop runs in a thread of its own."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Awaitable, Callable, Iterator, Mapping
+from concurrent.futures import Future
+from typing import Any, TypeVar
+
+import anyio
+from anyio.from_thread import BlockingPortal
+
+from anabranch.spark.looks import DataLossError
+from anabranch.spark.offsets import Range
+from client.errors import ErrorCode, KafkaError, OffsetOutOfRangeError
+from client.log_reader import Fetched, LogReader
+from protocol.records import RecordBatch
+from protocol.types import TopicPartition
+
+T = TypeVar("T")
+_EARLIEST = -2
+_kept: dict[str, RunningReader] = {}
+"""By settings, in a worker process: Spark uses a process for many tasks."""
+
+
+class RunningReader:
+    """Entered when it is made. The thread ends with the process: executors never close theirs."""
+
+    def __init__(self, settings: Mapping[str, Any]) -> None:
+        self._settings = dict(settings)
+        self._started: Future[BlockingPortal] = Future()
+        self.reader: LogReader
+        threading.Thread(target=anyio.run, args=(self._main,), name="anabranch-spark", daemon=True).start()
+        self._portal = self._started.result()
+
+    async def _main(self) -> None:
+        try:
+            async with LogReader(**self._settings) as self.reader, BlockingPortal() as portal:
+                self._started.set_result(portal)
+                await portal.sleep_until_stopped()
+        except BaseException as error:
+            if self._started.done():
+                raise
+            self._started.set_exception(error)
+
+    def call(self, function: Callable[..., Awaitable[T]], *args: Any) -> T:
+        """Run an async function in the loop and wait for its result."""
+        return self._portal.call(function, *args)
+
+    def close(self) -> None:
+        self._portal.call(self._portal.stop, True)
+
+    def batches(self, wanted: Range, *, fail_on_data_loss: bool) -> Iterator[list[tuple[RecordBatch, bool]]]:
+        """The batches that hold a range; the next ones are fetched while the caller works on these.
+
+        Raises ``DataLossError`` for what is no longer there.
+        """
+        tp, offset = TopicPartition(wanted.topic, wanted.partition), wanted.start
+        while offset < wanted.end:
+            pending = self._fetch(tp, offset, wanted)
+            try:
+                while offset < wanted.end:
+                    found = pending.result()
+                    offset = found.next_offset
+                    if offset < wanted.end:
+                        pending = self._fetch(tp, offset, wanted)
+                    yield found.batches
+            except OffsetOutOfRangeError:
+                offset = self._first_kept(tp, offset, wanted, fail_on_data_loss)
+            except KafkaError as error:
+                if error.code is not ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
+                    raise
+                if fail_on_data_loss:
+                    raise DataLossError(f"{tp} was removed, and was to be read from offset {offset}") from error
+                return
+
+    def _fetch(self, tp: TopicPartition, offset: int, wanted: Range) -> Future[Fetched]:
+        return self._portal.start_task_soon(self.reader.fetch, tp, offset, wanted.leader_epoch)
+
+    def _first_kept(self, tp: TopicPartition, offset: int, wanted: Range, fail_on_data_loss: bool) -> int:
+        found = self.call(self.reader.list_offsets, {tp: _EARLIEST})
+        first = found[tp].offset
+        if fail_on_data_loss:
+            what = f"{tp} was to be read from offset {offset} to {wanted.end}, and its log begins at offset {first}"
+            raise DataLossError(what if first > offset else f"{what}: it was truncated")
+        return first if first > offset else wanted.end
+
+
+def kept_reader(settings: Mapping[str, Any]) -> RunningReader:
+    """The reader of this process for these settings."""
+    key = repr(sorted(settings.items()))
+    if key not in _kept:
+        _kept[key] = RunningReader(settings)
+    return _kept[key]

@@ -1,0 +1,99 @@
+"""Batches of the log as Arrow batches: the columns' values, ranges within batches, what readers do not see."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+pytest.importorskip("pyarrow", reason="needs the extra [spark]")
+
+import pyarrow as pa
+
+from anabranch.spark.columns import ArrowBuilder
+from anabranch.spark.offsets import Range
+from protocol.batch_builder import build_batch
+from protocol.compression import CompressionType
+from protocol.key_placement import MOVED_HEADER
+from protocol.records import RecordBatch
+
+HEADER = pa.list_(pa.field("element", pa.struct([pa.field("key", pa.string()), pa.field("value", pa.binary())])))
+TYPES = {
+    "key": pa.binary(),
+    "value": pa.binary(),
+    "topic": pa.string(),
+    "partition": pa.int32(),
+    "offset": pa.int64(),
+    "timestamp": pa.timestamp("us", "UTC"),
+    "timestampType": pa.int32(),
+    "headers": HEADER,
+    "leader_epoch": pa.int32(),
+}
+Raw = tuple[bytes | None, bytes | None, list[tuple[str, bytes | None]]]
+T0 = 1_700_000_000_000
+
+
+def batch_of(records: list[Raw], base_offset: int = 0, **options: Any) -> RecordBatch:
+    stamped = [(key, value, headers, T0 + at) for at, (key, value, headers) in enumerate(records)]
+    return RecordBatch(build_batch(stamped, base_offset=base_offset, leader_epoch=3, **options))
+
+
+def rows(
+    batches: list[tuple[RecordBatch, bool]], start: int = 0, end: int = 1000, *, headers: bool = False
+) -> list[dict[str, Any]]:
+    schema = pa.schema([(name, kind) for name, kind in TYPES.items() if headers or name != "headers"])
+    builder = ArrowBuilder(Range("t", 5, start, end, -1), schema, include_headers=headers)
+    found = [*builder.add(batches), *builder.rest()]
+    return [row for batch in found for row in batch.to_pylist()]
+
+
+SOME: list[Raw] = [(b"a", b"1", []), (None, b"2", [("h", None)]), (b"b", None, [("h", b"x"), ("i", b"")])]
+
+
+@pytest.mark.parametrize("compression", [CompressionType.NONE, CompressionType.ZSTD])
+def test_the_columns(compression: CompressionType) -> None:
+    found = rows([(batch_of(SOME, 7, compression=compression), True)], headers=True)
+    assert [(row["key"], row["value"], row["offset"]) for row in found] == [
+        (b"a", b"1", 7),
+        (None, b"2", 8),
+        (b"b", None, 9),
+    ]
+    last = found[2]
+    assert last["timestamp"].timestamp() * 1000 == T0 + 2
+    assert (last["topic"], last["partition"], last["timestampType"], last["leader_epoch"]) == ("t", 5, 0, 3)
+    assert [row["headers"] for row in found] == [
+        [],
+        [{"key": "h", "value": None}],
+        [{"key": "h", "value": b"x"}, {"key": "i", "value": b""}],
+    ]
+    without = rows([(batch_of(SOME, 7, compression=compression), True)])
+    assert without == [{name: value for name, value in row.items() if name != "headers"} for row in found]
+
+
+@pytest.mark.parametrize("headers", [False, True])
+def test_a_range_cuts_batches(headers: bool) -> None:
+    batches = [(batch_of(SOME, 0), True), (batch_of(SOME, 3), True), (batch_of(SOME, 6), True)]
+    found = rows(batches, 1, 8, headers=headers)
+    assert [row["offset"] for row in found] == [1, 2, 3, 4, 5, 6, 7]
+    if headers:
+        assert [len(row["headers"]) for row in found] == [1, 2, 0, 1, 2, 0, 1]
+
+
+@pytest.mark.parametrize("compression", [CompressionType.NONE, CompressionType.LZ4])
+def test_tombstones_of_moved_keys_and_hidden_batches_are_left_out(compression: CompressionType) -> None:
+    moved: list[Raw] = [
+        (b"a", b"1", []),
+        (b"b", None, [(MOVED_HEADER, b"")]),
+        (b"c", None, []),
+        (b"d", b"2", [(MOVED_HEADER, b"")]),
+    ]
+    batches = [(batch_of(moved, 0, compression=compression), True), (batch_of(SOME, 4), False)]
+    assert [row["key"] for row in rows(batches)] == [b"a", b"c", b"d"]
+
+
+def test_arrow_batches_are_bounded() -> None:
+    schema = pa.schema([(name, kind) for name, kind in TYPES.items() if name != "headers"])
+    builder = ArrowBuilder(Range("t", 5, 0, 10**6, -1), schema, include_headers=False)
+    large = [batch_of([(b"k", b"v", [])] * 4000, at * 4000) for at in range(7)]
+    sizes = [batch.num_rows for batch in builder.add((batch, True) for batch in large)]
+    assert sizes == [12000, 12000] and [batch.num_rows for batch in builder.rest()] == [4000]
