@@ -18,6 +18,7 @@ from broker.config import BrokerConfig, gather
 from broker.log.log_manager import LogDirError
 from broker.process import run
 from broker.registration import DuplicateBrokerError
+from runtime import garbage_collection
 from runtime.descriptor_limit import raise_descriptor_limit
 from runtime.env import ZkError
 from runtime.log_output import STDERR, LogOutput
@@ -66,6 +67,7 @@ def _run_with(arguments: argparse.Namespace, output: LogOutput) -> int:
         return EXIT_BAD_CONFIG
     for warning in warnings:
         structlog.get_logger(__name__).warning("config.ignored", detail=warning)
+    garbage_collection.OF_THIS_PROCESS.begin()
     limit = raise_descriptor_limit()
     structlog.get_logger(__name__).info("process.descriptors", was=limit.before, hard=limit.hard, allows=limit.allows)
     return trio.run(_main, config)

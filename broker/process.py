@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gc
 import uuid
 from base64 import urlsafe_b64encode
 from collections.abc import Callable, Mapping
@@ -19,6 +18,7 @@ from broker.registration import Registration
 from broker.server import Server
 from protocol.errors import ErrorCode, KafkaError
 from protocol.generated.controlled_shutdown import ControlledShutdownRequest
+from runtime import garbage_collection
 from runtime.env import Env, NodeExistsError, NoNodeError, ZkConnectionError, ZkSessionExpiredError, ZkStore
 from runtime.loop_lag import LoopLag
 from runtime.metrics_listener import MetricsListener
@@ -30,9 +30,6 @@ logger = structlog.get_logger(__name__)
 
 _CONTROLLED_SHUTDOWN_VERSION = 3
 _ZK_PAUSE_S = 1.0
-_GC_THRESHOLDS = (10_000, 10, 2_500)
-"""A collection of the youngest objects looks at 10,000 of them, the next larger one at 100,000: 3 and 20 ms."""
-"""Hot objects have no cycles; what is alive after the start is frozen."""
 
 
 async def run(
@@ -104,7 +101,6 @@ async def _serve(node: Node, on_ready: Callable[[Mapping[str, ListenerAddress]],
         node.nursery.start_soon(server.run)
         await registration.register()
         node.registered.set()
-        _settle_memory()
         advertised = server.advertised()
         listeners = [str(address) for address in advertised.values()]
         logger.info("broker.ready", broker_id=node.config.broker_id, listeners=listeners)
@@ -127,17 +123,11 @@ async def _offer_metrics(node: Node) -> None:
     address = node.config.values["metrics.listener"]
     if address is not None:
         lag = LoopLag()
-        node.metrics.histograms.append(lag.rounds)
+        node.metrics.histograms += [lag.rounds, garbage_collection.OF_THIS_PROCESS.pauses]
         node.nursery.start_soon(lag.run)
         listener = MetricsListener(node.env.network, address, node.metrics.render, node.background)
         await listener.listen()
         node.nursery.start_soon(listener.run)
-
-
-def _settle_memory() -> None:
-    gc.collect()
-    gc.freeze()
-    gc.set_threshold(*_GC_THRESHOLDS)
 
 
 async def _stop(node: Node, server: Server, registration: Registration) -> None:

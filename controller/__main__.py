@@ -15,6 +15,7 @@ import trio
 
 from controller.config import ControllerConfig, gather
 from controller.process import run
+from runtime import garbage_collection
 from runtime.descriptor_limit import raise_descriptor_limit
 from runtime.env import ZkError
 from runtime.log_output import STDERR, LogOutput
@@ -58,6 +59,7 @@ def _run_with(arguments: argparse.Namespace, output: LogOutput) -> int:
         return EXIT_BAD_CONFIG
     for warning in warnings:
         _log.warning("config: %s", warning)
+    garbage_collection.OF_THIS_PROCESS.begin()
     limit = raise_descriptor_limit()
     _log.info("descriptors: the soft limit was %s, the hard one is %s: %s", limit.before, limit.hard, limit.allows)
     return trio.run(_main, config)

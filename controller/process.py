@@ -16,6 +16,7 @@ from controller.metrics import ControllerMetrics
 from controller.resize import view
 from controller.server import serve
 from controller.store import ControllerMovedError
+from runtime import garbage_collection
 from runtime.background import Background
 from runtime.env import Env, NoNodeError, SessionState, ZkConnectionError, ZkSessionExpiredError, ZkStore
 from runtime.loop_lag import LoopLag
@@ -47,7 +48,7 @@ async def run(config: ControllerConfig, env: Env, *, on_ready: Ready | None = No
                 await scraped.listen()
                 nursery.start_soon(scraped.run)
                 lag = LoopLag()
-                process.metrics.histograms.append(lag.rounds)
+                process.metrics.histograms += [lag.rounds, garbage_collection.OF_THIS_PROCESS.pauses]
                 nursery.start_soon(lag.run)
             nursery.start_soon(serve, listener, lambda: process.active, config, process.background)
             if on_ready is not None:

@@ -82,6 +82,12 @@ async def resize(cluster: ProcessCluster, topic: str, count: int) -> None:
     await anyio.run_process([*command, "-b", cluster.bootstrap])
 
 
+def test_rounds_of_the_loop_and_garbage_collections_are_measured(cluster: ProcessCluster) -> None:
+    for process in (of_brokers(cluster), of_controller(cluster)):
+        assert process["anabranch_loop_lag_seconds_count", ()] > 0
+        assert process["anabranch_garbage_collection_seconds_count", ()] > 0
+
+
 def test_hand_overs_and_refused_layouts_are_counted_on_both_sides(cluster: ProcessCluster) -> None:
     """Neither client hears of the resize by itself, so the producer is refused, and brokers count as clients do.
 

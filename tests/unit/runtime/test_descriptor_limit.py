@@ -12,6 +12,7 @@ import structlog
 
 import broker.__main__
 import controller.__main__
+from runtime import garbage_collection
 from runtime.descriptor_limit import DescriptorLimit, Limits, raise_descriptor_limit
 
 UNLIMITED = resource.RLIM_INFINITY
@@ -71,7 +72,7 @@ def test_a_process_that_starts_with_a_low_limit_gets_the_hard_one() -> None:
     ],
     ids=["broker", "controller"],
 )
-def test_a_server_raises_it_before_it_opens_anything(
+def test_a_server_raises_it_and_has_short_collections_before_it_opens_anything(
     monkeypatch: pytest.MonkeyPatch, server: object, settings: list[str]
 ) -> None:
     order: list[str] = []
@@ -84,10 +85,11 @@ def test_a_server_raises_it_before_it_opens_anything(
         order.append("serving")
         return 0
 
+    monkeypatch.setattr(garbage_collection.OF_THIS_PROCESS, "begin", lambda: order.append("short collections"))
     monkeypatch.setattr(server, "raise_descriptor_limit", rise)
     monkeypatch.setattr(server, "_main", serve)
     try:
         assert server.main([*settings, "--set", "zookeeper.connect=nowhere:1"]) == 0  # type: ignore[attr-defined]
     finally:
         structlog.reset_defaults()
-    assert order == ["raised", "serving"]
+    assert order == ["short collections", "raised", "serving"]

@@ -1,0 +1,82 @@
+"""Keeps each garbage collection of a process short, however many objects the process has.
+
+CPython looks at all objects at once, for 100 ms or more in a broker with 4,000 partitions. Here objects that have
+survived a collection of the oldest generation move to the permanent one (``gc.freeze``), at which no collection looks.
+Reference counts still free them; only a cycle of them stays. A process that has grown looks at everything once, so
+such cycles take a bounded share of its memory (ADR 34).
+"""
+
+from __future__ import annotations
+
+import gc
+import os
+import time
+from collections.abc import Callable
+from typing import Any
+
+from runtime.metrics import Histogram
+
+THRESHOLDS = (2_500, 4, 2)
+"""The oldest generation is collected, and then frozen, when 60,000 objects or fewer have come."""
+OLDEST = 2
+GROWTH = 1.5
+GROWTH_BYTES = 256 << 20
+"""A process looks at everything once it is so many times as large as after the last such look, and so much larger."""
+BOUNDS_S = (0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0)
+
+
+class ShortCollections:
+    """What is done at each collection. ``resident_bytes`` is the process's size, None where the system does not say."""
+
+    def __init__(self, resident_bytes: Callable[[], int | None]) -> None:
+        self.pauses = Histogram(
+            "anabranch_garbage_collection_seconds",
+            "Garbage collections by how long each stopped the process",
+            BOUNDS_S,
+        )
+        self._resident_bytes = resident_bytes
+        self._began = 0.0
+        self._limit_bytes = 0
+        self._looks_at_everything = True
+        """Whether nothing is frozen, so that the next collection of the oldest generation looks at everything."""
+
+    def begin(self) -> None:
+        """For the rest of the process's time. What is alive now, the loaded modules, is looked at no more."""
+        self._after_oldest()
+        gc.collect()  # CPython now counts no old objects, a quarter of which would have to come before the next one
+        gc.set_threshold(*THRESHOLDS)
+        gc.callbacks.append(self.on_collection)
+
+    def on_collection(self, phase: str, info: dict[str, Any]) -> None:
+        """Called by the interpreter, in any thread, before and after each collection. It takes no lock."""
+        if phase == "start":
+            self._began = time.perf_counter()
+            return
+        self.pauses.observe(time.perf_counter() - self._began)
+        if info["generation"] == OLDEST:
+            self._after_oldest()
+
+    def _after_oldest(self) -> None:
+        resident = self._resident_bytes()
+        if resident is None:
+            return  # nothing would bound what stays
+        if self._looks_at_everything:
+            self._limit_bytes = int(GROWTH * resident) + GROWTH_BYTES
+        self._looks_at_everything = resident > self._limit_bytes
+        if self._looks_at_everything:
+            gc.unfreeze()
+        else:
+            gc.freeze()
+
+
+def resident_bytes() -> int | None:
+    """Of this process, on Linux."""
+    try:
+        with open("/proc/self/statm", "rb") as file:
+            return int(file.read().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+    except OSError:
+        return None
+
+
+OF_THIS_PROCESS = ShortCollections(resident_bytes)
+"""Collections are the interpreter's, and so is this. ``__main__`` begins it."""

@@ -1,0 +1,113 @@
+"""Collections look at few objects however many there are, and cycles do not stay for ever (ADR 34)."""
+
+from __future__ import annotations
+
+import gc
+import os
+import weakref
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from runtime import garbage_collection
+from runtime.garbage_collection import GROWTH, GROWTH_BYTES, OLDEST, ShortCollections
+
+AT_START = 100 << 20
+LIMIT = int(GROWTH * AT_START) + GROWTH_BYTES
+
+
+class Process:
+    """The interpreter's collections as a process with ``resident`` bytes has them."""
+
+    def __init__(self) -> None:
+        self.resident: int | None = AT_START
+        self.collections = ShortCollections(lambda: self.resident)
+        self.looked_at: list[int] = []
+        """Objects, by each automatic collection of the oldest generation."""
+
+    def note(self, phase: str, info: dict[str, Any]) -> None:
+        if phase == "start" and info["generation"] == OLDEST:
+            self.looked_at.append(len(gc.get_objects()))
+
+    def grow(self, objects: int) -> list[list[object]]:
+        """So many objects that stay."""
+        return [[None] for _ in range(objects)]
+
+    def grow_until_everything_is_looked_at(self, kept: list[list[object]]) -> None:
+        """One collection finds the process large, the next one looks at everything."""
+        for _ in range(20):
+            if max(self.looked_at) >= len(kept):
+                return
+            kept += self.grow(100_000)
+        raise AssertionError("no collection looked at everything")
+
+
+@pytest.fixture
+def process() -> Iterator[Process]:
+    """The test process's own collections are as before afterwards."""
+    callbacks, thresholds = list(gc.callbacks), gc.get_threshold()
+    found = Process()
+    gc.collect()
+    gc.callbacks.append(found.note)
+    try:
+        yield found
+    finally:
+        gc.callbacks[:] = callbacks
+        gc.set_threshold(*thresholds)
+        gc.unfreeze()
+
+
+class Knot:
+    """Refers to itself."""
+
+    def __init__(self) -> None:
+        self.self = self
+
+
+def test_no_collection_looks_at_more_than_what_came_lately(process: Process) -> None:
+    process.collections.begin()
+    kept = process.grow(400_000)
+    assert len(process.looked_at) >= 4, "cycles among new objects are found"
+    # What a callback leaves, and the collections of the test runner's objects, come on top.
+    assert max(process.looked_at) < 65_000
+    assert len(kept) == 400_000 < gc.get_freeze_count()
+    assert sum(process.collections.pauses.counts) > len(process.looked_at), "younger ones are measured too"
+
+
+def test_cycles_that_were_alive_for_long_are_freed_once_the_process_has_grown(process: Process) -> None:
+    process.collections.begin()
+    knots = [Knot() for _ in range(3)]
+    gone = [weakref.ref(knot) for knot in knots]
+    kept = process.grow(100_000)
+    knots.clear()
+    process.resident = LIMIT
+    kept += process.grow(100_000)
+    assert [knot() is None for knot in gone] == [False] * 3, "they are frozen, and the process is not large yet"
+    process.resident = LIMIT + 1
+    process.grow_until_everything_is_looked_at(kept)
+    assert [knot() is None for knot in gone] == [True] * 3
+
+
+def test_a_process_that_stays_large_looks_at_everything_once(process: Process) -> None:
+    process.collections.begin()
+    kept = process.grow(100_000)
+    process.resident = LIMIT + 1
+    process.grow_until_everything_is_looked_at(kept)
+    everything = max(process.looked_at)
+    process.looked_at.clear()
+    kept += process.grow(everything)
+    assert 0 < max(process.looked_at) < everything / 3, "a quarter of it, at first"
+
+
+def test_nothing_is_frozen_where_the_size_of_the_process_is_not_known(process: Process) -> None:
+    process.resident = None
+    before = gc.get_freeze_count()
+    process.collections.begin()
+    kept = process.grow(200_000)
+    assert gc.get_freeze_count() == before and len(kept) == 200_000
+
+
+def test_the_size_of_this_process_is_known_on_linux() -> None:
+    found = garbage_collection.resident_bytes()
+    assert (found is not None and found > 1 << 20) is os.path.exists("/proc/self/statm")
