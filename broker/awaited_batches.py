@@ -26,9 +26,6 @@ from protocol.records import RecordBatch, increment_sequence
 from protocol.types import TopicPartition
 from runtime.env import Clock
 
-MAX_AWAITED = 10_000
-"""Of more partitions and producers a connection is not to repeat batches: it is closed, with all that is in flight."""
-
 
 class _Awaited(NamedTuple):
     epoch: int

@@ -103,7 +103,7 @@ class Connection:
         self._frames = ServerConnection(
             values["socket.request.max.bytes"], pool, max_admin_bytes=values["admin.request.max.bytes"]
         )
-        self._session = ClientSession()
+        self._session = ClientSession(values["max.retried.partitions.per.connection"])
         self._held_bytes = 0
         self._slots: deque[_Slot] = deque()
         self._nursery: trio.Nursery | None = None

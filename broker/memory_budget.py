@@ -1,4 +1,7 @@
-"""``queued.max.request.bytes``: how much memory the requests that are being received may take, over all connections."""
+"""``queued.max.request.bytes``: how much memory requests may take, over all connections.
+
+Those count that are being received, and the batches that wait for their turn (``retry_order``).
+"""
 
 from __future__ import annotations
 
@@ -6,7 +9,7 @@ from runtime.wake_ups import WakeUps
 
 
 class MemoryBudget:
-    """Bytes of receive buffers in use. Soft: a connection may pass the limit by the one buffer it takes next."""
+    """Bytes in use. Soft: a connection may pass the limit by the one buffer it takes next, or by a batch that waits."""
 
     def __init__(self, limit_bytes: int) -> None:
         self._limit_bytes = limit_bytes

@@ -21,6 +21,7 @@ from broker.layout_refusals import LayoutRefusals
 from broker.lineages import Lineages
 from broker.log.log_manager import LogManager, LogManagerConfig
 from broker.log_dir_failure import LogDirFailures
+from broker.memory_budget import MemoryBudget
 from broker.metadata_cache import MetadataCache
 from broker.metrics import BrokerMetrics
 from broker.offsets_log import ReplicatedOffsetsLog
@@ -91,7 +92,10 @@ class Node:
         self.metrics = BrokerMetrics()
         self.metrics.add_background(self.background)
         self.layout_refusals = LayoutRefusals(env.clock, self.metrics)
-        self.stock_producers = StockProducers(env.clock)
+        self.request_memory = MemoryBudget(config.values["queued.max.request.bytes"])
+        self.stock_producers = StockProducers(
+            env.clock, config.values["ordered.delivery.legacy.producers.silence.ms"] / 1000
+        )
         self.purgatory = Purgatory(env.clock, self.background)
         self.logs = LogManager(self._log_manager_config(), env, self.background)
         self.controller = ControllerClient(env, zk, f"broker-{config.broker_id}")

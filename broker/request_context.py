@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import uuid
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
 
 from broker.awaited_batches import AwaitedBatches
 from broker.deferred import Deferred
@@ -47,9 +47,11 @@ question until then: franz-go."""
 class ClientSession:
     """What is known of the client at the other end of one connection."""
 
-    __slots__ = ("__weakref__", "_furthest", "_refreshes", "awaited", "retry_orders", "software_name")
+    __slots__ = ("__weakref__", "_furthest", "_max_retried", "_refreshes", "awaited", "retry_orders", "software_name")
 
-    def __init__(self) -> None:
+    def __init__(self, max_retried: int) -> None:
+        self._max_retried = max_retried
+        """Of so many topics, and partitions with a producer, it is remembered what the client is to do or has done."""
         self.software_name = ""
         """As ApiVersions says; empty where it does not."""
         self.retry_orders: dict[TopicPartition, RetryOrder] = {}
@@ -92,7 +94,7 @@ class ClientSession:
         is_known = before is not None and before[0] == topic_id and before[1] >= layout_version
         if before is not None and is_known and now - before[2] < again_s:
             return False
-        self._refreshes[topic] = (topic_id, layout_version, now)
+        _remember(self._refreshes, topic, (topic_id, layout_version, now), self._max_retried)
         return True
 
     def is_refreshing(self, topic: str, topic_id: uuid.UUID | None, layout_version: int, now: float) -> bool:
@@ -106,8 +108,20 @@ class ClientSession:
         epoch, sequence = self._furthest.get(named, (NO_EPOCH, NO_SEQUENCE))
         if epoch == batch.producer_epoch and 0 < sequence - batch.base_sequence < HALF_OF_ALL_SEQUENCES:
             return False
-        self._furthest[named] = (batch.producer_epoch, batch.base_sequence)
+        _remember(self._furthest, named, (batch.producer_epoch, batch.base_sequence), self._max_retried)
         return True
+
+
+K = TypeVar("K")
+V = TypeVar("V")
+
+
+def _remember(known: dict[K, V], key: K, value: V, most: int) -> None:
+    """Set a value; of more than ``most`` the one that was set least recently goes."""
+    known.pop(key, None)
+    known[key] = value
+    if len(known) > most:
+        del known[next(iter(known))]
 
 
 class RequestContext:

@@ -7,7 +7,8 @@ let through. All others are refused to be repeated, until every record has come,
 
 A batch that is repeated before its turn is held for a moment instead. Java's producer and kafka-python put a refused
 batch before all others of its partition, and while it waits to be repeated they send none of those. Had they several in
-flight, the last comes first; refused again, it would come alone, for seconds.
+flight, the last comes first; refused again, it would come alone, for seconds. A hold ends after
+``ordered.delivery.legacy.producers.max.hold.ms``: the producer may have no room in flight for the batches before.
 """
 
 from __future__ import annotations
@@ -21,8 +22,6 @@ from protocol.records import Record
 
 GIVE_UP_S = 5.0
 """The next record has not come for so long: the producer will not repeat it any more."""
-HOLD_S = 0.2
-"""A batch is held no longer: its producer may have no room in flight for those before it."""
 MAX_RECORDS = 100_000
 """So many are remembered; a producer with more in flight is not asked to repeat more."""
 

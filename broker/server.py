@@ -10,7 +10,6 @@ import trio
 from broker.config import ListenerAddress
 from broker.connection import Connection
 from broker.dispatch import Dispatcher
-from broker.memory_budget import MemoryBudget
 from broker.node import Node
 from protocol.framing import BufferPool
 from runtime.accepting import accept_connections
@@ -34,7 +33,6 @@ class Server:
         self._node = node
         self._background = background or Background()
         self._dispatcher = dispatcher
-        self._budget = MemoryBudget(node.config.values["queued.max.request.bytes"])
         self._pool = BufferPool()
         self._listeners: dict[str, Listener] = {}
         self._connections: dict[Connection, None] = {}
@@ -102,7 +100,7 @@ class Server:
         await accept_connections(name, listener, self._background, take, room)
 
     def _admit(self, name: str, stream: Stream, nursery: trio.Nursery) -> None:
-        connection = Connection(self._node, self._dispatcher, self._budget, name, stream, self._pool)
+        connection = Connection(self._node, self._dispatcher, self._node.request_memory, name, stream, self._pool)
         host = connection.client_host
         if self._per_host[host] >= self._node.dynamic.values["max.connections.per.ip"]:
             logger.warning("connection.refused", client=stream.peer, reason="max.connections.per.ip")

@@ -34,9 +34,6 @@ from protocol.records import Record, RecordBatch
 from protocol.types import TopicPartition
 from runtime.env import Clock
 
-SILENCE_S = 1.0
-"""A busy producer is waited for so long, from the time it can be sent for metadata and from each batch with a misplaced
-key: it may be about to write more that it placed by the old count. A batch without such a key ends the wait."""
 REFRESH_AGAIN_S = 1.0
 """A client that asks for metadata seldom is reminded after so long."""
 MAX_TOPICS = 4096
@@ -69,8 +66,12 @@ class Owed:
 class StockProducers:
     """What one broker knows of them, since it was started."""
 
-    def __init__(self, clock: Clock) -> None:
+    def __init__(self, clock: Clock, silence_s: float) -> None:
         self._clock = clock
+        self._silence_s = silence_s
+        """A busy producer is waited for so long, from the time it can be sent for metadata and from each batch with a
+        misplaced key: it may be about to write more that it placed by the old count. A batch without such a key ends
+        the wait."""
         self._written_at: dict[str, float] = {}
         self._misplaced_at: dict[str, float] = {}
         """When a batch came last that the announced count would place elsewhere."""
@@ -107,7 +108,8 @@ class StockProducers:
     def _is_silent(self, topic: str, now: float) -> bool:
         """Whether a producer that was busy before it could be sent for metadata has not been heard of since."""
         since = self._refreshing_since.get(topic, -math.inf)
-        return now - since < SILENCE_S and since - SILENCE_S < self._written_at[topic] <= since
+        silence_s = self._silence_s
+        return now - since < silence_s and since - silence_s < self._written_at[topic] <= since
 
     def admission(
         self,
@@ -172,7 +174,7 @@ class StockProducers:
                         session, f"{key}: the topic is about to have {info.announced_partition_count} partitions"
                     )
             if is_last and is_moving:
-                owed[key.partition] = now + SILENCE_S
+                owed[key.partition] = now + self._silence_s
             elif is_last:
                 del owed[key.partition]
 

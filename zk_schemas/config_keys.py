@@ -383,7 +383,20 @@ _NETWORK_KEYS = [
     ConfigKey("socket.send.buffer.bytes", _INT, -1, _UNLIMITED, doc="SO_SNDBUF; -1: the system's"),
     ConfigKey("socket.receive.buffer.bytes", _INT, -1, _UNLIMITED, doc="SO_RCVBUF; -1: the system's"),
     ConfigKey("socket.listen.backlog.size", _INT, 50, _POSITIVE, doc="connections that wait to be accepted"),
-    ConfigKey("queued.max.request.bytes", _LONG, -1, _UNLIMITED, doc="bytes of unanswered requests; -1: any"),
+    ConfigKey(
+        "queued.max.request.bytes",
+        _LONG,
+        -1,
+        _UNLIMITED,
+        doc="bytes of unanswered requests, held batches included; -1: any",
+    ),
+    ConfigKey(
+        "max.retried.partitions.per.connection",
+        _INT,
+        10_000,
+        _POSITIVE,
+        doc="partitions, each with a producer, of which one connection may have batches to repeat; it closes above",
+    ),
     ConfigKey("connections.max.idle.ms", _LONG, 600_000, _UNLIMITED, doc="idle time after which a connection closes"),
     ConfigKey("max.connections", _INT, INT_MAX, _NATURAL, _CLUSTER, doc="connections at a time"),
     ConfigKey("max.connections.per.ip", _INT, INT_MAX, _NATURAL, _CLUSTER, doc="connections of one address at a time"),
@@ -404,6 +417,21 @@ _TOPIC_MANAGEMENT_KEYS = [
     ConfigKey("message.max.bytes", _INT, 1_048_588, _NATURAL, _CLUSTER),
     ConfigKey("compression.type", _STRING, "producer", _COMPRESSION_TYPES, _CLUSTER),
     ConfigKey("ordered.delivery.legacy.producers", _STRING, "verify", _LEGACY_PRODUCERS, _CLUSTER),
+    ConfigKey(
+        "ordered.delivery.legacy.producers.max.hold.ms",
+        _INT,
+        200,
+        Between(0, 5_000),
+        doc="how long a batch is held that a producer without idempotence repeats before an earlier one; then it is "
+        "refused to be repeated again",
+    ),
+    ConfigKey(
+        "ordered.delivery.legacy.producers.silence.ms",
+        _INT,
+        1_000,
+        Between(0, 60_000),
+        doc="how long a doubling waits for a producer that wrote by the old count and has been silent since",
+    ),
     ConfigKey("ordered.delivery.legacy.consumers", _STRING, "accept", _LEGACY_CONSUMERS, _CLUSTER),
     ConfigKey("ordered.delivery.legacy.consumers.max.hold.ms", _LONG, 300_000, _POSITIVE, _CLUSTER),
     ConfigKey(

@@ -14,12 +14,11 @@ is a transactional batch without one: nobody would end its transaction, and the 
 
 from __future__ import annotations
 
-from broker.awaited_batches import MAX_AWAITED, SentBatch
+from broker.awaited_batches import SentBatch
 from broker.replication.delayed_produce import Awaited, AwaitedAppend, AwaitedRefusal, AwaitedTurn, DelayedProduce
 from broker.replication.layout import Admission, LayoutRefusal, named_layout, produce_admission, refusal_of_absent
 from broker.replication.partition import Partition
 from broker.request_context import Answer, CloseConnectionError, RequestContext
-from broker.retry_order import HOLD_S
 from broker.stock_producers import EarlyBatchError
 from protocol.batch_layout import CODEC_AT, CODEC_MASK, MAGIC, MAGIC_AT, TRANSACTIONAL_BIT
 from protocol.compression import CompressionType
@@ -58,8 +57,9 @@ def handle(ctx: RequestContext, request: ProduceRequest) -> Answer:
         layout = named_layout(topic)
         results = [_append(ctx, topic.name, layout, data, acks, waiting) for data in topic.partition_data]
         topics.append(TopicProduceResponse(name=topic.name, partition_responses=results))
-    if len(ctx.session.awaited) > MAX_AWAITED:
-        raise CloseConnectionError(f"batches of more than {MAX_AWAITED} partitions and producers are to be repeated")
+    most = ctx.node.config.values["max.retried.partitions.per.connection"]
+    if len(ctx.session.awaited) > most:
+        raise CloseConnectionError(f"batches of more than {most} partitions and producers are to be repeated")
     response = ProduceResponse(responses=topics)
     if not waiting:
         return _answer(request, response)
@@ -108,7 +108,8 @@ def _append(
                 refusal.park()
                 waiting.append(refusal)
         return response
-    ctx.node.metrics.appended_bytes.add(topic, by=len(records))
+    if not result.duplicate:
+        ctx.node.metrics.appended_bytes.add(topic, by=len(records))
     response = PartitionProduceResponse(
         index=data.index,
         error_code=ErrorCode.NONE if result.base_offset >= 0 else ErrorCode.DUPLICATE_SEQUENCE_NUMBER,
@@ -139,12 +140,13 @@ def _hold(
 ) -> AwaitedTurn:
     """Keep a copy of the batch: what its request came in is read into again."""
     copy = PartitionProduceData(index=partition.key.partition, records=memoryview(bytearray(records)))
-    held_until = ctx.node.env.clock.monotonic() + HOLD_S
+    hold_ms = ctx.node.config.values["ordered.delivery.legacy.producers.max.hold.ms"]
+    held_until = ctx.node.env.clock.monotonic() + hold_ms / 1000
 
     def append(waiting: list[Awaited]) -> PartitionProduceResponse:
         return _append(ctx, partition.key.topic, layout, copy, acks, waiting)
 
-    held = AwaitedTurn(partition, refusal, early.order, held_until, append)
+    held = AwaitedTurn(partition, refusal, early.order, held_until, append, ctx.node.request_memory, len(records))
     early.order.hold(early.records, held)
     return held
 

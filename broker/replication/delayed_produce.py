@@ -11,6 +11,7 @@ from collections.abc import Callable, Sequence
 
 from broker.awaited_batches import SentBatch
 from broker.deferred import Deferred
+from broker.memory_budget import MemoryBudget
 from broker.replication.partition import Partition
 from broker.replication.purgatory import DelayedOperation, Purgatory
 from broker.retry_order import RetryOrder
@@ -105,7 +106,7 @@ class AwaitedRefusal(Awaited):
 class AwaitedTurn(Awaited):
     """A batch that came before its turn: it is appended when that comes, or else refused as ``result`` says."""
 
-    __slots__ = ("_append", "_held_until", "_is_let_go", "_order", "_rest")
+    __slots__ = ("_append", "_held_bytes", "_held_until", "_memory", "_order", "_rest")
 
     def __init__(
         self,
@@ -114,18 +115,23 @@ class AwaitedTurn(Awaited):
         order: RetryOrder,
         held_until: float,
         append: Callable[[list[Awaited]], PartitionProduceResponse],
+        memory: MemoryBudget,
+        held_bytes: int,
     ) -> None:
         super().__init__(partition, result)
         self._order = order
         self._held_until = held_until
-        self._append = append
-        self._is_let_go = False
+        self._append: Callable[[list[Awaited]], PartitionProduceResponse] | None = append
+        """Has the batch in memory; None once it is not held any more."""
+        self._memory = memory
+        self._held_bytes = held_bytes
+        memory.hold(held_bytes)
         self._rest: list[Awaited] | None = None
         """What the answer waits for once it was appended."""
 
     def take_turn(self) -> None:
         """Append the batch, unless it is answered because the partition was led by another in between."""
-        if not self.is_done():
+        if self._append is not None and not self.is_done():
             rest: list[Awaited] = []
             appended = self._append(rest)
             for name in appended.FIELDS:
@@ -133,6 +139,7 @@ class AwaitedTurn(Awaited):
             for awaited in rest:
                 awaited.result = self.result
             self._rest = rest
+            self._free()
 
     def end_with(self, purgatory: Purgatory, operation: DelayedProduce) -> None:
         """Have the purgatory end the hold in time, which is before that of the whole request."""
@@ -141,11 +148,16 @@ class AwaitedTurn(Awaited):
     def let_go(self) -> None:
         """Answer without waiting for the turn any longer."""
         self._order.let_go(self)
-        self._is_let_go = True
+        self._free()
+
+    def _free(self) -> None:
+        self._append = None
+        self._memory.hold(-self._held_bytes)
+        self._held_bytes = 0
 
     def _has_answer(self) -> bool:
         if self._rest is None:
-            return self._is_let_go
+            return self._append is None
         return all(awaited.is_done() for awaited in self._rest)
 
 

@@ -6,7 +6,6 @@ import pytest
 import trio
 import trio.testing
 
-from broker.handlers import produce
 from broker.replication.isr import ReplicaProgress
 from protocol.errors import ErrorCode
 from protocol.types import TopicPartition
@@ -54,9 +53,19 @@ async def test_another_connection_has_nothing_in_flight(broker: Broker) -> None:
 
 
 async def test_a_connection_with_too_much_to_repeat_is_closed(broker: Broker, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(produce, "MAX_AWAITED", 2)
+    monkeypatch.setitem(broker.node.config.values, "max.retried.partitions.per.connection", 2)
     async with Channel.open(RealNetwork(), broker.harness.host, broker.harness.port, "another") as another:
         for number in (5, 6):
             await another.request(produce_request(number, UNTAGGED, of_producer(0)))
         with trio.fail_after(DEADLINE_S), pytest.raises(ChannelClosedError):
             await another.request(produce_request(7, UNTAGGED, of_producer(0)))
+
+
+async def test_a_batch_that_is_sent_again_after_it_was_written_counts_once_in_the_appended_bytes(
+    broker: Broker,
+) -> None:
+    first, second = of_producer(0), of_producer(1)
+    for records in (first, first, second, first):
+        assert (await broker.produce(1, UNTAGGED, records)).error_code == WRITTEN
+    assert broker.end_offset(1) == 2
+    assert broker.node.metrics.appended_bytes.get("t") == len(first) + len(second)

@@ -15,6 +15,7 @@ from protocol.records import iter_batches
 from protocol.types import TopicPartition
 from runtime.channel import Channel
 from runtime.real_trio import RealNetwork
+from tests.broker_harness import DEADLINE_S
 from tests.layout_world import TOPIC_ID, UNTAGGED, Broker, key_of, keyed, produce_request
 
 pytestmark = pytest.mark.trio
@@ -92,6 +93,11 @@ def values(broker: Broker) -> list[bytes | None]:
     return [record.value for batch in iter_batches(data) for record in batch.records()]
 
 
+def hold_for(monkeypatch: pytest.MonkeyPatch, broker: Broker, hold_ms: int) -> None:
+    key = "ordered.delivery.legacy.producers.max.hold.ms"
+    monkeypatch.setitem(broker.node.config.values, key, hold_ms)
+
+
 async def refuse_in_flight(broker: Broker, count: int) -> None:
     """Have a producer without idempotence that has ``count`` batches in flight sent for metadata."""
     await announce(broker, refreshes=True)
@@ -100,7 +106,11 @@ async def refuse_in_flight(broker: Broker, count: int) -> None:
 
 
 @pytest.mark.parametrize("acks", [1, -1])
-async def test_what_is_repeated_in_the_reverse_order_is_written_in_order_at_once(broker: Broker, acks: int) -> None:
+async def test_what_is_repeated_in_the_reverse_order_is_written_in_order_at_once(
+    broker: Broker, acks: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What waits for its turn counts as memory of requests (``queued.max.request.bytes``) until it is written."""
+    hold_for(monkeypatch, broker, 60_000)
     await refuse_in_flight(broker, 4)
     answers: dict[int, tuple[int, int]] = {}
 
@@ -113,6 +123,10 @@ async def test_what_is_repeated_in_the_reverse_order_is_written_in_order_at_once
         for number in (3, 2, 1, 0):
             nursery.start_soon(repeat, number)
             await trio.testing.wait_all_tasks_blocked()
+            held = [numbered(other) for other in range(number, 4)] if number > 0 else []
+            with trio.fail_after(DEADLINE_S):
+                while broker.node.request_memory.held_bytes != sum(map(len, held)):
+                    await trio.lowlevel.checkpoint()
     assert answers == {number: (0, number) for number in range(4)}
     assert values(broker) == [b"0", b"1", b"2", b"3"]
 
@@ -120,9 +134,24 @@ async def test_what_is_repeated_in_the_reverse_order_is_written_in_order_at_once
 async def test_a_batch_whose_turn_does_not_come_is_refused_once_more(broker: Broker) -> None:
     await refuse_in_flight(broker, 3)
     assert (await broker.produce(1, UNTAGGED, numbered(2))).error_code == ErrorCode.NOT_LEADER_OR_FOLLOWER
+    assert broker.node.request_memory.held_bytes == 0
     for number in range(3):
         assert (await broker.produce(1, UNTAGGED, numbered(number))).error_code == 0
     assert values(broker) == [b"0", b"1", b"2"]
+
+
+@pytest.mark.parametrize(
+    ("hold_ms", "timeout_ms", "answer"),
+    [(0, 60_000, ErrorCode.NOT_LEADER_OR_FOLLOWER), (60_000, 500, ErrorCode.REQUEST_TIMED_OUT)],
+)
+async def test_a_batch_waits_for_its_turn_as_long_as_is_configured(
+    broker: Broker, hold_ms: int, timeout_ms: int, answer: ErrorCode, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    hold_for(monkeypatch, broker, hold_ms)
+    await refuse_in_flight(broker, 3)
+    request = produce_request(1, UNTAGGED, numbered(2), timeout_ms=timeout_ms)
+    (found,) = (await broker.harness.request(request)).responses[0].partition_responses
+    assert found.error_code == answer
 
 
 async def test_another_partitioner_is_not_waited_for(broker: Broker) -> None:

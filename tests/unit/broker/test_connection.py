@@ -106,8 +106,13 @@ async def serve(seed: int, passes: int) -> tuple[bytes, int]:
     rng = random.Random(seed)
     stream: Any = Narrow(rng)
     dispatcher: Any = Answers(rng)
+    values = {
+        "socket.request.max.bytes": 1 << 20,
+        "admin.request.max.bytes": 1 << 20,
+        "max.retried.partitions.per.connection": 10,
+    }
     node: Any = SimpleNamespace(
-        config=SimpleNamespace(values={"socket.request.max.bytes": 1 << 20, "admin.request.max.bytes": 1 << 20}),
+        config=SimpleNamespace(values=values),
         env=SimpleNamespace(clock=SimClock()),
     )
     connection = Connection(node, dispatcher, MemoryBudget(-1), "PLAINTEXT", stream, BufferPool())

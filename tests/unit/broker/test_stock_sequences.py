@@ -14,7 +14,7 @@ from broker.metadata_cache import TopicInfo
 from broker.replication.layout import LegacyProducers
 from broker.request_context import IN_FLIGHT_S, ClientSession
 from broker.retry_order import GIVE_UP_S
-from broker.stock_producers import REFRESH_AGAIN_S, SILENCE_S, StockProducers
+from broker.stock_producers import REFRESH_AGAIN_S, StockProducers
 from ordered_resize.layout import Layout
 from protocol.batch_builder import build_batch
 from protocol.errors import ErrorCode, KafkaError
@@ -22,6 +22,8 @@ from protocol.key_placement import positive_hash
 from protocol.records import RecordBatch
 from protocol.types import TopicPartition
 
+SILENCE_S = 1.0
+MAX_RETRIED = 3
 REFUSED, MISSED = ErrorCode.NOT_LEADER_OR_FOLLOWER, ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER
 MOVING, STAYING = (
     next(key for key in (b"%d" % n for n in range(1000)) if positive_hash(key) % 8 == home) for home in (5, 1)
@@ -35,8 +37,8 @@ class Leader:
         self.now = 0.0
         self.key = MOVING
         self._clock: Any = SimpleNamespace(monotonic=lambda: self.now)
-        self._producers = StockProducers(self._clock)
-        self.session = ClientSession()
+        self._producers = StockProducers(self._clock, SILENCE_S)
+        self.session = ClientSession(MAX_RETRIED)
         self.state = ProducerState()
         self.info = TopicInfo(uuid.uuid4(), announced_partition_count=8, refreshes_stock_producers=True)
         self._partition: Any = SimpleNamespace(
@@ -186,3 +188,18 @@ def test_a_library_that_asks_for_metadata_seldom_is_reminded_and_never_told_of_t
     assert [leader.send(0, 0.0), leader.send(0, 0.3), leader.send(1, 0.4)] == [late, ErrorCode.NONE, ErrorCode.NONE]
     again = REFRESH_AGAIN_S + 0.1
     assert [leader.send(2, again), leader.send(2, again + 0.3)] == [late, ErrorCode.NONE]
+
+
+def test_a_connection_remembers_a_bounded_number_of_topics_and_producers() -> None:
+    """What is forgotten costs one more refusal, or a wait that ends early."""
+    session, topic_id, now = ClientSession(MAX_RETRIED), uuid.uuid4(), 0.0
+    topics = [f"t{number}" for number in range(MAX_RETRIED + 1)]
+    assert all(session.refresh(topic, topic_id, 1, now) for topic in topics)
+    assert [session.refresh(topic, topic_id, 1, now) for topic in (*topics[1:], topics[0])] == [False] * 3 + [True]
+
+    def is_furthest(producer_id: int, sequence: int) -> bool:
+        batch = build_batch([(b"k", b"v", (), 0)], producer_id=producer_id, producer_epoch=0, base_sequence=sequence)
+        return session.is_furthest(TopicPartition("t", 0), RecordBatch(batch))
+
+    assert all(is_furthest(producer_id, 5) for producer_id in (0, 1, 2, 0, 3)), "1 has been silent for longest"
+    assert [is_furthest(producer_id, 4) for producer_id in (0, 2, 3, 1)] == [False] * 3 + [True]
