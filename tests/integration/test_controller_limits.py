@@ -9,16 +9,21 @@ import pytest
 import trio
 
 from controller.active import ActiveController
+from controller.admin.dispatch import HANDLERS
+from controller.admin.outcome import Outcome
 from controller.events import AdminCall
 from controller.store import MAX_ATTEMPTS, MAX_OPERATIONS
 from protocol.api_keys import ApiKey
 from protocol.errors import ErrorCode
+from protocol.generated.alter_configs import AlterConfigsRequest
+from protocol.generated.alter_configs import AlterConfigsResource as WholeConfigs
 from protocol.generated.alter_partition import AlterPartitionRequest, PartitionData, TopicData
 from protocol.generated.alter_partition_reassignments import (
     AlterPartitionReassignmentsRequest,
     ReassignablePartition,
     ReassignableTopic,
 )
+from protocol.generated.controlled_shutdown import ControlledShutdownRequest
 from protocol.generated.create_partitions import CreatePartitionsRequest, CreatePartitionsTopic
 from protocol.generated.create_topics import (
     CreatableReplicaAssignment,
@@ -34,8 +39,9 @@ from protocol.generated.incremental_alter_configs import (
     IncrementalAlterConfigsRequest,
 )
 from protocol.generated.list_partition_reassignments import ListPartitionReassignmentsRequest
+from protocol.generated.update_features import UpdateFeaturesRequest
 from protocol.generated.update_metadata import UpdateMetadataRequest
-from runtime.env import CreateOp, SessionState, SetOp, ZkOp
+from runtime.env import CreateOp, SessionState, SetOp, ZkConnectionError, ZkOp, ZkRequestTooLargeError
 from runtime.zk_requests import DEFAULT_MAX_REQUEST_BYTES, request_bytes
 from tests.controller_world import World
 from zk_schemas import paths
@@ -198,6 +204,69 @@ async def test_a_write_that_always_breaks_the_connection_is_given_up(
     assert await alter(world, "t", "1:1") == DONE
     again_read = "a step was given up; reading the cluster again"
     await world.until(lambda: any(again_read in record.getMessage() for record in caplog.records))
+
+
+REQUESTS: tuple[Any, ...] = (
+    ControlledShutdownRequest(broker_id=1),
+    CreateTopicsRequest(topics=[CreatableTopic(name=name, num_partitions=1, replication_factor=1) for name in "ab"]),
+    DeleteTopicsRequest(topics=[DeleteTopicState(name=name) for name in "tu"]),
+    AlterConfigsRequest(resources=[WholeConfigs(resource_type=TOPIC, resource_name=name) for name in "tu"]),
+    CreatePartitionsRequest(topics=[CreatePartitionsTopic(name=name, count=3) for name in "tu"]),
+    IncrementalAlterConfigsRequest(
+        resources=[AlterConfigsResource(resource_type=TOPIC, resource_name=name) for name in "tu"]
+    ),
+    AlterPartitionRequest(broker_id=1, topics=[TopicData(name="t", partitions=[PartitionData(partition_index=0)])]),
+    ElectLeadersRequest(),
+    AlterPartitionReassignmentsRequest(),
+    ListPartitionReassignmentsRequest(),
+    UpdateFeaturesRequest(),
+)
+"""One of each API, for two topics where it is about topics."""
+BY_NAME = {
+    CreateTopicsRequest,
+    DeleteTopicsRequest,
+    AlterConfigsRequest,
+    CreatePartitionsRequest,
+    IncrementalAlterConfigsRequest,
+}
+"""What is answered for each."""
+
+
+@pytest.mark.parametrize(
+    ("error", "code"),
+    [
+        (ZkRequestTooLargeError("/topics/t", 1_048_577, 1_048_576), ErrorCode.INVALID_REQUEST),
+        (ZkConnectionError("not written in 5 attempts"), ErrorCode.UNKNOWN_SERVER_ERROR),
+        (ZeroDivisionError("a bug"), ErrorCode.UNKNOWN_SERVER_ERROR),
+    ],
+    ids=["too large", "not written", "a bug"],
+)
+async def test_a_request_that_fails_in_a_way_its_own_code_does_not_expect_is_answered(
+    world: World, error: Exception, code: ErrorCode, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The message of a bug is for the controller's log alone."""
+    assert {request.API_KEY for request in REQUESTS} == HANDLERS.keys()
+
+    async def fail(*_: Any) -> Outcome:
+        raise error
+
+    message = None if isinstance(error, ZeroDivisionError) else str(error)
+    for request in REQUESTS:
+        with monkeypatch.context() as patches:
+            patches.setitem(HANDLERS, request.API_KEY, fail)
+            answers = answers_of(await world.request(request))
+        expected = [(code, message)] * (2 if type(request) in BY_NAME else 1)
+        assert [(answer.error_code, getattr(answer, "error_message", message)) for answer in answers] == expected
+    assert await is_served(world), "the controller is still in office and decides"
+
+
+def answers_of(response: Any) -> list[Any]:
+    """The parts of a response that have an error each."""
+    for name in ("topics", "responses", "results"):
+        found: list[Any] = getattr(response, name, [])
+        if found:
+            return found
+    return [response]
 
 
 # ---------------------------------------------------------------- much to do
