@@ -56,6 +56,7 @@ class Facts:
         "over",
         "passed",
         "positions",
+        "rewinds",
         "unowned",
         "version",
     )
@@ -76,6 +77,8 @@ class Facts:
         """Where a leader epoch of a partition ended, exclusive."""
         self.positions: dict[int, int] = {}
         """How far the group has processed a partition: the first offset of the next batch, or the log end."""
+        self.rewinds: dict[int, int] = {}
+        """How often the group went back in a partition, as its coordinator counts."""
         self.log_starts: dict[int, int] = {}
         self.unowned: set[int] = set()
         """Partitions that no live member owns, by the group's coordinator."""
@@ -138,6 +141,20 @@ class Facts:
             self.ends[partition] = {epoch: ends[epoch] for epoch in still}
             take_back(self, partition, max(still, default=-1))
             self._taken_back()
+
+    def on_rewinds(self, partition: int, rewinds: int) -> None:
+        """How often the group went back in a partition.
+
+        With another count than before the position was lower meanwhile. How low is not known: what was passed because
+        of any position is taken back.
+        """
+        before = self.rewinds.get(partition, rewinds)
+        self.rewinds[partition] = rewinds
+        if rewinds == before:
+            return
+        position = self.positions.get(partition, -1)
+        self.on_position(partition, 0)
+        self.on_position(partition, position)
 
     def on_leader_change(self, partition: int) -> None:
         """Ends of what is not passed yet are asked again: an unclean election lowers them."""

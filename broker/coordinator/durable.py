@@ -21,7 +21,8 @@ class OffsetAndMetadata:
     """A committed offset. Timestamps are wall-clock milliseconds.
 
     ``expire_timestamp_ms`` is set only by commits with a retention of their own (OffsetCommit v2-4).
-    ``incarnation`` is that of the partition committed for; it travels in the flexible record version alone.
+    ``incarnation`` is that of the partition committed for, ``rewinds`` counts the commits of the group that lowered the
+    offset of the partition. Only the flexible record version has these two.
     """
 
     offset: int
@@ -30,6 +31,7 @@ class OffsetAndMetadata:
     commit_timestamp_ms: int = NO_TIMESTAMP
     expire_timestamp_ms: int | None = None
     incarnation: int = NO_INCARNATION
+    rewinds: int = 0
 
 
 @dataclass(frozen=True, slots=True)

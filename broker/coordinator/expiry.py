@@ -40,7 +40,7 @@ def remove_partitions(turn: Turn, group: Group, deleted: Mapping[TopicPartition,
     if group.state is GroupState.DEAD:
         return
     last = {tp: committed.incarnation for tp, committed in turn.shard.durable.offsets_of(group.group_id).items()}
-    last.update({tp: incarnations[-1] for tp, incarnations in group.pending_commits.items()})
+    last.update({tp: commits[-1].incarnation for tp, commits in group.pending_commits.items()})
     gone = [tp for tp, incarnation in last.items() if tp in deleted and deleted[tp].covers(incarnation)]
     if gone:
         _remove(turn, group, gone)

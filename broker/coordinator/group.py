@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TypeAlias
 
-from broker.coordinator.durable import NO_TIMESTAMP, StableGeneration
+from broker.coordinator.durable import NO_TIMESTAMP, OffsetAndMetadata, StableGeneration
 from broker.coordinator.group_state import GroupState, check_transition
 from broker.coordinator.outcome import Token
 from broker.coordinator.positions import GroupPositions
@@ -83,8 +83,8 @@ class Group:
     sync_deadline_ms: int | None = None
     assignment_in_flight: bool = False
     """The leader's assignment of this generation is on its way to the log."""
-    pending_commits: dict[TopicPartition, list[int]] = field(default_factory=dict)
-    """Offset commits on their way to the log: the incarnation each is for, oldest first, by partition."""
+    pending_commits: dict[TopicPartition, list[OffsetAndMetadata]] = field(default_factory=dict)
+    """Offset commits on their way to the log, oldest first, by partition."""
     positions: GroupPositions = field(default_factory=GroupPositions)
     wake_ms: int | None = None
     """When the group wants to be looked at; never later than its earliest deadline, possibly earlier."""
@@ -266,8 +266,8 @@ class Group:
 
     # ------------------------------------------------------------ offset commits in flight
 
-    def commit_started(self, partition: TopicPartition, incarnation: int) -> None:
-        self.pending_commits.setdefault(partition, []).append(incarnation)
+    def commit_started(self, partition: TopicPartition, committed: OffsetAndMetadata) -> None:
+        self.pending_commits.setdefault(partition, []).append(committed)
 
     def commit_ended(self, partition: TopicPartition) -> None:
         """The oldest one: fates are taken in the order of the writes."""

@@ -87,10 +87,10 @@ def commit_offsets(turn: Turn, token: Token, request: OffsetCommitRequest, topic
             known = _newest_incarnation(turn.shard, group, tp, topics.incarnation)
             error = _check_partition(turn, topic.name, partition, topics, known)
             if error is ErrorCode.NONE and topics.contains(*tp):
-                committed = _committed(turn, request, partition, known)
+                committed = _committed(turn, request, partition, known, _newest_commit(turn.shard, group, tp))
                 accepted.append(OffsetRecord(group.group_id, tp, committed))
                 partitions.append(tp)
-                group.commit_started(tp, committed.incarnation)
+                group.commit_started(tp, committed)
                 if partition.is_processed:
                     processed.reports[tp] = Report(committed.incarnation, committed.offset)
             result = OffsetCommitResponsePartition(partition_index=partition.partition_index, error_code=error)
@@ -147,7 +147,14 @@ def _newest_incarnation(shard: Shard, group: Group, tp: TopicPartition, incarnat
     """The latest there is: the broker's metadata may lag behind what the coordinator before it has stored."""
     committed = shard.durable.offsets_of(group.group_id).get(tp)
     stored = NO_INCARNATION if committed is None else committed.incarnation
-    return max(incarnation_of(tp.topic, tp.partition), stored, *group.pending_commits.get(tp, ()))
+    pending = (commit.incarnation for commit in group.pending_commits.get(tp, ()))
+    return max(incarnation_of(tp.topic, tp.partition), stored, *pending)
+
+
+def _newest_commit(shard: Shard, group: Group, tp: TopicPartition) -> OffsetAndMetadata | None:
+    """The commit before the next one, on its way to the log or in it."""
+    pending = group.pending_commits.get(tp)
+    return pending[-1] if pending else shard.durable.offsets_of(group.group_id).get(tp)
 
 
 def _check_partition(
@@ -167,9 +174,13 @@ def _check_partition(
 
 
 def _committed(
-    turn: Turn, request: OffsetCommitRequest, partition: OffsetCommitRequestPartition, known_incarnation: int
+    turn: Turn,
+    request: OffsetCommitRequest,
+    partition: OffsetCommitRequestPartition,
+    known_incarnation: int,
+    before: OffsetAndMetadata | None,
 ) -> OffsetAndMetadata:
-    """What will be stored. The record version that has an expiry has no leader epoch and no incarnation.
+    """What will be stored. The record version that has an expiry has no leader epoch, incarnation and rewinds.
 
     What the written version cannot hold is left out here, so that what is held equals what a successor loads.
     """
@@ -183,7 +194,13 @@ def _committed(
         commit_timestamp_ms=now_ms,
         expire_timestamp_ms=expires,
         incarnation=incarnation,
+        rewinds=_rewinds(before, partition.committed_offset) if expires is None else 0,
     )
+
+
+def _rewinds(before: OffsetAndMetadata | None, offset: int) -> int:
+    """How often a commit lowered the offset, with a commit of ``offset`` after ``before``."""
+    return 0 if before is None else before.rewinds + (offset < before.offset)
 
 
 @dataclass(frozen=True, slots=True)

@@ -20,9 +20,8 @@ from broker.coordinator.positions import (
     Poller,
     answer,
     answer_if_news,
-    awaits_report,
+    known_of,
     owner_of,
-    position_of,
     response_of,
 )
 from broker.coordinator.shard import Turn
@@ -175,8 +174,7 @@ def _positions(
                 partition_index=tp.partition,
                 incarnation=incarnation,
                 need_position=tp in positions.waiting or _may_be_wanted(group),
-                position=position_of(turn.shard, group, tp, incarnation),
-                awaits_report=awaits_report(turn.shard, group, tp),
+                **known_of(turn.shard, group, tp, incarnation)._asdict(),
             ),
         )
         for tp, incarnation in named.items()

@@ -36,7 +36,18 @@ if TYPE_CHECKING:
     from broker.coordinator.shard import Shard, Turn
 
 UNKNOWN_POSITION = -1
-_NOTHING_KNOWN = (UNKNOWN_POSITION, True)
+
+
+class Known(NamedTuple):
+    """What is told of a partition."""
+
+    position: int
+    awaits_report: bool
+    rewinds: int
+    """How often a commit lowered the group's offset: between two answers the position may go down and up again."""
+
+
+_NOTHING_KNOWN = Known(UNKNOWN_POSITION, awaits_report=True, rewinds=0)
 
 
 class Report(NamedTuple):
@@ -52,8 +63,8 @@ class Poller:
 
     wants: dict[TopicPartition, int] = field(default_factory=dict)
     """Partitions whose position it asks for, with the incarnation it means."""
-    told: dict[TopicPartition, tuple[int, bool]] = field(default_factory=dict)
-    """What it was told of each: the position, and whether a report is awaited."""
+    told: dict[TopicPartition, Known] = field(default_factory=dict)
+    """What it was told of each."""
     asked: dict[TopicPartition, None] = field(default_factory=dict)
     """Partitions it owns of which it knows that somebody waits."""
     token: Token | None = None
@@ -246,7 +257,7 @@ def answer(turn: Turn, group: Group, member_id: str) -> None:
     poller = positions.pollers[member_id]
     to_report = _to_report(shard, group, member_id)
     poller.asked = dict.fromkeys(to_report)
-    poller.told = {tp: _known_of(shard, group, tp, meant) for tp, meant in poller.wants.items()}
+    poller.told = {tp: known_of(shard, group, tp, meant) for tp, meant in poller.wants.items()}
     named = {**{tp: positions.newest_wanted(tp) for tp in to_report}, **poller.wants}
     found = [
         (
@@ -255,8 +266,7 @@ def answer(turn: Turn, group: Group, member_id: str) -> None:
                 partition_index=tp.partition,
                 incarnation=incarnation,
                 need_position=tp in poller.asked,
-                position=position_of(shard, group, tp, incarnation),
-                awaits_report=awaits_report(shard, group, tp),
+                **known_of(shard, group, tp, incarnation)._asdict(),
             ),
         )
         for tp, incarnation in named.items()
@@ -275,14 +285,17 @@ def answer_if_news(turn: Turn, group: Group, member_ids: Iterable[str]) -> None:
 
 def _has_news(shard: Shard, group: Group, member_id: str, poller: Poller) -> bool:
     moved = (
-        _known_of(shard, group, tp, incarnation) != poller.told.get(tp, _NOTHING_KNOWN)
+        known_of(shard, group, tp, incarnation) != poller.told.get(tp, _NOTHING_KNOWN)
         for tp, incarnation in poller.wants.items()
     )
     return any(moved) or any(tp not in poller.asked for tp in _to_report(shard, group, member_id))
 
 
-def _known_of(shard: Shard, group: Group, tp: TopicPartition, incarnation: int) -> tuple[int, bool]:
-    return position_of(shard, group, tp, incarnation), awaits_report(shard, group, tp)
+def known_of(shard: Shard, group: Group, tp: TopicPartition, incarnation: int) -> Known:
+    """What is told of one incarnation of a partition."""
+    committed = shard.durable.offsets_of(group.group_id).get(tp)
+    rewinds = 0 if committed is None else committed.rewinds
+    return Known(position_of(shard, group, tp, incarnation), awaits_report(shard, group, tp), rewinds)
 
 
 def _to_report(shard: Shard, group: Group, member_id: str) -> list[TopicPartition]:

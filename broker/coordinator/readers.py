@@ -210,6 +210,6 @@ def write_beginnings(turn: Turn, group_id: str, topics: Topics) -> None:
             )
             records.append(OffsetRecord(group_id, tp, value))
             partitions.append(tp)
-            group.commit_started(tp, creation.incarnation)
+            group.commit_started(tp, value)
     if records:
         turn.out.write(group_id, records, CommitEnded(group, partitions))

@@ -2,10 +2,10 @@
 
 Writers go by the finalized level of ``consumer_offsets_topic_schema``. Below level 2 they use the highest versions
 without tagged fields, which a coordinator from before KIP-915 can read: offset value 3 and group value 3. From level 2
-on they use the flexible versions, 4 and 4, where an offset carries its partition's incarnation in tag 10256. A commit
-with its own expiry takes offset value 1 at each level, for no later version has that. Readers follow KIP-915 at each
-level: they take the flexible version, read a higher one as the highest known, ignore unknown tagged fields, and hand
-unknown key types back as ``UnknownRecord``.
+on they use the flexible versions, 4 and 4, where an offset carries its partition's incarnation and its rewinds in
+tagged fields. A commit with its own expiry takes offset value 1 at each level, for no later version has that. Readers
+follow KIP-915 at each level: they take the flexible version, read a higher one as the highest known, ignore unknown
+tagged fields, and hand unknown key types back as ``UnknownRecord``.
 """
 
 from __future__ import annotations
@@ -71,6 +71,7 @@ def _encode_offset(committed: OffsetAndMetadata | None, is_flexible: bool) -> by
         commit_timestamp=committed.commit_timestamp_ms,
         expire_timestamp=_UNSET if expires is None else expires,
         incarnation=committed.incarnation,
+        rewinds=committed.rewinds,
     )
     if expires is not None:
         return encode_versioned(value, OFFSET_VALUE_VERSION_WITH_EXPIRY)
@@ -128,6 +129,7 @@ def _decode_offset(data: Buffer) -> OffsetAndMetadata:
         commit_timestamp_ms=value.commit_timestamp,
         expire_timestamp_ms=None if value.expire_timestamp == _UNSET else value.expire_timestamp,
         incarnation=value.incarnation,
+        rewinds=value.rewinds,
     )
 
 

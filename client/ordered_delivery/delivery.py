@@ -126,11 +126,13 @@ class OrderedDelivery:
         for tp, position in answer.wanted.items():
             self._on_position(tp, position)
             self._gates.on_owner(tp, is_owned=tp in answer.owned)
-        self._reports.on_asked(answer.to_report, answer.said_before)
+        known = {tp: (asked.incarnation, asked.position) for tp, asked in answer.to_report.items()}
+        self._reports.on_asked(known, answer.said_before)
         self._on_change()
 
     def _on_position(self, tp: TopicPartition, position: Position) -> None:
         """How far the group is, from the coordinator. Of a partition read here it only repeats what was reported."""
+        self._gates.on_rewinds(tp, position.rewinds)
         if tp in self._partitions and self._knows_own_positions:
             return  # since it was reported, and perhaps further by now
         if position.position != self._gates.position(tp):

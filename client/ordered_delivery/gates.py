@@ -164,6 +164,15 @@ class TopicGates:
         self.version += 1
         topic.gate.facts.on_position(tp.partition, position)
 
+    def on_rewinds(self, tp: TopicPartition, rewinds: int) -> None:
+        """How often a commit lowered the group's offset."""
+        topic = self._topics.get(tp.topic)
+        if topic is None:
+            return
+        facts, before = topic.gate.facts, topic.gate.facts.version
+        facts.on_rewinds(tp.partition, rewinds)
+        self.version += facts.version != before
+
     def on_owner(self, tp: TopicPartition, *, is_owned: bool) -> None:
         """Whether a live member alone can tell the position: then the start of the log does not stand for it."""
         topic = self._topics.get(tp.topic)

@@ -46,6 +46,8 @@ class Position(NamedTuple):
 
     incarnation: int
     position: int
+    rewinds: int = 0
+    """Of an answer: how often a commit lowered the group's offset."""
 
 
 class PositionAnswer(NamedTuple):
@@ -104,7 +106,7 @@ def read_answer(
     to_report: dict[TopicPartition, Position] = {}
     for topic in response.topics:
         for p in topic.partitions:
-            tp, known = TopicPartition(topic.name, p.partition_index), Position(p.incarnation, p.position)
+            tp, known = TopicPartition(topic.name, p.partition_index), Position(p.incarnation, p.position, p.rewinds)
             if tp in wants:
                 wanted[tp] = known
                 if p.awaits_report:

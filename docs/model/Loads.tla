@@ -57,9 +57,12 @@ NoCall == [limit |-> -1, floor |-> -1, flushed |-> <<>>]
 \* taken up to here; from: where its owner began; limit, floor, entries: cap, floor and epochs of the lineage at the last look;
 \* once: a load has returned since the assignment; covers, spared: cap and floor when that was called, loaded: what was flushed
 \* then; call: the load that runs. life: the topic's when the partition was
-\* assigned or the member heard of another; said: the position that was reported last, where nothing is said twice. looked: since the last seek it was told of a position that is too low (for the properties alone).
+\* assigned or the member heard of another; said: the position that was reported last, where nothing is said twice. rewinds: how often the
+\* coordinator has said that the group went back in each partition; looked: the coordinator has answered since the last seek, and the
+\* partition was not removed meanwhile (for the properties alone).
 NotMine == [mine |-> FALSE, at |-> 0, safe |-> 0, sure |-> 0, from |-> 0, limit |-> -1, floor |-> -1, entries |-> {},
-            once |-> FALSE, covers |-> -1, spared |-> -1, loaded |-> <<>>, call |-> NoCall, life |-> 0, said |-> -1, looked |-> TRUE]
+            once |-> FALSE, covers |-> -1, spared |-> -1, loaded |-> <<>>, call |-> NoCall, life |-> 0, said |-> -1,
+            rewinds |-> [q \in Parts |-> 0], looked |-> TRUE]
 There == {p \in Parts : part[p].there}
 Silent == [p \in Parts |-> Unknown]
 Owners(parts, members) ==
@@ -212,28 +215,32 @@ Sync(m) ==
 
 Reads == UNCHANGED <<topic, group, reported, committed, user, left>>
 EndOf(q, f) == Cardinality({i \in DOMAIN log[q] : log[q][i].epoch <= f})
-\* unknown: what counts where the coordinator tells no position.
-RECURSIVE Satisfied(_, _, _, _)
-Satisfied(m, q, f, unknown) ==
+\* unknown: what counts where the coordinator tells no position; back: partitions whose position was lower, however high it is now.
+RECURSIVE Satisfied(_, _, _, _, _)
+Satisfied(m, q, f, unknown, back) ==
   \/ part[q].gone >= f
   \/ LET told == IF m \in Present THEN Position(q) ELSE Unknown IN
-     /\ IF told = Unknown THEN unknown ELSE told >= EndOf(q, f)
-     /\ \A x \in part[q].lineage : x[1] <= f => Satisfied(m, x[2], x[3], unknown)
-Limit(m, p, unknown) ==
-  LET held == {x[1] : x \in {z \in part[p].lineage : ~Satisfied(m, z[2], z[3], unknown)}} IN
+     /\ IF q \in back THEN EndOf(q, f) = 0 ELSE IF told = Unknown THEN unknown ELSE told >= EndOf(q, f)
+     /\ \A x \in part[q].lineage : x[1] <= f => Satisfied(m, x[2], x[3], unknown, back)
+Limit(m, p, unknown, back) ==
+  LET held == {x[1] : x \in {z \in part[p].lineage : ~Satisfied(m, z[2], z[3], unknown, back)}} IN
   IF held = {} THEN part[p].epoch ELSE Smallest(held) - 1
-\* What is passed stays passed, but for a position that is told to be lower. That takes back what was loaded, or is being loaded.
+IsAnswered(m) == m \in Present /\ group.stable
+\* What is passed stays passed, but for a position that is told to be lower, or to have been. That takes back what was loaded, or is being
+\* loaded. The coordinator stores with each commit how often a commit was lower than the one before: that is once with each seek.
 Look(m, p) ==
   LET v == Mine(m, p)
-      least == Limit(m, p, FALSE)
-      most == Limit(m, p, TRUE)
-      passed == Largest({v.limit, least})
-      limit == IF Rule("taken_back") THEN Smallest({passed, most}) ELSE passed
-      covered(e) == IF Rule("load_taken_back") THEN Smallest({e, limit}) ELSE e
+      told == IF IsAnswered(m) /\ Rule("rewinds_counted") THEN seeks ELSE v.rewinds
+      back == {q \in Parts : told[q] # v.rewinds[q]}
+      least == Limit(m, p, FALSE, {})
+      most == Limit(m, p, TRUE, back)
+      kept == IF Rule("taken_back") THEN Smallest({v.limit, most}) ELSE v.limit
+      limit == Largest({kept, least})
+      covered(e) == IF Rule("load_taken_back") THEN Smallest({e, kept}) ELSE e
       called == IF v.call = NoCall \/ ~Rule("running_load_taken_back") THEN v.call ELSE [v.call EXCEPT !.limit = covered(@)]
       seen == [v EXCEPT !.limit = limit, !.floor = part[p].floor, !.entries = {x[1] : x \in part[p].lineage},
-                        !.covers = covered(@), !.call = called,
-                        !.looked = @ \/ (least = most /\ least < part[p].epoch)] IN
+                        !.covers = covered(@), !.call = called, !.rewinds = told,
+                        !.looked = @ \/ (IsAnswered(m) /\ \A q \in Parts : seeks[q] = 0 \/ part[q].there)] IN
   /\ v.mine /\ Heard(m, p) /\ part[p].there /\ v # seen
   /\ With(m, p, seen)
   /\ Reads

@@ -25,6 +25,7 @@ _pack_ih = Struct(">ih").pack
 _pack_iqtq = Struct(">iq?q").pack
 _pack_iqtqB = Struct(">iq?qB").pack
 _pack_t = Struct(">?").pack
+_unpack_i = Struct(">i").unpack_from
 _unpack_iB = Struct(">iB").unpack_from
 _unpack_ihB = Struct(">ihB").unpack_from
 _unpack_iqtqB = Struct(">iq?qB").unpack_from
@@ -77,6 +78,7 @@ class ConsumerGroupPositionResponsePartition(Base):
         "need_position",
         "position",
         "awaits_report",
+        "rewinds",
     )
     __slots__ = FIELDS
 
@@ -88,12 +90,14 @@ class ConsumerGroupPositionResponsePartition(Base):
         need_position: bool = False,
         position: int = -1,
         awaits_report: bool = False,
+        rewinds: int = 0,
     ) -> None:
         self.partition_index = partition_index
         self.incarnation = incarnation
         self.need_position = need_position
         self.position = position
         self.awaits_report = awaits_report
+        self.rewinds = rewinds
 
 
 class ConsumerGroupPositionResponseTopic(Base):
@@ -119,8 +123,17 @@ def _decode_tag_topics_partitions_awaits_report(data: memoryview) -> tuple[bool,
     pos += 1
     return awaits_report, pos
 
+def _decode_tag_topics_partitions_rewinds(data: memoryview) -> tuple[int, int]:
+    pos = 0
+    rewinds, = _unpack_i(data, pos)
+    pos += 4
+    return rewinds, pos
+
 def _encode_tag_topics_partitions_awaits_report(value: bool, out: bytearray) -> None:
     out += _pack_t(value)
+
+def _encode_tag_topics_partitions_rewinds(value: int, out: bytearray) -> None:
+    out += _pack_i(value)
 
 def _decode_consumer_group_position_request_v0(data: memoryview) -> tuple[ConsumerGroupPositionRequest, int]:
     size = len(data)
@@ -307,17 +320,22 @@ def _decode_consumer_group_position_response_v0(data: memoryview) -> tuple[Consu
             topics_partitions_partition_index, topics_partitions_incarnation, topics_partitions_need_position, topics_partitions_position, n = _unpack_iqtqB(data, pos)
             pos += 22
             topics_partitions_awaits_report: bool = False
+            topics_partitions_rewinds: int = 0
             if n:
                 tags, pos = read_tags(data, pos, n)
                 value = tags.get(10263)
                 if value is not None:
                     topics_partitions_awaits_report = whole(_decode_tag_topics_partitions_awaits_report(value), value, "topics[].partitions[].awaits_report")
+                value = tags.get(10273)
+                if value is not None:
+                    topics_partitions_rewinds = whole(_decode_tag_topics_partitions_rewinds(value), value, "topics[].partitions[].rewinds")
             topics_partitions.append(ConsumerGroupPositionResponsePartition(
                 partition_index=topics_partitions_partition_index,
                 incarnation=topics_partitions_incarnation,
                 need_position=topics_partitions_need_position,
                 position=topics_partitions_position,
                 awaits_report=topics_partitions_awaits_report,
+                rewinds=topics_partitions_rewinds,
             ))
         n = data[pos]
         pos += 1
@@ -361,13 +379,19 @@ def _encode_consumer_group_position_response_v0(message: ConsumerGroupPositionRe
             write_uvarint(out, n)
         for topics_partitions_item in topics_item.partitions:
             out += _pack_iqtq(topics_partitions_item.partition_index, topics_partitions_item.incarnation, topics_partitions_item.need_position, topics_partitions_item.position)
-            tag_count = (1 if topics_partitions_item.awaits_report else 0)
+            tag_count = (1 if topics_partitions_item.awaits_report else 0) + (1 if topics_partitions_item.rewinds != 0 else 0)
             out.append(tag_count)
             if tag_count:
                 if topics_partitions_item.awaits_report:
                     tagged = bytearray()
                     _encode_tag_topics_partitions_awaits_report(topics_partitions_item.awaits_report, tagged)
                     write_uvarint(out, 10263)
+                    write_uvarint(out, len(tagged))
+                    out += tagged
+                if topics_partitions_item.rewinds != 0:
+                    tagged = bytearray()
+                    _encode_tag_topics_partitions_rewinds(topics_partitions_item.rewinds, tagged)
+                    write_uvarint(out, 10273)
                     write_uvarint(out, len(tagged))
                     out += tagged
         out.append(0)

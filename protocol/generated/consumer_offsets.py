@@ -86,8 +86,17 @@ def _decode_tag_incarnation(data: memoryview) -> tuple[int, int]:
     pos += 8
     return incarnation, pos
 
+def _decode_tag_rewinds(data: memoryview) -> tuple[int, int]:
+    pos = 0
+    rewinds, = _unpack_i(data, pos)
+    pos += 4
+    return rewinds, pos
+
 def _encode_tag_incarnation(value: int, out: bytearray) -> None:
     out += _pack_q(value)
+
+def _encode_tag_rewinds(value: int, out: bytearray) -> None:
+    out += _pack_i(value)
 
 def _decode_offset_commit_key_v0(data: memoryview) -> tuple[OffsetCommitKey, int]:
     size = len(data)
@@ -229,17 +238,22 @@ def _decode_offset_commit_value_v4(data: memoryview) -> tuple[OffsetCommitValue,
     commit_timestamp, n = _unpack_qB(data, pos)
     pos += 9
     incarnation: int = -1
+    rewinds: int = 0
     if n:
         tags, pos = read_tags(data, pos, n)
         value = tags.get(10256)
         if value is not None:
             incarnation = whole(_decode_tag_incarnation(value), value, "incarnation")
+        value = tags.get(10273)
+        if value is not None:
+            rewinds = whole(_decode_tag_rewinds(value), value, "rewinds")
     decoded = OffsetCommitValue(
         offset=offset,
         leader_epoch=leader_epoch,
         metadata=metadata,
         commit_timestamp=commit_timestamp,
         incarnation=incarnation,
+        rewinds=rewinds,
     )
     return decoded, pos
 
@@ -254,13 +268,19 @@ def _encode_offset_commit_value_v4(message: OffsetCommitValue, out: bytearray, p
         write_uvarint(out, n)
     out += raw
     out += _pack_q(message.commit_timestamp)
-    tag_count = (1 if message.incarnation != -1 else 0)
+    tag_count = (1 if message.incarnation != -1 else 0) + (1 if message.rewinds != 0 else 0)
     out.append(tag_count)
     if tag_count:
         if message.incarnation != -1:
             tagged = bytearray()
             _encode_tag_incarnation(message.incarnation, tagged)
             write_uvarint(out, 10256)
+            write_uvarint(out, len(tagged))
+            out += tagged
+        if message.rewinds != 0:
+            tagged = bytearray()
+            _encode_tag_rewinds(message.rewinds, tagged)
+            write_uvarint(out, 10273)
             write_uvarint(out, len(tagged))
             out += tagged
     parts.append(out)
@@ -1047,6 +1067,7 @@ class OffsetCommitValue(Message):
         "commit_timestamp",
         "expire_timestamp",
         "incarnation",
+        "rewinds",
     )
     __slots__ = FIELDS
     API_KEY: ClassVar[int] = -1
@@ -1075,6 +1096,7 @@ class OffsetCommitValue(Message):
         commit_timestamp: int = 0,
         expire_timestamp: int = -1,
         incarnation: int = -1,
+        rewinds: int = 0,
     ) -> None:
         self.offset = offset
         self.leader_epoch = leader_epoch
@@ -1082,6 +1104,7 @@ class OffsetCommitValue(Message):
         self.commit_timestamp = commit_timestamp
         self.expire_timestamp = expire_timestamp
         self.incarnation = incarnation
+        self.rewinds = rewinds
 
 
 class GroupMetadataKey(Message):

@@ -12,6 +12,9 @@ topics it is about all that is waited for or was reported.
 
 Tag 10263 of an answer says that a live member alone can tell the position: it owns the partition, or may still do so.
 Until it has, that the log begins behind what is waited for says nothing: the records may be with its user.
+
+Tag 10273 of an answer counts how often a commit of the group lowered its offset of the partition. A member that knows
+another count has missed that the group went back, and has perhaps read everything again since.
 """
 
 from protocol.schema import Field, field, message
@@ -63,6 +66,10 @@ RESPONSE = message(
     fields=[
         field("throttle_time_ms", "int32", "0+"),
         field("error_code", "int16", "0+"),
-        _topics("Response", field("awaits_report", "bool", "0+", ignorable=True, tag=10263)),
+        _topics(
+            "Response",
+            field("awaits_report", "bool", "0+", ignorable=True, tag=10263),
+            field("rewinds", "int32", "0+", ignorable=True, tag=10273),
+        ),
     ],
 )

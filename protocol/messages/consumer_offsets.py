@@ -1,8 +1,8 @@
 """The records of ``__consumer_offsets``: each key and value starts with an int16 version, then the fields below.
 
 Key versions 0 and 1 are offset commits, 2 is group metadata. An offset value has an expiry time in version 1 only,
-a leader epoch from 3, and is flexible from 4, where KIP-253's tag 10256 keeps the incarnation. A group value is
-flexible from 4.
+a leader epoch from 3, and is flexible from 4, where KIP-253's tag 10256 keeps the incarnation, and tag 10273 how often
+the offset was lowered. A group value is flexible from 4.
 
 No version comes after these: a release that does not know it could not read the records. New fields are tagged ones of
 the highest version (KIP-915).
@@ -31,6 +31,7 @@ OFFSET_COMMIT_VALUE = message(
         field("commit_timestamp", "int64", "0+"),
         field("expire_timestamp", "int64", "1", default=-1, ignorable=True),
         field("incarnation", "int64", "4+", default=-1, ignorable=True, tag=10256),
+        field("rewinds", "int32", "4+", ignorable=True, tag=10273),
     ],
 )
 

@@ -354,6 +354,23 @@ async def go_on_behind_a_member_that_goes_back(scene: GroupScene) -> None:
     await scene.expect_soon(newest)
 
 
+async def go_on_behind_a_member_that_went_back_unseen(scene: GroupScene) -> None:
+    """The parent's owner has read it again, flushed and reported before the child's owner can be reached."""
+    older, newer = await split_unread(scene)
+    await scene.begin()
+    assert await scene.until(lambda: newer in scene.delivered)
+    for broker in BROKERS:
+        scene.cluster.fabric.cut(f"broker{broker}", "b")
+    said = scene.reports("a", 1)
+    scene.a.go_back()
+    assert await scene.until(lambda: scene.deliveries(older) == 2 and scene.reports("a", 1) > said)
+    await trio.sleep(1)  # pause: virtual time
+    scene.cluster.fabric.reset(scene.coordinator, "b")  # the answers that are on their way are lost
+    scene.cluster.fabric.heal_all()
+    await trio.sleep(1)  # pause: it polls again; virtual time
+    await scene.expect_soon(await scene.write(scene.key(1, 2)))
+
+
 async def go_on_behind_anothers_commit(scene: GroupScene) -> None:
     """A member that was thrown out begins at an offset that its successor has committed, ahead of the flush."""
     older, newer = await split_unread(scene, 4)

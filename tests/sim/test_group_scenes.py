@@ -21,6 +21,7 @@ from client.coordinator_link import CoordinatorLink
 from client.errors import KafkaError
 from client.listener import PartitionKeyListener
 from client.ordered_delivery.reports import Reports
+from ordered_resize.facts import Facts
 from protocol.errors import ErrorCode
 from runtime.sim_scheduler import run_deterministic
 from tests import lineage_mutations as rules
@@ -88,6 +89,10 @@ def what_was_fetched_counts_as_committed(patch: Patch) -> None:
     patch.setattr(GroupCoordinator, "commit_news", commit)
 
 
+def rewinds_are_not_counted(patch: Patch) -> None:
+    patch.setattr(Facts, "on_rewinds", lambda *_: None)
+
+
 def a_refused_commit_counts(patch: Patch) -> None:
     commit_news = GroupCoordinator.commit_news
 
@@ -126,6 +131,7 @@ RULES: tuple[tuple[Scenario, SwitchOff, str], ...] = (
     (scenarios.commit_when_thrown_out, commits_of_any_generation_are_taken, "commits"),
     (scenarios.report_when_thrown_out, positions_are_taken_of_whoever_is_thrown_out, "promise"),
     (scenarios.go_on_behind_a_member_that_goes_back, rules.what_is_passed_is_never_taken_back, "promise"),
+    (scenarios.go_on_behind_a_member_that_went_back_unseen, rewinds_are_not_counted, "promise"),
     (scenarios.go_on_behind_anothers_commit, what_was_fetched_counts_as_committed, "promise"),
     (scenarios.go_on_behind_a_refused_commit, a_refused_commit_counts, "promise"),
     (scenarios.wait_while_the_coordinator_dies, nothing_is_said_again, "late"),

@@ -108,6 +108,13 @@ def test_kip_915_from_level_2_on_the_flexible_versions_are_written() -> None:
     assert encode(GroupRecord("group-1", GENERATION), 2) == (GROUP_KEY, GOLDEN["group_value", 4])
 
 
+def test_how_often_an_offset_was_lowered_is_written_in_tag_10273() -> None:
+    key, value = encode(offset_record(replace(OFFSET, rewinds=3)))
+    assert decode(key, value) == offset_record(replace(OFFSET, rewinds=3))
+    assert value == encode(offset_record(OFFSET))[1][:-1] + b"\x01\xa1\x50\x04\x00\x00\x00\x03"
+    assert decode(*encode(offset_record(replace(OFFSET, rewinds=3)), 1)) == offset_record(OFFSET)
+
+
 def test_kip_915_below_level_2_the_incarnation_is_left_out() -> None:
     key, value = encode(offset_record(replace(OFFSET, incarnation=9)), 1)
     assert decode(key, value) == offset_record(OFFSET)

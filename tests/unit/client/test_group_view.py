@@ -48,7 +48,7 @@ def test_who_reads_what_is_waited_for_and_how_much_of_it_is_committed(run: Run) 
     broker = Grouped([CHILD])
     broker.committed = {0: (7, INCARNATION)}
     broker.answers[ApiKey.DESCRIBE_GROUPS] = lambda body: reads_the_parent(encode_assignment([PARENT]))
-    wait = wait_of(run, broker, lambda wait: wait.member is not None)
+    wait = wait_of(run, broker, lambda wait: wait.member is not None and wait.until >= 0)
     assert (wait.on, wait.member, wait.position, wait.committed) == (PARENT, "other", -1, 7)
     assert wait.sentence(1) == (
         "partition 1 from epoch 0 waits for 0 until offset 10, owned by other, position not known (7 committed)"

@@ -423,6 +423,13 @@ class Driver:
         topics = self.replies[token].topics
         return {(topic.name, p.partition_index) for topic in topics for p in topic.partitions if p.awaits_report}
 
+    def rewinds(self, token: str) -> dict[tuple[str, int], int]:
+        """How often the group went back, by the partitions of a poll's answer."""
+        assert self.error(token) is ErrorCode.NONE
+        return {
+            (topic.name, p.partition_index): p.rewinds for topic in self.replies[token].topics for p in topic.partitions
+        }
+
     def fetched(self, group: str = GROUP, *, require_stable: bool = False) -> Any:
         """All committed offsets of a group."""
         return offsets.fetch_offsets(self.shard, group, None, self.topics, require_stable=require_stable)

@@ -144,6 +144,42 @@ def test_a_rewind_is_told_as_a_lower_position() -> None:
     assert driver.told(waiting) == {PARENT: (40, False)}
 
 
+def commit_and_report(driver: Driver, owner: str, *positions: int) -> None:
+    for position in positions:
+        driver.commit({PARENT: position}, owner, 1, processed=True)
+
+
+def test_a_position_that_went_down_and_up_between_two_polls_is_news() -> None:
+    driver = Driver()
+    owner, waiter = two_members(driver)
+    driver.poll(owner, 1)
+    driver.poll(waiter, 1, PARENT, max_wait_ms=0)
+    commit_and_report(driver, owner, 100)
+    before = driver.poll(waiter, 1, PARENT)
+    assert (driver.told(before), driver.rewinds(before)) == ({PARENT: (100, False)}, {PARENT: 0})
+    commit_and_report(driver, owner, 40, 70, 100)
+    after = driver.poll(waiter, 1, PARENT)
+    assert (driver.told(after), driver.rewinds(after)) == ({PARENT: (100, False)}, {PARENT: 1})
+    assert driver.told(driver.poll(waiter, 1, PARENT)) is None
+
+
+def test_rewinds_outlive_their_generation_and_their_coordinator() -> None:
+    driver = Driver()
+    owner, _ = two_members(driver)
+    commit_and_report(driver, owner, 100, 40, 100, 99, 100)
+    for successor in (driver, driver.restarted()):
+        asked = successor.poll("", -1, PARENT)
+        assert successor.rewinds(asked) == {PARENT: 2}
+
+
+def test_a_commit_that_is_lower_than_one_on_its_way_to_the_log_is_a_rewind() -> None:
+    driver = Driver(auto_commit=False)
+    for offset in (100, 40, 100):
+        driver.commit({PARENT: offset})
+    driver.settle_all()
+    assert driver.rewinds(driver.poll("", -1, PARENT)) == {PARENT: 1}
+
+
 # ---------------------------------------------------------------- commits that report
 
 

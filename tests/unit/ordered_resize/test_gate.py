@@ -85,6 +85,33 @@ def test_a_position_that_is_lowered_and_rises_again_before_a_look_is_loaded_agai
     assert gate.look(1, 0) is OPEN
 
 
+@pytest.mark.parametrize("while_loading", [False, True])
+@pytest.mark.parametrize("is_position_known", [False, True])
+def test_a_position_that_was_lowered_unseen_is_loaded_again(
+    gate: Gate, while_loading: bool, is_position_known: bool
+) -> None:
+    gate.facts.on_rewinds(0, 2)
+    process_zero(gate)
+    called = gate.load_called(1)
+    if not while_loading:
+        gate.load_returned(1, called)
+        assert gate.look(1, 0) is OPEN
+    gate.facts.on_rewinds(0, 2)
+    assert gate.take_revoked() == []
+    if not is_position_known:
+        gate.facts.on_new_generation()
+    gate.facts.on_rewinds(0, 3)
+    assert gate.facts.positions.get(0, -1) == (100 if is_position_known else -1)
+    process_zero(gate)
+    if while_loading:
+        gate.load_returned(1, called)
+    else:
+        assert gate.take_revoked() == [1]
+    assert gate.look(1, 0) is DUE
+    load(gate)
+    assert gate.look(1, 0) is OPEN
+
+
 def test_only_the_end_of_the_highest_epoch_is_asked_first(gate: Gate) -> None:
     gate.facts.on_lineage(1, Lineage(2, -1, (Entry(0, {0: 0}), Entry(2, {0: 4}))))
     gate.facts.on_lineage(0, Lineage(5))

@@ -58,7 +58,7 @@ STORED = {
     ],
 }
 """Versions and untagged fields of each stored record: Kafka's, in the order of their bytes. They stay as they are."""
-TAGS = {"OffsetCommitValue": {10256: "incarnation int64 4+"}}
+TAGS = {"OffsetCommitValue": {10256: "incarnation int64 4+", 10273: "rewinds int32 4+"}}
 """Each tag that was ever given to a field, with that field. A tag never means another one. New tags join here."""
 CLIENTS = {"ConsumerProtocolSubscription", "ConsumerProtocolAssignment", "StickyAssignorUserData"}
 """Messages between members of a group: a coordinator stores them as bytes and does not read them."""
