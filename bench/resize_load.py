@@ -276,7 +276,7 @@ async def fill(arguments: argparse.Namespace, topic: str) -> None:
 
 
 async def timed_resize(admin: Admin, topic: str, count: int) -> float:
-    """Seconds from the alter until the count is in force; what is marked then may drain for as long as it likes."""
+    """Seconds from the alter until the count is in force, without the drain of marked partitions."""
     began = time.perf_counter()
     await admin.create_partitions({topic: count})
     await wait_until_resized(admin, topic, count, int(SETTLE_DEADLINE_S * 1000))

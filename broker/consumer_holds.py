@@ -1,9 +1,9 @@
 """Leaders hold consumers that do not keep the order of keys: topic key ``ordered.delivery.legacy.consumers=hold``.
 
-One task of a broker learns, for the partitions it leads of such topics, what they wait for: lineages from ZooKeeper,
-ends of leader epochs and log starts from leaders, groups and their positions from all coordinators. What it decides
-(``topic_holds``) it leaves at each partition, where fetches find it. As long as something is not known a partition
-serves what no group can wait for, and nothing else.
+One task of a broker collects the facts for the partitions of such topics that the broker leads: lineages from
+ZooKeeper, ends of leader epochs and log starts from leaders, groups and their positions from all coordinators.
+``topic_holds`` decides. The task stores the decision at each partition, and fetches read it there. While a fact is
+missing, a partition serves only records that no group can wait for.
 """
 
 from __future__ import annotations
@@ -47,17 +47,17 @@ from runtime.env import Env
 logger = structlog.get_logger(__name__)
 
 WAITING_PAUSE_S = 0.1
-"""Between two rounds while something is held: how late a commit opens what waits for it."""
+"""Between two rounds while a partition is held: a commit ends a wait so much later at most."""
 ROUNDS_PER_LEASE = 4
-"""At least, so that what is open stays open."""
+"""At least: answers are renewed before they expire, and an open partition stays open."""
 STARTS_PAUSE_S = 5.0
-"""How often log starts are asked for: retention has many minutes."""
+"""Between two questions for log starts, which retention changes slowly."""
 _CONSUMER = -1
 _EARLIEST = -2
 
 
 class BrokerLinks:
-    """One connection to each broker, this one included, for questions that nothing else waits for."""
+    """One connection to each broker, this one included, apart from replication and forwarded requests."""
 
     def __init__(self, env: Env, metadata: MetadataCache, config: BrokerConfig) -> None:
         self._env = env
@@ -88,7 +88,7 @@ class BrokerLinks:
 
 
 class ConsumerHolds:
-    """See the module. ``wake`` it when this broker begins to lead, or a configuration changed."""
+    """The task of the module. ``wake`` it when this broker begins to lead, or a configuration changed."""
 
     def __init__(
         self,
@@ -112,10 +112,10 @@ class ConsumerHolds:
         self._wake = trio.Event()
         self._starts_asked_at: dict[str, float] = {}
         self.topics: dict[str, TopicHold] = {}
-        """Held topics of which this broker leads a partition."""
+        """Held topics by name; this broker leads a partition of each."""
 
     def wake(self) -> None:
-        """Look again soon."""
+        """Begin the next round now."""
         self._wake.set()
 
     async def run(self) -> None:
@@ -149,7 +149,7 @@ class ConsumerHolds:
 
     @property
     def longest_s(self) -> float:
-        """How long the group that is waited for longest has been waited for."""
+        """The longest wait for a group so far, 0 without one."""
         now = self._clock.monotonic()
         waits = [now - topic.since(wait) for topic in self.topics.values() for wait in topic.waits]
         return max(waits, default=0.0)
@@ -157,7 +157,7 @@ class ConsumerHolds:
     # ------------------------------------------------------------ a round
 
     async def _look(self, nursery: trio.Nursery, led: Mapping[str, Mapping[int, Partition]]) -> float:
-        """Learn and decide; the seconds until the next round."""
+        """One round: collect facts and decide. Returns the seconds until the next round."""
         asked: dict[str, list[int]] = {}
         for name, partitions in led.items():
             await self._learn_lineages(name, partitions)
@@ -167,7 +167,7 @@ class ConsumerHolds:
                     self._ask_leaders(nursery, asking, name, self.topics[name].requirements(partitions).epochs)
         for name, partitions in led.items():
             topic = self.topics.get(name)
-            if topic is not None and not topic.is_open_to_anybody(partitions):
+            if topic is not None and not topic.is_open_to_any_group(partitions):
                 asked[name] = sorted(topic.requirements(partitions).epochs)
         if asked:
             async with trio.open_nursery() as asking:
@@ -201,7 +201,7 @@ class ConsumerHolds:
     # ------------------------------------------------------------ lineages
 
     async def _learn_lineages(self, name: str, led: Collection[int]) -> None:
-        """Those of the partitions led here, and of all that they name, directly or not."""
+        """Read the lineages of the led partitions, and of all partitions that these name directly or indirectly."""
         unseen, seen = set(led), set[int]()
         while unseen:
             questions = [Question(TopicPartition(name, p)) for p in sorted(unseen)]
@@ -218,7 +218,7 @@ class ConsumerHolds:
             unseen = topic.requirements(led).epochs.keys() - seen
 
     def _topic(self, name: str, incarnation: int) -> TopicHold | None:
-        """What is known of the topic; None while nobody knows which topic of the name there is."""
+        """The facts of the topic; None while its incarnation is unknown. A new incarnation begins without facts."""
         known = self.topics.get(name)
         if incarnation < 0 or (known is not None and known.incarnation == incarnation):
             return known
@@ -231,7 +231,7 @@ class ConsumerHolds:
     def _ask_leaders(
         self, nursery: trio.Nursery, asking: trio.Nursery, name: str, named: Mapping[int, Collection[int]]
     ) -> None:
-        """Where epochs ended, and from time to time where logs begin."""
+        """Ask leaders for the ends of epochs, and from time to time for log starts."""
         now = self._clock.monotonic()
         topic, infos = self.topics[name], {q: self._metadata.partition(TopicPartition(name, q)) for q in named}
         epochs = {q: info.leader_epoch for q, info in infos.items() if info is not None}
@@ -260,7 +260,7 @@ class ConsumerHolds:
         ends: Mapping[int, tuple[int, set[int]]],
         starts: Sequence[int],
     ) -> None:
-        """``ends``: the leader epoch of a partition, and the epochs whose ends it is asked for as a consumer asks."""
+        """Ask one leader. ``ends``: by partition, its leader epoch and the epochs whose ends are asked for."""
         try:
             if ends:
                 answer = await self._links.ask(nursery, leader, _ends_request(name, ends), self._timeout_s)
@@ -294,9 +294,9 @@ class ConsumerHolds:
             logger.info("hold.coordinator_not_asked", broker=broker_id, error=str(error))
             return
         as_of = {k.partition_index: sent_at - k.confirmed_ms_ago / 1000 for k in answer.coordinators}
-        for told in answer.topics:
-            if told.name in self.topics:
-                self.topics[told.name].answers[broker_id] = CoordinatorAnswer(as_of, tuple(_readers(told.groups)))
+        for found in answer.topics:
+            if found.name in self.topics:
+                self.topics[found.name].answers[broker_id] = CoordinatorAnswer(as_of, tuple(_readers(found.groups)))
 
 
 def _readers(groups: Iterable[TopicReadersResponseGroup]) -> Iterable[Reader]:

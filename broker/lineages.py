@@ -1,9 +1,10 @@
-"""What the znodes say of partitions' lineage, for PartitionLeaderEpochsForPartitions (25301) and for the cleaner.
+"""Lineages of partitions, read from znodes, for PartitionLeaderEpochsForPartitions (25301) and for the cleaner.
 
-A partition's state znode and its topic's are read at the first question about them, after a ``sync``, and kept while a
-data watch says that they did not change. A watch fires before a later read of the session shows the change, so what is
-watched at the moment of an answer is of one moment. Nothing is guessed: what cannot be read, or is not there yet, is
-LEADER_NOT_AVAILABLE (5), ask again. Of a malformed znode the answer says what is wrong with it.
+A partition's state znode and its topic's are read at the first question about them, after a ``sync``, and kept while
+their data watches have not fired. A watch fires before a later read of the session shows the change, so all znodes that
+are watched when an answer is made are of one moment. Nothing is guessed: for a znode that cannot be read or does not
+exist yet the answer is LEADER_NOT_AVAILABLE (5), and the client asks again. For a malformed znode the answer names the
+fault.
 """
 
 from __future__ import annotations
@@ -140,13 +141,13 @@ class Lineages:
         self._max_bytes = max_bytes
         self._known: OrderedDict[str, KnownZnode[Any]] = OrderedDict()
         self.size_bytes = 0
-        """Of what is kept, as far as its reading has ended."""
+        """Bytes of the kept znodes that are read completely."""
 
     def answer(self, question: Question, read: Read = NOTHING_READ) -> PartitionAnswer | None:
         """The answer of version 1; None: ``read`` first, or if ``read`` is of that: it cannot be known yet."""
         tp = question.tp
         if tp.topic not in self._metadata.topics:
-            # Told nothing yet it cannot say of anything that it does not exist.
+            # Before the first UpdateMetadata, an unknown topic may still exist.
             return refusal(tp, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION) if self._metadata.brokers else None
         topic = self._current_topic(question, read)
         if topic is None:

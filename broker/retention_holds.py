@@ -1,9 +1,10 @@
-"""What retention by time leaves alone in topics with ``ordered.delivery.retention.waits`` (hole 22).
+"""Records that retention by time keeps in topics with ``ordered.delivery.retention.waits`` (hole 22).
 
-The controller says of each partition that others wait for from which offset on some group has yet to read it, and for
-how long that holds unless it says so again. A controller that is gone thus holds nothing for ever. In each leader epoch
-everything is held at first, for the lease of the broker: the leader before may have been told, and a resize that began
-with this epoch may make others wait. A follower removes nothing by time but takes over where its leader's log begins.
+The controller sends a hold for each partition that another partition waits for: the first offset that some group has
+not read, and for how long the hold lasts. A hold that the controller does not renew ends, so a controller that is gone
+holds nothing for ever. In each leader epoch the leader first keeps everything for a lease: the controller may have sent
+the hold to the leader before, and a resize that begins with this epoch may add waits. A follower removes nothing by
+time. Its log begins where its leader's begins.
 """
 
 from __future__ import annotations
@@ -43,7 +44,7 @@ class RetentionHolds:
         self._metrics = metrics
 
     def take_over(self, topics: Iterable[UpdateMetadataTopicState]) -> None:
-        """What the controller says. Of another leader epoch than the present one it counts for nothing."""
+        """Take the controller's holds. A hold for another leader epoch than the present one is ignored."""
         for topic in topics:
             for state in topic.partition_states:
                 if state.held is not None:
@@ -57,7 +58,7 @@ class RetentionHolds:
             partition.retention_hold = Hold(held.offset, self._clock.monotonic() + held.held_ms / 1000, held.group_id)
 
     def held_from(self, log: PartitionLog) -> int:
-        """The first offset that retention by time is to leave alone."""
+        """The first offset that retention by time keeps."""
         partition = self._hosted(log.partition)
         if not log.config.ordered_delivery_retention_waits:
             if partition is not None:
@@ -92,7 +93,7 @@ class RetentionHolds:
         )
 
     def held_back(self, log: PartitionLog) -> tuple[Hold, HeldBack] | None:
-        """What is older than ``retention.ms`` and still there in a log led here; None: nothing, or the disk fails."""
+        """Records older than ``retention.ms`` that a hold keeps in a log led here; None: none, or the disk fails."""
         partition = self._hosted(log.partition)
         if partition is None or not partition.is_leader or log.is_broken:
             return None
@@ -109,7 +110,7 @@ class RetentionHolds:
         return None if found is None else (partition.retention_hold, found)
 
     def by_group(self, logs: Iterable[PartitionLog]) -> Iterator[tuple[tuple[str, str], HeldBack]]:
-        """``((topic, group), what is held back for it)`` of each log; the group is "" where it is not known."""
+        """``((topic, group), held back)`` for each log; the group is "" where it is not known."""
         for log in logs:
             held = self.held_back(log) if log.config.ordered_delivery_retention_waits else None
             if held is not None:
@@ -117,7 +118,7 @@ class RetentionHolds:
 
 
 def held_gauges(holds: RetentionHolds, logs: Callable[[], Iterable[PartitionLog]]) -> list[LabelledGauge]:
-    """What is held back of the partitions led here, by topic and group."""
+    """Gauges of the records held back in partitions led here, by topic and group."""
 
     def gauge(name: str, what: str, value: Callable[[HeldBack], float], join: Callable[..., float]) -> LabelledGauge:
         def compute() -> dict[tuple[str, ...], float]:

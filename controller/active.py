@@ -322,7 +322,7 @@ class ActiveController:
             ends.look_again(context)
             await steps.advance(context)
         elif isinstance(event, HoldsFound):
-            holds.tell(context, event.holds)
+            holds.send(context, event.holds)
         elif isinstance(event, AutoscaleDue):
             await autoscale.look(context)
         elif isinstance(event, BrokerAnswered):

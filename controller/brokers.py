@@ -30,9 +30,9 @@ _log = logging.getLogger(__name__)
 
 
 async def on_brokers_changed(context: Context) -> None:
-    """Read the registrations again. A known id under another broker epoch went away and came back; one that only
-    describes itself otherwise (KIP-226) stays, and every broker is told where it is reached now. One that does not
-    support what is finalized counts as gone (KIP-584, Feature versioning and guarantees): it leads nothing.
+    """Read the registrations again. A known id under another broker epoch went away and came back. A broker that only
+    changed its registration (KIP-226) stays, and every broker gets its new address. A broker that does not support a
+    finalized feature level counts as gone (KIP-584, Feature versioning and guarantees): it leads nothing.
     """
     image = context.image
     present = _admitted(context, await read_registrations(context))
@@ -72,8 +72,9 @@ async def on_brokers_changed(context: Context) -> None:
 
 
 def _admitted(context: Context, registered: dict[int, LiveBroker]) -> dict[int, LiveBroker]:
-    """Those that support what is finalized. A release that looks at no feature itself registers all the same, and would
-    serve without regard to what the others rely on.
+    """The brokers that support all finalized feature levels.
+
+    A broker of a release without features registers in any case, and would break rules that the others rely on.
     """
     image = context.image
     problems = {id: misfits(broker.registration.features, image.features, "it") for id, broker in registered.items()}

@@ -112,7 +112,7 @@ class DrainsDue:
 
 @dataclass(frozen=True, slots=True)
 class HoldsFound:
-    """Leaders are to be told what retention by time has to leave alone."""
+    """Holds on retention by time are to be sent to leaders."""
 
     holds: tuple[Hold, ...]
 

@@ -220,7 +220,7 @@ class ClusterImage:
     features_problem: str = ""
     """Why ``/features`` cannot be read; empty: it can."""
     refused_brokers: dict[int, int] = field(default_factory=dict)
-    """Registered brokers that do not support what is finalized, with their broker epochs."""
+    """Registered brokers that do not support a finalized feature level, with their broker epochs."""
     malformed: dict[str, int] = field(default_factory=dict)
     """Topics that cannot be read, with the mzxid of their znode: what their partitions are is not known."""
     created: dict[str, int] = field(default_factory=dict)

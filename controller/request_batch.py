@@ -99,7 +99,7 @@ class RequestBatch:
             batch.metadata.update(named)
 
     def hold(self, leader: int, tp: TopicPartition, held: HeldRecords) -> None:
-        """Tell the leader of a partition what retention by time is to leave alone there."""
+        """Send a hold on retention by time to the leader of a partition."""
         batch = self._of(leader)
         batch.wants_metadata = True
         batch.metadata[tp] = None

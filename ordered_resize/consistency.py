@@ -1,7 +1,7 @@
-"""What cannot be: znodes of one topic that contradict each other, as an edit by hand leaves them.
+"""Contradictions between the znodes of one topic, which an edit by hand can leave.
 
-No step of a resize leads there. Who finds a contradiction freezes the topic: which of two znodes is right is a guess,
-and a wrong guess breaks the order of keys.
+No step of a resize leads to one. The controller freezes a topic with a contradiction: it cannot know which of two
+znodes is right, and a wrong guess breaks the order of keys.
 """
 
 from __future__ import annotations

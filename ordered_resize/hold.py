@@ -1,8 +1,8 @@
-"""How far the leader of a partition answers consumers that do not keep the order of keys themselves.
+"""The cap up to which the leader of a partition serves stock consumers (``ordered.delivery.legacy.consumers=hold``).
 
-Such a consumer has no gate (``ordered.delivery.legacy.consumers=hold``). Its leader serves batches up to a cap: the
-leader epoch below the first entry that is not satisfied for every group that reads the topic. A group's position is
-what its coordinator told last, and each answer replaces the one before it: a group that is not in it is forgotten.
+A stock consumer has no gate. Its leader serves batches up to a cap: the leader epoch below the first entry that is not
+satisfied for every group that reads the topic. A group's position comes from the last answer of its coordinator. Each
+answer replaces the one before it: a group that is not in it is forgotten.
 """
 
 from __future__ import annotations
@@ -17,23 +17,23 @@ K = TypeVar("K", bound=Hashable)
 
 
 class Reader(NamedTuple):
-    """A group that reads the topic, as its coordinator told it."""
+    """A group that reads the topic, from its coordinator's answer."""
 
     group: str
     life: int = 0
-    """Tells it from another group of the name, which was deleted before."""
+    """Distinguishes the group from a deleted one of the same name."""
     positions: Mapping[int, int] = {}
-    """Where the group is in a partition; a partition without one is read from the beginning of its log."""
+    """The group's position by partition. A group without one reads the partition from the beginning of its log."""
     reporting: frozenset[int] = frozenset()
-    """Partitions whose owner alone can tell: that their log begins behind something does not stand for a position."""
+    """Partitions whose owner reports positions: there a log start does not count as a position."""
 
 
-ANYBODY: Final = Reader("")
-"""A group that nothing is known of. What is satisfied for it is satisfied for every group that may ever come."""
+ANY_GROUP: Final = Reader("")
+"""A group without any position. An entry that is satisfied for it is satisfied for every group, also a future one."""
 
 
 class Obstacle(NamedTuple):
-    """A group that has not processed a partition up to the end of a leader epoch, for which others wait."""
+    """A group that has not processed a partition up to the end of a leader epoch that another partition waits for."""
 
     group: str
     life: int
@@ -42,9 +42,10 @@ class Obstacle(NamedTuple):
 
 
 class Requirements:
-    """What partitions wait for, in any of their entries, directly or not: worked out once for given lineages.
+    """The pairs that partitions wait for in any of their entries, directly or indirectly, for given lineages.
 
-    A *pair* is a partition and a leader epoch up to whose end it is to be processed. What is over is none.
+    A *pair* is a partition and a leader epoch; the partition has to be processed up to the end of that epoch. A removed
+    partition makes no pair.
     """
 
     __slots__ = ("_named_by", "epochs", "partitions")
@@ -52,9 +53,9 @@ class Requirements:
     def __init__(self, known: Facts, partitions: Iterable[int]) -> None:
         self.partitions = tuple(partitions)
         self._named_by: dict[tuple[int, int], list[tuple[int, int]]] = {}
-        """The partitions, and epochs of their entries, that name a pair."""
+        """By pair, the partitions that name it and the epochs of their entries."""
         self.epochs: dict[int, list[int]] = {}
-        """The leader epochs of the pairs, by partition."""
+        """By partition, the leader epochs of its pairs."""
         followed: dict[int, int] = {}
         todo = [(p, lineage.EVERY_EPOCH) for p in self.partitions]
         while todo:
@@ -86,9 +87,9 @@ class Requirements:
         return found
 
     def caps(self, known: Facts, obstacles: Iterable[Obstacle]) -> dict[int, int]:
-        """The highest leader epoch of each partition that is served while these are waited for; -1: none.
+        """By partition, the highest leader epoch that is served while these obstacles exist; -1: none.
 
-        A batch of an epoch above the lineage's is not served whoever reads.
+        A batch of an epoch above the lineage's is served to no reader.
         """
         lowest: dict[int, int] = {}
         missing = {(o.partition, o.epoch) for o in obstacles}
@@ -116,17 +117,17 @@ def _facts_of(known: Facts, reader: Reader) -> Facts:
 
 
 class Patience(Generic[K]):
-    """What is waited for, since when, and what was waited for too long. Each is counted on its own."""
+    """Waits, each with the time when it began, and the waits that lasted too long."""
 
     __slots__ = ("_since", "released")
 
     def __init__(self) -> None:
         self._since: dict[K, float] = {}
         self.released: set[K] = set()
-        """What is not waited for any more, as long as it is looked at."""
+        """Waits that lasted too long, while they exist."""
 
     def look(self, waits: Collection[K], now: float, limit_s: float) -> list[K]:
-        """All that is waited for now; returns what is released by this look, in order."""
+        """Take all waits of now; returns those that this call releases, in order."""
         self._since = {wait: self._since.get(wait, now) for wait in waits}
         over = {wait for wait, since in self._since.items() if now - since >= limit_s}
         found = [wait for wait in self._since if wait in over - self.released]
@@ -134,5 +135,5 @@ class Patience(Generic[K]):
         return found
 
     def since(self, wait: K) -> float:
-        """When it was waited for first; of one that was looked at."""
+        """When a wait of the last ``look`` began."""
         return self._since[wait]

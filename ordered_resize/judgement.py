@@ -306,7 +306,7 @@ def _count(case: Case) -> str | None:
 
 
 def _emptied(case: Case) -> str | None:
-    """Who does not expect a partition to stay is told; in a compacted topic it is to stay."""
+    """Refuse a shrink whose marked partitions would never get empty. In a compacted topic they are meant to stay."""
     stays = case.setting.marked is Marked.FOR_EVER and not case.setting.is_compacted
     if case.count < case.before and stays:
         return (

@@ -136,7 +136,7 @@ class Merge(NamedTuple):
 
 
 def last_merges(known: Mapping[int, Lineage]) -> dict[int, Merge]:
-    """By partition whose keys a shrink took, as far as the lineages of partitions that exist tell."""
+    """The last merge of each partition that lost its keys in a shrink, from the lineages of existing partitions."""
     found: dict[int, Merge] = {}
     for p, one in known.items():
         for entry in one.entries:

@@ -1,8 +1,8 @@
-"""What becomes of partitions that are marked for deletion, by the configuration of their topic: pure.
+"""How long partitions that are marked for deletion are kept, by the configuration of their topic. Pure.
 
 In a compacted topic a marked partition has the only copy of its keys' latest values until they are written again. It
-stays: closed, compacted, read by whoever begins anew, and counted again by a grow. To remove it before it is empty
-loses these values, so that takes a key of its own.
+stays: closed, compacted, read by new groups, and counted again by a grow. Its removal before it is empty loses these
+values, and therefore needs a configuration key of its own.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ _KEPT_FOREVER = -1
 
 
 class Marked(enum.Enum):
-    """How long a marked partition is kept. One that is empty goes in any case."""
+    """How long a marked partition is kept. An empty one is removed in any case."""
 
     DRAINED = "until every group has processed them"
     EXPIRED = "until their records have expired"

@@ -1,9 +1,9 @@
-"""Which tombstones of a compacted topic stay, as docs/model/Tombstones.tla has it.
+"""Which tombstones of a compacted topic stay: the rule that docs/model/Tombstones.tla checks.
 
-A key that moves leaves older values behind, and no newer record in their partition removes them. A tombstone that goes
-too early lets a new reader take one of these for the key's value. So a partition keeps a tombstone of its leader epoch
-b while a partition that one of its entries up to b names is not over. Nothing has to be followed from entry to entry:
-who was named by a partition that is gone is named by its namer too.
+A key that moves leaves older values behind, and no newer record in their partition removes them. A tombstone that is
+removed too early lets a new reader take one of these for the key's value. So a partition keeps a tombstone of its
+leader epoch b while a partition that one of its entries up to b names is not removed. The rule needs no recursion: a
+partition that names a removed one also names the partitions that the removed one named.
 """
 
 from __future__ import annotations
@@ -16,9 +16,9 @@ from zk_schemas.partition_state import LineageEntry
 def first_kept_epoch(entries: Iterable[LineageEntry], as_of: int, last_leader_epochs: Mapping[int, int]) -> int:
     """Tombstones of this leader epoch and above stay, those of lower ones may go.
 
-    ``as_of``: the leader epoch at which the partition's ``entries``, ascending, were read; what is newer may have more.
+    ``as_of``: the leader epoch at which the partition's ``entries``, ascending, were read; a later epoch may have more.
     ``last_leader_epochs``: of removed partitions, by number. Both may be of any age: entries up to ``as_of`` are never
-    added, and what is over stays over.
+    added, and a removed incarnation stays removed.
     """
     for entry in entries:
         if any(last_leader_epochs.get(q, -1) < f for q, f in entry.losers.items()):

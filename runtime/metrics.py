@@ -46,7 +46,7 @@ class Gauge:
 
 
 class LabelledGauge:
-    """A number for each combination of label values there is when somebody asks."""
+    """A number for each combination of label values, computed when the metrics are read."""
 
     __slots__ = ("compute", "help", "label_names", "name")
 

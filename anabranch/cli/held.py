@@ -1,4 +1,4 @@
-"""What ``anabranch topics describe`` says of records that retention by time leaves for a group that has yet to read."""
+"""The lines of ``anabranch topics describe`` about records that retention by time keeps for a group."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def waits(configs: Mapping[str, ConfigEntry]) -> bool:
 
 
 async def held_rows(admin: Admin, topic: TopicDescription) -> list[dict[str, Any]]:
-    """What the leaders hold back, by partition; of those that can be asked."""
+    """The records that leaders hold back, by partition. Leaders that do not answer are left out."""
     leaders = {info.partition: info.leader for info in topic.partitions if info.leader >= 0}
     rows = []
     for broker in sorted(set(leaders.values())):

@@ -106,7 +106,7 @@ async def plan_resize(admin: Admin, name: str, count: int, changes: Mapping[str,
         "moves": [_move_row(move, leaders) for move in planned],
         # The controller judges by the config as it is; that it can be emptied is the last thing it asks of a shrink.
         "refused": None if only_drain else refused,
-        # What it says of marked partitions is by the config as it is, too.
+        # Its advice on marked partitions is by the present config, too.
         "notes": [line for line in advice if LOSS_KEY not in line]
         + (await _notes(admin, topic, count, changes, planned) if is_possible else []),
     }

@@ -112,7 +112,7 @@ def describe(*topics: str, bootstrap_server: Bootstrap = DEFAULT_BOOTSTRAP, json
 
     Of a topic that was resized, also the tree of its splits, what each partition was split from and is merged into,
     the end of those marked for deletion, and what each group has yet to read of them. With
-    ordered.delivery.retention.waits, what is kept beyond retention.ms, for which group and until when.
+    ordered.delivery.retention.waits, the records kept beyond retention.ms, for which group and until when.
 
     Parameters
     ----------

@@ -52,14 +52,14 @@ def _tell(reads: list[_Read], error: KafkaError | None) -> None:
 class _Written:
     """All writes before it have a fate."""
 
-    told: Deferred[None]
+    done: Deferred[None]
 
     def resolve(self, shard: Shard, error: ErrorCode, now: Now) -> Outcome:
-        self.told.fill(None)
+        self.done.fill(None)
         return Outcome()
 
     def overdue(self, shard: Shard, now: Now) -> tuple[Outcome, Then | None]:
-        """Whoever asked wants to know for sure."""
+        """It stays in line: a time-out decides nothing about the writes before it."""
         return Outcome(), self
 
 
@@ -97,7 +97,7 @@ class LoadedPartition:
         self.shard = shard
         self.is_closed = False
         self.confirmed_ms: int | None = None
-        """A time (monotonic ms) until which nobody else led, as leaders were told of groups by; None: not known."""
+        """The latest time (monotonic ms) at which this broker surely led the partition; None: not known."""
         self.schema_level: Callable[[], int] = lambda: highest_level(CONSUMER_OFFSETS_TOPIC_SCHEMA)
         """The finalized level of the records' schema, asked for at each write."""
         self._log = log
@@ -244,9 +244,9 @@ class LoadedPartition:
 
     def written(self) -> Deferred[None]:
         """Filled when every write so far has a fate, or the partition was closed."""
-        told: Deferred[None] = Deferred()
-        self._perform(Outcome(writes=[Write("", [], _Written(told))]))
-        return told
+        done: Deferred[None] = Deferred()
+        self._perform(Outcome(writes=[Write("", [], _Written(done))]))
+        return done
 
     def _append(self, entry: _InFlight) -> None:
         try:

@@ -1,15 +1,14 @@
-"""Groups whose stock members are held in order by the leaders they read from: topic key
-``ordered.delivery.legacy.consumers=hold``.
+"""Groups with stock members in topics with ``ordered.delivery.legacy.consumers=hold``: TopicReaders and OffsetFetch.
 
-A leader asks which groups read a topic and how far they are (TopicReaders, 25302), and serves by answers that are
-younger than ``stock.consumer.lease.ms`` alone. So a group that comes is answered where to begin once it was counted for
-longer: by then every leader that may serve it counts it, one that was deposed and does not know included.
+A leader asks which groups read a topic and how far they are (TopicReaders, 25302), and serves only by answers younger
+than ``stock.consumer.lease.ms``. A new group gets its first OffsetFetch answered when it has been counted for longer
+than that. By then every leader that may serve it counts it, a deposed leader included.
 
-When a partition is created by a resize, each group that is there gets its first offset committed, unless it has a
-commit there. Without one, ``auto.offset.reset=latest`` would skip what was written before a member knew the partition.
-A partition that is counted again was read by its groups before: it gets none.
+When a resize creates a partition, the coordinator commits the partition's first offset for each existing group that
+has no commit there. Without it, ``auto.offset.reset=latest`` would skip records that were written before a member knew
+the partition. A revived partition gets no such commit, because its groups have read it before.
 
-A group of members that all keep the order themselves is waited for by nobody else, and gets nothing committed.
+A group whose members all keep the order themselves is not counted and gets nothing committed.
 """
 
 from __future__ import annotations
@@ -31,7 +30,7 @@ from protocol.generated.topic_readers import TopicReadersResponseGroup, TopicRea
 from protocol.types import TopicPartition
 
 MARGIN = 1.1
-"""Clocks of brokers do not run at quite the same speed."""
+"""Clocks of brokers run at slightly different speeds."""
 WITHOUT_COMMIT_MS = 60_000
 """How long a group counts that fetched offsets and has neither a commit of the topic nor a member that reads it."""
 KNOWN_WITHIN_MS = 5_000
@@ -40,19 +39,19 @@ the group's beginning there is committed."""
 LOOK_AGAIN_MS = 50
 
 
-# ---------------------------------------------------------------- what leaders are told
+# ---------------------------------------------------------------- answers to leaders
 
 
 def readers_of(turn: Turn, topic: str, partitions: Collection[int], topics: Topics) -> list[TopicReadersResponseGroup]:
-    """The groups that read the topic, and where they are. Owners that report are asked to."""
+    """The groups that read the topic, with their positions. Owners that report are asked for a report."""
     turn.shard.counted.asked.add(topic)
-    return [_told(turn, group, topic, partitions, topics) for group in counted_groups(turn, topic)]
+    return [_group_of(turn, group, topic, partitions, topics) for group in counted_groups(turn, topic)]
 
 
 def counted_groups(turn: Turn, topic: str) -> list[Group]:
-    """Groups that leaders have to count for a topic, those without anything but a question for offsets included."""
+    """Groups that leaders have to count for a topic, including groups that have only fetched offsets so far."""
     shard = turn.shard
-    _drop_what_was_only_asked(turn, topic)
+    _forget_idle(turn, topic)
     found = [group for group in shard.groups.values() if _is_counted(shard, group, topic)]
     only_asked = [name for name, of in shard.counted.since.items() if topic in of and name not in shard.groups]
     return [*found, *(Group(name) for name in only_asked)]
@@ -76,7 +75,7 @@ def _reads(shard: Shard, group: Group, topic: str) -> bool:
     )
 
 
-def _drop_what_was_only_asked(turn: Turn, topic: str) -> None:
+def _forget_idle(turn: Turn, topic: str) -> None:
     shard, counted = turn.shard, turn.shard.counted.since
     for group_id, of_group in list(counted.items()):
         since_ms = of_group.get(topic)
@@ -89,7 +88,7 @@ def _drop_what_was_only_asked(turn: Turn, topic: str) -> None:
                 del counted[group_id]
 
 
-def _told(
+def _group_of(
     turn: Turn, group: Group, topic: str, partitions: Collection[int], topics: Topics
 ) -> TopicReadersResponseGroup:
     shard = turn.shard
@@ -97,17 +96,17 @@ def _told(
     reported = {tp for tp in tps if _is_reported(shard, group, tp)}
     if reported:
         ask_owners(turn, group, {tp: topics.incarnation(*tp) for tp in reported})
-    told = []
+    found = []
     for tp in tps:
         position = _report(group, tp, topics) if tp in reported else _commit(shard, group, tp, topics)
         if position != UNKNOWN_POSITION or tp in reported:
-            told.append(
+            found.append(
                 TopicReadersResponsePartition(
                     partition_index=tp.partition, position=position, is_reported=tp in reported
                 )
             )
     life = shard.counted.since.get(group.group_id, {}).get(topic, UNKNOWN_POSITION)
-    return TopicReadersResponseGroup(group_id=group.group_id, life=life, partitions=told)
+    return TopicReadersResponseGroup(group_id=group.group_id, life=life, partitions=found)
 
 
 def _is_reported(shard: Shard, group: Group, tp: TopicPartition) -> bool:
@@ -120,8 +119,8 @@ def _is_reported(shard: Shard, group: Group, tp: TopicPartition) -> bool:
 
 def _report(group: Group, tp: TopicPartition, topics: Topics) -> int:
     report = group.positions.reports.get(tp)
-    is_told = report is not None and report.incarnation == topics.incarnation(*tp)
-    return report.position if report is not None and is_told else UNKNOWN_POSITION
+    is_current = report is not None and report.incarnation == topics.incarnation(*tp)
+    return report.position if report is not None and is_current else UNKNOWN_POSITION
 
 
 def _commit(shard: Shard, group: Group, tp: TopicPartition, topics: Topics) -> int:
@@ -134,10 +133,10 @@ def _commit(shard: Shard, group: Group, tp: TopicPartition, topics: Topics) -> i
 
 
 def begins_at_ms(turn: Turn, group_id: str, asked: Iterable[OffsetFetchRequestTopics], topics: Topics) -> int:
-    """Count the group for these topics; from when on (monotonic ms) a stock member may be told where to begin.
+    """Count the group for these topics; returns the time (monotonic ms) from which OffsetFetch may be answered.
 
-    A leader that has not asked about a topic in this coordinator's time counts the group when it does; but it may go
-    by what the coordinator before this one told.
+    A leader that has not asked this coordinator about a topic yet counts the group when it asks. In a resized topic
+    such a leader may still serve by an answer of the coordinator before.
     """
     now_ms, counted = turn.now.monotonic_ms, turn.shard.counted
     at_ms = now_ms
@@ -150,15 +149,15 @@ def begins_at_ms(turn: Turn, group_id: str, asked: Iterable[OffsetFetchRequestTo
 
 
 class Beginning(enum.Enum):
-    """Whether a group's commits say where it begins in the partitions that it asks for."""
+    """Whether a group's commits are complete for the partitions that it asks for."""
 
-    KNOWN = "they do, if there are any"
-    UNWRITTEN = "its beginning in a new partition is not committed yet"
-    NO_PARTITION = "this broker does not know a partition: it may be new"
+    KNOWN = "no commit is missing"
+    UNWRITTEN = "the beginning in a new partition is not committed yet"
+    NO_PARTITION = "this broker does not know a partition, which may be new"
 
 
 def beginning(turn: Turn, group_id: str, asked: Iterable[OffsetFetchRequestTopics], topics: Topics) -> Beginning:
-    """What is so now. A beginning whose commit was lost is written again."""
+    """The state now. A beginning whose commit failed is written again."""
     partitions = [
         TopicPartition(topic.name, index)
         for topic in asked
@@ -177,7 +176,7 @@ def beginning(turn: Turn, group_id: str, asked: Iterable[OffsetFetchRequestTopic
 
 
 def note_created(turn: Turn, group_ids: Iterable[str], created: Mapping[TopicPartition, Creation]) -> None:
-    """These groups are to have a commit at the beginning of partitions that were created."""
+    """Note that these groups need a commit at the first offset of partitions that were created."""
     for group_id in group_ids:
         committed = turn.shard.durable.offsets_of(group_id)
         new = {tp: creation for tp, creation in created.items() if tp not in committed}
@@ -186,7 +185,7 @@ def note_created(turn: Turn, group_ids: Iterable[str], created: Mapping[TopicPar
 
 
 def write_beginnings(turn: Turn, group_id: str, topics: Topics) -> None:
-    """Commit the group's beginnings that are not on their way; never over a commit, nor in what is gone."""
+    """Commit the group's beginnings that are not on their way; never over a commit, nor in a removed partition."""
     shard = turn.shard
     unwritten = shard.counted.unwritten.get(group_id, {})
     committed = shard.durable.offsets_of(group_id)

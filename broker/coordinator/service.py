@@ -196,7 +196,7 @@ class GroupCoordinator:
                     nursery.start_soon(self._remove, loaded, deleted)
 
     async def _remove(self, loaded: LoadedPartition, deleted: Mapping[TopicPartition, Deletion]) -> None:
-        """Tombstone what is committed for partitions that were deleted."""
+        """Write tombstones for the offsets of partitions that were deleted."""
         group_ids = loaded.committers_of({tp.topic: None for tp in deleted}) if deleted else []
         await self._sweeps.visit(
             "offset-removal", loaded, group_ids, lambda turn, group: expiry.remove_partitions(turn, group, deleted)
@@ -408,25 +408,25 @@ class GroupCoordinator:
         return response
 
     def topic_readers(self, request: TopicReadersRequest) -> Deferred[TopicReadersResponse]:
-        """Which groups read topics, and since when a successor may know of others: not for long."""
-        parts: list[Deferred[_ToldReaders | None]] = []
+        """The groups that read topics, and since when a later coordinator may have other groups."""
+        parts: list[Deferred[_Readers | None]] = []
         now_ms = self._now_ms()
         for index, loaded in self._leadership.loaded.items():
-            token: Deferred[_ToldReaders | None] = Deferred()
+            token: Deferred[_Readers | None] = Deferred()
             parts.append(token)
-            tell = partial(self._tell_readers, token, index, loaded, request.topics)
+            answer = partial(self._answer_readers, token, index, loaded, request.topics)
             if (
                 loaded.confirmed_ms is not None
                 and now_ms - loaded.confirmed_ms < self._config.stock_consumer_lease_ms // 4
             ):
-                tell(loaded.confirmed_ms, ErrorCode.NONE)
+                answer(loaded.confirmed_ms, ErrorCode.NONE)
             else:
-                loaded.confirm(partial(tell, now_ms))
-        return _gather(parts, lambda told: _as_response(request, [part for part in told if part is not None]))
+                loaded.confirm(partial(answer, now_ms))
+        return _gather(parts, lambda found: _as_response(request, [part for part in found if part is not None]))
 
-    def _tell_readers(
+    def _answer_readers(
         self,
-        token: Deferred[_ToldReaders | None],
+        token: Deferred[_Readers | None],
         index: int,
         loaded: LoadedPartition,
         asked: list[TopicReadersRequestTopic],
@@ -438,9 +438,9 @@ class GroupCoordinator:
             return
         loaded.confirmed_ms = max(confirmed_ms, loaded.confirmed_ms or confirmed_ms)
         turn = loaded.turn()
-        told = [readers.readers_of(turn, topic.name, topic.partition_indexes, self._topics) for topic in asked]
-        loaded.carry_out_of(turn, [group.group_id for groups in told for group in groups])
-        token.fill(_ToldReaders(index, self._now_ms() - confirmed_ms, told))
+        found = [readers.readers_of(turn, topic.name, topic.partition_indexes, self._topics) for topic in asked]
+        loaded.carry_out_of(turn, [group.group_id for groups in found for group in groups])
+        token.fill(_Readers(index, self._now_ms() - confirmed_ms, found))
 
     def delete_groups(self, ctx: RequestContext, request: DeleteGroupsRequest) -> Deferred[DeleteGroupsResponse]:
         """Answered when the tombstones of every group that may go are committed."""
@@ -464,7 +464,7 @@ class GroupCoordinator:
         return self._leadership.find(self.partition_for(group_id))
 
 
-class _ToldReaders(NamedTuple):
+class _Readers(NamedTuple):
     """The groups of one partition of the offsets topic, for each topic asked about."""
 
     partition: int
@@ -472,14 +472,14 @@ class _ToldReaders(NamedTuple):
     groups: list[list[TopicReadersResponseGroup]]
 
 
-def _as_response(request: TopicReadersRequest, told: list[_ToldReaders]) -> TopicReadersResponse:
+def _as_response(request: TopicReadersRequest, parts: list[_Readers]) -> TopicReadersResponse:
     return TopicReadersResponse(
         coordinators=[
             TopicReadersResponseCoordinator(partition_index=part.partition, confirmed_ms_ago=part.confirmed_ms_ago)
-            for part in told
+            for part in parts
         ],
         topics=[
-            TopicReadersResponseTopic(name=topic.name, groups=[group for part in told for group in part.groups[at]])
+            TopicReadersResponseTopic(name=topic.name, groups=[group for part in parts for group in part.groups[at]])
             for at, topic in enumerate(request.topics)
         ],
     )

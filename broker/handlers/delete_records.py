@@ -1,9 +1,9 @@
 """DeleteRecords (21), versions 0-2: raise a partition's log start; -1 means up to the high watermark.
 
-A compacted topic loses records only in a partition that is marked for deletion, with
-``delete.latest.values.when.drained`` (KIP-253). Who drains such a partition names its leader epoch (tag 10268): in
-another one, or counted again, it keeps them, for they may be of its next time. Answered with the low watermark, once
-every live replica's log begins there or later (KIP-107).
+In a compacted topic only a partition that is marked for deletion loses records, with
+``delete.latest.values.when.drained`` (KIP-253). A request that drains such a partition names its leader epoch
+(tag 10268). In another leader epoch the partition keeps its records, because it may be counted again. The answer has
+the low watermark, and comes when the log of every live replica begins there or later (KIP-107).
 """
 
 from __future__ import annotations

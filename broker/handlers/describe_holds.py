@@ -20,11 +20,11 @@ def handle(ctx: RequestContext, request: DescribeHoldsRequest) -> Answer:
     async def describe() -> DescribeHoldsResponse:
         response = DescribeHoldsResponse()
         for topic in request.topics:
-            told = DescribeHoldsResponseTopic(name=topic.name)
-            response.topics.append(told)
+            found = DescribeHoldsResponseTopic(name=topic.name)
+            response.topics.append(found)
             for index in topic.partition_indexes:
-                told.partitions.append(_describe(ctx, topic.name, index))
-                await trio.lowlevel.checkpoint()  # what one waits for takes milliseconds after many resizes
+                found.partitions.append(_describe(ctx, topic.name, index))
+                await trio.lowlevel.checkpoint()  # the waits of one partition take milliseconds after many resizes
         return response
 
     return ctx.node.later(describe, lambda error: DescribeHoldsResponse())

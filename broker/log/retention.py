@@ -1,6 +1,6 @@
 """Which segments are too old, too many, or wholly below the log's start. Pure.
 
-With ``ordered.delivery.retention.waits`` records that a group has yet to read are held: they stay longer than
+With ``ordered.delivery.retention.waits`` records that a group has not read yet are held: they stay longer than
 ``retention.ms``, by ``ordered.delivery.retention.waits.max.ms`` at most. Retention by size does not wait.
 """
 
@@ -29,25 +29,25 @@ class SegmentFacts(NamedTuple):
 
 
 class Hold(NamedTuple):
-    """What retention by time leaves alone: everything from ``offset`` on, ``until`` then (monotonic seconds)."""
+    """Retention by time keeps all records from ``offset`` on, ``until`` a time in monotonic seconds."""
 
     offset: int
     until: float
     group: str | None = None
-    """Who has yet to read it; "": that could not be learnt; None: nobody has said anything yet."""
+    """The group that has not read them; "": not known; None: the controller has not sent a hold yet."""
 
 
 class HeldBack(NamedTuple):
-    """What is older than ``retention.ms`` and still there, as a group has yet to read some of it; times in ms."""
+    """Records that are older than ``retention.ms`` and stay because a group has not read all of them; times in ms."""
 
     start_offset: int
     end_offset: int
     """Exclusive."""
     size_bytes: int
     since_ms: int
-    """When retention would have removed the oldest of it."""
+    """When retention would have removed the oldest of them."""
     until_ms: int
-    """When it does, whatever was read until then."""
+    """When retention removes them, read or not."""
 
 
 def count_deletable(

@@ -129,7 +129,7 @@ class Partition:
         """Whether keys keep their order, as the first resize settled it; None before: the configuration says."""
         self.delivery = DeliveryRules()
         self.retention_hold: Hold | None = None
-        """Of a leader, what is not to expire yet; None: it was not asked in this leader epoch."""
+        """Records that retention by time keeps at this leader; None: not worked out in this leader epoch yet."""
         self.stock_cap: StockCap = NOTHING
         """Of a leader whose consumers are held (``broker/consumer_holds.py``)."""
         self.progress: dict[int, ReplicaProgress] = {}

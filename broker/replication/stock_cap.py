@@ -1,4 +1,4 @@
-"""How far a leader answers consumers that do not keep the order of keys themselves."""
+"""The cap up to which a leader serves stock consumers: consumers that do not keep the order of keys themselves."""
 
 from __future__ import annotations
 
@@ -7,10 +7,10 @@ from typing import Final, NamedTuple
 
 
 class StockCap(NamedTuple):
-    """The highest leader epoch of which such consumers are given batches.
+    """The highest leader epoch whose batches stock consumers get.
 
-    ``while_fresh`` counts until ``fresh_until`` (monotonic seconds): a group that the answers behind it do not name may
-    begin to read after that. Then ``at_least`` counts, which no group can take back.
+    ``while_fresh`` counts until ``fresh_until`` (monotonic seconds). After that a group may begin to read that the
+    answers behind ``while_fresh`` do not name. Then ``at_least`` counts, which holds for every group.
     """
 
     while_fresh: int
@@ -22,4 +22,4 @@ class StockCap(NamedTuple):
 
 
 NOTHING: Final = StockCap(-1, -math.inf, -1)
-"""Of a leader that does not know yet what its partition waits for."""
+"""The cap of a leader that has no facts yet."""

@@ -1,14 +1,15 @@
 """CreatePartitions (37), versions 0-3: another number of partitions, more or fewer (KIP-253, Proposed Changes 2 and 3).
 
-A larger count splits partitions, a smaller one marks the highest for deletion, as far down as the topic was created
-with. The count before takes a resize back of which nobody gained keys yet. One that is asked for while another resize
-is unfinished is queued, the latest wins, and answered as accepted. Any other is answered once every leader has the
-layout; so is one that asks for what is under way already, as a client does that lost its answer.
+A larger count splits partitions. A smaller one marks the highest for deletion, down to the count of the topic's
+creation. The count before cancels a resize while no partition has gained keys yet. A count that is asked for while
+another resize is unfinished is queued, and the request is answered as accepted; the latest count wins. Any other
+request is answered once every leader has the layout. A client that lost its answer asks for the count under way again,
+and gets the same answer.
 
-The message of an answer without error is advice, a line each: what a queued count waits for, what becomes of the latest
-values in partitions that a compacted topic marks for deletion, or that producers wrote to the topic lately which cannot
-follow the count. A dry run says what is in progress and queued, and what of that the request would replace. A topic
-that is only validated may ask for what was measured of it instead.
+The message of an answer without error is advice, a line each: why a queued count waits, whether a compacted topic
+loses the latest values in marked partitions, and whether producers wrote lately that cannot follow the count. A dry run
+lists the resizes in progress and queued, and the one that the request would replace. A request that only validates may
+ask for the measured rate of the topic instead.
 """
 
 from __future__ import annotations

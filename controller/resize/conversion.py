@@ -1,11 +1,11 @@
-"""State znodes of releases that resized by barriers (feature level 1), as lineages. Pure.
+"""Converts state znodes of releases that resized by barriers (feature level 1) to lineages. Pure.
 
-Such a state has a layout and no ``initial_partition_count``, and says whom it was split from or merged into. Each is
-converted by a bump, so that who read it before asks again.
+Such a state has a layout and no ``initial_partition_count``. It names the partitions that it was split from or merged
+into. A bump converts it, so that a client that has read it asks again.
 
-A resize under way is carried on. Its goal and the count before it follow from the layouts that are stored, and the last
-epochs of the layout before from the maps. That release wrote the states of a grow's new partitions first and counted
-them later; here the goal comes first, and a partition is created with its first leader.
+A resize under way goes on. Its goal and the count before it follow from the stored layouts, the last epochs of the
+layout before from the maps. That release wrote the states of a grow's new partitions first and counted them later; here
+the goal comes first, and a partition is created with its first leader.
 """
 
 from __future__ import annotations
@@ -149,8 +149,8 @@ def _before(topic: TopicZnode, states: Mapping[int, PartitionState], partition: 
     marked = range(topic.undeleted_partition_count, previous)
     maps = [states[p].leader_epoch_before_deletion for p in marked if p in states]
     maps += [states[p].leader_epoch_after_creation for p in range(previous, len(topic.partitions)) if p in states]
-    told = [epochs[partition] for epochs in maps if partition in epochs]
-    return Before(Layout(previous, topic.layout_version - 1), min(told, default=state.leader_epoch))
+    named = [epochs[partition] for epochs in maps if partition in epochs]
+    return Before(Layout(previous, topic.layout_version - 1), min(named, default=state.leader_epoch))
 
 
 def _lineage(topic: TopicZnode, states: Mapping[int, PartitionState], partition: int) -> tuple[LineageEntry, ...]:

@@ -1,9 +1,8 @@
-"""Says when retention is about to remove what a group has not read of a resized topic, and what it is to wait for
-(hole 22).
+"""Retention of resized topics: warnings before unread records expire, and the holds that make retention wait (hole 22).
 
-There, more than the records themselves is at stake: a log start that passes the end which others wait for counts as
-having been read up to it, so what waits is delivered although older records of its keys never were. The records that
-wait are newer than those they wait for, so whoever is warned of these is warned of both.
+When retention removes awaited records, more is lost than these: a log start past the awaited end counts as read up to
+that end. The waiting records are then delivered although older records of their keys never were. Waiting records are
+newer than awaited ones, so a warning of the awaited records covers both.
 """
 
 from __future__ import annotations
@@ -30,11 +29,11 @@ from zk_schemas.znode import MAX_EPOCH
 
 _log = logging.getLogger(__name__)
 _ALL = MAX_EPOCH
-"""As the epoch that is waited for: whatever the partition has now."""
+"""As the awaited epoch: all records that the partition has now."""
 
 
 class Expiring(NamedTuple):
-    """Records that a group has not read and that retention removes soon: from ``position`` to ``before``."""
+    """Records that a group has not read and that retention removes soon: from ``position`` to ``before``, exclusive."""
 
     group: str
     tp: TopicPartition
@@ -45,7 +44,7 @@ class Expiring(NamedTuple):
 def expiring(
     groups: Sequence[Group], tp: TopicPartition, incarnation: int, log_start_offset: int, before: int
 ) -> list[Expiring]:
-    """Groups that have not read all that others wait for and that will not stay for longer than the warning time."""
+    """By group, the awaited records that it has not read and that expire within the warning time."""
     found = []
     for group in readers(groups, tp.topic):
         position = max(group.committed(tp, incarnation), log_start_offset)
@@ -55,10 +54,10 @@ def expiring(
 
 
 def awaited(image: ClusterImage, topic: TopicImage) -> dict[int, int]:
-    """Partitions that others wait for: up to the end of which leader epoch, the newest that a lineage names.
+    """By partition that another one waits for, the awaited leader epoch: the newest that a lineage names.
 
-    Who has not passed an older end has not passed this one either. A marked partition is waited for as a whole, and so
-    is one that loses keys which nobody has gained yet.
+    A group that has not passed an older end has not passed this one either. A marked partition is awaited as a whole.
+    So is a loser whose gainer does not have the new layout yet.
     """
     snapshot = view.snapshot_of(image, topic)
     epochs = dict.fromkeys(view.marked(topic), _ALL)
@@ -73,7 +72,7 @@ def awaited(image: ClusterImage, topic: TopicImage) -> dict[int, int]:
 
 
 class _Rules(NamedTuple):
-    """How long the records of a topic stay. ``kept_after_ms``: what is younger is not removed soon."""
+    """How long the records of a topic stay. Records younger than ``kept_after_ms`` are not removed soon."""
 
     kept_after_ms: int
     waits: bool
@@ -81,7 +80,7 @@ class _Rules(NamedTuple):
 
 
 class _Offsets(NamedTuple):
-    """Of one partition, as its leader tells it; ``awaited_end`` is None where it cannot tell that one yet."""
+    """Offsets of one partition, from its leader; ``awaited_end`` is None while the leader does not answer it."""
 
     log_start: int
     kept_from: int
@@ -117,7 +116,7 @@ async def look(context: Context, link: BrokerLink, now_ms: int) -> list[Hold]:
     for entry in (entry for one in found for entry in one.expiring):
         context.metrics.retention_warnings.add(entry.tp.topic, entry.group)
         _log.warning(
-            "retention is about to remove what others wait for:"
+            "retention is about to remove records that another partition waits for:"
             " topic=%s partition=%s group=%s has not read offsets %s to %s",
             *(entry.tp.topic, entry.tp.partition, entry.group, entry.position, entry.before),
         )
@@ -125,7 +124,7 @@ async def look(context: Context, link: BrokerLink, now_ms: int) -> list[Hold]:
 
 
 async def _rules(context: Context, topic: str, now_ms: int) -> _Rules | None:
-    """None: nothing expires, or nothing is as old."""
+    """None: no record expires, or none is old enough."""
     config = await topic_values(context, topic)
     if "delete" not in config["cleanup.policy"] or config["retention.ms"] < 0:
         return None
@@ -167,7 +166,7 @@ async def _look_at(context: Context, link: BrokerLink, topic: TopicImage, groups
 
 
 def _awaited_offsets(offsets: _Offsets | None) -> range | None:
-    """All there are as long as their end is not known."""
+    """The awaited offsets that exist; all offsets of the partition while the awaited end is not known."""
     if offsets is None:
         return None
     return range(offsets.log_start, offsets.high_watermark if offsets.awaited_end is None else offsets.awaited_end)
@@ -176,7 +175,7 @@ def _awaited_offsets(offsets: _Offsets | None) -> range | None:
 async def _ask(
     context: Context, link: BrokerLink, leader: int, topic: str, epochs: Mapping[int, int], rules: _Rules
 ) -> dict[int, _Offsets]:
-    """What a leader tells of its partitions, ``{partition: offsets}``. Raises ``OSError``, ``KafkaError``."""
+    """Ask a leader for the offsets of its partitions, ``{partition: offsets}``. Raises ``OSError``, ``KafkaError``."""
     broker = context.image.brokers.get(leader)
     if broker is None:
         return {}
@@ -203,13 +202,13 @@ def _offsets(answer: object) -> dict[int, int]:
 
 
 def _epoch_ends_request(topic: str, epochs: Mapping[int, int]) -> OffsetForLeaderEpochRequest:
-    """Where the given leader epochs ended; as a consumer asks it, whom a leader tells only what stays so."""
+    """Asks where leader epochs ended, as a consumer: a leader answers a consumer only ends that stay."""
     asked = [OffsetForLeaderPartition(partition=index, leader_epoch=epoch) for index, epoch in epochs.items()]
     topics = [OffsetForLeaderTopic(topic=topic, partitions=asked)] if asked else []
     return OffsetForLeaderEpochRequest(replica_id=list_offsets.CONSUMER, topics=topics)
 
 
 def _epoch_ends(answer: object) -> dict[int, int]:
-    """``{partition: end offset}`` of those whose leader can tell."""
+    """``{partition: end offset}`` of the partitions whose leader answered one."""
     partitions = [p for topic in getattr(answer, "topics", []) for p in topic.partitions]
     return {p.partition: p.end_offset for p in partitions if p.error_code == ErrorCode.NONE and p.end_offset >= 0}

@@ -1,8 +1,8 @@
-"""What retention by time is to leave alone: topic key ``ordered.delivery.retention.waits`` (hole 22).
+"""Holds, which keep records from retention by time: topic key ``ordered.delivery.retention.waits`` (hole 22).
 
 Records of a partition that another one waits for are held for every group that has committed offsets of the topic and
-has yet to read them. Whatever cannot be learnt holds everything: which groups there are, what a group in the middle of
-a rebalance reads, where the awaited records end. The leader is told in each round, and forgets what is not said again.
+has not read them yet. A missing fact holds everything: the list of groups, the topics of a group in a rebalance, the
+end of the awaited records. The controller sends holds in each round. A hold that is not sent again ends.
 """
 
 from __future__ import annotations
@@ -18,14 +18,14 @@ from protocol.types import TopicPartition
 WAITS_KEY = "ordered.delivery.retention.waits"
 MAX_KEY = "ordered.delivery.retention.waits.max.ms"
 ROUNDS = 3
-"""A leader keeps to what it was told for so many rounds: one may be late, and another controller in office."""
+"""A hold lasts for so many rounds: one round may be late, and another controller may take office."""
 _EVERYTHING = 0
 
 
 def held_from(groups: Groups, tp: TopicPartition, incarnation: int, awaited: range | None) -> tuple[int, str] | None:
-    """The first offset that some group has yet to read, and the group that is furthest behind; None: nothing is held.
+    """The lowest awaited offset that a group has not read, and that group; None: nothing is held.
 
-    ``awaited``: the offsets there are that other partitions wait for; None where nobody can tell.
+    ``awaited``: the existing offsets that another partition waits for; None: not known.
     """
     readers = [group for group in groups.known if _has_committed(group, tp.topic)]
     is_unknown = bool(groups.unknown) or any(_may_commit(group, tp.topic) for group in groups.known)
@@ -40,14 +40,14 @@ def _has_committed(group: Group, topic: str) -> bool:
 
 
 def _may_commit(group: Group, topic: str) -> bool:
-    """Whether a group without commits of the topic may have some, or may be about to: its members commit first thing
-    where they begin.
+    """Whether a group without known commits of the topic may have some, or may commit soon: members first commit where
+    they begin.
     """
     return not group.is_settled and group.may_read(topic) and not _has_committed(group, topic)
 
 
-def tell(context: Context, holds: Iterable[Hold]) -> None:
-    """Tell the leaders, but for those of other leader epochs: they hold everything until the next round."""
+def send(context: Context, holds: Iterable[Hold]) -> None:
+    """Send the holds to the leaders. A leader of another leader epoch gets none; it keeps everything for a lease."""
     for_ms = ROUNDS * context.config.retention_warning_interval_ms
     for hold in holds:
         found = context.image.led(hold.tp)

@@ -134,7 +134,7 @@ def unfinished(topic: TopicImage) -> str:
 
 
 def dry_run(topic: TopicImage, asked: TopicZnode, count: int) -> str:
-    """What is in progress and queued, and what of it a request for ``count`` replaces; empty: nothing is in its way."""
+    """The resizes in progress and queued, and the one that a request for ``count`` replaces; empty: none."""
     effect, znode = request_effect(topic.znode, asked, count), topic.znode
     if not effect and count != znode.undeleted_partition_count:
         return ""

@@ -1,9 +1,9 @@
-"""DescribeHolds (25303): which groups a leader waits for before it serves stock consumers more, and since when.
+"""DescribeHolds (25303): the groups that a leader of held stock consumers waits for, and since when.
 
-``ordered.delivery.legacy.consumers=hold``. Asked of the leaders of the partitions. ``served_epoch`` is the highest
-leader epoch of which such consumers are given batches, -1: none; from ``leader_epoch`` on, all. ``from_partition``,
-``leader_epoch`` and ``end_offset`` of a wait: what the group has still to process, -1 where the end is not known;
-``position``, where it is, -1: nowhere. Once ``is_let_go`` it is not waited for any more.
+For topics with ``ordered.delivery.legacy.consumers=hold``. Partition leaders answer. ``served_epoch`` is the highest
+leader epoch whose batches stock consumers get, -1: none; at ``leader_epoch`` they get all. A wait ends when the group
+has processed ``from_partition`` up to the end of ``leader_epoch``, which is ``end_offset``, -1 while not known. The
+group is at ``position``, -1: none. A leader does not wait any more for a group that ``is_let_go``.
 """
 
 from protocol.schema import field, message

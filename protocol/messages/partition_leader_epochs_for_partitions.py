@@ -1,17 +1,17 @@
-"""PartitionLeaderEpochsForPartitions (25301): the lineage of partitions, which had their keys before (KIP-253, Public
-Interfaces 5).
+"""PartitionLeaderEpochsForPartitions (25301): the lineage of partitions (KIP-253, Public Interfaces 5).
 
+A lineage names the partitions that had a partition's keys before.
 Any broker answers, from one read of the znodes after a ``sync``. Version 1 answers the lineage: ``as_of`` is the
-partition's leader epoch, -1 where the partition does not exist, ``over`` the last leader epoch of the last life of the
-number that was removed, -1 for none. Tag 10273 is where the log of that life ended, -1 of brokers that do not say it:
-a reader compares its position with it. ``floor`` and ``lineage`` are the partition's; entries ascend by epoch, and all
-up to ``as_of`` are there or below the floor. ``topic_incarnation`` tells a topic from another of the same name that was
-deleted before: in a request it is the one that the client's metadata names, -1 for any. A broker that has read less
-than the client asks for answers LEADER_NOT_AVAILABLE (5), never "nothing to wait for"; the same where a znode is
-malformed, and tag 10266 says what is wrong with it.
+partition's leader epoch, -1 where the partition does not exist. ``over`` is the last leader epoch of the last removed
+incarnation of the number, -1 for none. Tag 10273 is the log end of that incarnation, -1 from older brokers: a reader
+compares its position with it. ``floor`` and ``lineage`` are the partition's; entries ascend by epoch, and all up to
+``as_of`` are there or below the floor. ``topic_incarnation`` distinguishes a topic from a deleted one of the same name:
+in a request it is the one that the client's metadata names, -1 for any. A broker that has read less than the client
+asks for answers LEADER_NOT_AVAILABLE (5), never "nothing to wait for". For a malformed znode the answer is the same,
+and tag 10266 names the fault.
 
-Version 0 is of consumers that know one ancestor and one survivor of a partition. They are answered for topics that were
-never resized, and else told LEADER_NOT_AVAILABLE (5): not known, which blocks.
+Version 0 is for consumers that know one ancestor and one survivor of a partition. It is answered for topics that were
+never resized, and else with LEADER_NOT_AVAILABLE (5), which blocks.
 """
 
 from protocol.schema import field, message

@@ -1,11 +1,13 @@
 """TopicReaders (25302): which groups of a coordinator read a topic, and how far they are. Between brokers.
 
-The leader of a partition asks it to know how far it may serve consumers that do not keep the order of keys themselves
+A partition leader asks, to decide how far it may serve consumers that do not keep the order of keys themselves
 (``ordered.delivery.legacy.consumers=hold``). ``coordinators`` are the partitions of the offsets topic whose groups are
-in the answer; ``confirmed_ms_ago`` is since when another broker may lead one, and know of groups that are not in it.
+in the answer. The broker surely led such a partition until ``confirmed_ms_ago``; since then another broker may lead it
+and have other groups.
 
-``life`` tells a group from one of the same name that was deleted. ``position`` is the first offset that the group has
-not processed, -1 where it is not known or the group has none; ``is_reported`` says that a live member alone can tell.
+``life`` distinguishes a group from a deleted one of the same name. ``position`` is the first offset that the group has
+not processed, -1: not known, or none. With ``is_reported`` a live member reports positions, and a log start does not
+count as one.
 """
 
 from protocol.schema import field, message

@@ -386,7 +386,11 @@ async def warned(world: World, caplog: pytest.LogCaptureFixture, offsets: dict[i
     world.brokers[2].groups["g"] = {(TOPIC, index): (offset, -1) for index, offset in offsets.items()}
     caplog.clear()
     await trio.sleep(200)  # virtual time: three rounds
-    said = [record.message for record in caplog.records if "about to remove what others wait for" in record.message]
+    said = [
+        record.message
+        for record in caplog.records
+        if "about to remove records that another partition waits" in record.message
+    ]
     return sorted({line.partition("partition=")[2] for line in said})
 
 

@@ -183,7 +183,11 @@ async def test_it_is_warned_of_before_the_bound_is_over(
     assert await configure(world, **bound) == ErrorCode.NONE
     asked.clear()
     await trio.sleep(ROUND_S)  # virtual time: rounds
-    said = [record.message for record in caplog.records if "about to remove what others wait for" in record.message]
+    said = [
+        record.message
+        for record in caplog.records
+        if "about to remove records that another partition waits" in record.message
+    ]
     assert any("partition=0 group=slow has not read offsets 30 to 50" in line for line in said)
     now_ms = SimClock().now_ms()
     assert asked and all(abs(now_ms - when - (3_601_000 - 600_000)) <= ROUND_S * 1000 for when in asked)

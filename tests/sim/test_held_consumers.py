@@ -214,7 +214,7 @@ async def a_leader_changes(scene: GroupScene, tasks: trio.Nursery) -> str:
 
 
 def a_new_leader_opens_at_once(patch: Patch) -> None:
-    patch.setattr(topic_holds, "ANYBODY", Reader("", positions=dict.fromkeys(range(9), 99)))
+    patch.setattr(topic_holds, "ANY_GROUP", Reader("", positions=dict.fromkeys(range(9), 99)))
 
 
 def test_a_new_leader_serves_nothing_new_before_every_coordinator_has_answered(monkeypatch: Patch) -> None:

@@ -6,7 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ordered_resize.facts import Facts
-from ordered_resize.hold import ANYBODY, Obstacle, Patience, Reader, Requirements
+from ordered_resize.hold import ANY_GROUP, Obstacle, Patience, Reader, Requirements
 from tests.lineages import History, histories
 from tests.property.ordered_resize.test_lineage_naive import Naive, read
 
@@ -112,9 +112,9 @@ def test_what_is_served_to_anybody_is_served_whoever_comes(taken: list[History],
     numbers = sorted(set().union(*(history.parts for history in taken)))
     readers = [reader._replace(reporting=frozenset()) for reader in drawn_readers(data, numbers)]
     requirements = Requirements(facts, numbers)
-    to_anybody = requirements.caps(facts, requirements.obstacles(facts, [ANYBODY]))
+    to_any_group = requirements.caps(facts, requirements.obstacles(facts, [ANY_GROUP]))
     found = requirements.caps(facts, requirements.obstacles(facts, readers))
-    assert all(to_anybody[p] <= found[p] for p in numbers)
+    assert all(to_any_group[p] <= found[p] for p in numbers)
 
 
 @given(st.lists(st.tuples(st.sets(st.integers(0, 3)), st.floats(0.1, 4)), max_size=12))

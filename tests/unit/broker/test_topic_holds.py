@@ -119,9 +119,9 @@ def test_a_cluster_without_groups_holds_nobody() -> None:
 def test_what_no_group_can_wait_for_is_served_without_an_answer() -> None:
     topic = split()
     topic.facts.on_log_start(0, 100)
-    assert topic.is_open_to_anybody([1])
+    assert topic.is_open_to_any_group([1])
     assert decided(topic, 0).caps[1].at(math.inf) == 0
-    assert not TopicHold(5).is_open_to_anybody([1]), "its lineage is not known"
+    assert not TopicHold(5).is_open_to_any_group([1]), "its lineage is not known"
 
 
 def test_ends_are_asked_of_leaders_above_the_epoch_and_again_after_a_leader_change() -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from ordered_resize.facts import Facts, Lineage
-from ordered_resize.hold import ANYBODY, Obstacle, Patience, Reader, Requirements
+from ordered_resize.hold import ANY_GROUP, Obstacle, Patience, Reader, Requirements
 from zk_schemas.partition_state import LineageEntry as Entry
 
 
@@ -62,11 +62,11 @@ def test_what_nobody_is_known_of_is_held_at_the_lowest_entry_that_is_not_over() 
     known(facts, 1, 4)
     facts.on_end(1, 0, 10)
     facts.on_end(1, 3, 20)
-    assert cap(facts, 0, ANYBODY) == 1
+    assert cap(facts, 0, ANY_GROUP) == 1
     facts.on_lineage(1, None, over=0)
-    assert cap(facts, 0, ANYBODY) == 3
+    assert cap(facts, 0, ANY_GROUP) == 3
     facts.on_lineage(1, None, over=4)
-    assert cap(facts, 0, ANYBODY) == 5
+    assert cap(facts, 0, ANY_GROUP) == 5
 
 
 def test_max_hold_lets_one_group_go_for_one_epoch_and_not_another() -> None:
