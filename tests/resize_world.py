@@ -334,7 +334,7 @@ async def finished(world: World, count: int) -> bool:
     """Whether the topic has ``count`` partitions, all led under one layout, and every broker with features knows."""
     topic = await world.topic(TOPIC)
     live = await world.store.children(paths.BROKER_IDS)
-    told = [broker.metadata() for id in live if (broker := world.brokers[int(id)]).features]
+    metadata = [broker.metadata() for id in live if (broker := world.brokers[int(id)]).features]
     if len(topic.partitions) != count or topic.undeleted_partition_count != count:
         return False
     for index in range(count):
@@ -343,7 +343,7 @@ async def finished(world: World, count: int) -> bool:
         state = await world.state(TOPIC, index)
         if state.layout is None or tuple(state.layout) != (count, topic.layout_version) or state.leader < 0:
             return False
-        if any(leaders.get((TOPIC, index)) != state.leader for leaders in told):
+        if any(leaders.get((TOPIC, index)) != state.leader for leaders in metadata):
             return False
     return True
 

@@ -1,7 +1,7 @@
 """Record the directories of a cluster of commit a02dc22, with topics in every state that a resize of it can leave.
 
-That commit resized by barriers and sealed offsets. What is recorded is what its processes wrote: ZooKeeper's log, the
-log dirs of two brokers, and in ``manifest.json`` what was produced. To make it again:
+That commit resized by barriers and sealed offsets. The recording has the files that its processes wrote: ZooKeeper's
+log, the log dirs of two brokers, and in ``manifest.json`` the records that were produced. To make it again:
 
     git worktree add /tmp/a02dc22 a02dc22
     python3 -m venv /tmp/a02dc22/.venv
@@ -67,7 +67,7 @@ COUNTS = {
 }
 """The counts that each topic of two partitions is resized to, one after the other."""
 READ = {"removed", "grown-again"}
-"""Topics whose groups read everything, so that what is marked is removed."""
+"""Topics whose groups read everything, so that marked partitions are removed."""
 
 SITECUSTOMIZE = """
 import json, os

@@ -1,4 +1,4 @@
-"""What ``record.py`` recorded of commit a02dc22: znodes for pure tests, and directories for real processes."""
+"""The recording of commit a02dc22 by ``record.py``: znodes for pure tests, and directories for real processes."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from zk_schemas.topic import TopicZnode
 HERE = Path(__file__).parent
 COMMIT = "a02dc22"
 REACHED = {"never": 2, "grown": 4, "draining": 2, "removed": 2, "grown-again": 4, "at-grow-asked": 2}
-"""The count of each topic that is settled; a grow of which only the assignment was written is taken back."""
+"""The count of each settled topic. A grow that has written only the assignment is cancelled."""
 
 
 def znodes() -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""What the controller has leaders hold back from retention: ``ordered.delivery.retention.waits``."""
+"""Holds on retention that the controller sends to leaders: ``ordered.delivery.retention.waits``."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ pytestmark = pytest.mark.trio
 ROUND_S = 60
 HELD_MS = 3 * ROUND_S * 1000
 SPLIT = Log(100, 100, 10, offset_of_time=60, epoch_ends={0: 50})
-"""Others wait for offsets 10 to 49."""
+"""Another partition waits for offsets 10 to 49."""
 READ = 50
 
 
@@ -39,7 +39,7 @@ def commit(world: World, group: str, offset: int, *partitions: int) -> None:
 
 
 async def held(world: World, rounds: int = 2) -> dict[int, set[tuple[int, str]]]:
-    """What the leaders are told in so many rounds, by partition: offsets and groups."""
+    """The holds that leaders get in so many rounds, by partition: offsets and groups."""
     before = {broker: len(world.brokers[broker].requests) for broker in BROKERS}
     await trio.sleep(rounds * ROUND_S)  # virtual time: rounds
     found: dict[int, set[tuple[int, str]]] = {}
@@ -54,10 +54,10 @@ async def held(world: World, rounds: int = 2) -> dict[int, set[tuple[int, str]]]
     return found
 
 
-async def test_the_leaders_of_what_was_split_hold_what_a_group_has_not_read(
+async def test_leaders_of_split_partitions_hold_records_that_a_group_has_not_read(
     world: World, autojump_clock: object
 ) -> None:
-    """Only 0 and 1 were split, and nobody waits for what they have had since."""
+    """Only 0 and 1 were split, and no partition waits for their later records."""
     await split(world, slow=30, fast=READ)
     assert await held(world) == {0: {(30, "slow")}, 1: {(30, "slow")}}
     commit(world, "slow", READ, 1)
@@ -66,8 +66,8 @@ async def test_the_leaders_of_what_was_split_hold_what_a_group_has_not_read(
     assert await held(world) == {}
 
 
-async def test_it_is_said_again_in_each_round(world: World, autojump_clock: object) -> None:
-    """A leader forgets what is not."""
+async def test_holds_are_sent_again_in_each_round(world: World, autojump_clock: object) -> None:
+    """A hold that is not sent again ends."""
     await split(world, slow=30)
     for _ in range(5):
         assert await held(world, 1) == {0: {(30, "slow")}, 1: {(30, "slow")}}
@@ -87,7 +87,7 @@ async def test_a_group_without_commits_holds_nothing(world: World, autojump_cloc
 
 
 @pytest.mark.parametrize("error", [ErrorCode.COORDINATOR_LOAD_IN_PROGRESS, ErrorCode.COORDINATOR_NOT_AVAILABLE])
-async def test_while_a_coordinator_does_not_tell_everything_is_held(
+async def test_everything_is_held_while_a_coordinator_does_not_answer(
     world: World, autojump_clock: object, error: ErrorCode
 ) -> None:
     await split(world, done=READ)
@@ -108,9 +108,7 @@ async def test_a_group_in_its_first_rebalance_holds_everything(world: World, aut
     assert await held(world) == {0: {(20, "new")}, 1: {(20, "new")}}
 
 
-async def test_a_leader_that_does_not_tell_its_offsets_is_told_to_hold_everything(
-    world: World, autojump_clock: object
-) -> None:
+async def test_a_leader_that_does_not_answer_its_offsets_holds_everything(world: World, autojump_clock: object) -> None:
     await split(world, done=READ)
     leader = world.brokers[(await world.state(TOPIC, 0)).leader]
     leader.errors[TOPIC, 0] = ErrorCode.NOT_LEADER_OR_FOLLOWER
@@ -119,10 +117,8 @@ async def test_a_leader_that_does_not_tell_its_offsets_is_told_to_hold_everythin
     assert await held(world) == {}
 
 
-async def test_as_long_as_the_end_of_an_epoch_is_not_known_all_there_is_counts(
-    world: World, autojump_clock: object
-) -> None:
-    """Its leader waits for the ISR before it tells."""
+async def test_all_records_count_while_the_end_of_an_epoch_is_not_known(world: World, autojump_clock: object) -> None:
+    """Its leader answers the end after the ISR has followed it."""
     await split(world, g=READ)
     for broker in world.brokers.values():
         broker.logs[TOPIC, 0] = Log(100, 100, 10, offset_of_time=60)
@@ -138,7 +134,7 @@ async def test_another_controller_goes_on(world: World, autojump_clock: object) 
     assert await held(world) == {0: {(30, "slow")}, 1: {(30, "slow")}}
 
 
-async def test_another_leader_is_told_in_its_own_epoch(world: World, autojump_clock: object) -> None:
+async def test_another_leader_gets_the_hold_in_its_own_epoch(world: World, autojump_clock: object) -> None:
     await split(world, slow=30)
     before = await world.state(TOPIC, 0)
     world.brokers[before.leader].leave()
@@ -153,7 +149,7 @@ async def test_another_leader_is_told_in_its_own_epoch(world: World, autojump_cl
     [{"ordered_delivery_retention_waits": "false"}, {"retention_ms": "-1"}, {"cleanup_policy": "compact"}],
     ids=["off", "nothing expires", "nothing is deleted"],
 )
-async def test_where_retention_does_not_wait_nothing_is_said(
+async def test_no_hold_is_sent_where_retention_does_not_wait(
     world: World, autojump_clock: object, config: dict[str, str]
 ) -> None:
     await split(world, slow=30)
@@ -167,7 +163,7 @@ async def test_a_marked_partition_is_held_as_a_whole(world: World, autojump_cloc
     assert await held(world) == {4: {(READ, "slow")}, 5: {(READ, "slow")}}
 
 
-async def test_it_is_warned_of_before_the_bound_is_over(
+async def test_a_warning_comes_before_the_bound_ends(
     world: World, autojump_clock: object, caplog: pytest.LogCaptureFixture
 ) -> None:
     """The records are older than ``retention.ms`` when the bound is what keeps them."""

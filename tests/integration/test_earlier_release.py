@@ -34,7 +34,7 @@ RESIZED_ON = ("draining", "grown", "grown-again", "at-grow-losers-first", "at-sh
 READ_BEFORE = 4
 """Values of each key that the group of a topic had read and committed."""
 UNREAD = {name for name in recorded.topics() if name not in ("removed", "grown-again")}
-"""Topics of which no record was read by everybody, and removed with its partition."""
+"""Topics that still have all their records: no partition was removed."""
 
 
 class Found(NamedTuple):
@@ -71,7 +71,7 @@ def is_old(client: KazooClient, topic: str) -> bool:
 
 
 def lineages_by_version_0(cluster: ProcessCluster, topics: Iterable[str]) -> dict[str, set[ErrorCode]]:
-    """What a consumer of that release is answered when it asks from whom partitions were split."""
+    """The answers to a consumer of that release that asks for the ancestors of partitions."""
     host, _, port = cluster.bootstrap.split(",")[0].rpartition(":")
     both = [PartitionLeaderEpochsForPartitionsRequestPartition(partition_index=p) for p in (0, 1)]
     asked = [PartitionLeaderEpochsForPartitionsRequestTopic(name=name, partitions=both) for name in topics]
@@ -104,7 +104,7 @@ def read(cluster: ProcessCluster, group: str, wanted: Mapping[str, Mapping[str, 
         consumer.commit()
 
 
-def test_what_an_earlier_release_left_is_carried_on(found: Found) -> None:
+def test_topics_of_an_earlier_release_are_converted_and_resized_on(found: Found) -> None:
     """Topics in every state: read and converted once the level is finalized, and resized on from there."""
     cluster, sent = found
     resized = [name for name in recorded.topics() if name not in ("never", "at-grow-asked")]
@@ -158,7 +158,7 @@ def produced(cluster: ProcessCluster, topics: Iterable[str]) -> dict[str, list[s
 
 
 def test_a_broker_of_the_earlier_release_that_registers_later_is_refused(found: Found) -> None:
-    """KIP-584: it looks at no feature itself, so the controller does, once the level is finalized."""
+    """KIP-584: that release checks no feature itself, so the controller does, once the level is finalized."""
     cluster, _ = found
     registration = recorded.znodes()[paths.broker_id(1)]
     with Admin(bootstrap_servers=cluster.bootstrap) as admin, zookeeper(cluster) as client:

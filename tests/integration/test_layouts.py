@@ -464,7 +464,7 @@ async def test_hole_24_the_cleaner_goes_by_the_lineage_of_each_partition(
     async with broker_of(tmp_path, monkeypatch, zk) as broker:
         first_kept_epoch = broker.node.logs.cleaner.first_kept_epoch
         root, child = TopicPartition("t", 1), TopicPartition("t", 5)
-        assert await first_kept_epoch(root) == NO_EPOCH, "not told of the topic yet"
+        assert await first_kept_epoch(root) == NO_EPOCH, "the topic is not in the metadata yet"
         await broker.harness.update_metadata("t", TOPIC_ID, 6, layout=(4, 6, 1))
         assert await first_kept_epoch(root) == NO_EPOCH, "no znode is there"
         topic = TopicZnode.new(TOPIC_ID, {p: [BROKER_ID] for p in range(6)})

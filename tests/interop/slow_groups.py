@@ -1,9 +1,9 @@
-"""Groups of unmodified consumers that process slowly while their topic is resized, and what each of them was given.
+"""Groups of unmodified consumers that process slowly while their topic is resized, and the records that each got.
 
 Every library has two groups at the topic. One has two members and begins at the earliest offset: it shows the order of
 records. One has a single member and begins at the latest offset: it shows which records are skipped. Members hand out
-one record of a partition at a time and go on when they are told to (``slow_members``). So no clock is needed to see an
-overtaking record: it is handed out while an older one of its key is not processed.
+one record of a partition at a time and go on when the test commands it (``slow_members``). So no clock is needed to see
+an overtaking record: it is handed out while an older one of its key is not processed.
 """
 
 from __future__ import annotations
@@ -39,9 +39,9 @@ ROUND_EVERY_S = 0.3
 BACKLOG = 12
 """How many rounds a group is behind when its topic is resized."""
 SLOW_S = 0.25
-"""How long each record of the backlog takes, of which a member needs a few to come to each rebalance."""
+"""How long each record of the backlog takes. A member joins a rebalance after a few records."""
 PAUSE_S = 2.0
-"""How long the members stand still at the end of the backlog, where nobody is expected to overtake them."""
+"""How long the members stand still at the end of the backlog in a run that expects no overtaking record."""
 
 
 def keys(prefix: str, partitions: Iterable[int]) -> list[str]:
@@ -63,7 +63,7 @@ class Load:
 
     def __init__(self, bootstrap: str, topic: str) -> None:
         self.written: dict[str, list[tuple[int, int]]] = {key: [] for key in STOCK_KEYS + OWN_KEYS}
-        """``(number, partition)`` of what is acknowledged."""
+        """``(number, partition)`` of each acknowledged record."""
         self.refused: Counter[int] = Counter()
         """How many records of the stock producer were refused, by the count that the topic is to have."""
         self.tried: Counter[int] = Counter()
@@ -127,7 +127,7 @@ class Load:
 
 @dataclass
 class Group:
-    """What a group was given so far. A record is ``(key, number)``."""
+    """The records that a group got so far. A record is ``(key, number)``."""
 
     library: str
     name: str
@@ -136,13 +136,13 @@ class Group:
     """Their numbers in the library's process."""
     assigned: dict[int, list[int]] = field(default_factory=dict)
     owed_from: int = 0
-    """The first round of which nothing may be skipped."""
+    """The first round whose records may not be skipped."""
     handed_out: dict[str, list[int]] = field(default_factory=dict)
     processed: dict[str, set[int]] = field(default_factory=dict)
     passed: dict[str, int] = field(default_factory=dict)
     """How many of the records that were written to a key need no look any more."""
     open: dict[tuple[int, int], tuple[str, int]] = field(default_factory=dict)
-    """What is processed by whom, by member and partition."""
+    """The record in process, by member and partition."""
     overtaking: list[str] = field(default_factory=list)
     """Records that were handed out while an older one of their key was not processed."""
     slow: frozenset[int] = frozenset()
@@ -178,7 +178,7 @@ class Group:
 
 @dataclass(frozen=True)
 class Verdict:
-    """What is wrong with what a group was given."""
+    """Records that a group got late, twice or not at all."""
 
     late: list[str]
     twice: list[str]
@@ -375,9 +375,9 @@ class Run:
                 group.owed_from = self._load.rounds + 1
 
     def resize(self, before: int, count: int, *, overtakes: bool) -> None:
-        """With everybody slow in what loses keys, until every group is past it.
+        """Resize while all groups are slow in the losers, until every group has processed the losers.
 
-        ``overtakes``: they stand still until each group has been given a key's newer record first.
+        ``overtakes``: members stand still until each group gets a newer record of a key first.
         """
         grows = count > before
         losers = range(before) if grows else range(count, before)
@@ -405,7 +405,7 @@ class Run:
             self.pump(lambda: False, PAUSE_S)
         self.set_pace(ordered)
         newest = self._load.newest()
-        self.wait_for_groups(self.groups, lambda group: group.has_processed(newest), "it processes what is written")
+        self.wait_for_groups(self.groups, lambda group: group.has_processed(newest), "it processes all records")
         if grows or not overtakes:
             self._settle(count)
 

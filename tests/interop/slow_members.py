@@ -1,4 +1,4 @@
-"""Members of consumer groups that process a record for as long as they are told to, one Python library in a process.
+"""Members of consumer groups that process each record until the test ends it, one Python library in a process.
 
     python -m tests.interop.slow_members LIBRARY BOOTSTRAP TOPIC GROUP:RESET[,GROUP:RESET...]
 
@@ -30,7 +30,7 @@ OUTLASTING_POLL_MS = 5_000
 
 
 class Processing:
-    """What is being processed: a partition of a member has one record at a time."""
+    """The records in process: one at a time for each partition of a member."""
 
     def __init__(self) -> None:
         self.stopped = threading.Event()

@@ -1,7 +1,7 @@
 """Short scenarios on a simulated cluster. Each is the counterexample of the resize model for a missing rule.
 
-A scenario has a producer that does what it is told, by any layout, and a group that reads all in the end; the history
-checker is the judge.
+A scenario has a producer that places records by any given layout, and a group that reads all records in the end. The
+history checker judges.
 """
 
 from __future__ import annotations
@@ -120,7 +120,7 @@ class Scene:
             )
 
     async def holds(self) -> dict[int, PartitionHold]:
-        """What leaders tell of the stock consumers that they hold."""
+        """The holds on stock consumers, as leaders answer DescribeHolds."""
         async with self._admin() as admin:
             return await admin.consumer_holds((await admin.describe_topics([TOPIC]))[TOPIC])
 

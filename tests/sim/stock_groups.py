@@ -1,7 +1,7 @@
 """Consumer groups of stock members in a simulated cluster: readers without a gate, whose position is their commit.
 
 Each partition of a group is read by a member of its own, which keeps its offsets in the group and does not belong to a
-generation. That is the worst case for order: nothing but their leaders keeps two of them apart.
+generation. That is the worst case for order: only their leaders keep one from overtaking another.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ _ASKS_AGAIN_S = 0.05
 
 @dataclass
 class Delivered:
-    """A record as a user saw it."""
+    """A record that a user got."""
 
     key: str
     value: str
@@ -44,7 +44,7 @@ class Delivered:
 
 @dataclass
 class StockGroup:
-    """``read`` a partition for each of its members. What a user takes with a record is up to ``works``."""
+    """A group of stock members, one for each partition that it ``read``s."""
 
     scene: Scene
     tasks: trio.Nursery
@@ -61,7 +61,7 @@ class StockGroup:
     """A member ended after it began: what it had not committed may come twice."""
 
     def read(self, *partitions: int) -> None:
-        """Have members begin; one that reads the partition already ends without a word."""
+        """Start members; a member that already reads the partition ends without leaving the group."""
         for partition in partitions:
             self.begins_again |= self.begun.pop(partition, None) is not None
             self.stop(partition)
@@ -142,8 +142,8 @@ class StockGroup:
         )
 
         def found(answer: Any) -> int | None:
-            told = answer.topics[0].partitions[0]
-            return None if told.error_code else int(told.offset)
+            answered = answer.topics[0].partitions[0]
+            return None if answered.error_code else int(answered.offset)
 
         return await self._until(lambda: self._leader(partition), asked, 5, found)
 
@@ -154,13 +154,13 @@ class StockGroup:
         )  # without a session
 
         def records(answer: Any) -> list[Delivered] | None:
-            told = answer.responses[0].partitions[0]
-            if told.error_code:
+            answered = answer.responses[0].partitions[0]
+            if answered.error_code:
                 return None
-            assert told.high_watermark >= position, "the log seems to end below the reader"
+            assert answered.high_watermark >= position, "the log seems to end below the reader"
             return [
                 Delivered((record.key or b"").decode(), (record.value or b"").decode(), partition, record.offset)
-                for batch in iter_batches(told.records or b"")
+                for batch in iter_batches(answered.records or b"")
                 for record in batch.records()
                 if record.offset >= position
             ]

@@ -1,7 +1,7 @@
 """A compacted topic goes 3 -> 4 -> 8 -> 3 -> 6, is cleaned in between, and read from the beginning in each layout.
 
 A whole cluster in virtual time: real producers, which leave tombstones of moved keys, cleaners and consumers. Half of
-the keys are deleted at some time. Whoever reads anew is given each key in order, and ends at what was written last.
+the keys are deleted at some time. A new reader gets each key in order, and ends at the last value.
 """
 
 from __future__ import annotations
@@ -74,7 +74,7 @@ class Table:
         await self.write(producer, KEYS, deletes=KEYS[:3])
         await self.clean(producer)
         if left := self.stored_tombstones():
-            self.found.append(f"stays: nobody has older values of {left}")
+            self.found.append(f"stays: no partition has older values of {left}")
         await self.read_anew("reader-3")
         for number, count in enumerate(COUNTS, 1):
             await scene.resize(count)
@@ -118,7 +118,7 @@ class Table:
         return TopicPartition(TOPIC, done.partition), done.offset
 
     async def clean(self, producer: Producer) -> None:
-        """Every log is cleaned up to what is written now, and once more: a tombstone is kept once for its time."""
+        """Wait twice until every log is cleaned to its present end: the first time keeps a tombstone for its time."""
         for _ in range(2):
             for partition in range(self.scene.layout.undeleted_partition_count):
                 await producer.send_and_wait(TOPIC, b"", b"filler-%d" % partition, partition=partition)

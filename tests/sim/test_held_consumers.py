@@ -31,7 +31,7 @@ Scenario = Callable[[GroupScene, trio.Nursery], Awaitable[str]]
 Patch = pytest.MonkeyPatch
 WELL = ""
 SOON_S = 10.0
-"""More than any answer takes, and less than anybody is held for."""
+"""More than any answer takes, and less than any hold lasts."""
 
 
 async def _stage(scenario: Scenario, seed: int, legacy: str, replicas: int, max_hold_ms: int) -> str:
@@ -59,7 +59,7 @@ def run(
 
 
 async def judged(scene: GroupScene, group: StockGroup, values: Collection[str], limit_s: float = 60.0) -> str:
-    """What is wrong with what the group has read once it had time to read all of it."""
+    """The first fault in the records that the group got, after it had time to read all of them; empty: none."""
     await scene.until(lambda: set(group.values) >= set(values) or not group.is_in_order(), limit_s)
     if not group.is_in_order():
         return f"{group.name}: out of order: {group.delivered}"
@@ -127,18 +127,18 @@ async def a_chain(scene: GroupScene, tasks: trio.Nursery) -> str:
 
 
 def fetches_count(patch: Patch) -> None:
-    """What was fetched counts as processed: nobody is behind who has read on."""
-    told = consumer_holds._readers
+    """Fetched records count as processed."""
+    original_readers = consumer_holds._readers
     patch.setattr(
         consumer_holds,
         "_readers",
-        lambda groups: (r._replace(positions=dict.fromkeys(range(9), 99)) for r in told(groups)),
+        lambda groups: (r._replace(positions=dict.fromkeys(range(9), 99)) for r in original_readers(groups)),
     )
 
 
-def no_commit_holds_nobody(patch: Patch) -> None:
-    told = consumer_holds._readers
-    patch.setattr(consumer_holds, "_readers", lambda groups: (r for r in told(groups) if r.positions))
+def no_commit_holds_no_group(patch: Patch) -> None:
+    original_readers = consumer_holds._readers
+    patch.setattr(consumer_holds, "_readers", lambda groups: (r for r in original_readers(groups) if r.positions))
 
 
 def the_first_group_opens(patch: Patch) -> None:
@@ -165,7 +165,7 @@ def test_a_record_waits_for_the_older_ones_of_its_key(scenario: Scenario) -> Non
     ("scenario", "rule"),
     [
         (a_slow_reader, fetches_count),
-        (a_slow_reader, no_commit_holds_nobody),
+        (a_slow_reader, no_commit_holds_no_group),
         (one_of_two_groups_is_slow, the_first_group_opens),
         (a_chain, entries_of_the_partition_alone),
     ],
@@ -193,7 +193,7 @@ async def describe_a_slow_reader(scene: GroupScene, tasks: trio.Nursery) -> str:
     return WELL if not holds[1].is_held and not holds[1].waits else str(holds)
 
 
-def test_leaders_tell_which_group_they_wait_for() -> None:
+def test_leaders_name_the_group_they_wait_for() -> None:
     assert run(describe_a_slow_reader) == WELL
 
 
@@ -241,7 +241,7 @@ def test_the_next_coordinator_goes_on_holding() -> None:
 
 
 async def a_group_comes_later(scene: GroupScene, tasks: trio.Nursery) -> str:
-    """The gainer is open to the one that is there. The one that comes begins there first."""
+    """The gainer is open to the group that is there. A later group begins in the gainer first."""
     first, later = StockGroup(scene, tasks, "first"), StockGroup(scene, tasks, "later")
     first.read(0)
     key = scene.key(1, 2)
@@ -267,7 +267,7 @@ def test_a_group_that_comes_later_is_counted_before_it_begins(monkeypatch: Patch
 
 
 async def a_group_is_deleted(scene: GroupScene, tasks: trio.Nursery) -> str:
-    """A group that is behind is deleted: it holds nobody any more. It comes again, and is held like any other."""
+    """A group that is behind is deleted, and its holds end. A new group of its name is held like any other."""
     first, second = StockGroup(scene, tasks, "first"), StockGroup(scene, tasks, "second")
     first.read(0)
     second.read(0)
@@ -297,7 +297,7 @@ def test_a_group_that_was_deleted_is_forgotten_and_another_of_its_name_is_counte
 
 
 async def a_group_never_commits(scene: GroupScene, tasks: trio.Nursery) -> str:
-    """It is let go after a while. Nobody else loses anything."""
+    """The group is let go after ``max.hold.ms``. The other group loses no record and no order."""
     mute, other = StockGroup(scene, tasks, "mute", commits=False), StockGroup(scene, tasks, "other")
     for group in (mute, other):
         group.read(0)
@@ -357,7 +357,7 @@ def test_no_beginning_is_skipped() -> None:
     assert "not delivered" in run(a_group_with_latest, legacy="accept")
 
 
-def test_a_beginning_is_written_before_a_member_is_told_where_to_begin(monkeypatch: Patch) -> None:
+def test_a_beginning_is_written_before_a_member_begins(monkeypatch: Patch) -> None:
     monkeypatch.setattr(readers, "note_created", lambda *_: None)
     assert "not delivered" in run(a_group_with_latest)
 

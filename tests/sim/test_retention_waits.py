@@ -1,4 +1,4 @@
-"""``ordered.delivery.retention.waits`` on a whole cluster: what a slow group has not read stays, and not for ever.
+"""``ordered.delivery.retention.waits`` on a whole cluster: unread records of a slow group stay, up to a bound.
 
 A topic is split while a group is behind in the partition that loses keys. Then more time passes than retention gives.
 Each rule that keeps the records is switched off as well, and they go.
@@ -39,7 +39,7 @@ CONFIGS = {
 }
 TRIES = 5
 EXPIRED_S = RETENTION_S + LEASE_S + 3 * CHECK_S
-"""By then what nobody holds is gone."""
+"""By then records without a hold are removed."""
 
 
 class Waiting(Scene):
@@ -155,15 +155,15 @@ def broken(scenario: Scenario, seed: int = 0) -> str:
 
 
 @pytest.mark.parametrize("scenario", [a_slow_group, a_deleted_group, a_group_that_never_reads, no_controller])
-def test_what_is_waited_for_stays_until_it_is_read_or_nobody_reads_it(scenario: Scenario) -> None:
+def test_awaited_records_stay_until_they_are_read_or_no_group_reads_them(scenario: Scenario) -> None:
     assert broken(scenario) == ""
 
 
 # ---------------------------------------------------------------- each rule switched off
 
 
-def leaders_are_told_nothing(patch: Patch) -> None:
-    patch.setattr(holds, "tell", lambda context, found: None)
+def no_hold_is_sent(patch: Patch) -> None:
+    patch.setattr(holds, "send", lambda context, found: None)
 
 
 def followers_remove_by_their_own_clocks(patch: Patch) -> None:
@@ -176,7 +176,7 @@ def followers_remove_by_their_own_clocks(patch: Patch) -> None:
     patch.setattr(RetentionHolds, "held_from", held_from)
 
 
-def a_new_leader_waits_for_no_word(patch: Patch) -> None:
+def a_new_leader_has_no_lease(patch: Patch) -> None:
     whole = Partition.make_leader
 
     def make_leader(self: Partition, *arguments: object) -> None:
@@ -189,13 +189,13 @@ def a_new_leader_waits_for_no_word(patch: Patch) -> None:
 @pytest.mark.parametrize(
     ("switch_off", "what"),
     [
-        (leaders_are_told_nothing, "held"),
+        (no_hold_is_sent, "held"),
         (followers_remove_by_their_own_clocks, "held by another leader"),
-        (a_new_leader_waits_for_no_word, "held by another leader"),
+        (a_new_leader_has_no_lease, "held by another leader"),
     ],
 )
 def test_without_the_rule_records_go_unread(switch_off: Callable[[Patch], None], what: str, monkeypatch: Patch) -> None:
-    """A leader that waits for no word may be told before it looks; not in every schedule."""
+    """In some schedules a leader without a lease gets the hold before retention runs."""
     switch_off(monkeypatch)
     assert any(broken(a_slow_group, seed) == what for seed in range(TRIES))
 

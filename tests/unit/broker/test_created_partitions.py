@@ -1,4 +1,4 @@
-"""Which partitions UpdateMetadata makes known as created by a resize: groups of held consumers begin at their start."""
+"""Which partitions of an UpdateMetadata a resize has created. Groups of held consumers begin at their first offset."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ from protocol.types import TopicPartition
 T0, T1 = TopicPartition("t", 0), TopicPartition("t", 1)
 
 
-def told(
+def created_by(
     cache: MetadataCache, version: int, *partitions: tuple[int, int], base: int = -1, topic: int = 5, leader: int = 1
 ) -> dict[TopicPartition, Creation]:
-    """What the update of these partitions, each with its incarnation, makes known as created."""
+    """The partitions that a resize has created, by an update with these partitions and incarnations."""
     states = [
         UpdateMetadataPartitionState(partition_index=index, leader=leader, incarnation=incarnation, base_offset=base)
         for index, incarnation in partitions
@@ -29,44 +29,44 @@ def told(
     return cache.take_created()
 
 
-def test_what_comes_with_the_topic_was_not_created_by_a_resize() -> None:
-    """A broker that was just started cannot tell it from what it knew before."""
-    assert told(MetadataCache(), 2, (0, 7), (1, 8)) == {}
+def test_partitions_of_a_new_topic_were_not_created_by_a_resize() -> None:
+    """A broker that has just started cannot distinguish created partitions from older ones."""
+    assert created_by(MetadataCache(), 2, (0, 7), (1, 8)) == {}
 
 
 def test_a_partition_of_a_resized_topic_that_was_not_known_was_created() -> None:
     cache = MetadataCache()
-    told(cache, 0, (0, 7))
-    assert told(cache, 1, (0, 7), (1, 8)) == {T1: Creation(0, 8)}
-    assert told(cache, 1, (1, 8)) == {}, "it is told once"
+    created_by(cache, 0, (0, 7))
+    assert created_by(cache, 1, (0, 7), (1, 8)) == {T1: Creation(0, 8)}
+    assert created_by(cache, 1, (1, 8)) == {}, "a creation is reported once"
 
 
 def test_one_that_was_removed_and_created_again_begins_at_its_base() -> None:
     cache = MetadataCache()
-    told(cache, 1, (0, 7), (1, 8))
-    told(cache, 2, (1, 8), leader=LEADER_DURING_DELETE)
-    assert told(cache, 3, (1, 9), base=40) == {T1: Creation(40, 9)}
-    assert told(cache, 5, (1, 11), base=60) == {T1: Creation(60, 11)}, "although its removal was not heard of"
+    created_by(cache, 1, (0, 7), (1, 8))
+    created_by(cache, 2, (1, 8), leader=LEADER_DURING_DELETE)
+    assert created_by(cache, 3, (1, 9), base=40) == {T1: Creation(40, 9)}
+    assert created_by(cache, 5, (1, 11), base=60) == {T1: Creation(60, 11)}, "although the broker missed its removal"
 
 
 def test_a_partition_that_is_revived_was_not_created() -> None:
     cache = MetadataCache()
-    told(cache, 1, (0, 7), (1, 8))
-    assert told(cache, 2, (0, 7), (1, 8)) == {} == told(cache, 3, (0, 7), (1, 8))
+    created_by(cache, 1, (0, 7), (1, 8))
+    assert created_by(cache, 2, (0, 7), (1, 8)) == {} == created_by(cache, 3, (0, 7), (1, 8))
 
 
 def test_another_topic_of_the_name_was_not_resized_by_that() -> None:
     cache = MetadataCache()
-    told(cache, 1, (0, 7))
-    assert told(cache, 1, (0, 17), (1, 18), topic=16) == {}
+    created_by(cache, 1, (0, 7))
+    assert created_by(cache, 1, (0, 17), (1, 18), topic=16) == {}
 
 
 def test_is_resized() -> None:
     cache = MetadataCache()
     assert not cache.is_resized("t")
-    told(cache, 0, (0, 7))
+    created_by(cache, 0, (0, 7))
     assert not cache.is_resized("t")
-    told(cache, 1, (0, 7))
+    created_by(cache, 1, (0, 7))
     assert cache.is_resized("t")
 
 

@@ -84,14 +84,14 @@ def test_an_answer_that_is_too_old_serves_what_no_group_can_wait_for() -> None:
     assert fetched(world)[1].high_watermark == 3
 
 
-def test_one_that_stands_above_is_not_told_that_the_log_ends_below() -> None:
+def test_the_log_does_not_end_below_a_reader_above_the_cap() -> None:
     world = world_of_two_epochs()
     serve(world, 1)
     size, answer = fetched(world, offset=4)
     assert (size, answer.error_code, answer.high_watermark) == (0, 0, 4)
 
 
-def test_who_keeps_order_who_follows_and_who_looks_for_faults_are_not_held() -> None:
+def test_own_consumers_followers_and_debugging_consumers_are_not_held() -> None:
     world = world_of_two_epochs()
     assert fetched(world, is_stock=False)[1].high_watermark == 5
     for replica_id in (1, -2):
@@ -126,7 +126,7 @@ def test_a_held_fetch_waits_and_is_answered_when_the_cap_moves() -> None:
     assert len(answers[0].responses[0].partitions[0].records or b"") > 0 and not read.held
 
 
-def test_one_that_has_everything_there_is_counts_as_waiting_not_as_held() -> None:
+def test_a_reader_at_the_end_of_the_log_is_not_held() -> None:
     world = world_of_two_epochs()
     serve(world, 2)
     assert not read_of(world, session_of(world, 5)).held

@@ -123,7 +123,7 @@ def test_the_joined_answers_are_the_answer(key: ApiKey, sizes: list[int]) -> Non
 
 
 def test_a_topic_created_again_between_two_slices_is_answered_as_two() -> None:
-    """What is answered of the one must not pass for an answer of the other."""
+    """An answer about the first topic must not count for the second."""
     key = ApiKey.PARTITION_LEADER_EPOCHS_FOR_PARTITIONS
     slices = cut(key, request_of(key, [7]))
     responses = [echo(key, part.request) for part in slices]

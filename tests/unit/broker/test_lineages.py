@@ -346,7 +346,7 @@ async def test_the_cleaner_is_told_the_first_entry_that_names_what_is_not_over()
     assert await world.lineages.first_kept_epoch(T5) == 0
     reads = len(world.zk.reads)
     assert await world.lineages.first_kept_epoch(T5) == 0
-    assert len(world.zk.reads) == reads, "what is watched is not read again"
+    assert len(world.zk.reads) == reads, "a watched znode is not read again"
     for removed, kept_from in (({1: 0}, 2), ({1: 2}, 5)):
         await world.controller.set(TOPIC, resized(removed).encode())
         assert await world.lineages.first_kept_epoch(T5) == kept_from

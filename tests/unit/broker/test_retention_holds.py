@@ -1,4 +1,4 @@
-"""How long a broker keeps to what the controller says of retention, and what it does while nothing is said."""
+"""How long a broker keeps the controller's holds on retention, and its rule before the first and after the last."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ class Broker:
     def lead(self, leader_epoch: int) -> None:
         self.partition.make_leader(leader_epoch, [1], [1])
 
-    def told(self, offset: int, *, leader_epoch: int = 3, held_ms: int = 60_000, group: str = "g") -> None:
+    def send(self, offset: int, *, leader_epoch: int = 3, held_ms: int = 60_000, group: str = "g") -> None:
         held = HeldRecords(offset=offset, held_ms=held_ms, group_id=group)
         key = self.log.partition
         state = UpdateMetadataPartitionState(partition_index=key.partition, leader_epoch=leader_epoch, held=held)
@@ -83,14 +83,14 @@ def leader(broker: Broker) -> Broker:
 
 
 def test_a_leader_holds_from_where_it_is_told(leader: Broker) -> None:
-    leader.told(4)
+    leader.send(4)
     assert leader.apply_retention() == 4
-    leader.told(6)
+    leader.send(6)
     assert leader.apply_retention() == 6
 
 
 def test_what_is_not_said_again_is_forgotten(leader: Broker) -> None:
-    leader.told(4, held_ms=60_000)
+    leader.send(4, held_ms=60_000)
     leader.later(59.9)
     assert leader.held_from() == 4
     leader.later(0.2)
@@ -98,7 +98,7 @@ def test_what_is_not_said_again_is_forgotten(leader: Broker) -> None:
 
 
 def test_a_new_leader_holds_everything_for_a_lease(leader: Broker) -> None:
-    """The one before it may have been told what this one was not."""
+    """The controller may have sent the hold to the leader before it."""
     assert leader.held_from() == EVERYTHING
     leader.later(LEASE_S - 0.1)
     assert leader.held_from() == EVERYTHING
@@ -107,26 +107,26 @@ def test_a_new_leader_holds_everything_for_a_lease(leader: Broker) -> None:
 
 
 def test_a_new_epoch_of_the_same_leader_begins_with_a_lease(leader: Broker) -> None:
-    """A resize that bumped it may make others wait, of which the controller has not heard from the groups yet."""
-    leader.told(6)
+    """The resize that bumped it may add waits. The controller sends holds for them in its next round."""
+    leader.send(6)
     leader.lead(4)
     assert leader.held_from() == EVERYTHING
-    leader.told(4, leader_epoch=4)
+    leader.send(4, leader_epoch=4)
     assert leader.held_from() == 4
 
 
 @pytest.mark.parametrize("leader_epoch", [2, 4])
-def test_what_is_said_of_another_leader_epoch_counts_for_nothing(leader: Broker, leader_epoch: int) -> None:
-    leader.told(6, leader_epoch=leader_epoch)
+def test_a_hold_for_another_leader_epoch_is_ignored(leader: Broker, leader_epoch: int) -> None:
+    leader.send(6, leader_epoch=leader_epoch)
     assert leader.held_from() == EVERYTHING
-    leader.told(4)
-    leader.told(8, leader_epoch=leader_epoch)
+    leader.send(4)
+    leader.send(8, leader_epoch=leader_epoch)
     assert leader.held_from() == 4
 
 
 def test_a_follower_removes_nothing_by_time_before_its_leader(broker: Broker) -> None:
     broker.partition.make_follower(2, 3, [1, 2], [1, 2])
-    broker.told(6)
+    broker.send(6)
     broker.later(10 * LEASE_S)
     assert broker.apply_retention() == 0
     broker.log.advance_log_start(4)  # its leader's begins there
@@ -150,10 +150,10 @@ def test_a_topic_that_does_not_wait_is_left_to_retention(world: LogWorld) -> Non
 
 
 def test_switched_on_it_begins_with_a_lease(world: LogWorld) -> None:
-    """Also where an earlier hold is over: what others wait for is told in the next round."""
+    """Also where an earlier hold has ended: the next one comes in the next round."""
     broker = Broker(world)
     broker.lead(3)
-    broker.told(4, held_ms=0)
+    broker.send(4, held_ms=0)
     on = broker.log.config
     broker.log.update_config(LogConfig())
     assert broker.held_from() == NOTHING_HELD
@@ -161,8 +161,8 @@ def test_switched_on_it_begins_with_a_lease(world: LogWorld) -> None:
     assert broker.held_from() == EVERYTHING
 
 
-def test_what_the_bound_ends_is_warned_of_and_counted(leader: Broker) -> None:
-    leader.told(3, group="slow")
+def test_held_records_that_the_bound_removes_are_warned_of_and_counted(leader: Broker) -> None:
+    leader.send(3, group="slow")
     leader.clock.ms += BOUND_MS
     with capture_logs() as lines:
         assert leader.apply_retention() == 8
@@ -172,21 +172,21 @@ def test_what_the_bound_ends_is_warned_of_and_counted(leader: Broker) -> None:
     assert leader.metrics.held_records_removed.values == {("t", "slow"): 5}
 
 
-def test_what_retention_by_size_takes_is_warned_of_and_counted(world: LogWorld) -> None:
+def test_held_records_that_retention_by_size_removes_are_warned_of_and_counted(world: LogWorld) -> None:
     leader = Broker(world, retention_ms=-1, retention_bytes=2 * len(batch(b"a", b"b")))
     leader.lead(3)
-    leader.told(2, group="slow")
+    leader.send(2, group="slow")
     assert leader.apply_retention() == 4
     assert leader.metrics.held_records_removed.values == {("t", "slow"): 2}
 
 
-@pytest.mark.parametrize("says_nothing", [True, False], ids=["nobody waits", "what is behind it"])
-def test_what_nobody_waits_for_is_removed_without_a_word(leader: Broker, says_nothing: bool) -> None:
-    if says_nothing:
+@pytest.mark.parametrize("ends", [True, False], ids=["the hold ended", "the hold is behind them"])
+def test_records_without_a_hold_are_removed_without_a_warning(leader: Broker, ends: bool) -> None:
+    if ends:
         leader.held_from()
         leader.later(LEASE_S)
     else:
-        leader.told(8)
+        leader.send(8)
     assert leader.apply_retention() == 8
     assert leader.metrics.held_records_removed.values == {}
 
@@ -196,8 +196,8 @@ def gauges(broker: Broker) -> dict[str, dict[tuple[str, ...], float]]:
     return {gauge.name.removeprefix("anabranch_retention_held_"): dict(gauge.compute()) for gauge in found}
 
 
-def test_what_is_held_back_is_shown_for_whom_and_since_when(leader: Broker) -> None:
-    leader.told(4, group="slow")
+def test_gauges_show_held_records_by_group_and_since_when(leader: Broker) -> None:
+    leader.send(4, group="slow")
     since_s = (leader.clock.ms - 1) / 1000
     size = sum(segment.size_bytes for segment in leader.log.segments[2:])
     shown = {"records": {("t", "slow"): 4}, "bytes": {("t", "slow"): size}, "since_seconds": {("t", "slow"): since_s}}
@@ -212,8 +212,8 @@ def test_a_follower_shows_nothing(broker: Broker) -> None:
     assert not any(gauges(broker).values())
 
 
-def test_a_disk_that_does_not_say_shows_nothing(leader: Broker, monkeypatch: pytest.MonkeyPatch) -> None:
-    leader.told(4)
+def test_a_disk_that_fails_shows_nothing(leader: Broker, monkeypatch: pytest.MonkeyPatch) -> None:
+    leader.send(4)
 
     def refuse(_segment: LogSegment) -> int:
         raise OSError("Input/output error")

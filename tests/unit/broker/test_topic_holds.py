@@ -23,7 +23,7 @@ def split() -> TopicHold:
     return topic
 
 
-def told(
+def answered(
     topic: TopicHold, sent_at: float, *readers: Reader, coordinated: tuple[int, ...] = (0,), broker: int = 1
 ) -> None:
     topic.answers[broker] = CoordinatorAnswer(dict.fromkeys(coordinated, sent_at), readers)
@@ -40,15 +40,15 @@ def cap(topic: TopicHold, now: float, partitions: int = 1) -> int:
 def test_nothing_is_served_of_an_entry_until_every_coordinator_has_answered() -> None:
     topic = split()
     assert cap(topic, 0) == -1
-    told(topic, 0, DONE, coordinated=(0,))
+    answered(topic, 0, DONE, coordinated=(0,))
     assert cap(topic, 0, partitions=2) == -1
-    told(topic, 0, coordinated=(1,), broker=2)
+    answered(topic, 0, coordinated=(1,), broker=2)
     assert cap(topic, 0, partitions=2) == 0
 
 
 def test_an_answer_counts_from_when_it_was_asked_for_and_no_longer_than_a_lease() -> None:
     topic = split()
-    told(topic, 1.0, DONE)
+    answered(topic, 1.0, DONE)
     decision = decided(topic, 2.0)
     assert decision.caps[1] == StockCap(0, 4.0, -1)
     assert decision.caps[1].at(3.9) == 0 and decision.caps[1].at(4.0) == -1
@@ -57,49 +57,49 @@ def test_an_answer_counts_from_when_it_was_asked_for_and_no_longer_than_a_lease(
 
 def test_the_oldest_of_the_newest_answers_counts() -> None:
     topic = split()
-    told(topic, 0.0, DONE, coordinated=(0, 1), broker=1)
-    told(topic, 2.0, coordinated=(1,), broker=2)
+    answered(topic, 0.0, DONE, coordinated=(0, 1), broker=1)
+    answered(topic, 2.0, coordinated=(1,), broker=2)
     assert decided(topic, 2.0, partitions=2).caps[1].fresh_until == 3.0
-    told(topic, 2.5, DONE, coordinated=(0,), broker=1)
+    answered(topic, 2.5, DONE, coordinated=(0,), broker=1)
     assert decided(topic, 2.5, partitions=2).caps[1].fresh_until == 5.0
 
 
 def test_a_group_that_the_next_answer_does_not_name_is_forgotten() -> None:
     topic = split()
-    told(topic, 0, BEHIND)
+    answered(topic, 0, BEHIND)
     assert cap(topic, 0) == -1
-    told(topic, 1)
+    answered(topic, 1)
     assert cap(topic, 1) == 0 and topic.waits == []
 
 
 def test_a_group_whose_commit_is_lowered_is_waited_for_again() -> None:
     topic = split()
-    told(topic, 0, DONE)
+    answered(topic, 0, DONE)
     assert cap(topic, 0) == 0
-    told(topic, 1, BEHIND)
+    answered(topic, 1, BEHIND)
     assert cap(topic, 1) == -1
 
 
 def test_a_group_is_let_go_after_max_hold_and_another_is_waited_for_on() -> None:
     topic, other = split(), Reader("other", 1)
-    told(topic, 0, BEHIND)
+    answered(topic, 0, BEHIND)
     assert not decided(topic, 0).let_go
-    told(topic, 30, BEHIND, other)
+    answered(topic, 30, BEHIND, other)
     assert not decided(topic, 30).let_go
-    told(topic, 60, BEHIND, other)
+    answered(topic, 60, BEHIND, other)
     assert decided(topic, 60).let_go == [Obstacle("g", 1, 0, 0)]
-    assert cap(topic, 60) == -1 and not decided(topic, 60).let_go, "it is told once"
-    told(topic, 61, BEHIND, other._replace(positions={0: 100}))
+    assert cap(topic, 60) == -1 and not decided(topic, 60).let_go, "a release is reported once"
+    answered(topic, 61, BEHIND, other._replace(positions={0: 100}))
     assert cap(topic, 61) == 0
 
 
 def test_a_group_of_the_same_name_is_waited_for_anew() -> None:
     topic = split()
-    told(topic, 0, BEHIND)
+    answered(topic, 0, BEHIND)
     decided(topic, 0)
-    told(topic, 60, BEHIND)
+    answered(topic, 60, BEHIND)
     assert cap(topic, 60) == 0
-    told(topic, 61, BEHIND._replace(life=2))
+    answered(topic, 61, BEHIND._replace(life=2))
     assert cap(topic, 61) == -1
 
 
@@ -108,11 +108,11 @@ def test_coordinators_that_do_not_answer_are_let_go_too() -> None:
     assert cap(topic, 0) == -1
     assert decided(topic, 60).coordinators_let_go == [0]
     assert cap(topic, 60) == 0
-    told(topic, 70, BEHIND)
+    answered(topic, 70, BEHIND)
     assert cap(topic, 70) == -1, "it answers again"
 
 
-def test_a_cluster_without_groups_holds_nobody() -> None:
+def test_a_cluster_without_groups_holds_no_partition() -> None:
     assert cap(split(), 0, partitions=0) == 0
 
 
@@ -135,8 +135,8 @@ def test_ends_are_asked_of_leaders_above_the_epoch_and_again_after_a_leader_chan
     topic.on_ends(0, 1, {0: 100})
     assert topic.ends_to_ask(named, {0: 1}) == {}
     assert topic.ends_to_ask(named, {0: 2}) == {0: {0}}
-    told(topic, 0, DONE)
-    assert cap(topic, 0) == 0, "what the leader before told counts until then"
+    answered(topic, 0, DONE)
+    assert cap(topic, 0) == 0, "the end of the leader before counts until then"
     topic.on_ends(0, 2, {0: 90})
     assert topic.facts.ends[0] == {0: 90}
 

@@ -61,9 +61,9 @@ class FakeAdmin:
     found_holds: Mapping[int, PartitionHold] | KafkaError = field(default_factory=dict)
     calls: list[Any] = field(default_factory=list)
     asked_times: list[int] = field(default_factory=list)
-    """Of which offsets were asked for."""
+    """The times whose offsets were asked for."""
     held: Mapping[int, HeldRecords] | None = field(default_factory=dict)
-    """What the leader holds back of each partition; None: it does not answer."""
+    """The records that the leader holds back, by partition; None: it does not answer."""
 
     def __call__(self, **config: Any) -> FakeAdmin:
         """In the place of the class: every command gets this one."""

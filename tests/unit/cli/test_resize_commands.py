@@ -370,13 +370,13 @@ WAITS = {"ordered.delivery.retention.waits": "true"}
 HELD = HeldRecords(20, 120, 4096, 1_700_000_000_000, 1_700_086_400_000, "slow")
 
 
-def test_describe_says_what_retention_holds_for_whom_and_until_when(run: Run) -> None:
+def test_describe_shows_held_records_their_group_and_until_when(run: Run) -> None:
     admin = FakeAdmin(**SHRUNK, configs=WAITS, held={1: HELD, 4: dataclasses.replace(HELD, group="")})
     _, out, _ = run(admin, "topics", "describe", "t")
-    told = "(100 records, 4096 bytes) for {} since 2023-11-14T22:13:20Z until 2023-11-15T22:13:20Z at most"
+    held = "(100 records, 4096 bytes) for {} since 2023-11-14T22:13:20Z until 2023-11-15T22:13:20Z at most"
     assert [line for line in out.splitlines() if line.startswith("held:")] == [
-        f"held: partition 1 offsets 20 to 120 {told.format('group slow')}",
-        f"held: partition 4 offsets 20 to 120 {told.format('a group that is not known')}",
+        f"held: partition 1 offsets 20 to 120 {held.format('group slow')}",
+        f"held: partition 4 offsets 20 to 120 {held.format('a group that is not known')}",
     ]
     _, out, _ = run(admin, "topics", "describe", "t", "--json")
     first, second = json.loads(out)[0]["held"]
@@ -529,7 +529,7 @@ def test_the_key_that_names_the_loss_is_set_before_the_shrink(run: Run) -> None:
     ]
     admin = FakeAdmin(**COMPACTED)
     run(admin, "topics", "alter", "t", LOSES)
-    assert admin.calls == [("configs", {"t": {LOSS_KEY: "true"}}, False)], "for what is marked already"
+    assert admin.calls == [("configs", {"t": {LOSS_KEY: "true"}}, False)], "for partitions that are marked already"
 
 
 @pytest.mark.parametrize("dry", [[], ["--dry-run"]])

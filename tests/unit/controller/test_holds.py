@@ -27,18 +27,18 @@ def test_the_group_that_is_furthest_behind_holds() -> None:
     assert held(reader("fast", at=40), reader("slow", at=12), reader("slower", at=11)) == (11, "slower")
 
 
-def test_who_has_read_all_that_is_waited_for_holds_nothing() -> None:
+def test_a_group_that_has_read_all_awaited_records_holds_nothing() -> None:
     assert held(reader("g", at=40)) is None
     assert held(reader("g", at=39)) == (39, "g")
 
 
-def test_who_has_committed_nothing_there_has_all_of_it_to_read() -> None:
+def test_a_group_without_a_commit_there_holds_all_awaited_records() -> None:
     assert held(reader("g")) == (10, "g")
     assert held(reader("g", at=30, incarnation=INCARNATION - 1)) == (10, "g")
 
 
-def test_nothing_is_held_of_what_is_gone_already() -> None:
-    """Newer records of the partition are nobody's to wait for."""
+def test_nothing_is_held_where_the_awaited_records_are_gone() -> None:
+    """No partition waits for the newer records."""
     assert held(reader("g", at=12), awaited=range(40, 40)) is None
     assert held(reader("g", at=12), awaited=range(60, 40)) is None
 
@@ -56,7 +56,7 @@ def test_a_group_in_a_rebalance_is_judged_by_its_commits() -> None:
     assert held(reader("g", at=12, **rebalance)) == (12, "g")
 
 
-def test_whatever_cannot_be_learnt_holds_everything() -> None:
+def test_a_missing_fact_holds_everything() -> None:
     """Members of a new group commit where they begin once the first rebalance is over."""
     assert held(Group("new", is_settled=False, unknown="the end of its rebalance")) == (0, "")
     assert held(Group("refused", is_settled=False, is_refused=True, unknown="its coordinator")) == (0, "")

@@ -111,7 +111,7 @@ class EveryTopic:
         self.held: set[str] = set()
         self.resized: set[str] = set()
         self.unheard: set[tuple[str, int]] = set()
-        """Partitions that the broker was not told of yet."""
+        """Partitions that the broker does not know from metadata yet."""
 
     def contains(self, topic: str, partition: int) -> bool:
         is_gone = topic in self.missing or self.merged_away(topic, partition)

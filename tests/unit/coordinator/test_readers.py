@@ -1,4 +1,4 @@
-"""Groups of stock consumers that leaders hold: what leaders are told, when a member may begin, and where."""
+"""Groups of stock consumers that leaders hold: answers to leaders, and when and where a member may begin."""
 
 from __future__ import annotations
 
@@ -28,12 +28,12 @@ LEASE_S = 3.0
 NEW = TopicPartition("t", 1)
 
 
-def told(running: Running, *partitions: int) -> dict[str, dict[int, tuple[int, bool]]]:
-    """``{group: {partition: (position, is_reported)}}`` of topic t, as a leader is told."""
-    return {group: of for group, (_, of) in told_with_lives(running, *partitions).items()}
+def readers(running: Running, *partitions: int) -> dict[str, dict[int, tuple[int, bool]]]:
+    """``{group: {partition: (position, is_reported)}}`` of topic t, from an answer to a leader."""
+    return {group: of for group, (_, of) in readers_with_lives(running, *partitions).items()}
 
 
-def told_with_lives(running: Running, *partitions: int) -> dict[str, tuple[int, dict[int, tuple[int, bool]]]]:
+def readers_with_lives(running: Running, *partitions: int) -> dict[str, tuple[int, dict[int, tuple[int, bool]]]]:
     topics = [TopicReadersRequestTopic(name="t", partition_indexes=list(partitions))]
     response = value(running.coordinator.topic_readers(TopicReadersRequest(topics=topics)))
     (topic,) = response.topics
@@ -54,7 +54,7 @@ def begin(running: Running, *partitions: int, ours: bool = False, group: str = G
 
 
 def create(running: Running, tp: TopicPartition = NEW, base: int = 0, incarnation: int = 9) -> None:
-    """A resize created a partition, and the broker is told."""
+    """A resize created a partition, and the broker knows it from metadata."""
     running.topics.unheard.discard(tp)
     running.topics.incarnations[tp] = incarnation
     running.coordinator.on_partitions_created({tp: Creation(base, incarnation)})
@@ -87,31 +87,29 @@ async def held(running: Running) -> None:
     await running.loaded()
 
 
-# ---------------------------------------------------------------- what leaders are told
+# ---------------------------------------------------------------- answers to leaders
 
 
-async def test_commits_count_and_where_there_is_none_nothing_is_told(
-    running: Running, autojump_clock: MockClock
-) -> None:
+async def test_a_group_has_a_position_where_it_has_a_commit(running: Running, autojump_clock: MockClock) -> None:
     await held(running)
     commit(running, 7)
     commit(running, 8, group="elsewhere", topic="other")
-    assert told(running, 0, 1) == {GROUP: {0: (7, False)}}
+    assert readers(running, 0, 1) == {GROUP: {0: (7, False)}}
 
 
 async def test_a_commit_counts_once_it_is_in_the_log(running: Running, autojump_clock: MockClock) -> None:
     await held(running)
     running.log.hold = True
     commit(running, 7)
-    assert told(running, 0) == {GROUP: {}}
+    assert readers(running, 0) == {GROUP: {}}
     running.log.settle()
-    assert told(running, 0) == {GROUP: {0: (7, False)}}
+    assert readers(running, 0) == {GROUP: {0: (7, False)}}
 
 
 async def test_members_that_subscribe_count_before_they_commit(running: Running, autojump_clock: MockClock) -> None:
     await held(running)
     await stock_member(running, "t")
-    assert told(running, 0) == {GROUP: {}}
+    assert readers(running, 0) == {GROUP: {}}
 
 
 async def test_members_that_subscribe_to_something_else_do_not_count(
@@ -119,11 +117,11 @@ async def test_members_that_subscribe_to_something_else_do_not_count(
 ) -> None:
     await held(running)
     await stock_member(running, "other")
-    assert told(running, 0) == {}
+    assert readers(running, 0) == {}
 
 
-async def test_a_coordinator_that_was_cut_off_tells_nothing(running: Running, autojump_clock: MockClock) -> None:
-    """Its successor may know of a group that it does not."""
+async def test_a_coordinator_that_was_cut_off_answers_nothing(running: Running, autojump_clock: MockClock) -> None:
+    """Its successor may have a group that it does not have."""
     await held(running)
     running.log.is_cut_off = True
     asking = running.coordinator.topic_readers(TopicReadersRequest(topics=[]))
@@ -149,14 +147,12 @@ async def test_an_answer_says_how_old_its_proof_of_leadership_is(running: Runnin
     assert len(running.log.asked_to_confirm) == 2
 
 
-async def test_members_that_all_keep_order_are_waited_for_by_nobody(
-    running: Running, autojump_clock: MockClock
-) -> None:
+async def test_a_group_whose_members_all_keep_order_is_not_counted(running: Running, autojump_clock: MockClock) -> None:
     await held(running)
     commit(running, 7)
     member_id = await owner_of_t0(running)
     poll(running, member_id, 1)
-    assert told(running, 0) == {}
+    assert readers(running, 0) == {}
 
 
 async def test_beside_a_stock_member_ours_count_by_their_reports(running: Running, autojump_clock: MockClock) -> None:
@@ -166,9 +162,9 @@ async def test_beside_a_stock_member_ours_count_by_their_reports(running: Runnin
     begin(running)
     member_id = await owner_of_t0(running)
     poll(running, member_id, 1, wants=False)
-    assert told(running, 0) == {GROUP: {0: (-1, True)}}
+    assert readers(running, 0) == {GROUP: {0: (-1, True)}}
     poll(running, member_id, 1, wants=False, position=5)
-    assert told(running, 0) == {GROUP: {0: (5, True)}}
+    assert readers(running, 0) == {GROUP: {0: (5, True)}}
 
 
 async def test_a_group_that_was_deleted_is_forgotten_and_one_of_its_name_is_another(
@@ -177,22 +173,22 @@ async def test_a_group_that_was_deleted_is_forgotten_and_one_of_its_name_is_anot
     await held(running)
     begin(running)
     commit(running, 7)
-    (before, _) = told_with_lives(running, 0)[GROUP]
+    (before, _) = readers_with_lives(running, 0)[GROUP]
     await pass_time(1)
     running.coordinator.delete_groups(Context(), DeleteGroupsRequest(groups_names=[GROUP]))
-    assert told(running, 0) == {}
+    assert readers(running, 0) == {}
     begin(running)
-    assert told_with_lives(running, 0)[GROUP] != (before, {})
-    assert told(running, 0) == {GROUP: {}}
+    assert readers_with_lives(running, 0)[GROUP] != (before, {})
+    assert readers(running, 0) == {GROUP: {}}
 
 
 async def test_a_group_that_only_asked_is_forgotten_after_a_while(running: Running, autojump_clock: MockClock) -> None:
     await held(running)
     begin(running)
     await pass_time(59)
-    assert told(running, 0) == {GROUP: {}}
+    assert readers(running, 0) == {GROUP: {}}
     await pass_time(2)
-    assert told(running, 0) == {}
+    assert readers(running, 0) == {}
 
 
 # ---------------------------------------------------------------- when a member may begin
@@ -201,10 +197,10 @@ async def test_a_group_that_only_asked_is_forgotten_after_a_while(running: Runni
 async def test_a_group_that_comes_begins_when_every_leader_counts_it(
     running: Running, autojump_clock: MockClock
 ) -> None:
-    """A leader serves by answers younger than the lease: by then they are of after the group was counted."""
+    """Leaders serve by answers younger than the lease. After a lease these are newer than the count of the group."""
     await held(running)
     beginning = begin(running)
-    assert told(running, 0) == {GROUP: {}}
+    assert readers(running, 0) == {GROUP: {}}
     await pass_time(LEASE_S)
     assert not beginning.filled
     await pass_time(0.31)
@@ -237,23 +233,27 @@ async def test_a_coordinator_that_took_over_lets_the_lease_of_the_one_before_end
 
 
 @pytest.mark.parametrize("what", ["not held", "ours", "not resized"])
-async def test_nobody_waits_where_no_leader_holds(running: Running, autojump_clock: MockClock, what: str) -> None:
+async def test_a_member_begins_at_once_where_no_leader_holds(
+    running: Running, autojump_clock: MockClock, what: str
+) -> None:
     await held(running)
     running.topics.held = set() if what == "not held" else {"t"}
     running.topics.resized = set() if what == "not resized" else {"t"}
     assert begin(running, ours=what == "ours").filled
 
 
-async def test_a_leader_that_asks_knows_of_a_resize_that_the_coordinator_has_not_heard_of(
+async def test_a_question_of_a_leader_shows_a_resize_before_metadata_does(
     running: Running, autojump_clock: MockClock
 ) -> None:
     await held(running)
     running.topics.resized = set()
-    told(running, 0)
+    readers(running, 0)
     assert not begin(running).filled
 
 
-async def test_who_waits_is_answered_when_the_coordinator_moves(running: Running, autojump_clock: MockClock) -> None:
+async def test_a_waiting_member_is_answered_when_the_coordinator_moves(
+    running: Running, autojump_clock: MockClock
+) -> None:
     await held(running)
     beginning = begin(running)
     running.coordinator.on_not_leader(0, 1)
@@ -316,7 +316,7 @@ async def test_a_beginning_whose_commit_is_lost_is_written_again(running: Runnin
     assert fetched_offset(value(beginning)) == (0, 0)
 
 
-async def test_a_member_is_told_to_ask_again_while_nothing_can_be_committed(
+async def test_a_member_gets_a_retriable_error_while_nothing_can_be_committed(
     running: Running, autojump_clock: MockClock
 ) -> None:
     await held(running)

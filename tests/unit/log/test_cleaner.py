@@ -121,10 +121,10 @@ async def test_hole_24_a_tombstone_stays_where_another_partition_may_hold_older_
     cleaner = cleaner_for(world, log)
     first_kept_epoch = 3
 
-    async def told(_partition: TopicPartition) -> int:
+    async def known(_partition: TopicPartition) -> int:
         return first_kept_epoch
 
-    cleaner.first_kept_epoch = told
+    cleaner.first_kept_epoch = known
     moved = [(b"m", None, [(MOVED_HEADER, b"")], START_MS)]
     put(log, a=b"1", m=b"1", z=b"1")
     log.append_as_leader(build_batch([(b"z", None, (), START_MS)]), 2)
@@ -138,7 +138,7 @@ async def test_hole_24_a_tombstone_stays_where_another_partition_may_hold_older_
     put(log, c=b"new")
     log.roll()
     await clean(cleaner)
-    why = "what is of an earlier epoch, or only says that a key moved, is not needed"
+    why = "a tombstone of an earlier epoch, or of a moved key, is not needed"
     assert values(log) == [(4, b"a", None), (6, b"c", b"new")], why
     first_kept_epoch = 5
     put(log, c=b"newer")

@@ -54,7 +54,7 @@ def test_what_is_held_back_is_what_went_without_the_hold() -> None:
 def naive_count(
     found: list[SegmentFacts], config: LogConfig, high_watermark: int, log_start: int, held_from: int
 ) -> int:
-    """The rules one after the other, each segment looked at with what is left of the log."""
+    """The rules one after the other, for each segment and the rest of the log behind it."""
     taken = 0
     while taken < len(found):
         oldest, left = found[taken], found[taken:]
