@@ -9,6 +9,7 @@ from typing import NamedTuple
 import pytest
 import trio
 from kazoo.client import KazooClient
+from kazoo.exceptions import NoNodeError
 
 from anabranch import FeatureUpdate, KafkaError, UpgradeType
 from anabranch.sync import Admin, Consumer, Producer
@@ -58,7 +59,10 @@ def has_goal(client: KazooClient, topic: str, count: int) -> bool:
     there = set(client.get_children(paths.partitions(topic)))
     if znode.undeleted_partition_count != count or not {str(p) for p in range(count)} <= there:
         return False
-    states = [PartitionState.decode(topic, client.get(paths.partition_state(topic, p))[0]) for p in range(count)]
+    try:
+        states = [PartitionState.decode(topic, client.get(paths.partition_state(topic, p))[0]) for p in range(count)]
+    except NoNodeError:  # the partition's znode is there, its state is not yet
+        return False
     layout = (count, znode.layout_version)
     return all(state.leader >= 0 and (state.layout or (znode.initial_partition_count, 0)) == layout for state in states)
 
