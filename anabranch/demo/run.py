@@ -293,7 +293,7 @@ async def run_demo(
             deliver_s=deliver_s,
             exported=exported,
         )
-        view.stage("Spark reads the exported files, while the marked partitions are drained")
+        view.stage("Spark reads the exported files for a minute or two, while the marked partitions are drained")
         async with trio.open_nursery() as nursery:
             nursery.start_soon(_audit_into, result, export_directory)
             result.drained_s = await drained_after(admin, TOPIC, STEPS[-1].partitions)
