@@ -154,6 +154,11 @@ class Rows:
     def values(self) -> Arrays:
         return self._bytes(self.run.columns.value_at, self.run.columns.value_length)
 
+    @property
+    def offsets(self) -> Ints:
+        """The offset of each record."""
+        return self.field(scan.BASE_OFFSET)[self.run.columns.batch] + self.run.columns.offset_delta
+
     @cached_property
     def record_timestamps(self) -> Ints:
         fields, batch = self.field, self.run.columns.batch
@@ -356,9 +361,7 @@ _COLUMNS: Mapping[str, Callable[[Rows], Arrays]] = {
     "segment": lambda rows: pa.repeat(rows.source.segment, len(rows)),
     "position": lambda rows: pa.array(np.array(rows.run.positions, np.int64)[rows.batch]),
     "base_offset": _field(scan.BASE_OFFSET, pa.int64()),
-    "offset": lambda rows: rows.of_record(
-        rows.field(scan.BASE_OFFSET)[rows.run.columns.batch] + rows.run.columns.offset_delta, pa.int64()
-    ),
+    "offset": lambda rows: rows.of_record(rows.offsets, pa.int64()),
     "leader_epoch": _field(scan.LEADER_EPOCH, pa.int32()),
     "timestamp": lambda rows: rows.of_record(rows.record_timestamps, pa.int64()),
     "timestamp_type": lambda rows: rows.of_batch(

@@ -7,6 +7,8 @@ import os
 import sys
 import tempfile
 from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, field
+from functools import reduce
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeAlias
 
@@ -20,6 +22,15 @@ if TYPE_CHECKING:
 
 Summaries: TypeAlias = dict[tuple[str, int], PartitionSummary]
 
+# Most rows stay in Python, and a run lasts seconds: the JVM's optimising compiler and Spark's generated code cost more
+# than they save. They are left alone where there is more to do.
+_SHORT_RUN_SETTINGS = {
+    "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",
+    "spark.sql.codegen.wholeStage": "false",
+    "spark.sql.codegen.factoryMode": "NO_CODEGEN",
+}
+SHORT_RUN_BYTES = 4 * 1024**3
+
 FIRST_VIOLATIONS = 10
 _OF_RECORDS = [
     "topic", "partition", "segment", "position", "offset", "key", "layout_version", "order_value", "order_error"
@@ -30,7 +41,7 @@ _SETTINGS = {
     "spark.ui.showConsoleProgress": "false",
     "spark.log.level": "ERROR",
     "spark.sql.session.timeZone": "UTC",
-    "spark.sql.shuffle.partitions": "4",
+    "spark.sql.shuffle.partitions": "2",
     "spark.sql.adaptive.enabled": "false",
     "spark.driver.host": "127.0.0.1",
     "spark.driver.bindAddress": "127.0.0.1",
@@ -49,13 +60,16 @@ def run_audit(
     topics = discover(directory)
     if order_by is not None:
         OrderField(order_by)
-    with spark_session(master) as spark:
+    with spark_session(master, short=_size(topics) < SHORT_RUN_BYTES) as spark:
         return audit_with(spark, str(directory), topics, order_by, first)
 
 
 @contextlib.contextmanager
-def spark_session(master: str) -> Iterator[SparkSession]:
-    """A quiet session of its own, stopped at the end; its workers run this interpreter and find these packages."""
+def spark_session(master: str, *, short: bool = False) -> Iterator[SparkSession]:
+    """A quiet session of its own, stopped at the end; its workers run this interpreter and find these packages.
+
+    ``short``: it is to start quickly and has little to do.
+    """
     from pyspark.sql import SparkSession
 
     if SparkSession.getActiveSession() is not None:
@@ -72,7 +86,7 @@ def spark_session(master: str) -> Iterator[SparkSession]:
     os.environ.update(changed)
     try:
         builder = SparkSession.builder.master(master).appName("anabranch audit")
-        for name, value in _SETTINGS.items():
+        for name, value in (_SETTINGS | (_SHORT_RUN_SETTINGS if short else {})).items():
             builder = builder.config(name, value)
         with _captured_stderr():
             spark = builder.getOrCreate()
@@ -106,6 +120,12 @@ def _captured_stderr() -> Iterator[None]:
             os.close(saved)
 
 
+def _size(topics: Iterable[TopicFiles]) -> int:
+    """The bytes of all segment files."""
+    partitions = (partition for topic in topics for partition in topic.manifest.partitions)
+    return sum(segment.size_bytes for partition in partitions for segment in partition.segments)
+
+
 def audit_with(
     spark: SparkSession, directory: str, topics: list[TopicFiles], order_by: str | None, first: int
 ) -> AuditReport:
@@ -121,7 +141,10 @@ def audit_with(
     kept = read("summary").persist()
     try:
         summaries = _summarise(kept)
-        found = [*_file_checks(topics, summaries, first), *_row_checks(kept, read, topics, summaries, order_by, first)]
+        found = [
+            *_file_checks(topics, summaries, first),
+            *_row_checks(kept, read, topics, summaries, order_by, first),
+        ]
     finally:
         kept.unpersist()
     return AuditReport(
@@ -173,6 +196,16 @@ def _file_checks(topics: list[TopicFiles], summaries: Summaries, first: int) -> 
     yield Check("log ends", sum(len(topic.manifest.partitions) for topic in topics), len(ends), ends[:first])
 
 
+@dataclass(frozen=True, slots=True)
+class _Rule:
+    """A check over rows: how many things it looks at, and the frames of what breaks it."""
+
+    name: str
+    counted: int
+    offences: list[DataFrame] = field(default_factory=list)
+    skipped: str | None = None
+
+
 def _row_checks(
     kept: DataFrame,
     read: Callable[[str], DataFrame],
@@ -181,39 +214,66 @@ def _row_checks(
     order_by: str | None,
     first: int,
 ) -> Iterator[Check]:
+    rules = list(_rules(kept, read, topics, _total(summaries), order_by))
+    counts = _count(rules)
+    for rule in rules:
+        count = counts.get(rule.name, 0)
+        yield Check(rule.name, rule.counted, count, _first(rule.offences, first) if count else [], rule.skipped)
+
+
+def _rules(
+    kept: DataFrame,
+    read: Callable[[str], DataFrame],
+    topics: list[TopicFiles],
+    total: PartitionSummary,
+    order_by: str | None,
+) -> Iterator[_Rule]:
     from audit import checks
 
     rows = kept.where("kind = 'row'")
     batches, records = rows.where("batch_start"), rows.where("offset is not null")
-    total = _total(summaries)
-    yield _check("crc", total.batches, [checks.wrong_crcs(batches)], first)
-    yield _check("readable batches", total.batches, [checks.unreadable_batches(batches)], first)
-    yield _check("contiguous offsets", total.batches, _by_policy(checks.broken_offsets, batches, topics), first)
-    yield _check("producer sequences", total.batches, _by_policy(checks.broken_sequences, batches, topics), first)
-    suspects = _suspects(kept, records, read, bool(total.transactional)) if order_by is not None else None
+    yield _Rule("crc", total.batches, [checks.wrong_crcs(batches)])
+    yield _Rule("readable batches", total.batches, [checks.unreadable_batches(batches)])
+    yield _Rule("contiguous offsets", total.batches, _by_policy(checks.broken_offsets, batches, topics))
+    yield _Rule("producer sequences", total.batches, _by_policy(checks.broken_sequences, batches, topics))
     repeated = [checks.repeated_batches(batches)]
-    if suspects is not None:
-        repeated.append(checks.repeated_records(suspects))
-    yield _check("duplicates", total.records, repeated, first)
     if order_by is None:
-        yield Check("key order", 0, skipped="no order-by; of the order only the producer sequences were checked")
+        yield _Rule("duplicates", total.records, repeated)
+        yield _Rule("key order", 0, skipped="no order-by; of the order only the producer sequences were checked")
     else:
-        backwards = [checks.broken_key_order(suspects if suspects is not None else records)]
-        yield _check("key order", total.ordered, backwards, first)
+        suspects = _suspects(kept, records, read, bool(total.transactional))
+        yield _Rule("duplicates", total.records, [*repeated, checks.repeated_records(suspects)])
+        yield _Rule("key order", total.ordered, [checks.broken_key_order(suspects)])
     if total.placed or any(topic.manifest.initial_partition_count > 0 for topic in topics):
-        yield _check("placement", total.placed, [checks.misplaced_records(records)], first)
+        yield _Rule("placement", total.placed, [checks.misplaced_records(records)])
     else:
-        yield Check("placement", 0, skipped="nothing says with how many partitions the records were placed")
+        yield _Rule("placement", 0, skipped="nothing says with how many partitions the records were placed")
     if total.closed or any(partition.layouts for topic in topics for partition in topic.manifest.partitions):
-        yield _check("closed partitions", total.closed, [checks.records_while_closed(records)], first)
+        yield _Rule("closed partitions", total.closed, [checks.records_while_closed(records)])
     else:
-        yield Check("closed partitions", 0, skipped="nothing says with how many partitions the topic was when")
+        yield _Rule("closed partitions", 0, skipped="nothing says with how many partitions the topic was when")
 
 
-def _suspects(
-    kept: DataFrame, records: DataFrame, read: Callable[[str], DataFrame], transactional: bool
-) -> DataFrame | None:
-    """The records of keys whose summaries do not ascend, read once more; None when all do.
+def _count(rules: Iterable[_Rule]) -> dict[str, int]:
+    """How many offences there are against each rule that has some, in one query."""
+    from pyspark.sql import functions as F
+
+    frames = [frame.select(F.lit(rule.name).alias("rule")) for rule in rules for frame in rule.offences]
+    return {
+        row["rule"]: row["count"]
+        for row in reduce(lambda one, other: one.union(other), frames).groupBy("rule").count().collect()
+    }
+
+
+def _first(offences: Iterable[DataFrame], first: int) -> list[Violation]:
+    """The first offences, in log order within each frame."""
+    order = ("topic", "partition", "segment", "position", "offset")
+    found = [row for frame in offences for row in frame.orderBy(*order).limit(first).collect()]
+    return [Violation(**row.asDict()) for row in found[:first]]
+
+
+def _suspects(kept: DataFrame, records: DataFrame, read: Callable[[str], DataFrame], transactional: bool) -> DataFrame:
+    """The records of keys whose summaries do not ascend, read once more, and those without an order value.
 
     Summaries count aborted records too, so all records are read once more where there are transactions.
     """
@@ -221,16 +281,12 @@ def _suspects(
 
     if transactional:
         return checks.without_aborted(read("checks")).where("offset is not null")
+    unreadable = records.where("order_error is not null").select(_OF_RECORDS)
     keys = checks.keys_that_do_not_ascend(kept.where("kind = 'key'")).persist()
     if keys.isEmpty():
-        return None
+        return unreadable
     readable = read("checks").where("offset is not null and order_error is null")
-    unreadable = records.where("order_error is not null")
-    return (
-        readable.join(keys, ["topic", "key"], "left_semi")
-        .select(_OF_RECORDS)
-        .unionByName(unreadable.select(_OF_RECORDS))
-    )
+    return readable.join(keys, ["topic", "key"], "left_semi").select(_OF_RECORDS).unionByName(unreadable)
 
 
 def _total(summaries: Summaries) -> PartitionSummary:
@@ -257,14 +313,3 @@ def _by_policy(
         if names:
             found.append(rule(batches.where(batches["topic"].isin(names)), compacted))
     return found
-
-
-def _check(name: str, counted: int, offences: Iterable[DataFrame], first: int) -> Check:
-    """Count the offences, and collect the first of them in log order."""
-    count = 0
-    violations: list[Violation] = []
-    for frame in offences:
-        rows = frame.orderBy("topic", "partition", "segment", "position", "offset").limit(first + 1).collect()
-        count += len(rows) if len(rows) <= first else frame.count()
-        violations += [Violation(**row.asDict()) for row in rows]
-    return Check(name, counted, count, violations[:first])

@@ -1,21 +1,21 @@
-"""What the audit keeps of a run of batches: a row for each batch, for each offending record, and for each key.
+"""What the audit keeps of a part of a segment: a row for each batch, for each offending record, and for each key.
 
 Most rules need no other record: they are checked where the segment is read, and only offending records leave it. The
-order of a key's records spans files. A key's records of one run and layout are summed up in one row: the first and the
-last order value, and whether the values ascend in between. Where these rows do not ascend either, the audit reads the
-records of the key themselves.
+order of a key's records spans files. A key's records of one part and one layout are summed up in one row: the first and
+the last order value, and whether the values ascend in between. Where a key's rows do not ascend either, the audit reads
+the records of the key themselves.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from audit.columns import CHECK_SCHEMA, PUBLIC_SCHEMA, Rows, arrow_schema, names_of
+from audit.columns import CHECK_SCHEMA, PUBLIC_SCHEMA, Rows, arrow_schema, gather, names_of
 from audit.vectors import Ints
 
 NOT_KEPT = ("value", "headers", "codec", "timestamp", "timestamp_type")
@@ -36,8 +36,25 @@ _NAMES = names_of(SUMMARY_SCHEMA)
 _SCHEMA = arrow_schema(_NAMES, SUMMARY_SCHEMA)
 
 
-def summaries(rows: Rows) -> Iterator[pa.RecordBatch]:
-    """The rows of ``SUMMARY_SCHEMA`` for a run."""
+def summaries(part: Iterable[Rows]) -> Iterator[pa.RecordBatch]:
+    """The rows of ``SUMMARY_SCHEMA`` for the runs of a part of a segment."""
+    keys = []
+    source = None
+    for rows in part:
+        source = rows.source
+        yield _batches_and_offences(rows)
+        if rows.order[0].null_count < len(rows.order[0]):
+            keys.append(_keys(rows))
+    if source is not None and keys:
+        of_part = keys[0] if len(keys) == 1 else _grouped(pa.Table.from_batches(keys).combine_chunks())
+        place = {
+            "topic": pa.repeat(source.manifest.topic, len(of_part)),
+            "partition": pa.repeat(pa.scalar(source.partition.partition, pa.int32()), len(of_part)),
+        }
+        yield _complete(KEY, place | _columns_of(of_part), len(of_part))
+
+
+def _batches_and_offences(rows: Rows) -> pa.RecordBatch:
     starts = np.asarray(rows.column("batch_start"))
     offends = np.zeros(len(rows), np.bool_)
     if rows.is_record.any():
@@ -46,12 +63,9 @@ def summaries(rows: Rows) -> Iterator[pa.RecordBatch]:
         offends = of_record[rows.record] & rows.is_record
     keep = starts | offends
     kept = rows.arrow(_KEPT, keep)
-    first = np.cumsum(starts)[keep] - 1
-    counts = {name: _counted(rows, known, first, starts[keep]) for name, known in _countable(rows).items()}
-    yield _complete(BATCH, {**dict(zip(kept.schema.names, kept.columns, strict=True)), **counts}, len(kept))
-    if rows.order[0].null_count < len(rows.order[0]):
-        keys = _keys(rows)
-        yield _complete(KEY, keys, len(keys["key"]))
+    batch = np.cumsum(starts)[keep] - 1
+    counts = {name: pa.array(known[batch], pa.int64(), mask=~starts[keep]) for name, known in _countable(rows).items()}
+    return _complete(BATCH, _columns_of(kept) | counts, len(kept))
 
 
 def _countable(rows: Rows) -> dict[str, Ints]:
@@ -69,38 +83,59 @@ def _countable(rows: Rows) -> dict[str, Ints]:
     }
 
 
-def _counted(rows: Rows, counts: Ints, batch: Ints, starts: Any) -> pa.Array:
-    return pa.array(counts[batch], pa.int64(), mask=~starts)
-
-
-def _keys(rows: Rows) -> dict[str, pa.Array]:
-    """A row for each key and layout, of the records that have an order value."""
+def _keys(rows: Rows) -> pa.RecordBatch:
+    """A row for each key and layout, of the records of a run that have an order value."""
     columns = rows.run.columns
     ordered = np.flatnonzero(np.asarray(pc.is_valid(rows.order[0])))
-    values = np.asarray(rows.order[0].take(pa.array(ordered)))
-    keys = pc.filter(rows.keys, pa.array(rows.is_record)).take(pa.array(ordered)).dictionary_encode()
     versions = rows.layout_versions[columns.batch[ordered]]
+    offsets = rows.offsets[ordered]
+    values = rows.order[0].take(pa.array(ordered))
+    keys = gather(rows.run.body, columns.key_at[ordered], columns.key_length[ordered])
+    return _grouped(
+        pa.table(
+            {
+                "key": keys,
+                "layout_version": pa.array(versions.astype(np.int32), mask=versions < 0),
+                "offset": pa.array(offsets),
+                "order_value": values,
+                "last_value": values,
+                "ascends": pa.repeat(True, len(ordered)),
+            }
+        )
+    )
+
+
+def _grouped(rows: pa.Table) -> pa.RecordBatch:
+    """One row for each key and layout of rows like it, which are in the order of offsets."""
+    keys = rows["key"].combine_chunks().dictionary_encode()
+    versions = _numbers(pc.fill_null(rows["layout_version"], -1)).astype(np.int64)
+    first_values, last_values = _numbers(rows["order_value"]), _numbers(rows["last_value"])
     group = np.asarray(keys.indices).astype(np.int64) * (int(versions.max()) + 2) + versions + 1
     order = np.argsort(group, kind="stable")
-    group, values = group[order], values[order]
-    first = np.flatnonzero(np.concatenate([np.ones(1, np.bool_), group[1:] != group[:-1]]))
+    group = group[order]
+    new = np.concatenate([np.ones(1, np.bool_), group[1:] != group[:-1]])
+    first = np.flatnonzero(new)
     last = np.concatenate([first[1:], np.array([len(group)])]) - 1
-    descends = np.concatenate([np.zeros(1, np.bool_), values[1:] <= values[:-1]])
-    descends[first] = False
-    records = ordered[order[first]]
-    version = versions[order[first]]
-    offsets = rows.field(0)[columns.batch] + columns.offset_delta
-    count = len(first)
-    return {
-        "topic": pa.repeat(rows.source.manifest.topic, count),
-        "partition": pa.repeat(pa.scalar(rows.source.partition.partition, pa.int32()), count),
-        "key": keys.dictionary.take(keys.indices.take(pa.array(order[first]))),
-        "layout_version": pa.array(version.astype(np.int32), mask=version < 0),
-        "offset": pa.array(offsets[records]),
-        "order_value": pa.array(values[first]),
-        "last_value": pa.array(values[last]),
-        "ascends": pa.array(~np.logical_or.reduceat(descends, first)),
-    }
+    descends = ~_numbers(rows["ascends"])[order]
+    descends[1:] |= ~new[1:] & (first_values[order[1:]] <= last_values[order[:-1]])
+    of_first = pa.array(order[first])
+    kept = {name: rows[name].combine_chunks().take(of_first) for name in ("layout_version", "offset", "order_value")}
+    return pa.RecordBatch.from_pydict(
+        {
+            "key": keys.dictionary.take(keys.indices.take(of_first)),
+            **kept,
+            "last_value": pa.array(last_values[order[last]]),
+            "ascends": pa.array(~np.logical_or.reduceat(descends, first)),
+        }
+    )
+
+
+def _numbers(column: pa.ChunkedArray) -> Any:
+    return column.combine_chunks().to_numpy(zero_copy_only=False)
+
+
+def _columns_of(batch: pa.RecordBatch) -> dict[str, pa.Array]:
+    return dict(zip(batch.schema.names, batch.columns, strict=True))
 
 
 def _complete(kind: str, columns: dict[str, pa.Array], count: int) -> pa.RecordBatch:

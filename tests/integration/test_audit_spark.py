@@ -31,7 +31,7 @@ Audit = Callable[..., AuditReport]
 
 @pytest.fixture(scope="module")
 def spark() -> Iterator:
-    with spark_session("local[2]") as session:
+    with spark_session("local[2]", short=True) as session:
         yield session
 
 

@@ -71,7 +71,7 @@ def _produce_in_transactions(bootstrap: str) -> None:
 
 
 def test_kafkas_own_segment_files_pass(kafka_log_dir: Path) -> None:
-    with spark_session("local[2]") as spark:
+    with spark_session("local[2]", short=True) as spark:
         report = audit_with(spark, str(kafka_log_dir), discover(kafka_log_dir), "tsv:0", 10)
     assert [str(x) for check in report.checks for x in check.violations] == []
     assert "events" in report.topics

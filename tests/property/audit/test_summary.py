@@ -1,0 +1,70 @@
+"""What the audit keeps of segments tells which keys are out of order, exactly, and which records offend."""
+
+from __future__ import annotations
+
+import io
+from collections import defaultdict
+from itertools import pairwise
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from audit import segment_scan
+from audit.columns import Rows, SegmentSource
+from audit.manifest import Layout, Manifest, PartitionEntry
+from audit.order_field import OrderField
+from audit.summary import summaries
+from protocol.batch_builder import build_batch
+from tests.audit_naive import naive_rows, read_segment
+
+records = st.tuples(st.sampled_from([b"a", b"b", None]), st.integers(0, 30) | st.none())
+batches = st.lists(st.tuples(st.lists(records, min_size=1, max_size=6), st.integers(0, 2)), min_size=1, max_size=6)
+
+
+@settings(max_examples=200, deadline=None)
+@given(parts=batches, ascending=st.booleans(), run=st.sampled_from([1, 100, segment_scan.RUN_BYTES]))
+def test_summaries_tell_which_keys_do_not_ascend_and_what_offends(parts, ascending: bool, run: int) -> None:
+    """A part's records of a key in a layout ascend if and only if its row says so and rows ascend."""
+    data, offset = b"", 0
+    for found, epoch in parts:
+        values = [b"x" if n is None else b"%d" % (n + (31 * (offset + at) if ascending else 0)) for at, (_, n) in
+                  enumerate(found)]  # fmt: skip
+        rows = [(key, value, (), 0) for (key, _), value in zip(found, values, strict=True)]
+        data += build_batch(rows, base_offset=offset, leader_epoch=epoch)
+        offset += len(found)
+    lines = [Layout(1, 2, 3, 1), Layout(2, 2, 1 + 1, 2)]
+    source = SegmentSource(Manifest("t", "delete", 2, 2, []), PartitionEntry(2, 0, -1, [], lines), "t-2/0.log")
+    order_by = OrderField("tsv:0")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(segment_scan, "RUN_BYTES", run)
+        part = [Rows(source, each, order_by) for each in segment_scan.scan(io.BytesIO(data), len(data))]
+        kept = [row for batch in summaries(part) for row in batch.to_pylist()]
+    truth = naive_rows(source, read_segment(io.BytesIO(data), len(data)), order_by.extract)
+
+    by_key = defaultdict(list)
+    for row in truth:
+        if row["order_value"] is not None:
+            by_key[row["key"], row["layout_version"]].append((row["offset"], row["order_value"]))
+    sums = {(row["key"], row["layout_version"]): row for row in kept if row["kind"] == "key"}
+    assert len(sums) == sum(row["kind"] == "key" for row in kept)
+    assert sums.keys() == by_key.keys()
+    for key, ordered in by_key.items():
+        row = sums[key]
+        assert (row["offset"], row["order_value"]) == ordered[0]
+        assert row["last_value"] == ordered[-1][1]
+        assert row["ascends"] == all(a[1] < b[1] for a, b in pairwise(ordered))
+
+    seen = [row for row in kept if row["kind"] == "row"]
+    wanted = [
+        row
+        for row in truth
+        if row["batch_start"]
+        or row["while_closed"]
+        or row["order_error"]
+        or row["expected_partition"] not in (None, row["partition"])
+    ]
+    assert [row["offset"] for row in seen] == [row["offset"] for row in wanted]
+    for name, counted in (("placed", "expected_partition"), ("closed", "while_closed"), ("ordered", "order_value")):
+        assert sum(row[name] or 0 for row in seen) == sum(row[counted] is not None for row in truth)
+    assert sum(row["records"] or 0 for row in seen) == len(truth)
