@@ -32,7 +32,7 @@ class PartitionQueue:
         self.waiting: deque[ProducerBatch] = deque()
         self.outstanding: list[ProducerBatch] = []
         self.overtook = 0
-        """Batches answered before an older one that still is outstanding: by another leader, of which it had not come.
+        """Batches acknowledged ahead of an older outstanding one, by a leader that never received the older.
 
         A broker knows only so many of the last batches again, and these count among them.
         """

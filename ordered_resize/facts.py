@@ -1,7 +1,7 @@
-"""What a reader knows of one topic: answers of brokers and of its group, of any age. Partitions are numbers.
+"""Facts of a reader about one topic: answers of brokers and of its group, of any age. Partitions are numbers.
 
-What is not known is absent, and blocks. Answers may arrive in any order: the newest lineage of each partition is kept,
-and what is over stays over.
+A missing fact blocks. Answers may arrive in any order: the newest lineage of each partition is kept, and a removed
+incarnation stays removed.
 """
 
 from __future__ import annotations

@@ -149,7 +149,7 @@ class ReplicaManager:
             partition.check_leader(current_leader_epoch)
             return partition
         if self._metadata.contains(*key) or not self._metadata.brokers:
-            # Told nothing yet it cannot say of anything that it does not exist.
+            # Before the first UpdateMetadata, an unknown partition may still exist.
             raise KafkaError(ErrorCode.NOT_LEADER_OR_FOLLOWER, f"{key} has no replica on this broker")
         raise KafkaError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"{key} does not exist")
 
