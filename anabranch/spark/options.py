@@ -36,6 +36,8 @@ _READ: Final = (
 _WRITE: Final = ("topic", "includeHeaders")
 _BATCH_ONLY: Final = {"endingOffsets": "a stream has no end"}
 _STREAM_ONLY: Final = {"maxOffsetsPerTrigger": "a batch query has no triggers"}
+_OF_SPARK: Final = frozenset({"checkpointlocation", "queryname"})
+"""What Spark hands to a streaming sink although it is its own."""
 _KAFKA_PREFIX: Final = "kafka."
 _SET_BY_SOURCE: Final = {
     "auto_offset_reset": "use startingOffsets",
@@ -164,7 +166,7 @@ def wants_headers(given: Mapping[str, str]) -> bool:
 
 def write_options(given: Mapping[str, str]) -> WriteOptions:
     """Raises as ``read_options``."""
-    found, client = _split(given, _WRITE)
+    found, client = _split({name: text for name, text in given.items() if name.lower() not in _OF_SPARK}, _WRITE)
     _flag("includeHeaders", found.get("includeHeaders", "false"))  # a column is enough; the option is Spark's
     config = ProducerConfig.parse(client)
     if not config.enable_idempotence:
