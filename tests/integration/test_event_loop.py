@@ -6,7 +6,9 @@ be waited for the bound is none. Time is never asserted. A new operation of that
 Beside this file: requests of very many partitions and metadata at size are in ``test_large_requests``, batches whose
 keys are placed in ``test_large_batches``, sending cold records in ``contract/test_cold_ranges``, a configuration of all
 topics in ``unit/broker/test_settings``, deletion in ``unit/runtime/test_reclaimer`` and ``unit/log/test_log_manager``,
-and log lines that nobody reads in ``unit/runtime/test_log_output``.
+the cut of a large tail in ``unit/log/test_large_truncation``, the offsets of very many groups in
+``unit/coordinator/test_sweeps``, garbage collections in ``unit/runtime/test_garbage_collection``, and log lines that
+nobody reads in ``unit/runtime/test_log_output``.
 """
 
 from __future__ import annotations
@@ -162,7 +164,7 @@ async def take_a_large_answer(_world: LogWorld, patches: pytest.MonkeyPatch, pro
 
 async def compact_a_batch_of_many_records(world: LogWorld, patches: pytest.MonkeyPatch, probe: LoopProbe) -> int:
     """Each key is there twice: every second record stays."""
-    many = 50_000
+    many = 200_000
     config = LogConfig(cleanup_policy=("compact",), min_cleanable_dirty_ratio=0.0, max_message_bytes=1 << 30)
     manager = LogManager(LogManagerConfig(1, "c", (str(world.root / "d"),), config), world.env)
     await manager.start()
@@ -193,7 +195,7 @@ OPERATIONS = {
     "truncation of a large segment": Operation(truncate_a_large_segment, 2 * producer_rebuild.STEPS_AT_ONCE + 60),
     "a snapshot of 100,000 producers": Operation(snapshot_many_producers, PRODUCERS_AT_ONCE),
     "a follower's answer of 10 MiB": Operation(take_a_large_answer, PIECE_BATCHES),
-    "compaction of a batch of 50,000 records": Operation(compact_a_batch_of_many_records, RECORDS_AT_ONCE),
+    "compaction of a batch of 200,000 records": Operation(compact_a_batch_of_many_records, RECORDS_AT_ONCE),
 }
 
 

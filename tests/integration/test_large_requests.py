@@ -287,6 +287,23 @@ async def test_metadata_of_an_older_controller_ends_at_a_newer_one(
         assert [found.leader_epoch for found in answer.topics[0].partitions] == [0] * MANY
 
 
+async def test_an_order_to_lead_very_many_partitions_lets_others_run_between_them(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, probe: LoopProbe
+) -> None:
+    """Each may create a log, or write a checkpoint of leader epochs."""
+    apply = ReplicaManager.apply
+
+    def counted(replicas: ReplicaManager, *arguments: Any) -> ErrorCode:
+        probe.step()
+        return apply(replicas, *arguments)
+
+    monkeypatch.setattr(ReplicaManager, "apply", counted)
+    async with one_broker(tmp_path) as broker:
+        for leader_epoch in (0, 1):
+            await broker.create_topic("t", MANY, leader_epoch=leader_epoch)
+    assert (probe.steps, probe.most_steps) == (2 * MANY, 1)
+
+
 async def test_an_order_to_stop_very_many_replicas_ends_at_a_newer_controller(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, probe: LoopProbe
 ) -> None:
