@@ -1,135 +1,318 @@
-"""What a segment, index, snapshot or checkpoint file holds, as dictionaries: Anabranch's files and Kafka's alike."""
+"""What the files of a partition hold, in the words of ``kafka-dump-log``: Anabranch's files and Kafka's alike.
+
+A file is a sequence of rows. A row maps Kafka's names to values in the order in which they are printed. What is wrong
+is said in a ``Fault`` between the rows; the rest of the file is still read.
+"""
 
 from __future__ import annotations
 
+import mmap
 import struct
+from bisect import bisect_left
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from itertools import accumulate
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
+from anabranch.record_decoders import Decoder, decode_text
+from broker.log.checkpoint_files import MalformedFileError
 from broker.log.producer_snapshot import decode_snapshot
-from protocol.batch_layout import CONTROL_COMMIT, LOG_APPEND_TIME
-from protocol.errors import KafkaError
-from protocol.records import Record, RecordBatch, iter_batches, read_control_record
+from protocol.batch_layout import CONTROL_ABORT, CONTROL_COMMIT, LOG_APPEND_TIME, MAX_SEQUENCE
+from protocol.compression import CorruptRecordError
+from protocol.primitives import DecodeError
+from protocol.records import Record, RecordBatch, increment_sequence, iter_batches, read_control_record
 
 OFFSET_ENTRY = struct.Struct(">ii")
 TIME_ENTRY = struct.Struct(">qi")
 TXN_ENTRY = struct.Struct(">hqqqq")
+_MARKERS = {CONTROL_COMMIT: "COMMIT", CONTROL_ABORT: "ABORT"}
+_OTHER_CONTROLS = {2: "LEADER_CHANGE", 3: "SNAPSHOT_HEADER", 4: "SNAPSHOT_FOOTER", 5: "KRAFT_VERSION", 6: "KRAFT_VOTERS"}
+"""Of Kafka's own metadata log."""
 
-Row = dict[str, Any]
+Row: TypeAlias = dict[str, Any]
+RECORDS = "records"
 
 
 class UnknownFileError(ValueError):
     """The name says nothing this program can read."""
 
 
-def dump_file(path: Path, *, records: bool = False) -> Iterator[Row]:
-    """One row for each batch or entry of ``path``; with ``records`` a batch's row has its records under ``records``.
+@dataclass(frozen=True, slots=True)
+class Fault:
+    """What is wrong with a file. ``said`` is what Kafka's tool prints of it among the rows, if anything.
 
-    Raises ``UnknownFileError`` for a name with another suffix. Where a file is damaged the last row has ``error`` and
-    the byte position.
+    ``is_damage`` is False for what compaction leaves too.
+    """
+
+    message: str
+    said: str | None = None
+    is_damage: bool = True
+
+
+Line: TypeAlias = Row | Fault
+
+
+@dataclass(frozen=True, slots=True)
+class What:
+    """How much of a file is printed: the records of a batch, their keys and values, the entries of an index."""
+
+    deep: bool = False
+    contents: bool = False
+    metadata: bool = True
+    entries: bool = True
+    index_sanity: bool = False
+    max_bytes: int | None = None
+    decoder: Decoder = decode_text
+
+
+def dump_file(path: Path, what: What) -> Iterator[Line]:
+    """The rows of ``path``. A batch's row has its records under ``RECORDS`` where they are wanted.
+
+    Raises ``UnknownFileError`` for a name with another suffix, and ``OSError``.
     """
     for suffix, reader in READERS.items():
         if path.name.endswith(suffix):
-            return reader(path, records)
-    raise UnknownFileError(f"{path}: no segment file ({', '.join(READERS)})")
+            return reader(path, what)
+    raise UnknownFileError(f"{path}: no file of a partition ({', '.join(READERS)})")
 
 
-def _batches(path: Path, with_records: bool) -> Iterator[Row]:
-    data = memoryview(path.read_bytes())
-    position = 0
+def _mapped(path: Path) -> memoryview:
+    with path.open("rb") as file:
+        size = path.stat().st_size
+        return memoryview(mmap.mmap(file.fileno(), size, prot=mmap.PROT_READ)) if size else memoryview(b"")
+
+
+# ---------------------------------------------------------------- segments
+
+
+def _log(path: Path, what: What) -> Iterator[Line]:
+    data = _mapped(path)
+    yield {"Log starting offset": _base_offset(path)}
+    end = len(data) if what.max_bytes is None else min(len(data), what.max_bytes)
+    position, last_offset = 0, -1
     try:
         for batch in iter_batches(data):
-            yield _batch_row(batch, position, with_records)
+            if position + batch.length > end:
+                return
+            if last_offset >= 0 and batch.base_offset != last_offset + 1:
+                gap = f"{last_offset} is followed by {batch.base_offset}"
+                yield Fault(f"Non-consecutive offsets in {path}: {gap}", is_damage=False)
+            last_offset = batch.last_offset
+            yield from _batch_lines(path, batch, position, what)
             position += batch.length
-    except KafkaError as error:
-        yield {"position": position, "error": error.message}
+    except CorruptRecordError as error:
+        invalid = f"Found {len(data) - position} invalid bytes at the end of {path.name}"
+        yield Fault(f"{invalid}, at position {position}: {error.message}", said=invalid)
 
 
-def _batch_row(batch: RecordBatch, position: int, with_records: bool) -> Row:
-    valid = batch.verify_crc()
+def _batch_lines(path: Path, batch: RecordBatch, position: int, what: What) -> Iterator[Line]:
+    is_valid = batch.verify_crc()
+    time = "LogAppendTime" if batch.timestamp_type == LOG_APPEND_TIME else "CreateTime"
     row: Row = {
-        "base_offset": batch.base_offset,
-        "last_offset": batch.last_offset,
+        "baseOffset": batch.base_offset,
+        "lastOffset": batch.last_offset,
         "count": batch.count,
-        "base_sequence": batch.base_sequence,
-        "last_sequence": batch.last_sequence,
-        "producer_id": batch.producer_id,
-        "producer_epoch": batch.producer_epoch,
-        "partition_leader_epoch": batch.partition_leader_epoch,
-        "is_transactional": batch.is_transactional,
-        "is_control": batch.is_control,
+        "baseSequence": batch.base_sequence,
+        "lastSequence": batch.last_sequence,
+        "producerId": batch.producer_id,
+        "producerEpoch": batch.producer_epoch,
+        "partitionLeaderEpoch": batch.partition_leader_epoch,
+        "isTransactional": batch.is_transactional,
+        "isControl": batch.is_control,
+        "deleteHorizonMs": _optional(batch.base_timestamp if batch.has_delete_horizon else -1),
         "position": position,
-        "timestamp_type": "LogAppendTime" if batch.timestamp_type == LOG_APPEND_TIME else "CreateTime",
-        "max_timestamp": batch.max_timestamp,
+        time: batch.max_timestamp,
         "size": batch.length,
         "magic": batch.magic,
-        "compression": batch.compression.name.lower(),
+        "compresscodec": batch.compression.name.lower(),
         "crc": batch.crc,
-        "is_valid": valid,
+        "isvalid": is_valid,
     }
-    if with_records and valid:
-        row["records"] = [_record_row(batch, record) for record in batch]
+    if not what.deep:
+        yield row
+    else:
+        try:
+            yield {**row, RECORDS: [_record_row(batch, record, time, what) for record in batch]}
+        except (CorruptRecordError, DecodeError) as error:
+            yield row
+            yield Fault(f"{path}: the records of the batch at position {position} cannot be read: {error}")
+    if not is_valid:
+        yield Fault(f"{path}: the CRC of the batch at position {position} is wrong (isvalid: false)")
+
+
+def _record_row(batch: RecordBatch, record: Record, time: str, what: What) -> Row:
+    key, value = record.key, record.value
+    row: Row = {}
+    if what.metadata:
+        sequence = -1
+        if batch.base_sequence >= 0:
+            sequence = increment_sequence(batch.base_sequence, record.offset - batch.base_offset)
+        row = {
+            "offset": record.offset,
+            time: record.timestamp,
+            "keySize": -1 if key is None else len(key),
+            "valueSize": -1 if value is None else len(value),
+            "sequence": sequence,
+            "headerKeys": [name for name, _ in record.headers],
+        }
+    if batch.is_control:
+        if what.metadata:
+            row |= _control(record)
+    elif what.contents:
+        shown_key, payload = what.decoder(key, value)
+        row |= {name: text for name, text in (("key", shown_key), ("payload", payload)) if text is not None}
     return row
 
 
-def _record_row(batch: RecordBatch, record: Record) -> Row:
-    row: Row = {"offset": record.offset, "timestamp": record.timestamp}
-    if batch.is_control:
-        kind, coordinator_epoch = read_control_record(record)
-        marker = "COMMIT" if kind == CONTROL_COMMIT else "ABORT"
-        return {**row, "marker": marker, "coordinator_epoch": coordinator_epoch}
-    return {**row, "key": record.key, "value": record.value, "headers": record.headers}
+def _control(record: Record) -> Row:
+    kind, coordinator_epoch = read_control_record(record)
+    if kind in _MARKERS:
+        return {"endTxnMarker": _MARKERS[kind], "coordinatorEpoch": coordinator_epoch}
+    return {"controlType": f"{_OTHER_CONTROLS.get(kind, 'UNKNOWN')}({kind})"}
 
 
-def _offset_index(path: Path, _records: bool) -> Iterator[Row]:
-    base = int(path.name.split(".")[0])
+# ---------------------------------------------------------------- indexes
+
+
+def _offset_index(path: Path, what: What) -> Iterator[Line]:
+    base = _base_offset(path)
+    size = path.stat().st_size
+    if what.index_sanity:
+        found = list(_entries(path, OFFSET_ENTRY))
+        sane = size % OFFSET_ENTRY.size == 0 and (not found or found[-1][0] > 0)
+        yield from _sanity(path, sane)
+        return
+    log = _mapped_log(path)
     for relative, position in _entries(path, OFFSET_ENTRY):
-        yield {"offset": base + relative, "position": position}
+        if what.entries:
+            yield {"offset": base + relative, "position": position}
+        batch = _batch_at(log, position)
+        if batch is None:
+            yield Fault(f"Mismatches in :{path}: no batch begins at position {position}")
+        elif batch.last_offset != base + relative:
+            yield Fault(f"Mismatches in :{path}: Index offset: {base + relative}, log offset: {batch.last_offset}")
 
 
-def _time_index(path: Path, _records: bool) -> Iterator[Row]:
-    base = int(path.name.split(".")[0])
+def _time_index(path: Path, what: What) -> Iterator[Line]:
+    base = _base_offset(path)
+    if what.index_sanity:
+        entries = list(_entries(path, TIME_ENTRY))
+        yield from _sanity(path, path.stat().st_size % TIME_ENTRY.size == 0 and entries == sorted(entries))
+        return
+    batches = list(_readable(_mapped_log(path)))
+    ends = [batch.last_offset for batch in batches]
+    largest = list(accumulate((batch.max_timestamp for batch in batches), max))
+    previous = -1
     for timestamp, relative in _entries(path, TIME_ENTRY):
-        yield {"timestamp": timestamp, "offset": base + relative}
+        offset = base + relative
+        if what.entries:
+            yield {"timestamp": timestamp, "offset": offset}
+        at = bisect_left(ends, offset)
+        if at == len(ends) or (ends[at] != offset and batches[at].base_offset > offset):
+            yield Fault(f"The following indexed offsets are not found in the log. {path}: Indexed offset: {offset}")
+        elif largest[at] != timestamp:
+            yield Fault(
+                f"Found timestamp mismatch in :{path}: Index timestamp: {timestamp}, log timestamp: {largest[at]}"
+            )
+        if timestamp < previous:
+            yield Fault(
+                f"Found out of order timestamp in :{path}: Index timestamp: {timestamp}, "
+                f"Previously indexed timestamp: {previous}"
+            )
+        previous = timestamp
 
 
-def _txn_index(path: Path, _records: bool) -> Iterator[Row]:
+def _txn_index(path: Path, _what: What) -> Iterator[Line]:
     for version, producer_id, first, last, last_stable in _entries(path, TXN_ENTRY):
         yield {
             "version": version,
-            "producer_id": producer_id,
-            "first_offset": first,
-            "last_offset": last,
-            "last_stable_offset": last_stable,
+            "producerId": producer_id,
+            "firstOffset": first,
+            "lastOffset": last,
+            "lastStableOffset": last_stable,
         }
 
 
-def _snapshot(path: Path, _records: bool) -> Iterator[Row]:
-    for entry in decode_snapshot(str(path), path.read_bytes()):
-        yield entry._asdict()
+def _sanity(path: Path, sane: bool) -> Iterator[Line]:
+    yield {"": f"{path} passed sanity check."} if sane else Fault(f"{path} failed the sanity check")
 
 
-def _checkpoint(path: Path, _records: bool) -> Iterator[Row]:
-    for number, line in enumerate(path.read_text().splitlines(), 1):
-        yield {"line": number, "text": line}
+def _mapped_log(index: Path) -> memoryview:
+    """The segment an index belongs to; nothing where it is missing."""
+    log = index.with_suffix(".log")
+    return _mapped(log) if log.exists() else memoryview(b"")
+
+
+def _readable(log: memoryview) -> Iterator[RecordBatch]:
+    try:
+        yield from iter_batches(log)
+    except CorruptRecordError:
+        return
+
+
+def _batch_at(log: memoryview, position: int) -> RecordBatch | None:
+    return next(_readable(log[position:]), None) if 0 <= position < len(log) else None
 
 
 def _entries(path: Path, entry: struct.Struct) -> Iterator[tuple[Any, ...]]:
     """Whole entries; a preallocated index ends where its zeros begin."""
-    data = path.read_bytes()
+    data = _mapped(path)
     for number, fields in enumerate(entry.iter_unpack(data[: len(data) // entry.size * entry.size])):
         if number and not any(fields):
             return
         yield fields
 
 
-READERS: dict[str, Callable[[Path, bool], Iterator[Row]]] = {
-    ".log": _batches,
+# ---------------------------------------------------------------- other files
+
+
+def _snapshot(path: Path, _what: What) -> Iterator[Line]:
+    try:
+        for entry in decode_snapshot(str(path), path.read_bytes()):
+            row = {
+                "producerId": entry.producer_id,
+                "producerEpoch": entry.epoch,
+                "coordinatorEpoch": entry.coordinator_epoch,
+                "currentTxnFirstOffset": _optional(entry.txn_first_offset),
+                "lastTimestamp": entry.timestamp,
+            }
+            if entry.last_offset >= 0:
+                row |= {
+                    "firstSequence": entry.last_sequence - entry.offset_delta & MAX_SEQUENCE,
+                    "lastSequence": entry.last_sequence,
+                    "lastOffset": entry.last_offset,
+                    "offsetDelta": entry.offset_delta,
+                    "timestamp": entry.timestamp,
+                }
+            yield row
+    except MalformedFileError as error:
+        yield Fault(str(error))
+
+
+def _text(path: Path, _what: What) -> Iterator[Line]:
+    """Checkpoints are text; Kafka's tool does not read them."""
+    for line in path.read_text(errors="replace").splitlines():
+        yield {"": line}
+
+
+def _base_offset(path: Path) -> int:
+    name = path.name.split(".")[0]
+    if not name.isdecimal():
+        raise UnknownFileError(f"{path}: the name of such a file begins with its base offset")
+    return int(name)
+
+
+def _optional(value: int) -> str:
+    return f"OptionalLong[{value}]" if value >= 0 else "OptionalLong.empty"
+
+
+READERS: dict[str, Callable[[Path, What], Iterator[Line]]] = {
+    ".log": _log,
     ".index": _offset_index,
     ".timeindex": _time_index,
     ".txnindex": _txn_index,
     ".snapshot": _snapshot,
-    "-checkpoint": _checkpoint,
-    "partition.metadata": _checkpoint,
+    "-checkpoint": _text,
+    "partition.metadata": _text,
 }

@@ -141,7 +141,7 @@ class KafkaCluster:
         home.mkdir(parents=True, exist_ok=True)
         path = home / "server.properties"
         path.write_text("".join(f"{key}={value}\n" for key, value in properties.items()))
-        formatted = run_tool("kafka-storage", "format", "-t", cluster_id, "-c", str(path))
+        formatted = run_tool("kafka-storage", "format", f"--cluster-id={cluster_id}", "-c", str(path))
         if formatted.returncode != 0:
             raise PeerUnavailable(f"kafka-storage format failed: {formatted.stderr.strip()[-300:]}")
         self._commands.append(java_command("kafka.Kafka", [str(path)], heap=self.heap, log_config=log_config))

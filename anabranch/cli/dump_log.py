@@ -1,60 +1,119 @@
-"""``anabranch dump-log``: what the files of a partition hold."""
+"""``anabranch dump-log``: what the files of a partition hold, with the options of ``kafka-dump-log``."""
 
 from __future__ import annotations
 
 import json
 import sys
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
+
+from cyclopts import Parameter
 
 from anabranch.cli.errors import CommandError
-from anabranch.cli.options import JsonFlag
-from anabranch.segment_dump import Row, UnknownFileError, dump_file
+from anabranch.cli.options import Int, JsonFlag
+from anabranch.record_decoders import Decoder, decode_offsets, decode_text, decode_transactions
+from anabranch.segment_dump import RECORDS, Fault, Row, UnknownFileError, What, dump_file
 
 
-def dump_log(*files: Path, print_data: bool = False, json_: JsonFlag = False) -> int:
-    """Print the batches of segment files and the entries of indexes, snapshots and checkpoints.
+def dump_log(
+    *paths: Path,
+    files: Annotated[str | None, Parameter(name="--files")] = None,
+    print_data_log: bool = False,
+    deep_iteration: bool = False,
+    skip_record_metadata: bool = False,
+    offsets_decoder: bool = False,
+    transaction_log_decoder: bool = False,
+    index_sanity_check: bool = False,
+    verify_index_only: bool = False,
+    max_bytes: Int | None = None,
+    json_: JsonFlag = False,
+) -> int:
+    """Print what segments, indexes, snapshots and checkpoints hold, in the words of kafka-dump-log.
 
-    Exit status 1 when a batch is damaged; the line says where.
+    What is wrong with a file goes to standard error. Exit status 1 when it is damaged.
 
     Parameters
     ----------
+    paths
+        Files of a partition's directory, Anabranch's or Kafka's.
     files
-        Files of a partition's directory (.log .index .timeindex .txnindex .snapshot, checkpoints).
-    print_data
-        The records of each batch too.
+        The same, separated by commas.
+    print_data_log
+        The keys and values of the records too.
+    deep_iteration
+        The records of each batch, without keys and values.
+    skip_record_metadata
+        Of records, nothing but keys and values.
+    offsets_decoder
+        Read keys and values as those of __consumer_offsets.
+    transaction_log_decoder
+        Read keys and values as those of __transaction_state.
+    index_sanity_check
+        Of indexes, say only whether a broker would take them at its start.
+    verify_index_only
+        Compare indexes with their segments, and print no entries.
+    max_bytes
+        Stop before the batch that would make it more bytes of a segment.
     """
-    if not files:
+    named = [*paths, *(Path(name.strip()) for name in (files or "").split(",") if name.strip())]
+    if not named:
         raise CommandError("name at least one file, e.g. anabranch dump-log data/broker-1/events-0/*.log")
-    sound = True
-    for path in files:
-        try:
-            rows = dump_file(path, records=print_data)
-        except UnknownFileError as error:
-            raise CommandError(str(error)) from error
-        if not json_:
+    if offsets_decoder and transaction_log_decoder:
+        raise CommandError("--offsets-decoder and --transaction-log-decoder cannot both read a record")
+    decoder: Decoder = decode_text
+    if offsets_decoder or transaction_log_decoder:
+        decoder = decode_offsets if offsets_decoder else decode_transactions
+    contents = print_data_log or decoder is not decode_text
+    what = What(
+        deep=deep_iteration or contents,
+        contents=contents,
+        metadata=not skip_record_metadata,
+        entries=not verify_index_only,
+        index_sanity=index_sanity_check,
+        max_bytes=max_bytes,
+        decoder=decoder,
+    )
+    faults = sum(_dump(path, what, as_json=json_) for path in named)
+    return 1 if faults else 0
+
+
+def _dump(path: Path, what: What, *, as_json: bool) -> int:
+    """Print a file; how many places of it are damaged."""
+    faults = []
+    try:
+        lines = dump_file(path, what)
+        if not as_json:
             print(f"Dumping {path}")
-        for row in rows:
-            sound &= "error" not in row and row.get("is_valid", True)
-            if json_:
-                print(json.dumps({"file": str(path), **row}, default=_text))
+        for line in lines:
+            if isinstance(line, Fault):
+                faults.append(line)
+            if as_json:
+                fields = {"error": line.message} if isinstance(line, Fault) else line
+                print(json.dumps({"file": str(path), **fields}))
+            elif isinstance(line, Fault):
+                if line.said is not None:
+                    print(line.said)
             else:
-                _print_row(row)
-    if not sound:
-        print("anabranch: some of it is damaged (see error and is_valid: False above)", file=sys.stderr)
-    return 0 if sound else 1
+                _print_row(line)
+    except (UnknownFileError, OSError) as error:
+        raise CommandError(str(error)) from error
+    sys.stdout.flush()
+    for fault in faults:
+        print(fault.message, file=sys.stderr)
+    return sum(fault.is_damage for fault in faults)
 
 
 def _print_row(row: Row) -> None:
-    records = row.pop("records", [])
-    print(" ".join(f"{name}: {_shown(value)}" for name, value in row.items()))
-    for record in records:
-        print("| " + " ".join(f"{name}: {_shown(value)}" for name, value in record.items()))
+    print(_shown({name: value for name, value in row.items() if name != RECORDS}))
+    for record in row.get(RECORDS, ()):
+        print(f"| {_shown(record)}")
 
 
-def _shown(value: Any) -> str:
-    return _text(value) if isinstance(value, bytes) else str(value)
+def _shown(row: Row) -> str:
+    return " ".join(f"{name}: {_value(value)}" if name else str(value) for name, value in row.items())
 
 
-def _text(value: Any) -> str:
-    return value.decode("utf-8", "backslashreplace") if isinstance(value, bytes) else str(value)
+def _value(value: Any) -> str:
+    if isinstance(value, bool):
+        return str(value).lower()
+    return f"[{','.join(value)}]" if isinstance(value, list) else str(value)

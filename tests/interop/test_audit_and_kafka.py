@@ -12,6 +12,7 @@ from audit.discovery import discover
 from bench.kafka_peer import KafkaCluster, PeerUnavailable, kafka_jars, run_tool
 from protocol.compression import CompressionType
 from tests.audit_samples import write_sample
+from tests.interop.dumps import assert_both_print_the_same
 
 pytest.importorskip("pyspark", reason="the audit needs the extra [audit]")
 
@@ -78,6 +79,13 @@ def test_kafkas_own_segment_files_pass(kafka_log_dir: Path) -> None:
     assert report.records >= 500 + 4
     (order,) = [check for check in report.checks if check.name == "key order"]
     assert order.counted == 502
+
+
+def test_both_dump_tools_print_the_same_of_kafkas_files(kafka_log_dir: Path) -> None:
+    """Transactions, markers, offsets, indexes and snapshots among them."""
+    directories = [path for path in kafka_log_dir.iterdir() if path.is_dir() and re.search(r"-\d+$", path.name)]
+    assert any(path.stat().st_size for directory in directories for path in directory.glob("*.txnindex"))
+    assert assert_both_print_the_same(directories) > 500
 
 
 @pytest.mark.parametrize("partition", range(3))

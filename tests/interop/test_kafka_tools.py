@@ -13,6 +13,7 @@ from anabranch.testing.cluster import Cluster
 from anabranch.testing.processes import ProcessCluster, wait_for
 from bench.kafka_peer import PeerUnavailable, kafka_jars, run_tool
 from tests.interop.clients import LIBRARIES, Item
+from tests.interop.dumps import assert_both_print_the_same
 from tests.topics import create_topic
 
 pytestmark = pytest.mark.interop
@@ -205,6 +206,7 @@ def test_dump_log_reads_our_files(fresh_name: Callable[[str], str]) -> None:
         offsets = dump(str(cluster.log_dir(1) / "__consumer_offsets-0" / f"{0:020d}.log"), "--offsets-decoder")
         assert '"group":"g"' in offsets and f'"topic":"{topic}"' in offsets
         assert '"version":"4"' in offsets, "flexible records (KIP-915)"
+        assert_both_print_the_same([directory, cluster.log_dir(1) / "__consumer_offsets-0"])
 
 
 def test_features_go_down_and_up(fresh_name: Callable[[str], str]) -> None:

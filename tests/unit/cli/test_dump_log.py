@@ -9,7 +9,9 @@ from pathlib import Path
 import pytest
 
 from anabranch.cli.main import main
-from protocol.batch_builder import build_control_batch
+from protocol.batch_builder import build_batch, build_control_batch
+from protocol.generated.consumer_offsets import GroupMetadataKey, OffsetCommitKey, OffsetCommitValue
+from protocol.primitives import encode_versioned
 from tests.batches import batch_of
 
 
@@ -23,14 +25,34 @@ def run(capsys: pytest.CaptureFixture[str], *arguments: str) -> tuple[int, str, 
 def test_batches_and_records_of_a_segment(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     path = tmp_path / "00000000000000000000.log"
     path.write_bytes(
-        batch_of(2, producer_id=7, producer_epoch=1, base_sequence=3) + build_control_batch(1, 7, 1, 5, 99)
+        batch_of(2, producer_id=7, producer_epoch=1, base_sequence=3)
+        + build_batch([(None, b"\xff", [("h", b"")], 5), (b"k", None, (), 6)], base_offset=2)
     )
-    status, out, _ = run(capsys, str(path), "--json", "--print-data")
-    batch, marker = map(json.loads, out.splitlines())
-    assert status == 0
-    assert (batch["count"], batch["producer_id"], batch["last_sequence"], batch["is_valid"]) == (2, 7, 4, True)
-    assert [(record["offset"], record["key"]) for record in batch["records"]] == [(0, "key-0"), (1, "key-1")]
-    assert (marker["is_control"], marker["records"][0]["marker"]) == (True, "COMMIT")
+    status, out, err = run(capsys, str(path), "--json", "--print-data-log")
+    start, first, second = map(json.loads, out.splitlines())
+    assert (status, err, start["Log starting offset"]) == (0, "", 0)
+    assert (first["count"], first["producerId"], first["lastSequence"], first["isvalid"]) == (2, 7, 4, True)
+    assert [(x["offset"], x["sequence"], x["key"]) for x in first["records"]] == [(0, 3, "key-0"), (1, 4, "key-1")]
+    assert [(x["keySize"], x["valueSize"], x["headerKeys"]) for x in second["records"]] == [(-1, 1, ["h"]), (1, -1, [])]
+    assert [x.get("payload") for x in second["records"]] == ["\ufffd", None]
+
+
+def test_how_much_is_printed(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = tmp_path / "00000000000000000000.log"
+    batch = batch_of(2)
+    path.write_bytes(batch + (2).to_bytes(8, "big") + build_control_batch(1, 7, 1, 2, 99)[8:])
+    lines = {
+        arguments: run(capsys, str(path), *arguments.split())[1].splitlines()[2:]
+        for arguments in ("", "--deep-iteration", "--print-data-log", "--print-data-log --skip-record-metadata")
+    }
+    shallow, deep, printed, bare = lines.values()
+    assert [line[:11] for line in shallow] == ["baseOffset:"] * 2
+    assert [line[:11] for line in deep] == ["baseOffset:", "| offset: 0", "| offset: 1", "baseOffset:", "| offset: 2"]
+    assert "endTxnMarker: COMMIT coordinatorEpoch: " in deep[4]
+    assert [" key: " in line for line in deep + printed] == [False] * 6 + [True, True, False, False]
+    assert bare[1].startswith("| key: key-0 payload: ")
+    assert len(run(capsys, str(path), "--max-bytes", str(len(batch)))[1].splitlines()) == 3
+    assert run(capsys, "--files", f"{path},{path}")[1].count("Dumping") == 2
 
 
 def test_a_flipped_byte_is_reported(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -39,22 +61,59 @@ def test_a_flipped_byte_is_reported(tmp_path: Path, capsys: pytest.CaptureFixtur
     path = tmp_path / "00000000000000000000.log"
     path.write_bytes(data)
     status, out, err = run(capsys, str(path))
-    assert (status, "is_valid: False" in out, "damaged" in err) == (1, True, True)
+    assert (status, "isvalid: false" in out, "CRC of the batch at position 0" in err) == (1, True, True)
 
 
 def test_a_torn_tail_is_reported_with_its_position(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     whole = batch_of(2)
     path = tmp_path / "00000000000000000000.log"
     path.write_bytes(whole + whole[:-3])
-    status, out, _ = run(capsys, str(path), "--json")
-    assert status == 1
-    assert json.loads(out.splitlines()[-1])["position"] == len(whole)
+    status, out, err = run(capsys, str(path))
+    assert (status, f"at position {len(whole)}" in err) == (1, True)
+    assert out.splitlines()[-1] == f"Found {len(whole) - 3} invalid bytes at the end of {path.name}"
+
+
+def test_a_gap_of_compaction_is_said_and_no_damage(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = tmp_path / "00000000000000000000.log"
+    path.write_bytes(batch_of(2) + build_batch([(b"k", b"v", (), 5)], base_offset=7))
+    status, _, err = run(capsys, str(path))
+    assert (status, "1 is followed by 7" in err) == (0, True)
+
+
+def test_an_index_is_compared_with_its_segment(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    log, index = tmp_path / "00000000000000000000.log", tmp_path / "00000000000000000000.index"
+    times = index.with_suffix(".timeindex")
+    first = build_batch([(b"k", b"v", (), 5), (b"k", b"v", (), 9)])
+    log.write_bytes(first + build_batch([(b"k", b"v", (), 7)], base_offset=2))
+    good_index, good_times = struct.pack(">ii", 2, len(first)), struct.pack(">qiqi", 9, 1, 9, 2)
+    bad = {
+        struct.pack(">ii", 1, len(first)): ("index", "Index offset: 1, log offset: 2"),
+        struct.pack(">ii", 2, len(first) + 1): ("index", f"no batch begins at position {len(first) + 1}"),
+        struct.pack(">qi", 7, 2): ("timeindex", "Index timestamp: 7, log timestamp: 9"),
+        struct.pack(">qi", 9, 4): ("timeindex", "Indexed offset: 4"),
+        struct.pack(">qiqi", 9, 1, 8, 2): ("timeindex", "Previously indexed timestamp: 9"),
+    }
+    index.write_bytes(good_index)
+    times.write_bytes(good_times)
+    assert run(capsys, str(index), str(times)) == (
+        0,
+        f"Dumping {index}\noffset: 2 position: {len(first)}\n"
+        f"Dumping {times}\ntimestamp: 9 offset: 1\ntimestamp: 9 offset: 2\n",
+        "",
+    )
+    assert run(capsys, str(index), "--verify-index-only")[1] == f"Dumping {index}\n"
+    assert run(capsys, str(index), "--index-sanity-check")[1].endswith("passed sanity check.\n")
+    for data, (suffix, message) in bad.items():
+        path = log.with_suffix(f".{suffix}")
+        path.write_bytes(data)
+        status, _, err = run(capsys, str(path))
+        assert (status, message in err) == (1, True), err
 
 
 def test_indexes_end_where_a_preallocated_file_is_zero(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     path = tmp_path / "00000000000000000100.index"
     path.write_bytes(struct.pack(">iiii", 5, 4096, 9, 8192) + bytes(80))
-    assert run(capsys, str(path), "--json")[1].splitlines() == [
+    assert run(capsys, str(path), "--json")[1].splitlines()[::2] == [
         json.dumps({"file": str(path), "offset": 105, "position": 4096}),
         json.dumps({"file": str(path), "offset": 109, "position": 8192}),
     ]
@@ -62,4 +121,37 @@ def test_indexes_end_where_a_preallocated_file_is_zero(tmp_path: Path, capsys: p
 
 def test_a_file_of_another_kind_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     status, _, err = run(capsys, str(tmp_path / "notes.txt"))
-    assert (status, err.count("\n"), "no segment file" in err) == (1, 1, True)
+    assert (status, err.count("\n"), "no file of a partition" in err) == (1, 1, True)
+
+
+def test_offsets_and_groups(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = tmp_path / "00000000000000000000.log"
+    key = OffsetCommitKey(group="g", topic="t", partition=3)
+    value = OffsetCommitValue(offset=5, leader_epoch=2, metadata="m", commit_timestamp=9, incarnation=4)
+    records = [
+        (encode_versioned(key, 1), encode_versioned(value, 4), (), 1),
+        (encode_versioned(key, 1), encode_versioned(value, 1), (), 1),
+        (encode_versioned(GroupMetadataKey(group="g"), 2), None, (), 1),
+        (b"\0\x63", b"?", (), 1),
+    ]
+    path.write_bytes(build_batch(records))
+    _, out, _ = run(capsys, str(path), "--offsets-decoder", "--skip-record-metadata")
+    data = '"offset":5,"leaderEpoch":2,"metadata":"m","commitTimestamp":9,"incarnation":4'
+    assert out.splitlines()[3:] == [
+        '| key: {"type":"1","data":{"group":"g","topic":"t","partition":3}} '
+        f'payload: {{"version":"4","data":{{{data}}}}}',
+        '| key: {"type":"1","data":{"group":"g","topic":"t","partition":3}} '
+        'payload: {"version":"1","data":{"offset":5,"metadata":"m","commitTimestamp":9,"expireTimestamp":-1}}',
+        '| key: {"type":"2","data":{"group":"g"}} payload: <DELETE>',
+        '| key: {"type":"99","data":"unknown"} payload: {"version":"-1","data":"unknown"}',
+    ]
+
+
+def test_a_record_that_a_decoder_cannot_read_is_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = tmp_path / "00000000000000000000.log"
+    path.write_bytes(build_batch([(b"\0\1\0", b"", (), 1)]))
+    for decoder in ("--offsets-decoder", "--transaction-log-decoder"):
+        status, out, err = run(capsys, str(path), decoder)
+        assert (status, "baseOffset: 0" in out) == (1 if decoder == "--offsets-decoder" else 0, True)
+        assert ("records of the batch at position 0" in err) == (decoder == "--offsets-decoder")
+    assert "cannot both" in run(capsys, str(path), "--offsets-decoder", "--transaction-log-decoder")[2]
