@@ -27,8 +27,8 @@ OFFSET_ENTRY = struct.Struct(">ii")
 TIME_ENTRY = struct.Struct(">qi")
 TXN_ENTRY = struct.Struct(">hqqqq")
 _MARKERS = {CONTROL_COMMIT: "COMMIT", CONTROL_ABORT: "ABORT"}
-_OTHER_CONTROLS = {2: "LEADER_CHANGE", 3: "SNAPSHOT_HEADER", 4: "SNAPSHOT_FOOTER", 5: "KRAFT_VERSION", 6: "KRAFT_VOTERS"}
-"""Of Kafka's own metadata log."""
+_METADATA_CONTROLS = ("LEADER_CHANGE", "SNAPSHOT_HEADER", "SNAPSHOT_FOOTER", "KRAFT_VERSION", "KRAFT_VOTERS")
+"""Of Kafka's own metadata log, from type 2 on."""
 
 Row: TypeAlias = dict[str, Any]
 RECORDS = "records"
@@ -169,7 +169,7 @@ def _control(record: Record) -> Row:
     kind, coordinator_epoch = read_control_record(record)
     if kind in _MARKERS:
         return {"endTxnMarker": _MARKERS[kind], "coordinatorEpoch": coordinator_epoch}
-    return {"controlType": f"{_OTHER_CONTROLS.get(kind, 'UNKNOWN')}({kind})"}
+    return {"controlType": f"{dict(enumerate(_METADATA_CONTROLS, 2)).get(kind, 'UNKNOWN')}({kind})"}
 
 
 # ---------------------------------------------------------------- indexes
