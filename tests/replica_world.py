@@ -18,6 +18,7 @@ from broker.log.log_config import LogConfig
 from broker.log.log_creation import create_log
 from broker.log.log_loader import Checkpoints, open_log
 from broker.log.partition_log import PartitionLog
+from broker.log.producer_snapshot import encode_snapshot
 from broker.log.producer_state import ProducerState
 from broker.replication.fetch_plan import FetchPlan
 from broker.replication.fetcher import FetcherConfig
@@ -210,7 +211,8 @@ class ReplicaWorld:
             outcome = followed.take(offset, self.ask(follower, leader))
             if outcome is Outcome.OUT_OF_RANGE:
                 log = self[leader].log
-                followed.reset_to_range(log.log_start_offset, log.log_end_offset)
+                snapshot = encode_snapshot(log.producers.below(log.log_start_offset))
+                followed.reset_to_range(log.log_start_offset, log.log_end_offset, snapshot)
         return outcome
 
     def catch_up(self, leader: int, *followers: int) -> None:

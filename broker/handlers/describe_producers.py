@@ -1,7 +1,11 @@
-"""DescribeProducers (61), version 0: the producers a partition keeps state of (KIP-664)."""
+"""DescribeProducers (61), version 0: the producers a partition keeps state of (KIP-664).
+
+A follower asks ``without_records`` and gets a snapshot of the producers all of whose records were deleted.
+"""
 
 from __future__ import annotations
 
+from broker.log.producer_snapshot import encode_snapshot
 from broker.request_context import Answer, RequestContext
 from protocol.errors import KafkaError
 from protocol.generated.describe_producers import (
@@ -18,18 +22,25 @@ def handle(ctx: RequestContext, request: DescribeProducersRequest) -> Answer:
     return DescribeProducersResponse(
         topics=[
             TopicResponse(
-                name=topic.name, partitions=[_describe(ctx, topic.name, index) for index in topic.partition_indexes]
+                name=topic.name,
+                partitions=[
+                    _answer(ctx, topic.name, index, request.without_records) for index in topic.partition_indexes
+                ],
             )
             for topic in request.topics
         ]
     )
 
 
-def _describe(ctx: RequestContext, topic: str, index: int) -> PartitionResponse:
+def _answer(ctx: RequestContext, topic: str, index: int, without_records: bool) -> PartitionResponse:
     try:
-        partition = ctx.node.replicas.leader(TopicPartition(topic, index))
+        log = ctx.node.replicas.leader(TopicPartition(topic, index)).log
     except KafkaError as error:
         return PartitionResponse(partition_index=index, error_code=error.code, error_message=error.message)
+    if without_records:
+        return PartitionResponse(
+            partition_index=index, snapshot=encode_snapshot(log.producers.below(log.log_start_offset))
+        )
     return PartitionResponse(
         partition_index=index,
         active_producers=[
@@ -41,6 +52,6 @@ def _describe(ctx: RequestContext, topic: str, index: int) -> PartitionResponse:
                 coordinator_epoch=entry.coordinator_epoch,
                 current_txn_start_offset=entry.txn_first_offset,
             )
-            for entry in partition.log.producers.latest()
+            for entry in log.producers.latest()
         ],
     )

@@ -454,11 +454,11 @@ class PartitionLog:
         except OSError as error:
             raise self._storage_error("truncate", error) from error
 
-    def truncate_fully_and_start_at(self, offset: int) -> None:
+    def truncate_fully_and_start_at(self, offset: int, snapshot: bytes = b"") -> None:
         """Drop everything; the next record is ``offset`` (a follower out of its leader's range). Raises 56.
 
-        First everything is dropped from the start, as retention does; then the empty log gets another offset, by the
-        rename of its one file. What fails leaves the steps before it, and a second call goes on.
+        ``snapshot`` has the producers that are known then. First everything is dropped from the start, as retention
+        does; then the one file left is renamed. What fails leaves the steps before it, and a second call goes on.
         """
         self._check_changeable()
         now_ms = self._clock.now_ms()
@@ -468,7 +468,7 @@ class PartitionLog:
             self.high_watermark = self.log_end_offset
             while len(self._segments.items) > 1:
                 self._drop_segment(0)
-            self.snapshots.remove_above(-1)
+            self.snapshots.start_over(offset, snapshot)
             self._segments.rename_empty(offset, self.config, now_ms)
         except OSError as error:
             raise self._storage_error("truncate", error) from error
@@ -476,8 +476,8 @@ class PartitionLog:
         self._epochs.clear()
         self._ended_at(offset)
         self.high_watermark = offset
-        self.rebuild = None
-        self.producers.clear(offset)
+        self.rebuild = ProducerRebuild(self, self.snapshots.load_latest(offset), self._clock)
+        self.rebuild.begin()
         self.on_log_start_moved(self)
 
     def _ended_at(self, end: int) -> None:

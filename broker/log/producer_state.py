@@ -339,6 +339,11 @@ class ProducerState:
         self._capture = ProducerCapture(self.producers, self.map_end_offset)
         return self._capture
 
+    def below(self, offset: int) -> list[SnapshotEntry]:
+        """The producers that wrote nothing from ``offset`` on, as a snapshot file holds them."""
+        before = (entry for entry in self.producers.values() if entry.last_offset < offset)
+        return [batch for entry in before for batch in entry.snapshot()]
+
     def latest(self) -> list[SnapshotEntry]:
         """Each producer once, with its last batch."""
         return [entry.latest() for entry in self.producers.values()]

@@ -84,6 +84,13 @@ class SnapshotFiles:
         write_replace(self._storage, self._path(offset), content)
         self.offsets = sorted([*self.offsets, offset])
 
+    def start_over(self, offset: int, content: bytes) -> None:
+        """Have another replica's snapshot at ``offset`` alone, or none. Raises ``OSError``, ``MalformedFileError``."""
+        self.remove_above(-1)
+        if content:
+            decode_snapshot(self._path(offset), content)
+            self._write(offset, content)
+
     def load_latest(self, at_most: int) -> Snapshot | None:
         """(offset, producers) of the newest readable snapshot up to ``at_most``; unreadable ones are removed."""
         for offset in reversed([known for known in self.offsets if known <= at_most]):

@@ -18,6 +18,7 @@ from broker.replication.fetch_plan import FetchPlan
 from broker.replication.follower import FollowedPartition, Outcome, in_pieces, storage_failure
 from broker.replication.partition import Partition
 from protocol.errors import ErrorCode, KafkaError
+from protocol.generated.describe_producers import DescribeProducersRequest, TopicRequest
 from protocol.generated.fetch import FetchResponse, PartitionData
 from protocol.generated.list_offsets import ListOffsetsPartition, ListOffsetsRequest, ListOffsetsTopic
 from protocol.types import TopicPartition
@@ -30,6 +31,7 @@ FETCH_VERSION = 12
 FULL_RETRY_S = 2.0
 """How long a partition in a full log dir waits before it looks again whether there is room."""
 _LIST_OFFSETS_VERSION = 6
+_DESCRIBE_PRODUCERS_VERSION = 0
 _LATEST, _EARLIEST = -1, -2
 
 
@@ -355,17 +357,23 @@ class ReplicaFetcher:
         """Ask the leader where the logs begin and end, and bring the local ones into that range."""
         ends = await self._list_offsets(channel, lost, _LATEST)
         starts = await self._list_offsets(channel, lost, _EARLIEST)
-        for followed in lost:
+        ranges = {key: (starts[key], ends[key]) for key in starts.keys() & ends.keys()}
+        known = [followed for followed in lost if followed.partition.key in ranges]
+        # After the log starts: what is deleted in between is part of the answer, and the next fetch is out of range.
+        again = [followed for followed in known if followed.starts_again(*ranges[followed.partition.key])]
+        snapshots = await self._producers_without_records(channel, again)
+        for followed in known:
             key = followed.partition.key
             if self._followed.get(key) is not followed or not followed.is_current:
                 continue
-            if key in starts and key in ends:
-                try:
-                    followed.reset_to_range(starts[key], ends[key])
-                except Exception as error:
-                    storage_failure(followed, error)
-                    continue
-                followed.retry_at = -math.inf
+            if key not in snapshots and followed.starts_again(*ranges[key]):
+                continue  # the leader did not answer it: tried again later
+            try:
+                followed.reset_to_range(*ranges[key], snapshots.get(key, b""))
+            except Exception as error:
+                storage_failure(followed, error)
+                continue
+            followed.retry_at = -math.inf
 
     async def _follow_log_starts(self, channel: Channel) -> None:
         """Delete what the leaders have deleted of the partitions without room: that may make room."""
@@ -378,6 +386,28 @@ class ReplicaFetcher:
                     followed.raise_log_start(min(starts[key], followed.partition.log.log_end_offset))
                 except Exception as error:
                     storage_failure(followed, error)
+
+    async def _producers_without_records(
+        self, channel: Channel, lost: list[FollowedPartition]
+    ) -> dict[TopicPartition, bytes]:
+        """Of each partition whose leader answers a snapshot of the producers of which it has no records any more."""
+        if not lost:
+            return {}
+        topics: dict[str, TopicRequest] = {}
+        for followed in lost:
+            key = followed.partition.key
+            topics.setdefault(key.topic, TopicRequest(name=key.topic)).partition_indexes.append(key.partition)
+        response = await channel.request(
+            DescribeProducersRequest(topics=list(topics.values()), without_records=True),
+            version=_DESCRIBE_PRODUCERS_VERSION,
+            timeout_s=self._config.socket_timeout_s,
+        )
+        return {
+            TopicPartition(topic.name, found.partition_index): bytes(found.snapshot)
+            for topic in response.topics
+            for found in topic.partitions
+            if not found.error_code
+        }
 
     async def _list_offsets(
         self, channel: Channel, lost: list[FollowedPartition], timestamp: int

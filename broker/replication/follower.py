@@ -122,24 +122,31 @@ class FollowedPartition:
         logger.info("replica.truncates", partition=str(self.partition.key), offset=offset, end=log.log_end_offset)
         log.truncate_to(offset)
 
-    def reset_to_range(self, leader_start: int, leader_end: int) -> None:
-        """The leader's log does not hold what was asked for: go where it begins, or back to where it ends."""
+    def starts_again(self, leader_start: int, leader_end: int) -> bool:
+        """Whether nothing of the log is in the range of the leader's."""
+        log = self.partition.log
+        return leader_end < log.log_start_offset or leader_start > log.log_end_offset
+
+    def reset_to_range(self, leader_start: int, leader_end: int, snapshot: bytes = b"") -> None:
+        """The leader's log does not hold what was asked for: go where it begins, or back to where it ends.
+
+        ``snapshot``: the producers of which the leader has no records any more. Without them a batch that one of them
+        repeats would be written again once this replica leads.
+        """
         log = self.partition.log
         has_nothing_of_it = leader_end < log.log_start_offset
         if leader_end < log.log_end_offset and not has_nothing_of_it:
             self._truncate_to(leader_end)
         if has_nothing_of_it or leader_start > log.log_end_offset:
             logger.warning("replica.starts_again", partition=str(self.partition.key), offset=leader_start)
-            log.truncate_fully_and_start_at(leader_start)
+            log.truncate_fully_and_start_at(leader_start, snapshot)
         elif leader_start > log.log_start_offset:
             self.raise_log_start(leader_start)
 
     def raise_log_start(self, offset: int) -> None:
-        """Records the leader has deleted are gone here too."""
+        """Records the leader has deleted are gone here too. Past the log's end the next fetch is out of range."""
         log = self.partition.log
-        if offset > log.log_end_offset:
-            log.truncate_fully_and_start_at(offset)
-            return
+        offset = min(offset, log.log_end_offset)
         log.advance_high_watermark(offset)
         log.advance_log_start(offset)
 

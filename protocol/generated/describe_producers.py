@@ -12,8 +12,10 @@ from protocol.primitives import (
     Message,
     Struct as Base,
     bad_length,
+    read_tags,
     read_uvarint,
     skip_tags,
+    whole,
     write_uvarint,
 )
 from protocol.types import Part
@@ -21,9 +23,11 @@ from protocol.types import Part
 _pack_i = Struct(">i").pack
 _pack_ih = Struct(">ih").pack
 _pack_qiiqiqB = Struct(">qiiqiqB").pack
+_pack_t = Struct(">?").pack
 _unpack_iB = Struct(">iB").unpack_from
 _unpack_ihB = Struct(">ihB").unpack_from
 _unpack_qiiqiqB = Struct(">qiiqiqB").unpack_from
+_unpack_t = Struct(">?").unpack_from
 
 class TopicRequest(Base):
     FIELDS: ClassVar[tuple[str, ...]] = (
@@ -76,6 +80,7 @@ class PartitionResponse(Base):
         "partition_index",
         "error_code",
         "error_message",
+        "snapshot",
         "active_producers",
     )
     __slots__ = FIELDS
@@ -86,11 +91,13 @@ class PartitionResponse(Base):
         partition_index: int = 0,
         error_code: int = 0,
         error_message: str | None = None,
+        snapshot: bytes = b'',
         active_producers: list[ProducerState] = EMPTY,
     ) -> None:
         self.partition_index = partition_index
         self.error_code = error_code
         self.error_message = error_message
+        self.snapshot = snapshot
         self.active_producers = [] if active_producers is EMPTY else active_producers
 
 
@@ -110,6 +117,38 @@ class TopicResponse(Base):
         self.name = name
         self.partitions = [] if partitions is EMPTY else partitions
 
+
+def _decode_tag_without_records(data: memoryview) -> tuple[bool, int]:
+    pos = 0
+    without_records, = _unpack_t(data, pos)
+    pos += 1
+    return without_records, pos
+
+def _encode_tag_without_records(value: bool, out: bytearray) -> None:
+    out += _pack_t(value)
+
+def _decode_tag_topics_partitions_snapshot(data: memoryview) -> tuple[bytes, int]:
+    size = len(data)
+    pos = 0
+    n = data[pos]
+    pos += 1
+    if n > 127:
+        n, pos = read_uvarint(data, pos - 1)
+    n -= 1
+    end = pos + n
+    if n < 0 or end > size:
+        raise bad_length("snapshot", n, pos, size)
+    snapshot = bytes(data[pos:end])
+    pos = end
+    return snapshot, pos
+
+def _encode_tag_topics_partitions_snapshot(value: bytes, out: bytearray) -> None:
+    n = len(value) + 1
+    if n < 128:
+        out.append(n)
+    else:
+        write_uvarint(out, n)
+    out += value
 
 def _decode_describe_producers_request_v0(data: memoryview) -> tuple[DescribeProducersRequest, int]:
     size = len(data)
@@ -153,10 +192,15 @@ def _decode_describe_producers_request_v0(data: memoryview) -> tuple[DescribePro
         ))
     n = data[pos]
     pos += 1
+    without_records: bool = False
     if n:
-        pos = skip_tags(data, pos, n)
+        tags, pos = read_tags(data, pos, n)
+        value = tags.get(10274)
+        if value is not None:
+            without_records = whole(_decode_tag_without_records(value), value, "without_records")
     decoded = DescribeProducersRequest(
         topics=topics,
+        without_records=without_records,
     )
     return decoded, pos
 
@@ -182,7 +226,15 @@ def _encode_describe_producers_request_v0(message: DescribeProducersRequest, out
             write_uvarint(out, n)
         out += pack(f">{len(topics_item.partition_indexes)}i", *topics_item.partition_indexes)
         out.append(0)
-    out.append(0)
+    tag_count = (1 if message.without_records else 0)
+    out.append(tag_count)
+    if tag_count:
+        if message.without_records:
+            tagged = bytearray()
+            _encode_tag_without_records(message.without_records, tagged)
+            write_uvarint(out, 10274)
+            write_uvarint(out, len(tagged))
+            out += tagged
     parts.append(out)
 
 
@@ -256,12 +308,17 @@ def _decode_describe_producers_response_v0(data: memoryview) -> tuple[DescribePr
                 ))
             n = data[pos]
             pos += 1
+            topics_partitions_snapshot: bytes = b''
             if n:
-                pos = skip_tags(data, pos, n)
+                tags, pos = read_tags(data, pos, n)
+                value = tags.get(10274)
+                if value is not None:
+                    topics_partitions_snapshot = whole(_decode_tag_topics_partitions_snapshot(value), value, "topics[].partitions[].snapshot")
             topics_partitions.append(PartitionResponse(
                 partition_index=topics_partitions_partition_index,
                 error_code=topics_partitions_error_code,
                 error_message=topics_partitions_error_message,
+                snapshot=topics_partitions_snapshot,
                 active_producers=topics_partitions_active_producers,
             ))
         n = data[pos]
@@ -320,7 +377,15 @@ def _encode_describe_producers_response_v0(message: DescribeProducersResponse, o
                 write_uvarint(out, n)
             for topics_partitions_active_producers_item in topics_partitions_item.active_producers:
                 out += _pack_qiiqiqB(topics_partitions_active_producers_item.producer_id, topics_partitions_active_producers_item.producer_epoch, topics_partitions_active_producers_item.last_sequence, topics_partitions_active_producers_item.last_timestamp, topics_partitions_active_producers_item.coordinator_epoch, topics_partitions_active_producers_item.current_txn_start_offset, 0)
-            out.append(0)
+            tag_count = (1 if topics_partitions_item.snapshot != b'' else 0)
+            out.append(tag_count)
+            if tag_count:
+                if topics_partitions_item.snapshot != b'':
+                    tagged = bytearray()
+                    _encode_tag_topics_partitions_snapshot(topics_partitions_item.snapshot, tagged)
+                    write_uvarint(out, 10274)
+                    write_uvarint(out, len(tagged))
+                    out += tagged
         out.append(0)
     out.append(0)
     parts.append(out)
@@ -329,6 +394,7 @@ def _encode_describe_producers_response_v0(message: DescribeProducersResponse, o
 class DescribeProducersRequest(Message):
     FIELDS: ClassVar[tuple[str, ...]] = (
         "topics",
+        "without_records",
     )
     __slots__ = FIELDS
     API_KEY: ClassVar[int] = 61
@@ -344,8 +410,10 @@ class DescribeProducersRequest(Message):
         self,
         *,
         topics: list[TopicRequest] = EMPTY,
+        without_records: bool = False,
     ) -> None:
         self.topics = [] if topics is EMPTY else topics
+        self.without_records = without_records
 
 
 class DescribeProducersResponse(Message):

@@ -1,4 +1,8 @@
-"""DescribeProducers (61): the producers a partition keeps state of."""
+"""DescribeProducers (61): the producers a partition keeps state of.
+
+With tag 10274 a follower that has to begin at its leader's log start asks for those of whose records none is left:
+nothing that it will fetch says that they were there. They are answered in the same tag, as a ``.snapshot`` file.
+"""
 
 from protocol.schema import field, message
 
@@ -17,6 +21,7 @@ REQUEST = message(
                 field("partition_indexes", "[]int32", "0+"),
             ],
         ),
+        field("without_records", "bool", "0+", ignorable=True, tag=10274),
     ],
 )
 
@@ -41,6 +46,7 @@ RESPONSE = message(
                         field("partition_index", "int32", "0+"),
                         field("error_code", "int16", "0+"),
                         field("error_message", "string", "0+", nullable="0+", default=None),
+                        field("snapshot", "bytes", "0+", ignorable=True, tag=10274),
                         field(
                             "active_producers",
                             "[]ProducerState",

@@ -11,11 +11,18 @@ import pytest
 import trio
 import trio.testing
 
+from broker.handlers import describe_producers
 from broker.log.pieces import PIECE_BATCHES, PIECE_BYTES, pieces_of
 from broker.replication.fetcher import FULL_RETRY_S, FetcherConfig, ReplicaFetcher
 from broker.replication.follower import Outcome
 from protocol.errors import ErrorCode, KafkaError
+from protocol.generated.describe_producers import DescribeProducersRequest
 from protocol.generated.fetch import FetchableTopicResponse, FetchRequest, FetchResponse
+from protocol.generated.list_offsets import (
+    ListOffsetsPartitionResponse,
+    ListOffsetsResponse,
+    ListOffsetsTopicResponse,
+)
 from protocol.records import iter_batches
 from protocol.types import TopicPartition
 from runtime.real_trio import RealNetwork
@@ -236,3 +243,68 @@ def test_pieces_hold_whole_batches_and_all_bytes() -> None:
             assert b"".join(pieces) == cut
             assert all(len(list(iter_batches(bytes(piece)))) <= PIECE_BATCHES for piece in pieces[:-1])
             assert all(len(piece) <= PIECE_BYTES or bytes(piece[: len(large)]) == large for piece in pieces)
+
+
+class AnsweringLeader:
+    """A channel to replica 1, which answers what a follower out of range asks."""
+
+    def __init__(self, world: ReplicaWorld, *, describes: bool = True) -> None:
+        self._world = world
+        self._describes = describes
+
+    async def request(self, request: Any, **_options: Any) -> Any:
+        await trio.lowlevel.checkpoint()
+        if isinstance(request, DescribeProducersRequest):
+            error = KafkaError(ErrorCode.NOT_LEADER_OR_FOLLOWER, "another one leads")
+            leads = {KEY: self._world[1].partition} if self._describes else {}
+            ctx: Any = SimpleNamespace(node=SimpleNamespace(replicas=Leads(leads, error)))
+            return describe_producers.handle(ctx, request)
+        log = self._world[1].log
+        (topic,) = request.topics
+        (asked,) = topic.partitions
+        offset = log.log_end_offset if asked.timestamp == -1 else log.log_start_offset
+        answer = ListOffsetsPartitionResponse(partition_index=KEY.partition, offset=offset)
+        return ListOffsetsResponse(topics=[ListOffsetsTopicResponse(name=KEY.topic, partitions=[answer])])
+
+
+class Leads:
+    """The replicas of a broker."""
+
+    def __init__(self, partitions: dict[TopicPartition, Any], error: KafkaError) -> None:
+        self._partitions = partitions
+        self._error = error
+
+    def leader(self, key: TopicPartition) -> Any:
+        if key not in self._partitions:
+            raise self._error
+        return self._partitions[key]
+
+
+def followed_out_of_range() -> tuple[ReplicaWorld, ReplicaFetcher]:
+    """Replica 1 has deleted all that producer 7 wrote before replica 2 had any of it."""
+    world = ReplicaWorld()
+    world.elect(1, 0, [1, 2])
+    world.append(1, b"a", producer_id=7, producer_epoch=0, base_sequence=0)
+    world.append(1, b"b", producer_id=8, producer_epoch=0, base_sequence=0)
+    world.elect(1, 1, [1])
+    world[1].log.delete_records_before(1)
+    world.tell(2, 1, 1, [1])
+    return world, following(world)
+
+
+@pytest.mark.trio
+async def test_a_follower_that_starts_again_asks_for_producers_of_which_no_record_is_left() -> None:
+    world, fetcher = followed_out_of_range()
+    channel: Any = AnsweringLeader(world)
+    await fetcher._find_range(channel, list(fetcher._followed.values()))
+    log = world[2].log
+    assert (log.log_start_offset, log.log_end_offset) == (1, 1)
+    assert [(known.producer_id, known.last_offset) for known in log.producers.snapshot()] == [(7, 0)]
+
+
+@pytest.mark.trio
+async def test_a_follower_whose_leader_names_no_producers_does_not_start_again_yet() -> None:
+    world, fetcher = followed_out_of_range()
+    channel: Any = AnsweringLeader(world, describes=False)
+    await fetcher._find_range(channel, list(fetcher._followed.values()))
+    assert world[2].log.log_start_offset == 0

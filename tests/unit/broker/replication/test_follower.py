@@ -130,6 +130,53 @@ def test_a_follower_below_the_leaders_log_starts_again_where_that_begins() -> No
     assert world[2].records() == world[1].records()
 
 
+def append_by(world: ReplicaWorld, leader: int, producer_id: int, sequence: int) -> int:
+    value = b"%d of %d" % (sequence, producer_id)
+    return world.append(leader, value, producer_id=producer_id, producer_epoch=0, base_sequence=sequence)
+
+
+@pytest.mark.trio
+@pytest.mark.parametrize("behind", [0, 3], ids=["new", "behind"])
+@pytest.mark.parametrize("restarts", [False, True])
+async def test_a_follower_that_starts_again_knows_producers_of_which_no_record_is_left(
+    behind: int, restarts: bool
+) -> None:
+    """A batch whose answer was lost would be written twice once this replica leads."""
+    world = ReplicaWorld()
+    world.elect(1, 0, [1, 2])
+    for sequence in range(3):
+        append_by(world, 1, 7, sequence)
+    if behind:
+        world.catch_up(1, 2)
+    append_by(world, 1, 7, 3)
+    append_by(world, 1, 8, 0)
+    world.elect(1, 1, [1])
+    world[1].log.delete_records_before(4)
+    world.tell(2, 1, 1, [1])
+    world.catch_up(1, 2)
+    assert (world[2].log.log_start_offset, world[2].log.log_end_offset) == (4, 5)
+    if restarts:
+        await world[2].restart(power_failure=False)
+    world.elect(2, 2, [2])
+    assert [append_by(world, 2, 7, sequence) for sequence in range(4)] == [0, 1, 2, 3]
+    assert append_by(world, 2, 8, 0) == 4
+    assert append_by(world, 2, 7, 4) == 5
+
+
+def test_a_log_start_past_the_end_of_the_follower_is_asked_for() -> None:
+    """Nothing else tells which producers wrote what it will never fetch."""
+    world = ReplicaWorld()
+    world.elect(1, 0, [1, 2])
+    world.append(1, b"a", b"b")
+    world.catch_up(1, 2)
+    followed = world[2].followed
+    assert followed is not None
+    answer = world.ask(2, 1)
+    answer.log_start_offset = 5
+    assert followed.take(2, answer) is Outcome.MOVED
+    assert (world[2].log.log_start_offset, world[2].log.log_end_offset) == (2, 2)
+
+
 def test_the_log_start_of_the_leader_reaches_the_follower() -> None:
     world = ReplicaWorld()
     world.elect(1, 0, [1, 2])
