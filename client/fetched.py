@@ -12,7 +12,7 @@ from protocol.batch_layout import Header
 from protocol.compression import CompressionType
 from protocol.key_placement import MOVED_HEADER
 from protocol.records import Record, RecordBatch
-from protocol.types import TopicPartition
+from protocol.types import Buffer, TopicPartition
 
 _MOVED = MOVED_HEADER.encode()
 
@@ -39,6 +39,11 @@ class Deserializers:
 
     key: Deserializer | None = None
     value: Deserializer | None = None
+
+
+def names_moved(records: Buffer) -> bool:
+    """Whether a batch of these that is not compressed may hold tombstones of moved keys: one search for all."""
+    return _MOVED in bytes(records)
 
 
 class FetchedBatch:

@@ -19,7 +19,7 @@ from client.connection import Connection, Pending
 from client.connections import FETCH, Connections, backoff_ms
 from client.errors import ClientClosedError, ErrorCode, KafkaError, LogTruncationError, OffsetOutOfRangeError, error_for
 from client.fetch_session import FetchPosition, FetchSession, SessionRequest
-from client.fetched import FetchedBatch
+from client.fetched import FetchedBatch, names_moved
 from client.metadata import Metadata
 from client.read_committed import visible_batches
 from client.signal import Signal
@@ -31,6 +31,7 @@ from client.subscription import (
     Subscription,
 )
 from protocol.api_keys import ApiKey
+from protocol.batch_layout import CODEC_MASK
 from protocol.generated.fetch import (
     FetchPartition,
     FetchRequest,
@@ -363,13 +364,15 @@ class Fetcher:
         batches = iter_batches(records, allow_partial_tail=True)
         read_committed = config.isolation_level == "read_committed"
         topic = self._metadata.cluster.topics.get(state.tp.topic)
-        may_hold_moved = topic is not None and topic.ordered_delivery and topic.layout_version > 0
+        is_resized = topic is not None and topic.ordered_delivery and topic.layout_version > 0
+        in_plain = is_resized and names_moved(records)
         added = False
         for batch, visible in visible_batches(batches, aborted, read_committed=read_committed):
             if batch.last_offset < state.fetch_offset:
                 continue
             if config.check_crcs:
                 batch.ensure_valid()
+            may_hold_moved = in_plain or (is_resized and batch.attributes & CODEC_MASK != 0)
             state.add(FetchedBatch(batch, state.fetch_offset, visible=visible, may_hold_moved=may_hold_moved))
             added = True
         if state.has_held_back:

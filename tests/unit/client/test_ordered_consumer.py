@@ -556,3 +556,40 @@ def test_hole_24_tombstones_of_moved_keys_are_not_shown(compression: Compression
     assert taken == kept
     assert positions == [*kept[1:], 5]
     assert FetchedBatch(RecordBatch(data), 0).count == 5, "only where keys can have moved"
+
+
+@pytest.mark.parametrize("compression", [CompressionType.NONE, CompressionType.GZIP])
+def test_hole_24_tombstones_of_moved_keys_are_not_shown_among_other_batches(
+    run: Run, compression: CompressionType
+) -> None:
+    """Batches are searched together, and those that are compressed one by one."""
+
+    async def check() -> None:
+        story, broker = Story(), Resized()
+        moved = [(b"k", None, [(MOVED_HEADER, b"")], 0), (b"l", bytes(200), [], 0)]
+        batch = build_batch(moved, compression=compression)
+        assert (MOVED_HEADER.encode() in batch) == (compression is CompressionType.NONE)
+        broker.logs[PARENT].append(batch)
+        broker.fill(PARENT, 3)
+        async with broker.running(), Consumer(bootstrap_servers=broker.address, **FAST) as consumer:
+            consumer.assign([PARENT], partition_key_listener=story)
+            await story.read_until(consumer, lambda: 14 in story.records(0))
+        assert story.records(0) == [*range(10), *range(11, 15)]
+
+    run(check)
+
+
+def test_batches_without_tombstones_of_moved_keys_are_not_looked_at_one_by_one(
+    run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def look(batch: FetchedBatch) -> bool:
+        raise AssertionError(f"one of {batch.count} records")
+
+    async def check() -> None:
+        story = Story()
+        async with Resized().running() as broker, Consumer(bootstrap_servers=broker.address, **FAST) as consumer:
+            consumer.assign([PARENT], partition_key_listener=story)
+            await story.read_until(consumer, lambda: len(story.records(0)) == 10)
+
+    monkeypatch.setattr(FetchedBatch, "_leave_out_moved", look)
+    run(check)
