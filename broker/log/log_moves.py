@@ -20,6 +20,8 @@ from broker.log.log_directory import LogDirectory
 from broker.log.partition_log import PartitionLog
 from broker.log.paths import future_directory_name, join
 from broker.log.pieces import pieces_of
+from broker.log.producer_rebuild import catch_up
+from broker.log.producer_snapshot import encode_snapshot
 from broker.log.producer_state import ProducerExpiration, ProducerState
 from broker.log.slices import TimeSlice
 from protocol.errors import ErrorCode, KafkaError
@@ -165,12 +167,13 @@ class LogMoves:
         return False
 
     async def _create(self, log: PartitionLog, target: LogDirectory) -> PartitionLog:
-        """An empty copy that begins where the log's first batch begins."""
+        """An empty copy that begins where the log's first batch begins, and knows which producers wrote before."""
         unique = uuid.UUID(int=self._env.rng.getrandbits(128), version=4)
         path = join(target.path, future_directory_name(log.partition, unique))
         first = log.log_start_offset
         if first < log.log_end_offset:
             first = min(first, RecordBatch(await load_records(log, first, 1)).base_offset)
+        await catch_up(log)
         producers = ProducerState(self._expiration)
         future = create_log(
             self._env,
@@ -183,6 +186,9 @@ class LogMoves:
             open_segments=self._manager.open_segments,
         )
         self._futures[log.partition] = future
+        if before := log.producers.below(first):
+            future.truncate_fully_and_start_at(first, encode_snapshot(before))
+            await catch_up(future)
         return future
 
     def _switch(self, log: PartitionLog, future: PartitionLog, target: LogDirectory) -> None:

@@ -19,7 +19,7 @@ from broker.log.partition_log import PartitionLog
 from broker.log.paths import PARTITION_METADATA, parse_future_directory_name
 from protocol.errors import ErrorCode, KafkaError
 from protocol.types import TopicPartition
-from tests.log_world import TOPIC_ID, LogWorld, batch, values
+from tests.log_world import TOPIC_ID, LogWorld, batch, idempotent, values
 
 pytestmark = pytest.mark.trio
 
@@ -116,6 +116,31 @@ async def test_a_log_that_is_identified_while_it_moves_stays_so(
         await until(lambda: log_of(manager) is not before)
         assert log_of(manager).identity.metadata == identity
         assert b"incarnation: 7" in (Path(log_of(manager).directory) / PARTITION_METADATA).read_bytes()
+
+
+@pytest.mark.parametrize("restarts", [False, True])
+async def test_a_moved_log_knows_producers_of_which_no_record_is_left(world: LogWorld, restarts: bool) -> None:
+    """What such a producer repeats would be written again."""
+    async with running(world) as manager:
+        before = log_of(manager)
+        for sequence in range(3):
+            before.append_as_leader(idempotent(sequence), 0)
+        before.roll()
+        put(manager, b"another's")
+        before.delete_records_before(3)
+        assert before.delete_old_segments() == 1
+        manager.moves.request(T, other_dir(world, manager))
+        await until(lambda: log_of(manager) is not before)
+        moved = log_of(manager)
+        if restarts:
+            await moved.flush()
+        else:
+            assert moved.append_as_leader(idempotent(2), 0).duplicate
+    if restarts:
+        again = manager_for(world)
+        await again.start()
+        assert log_of(again).append_as_leader(idempotent(2), 0).duplicate
+        again.close_at_once()
 
 
 async def test_what_was_moved_is_found_after_a_restart(world: LogWorld) -> None:
