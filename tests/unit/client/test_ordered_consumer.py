@@ -425,7 +425,7 @@ def test_a_batch_newer_than_the_lineage_waits_for_it(run: Run) -> None:
         broker.logs[PARENT].batches = [bytes(batch)]
         async with broker.running(), Consumer(bootstrap_servers=broker.address, **FAST) as consumer:
             consumer.assign([PARENT])
-            while len(broker.seen(ApiKey.PARTITION_LEADER_EPOCHS_FOR_PARTITIONS)) < 3:
+            while len(broker.seen(ApiKey.PARTITION_LEADER_EPOCHS_FOR_PARTITIONS)) < 3 or not consumer.explain_blocked():
                 assert not await consumer.getmany(timeout_ms=20)
             (blocked,) = consumer.explain_blocked()
             assert str(blocked) == "t: the lineage of partition 0 is not known yet"
