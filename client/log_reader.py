@@ -208,8 +208,10 @@ class LogReader(Client[ConsumerConfig]):
         return answer is not None and answer.over >= max(leader_epoch, 0)
 
     async def _fetch_once(self, tp: TopicPartition, offset: int, leader_epoch: int) -> PartitionData:
-        config, cluster = self._config, self._metadata.cluster
-        node = self._metadata.leader(tp)
+        config = self._config
+        if self._metadata.leader(tp) is None:
+            await self._metadata.refresh()
+        node, cluster = self._metadata.leader(tp), self._metadata.cluster
         if node is None:
             raise error_for(ErrorCode.LEADER_NOT_AVAILABLE, f"{tp} has no leader")
         asked = FetchPartition(

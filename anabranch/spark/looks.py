@@ -75,6 +75,7 @@ class Looks:
         self._options = options
         self._topics: dict[str, _Topic] = {}
         self._warned: set[str] = set()
+        self._missing_since: dict[str, float] = {}
         self.target: Mapping[TopicPartition, int] | None = None
         """Where a query that is to end does so; what has to be read before that is read as well."""
 
@@ -161,8 +162,18 @@ class Looks:
             begin[name] = await self._begin(topic, offsets.topics.get(name))
             if self._options.ignores_unassigned and name in self._options.subscription.partitions:
                 view.ignored = frozenset(topic.partitions) - frozenset(begin[name])
+        self._look_for_deleted(cluster, offsets)
         await self._ask(topics, begin)
         return Look(cluster, {name: self._topic(topic).view for name, topic in topics.items()}, begin)
+
+    def _look_for_deleted(self, cluster: Cluster, offsets: Offsets) -> None:
+        """Topics of a pattern may go. Until a while has passed a broker that is behind may have answered."""
+        missing = {name for name in offsets.topics if not _has_partitions(cluster, name)}
+        now = anyio.current_time()
+        self._missing_since = {name: self._missing_since.get(name, now) for name in missing}
+        for name, since in self._missing_since.items():
+            if now - since >= self._reader.config.default_api_timeout_ms / 1000:
+                self._lost(f"topic {name} was deleted")
 
     def _topic(self, topic: TopicInfo) -> _Topic:
         known = self._topics.get(topic.name)

@@ -46,6 +46,7 @@ class FakeReader:
         """Numbers of which no broker says a lineage."""
         self.committed: dict[TopicPartition, OffsetAndMetadata] = {}
         self.lineage_requests = 0
+        self.is_deleted = False
 
     async def cluster(self, topics: Iterable[str] | None) -> Cluster:
         partitions = {
@@ -62,7 +63,7 @@ class FakeReader:
             ordered_delivery=True,
             incarnation=self.incarnation,
         )
-        return Cluster({1: Node(1, "fake", 1)}, {"t": topic}, self.cluster_id)
+        return Cluster({1: Node(1, "fake", 1)}, {} if self.is_deleted else {"t": topic}, self.cluster_id)
 
     async def list_offsets(
         self, timestamps: Mapping[TopicPartition, int], *, timeout_ms: float | None = None, partial: bool = False

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import json
+import time
 from collections.abc import Mapping
 from typing import Any
 
 import anyio
 import pytest
 
-from anabranch.spark.looks import DataLossError
+from anabranch.spark.looks import DataLossError, MissingTopicError
 from anabranch.spark.offsets import CheckpointError
 from anabranch.spark.options import OptionError, Use, read_options
 from anabranch.spark.stream import StalledError, Stream
@@ -25,7 +26,7 @@ class Query:
     def __init__(self, reader: FakeReader, **options: str) -> None:
         self.reader = reader
         self._given = {"kafka.bootstrap.servers": "fake:1", "subscribe": "t", "startingOffsets": "earliest", **options}
-        if "assign" in options:
+        if "assign" in options or "subscribePattern" in options:
             del self._given["subscribe"]
         self.restart()
 
@@ -204,6 +205,31 @@ def test_a_checkpoint_of_a_topic_that_was_deleted_is_refused() -> None:
     query.restart()
     with pytest.raises(CheckpointError, match=r"topic t .*incarnation 7.*was deleted.*incarnation 9"):
         query.plan(end)
+
+
+def test_a_topic_that_was_deleted_is_missed() -> None:
+    reader = FakeReader(1, end=3)
+    query = Query(reader)
+    end = query.plan(query.initial())
+    reader.is_deleted = True
+    with pytest.raises(MissingTopicError, match="topic t does not exist"):
+        query.plan(end)
+
+
+def test_a_topic_of_a_pattern_that_was_deleted_is_a_loss() -> None:
+    reader = FakeReader(1, end=3)
+    query = Query(reader, subscribePattern="t.*")
+    end = query.plan(query.initial())
+    reader.is_deleted = True
+    assert query.plan(end) == end, "a broker that is behind may have answered"
+
+    def ask_on() -> None:
+        deadline = time.monotonic() + 10
+        while time.monotonic() < deadline:
+            query.plan(end)
+
+    with pytest.raises(DataLossError, match="topic t was deleted"):
+        ask_on()
 
 
 def test_a_broker_that_is_behind_and_knows_the_topic_before_is_not_followed() -> None:

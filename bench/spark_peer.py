@@ -1,0 +1,65 @@
+"""Spark's own Kafka source (spark-sql-kafka-0-10) from Maven Central, and a session that has it beside ours."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from bench.kafka_peer import CACHE, RESOLVE_DEADLINE_S, PeerUnavailable
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+POM = Path(__file__).with_name("spark-kafka.pom.xml")
+_OURS = ("spark-sql-kafka", "spark-token-provider-kafka", "kafka-clients", "commons-pool2")
+"""What PySpark's wheel does not have."""
+_OTHER_VERSION = "4.2.0"
+"""Tried where Maven has no jars of PySpark's version; it runs in 4.3 too."""
+
+
+def spark_kafka_jars() -> list[Path]:
+    """The jars, resolved once. Raises ``PeerUnavailable`` where they cannot be had."""
+    import pyspark
+
+    for program in ("java", "mvn"):
+        if shutil.which(program) is None:
+            raise PeerUnavailable(f"{program} is not installed; Spark's Kafka source comes through Maven")
+    reason = ""
+    for version in dict.fromkeys((pyspark.__version__, _OTHER_VERSION)):
+        jars = CACHE.with_name("spark-kafka") / version
+        if not (jars / ".complete").exists():
+            jars.mkdir(parents=True, exist_ok=True)
+            command = ["mvn", "-q", "-B", "-f", str(POM), f"-Dspark.version={version}"]
+            command += ["dependency:copy-dependencies", "-DincludeScope=runtime", f"-DoutputDirectory={jars}"]
+            done = subprocess.run(command, capture_output=True, text=True, timeout=RESOLVE_DEADLINE_S)
+            if done.returncode != 0:
+                reason = next((line for line in done.stdout.splitlines() if "ERROR" in line), "no reason given")
+                continue
+            (jars / ".complete").touch()
+        return sorted(path for path in jars.glob("*.jar") if path.name.startswith(_OURS))
+    raise PeerUnavailable(f"Maven could not resolve Spark's Kafka source: {reason.strip()[:300]}")
+
+
+def session(master: str = "local[2]") -> SparkSession:
+    """A quiet session with both sources. The process must not have started a JVM before."""
+    from pyspark.sql import SparkSession
+
+    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
+    os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
+    settings = {
+        "spark.jars": ",".join(map(str, spark_kafka_jars())),
+        "spark.ui.enabled": "false",
+        "spark.ui.showConsoleProgress": "false",
+        "spark.log.level": "ERROR",
+        "spark.sql.shuffle.partitions": "2",
+        "spark.driver.host": "127.0.0.1",
+        "spark.driver.bindAddress": "127.0.0.1",
+    }
+    builder = SparkSession.builder.master(master).appName("anabranch peer")
+    for name, value in settings.items():
+        builder = builder.config(name, value)
+    return builder.getOrCreate()

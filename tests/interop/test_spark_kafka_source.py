@@ -1,0 +1,61 @@
+"""Our Spark source and Spark's own Kafka source over one topic that was resized: only ours keeps every key in order."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+pytest.importorskip("pyspark", reason="needs the extra [spark]")
+pytest.importorskip("pandas", reason="PySpark's stateful operators need pandas")
+
+from anabranch.sync import Producer
+from anabranch.testing.cluster import Cluster
+from bench.kafka_peer import PeerUnavailable
+from bench.spark_peer import spark_kafka_jars
+from tests.resizes import resize
+from tests.topics import create_topic
+
+pytestmark = pytest.mark.interop
+
+KEYS, NUMBERS = 20, 30
+DEADLINE_S = 240
+
+
+@pytest.fixture(scope="module")
+def jars() -> None:
+    try:
+        spark_kafka_jars()
+    except PeerUnavailable as reason:
+        pytest.skip(str(reason))
+
+
+def read(bootstrap: str, topic: str, source: str, directory: Path) -> dict[str, Any]:
+    command = [sys.executable, "-m", "tests.interop.spark_control", bootstrap, topic, source, str(directory)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=DEADLINE_S)
+    assert done.returncode == 0, done.stderr[-2000:]
+    found: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
+    return found
+
+
+def test_only_a_stream_with_barriers_reads_keys_in_order(
+    jars: None, cluster: Cluster, fresh_name: Callable[[str], str], tmp_path: Path
+) -> None:
+    """Half of the numbers are written before the split of the partition, half behind it."""
+    topic = fresh_name("control")
+    create_topic(cluster.bootstrap_servers, topic, 1)
+    with Producer(bootstrap_servers=cluster.bootstrap_servers, linger_ms=5) as producer:
+        for number in range(NUMBERS):
+            if number == NUMBERS // 2:
+                resize(cluster.bootstrap_servers, topic, 2)
+            for handle in [producer.send(topic, key=b"k%d" % k, value=b"%d" % number) for k in range(KEYS)]:
+                handle.result()
+    ours = read(cluster.bootstrap_servers, topic, "anabranch", tmp_path / "ours")
+    assert ours == {"records": KEYS * NUMBERS, "broken": []}
+    theirs = read(cluster.bootstrap_servers, topic, "kafka", tmp_path / "theirs")
+    assert theirs["records"] == KEYS * NUMBERS and theirs["broken"], "the control shows what goes wrong otherwise"
