@@ -32,8 +32,9 @@ class OrderField:
         self._read: Callable[[pa.Array], pa.Array]
         if kind == "json" and argument:
             path = argument.split(".")
-            self.extract = lambda value: _from_json(value, path)
-            self._read = _json_reader(path)
+            read_one = _json_reader(path)
+            self.extract = lambda value: _from_json(value, path, read_one(value))
+            self._read = lambda values: pa.array(map(read_one, values.to_pylist()), pa.int64(), size=len(values))
         elif kind == "tsv" and argument.isdecimal():
             column = int(argument)
             self.extract = lambda value: _from_tsv(value, column)
@@ -77,8 +78,8 @@ def _tsv_reader(column: int) -> Callable[[pa.Array], pa.Array]:
     return read
 
 
-def _json_reader(path: list[str]) -> Callable[[pa.Array], pa.Array]:
-    """Reads nothing but the field. What it does not take, such as a number with a fraction, is left to ``extract``."""
+def _json_reader(path: list[str]) -> Callable[[bytes | None], int | None]:
+    """Reads the field alone: strings beside it may hold bytes that are no UTF-8. None without such an integer."""
     inner: type = int
     for depth, name in enumerate(reversed(path)):
         inner = msgspec.defstruct(f"Level{depth}", [("found", inner)], rename={"found": name})
@@ -91,11 +92,11 @@ def _json_reader(path: list[str]) -> Callable[[pa.Array], pa.Array]:
             found = decoder.decode(value)
             for _ in path:
                 found = found.found
-        except (msgspec.DecodeError, UnicodeDecodeError):
+        except (msgspec.DecodeError, RecursionError):
             return None
         return found if _LOWEST <= found <= _HIGHEST else None
 
-    return lambda values: pa.array(map(read_one, values.to_pylist()), pa.int64(), size=len(values))
+    return read_one
 
 
 def _from_tsv(value: bytes, column: int) -> int:
@@ -108,10 +109,13 @@ def _from_tsv(value: bytes, column: int) -> int:
         raise OrderFieldError(f"column {column} holds {columns[column][:40]!r}, no integer") from None
 
 
-def _from_json(value: bytes, path: list[str]) -> int:
+def _from_json(value: bytes, path: list[str], read: int | None) -> int:
+    """``read`` is what was found in it without reading all of it."""
+    if read is not None:
+        return read
     try:
         found = json.loads(value)
-    except ValueError:
+    except (ValueError, RecursionError):
         raise OrderFieldError(f"value is no JSON: {value[:40]!r}") from None
     for name in path:
         if not isinstance(found, dict) or name not in found:

@@ -231,6 +231,7 @@ def test_a_row_without_batch_has_only_its_place() -> None:
         ("tsv:2", b"a\tb\t-3", -3),
         ("json:seq", b'{"seq": 5}', 5),
         ("json:a.b", b'{"a": {"b": 6}}', 6),
+        ("json:seq", b'{"other": "\xff", "seq": 7}', 7),
     ],
 )
 def test_order_values(spec: str, value: bytes, number: int) -> None:
@@ -249,6 +250,7 @@ def test_order_values(spec: str, value: bytes, number: int) -> None:
         ("tsv:0", b"99999999999999999999"),
         ("json:seq", b"no json"),
         ("json:seq", b"[1]"),
+        ("json:seq", b"[" * 100_000),
         ("json:seq", b'{"seq": "5"}'),
         ("json:seq", b'{"seq": true}'),
         ("json:a.b", b'{"a": 1}'),
