@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import trio
 
-from broker.coordinator import offsets, position_poll, positions
+from broker.coordinator import offsets, positions
 from broker.handlers import offset_for_leader_epoch, produce
 from broker.handlers.fetch_read import FetchRead
 from broker.log.producer_state import ProducerState
@@ -200,7 +200,6 @@ def a_position_that_nobody_knows_is_the_end(patch: Patch) -> None:
         return known if known >= 0 else 2**31
 
     patch.setattr(positions, "position_of", position_of)
-    patch.setattr(position_poll, "position_of", position_of)
 
 
 # ---------------------------------------------------------------- controllers
