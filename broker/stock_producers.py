@@ -80,7 +80,7 @@ class StockProducers:
         """Since when producers are sent for the metadata of a topic whose split is announced."""
 
     def report(self, topics: Collection[str], known: Mapping[str, TopicInfo]) -> list[StockProducersOfTopic]:
-        """Those of the topics that such a producer wrote to; ``known`` is what the controller says of topics by now."""
+        """Those of the topics that a stock producer wrote to. ``known`` is the controller's present metadata."""
         now = self._clock.monotonic()
         for topic in topics:
             info = known.get(topic)

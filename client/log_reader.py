@@ -1,4 +1,4 @@
-"""Reads ranges of offsets, and what brokers say of partitions, without a subscription: for engines that keep positions
+"""Reads ranges of offsets, and brokers' metadata of partitions, without a subscription: for engines that keep positions
 themselves, such as Spark. Nothing waits for anything here: keys' order is the caller's affair.
 """
 

@@ -35,7 +35,7 @@ class Counter:
 
 
 class Gauge:
-    """A number that is worked out when somebody asks."""
+    """A number that is computed when metrics are read."""
 
     __slots__ = ("compute", "help", "name")
 

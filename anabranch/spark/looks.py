@@ -315,7 +315,7 @@ class Looks:
 
 
 def topic_positions(topic: TopicInfo, partitions: Mapping[int, Position]) -> TopicPositions:
-    """The positions, with what the metadata says of topic and partitions now."""
+    """The positions with the leader epochs and incarnations of the present metadata."""
     infos = topic.partitions
     return TopicPositions(
         str(topic.topic_id),

@@ -1,13 +1,13 @@
-"""Offsets of a stream as they stand in Spark's checkpoint: JSON that says of what they are.
+"""Offsets of a stream in Spark's checkpoint: JSON that identifies the cluster, topics and partitions.
 
     {"version": 1, "cluster_id": "...", "topics": {"events": {
         "topic_id": "...", "incarnation": 41, "layout_version": 3,
         "partitions": {"0": {"offset": 100, "leader_epoch": 2, "incarnation": 44}}}}}
 
-``offset`` is the next one to read. ``begin`` stands where the micro-batch that ends here does not begin where the one
-before ended: in the first micro-batch, in a partition that is new, and behind records that are lost. Where the stream
-begins Spark keeps nowhere, and asks again after a restart: ``initial`` marks such offsets, and ``begin`` counts. Spark
-compares offsets as text, so what is equal is written equally.
+``offset`` is the next one to read. A micro-batch begins where the one before it ended, unless ``begin`` is given: in
+the first micro-batch, in a new partition, and behind lost records. Spark does not keep where the stream began. It asks
+again after a restart; ``initial`` marks such offsets, and ``begin`` counts. Spark compares offsets as text, so equal
+offsets are encoded equally.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ class TopicPositions:
 
     topic_id: str
     incarnation: int
-    """Tells the topic from another of its name; -1 of a cluster that does not say it."""
+    """Differs from that of another topic of the same name; -1 where the cluster does not give one."""
     layout_version: int
     partitions: Mapping[int, Position] = field(default_factory=dict)
 

@@ -39,7 +39,7 @@ class View:
     ends: dict[tuple[int, int], int] = field(default_factory=dict)
     """Where a leader epoch of a partition ended, exclusive: by partition and epoch."""
     ignored: frozenset[int] = frozenset()
-    """Partitions that nobody waits for: they are not assigned, and the order with them was given up."""
+    """Partitions that are not assigned and not waited for: the order with them was given up."""
 
 
 class Questions(NamedTuple):

@@ -157,7 +157,7 @@ class Stream:
     # ------------------------------------------------------------ the group
 
     async def _commit(self, offsets: Offsets) -> None:
-        """Tell the group, if there is one, what is processed; a commit that fails is made up for by a later one."""
+        """Commit what is processed for the group, if there is one. A later commit replaces one that fails."""
         if self._options.group_id is None:
             return
         due = {

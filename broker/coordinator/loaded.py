@@ -31,7 +31,7 @@ class _InFlight:
     write: Write
     then: Then | None
     overdue_ms: int | None = None
-    """When whoever waits for it is answered without knowing; None once that was done."""
+    """When the request is answered although the fate is not known; None once it was."""
     error: ErrorCode | None = None
 
 

@@ -308,7 +308,7 @@ def fetch_offsets(
 
 
 def committed_now(tp: TopicPartition, committed: OffsetAndMetadata, known: Topics) -> OffsetAndMetadata | None:
-    """What a committed offset says of the partition there is now: itself where no later incarnation is known."""
+    """The committed offset in terms of the partition's present incarnation; unchanged where no later one is known."""
     if known.merged_away(*tp):
         return None
     incarnation = known.incarnation(*tp)

@@ -2,7 +2,7 @@
 
 A long poll, fenced as a heartbeat is, which it also counts as when it arrives. Unlike a heartbeat it is refused until
 the generation is stable: before, nobody owns anything. A member's first poll of a generation says that it has given up
-what it owned before and does not own any more. A question without a member id and a generation (-1) is anybody's: it is
+what it owned before and does not own any more. A question may have no member id and no generation (-1): it is
 answered at once with what is known. With ``need_position`` the owners that poll are asked for the rest from then on:
 the controller, which removes what a group is done with, must not be the first to know that a partition is closed.
 """
@@ -148,7 +148,7 @@ def _meant(incarnation: int, topic: str, index: int, incarnation_of: Incarnation
     return incarnation if incarnation > NO_INCARNATION else incarnation_of(topic, index)
 
 
-# ---------------------------------------------------------------- anybody's question
+# ---------------------------------------------------------------- questions without a member
 
 
 def _positions(
@@ -187,7 +187,7 @@ def _may_be_wanted(group: Group) -> bool:
 
 
 def ask_owners(turn: Turn, group: Group, wanted: dict[TopicPartition, int]) -> None:
-    """Have the members that poll say how far they are in what they own of this, until their generation ends.
+    """Ask the members that poll for their positions in the wanted partitions they own, until their generation ends.
 
     That nobody has polled yet proves nothing: the generation, or this coordinator, may be new.
     """
@@ -199,14 +199,14 @@ def ask_owners(turn: Turn, group: Group, wanted: dict[TopicPartition, int]) -> N
     owners = {tp: owner_of(turn.shard, group, tp) for tp in wanted}
     reported = {tp: meant for tp, meant in wanted.items() if owners[tp] in positions.pollers}
     if reported:
-        anybody = positions.pollers.setdefault(UNKNOWN_MEMBER_ID, Poller())
-        positions.want(UNKNOWN_MEMBER_ID, anybody, {**anybody.wants, **reported})
+        unnamed = positions.pollers.setdefault(UNKNOWN_MEMBER_ID, Poller())
+        positions.want(UNKNOWN_MEMBER_ID, unnamed, {**unnamed.wants, **reported})
         answer_if_news(turn, group, dict.fromkeys(owner for tp in reported if (owner := owners[tp]) is not None))
     _wait_for_the_unheard(turn, group, is_wanted=True)
 
 
 def _wait_for_the_unheard(turn: Turn, group: Group, *, is_wanted: bool) -> None:
-    """The members that have not polled are waited for from the first time that somebody wants to know something."""
+    """Wait for the members that have not polled, counted from the first time that a position is wanted."""
     positions = group.positions
     if is_wanted and positions.waited_since_ms is None:
         positions.waited_since_ms = turn.now.monotonic_ms

@@ -39,7 +39,7 @@ UNKNOWN_POSITION = -1
 
 
 class Known(NamedTuple):
-    """What is told of a partition."""
+    """The answer for a partition."""
 
     position: int
     awaits_report: bool
@@ -59,14 +59,14 @@ class Report(NamedTuple):
 
 @dataclass(slots=True, eq=False)
 class Poller:
-    """A member that polled in this generation: what it waits for, what it was told, and its poll while that waits."""
+    """A member that polled in this generation: what it waits for, its last answers, and its poll while that waits."""
 
     wants: dict[TopicPartition, int] = field(default_factory=dict)
     """Partitions whose position it asks for, with the incarnation it means."""
     told: dict[TopicPartition, Known] = field(default_factory=dict)
-    """What it was told of each."""
+    """The last answer for each."""
     asked: dict[TopicPartition, None] = field(default_factory=dict)
-    """Partitions it owns of which it knows that somebody waits."""
+    """Partitions it owns whose positions it was asked for."""
     token: Token | None = None
     deadline_ms: int = 0
 
@@ -188,7 +188,7 @@ class GroupPositions:
         return self.reports[tp] != known
 
     def newest_wanted(self, tp: TopicPartition) -> int:
-        """The newest incarnation that somebody means; of a partition that is waited for."""
+        """The newest incarnation that a poller waits for. The partition is waited for."""
         return max(self.pollers[member_id].wants[tp] for member_id in self.waiting[tp])
 
 
@@ -292,14 +292,14 @@ def _has_news(shard: Shard, group: Group, member_id: str, poller: Poller) -> boo
 
 
 def known_of(shard: Shard, group: Group, tp: TopicPartition, incarnation: int) -> Known:
-    """What is told of one incarnation of a partition."""
+    """The answer for one incarnation of a partition."""
     committed = shard.durable.offsets_of(group.group_id).get(tp)
     rewinds = 0 if committed is None else committed.rewinds
     return Known(position_of(shard, group, tp, incarnation), awaits_report(shard, group, tp), rewinds)
 
 
 def _to_report(shard: Shard, group: Group, member_id: str) -> list[TopicPartition]:
-    """What a member owns and somebody waits for."""
+    """The partitions that a member owns and another waits for."""
     waiting = group.positions.waiting
     return [tp for tp in _ownership(shard, group).owned_by.get(member_id, ()) if tp in waiting]
 

@@ -263,7 +263,7 @@ class GroupCoordinator:
     def consumer_group_position(
         self, ctx: RequestContext, request: ConsumerGroupPositionRequest
     ) -> Deferred[ConsumerGroupPositionResponse]:
-        """Answered when a position that the member waits for moves, or somebody waits for one of its own."""
+        """Answered when a position that the member waits for moves, or when one of its own is wanted."""
         token: Deferred[ConsumerGroupPositionResponse] = Deferred()
         found = self._find(request.group_id)
         if self._level(GROUP_COORDINATOR) < POSITIONS_LEVEL:

@@ -326,7 +326,7 @@ class OrderedDelivery:
         )
 
     async def _report(self, due: dict[TopicPartition, Progress]) -> None:
-        """Have the user flush, commit, tell. What fails is tried again with the next round."""
+        """Have the user flush, then commit and report. What fails is tried again with the next round."""
         flushed = await self._flush(list(due))
         due = {tp: progress for tp, progress in due.items() if self._is_at(tp, progress)}
         if not due:
@@ -334,7 +334,7 @@ class OrderedDelivery:
         told: set[TopicPartition] = set()
         if self._coordinator is not None and self._config.ordered_delivery_commit_before_report:
             for tp in due:
-                self._reports.forget(tp)  # the commit may tell it even if nobody here hears of that
+                self._reports.forget(tp)  # the commit may report it although its answer is lost
             try:
                 told = await self._coordinator.commit_news(due)
             except KafkaError:

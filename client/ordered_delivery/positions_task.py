@@ -58,7 +58,7 @@ class PositionAnswer(NamedTuple):
     owned: set[TopicPartition]
     """Those of them whose position a live member alone can tell."""
     to_report: dict[TopicPartition, Position]
-    """Partitions of this member that somebody waits for, and what the coordinator knows of the incarnation meant."""
+    """Partitions of this member that another waits for, and the position the coordinator knows of that incarnation."""
     said_before: int
     """What ``said`` was when the question left."""
 

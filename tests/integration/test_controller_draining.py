@@ -87,7 +87,7 @@ async def test_what_holds_a_partition_is_said_once(
 
 
 async def test_a_commit_does_not_count_before_the_flush_callback_returned(world: World, autojump_clock: object) -> None:
-    """A periodic commit runs ahead of the callback; whoever waits for the position would be let go by the deletion."""
+    """A periodic commit runs ahead of the callback. A deletion then would free a member that waits for the position."""
     await marked_and_committed(world, ("g", 40))
     world.brokers[2].positions["g"] = {(TOPIC, 5): -1}
     await trio.sleep(10)  # virtual time: several looks
@@ -397,8 +397,8 @@ async def warned(world: World, caplog: pytest.LogCaptureFixture, offsets: dict[i
 async def test_retention_that_is_about_to_pass_a_barrier_is_warned_of(
     world: World, autojump_clock: object, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Hole 22: the owner hears of it before it happens, once a minute, until the group has read on. Only 0 and 1 were
-    split, and only what they had before that is waited for.
+    """Hole 22: the owner is warned beforehand, once a minute, until the group has read on. Only 0 and 1 were split, and
+    only their records from before that are waited for.
     """
     await resized(world, 6)
     offsets = dict.fromkeys(range(6), 30)

@@ -89,10 +89,10 @@ def test_rounds_of_the_loop_and_garbage_collections_are_measured(cluster: Proces
 
 
 def test_hand_overs_and_refused_layouts_are_counted_on_both_sides(cluster: ProcessCluster) -> None:
-    """Neither client hears of the resize by itself, so the producer is refused, and brokers count as clients do.
+    """Neither client notices the resize by itself, so the producer is refused. Brokers count what clients count.
 
-    The consumer may be refused too, or hear of it by the leader's new epoch; what it committed before it was asked how
-    far it is needs no report.
+    The consumer may be refused too, or notice the leader's new epoch. What it committed before it was asked for its
+    position needs no report.
     """
     topic = "t"
 

@@ -153,7 +153,7 @@ def edit_until_settled(
 def test_the_znode_edited_by_hand_splits_and_merges(
     processes: ProcessCluster, fresh_name: Callable[[str], str]
 ) -> None:
-    """Without a layout version: whoever edits need not know of it."""
+    """The edit names no layout version: an admin need not know it."""
     topic = fresh_name("by-hand")
     create_resizable(processes.bootstrap, topic, 4, replication_factor=3)
     with zookeeper(processes) as zk:
@@ -255,7 +255,7 @@ def asked_until_done(bootstrap: str, topic: str, count: int) -> None:
 def test_kill_9_in_the_middle_of_a_split_and_of_a_merge(
     processes: ProcessCluster, fresh_name: Callable[[str], str], who: str
 ) -> None:
-    """The load's producer knows no layouts; what was acknowledged is there, whoever died."""
+    """The load's producer knows no layouts. All acknowledged records are there, whichever process died."""
     topic = fresh_name(f"killed-{who}")
     bootstrap = processes.bootstrap
     gone = {ErrorCode.POLICY_VIOLATION, RdKafkaError._UNKNOWN_PARTITION}

@@ -1,10 +1,10 @@
-"""Partitions that merge and are removed before the group's members hear of it, as ``docs/model/Removal.tla`` has them.
+"""Partitions that merge and are removed before the group's members notice: the cases of ``docs/model/Removal.tla``.
 
-Nobody waits for a partition that no member knows to be marked, and an offset may be committed before the flush callback
-has run: the owner is asked before the partition is removed, and awaited where nobody has polled yet. Whoever reads the
-survivor sees the partition unmarked, or never, and then gone: its user loads states all the same, before the first
-record of the new layout, and again for what came while it loaded. A member that read the partition, and does not know
-that it was thrown out of the group since, flushes what it did there before it goes on in the survivor.
+No member waits for a partition that it does not know to be marked, and an offset may be committed before the flush
+callback has run. So the owner is asked before the partition is removed, and is waited for if it has not polled yet.
+The reader of the survivor sees the partition unmarked, or never, and then gone. Its user loads states all the same,
+before the first record of the new layout, and again for records that came while it loaded. A member that read the
+partition may not know that it was evicted since. It flushes the partition's records before it goes on in the survivor.
 """
 
 from __future__ import annotations
@@ -234,7 +234,7 @@ class UnseenMerge(Scene):
         return value
 
     async def merge_unseen(self) -> None:
-        """2 -> 1, and the child is gone before anybody hears of it; the survivor's owner hears first."""
+        """2 -> 1, and the child is removed before a member notices. The survivor's owner notices first."""
         self.leader.hears_nothing()
         self.other.hears_nothing()
         await self.resize(1)
@@ -242,9 +242,9 @@ class UnseenMerge(Scene):
         self.other.hears.set()
 
     async def see_removed(self) -> None:
-        """Wait until the child is gone, of which the leader does not hear."""
+        """Wait until the child is removed. The leader does not notice."""
         assert await self.until(lambda: self.watch.tps() == [SURVIVOR], LONG_S), self.watch.unfinished()
-        assert self.leader.topic.layout_version < self.layout.layout_version, "the leader was not to hear of it"
+        assert self.leader.topic.layout_version < self.layout.layout_version, "the leader must not know the new layout"
         assert MARKED in self.leader.assignment
 
 
@@ -361,12 +361,12 @@ async def merge_while_nobody_polls(scene: UnseenMerge) -> None:
 
 
 async def merge_behind_a_member(scene: UnseenMerge) -> None:
-    """Its coordinator does not hear from a member, and throws it out; what it read goes on in the survivor."""
+    """The coordinator evicts a member that it cannot reach. The records of that member's keys go on in the survivor."""
     await removed_behind_a_member(scene, created_again=False)
 
 
 async def merge_and_split_behind_a_member(scene: UnseenMerge) -> None:
-    """The same, and when the member hears of the topic again, there is a partition of that number again."""
+    """The same, and a partition of that number is there again when the member reads metadata again."""
     await removed_behind_a_member(scene, created_again=True)
 
 
@@ -385,10 +385,10 @@ async def removed_behind_a_member(scene: UnseenMerge, *, created_again: bool) ->
     after = await scene.deliver(key)
     if created_again:
         await scene.resize(4)
-    assert scene.other.topic.layout_version < scene.layout.layout_version, "it was not to hear of it"
+    assert scene.other.topic.layout_version < scene.layout.layout_version, "it must not know the new layout"
     scene.other.hears.set()
     assert await scene.until(lambda: scene.is_delivered_to("a", after))
-    assert MARKED in scene.other.assignment, "it was not to know that it was thrown out"
+    assert MARKED in scene.other.assignment, "it must not know that it was evicted"
     scene.other.belongs.set()
 
 
@@ -421,7 +421,7 @@ def nobody_is_asked(patch: Patch) -> None:
 
 
 def who_has_not_polled_never_does(patch: Patch) -> None:
-    """Unless somebody else of the group has."""
+    """Unless another member of the group has polled."""
     ask = position_poll.ask_owners
 
     def ask_owners(turn: Any, group: Any, wanted: Any) -> None:

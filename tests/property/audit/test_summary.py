@@ -1,4 +1,4 @@
-"""What the audit keeps of segments tells which keys are out of order, exactly, and which records offend."""
+"""The audit's summary rows show exactly which keys are out of order and which records offend."""
 
 from __future__ import annotations
 
@@ -24,8 +24,8 @@ batches = st.lists(st.tuples(st.lists(records, min_size=1, max_size=6), st.integ
 
 @settings(max_examples=200, deadline=None)
 @given(parts=batches, ascending=st.booleans(), run=st.sampled_from([1, 100, segment_scan.RUN_BYTES]))
-def test_summaries_tell_which_keys_do_not_ascend_and_what_offends(parts, ascending: bool, run: int) -> None:
-    """A part's records of a key in a layout ascend if and only if its row says so and rows ascend."""
+def test_summaries_show_which_keys_do_not_ascend_and_which_records_offend(parts, ascending: bool, run: int) -> None:
+    """There is one row for each key and layout of a part; it says whether their records ascend."""
     data, offset = b"", 0
     for found, epoch in parts:
         values = [b"x" if n is None else b"%d" % (n + (31 * (offset + at) if ascending else 0)) for at, (_, n) in

@@ -44,7 +44,7 @@ def wait_of(run: Run, broker: Grouped, until: Callable[[WaitsFor], bool]) -> Wai
 
 
 def test_who_reads_what_is_waited_for_and_how_much_of_it_is_committed(run: Run) -> None:
-    """No member but the leader knows it, and the other tells its position only when that may free somebody."""
+    """Only the leader knows it. The other reports its position only when that may free a member."""
     broker = Grouped([CHILD])
     broker.committed = {0: (7, INCARNATION)}
     broker.answers[ApiKey.DESCRIBE_GROUPS] = lambda body: reads_the_parent(encode_assignment([PARENT]))

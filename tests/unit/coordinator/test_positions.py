@@ -190,7 +190,7 @@ def is_reported(driver: Driver, token: str) -> bool:
 
 
 def test_a_commit_that_says_so_is_a_report_as_soon_as_it_is_committed() -> None:
-    """One request and one answer: whoever waits is told before the member that committed."""
+    """One request and one answer: the waiting member is answered before the one that committed."""
     driver = Driver()
     owner, waiter = two_members(driver)
     driver.poll(owner, 1)

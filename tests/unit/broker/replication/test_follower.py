@@ -73,7 +73,7 @@ def test_a_leader_epoch_without_records_is_forgotten() -> None:
     world.elect(1, 0, [1, 2])
     world.append(1, b"a")
     world.catch_up(1, 2)
-    world.elect(1, 1, [1, 2])  # 1 leads in epoch 1 and writes nothing; 2 never hears of it
+    world.elect(1, 1, [1, 2])  # 1 leads in epoch 1 and writes nothing; 2 never follows that epoch
     world.elect(2, 2, [2, 1])
     world.append(2, b"b")
     world.catch_up(2, 1)
@@ -164,7 +164,7 @@ async def test_a_follower_that_starts_again_knows_producers_of_which_no_record_i
 
 
 def test_a_log_start_past_the_end_of_the_follower_is_asked_for() -> None:
-    """Nothing else tells which producers wrote what it will never fetch."""
+    """The producers of records that it will never fetch are known from nothing else."""
     world = ReplicaWorld()
     world.elect(1, 0, [1, 2])
     world.append(1, b"a", b"b")
