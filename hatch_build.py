@@ -22,7 +22,6 @@ from hatchling.builders.hooks.plugin.interface import BuildHookInterface
 COMPILED_MODULES = (
     "protocol/batch_layout.py",
     "protocol/records.py",
-    "protocol/record_columns.py",
     "protocol/batch_builder.py",
     "protocol/key_placement.py",
 )

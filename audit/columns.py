@@ -9,17 +9,15 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, TypeAlias
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from audit import segment_scan as scan
 from audit.manifest import Layout, Manifest, PartitionEntry, layouts_until
 from audit.order_field import OrderField
 from audit.segment_scan import Run
-from audit.vectors import Bools, Ints, headers, place_all, positive_hashes
 from protocol.batch_layout import (
     CODEC_MASK,
     CONTROL_ABORT,
@@ -33,6 +31,18 @@ from protocol.batch_layout import (
 )
 from protocol.compression import CompressionType
 from protocol.key_placement import MOVED_HEADER, place, positive_hash
+from protocol.record_arrays import (
+    HEADERS,
+    Arrays,
+    Bools,
+    Ints,
+    gather,
+    having_header,
+    header_lists,
+    place_all,
+    positive_hashes,
+    timestamps,
+)
 
 PUBLIC_SCHEMA = (
     "topic string, partition int, segment string, position bigint, base_offset bigint, offset bigint, "
@@ -48,17 +58,13 @@ CHECK_SCHEMA = (
     "order_value bigint, order_error string"
 )
 
-Arrays: TypeAlias = "pa.Array"
-
 _ARROW_TYPES = {
     "string": pa.string(),
     "int": pa.int32(),
     "bigint": pa.int64(),
     "binary": pa.binary(),
     "boolean": pa.bool_(),
-    "array<struct<key:string,value:binary>>": pa.list_(
-        pa.struct([pa.field("key", pa.string()), pa.field("value", pa.binary())])
-    ),
+    "array<struct<key:string,value:binary>>": HEADERS,
 }
 _CODECS = [codec.name.lower() for codec in CompressionType]
 
@@ -161,10 +167,8 @@ class Rows:
 
     @cached_property
     def record_timestamps(self) -> Ints:
-        fields, batch = self.field, self.run.columns.batch
-        appended = (fields(scan.ATTRIBUTES) & LOG_APPEND_TIME_BIT != 0)[batch]
-        created = fields(scan.BASE_TIMESTAMP)[batch] + self.run.columns.timestamp_delta
-        return np.where(appended, fields(scan.MAX_TIMESTAMP)[batch], created)
+        appended = self.field(scan.ATTRIBUTES) & LOG_APPEND_TIME_BIT != 0
+        return timestamps(self.run.columns, appended, self.field(scan.BASE_TIMESTAMP), self.field(scan.MAX_TIMESTAMP))
 
     @cached_property
     def layouts(self) -> list[list[Layout]]:
@@ -219,14 +223,8 @@ class Rows:
     def moved(self) -> Ints:
         """Of each record: -1 without the header MOVED_HEADER, else whether it is a tombstone."""
         columns = self.run.columns
-        found = np.full(len(columns.batch), -1, np.int64)
-        name = MOVED_HEADER.encode()
-        if self.run.body.tobytes().find(name) >= 0:
-            read = headers(self.run.body, columns)
-            named = pc.equal(gather(self.run.body, read.key_at, read.key_length), name)
-            rows = read.record[np.asarray(named.to_numpy(zero_copy_only=False), np.bool_)]
-            found[rows] = columns.value_length[rows] < 0
-        return found
+        has_it = having_header(self.run.body, columns, MOVED_HEADER)
+        return np.where(has_it, columns.value_length < 0, -1)
 
     @cached_property
     def misplaced(self) -> Bools:
@@ -255,38 +253,8 @@ class Rows:
         return self._order_by.read(values)
 
 
-def gather(body: np.ndarray[Any, Any], at: Ints, lengths: Ints) -> Arrays:
-    """The bytes at these ascending positions of ``body`` as an Arrow array; null where the length is negative.
-
-    All of the body is one array, in which what is asked for and what lies between alternate: Arrow copies from there.
-    """
-    count = len(at)
-    if not count:
-        return pa.nulls(0, pa.binary())
-    offsets = np.empty(2 * count, np.int32)
-    offsets[0::2], offsets[1::2] = at, at + np.maximum(lengths, 0)
-    pieces = pa.Array.from_buffers(
-        pa.binary(), 2 * count - 1, [None, pa.py_buffer(offsets), pa.py_buffer(body)]
-    )  # fmt: skip
-    null = lengths < 0
-    return pieces.take(pa.array(np.arange(0, 2 * count, 2), mask=null if null.any() else None))
-
-
 def _headers(rows: Rows) -> Arrays:
-    columns = rows.run.columns
-    read = headers(rows.run.body, columns)
-    keys = gather(rows.run.body, read.key_at, read.key_length)
-    try:
-        names = keys.cast(pa.string())
-    except pa.ArrowInvalid:
-        names = pa.array([key.as_py().decode("utf-8", "replace") for key in keys], pa.string())
-    pairs = pa.StructArray.from_arrays(
-        [names, gather(rows.run.body, read.value_at, read.value_length)],
-        fields=list(_ARROW_TYPES["array<struct<key:string,value:binary>>"].value_type),
-    )
-    ends = np.concatenate([np.zeros(1, np.int64), np.cumsum(columns.header_count)]).astype(np.int32)
-    found = pa.ListArray.from_arrays(pa.array(ends), pairs)
-    return found if rows.is_record.all() else found.take(pa.array(rows.record, mask=~rows.is_record))
+    return _of_records(rows, header_lists(rows.run.body, rows.run.columns))
 
 
 def _sequences(rows: Rows) -> Arrays:

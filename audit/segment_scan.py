@@ -14,9 +14,9 @@ import numpy as np
 from fastcrc import crc32
 
 from audit.segment_reader import MAX_DECOMPRESSED_BYTES, describe_damaged_length, read_batch
-from audit.vectors import PADDING, Bytes, Columns, Ints, decode
 from protocol.batch_layout import CODEC_MASK, CRC_START, HEADER, HEADER_BYTES, LENGTH, LENGTH_PREFIX_BYTES, MAGIC
 from protocol.compression import CompressionType, CorruptRecordError, decompress
+from protocol.record_arrays import PADDING, Bytes, Columns, Ints, decode
 
 Fields: TypeAlias = tuple[int, ...]
 READ_BYTES = 8 * 1024 * 1024

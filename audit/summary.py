@@ -15,8 +15,8 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from audit.columns import CHECK_SCHEMA, PUBLIC_SCHEMA, Rows, arrow_schema, gather, names_of
-from audit.vectors import Ints
+from audit.columns import CHECK_SCHEMA, PUBLIC_SCHEMA, Rows, arrow_schema, names_of
+from protocol.record_arrays import Ints, gather
 
 NOT_KEPT = ("value", "headers", "codec", "timestamp", "timestamp_type")
 _KEPT = [name for name in names_of(f"{PUBLIC_SCHEMA}, {CHECK_SCHEMA}") if name not in NOT_KEPT]

@@ -2,107 +2,90 @@
 
 from __future__ import annotations
 
-from bisect import bisect_left
 from collections.abc import Iterable, Iterator
-from typing import Any
 
+import numpy as np
 import pyarrow as pa
 
 from anabranch.spark.offsets import Range
+from protocol.batch_layout import LOG_APPEND_TIME
+from protocol.compression import CorruptRecordError
 from protocol.key_placement import MOVED_HEADER
-from protocol.record_columns import Columns, read_columns
+from protocol.record_arrays import PADDING, decode, gather, having_header, header_lists, timestamps
 from protocol.records import RecordBatch
 
 ROWS_PER_ARROW_BATCH = 10_000
-BYTES_PER_ARROW_BATCH = 8 * 1024 * 1024
-_MOVED = MOVED_HEADER.encode()
+DECODED_BYTES = 4 * 1024 * 1024
+"""Batches are decoded together when their records have so many bytes."""
 
 
 class ArrowBuilder:
-    """Collects the records of one range and gives them out in Arrow batches of a bounded size.
+    """Collects the batches of one range and gives out their records in Arrow batches of a bounded size.
 
     ``schema`` is Spark's Arrow schema of the columns.
     """
 
-    def __init__(self, wanted: Range, schema: pa.Schema, *, include_headers: bool) -> None:
+    def __init__(self, wanted: Range, schema: pa.Schema) -> None:
         self._wanted = wanted
         self._schema = schema
-        self._include_headers = include_headers
-        self._reset()
-
-    def _reset(self) -> None:
-        self._columns = Columns([], [], [], [])
-        self._headers: list[list[tuple[str, bytes | None]]] = []
-        self._kinds: list[int] = []
-        self._epochs: list[int] = []
+        self._batches: list[RecordBatch] = []
+        self._bodies: list[bytes] = []
         self._bytes = 0
 
     def add(self, batches: Iterable[tuple[RecordBatch, bool]]) -> Iterator[pa.RecordBatch]:
-        """Take batches, each with whether its records are for readers."""
+        """Take batches, each with whether its records are for readers. Raises CorruptRecordError."""
         for batch, is_visible in batches:
-            if is_visible:
-                self._add(batch)
-            if len(self._kinds) >= ROWS_PER_ARROW_BATCH or self._bytes >= BYTES_PER_ARROW_BATCH:
+            if not is_visible or not batch.count:
+                continue
+            self._batches.append(batch)
+            self._bodies.append(batch.body())
+            self._bytes += len(self._bodies[-1])
+            if self._bytes >= DECODED_BYTES:
                 yield from self.rest()
 
-    def _add(self, batch: RecordBatch) -> None:
-        if self._include_headers or _may_hold_moved(batch):
-            columns = self._decode(batch)
-        else:
-            columns = read_columns(batch)
-        offsets = columns.offsets
-        first, stop = bisect_left(offsets, self._wanted.start), bisect_left(offsets, self._wanted.end)
-        if stop - first < len(offsets):
-            columns = columns.between(first, stop)
-        self._columns.offsets.extend(columns.offsets)
-        self._columns.timestamps.extend(columns.timestamps)
-        self._columns.keys.extend(columns.keys)
-        self._columns.values.extend(columns.values)
-        if self._include_headers:
-            del self._headers[len(self._kinds) + stop :]
-            del self._headers[len(self._kinds) : len(self._kinds) + first]
-        self._kinds += [batch.timestamp_type] * (stop - first)
-        self._epochs += [batch.partition_leader_epoch] * (stop - first)
-        self._bytes += batch.length
-
-    def _decode(self, batch: RecordBatch) -> Columns:
-        """With the headers, and without tombstones of keys that moved to another partition."""
-        records = [r for r in batch.records() if r.value is not None or MOVED_HEADER not in (h[0] for h in r.headers)]
-        if self._include_headers:
-            self._headers += [record.headers for record in records]
-        return Columns(
-            [r.offset for r in records],
-            [r.timestamp for r in records],
-            [r.key for r in records],
-            [r.value for r in records],
-        )
-
     def rest(self) -> Iterator[pa.RecordBatch]:
-        """What is collected, if anything is."""
-        count = len(self._kinds)
-        if not count:
+        """The records that were not given out yet."""
+        batches, bodies = self._batches, self._bodies
+        self._batches, self._bodies, self._bytes = [], [], 0
+        if not batches:
             return
+        ends = np.cumsum([len(body) for body in bodies])
+        body = np.frombuffer(b"".join([*bodies, PADDING]), np.uint8)
+        columns, malformed = decode(
+            body,
+            ends - [len(body) for body in bodies],
+            ends,
+            np.array([batch.count for batch in batches]),
+            np.array([batch.last_offset_delta for batch in batches]),
+        )
+        for index in np.flatnonzero(malformed):
+            batches[index].records()
+            raise CorruptRecordError(f"{batches[index]!r} cannot be read")
+        offsets = np.array([batch.base_offset for batch in batches])[columns.batch] + columns.offset_delta
+        moved = having_header(body, columns, MOVED_HEADER) & (columns.value_length < 0)
+        wanted = (offsets >= self._wanted.start) & (offsets < self._wanted.end) & ~moved
+        columns, offsets = columns.where(wanted), offsets[wanted]
+        kinds = np.array([batch.timestamp_type for batch in batches], np.int32)
+        times = timestamps(
+            columns,
+            kinds == LOG_APPEND_TIME,
+            np.array([batch.base_timestamp for batch in batches]),
+            np.array([batch.max_timestamp for batch in batches]),
+        )
+        epochs = np.array([batch.partition_leader_epoch for batch in batches], np.int32)
         types = {field.name: field.type for field in self._schema}
-        millis = pa.array(self._columns.timestamps, pa.timestamp("ms", types["timestamp"].tz))
-        arrays: dict[str, Any] = {
-            "key": pa.array(self._columns.keys, types["key"]),
-            "value": pa.array(self._columns.values, types["value"]),
-            "topic": pa.repeat(pa.scalar(self._wanted.topic, types["topic"]), count),
-            "partition": pa.repeat(pa.scalar(self._wanted.partition, types["partition"]), count),
-            "offset": pa.array(self._columns.offsets, types["offset"]),
-            "timestamp": millis.cast(types["timestamp"]),
-            "timestampType": pa.array(self._kinds, types["timestampType"]),
-            "leader_epoch": pa.array(self._epochs, types["leader_epoch"]),
+        arrays = {
+            "key": gather(body, columns.key_at, columns.key_length),
+            "value": gather(body, columns.value_at, columns.value_length),
+            "topic": pa.repeat(self._wanted.topic, len(offsets)),
+            "partition": pa.repeat(pa.scalar(self._wanted.partition, pa.int32()), len(offsets)),
+            "offset": pa.array(offsets),
+            "timestamp": pa.array(times).cast(pa.timestamp("ms", types["timestamp"].tz)),
+            "timestampType": pa.array(kinds[columns.batch]),
+            "leader_epoch": pa.array(epochs[columns.batch]),
         }
-        if self._include_headers:
-            arrays["headers"] = pa.array(
-                [[{"key": name, "value": value} for name, value in headers] for headers in self._headers],
-                types["headers"],
-            )
-        self._reset()
-        yield pa.RecordBatch.from_arrays([arrays[field.name] for field in self._schema], schema=self._schema)
-
-
-def _may_hold_moved(batch: RecordBatch) -> bool:
-    batch.unpack()  # once: the columns are read from it too
-    return _MOVED in batch.body()
+        if "headers" in types:
+            arrays["headers"] = header_lists(body, columns)
+        found = pa.RecordBatch.from_arrays([arrays[name].cast(types[name]) for name in types], schema=self._schema)
+        for at in range(0, len(found), ROWS_PER_ARROW_BATCH):
+            yield found.slice(at, ROWS_PER_ARROW_BATCH)

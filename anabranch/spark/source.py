@@ -67,7 +67,7 @@ def _read(options: ReadOptions, schema: StructType, partition: InputPartition) -
     wanted = getattr(partition, "wanted", None)
     if wanted is None:  # Spark's stand-in for no partition at all
         return
-    builder = ArrowBuilder(wanted, to_arrow_schema(schema, timezone="UTC"), include_headers=options.include_headers)
+    builder = ArrowBuilder(wanted, to_arrow_schema(schema, timezone="UTC"))
     reader = kept_reader(options.client)
     for batches in reader.batches(wanted, fail_on_data_loss=options.fail_on_data_loss):
         yield from builder.add(batches)

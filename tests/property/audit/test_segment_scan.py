@@ -8,10 +8,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from audit import segment_scan, vectors
+from audit import segment_scan
 from audit.columns import CHECK_SCHEMA, PUBLIC_SCHEMA, Rows, SegmentSource, names_of
 from audit.manifest import Layout, Manifest, PartitionEntry
 from audit.order_field import OrderField
+from protocol import record_arrays
 from protocol.batch_builder import build_batch, build_control_batch, retain_records
 from protocol.batch_layout import CONTROL_ABORT, CRC_AT, CRC_START, MAX_SEQUENCE
 from protocol.compression import CompressionType
@@ -97,7 +98,7 @@ def test_reading_with_arrays_agrees_with_reading_row_by_row(
     order_by = OrderField(spec) if spec else None
     naive = naive_rows(source, read_segment(io.BytesIO(data), len(data)), order_by.extract if order_by else None)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(vectors, "_FEW_BATCHES", few)
+        patch.setattr(record_arrays, "_FEW_BATCHES", few)
         patch.setattr(segment_scan, "READ_BYTES", read)
         patch.setattr(segment_scan, "RUN_BYTES", run)
         found = [
@@ -128,7 +129,7 @@ def test_each_byte_of_a_batch_changed_in_every_way_is_read_alike(few: int, monke
             changed += copy
     mend_crcs(changed)
     source = SegmentSource(Manifest("t", "delete", 4, 4, []), PartitionEntry(2, 0, -1, [], []), "t-2/0.log")
-    monkeypatch.setattr(vectors, "_FEW_BATCHES", few)
+    monkeypatch.setattr(record_arrays, "_FEW_BATCHES", few)
     for part in range(0, len(changed), len(batch) * 4096):
         data = bytes(changed[part : part + len(batch) * 4096])
         naive = naive_rows(source, read_segment(io.BytesIO(data), len(data)))

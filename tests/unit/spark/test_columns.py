@@ -10,10 +10,11 @@ pytest.importorskip("pyarrow", reason="needs the extra [spark]")
 
 import pyarrow as pa
 
+from anabranch.spark import columns
 from anabranch.spark.columns import ArrowBuilder
 from anabranch.spark.offsets import Range
 from protocol.batch_builder import build_batch
-from protocol.compression import CompressionType
+from protocol.compression import CompressionType, CorruptRecordError
 from protocol.key_placement import MOVED_HEADER
 from protocol.records import RecordBatch
 
@@ -42,7 +43,7 @@ def rows(
     batches: list[tuple[RecordBatch, bool]], start: int = 0, end: int = 1000, *, headers: bool = False
 ) -> list[dict[str, Any]]:
     schema = pa.schema([(name, kind) for name, kind in TYPES.items() if headers or name != "headers"])
-    builder = ArrowBuilder(Range("t", 5, start, end, -1), schema, include_headers=headers)
+    builder = ArrowBuilder(Range("t", 5, start, end, -1), schema)
     found = [*builder.add(batches), *builder.rest()]
     return [row for batch in found for row in batch.to_pylist()]
 
@@ -91,9 +92,19 @@ def test_tombstones_of_moved_keys_and_hidden_batches_are_left_out(compression: C
     assert [row["key"] for row in rows(batches)] == [b"a", b"c", b"d"]
 
 
-def test_arrow_batches_are_bounded() -> None:
+def test_arrow_batches_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(columns, "DECODED_BYTES", 100_000)
     schema = pa.schema([(name, kind) for name, kind in TYPES.items() if name != "headers"])
-    builder = ArrowBuilder(Range("t", 5, 0, 10**6, -1), schema, include_headers=False)
-    large = [batch_of([(b"k", b"v", [])] * 4000, at * 4000) for at in range(7)]
-    sizes = [batch.num_rows for batch in builder.add((batch, True) for batch in large)]
-    assert sizes == [12000, 12000] and [batch.num_rows for batch in builder.rest()] == [4000]
+    builder = ArrowBuilder(Range("t", 5, 0, 10**6, -1), schema)
+    large = [(batch_of([(b"k", b"v", [])] * 4000, at * 4000), True) for at in range(8)]
+    found = [[batch.num_rows for batch in builder.add([each])] for each in large]
+    assert found == [[], [], [10000, 2000], [], [], [10000, 2000], [], []]
+    assert [batch.num_rows for batch in builder.rest()] == [8000]
+    assert [*builder.rest()] == []
+
+
+def test_a_malformed_batch_is_named() -> None:
+    data = bytearray(batch_of(SOME).buffer)
+    data[-1] ^= 2  # the length of the last header's value
+    with pytest.raises(CorruptRecordError, match="header"):
+        rows([(batch_of(SOME), True), (RecordBatch(bytes(data)), True)])

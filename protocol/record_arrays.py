@@ -1,11 +1,11 @@
-"""The records of many batches read at once, into one numpy column for each field of a record (record batch v2, KIP-98).
+"""The records of many batches at once: numpy arrays of one entry a record, and Arrow arrays of their bytes (KIP-98).
 
 Records follow each other without an index, so the start of a record is known only when the one before it is read. Hence
 the starts are found step by step, for all batches side by side. Then each field is read for all records together. A
-batch that breaks a rule of the format is only marked; ``segment_reader`` says what is wrong with it.
+batch that breaks a rule of the format is only marked; ``RecordBatch.records`` says what is wrong with it.
 
-Columns are int64 arrays of one entry a record, in the order of batches and of records in them. Positions are those in
-``body``; a length of -1 is a null.
+Arrays are in the order of batches and of records in them. Positions are those in ``body``; a length of -1 is a null.
+The rest of the project runs without numpy and pyarrow: only the two Spark sources import this.
 """
 
 from __future__ import annotations
@@ -13,6 +13,8 @@ from __future__ import annotations
 from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
 
 from protocol.batch_layout import SMALLEST_RECORD_BYTES
 from protocol.key_placement import modulus
@@ -20,6 +22,9 @@ from protocol.key_placement import modulus
 Ints: TypeAlias = "np.ndarray[Any, np.dtype[np.int64]]"
 Bools: TypeAlias = "np.ndarray[Any, np.dtype[np.bool_]]"
 Bytes: TypeAlias = "np.ndarray[Any, np.dtype[np.uint8]]"
+Arrays: TypeAlias = "pa.Array"
+
+HEADERS = pa.list_(pa.struct([pa.field("key", pa.string()), pa.field("value", pa.binary())]))
 
 PADDING = bytes(16)
 """What follows the last batch in a body, for a field that is cut off there."""
@@ -191,6 +196,12 @@ def _varints(body: Bytes, at: Ints, bits: int) -> tuple[Ints, Ints, Bools]:
     return (number >> np.uint64(1)).view(np.int64) ^ -(number & np.uint64(1)).view(np.int64), end, wrong
 
 
+def timestamps(columns: Columns, is_append_time: Bools, base: Ints, largest: Ints) -> Ints:
+    """The timestamp of each record. The other arrays have an entry for each batch, from its header."""
+    created = base[columns.batch] + columns.timestamp_delta
+    return np.where(is_append_time[columns.batch], largest[columns.batch], created)
+
+
 class Headers(NamedTuple):
     """The headers of records, in the order of records; ``record`` is the index of a header's record."""
 
@@ -215,6 +226,48 @@ def headers(body: Bytes, columns: Columns) -> Headers:
     together = [np.concatenate(columns) for columns in zip(*found, strict=True)]
     order = np.argsort(together[1])
     return Headers(*(column[order] for column in together))
+
+
+def having_header(body: Bytes, columns: Columns, name: str) -> Bools:
+    """Which records have a header of this name."""
+    found = np.zeros(len(columns.batch), np.bool_)
+    if body.tobytes().find(name.encode()) >= 0:
+        read = headers(body, columns)
+        named = pc.equal(gather(body, read.key_at, read.key_length), name.encode())
+        found[read.record[np.asarray(named.to_numpy(zero_copy_only=False), np.bool_)]] = True
+    return found
+
+
+# ---------------------------------------------------------------- Arrow
+
+
+def gather(body: Bytes, at: Ints, lengths: Ints) -> Arrays:
+    """The bytes at these ascending positions of ``body``, of less than 2 GiB; null where the length is negative.
+
+    All of the body is one array, in which what is asked for and what lies between alternate: Arrow copies from there.
+    """
+    count = len(at)
+    if not count:
+        return pa.nulls(0, pa.binary())
+    offsets = np.empty(2 * count, np.int32)
+    offsets[0::2], offsets[1::2] = at, at + np.maximum(lengths, 0)
+    pieces = pa.Array.from_buffers(pa.binary(), 2 * count - 1, [None, pa.py_buffer(offsets), pa.py_buffer(body)])
+    null = lengths < 0
+    return pieces.take(pa.array(np.arange(0, 2 * count, 2), mask=null if null.any() else None))
+
+
+def header_lists(body: Bytes, columns: Columns) -> Arrays:
+    """The headers of each record, of the type ``HEADERS``."""
+    read = headers(body, columns)
+    keys = gather(body, read.key_at, read.key_length)
+    try:
+        names = keys.cast(pa.string())
+    except pa.ArrowInvalid:
+        names = pa.array([key.as_py().decode("utf-8", "replace") for key in keys], pa.string())
+    values = gather(body, read.value_at, read.value_length)
+    pairs = pa.StructArray.from_arrays([names, values], fields=list(HEADERS.value_type))
+    ends = np.concatenate([np.zeros(1, np.int64), np.cumsum(columns.header_count)]).astype(np.int32)
+    return pa.ListArray.from_arrays(pa.array(ends), pairs)
 
 
 # ---------------------------------------------------------------- placement
