@@ -81,15 +81,8 @@ class Admin(Client[AdminConfig]):
         self._queries: OffsetQueries
 
     async def _start(self, tasks: TaskGroup) -> None:
-        config = self._config
         self._metadata = self._make_metadata(allow_auto_create=False)
-        self._queries = OffsetQueries(
-            self._env,
-            self._metadata,
-            self._connections,
-            retry_backoff_ms=config.retry_backoff_ms,
-            retry_backoff_max_ms=config.retry_backoff_max_ms,
-        )
+        self._queries = self._make_queries()
         self._connections.on_lost = lambda node_id: self._metadata.request_update()
         tasks.start_soon(self._metadata.run)
 
@@ -550,15 +543,7 @@ class Admin(Client[AdminConfig]):
 
     def _link(self, group_id: str) -> CoordinatorLink:
         self._ensure_open()
-        config = self._config
-        return CoordinatorLink(
-            self._env,
-            group_id,
-            self._metadata,
-            self._connections,
-            retry_backoff_ms=config.retry_backoff_ms,
-            retry_backoff_max_ms=config.retry_backoff_max_ms,
-        )
+        return self._make_link(group_id)
 
     async def _ask_coordinator(
         self, what: str, group_id: str, body: Message, error_of: Callable[[Any], KafkaError | None]

@@ -70,25 +70,12 @@ class Consumer(Client[ConsumerConfig]):
     async def _start(self, tasks: TaskGroup) -> None:
         config = self._config
         metadata = self._metadata = self._make_metadata(allow_auto_create=config.allow_auto_create_topics)
-        self._queries = OffsetQueries(
-            self._env,
-            metadata,
-            self._connections,
-            retry_backoff_ms=config.retry_backoff_ms,
-            retry_backoff_max_ms=config.retry_backoff_max_ms,
-        )
+        self._queries = self._make_queries()
         self._fetcher = Fetcher(
             self._env, config, self._subscription, metadata, self._connections, tasks, self._changed.set
         )
         if config.group_id is not None:
-            self._link = CoordinatorLink(
-                self._env,
-                config.group_id,
-                metadata,
-                self._connections,
-                retry_backoff_ms=config.retry_backoff_ms,
-                retry_backoff_max_ms=config.retry_backoff_max_ms,
-            )
+            self._link = self._make_link(config.group_id)
             self._coordinator = GroupCoordinator(
                 self._env,
                 config,

@@ -15,15 +15,17 @@ from anyio.abc import TaskGroup, TaskStatus
 
 from client.config import ClientConfig
 from client.connections import Connections, ConnectionSettings
+from client.coordinator_link import CoordinatorLink
 from client.errors import ClientClosedError
 from client.metadata import Metadata
+from client.offsets import OffsetQueries
 from runtime.env import Env
 
 Config = TypeVar("Config", bound=ClientConfig)
 
 
 class Client(ABC, Generic[Config]):
-    """Base of the three clients. ``_start`` and ``_stop`` are the subclass's; both run inside ``async with``."""
+    """Base of the clients. ``_start`` and ``_stop`` are the subclass's; both run inside ``async with``."""
 
     def __init__(self, config: Config, env: Env | None) -> None:
         if env is None:
@@ -62,6 +64,28 @@ class Client(ABC, Generic[Config]):
             retry_backoff_max_ms=config.retry_backoff_max_ms,
             allow_auto_create=allow_auto_create,
             topic_idle_ms=topic_idle_ms,
+        )
+
+    def _make_queries(self) -> OffsetQueries:
+        config = self._config
+        return OffsetQueries(
+            self._env,
+            self._metadata,
+            self._connections,
+            retry_backoff_ms=config.retry_backoff_ms,
+            retry_backoff_max_ms=config.retry_backoff_max_ms,
+        )
+
+    def _make_link(self, group_id: str) -> CoordinatorLink:
+        """A link to the coordinator of a group."""
+        config = self._config
+        return CoordinatorLink(
+            self._env,
+            group_id,
+            self._metadata,
+            self._connections,
+            retry_backoff_ms=config.retry_backoff_ms,
+            retry_backoff_max_ms=config.retry_backoff_max_ms,
         )
 
     @abstractmethod

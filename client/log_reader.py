@@ -69,22 +69,9 @@ class LogReader(Client[ConsumerConfig]):
     async def _start(self, tasks: TaskGroup) -> None:
         config = self._config
         self._metadata = self._make_metadata(allow_auto_create=False)
-        self._queries = OffsetQueries(
-            self._env,
-            self._metadata,
-            self._connections,
-            retry_backoff_ms=config.retry_backoff_ms,
-            retry_backoff_max_ms=config.retry_backoff_max_ms,
-        )
+        self._queries = self._make_queries()
         if config.group_id is not None:
-            self._link = CoordinatorLink(
-                self._env,
-                config.group_id,
-                self._metadata,
-                self._connections,
-                retry_backoff_ms=config.retry_backoff_ms,
-                retry_backoff_max_ms=config.retry_backoff_max_ms,
-            )
+            self._link = self._make_link(config.group_id)
         self._connections.on_lost = lambda node_id: self._metadata.request_update()
         tasks.start_soon(self._metadata.run)
 
