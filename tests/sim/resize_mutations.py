@@ -297,7 +297,6 @@ def only_the_newest_entry_counts(patch: Patch) -> None:
 
 RETENTION_MUTATIONS = (
     Mutation("an expired log start opens the gate", rules.an_expired_log_start_counts_for_every_partition, ORDER),
-    Mutation("what is empty is removed unflushed", what_is_empty_is_removed_unflushed, ORDER, first_seed=12),
 )
 RESIZE_MUTATIONS = (
     Mutation("no lineage", rules.no_lineage, ORDER, first_seed=5),
