@@ -74,6 +74,6 @@ def test_a_release_back_and_forth_by_the_pages_commands(deployment: Deployment, 
         assert finalized(deployment) == LEVELS_BEFORE, "a release alone switches nothing"
         assert "would be OK" in done(deployment, "anabranch features upgrade --all --dry-run")
         done(deployment, "anabranch features upgrade --all")
-        assert finalized(deployment) == HIGHEST
+        wait_for(lambda: finalized(deployment) == HIGHEST, DEADLINE_S, "the brokers know the levels")
         load.wait_for_more("records go on with everything finalized")
     load.check()

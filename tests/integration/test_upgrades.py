@@ -69,7 +69,7 @@ def test_a_release_back_and_forth_under_load_loses_nothing(cluster: ProcessClust
             assert set(update(admin, down, UpgradeType.SAFE_DOWNGRADE).values()) == {None}
             before = committed(admin)
             roll(cluster, SUPPORTED_BEFORE, load)
-            assert levels(admin) == LEVELS_BEFORE
+            wait_for(lambda: levels(admin) == LEVELS_BEFORE, DEADLINE_S, "the brokers know the levels")
             wait_for(lambda: committed(admin) > before or load.failures, DEADLINE_S, "the group goes on")
             with pytest.raises(KafkaError, match=ORDERED_RESIZE):
                 admin.create_partitions({TOPIC: 4})
@@ -102,7 +102,7 @@ def test_a_release_back_and_forth_under_load_loses_nothing(cluster: ProcessClust
 def test_a_broker_that_does_not_fit_does_not_start_and_says_why(cluster: ProcessCluster) -> None:
     expected = f"{GROUP_COORDINATOR} is finalized at level 2, this process supports levels 1 to 1"
     with Admin(bootstrap_servers=cluster.bootstrap) as admin:
-        assert levels(admin)[GROUP_COORDINATOR] == 2
+        wait_for(lambda: levels(admin).get(GROUP_COORDINATOR) == 2, DEADLINE_S, "the feature is finalized")
         set_release(cluster, 3, SUPPORTED_BEFORE)
         cluster.kill_broker(3)
         wait_for(lambda: expected in cluster.broker_log(3), DEADLINE_S, "the broker refuses to start")

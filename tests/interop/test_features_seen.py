@@ -10,7 +10,7 @@ import pytest
 
 from anabranch import FeatureUpdate, UpgradeType
 from anabranch.sync import Admin
-from anabranch.testing.processes import ProcessCluster
+from anabranch.testing.processes import ProcessCluster, wait_for
 from protocol.key_placement import positive_hash
 from tests.interop.clients import LIBRARIES, ClientLibrary, Item, unavailable
 from tests.interop.java_programs import java_command
@@ -53,9 +53,9 @@ def test_javas_admin_client_describes_and_updates_features(cluster: ProcessClust
         "validate ordered_resize=0:SAFE_DOWNGRADE",
         "update group_coordinator=1:UPGRADE consumer_offsets_topic_schema=9:UPGRADE unknown=1:UPGRADE",
         "update ordered_resize=0:SAFE_DOWNGRADE group_coordinator=1:SAFE_DOWNGRADE",
-        "describe",
+        "describe next",
         "update ordered_resize=2:UPGRADE group_coordinator=2:UPGRADE",
-        "describe",
+        "describe next",
     )
     epoch = int(found[6].removeprefix("epoch "))
     assert found[:7] == [*supported, *finalized, f"epoch {epoch}"]
@@ -109,7 +109,7 @@ def test_every_client_works_at_each_step_between_two_releases(
     """KAFKA-17011: finalized, then brokers of both releases side by side, then the release before alone."""
     libraries = clients()
     with Admin(bootstrap_servers=cluster.bootstrap) as admin:
-        assert levels(admin) == HIGHEST
+        wait_for(lambda: levels(admin) == HIGHEST, DEADLINE_S, "every feature is finalized at its highest level")
         exchange(cluster, fresh_name("finalized"), libraries)
         down = {name: FeatureUpdate(level, UpgradeType.SAFE_DOWNGRADE) for name, level in LEVELS_BEFORE.items()}
         down[ORDERED_RESIZE] = FeatureUpdate(0, UpgradeType.SAFE_DOWNGRADE)
@@ -117,5 +117,5 @@ def test_every_client_works_at_each_step_between_two_releases(
         restart_as(cluster, 2, SUPPORTED_BEFORE)
         exchange(cluster, fresh_name("mixed"), libraries)
         restart_as(cluster, 1, SUPPORTED_BEFORE)
-        assert levels(admin) == LEVELS_BEFORE
+        wait_for(lambda: levels(admin) == LEVELS_BEFORE, DEADLINE_S, "the levels of before are finalized")
         exchange(cluster, fresh_name("rolled-back"), libraries)

@@ -227,7 +227,7 @@ def test_features_go_down_and_up(fresh_name: Callable[[str], str]) -> None:
         all_of_them = [part.replace("=1", "=2") for part in both]
         upgraded = tools("kafka-features", "upgrade", *all_of_them, "--feature", "ordered_resize=2")
         assert upgraded.count("was upgraded to") == 3
-        assert "Epoch: 3" in tools("kafka-features", "describe")
+        wait_for(lambda: "Epoch: 3" in tools("kafka-features", "describe"), DEADLINE_S, "the broker knows the levels")
 
 
 def dump(files: str, *arguments: str) -> str:

@@ -26,8 +26,9 @@ import org.apache.kafka.common.serialization.StringSerializer;
 
 /**
  * Kafka's own Java clients: {@code java Client OPERATION BOOTSTRAP TOPIC ARGUMENT}, the operations of
- * {@code tests/interop/test_other_clients.py}. {@code features BOOTSTRAP} takes lines: {@code describe}, or
- * {@code update} or {@code validate} with {@code NAME=LEVEL:TYPE ...}; an answer is a line for each feature.
+ * {@code tests/interop/test_other_clients.py}. {@code features BOOTSTRAP} takes lines: {@code describe},
+ * {@code describe next} (waits for a later epoch than the last that was printed), or {@code update} or
+ * {@code validate} with {@code NAME=LEVEL:TYPE ...}; an answer is a line for each feature.
  */
 public class Client {
     static Properties properties(String bootstrap) {
@@ -72,13 +73,23 @@ public class Client {
         }
     }
 
-    static void describe(Admin admin) throws Exception {
+    static long epoch(FeatureMetadata found) {
+        return found.finalizedFeaturesEpoch().orElse(-1L);
+    }
+
+    /** Prints what a broker answers, and returns the epoch. An update reaches the brokers one by one, so ask again. */
+    static long describe(Admin admin, long after) throws Exception {
         FeatureMetadata found = admin.describeFeatures().featureMetadata().get();
+        while (epoch(found) <= after) {
+            Thread.sleep(20);
+            found = admin.describeFeatures().featureMetadata().get();
+        }
         new TreeMap<>(found.supportedFeatures()).forEach((name, levels) -> System.out.println(
                 "supported " + name + " " + levels.minVersion() + " " + levels.maxVersion()));
         new TreeMap<>(found.finalizedFeatures()).forEach((name, levels) -> System.out.println(
                 "finalized " + name + " " + levels.minVersionLevel() + " " + levels.maxVersionLevel()));
-        System.out.println("epoch " + found.finalizedFeaturesEpoch().map(String::valueOf).orElse("-"));
+        System.out.println("epoch " + epoch(found));
+        return epoch(found);
     }
 
     static void update(Admin admin, String[] words) throws Exception {
@@ -102,9 +113,12 @@ public class Client {
 
     static void features(String bootstrap) throws Exception {
         try (Admin admin = Admin.create(properties(bootstrap))) {
+            long described = -1;
             for (String line : input().lines().collect(Collectors.toList())) {
                 if (line.equals("describe")) {
-                    describe(admin);
+                    described = describe(admin, Long.MIN_VALUE);
+                } else if (line.equals("describe next")) {
+                    described = describe(admin, described);
                 } else {
                     update(admin, line.split(" "));
                 }
