@@ -10,7 +10,18 @@ import re
 from dataclasses import dataclass
 from pathlib import Path
 
-from audit.manifest import MANIFEST_NAME, Manifest, ManifestError, PartitionEntry, SegmentEntry, decode_layouts
+import msgspec
+
+from audit.manifest import (
+    MANIFEST_NAME,
+    PARTIAL_NAME,
+    REPLICAS_DIRECTORY,
+    Manifest,
+    ManifestError,
+    PartitionEntry,
+    SegmentEntry,
+    decode_layouts,
+)
 from protocol.topic_names import INTERNAL_TOPICS
 
 _PARTITION_DIRECTORY = re.compile(r"(?P<topic>[A-Za-z0-9._-]+)-(?P<partition>\d+)")
@@ -22,11 +33,15 @@ _CLEANED = "cleaner-offset-checkpoint"
 
 @dataclass(frozen=True, slots=True)
 class TopicFiles:
-    """A topic's manifest and the directory its partitions lie in. ``inferred``: no manifest was written."""
+    """A topic's manifest and the directory its partitions lie in. ``inferred``: no manifest was written.
+
+    ``broker`` is set for what was exported of one broker's replicas beside the leaders' (``replica_files``).
+    """
 
     directory: str
     manifest: Manifest
     inferred: bool
+    broker: int | None = None
 
 
 def discover(directory: str | Path) -> list[TopicFiles]:
@@ -39,12 +54,43 @@ def discover(directory: str | Path) -> list[TopicFiles]:
     if MANIFEST_NAME in names:
         path = root / MANIFEST_NAME
         return [TopicFiles(str(root), Manifest.decode(path.read_bytes(), str(path)), inferred=False)]
+    if PARTIAL_NAME in names:
+        raise ManifestError(f"{root}: an export that has not ended; run the same anabranch export again, it goes on")
     if _PARTITION_DIRECTORY.fullmatch(root.name) and any(_SEGMENT_FILE.fullmatch(name) for name in names):
         return _infer(root.parent, [root.name])
     topics = _infer(root, names)
     if not topics:
         raise ManifestError(f"{root}: neither a {MANIFEST_NAME} nor a <topic>-<partition> directory with .log files")
     return topics
+
+
+def replica_files(topic: TopicFiles) -> list[TopicFiles]:
+    """What was exported of other replicas (``--replicas all``): for each broker a topic with the partitions it has.
+
+    Directories, counts, policy and layouts are as in ``topic``; offsets, segments and leader epochs are the replica's.
+    """
+    brokers = sorted({replica.broker for partition in topic.manifest.partitions for replica in partition.replicas})
+    return [_of_broker(topic, broker) for broker in brokers]
+
+
+def _of_broker(topic: TopicFiles, broker: int) -> TopicFiles:
+    partitions = [
+        PartitionEntry(
+            partition.partition,
+            replica.log_start_offset,
+            replica.high_watermark,
+            replica.segments,
+            partition.layouts,
+            replica.leader_epochs,
+            replica.missing,
+        )
+        for partition in topic.manifest.partitions
+        for replica in partition.replicas
+        if replica.broker == broker
+    ]
+    manifest = msgspec.structs.replace(topic.manifest, partitions=partitions)
+    directory = Path(topic.directory, REPLICAS_DIRECTORY, str(broker))
+    return TopicFiles(str(directory), manifest, topic.inferred, broker)
 
 
 def _infer(root: Path, names: list[str]) -> list[TopicFiles]:

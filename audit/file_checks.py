@@ -32,7 +32,10 @@ EMPTY = PartitionSummary()
 
 
 def missing_or_resized_files(topic: TopicFiles) -> Iterator[Violation]:
-    """Files of the manifest that are gone or have another size, and ``.log`` files it does not know."""
+    """Files of the manifest that are gone or have another size, and ``.log`` files it does not know.
+
+    Files from the high watermark on are what an export that has not ended has copied beyond this manifest.
+    """
     name = topic.manifest.topic
     for partition in topic.manifest.partitions:
         folder = f"{name}-{partition.partition}"
@@ -49,8 +52,13 @@ def missing_or_resized_files(topic: TopicFiles) -> Iterator[Violation]:
                 yield Violation(name, partition.partition, segment.base_offset, at, None, message)
         path = os.path.join(topic.directory, folder)
         for extra in sorted(os.listdir(path)) if os.path.isdir(path) else []:
-            if extra.endswith(".log") and extra not in known:
+            if extra.endswith(".log") and extra not in known and not _is_later(extra, partition.high_watermark):
                 yield Violation(name, partition.partition, None, f"{folder}/{extra}", None, "not in the manifest")
+
+
+def _is_later(name: str, high_watermark: int) -> bool:
+    base = name.removesuffix(".log")
+    return base.isdecimal() and 0 <= high_watermark <= int(base)
 
 
 def wrong_log_ends(topic: TopicFiles, summaries: Mapping[int, PartitionSummary]) -> Iterator[Violation]:

@@ -1,19 +1,35 @@
-"""``manifest.json`` of an exported directory: what the files should hold, so that the audit can say what is missing.
+"""``manifest.json`` of an export: what the files should hold, so that the audit can name what is missing.
 
-An export is ``DIR/<topic>-<partition>/<20-digit base offset>.log`` plus ``DIR/manifest.json``. The export command fills
-a ``Manifest`` and writes ``encode()``; the audit reads it with ``decode``. For a directory without one, such as a
-broker's own log directory, ``audit.discovery`` makes up what can be known from the files.
+An export is a directory, or a prefix of an object store:
+
+    manifest.json                                   the last complete export, replaced in one step
+    <topic>-<partition>/<20-digit offset>.log       what was copied from the leaders, with indexes
+    replicas/<broker>/<topic>-<partition>/...       what was copied from other replicas (``--replicas all``)
+    manifest.json.partial                           what an export that has not ended has copied so far
+
+A file that a manifest names is never written again: the next export puts what is new into files of later offsets, and
+replaces the manifest last. So a reader of a growing export sees whole states alone. Whoever reads this directory takes
+the files that the manifest names; ``.log`` files that it does not name belong to an export in progress when their base
+offset is at or above the partition's high watermark.
+
+The export command fills a ``Manifest`` and writes ``encode()``; the audit reads it with ``decode``. For a directory
+without one, such as a broker's own log directory, ``audit.discovery`` makes up what can be known from the files.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from itertools import pairwise
+from typing import TypeAlias
 
 import msgspec
 
 MANIFEST_NAME = "manifest.json"
-MANIFEST_VERSION = 1
+PARTIAL_NAME = "manifest.json.partial"
+REPLICAS_DIRECTORY = "replicas"
+MANIFEST_VERSION = 2
+READABLE_VERSIONS = (1, 2)
+"""Version 1 had one export a directory, no replicas and no CRCs: fields that it lacks have their defaults."""
 
 
 class ManifestError(ValueError):
@@ -29,29 +45,92 @@ class Layout(msgspec.Struct, frozen=True, order=True, forbid_unknown_fields=Fals
     layout_version: int
 
 
+class EpochStart(msgspec.Struct, frozen=True, order=True):
+    """A line of ``leader-epoch-checkpoint``: the records from ``start_offset`` on are of this leader epoch."""
+
+    leader_epoch: int
+    start_offset: int
+
+
+class OffsetRange(msgspec.Struct, frozen=True, order=True):
+    """The offsets [first_offset, end_offset)."""
+
+    first_offset: int
+    end_offset: int
+
+
+class FileEntry(msgspec.Struct, frozen=True):
+    """A file beside a segment: ``.index``, ``.timeindex``, ``.txnindex``, ``.snapshot``. ``crc32c`` is of all bytes."""
+
+    name: str
+    size_bytes: int
+    crc32c: int
+
+
 class SegmentEntry(msgspec.Struct, frozen=True):
-    """One ``.log`` file: its name within the partition's directory, and its size in bytes when it was exported."""
+    """One ``.log`` file: its name within the partition's directory, and its size in bytes when it was exported.
+
+    It holds whole batches of offsets in [base_offset, end_offset), copied from ``source_position`` on of the file
+    ``source`` of ``broker``: an export that continues an earlier one begins in the middle of a broker's segment.
+    ``files`` are its indexes, whose entries are relative to this file. -1, "": not known (version 1, or no manifest).
+    """
 
     name: str
     base_offset: int
     size_bytes: int
+    end_offset: int = -1
+    crc32c: int = -1
+    files: list[FileEntry] = []
+    broker: int = -1
+    source: str = ""
+    source_position: int = -1
+
+
+class ReplicaEntry(msgspec.Struct, frozen=True):
+    """What was copied of one partition from one broker, into ``replicas/<broker>/<topic>-<partition>/``.
+
+    Fields as in PartitionEntry. ``high_watermark`` is the end of the offsets that this replica must hold: the leader's
+    high watermark while the replica is in sync, else what the replica itself had as high watermark.
+    """
+
+    broker: int
+    log_start_offset: int
+    high_watermark: int
+    segments: list[SegmentEntry]
+    leader_epochs: list[EpochStart] = []
+    missing: list[OffsetRange] = []
 
 
 class PartitionEntry(msgspec.Struct, frozen=True):
-    """One partition. Offsets are [log_start_offset, high_watermark); -1 = not known. ``layouts`` ascends by epoch."""
+    """One partition. Offsets are [log_start_offset, high_watermark); -1 = not known. ``layouts`` ascends by epoch.
+
+    ``log_start_offset`` is that of the first export: what was exported stays when the broker removes it.
+    ``leader_epochs`` is the history of all exported offsets, ascending. ``missing``: offsets that the broker removed
+    between two exports, so that no export has them. ``leader`` is the broker that led the partition (-1: not known, or
+    exported from a stopped broker).
+    """
 
     partition: int
     log_start_offset: int
     high_watermark: int
     segments: list[SegmentEntry]
     layouts: list[Layout] = []
+    leader_epochs: list[EpochStart] = []
+    missing: list[OffsetRange] = []
+    leader: int = -1
+    replicas: list[ReplicaEntry] = []
+
+
+CopyEntry: TypeAlias = PartitionEntry | ReplicaEntry
 
 
 class Manifest(msgspec.Struct, frozen=True):
     """One topic's export.
 
     ``initial_partition_count`` -1 means nobody knows how keys were placed: placement is not checked then.
-    ``cleanup_policy`` is the topic's ``cleanup.policy``; with ``compact`` in it, offsets may have gaps.
+    ``cleanup_policy`` is the topic's ``cleanup.policy``; with ``compact`` in it, offsets may have gaps. ``cluster_id``
+    and ``topic_id`` (Kafka's base64 form) are empty where nobody knows them. ``generation`` counts the exports into
+    this directory, from 1 on (0: not known). Partitions that the topic no longer has stay with what was exported.
     """
 
     topic: str
@@ -61,6 +140,9 @@ class Manifest(msgspec.Struct, frozen=True):
     partitions: list[PartitionEntry]
     layout_version: int = 0
     version: int = MANIFEST_VERSION
+    cluster_id: str = ""
+    topic_id: str = ""
+    generation: int = 0
 
     @property
     def is_compacted(self) -> bool:
@@ -77,10 +159,9 @@ class Manifest(msgspec.Struct, frozen=True):
             manifest = msgspec.json.decode(data, type=cls)
         except msgspec.DecodeError as error:
             raise ManifestError(f"{path}: {error}") from None
-        if manifest.version != MANIFEST_VERSION:
-            raise ManifestError(
-                f"{path}: version {manifest.version} is not known, this program reads {MANIFEST_VERSION}"
-            )
+        if manifest.version not in READABLE_VERSIONS:
+            known_versions = " and ".join(map(str, READABLE_VERSIONS))
+            raise ManifestError(f"{path}: version {manifest.version} is not known, this program reads {known_versions}")
         known = manifest.initial_partition_count >= 0
         if known and not 1 <= manifest.initial_partition_count <= manifest.undeleted_partition_count:
             raise ManifestError(

@@ -4,13 +4,17 @@ from pathlib import Path
 
 import pytest
 
-from audit.discovery import discover
+from audit.discovery import discover, replica_files
 from audit.file_checks import PartitionSummary, missing_or_resized_files, wrong_log_ends
 from audit.manifest import (
+    EpochStart,
+    FileEntry,
     Layout,
     Manifest,
     ManifestError,
+    OffsetRange,
     PartitionEntry,
+    ReplicaEntry,
     SegmentEntry,
     decode_layouts,
     layouts_until,
@@ -34,6 +38,27 @@ def manifest(**changes) -> Manifest:
 
 def test_round_trip() -> None:
     assert Manifest.decode(manifest().encode()) == manifest()
+
+
+SEGMENT = SegmentEntry("0" * 20 + ".log", 0, 77, 10, 5, [FileEntry("0" * 20 + ".index", 8, 6)], 1, "0" * 20 + ".log", 0)
+EPOCHS = [EpochStart(0, 0), EpochStart(4, 7)]
+REPLICA = ReplicaEntry(2, 3, 9, [SEGMENT], EPOCHS[:1], [OffsetRange(4, 6)])
+
+
+def test_round_trip_of_replicas_epochs_and_files() -> None:
+    partition = PartitionEntry(1, 0, 10, [SEGMENT], HISTORY, EPOCHS, [OffsetRange(2, 3)], 1, [REPLICA])
+    whole = manifest(partitions=[partition], cluster_id="c", topic_id="i", generation=3)
+    assert Manifest.decode(whole.encode()) == whole
+
+
+def test_a_manifest_of_version_1_is_read() -> None:
+    text = b"""{"topic": "t", "cleanup_policy": "delete", "initial_partition_count": 4, "undeleted_partition_count": 4,
+        "layout_version": 2, "version": 1, "partitions": [{"partition": 0, "log_start_offset": 0, "high_watermark": 10,
+        "segments": [{"name": "00000000000000000000.log", "base_offset": 0, "size_bytes": 77}], "layouts": [
+        {"leader_epoch": 0, "initial_partition_count": 4, "undeleted_partition_count": 4, "layout_version": 0}]}]}"""
+    read = Manifest.decode(text)
+    assert read.partitions == [PartitionEntry(0, 0, 10, [SegmentEntry("0" * 20 + ".log", 0, 77)], HISTORY[:1])]
+    assert (read.version, read.cluster_id, read.topic_id, read.generation) == (1, "", "", 0)
 
 
 @pytest.mark.parametrize(
@@ -96,6 +121,28 @@ def test_an_export_is_found_by_its_manifest(tmp_path: Path) -> None:
     assert (topic.inferred, topic.manifest) == (False, writer.manifest())
 
 
+def test_replicas_are_topics_of_the_partitions_they_have(tmp_path: Path) -> None:
+    other = ReplicaEntry(3, 0, 10, [])
+    partitions = [
+        PartitionEntry(0, 0, 10, [SEGMENT], HISTORY, EPOCHS, replicas=[REPLICA, other]),
+        PartitionEntry(1, 0, 10, [SEGMENT], HISTORY, EPOCHS, replicas=[other]),
+    ]
+    (tmp_path / "manifest.json").write_bytes(manifest(partitions=partitions).encode())
+    second, third = replica_files(discover(tmp_path)[0])
+    assert (second.broker, second.directory) == (2, str(tmp_path / "replicas" / "2"))
+    assert second.manifest == manifest(
+        partitions=[PartitionEntry(0, 3, 9, [SEGMENT], HISTORY, EPOCHS[:1], [OffsetRange(4, 6)])]
+    )
+    assert (third.broker, [p.partition for p in third.manifest.partitions]) == (3, [0, 1])
+
+
+def test_an_export_that_has_not_ended_is_no_directory_to_read(tmp_path: Path) -> None:
+    write_sample(tmp_path)
+    (tmp_path / "manifest.json").rename(tmp_path / "manifest.json.partial")
+    with pytest.raises(ManifestError, match="has not ended"):
+        discover(tmp_path)
+
+
 def test_a_log_directory_is_inferred(tmp_path: Path) -> None:
     writer = write_sample(tmp_path)
     (tmp_path / "manifest.json").unlink()
@@ -150,7 +197,8 @@ def test_files_are_compared_with_the_manifest(tmp_path: Path) -> None:
     gone, cut = writer.partitions[0].segments[0], writer.partitions[1].segments[1]
     gone.unlink()
     cut.write_bytes(cut.read_bytes()[:-1])
-    (tmp_path / "events-2" / f"{999:020d}.log").touch()
+    (tmp_path / "events-2" / f"{1:020d}.log").touch()
+    (tmp_path / "events-2" / f"{writer.partitions[2].offset:020d}.log").touch()  # of an export that goes on
     found = list(missing_or_resized_files(topic))
     assert [x.partition for x in found] == [0, 1, 2]
     assert ["missing" in found[0].message, "exported" in found[1].message, "not in" in found[2].message] == [True] * 3
