@@ -15,15 +15,19 @@ from audit.report import Violation
 class PartitionSummary:
     """What the files of one partition hold; offsets are None without a readable batch.
 
-    ``placed``, ``closed`` and ``ordered`` count records whose partition, layout, or order value can be checked.
+    ``placed``, ``closed`` and ``ordered`` count records whose partition, layout, or order value can be checked;
+    ``placeable`` those with a key, ``by_clients`` those that are no markers, of a topic whose keys are placed.
     """
 
     batches: int = 0
     records: int = 0
     first_offset: int | None = None
     last_offset: int | None = None
+    bytes: int = 0
     placed: int = 0
+    placeable: int = 0
     closed: int = 0
+    by_clients: int = 0
     ordered: int = 0
     transactional: int = 0
 

@@ -4,7 +4,11 @@ from __future__ import annotations
 
 import dataclasses
 from dataclasses import dataclass, field
+from enum import StrEnum
 from typing import Any
+
+REPORT_VERSION = 1
+"""The version of ``docs/audit-report.schema.json``; it goes up when a field is removed or changes its meaning."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,29 +33,48 @@ class Violation:
         return f"{where}: {self.message}"
 
 
+class Status(StrEnum):
+    """What a check, or all of them, came to."""
+
+    PASSED = "passed"
+    VIOLATED = "violated"
+    UNKNOWN = "unknown"
+
+
 @dataclass(frozen=True, slots=True)
 class Check:
     """One rule: how many things it looked at, how many broke it, and the first of those.
 
-    ``skipped`` says why the rule could not be applied; a skipped check neither passes nor fails the audit.
+    ``unknown`` says why nothing, or not everything, could be looked at. ``undecided`` counts what was left out of
+    ``counted`` for that reason, where it can be counted.
     """
 
     name: str
     counted: int
     violation_count: int = 0
     violations: list[Violation] = field(default_factory=list)
-    skipped: str | None = None
+    unknown: str | None = None
+    undecided: int = 0
+    promise: str = ""
+
+    @property
+    def status(self) -> Status:
+        if self.violation_count:
+            return Status.VIOLATED
+        return Status.PASSED if self.unknown is None else Status.UNKNOWN
 
     @property
     def passed(self) -> bool:
-        return self.violation_count == 0
+        return self.status is Status.PASSED
 
     def to_json(self) -> dict[str, Any]:
         return {
             "name": self.name,
-            "passed": self.passed,
-            "skipped": self.skipped,
+            "promise": self.promise,
+            "status": self.status.value,
             "counted": self.counted,
+            "undecided": self.undecided,
+            "unknown": self.unknown,
             "violation_count": self.violation_count,
             "violations": [str(violation) for violation in self.violations],
             "offenders": [dataclasses.asdict(violation) for violation in self.violations],
@@ -59,8 +82,42 @@ class Check:
 
 
 @dataclass(frozen=True, slots=True)
+class Epoch:
+    """What one partition holds of one leader epoch. The layout is None where it is not known.
+
+    ``records`` counts transaction markers too. Timestamps are milliseconds since 1970, of the batches' headers.
+    """
+
+    topic: str
+    partition: int
+    leader_epoch: int
+    layout_version: int | None
+    initial_partition_count: int | None
+    undeleted_partition_count: int | None
+    first_offset: int
+    last_offset: int
+    first_timestamp: int
+    last_timestamp: int
+    batches: int
+    records: int
+    bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class HotKey:
+    """One of a topic's most frequent keys. ``records`` is a lower bound: rare keys of a part are not counted."""
+
+    topic: str
+    key: str
+    records: int
+
+
+@dataclass(frozen=True, slots=True)
 class AuditReport:
-    """All checks over one directory; counts are what was found in the files."""
+    """All checks over one directory; counts are what was found in the files.
+
+    ``epochs`` is in order of topic, partition and leader epoch. ``hot_keys`` begins with the most frequent.
+    """
 
     directory: str
     topics: list[str]
@@ -69,20 +126,38 @@ class AuditReport:
     batches: int
     records: int
     checks: list[Check]
+    bytes: int = 0
+    epochs: list[Epoch] = field(default_factory=list)
+    hot_keys: list[HotKey] = field(default_factory=list)
+
+    @property
+    def decided(self) -> int:
+        """How many checks looked at everything they are about, or found a violation."""
+        return sum(check.status is not Status.UNKNOWN for check in self.checks)
 
     @property
     def passed(self) -> bool:
-        return all(check.passed for check in self.checks)
+        """Whether no check found a violation. What is unknown counts for nothing here: see ``decided``."""
+        return all(check.status is not Status.VIOLATED for check in self.checks)
+
+    def exit_status(self, *, strict: bool = False) -> int:
+        """1 with a violation; where ``strict``, also with a check that could not be decided."""
+        return 0 if self.passed and not (strict and self.decided < len(self.checks)) else 1
 
     def to_json(self) -> dict[str, Any]:
-        """The report as values that ``json.dumps`` takes."""
+        """The report as values that ``json.dumps`` takes: ``docs/audit-report.schema.json``."""
         return {
+            "version": REPORT_VERSION,
             "directory": self.directory,
             "passed": self.passed,
+            "decided": self.decided,
             "topics": self.topics,
             "partitions": self.partitions,
             "segments": self.segments,
             "batches": self.batches,
             "records": self.records,
+            "bytes": self.bytes,
             "checks": [check.to_json() for check in self.checks],
+            "epochs": [dataclasses.asdict(epoch) for epoch in self.epochs],
+            "hot_keys": [dataclasses.asdict(key) for key in self.hot_keys],
         }

@@ -7,18 +7,19 @@ import os
 import sys
 import tempfile
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from functools import reduce
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeAlias
 
 from audit.discovery import TopicFiles, discover
 from audit.file_checks import PartitionSummary, missing_or_resized_files, wrong_log_ends
+from audit.manifest import layouts_until
 from audit.order_field import OrderField
-from audit.report import AuditReport, Check, Violation
+from audit.report import AuditReport, Check, Epoch, HotKey, Violation
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql import DataFrame, Row, SparkSession
 
 Summaries: TypeAlias = dict[tuple[str, int], PartitionSummary]
 
@@ -140,11 +141,13 @@ def audit_with(
 
     kept = read("summary").persist()
     try:
-        summaries = _summarise(kept)
+        rows = _summarise(kept)
+        summaries = _per_partition(rows)
         found = [
             *_file_checks(topics, summaries, first),
             *_row_checks(kept, read, topics, summaries, order_by, first),
         ]
+        hot_keys = _hot_keys(kept)
     finally:
         kept.unpersist()
     return AuditReport(
@@ -155,40 +158,88 @@ def audit_with(
         batches=sum(summary.batches for summary in summaries.values()),
         records=sum(summary.records for summary in summaries.values()),
         checks=found,
+        bytes=sum(summary.bytes for summary in summaries.values()),
+        epochs=_epochs(rows, topics),
+        hot_keys=hot_keys,
     )
 
 
-def _summarise(kept: DataFrame) -> Summaries:
+_SUMMED = ("batches", "records", "bytes", "placed", "placeable", "closed", "by_clients", "ordered", "transactional")
+
+
+def _summarise(kept: DataFrame) -> list[Row]:
+    """What there is of each partition and leader epoch, in this order. Batches that cannot be read are in none."""
     from pyspark.sql import functions as F
 
-    grouped = (
-        kept.where("batch_start")
-        .groupBy("topic", "partition")
-        .agg(
-            F.count("*").alias("batches"),
-            F.sum("records").alias("records"),
-            F.min("base_offset").alias("first_offset"),
-            F.max("last_offset").alias("last_offset"),
-            F.sum("placed").alias("placed"),
-            F.sum("closed").alias("closed"),
-            F.sum("ordered").alias("ordered"),
-            F.count_if("is_transactional").alias("transactional"),
-        )
+    per_batch = [F.lit(1).alias("batches"), F.col("is_transactional").cast("int").alias("transactional")]
+    batches = kept.where("batch_start").select("*", *per_batch)
+    grouped = batches.groupBy("topic", "partition", "leader_epoch", "layout_version").agg(
+        F.min("base_offset").alias("first_offset"),
+        F.max("last_offset").alias("last_offset"),
+        F.min("base_timestamp").alias("first_timestamp"),
+        F.max("max_timestamp").alias("last_timestamp"),
+        *(F.coalesce(F.sum(name), F.lit(0)).alias(name) for name in _SUMMED),
     )
+    return sorted(grouped.collect(), key=lambda x: (x["topic"], x["partition"], x["leader_epoch"] or 0))
+
+
+def _per_partition(found: Iterable[Row]) -> Summaries:
+    summaries: dict[tuple[str, int], list[Row]] = {}
+    for row in found:
+        summaries.setdefault((row["topic"], row["partition"]), []).append(row)
     return {
-        (row["topic"], row["partition"]): PartitionSummary(
-            *(row[name] for name in PartitionSummary.__dataclass_fields__)
+        key: PartitionSummary(
+            first_offset=min((x["first_offset"] for x in rows if x["first_offset"] is not None), default=None),
+            last_offset=max((x["last_offset"] for x in rows if x["last_offset"] is not None), default=None),
+            **{name: sum(row[name] for row in rows) for name in _SUMMED},
         )
-        for row in grouped.collect()
+        for key, rows in summaries.items()
     }
+
+
+def _epochs(found: Iterable[Row], topics: Iterable[TopicFiles]) -> list[Epoch]:
+    entries = {
+        (topic.manifest.topic, partition.partition): (topic.manifest, partition)
+        for topic in topics
+        for partition in topic.manifest.partitions
+    }
+    epochs = []
+    for row in found:
+        if row["first_offset"] is None:
+            continue
+        layouts = layouts_until(*entries[row["topic"], row["partition"]], row["leader_epoch"])
+        layout = layouts[-1] if layouts else None
+        epochs.append(
+            Epoch(
+                initial_partition_count=layout.initial_partition_count if layout else None,
+                undeleted_partition_count=layout.undeleted_partition_count if layout else None,
+                **{field.name: row[field.name] for field in fields(Epoch) if field.name in row},
+            )
+        )
+    return epochs
+
+
+def _hot_keys(kept: DataFrame) -> list[HotKey]:
+    from pyspark.sql import Window
+    from pyspark.sql import functions as F
+
+    from audit.summary import HOT_KEYS
+
+    counted = kept.where("kind = 'hot'").groupBy("topic", "key").agg(F.sum("records").alias("records"))
+    most = Window.partitionBy("topic").orderBy(F.desc("records"), "key")
+    rows = counted.withColumn("rank", F.row_number().over(most)).where(F.col("rank") <= HOT_KEYS)
+    return [
+        HotKey(row["topic"], bytes(row["key"]).decode(errors="replace"), row["records"])
+        for row in rows.orderBy("topic", "rank").collect()
+    ]
 
 
 def _file_checks(topics: list[TopicFiles], summaries: Summaries, first: int) -> Iterator[Check]:
     declared = [topic for topic in topics if not topic.inferred]
     segments = sum(len(partition.segments) for topic in declared for partition in topic.manifest.partitions)
     files = [violation for topic in declared for violation in missing_or_resized_files(topic)]
-    skipped = None if declared else "no manifest says which files there should be"
-    yield Check("segment files", segments, len(files), files[:first], skipped)
+    unknown = None if declared else "no manifest says which files there should be"
+    yield Check("segment files", segments, len(files), files[:first], unknown)
     ends: list[Violation] = []
     for topic in topics:
         of_topic = {p: summary for (name, p), summary in summaries.items() if name == topic.manifest.topic}
@@ -203,7 +254,8 @@ class _Rule:
     name: str
     counted: int
     offences: list[DataFrame] = field(default_factory=list)
-    skipped: str | None = None
+    unknown: str | None = None
+    undecided: int = 0
 
 
 def _row_checks(
@@ -218,7 +270,9 @@ def _row_checks(
     counts = _count(rules)
     for rule in rules:
         count = counts.get(rule.name, 0)
-        yield Check(rule.name, rule.counted, count, _first(rule.offences, first) if count else [], rule.skipped)
+        yield Check(
+            rule.name, rule.counted, count, _first(rule.offences, first) if count else [], rule.unknown, rule.undecided
+        )
 
 
 def _rules(
@@ -239,19 +293,20 @@ def _rules(
     repeated = [checks.repeated_batches(batches)]
     if order_by is None:
         yield _Rule("duplicates", total.records, repeated)
-        yield _Rule("key order", 0, skipped="no order-by; of the order only the producer sequences were checked")
+        yield _Rule("key order", 0, unknown="no order-by; of the order only the producer sequences were checked")
     else:
         suspects = _suspects(kept, records, read, bool(total.transactional))
         yield _Rule("duplicates", total.records, [*repeated, checks.repeated_records(suspects)])
         yield _Rule("key order", total.ordered, [checks.broken_key_order(suspects)])
-    if total.placed or any(topic.manifest.initial_partition_count > 0 for topic in topics):
-        yield _Rule("placement", total.placed, [checks.misplaced_records(records)])
-    else:
-        yield _Rule("placement", 0, skipped="nothing says with how many partitions the records were placed")
-    if total.closed or any(partition.layouts for topic in topics for partition in topic.manifest.partitions):
-        yield _Rule("closed partitions", total.closed, [checks.records_while_closed(records)])
-    else:
-        yield _Rule("closed partitions", 0, skipped="nothing says with how many partitions the topic was when")
+    unplaced, unsealed = total.placeable - total.placed, total.by_clients - total.closed
+    placed = [checks.misplaced_records(records)] if total.placed else []
+    yield _Rule("placement", total.placed, placed, _without_layout(unplaced), unplaced)
+    closed = [checks.records_while_closed(records)] if total.closed else []
+    yield _Rule("closed partitions", total.closed, closed, _without_layout(unsealed), unsealed)
+
+
+def _without_layout(records: int) -> str | None:
+    return f"nothing says how many partitions the topic had when {records:,} records were written" if records else None
 
 
 def _count(rules: Iterable[_Rule]) -> dict[str, int]:
@@ -290,17 +345,7 @@ def _suspects(kept: DataFrame, records: DataFrame, read: Callable[[str], DataFra
 
 
 def _total(summaries: Summaries) -> PartitionSummary:
-    def add(name: str) -> int:
-        return sum(getattr(summary, name) for summary in summaries.values())
-
-    return PartitionSummary(
-        batches=add("batches"),
-        records=add("records"),
-        placed=add("placed"),
-        closed=add("closed"),
-        ordered=add("ordered"),
-        transactional=add("transactional"),
-    )
+    return PartitionSummary(**{name: sum(getattr(x, name) for x in summaries.values()) for name in _SUMMED})
 
 
 def _by_policy(

@@ -25,8 +25,8 @@ RUN_BYTES = 16 * 1024 * 1024
 
 NO_BATCH: Fields = (0,) * 13
 """In place of a header that cannot be trusted to be one."""
-BASE_OFFSET, _, LEADER_EPOCH, _MAGIC, _CRC, ATTRIBUTES, LAST_OFFSET_DELTA, BASE_TIMESTAMP, MAX_TIMESTAMP = range(9)
-PRODUCER_ID, PRODUCER_EPOCH, BASE_SEQUENCE, COUNT = range(9, 13)
+BASE_OFFSET, BATCH_LENGTH, LEADER_EPOCH, _MAGIC, CRC, ATTRIBUTES, LAST_OFFSET_DELTA = range(7)
+BASE_TIMESTAMP, MAX_TIMESTAMP, PRODUCER_ID, PRODUCER_EPOCH, BASE_SEQUENCE, COUNT = range(7, 13)
 
 
 @dataclass(slots=True)
@@ -115,7 +115,7 @@ class _Pending:
             (row,) = read_batch(batch, position)
             self._add(batch, position, NO_BATCH, False, row.error, None, None)
             return
-        crc_ok = crc32.iscsi(memoryview(batch)[CRC_START:]) == header[_CRC]
+        crc_ok = crc32.iscsi(memoryview(batch)[CRC_START:]) == header[CRC]
         body = _body(batch, header)
         error, suspect = None, None
         if not crc_ok or body is None:

@@ -8,6 +8,7 @@ the records of the key themselves.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Iterator
 from typing import Any
 
@@ -15,23 +16,31 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from audit.columns import CHECK_SCHEMA, PUBLIC_SCHEMA, Rows, arrow_schema, names_of
+from audit import segment_scan as scan
+from audit.columns import CHECK_SCHEMA, PUBLIC_SCHEMA, Rows, SegmentSource, arrow_schema, names_of
+from protocol.batch_layout import LENGTH_PREFIX_BYTES
 from protocol.record_arrays import Ints, gather
 
 NOT_KEPT = ("value", "headers", "codec", "timestamp", "timestamp_type")
 _KEPT = [name for name in names_of(f"{PUBLIC_SCHEMA}, {CHECK_SCHEMA}") if name not in NOT_KEPT]
-_COUNTS = "records bigint, placed bigint, closed bigint, ordered bigint, last_value bigint, ascends boolean"
+_COUNTS = (
+    "records bigint, bytes bigint, base_timestamp bigint, max_timestamp bigint, placed bigint, placeable bigint, "
+    "closed bigint, by_clients bigint, ordered bigint, last_value bigint, ascends boolean"
+)
+HOT_KEYS = 20
+"""So many of the most frequent keys are kept of each run of batches, and of the report."""
 SUMMARY_SCHEMA = (
     "kind string, "
     + ", ".join(x for x in f"{PUBLIC_SCHEMA}, {CHECK_SCHEMA}".split(", ") if x.split(" ")[0] in _KEPT)
     + f", {_COUNTS}"
 )
-"""``kind`` is "row" for a batch's first row and for an offending record, "key" for a key.
+"""``kind`` is "row" for a batch's first row and for an offending record, "key" for a key, "hot" for a frequent key.
 
-A batch's first row counts the batch's records, and those whose partition, layout and order value can be checked.
-A key's row has the place and the order value of its first record here, and the order value of the last.
+A batch's first row counts the batch's bytes and records, and those whose partition, layout and order value can be
+checked: ``placed`` of ``placeable``, ``closed`` of ``by_clients``, ``ordered``. A key's row has the place and the order
+value of its first record here, and the order value of the last. A frequent key's row has its ``records``.
 """
-BATCH, KEY = "row", "key"
+BATCH, KEY, HOT = "row", "key", "hot"
 _NAMES = names_of(SUMMARY_SCHEMA)
 _SCHEMA = arrow_schema(_NAMES, SUMMARY_SCHEMA)
 
@@ -39,19 +48,40 @@ _SCHEMA = arrow_schema(_NAMES, SUMMARY_SCHEMA)
 def summaries(part: Iterable[Rows]) -> Iterator[pa.RecordBatch]:
     """The rows of ``SUMMARY_SCHEMA`` for the runs of a part of a segment."""
     keys = []
+    hot: Counter[bytes] = Counter()
     source = None
     for rows in part:
         source = rows.source
         yield _batches_and_offences(rows)
+        hot.update(_hot_keys(rows))
         if rows.order[0].null_count < len(rows.order[0]):
             keys.append(_keys(rows))
-    if source is not None and keys:
+    if source is None:
+        return
+    if keys:
         of_part = keys[0] if len(keys) == 1 else _grouped(pa.Table.from_batches(keys).combine_chunks())
-        place = {
-            "topic": pa.repeat(source.manifest.topic, len(of_part)),
-            "partition": pa.repeat(pa.scalar(source.partition.partition, pa.int32()), len(of_part)),
-        }
-        yield _complete(KEY, place | _columns_of(of_part), len(of_part))
+        yield _complete(KEY, _place(source, len(of_part)) | _columns_of(of_part), len(of_part))
+    if hot:
+        names, counts = zip(*hot.most_common(HOT_KEYS), strict=True)
+        columns = {"key": pa.array(names, pa.binary()), "records": pa.array(counts, pa.int64())}
+        yield _complete(HOT, _place(source, len(names)) | columns, len(names))
+
+
+def _place(source: SegmentSource, count: int) -> dict[str, pa.Array]:
+    return {
+        "topic": pa.repeat(source.manifest.topic, count),
+        "partition": pa.repeat(pa.scalar(source.partition.partition, pa.int32()), count),
+    }
+
+
+def _hot_keys(rows: Rows) -> dict[bytes, int]:
+    """The most frequent keys of clients in a run, and how many records each has."""
+    columns = rows.run.columns
+    lengths = np.where(rows.is_of_client, columns.key_length, -1)
+    counted = gather(rows.run.body, columns.key_at, lengths).drop_null().value_counts()
+    counts = np.asarray(counted.field("counts"))
+    most = np.argsort(-counts, kind="stable")[:HOT_KEYS]
+    return dict(zip(counted.field("values").take(pa.array(most)).to_pylist(), counts[most].tolist(), strict=True))
 
 
 def _batches_and_offences(rows: Rows) -> pa.RecordBatch:
@@ -69,16 +99,21 @@ def _batches_and_offences(rows: Rows) -> pa.RecordBatch:
 
 
 def _countable(rows: Rows) -> dict[str, Ints]:
-    """For each batch, how many records there are, and how many of them can be checked for what."""
+    """For each batch its bytes and times, how many records there are, and how many of them can be checked for what."""
     columns = rows.run.columns
 
     def per_batch(known: Any) -> Ints:
         return np.bincount(columns.batch[known], minlength=len(rows.run.positions))
 
     return {
+        "bytes": rows.field(scan.BATCH_LENGTH) + LENGTH_PREFIX_BYTES,
+        "base_timestamp": rows.field(scan.BASE_TIMESTAMP),
+        "max_timestamp": rows.field(scan.MAX_TIMESTAMP),
         "records": per_batch(np.ones(len(columns.batch), np.bool_)),
         "placed": per_batch(rows.placements[1]),
+        "placeable": per_batch(rows.is_of_client & (columns.key_length >= 0)),
         "closed": per_batch(rows.closed[1]),
+        "by_clients": per_batch(rows.is_of_client),
         "ordered": per_batch(np.asarray(pc.is_valid(rows.order[0]))),
     }
 

@@ -103,7 +103,8 @@ def show(result: DemoResult, console: Console) -> None:
     console.print(verdicts(result), highlight=False)
     spark = Table(show_header=False, box=None, pad_edge=False)
     for check in result.audit.get("checks", []):
-        outcome = "ok" if check["passed"] else f"{check['violation_count']:,} violations"
+        violated = f"{check['violation_count']:,} violations"
+        outcome = {"passed": "ok", "violated": violated, "unknown": "unknown"}[check["status"]]
         spark.add_row(f"Spark: {check['name']}", outcome)
     console.print(spark, highlight=False)
     for line in verdict.examples:

@@ -14,6 +14,14 @@ from zk_schemas.config_def import ConfigError
 class CommandError(Exception):
     """A command cannot go on; the message is one line that says what to do about it."""
 
+    exit_status = 1
+
+
+class UsageError(CommandError):
+    """What a command was asked for makes no sense."""
+
+    exit_status = 2
+
 
 def report_error(error: BaseException) -> int:
     """Print ``error`` on stderr and return the exit status.
@@ -33,7 +41,7 @@ def report_error(error: BaseException) -> int:
     else:
         line = f"{type(error).__name__}: {error} (ANABRANCH_TRACEBACK=1 shows where)"
     print("anabranch: " + " ".join(line.split()), file=sys.stderr)
-    return 1
+    return error.exit_status if isinstance(error, CommandError) else 1
 
 
 def _single_cause(error: BaseException) -> BaseException:

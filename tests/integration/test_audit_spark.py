@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
+from jsonschema import Draft202012Validator
 
 from protocol.batch_builder import build_batch, build_control_batch, retain_records
 from protocol.batch_layout import CONTROL_ABORT, CONTROL_COMMIT
@@ -21,12 +22,15 @@ from audit.datasource import SegmentsDataSource
 from audit.discovery import discover
 from audit.manifest import MANIFEST_NAME, Layout, ManifestError
 from audit.order_field import OrderFieldError
-from audit.report import AuditReport
+from audit.report import AuditReport, Status
 from audit.run import audit_with, run_audit, spark_session
 
 pytestmark = pytest.mark.integration
 
 Audit = Callable[..., AuditReport]
+SCHEMA = Draft202012Validator(
+    json.loads((Path(__file__).resolve().parents[2] / "docs" / "audit-report.schema.json").read_text())
+)
 
 
 @pytest.fixture(scope="module")
@@ -38,13 +42,15 @@ def spark() -> Iterator:
 @pytest.fixture
 def audit(spark) -> Audit:
     def run(directory: Path, order_by: str | None = "tsv:0", first: int = 10) -> AuditReport:
-        return audit_with(spark, str(directory), discover(directory), order_by, first)
+        report = audit_with(spark, str(directory), discover(directory), order_by, first)
+        SCHEMA.validate(json.loads(json.dumps(report.to_json())))
+        return report
 
     return run
 
 
 def failed(report: AuditReport) -> dict[str, list[str]]:
-    return {check.name: [str(x) for x in check.violations] for check in report.checks if not check.passed}
+    return {check.name: [str(x) for x in check.violations] for check in report.checks if check.violation_count}
 
 
 def test_a_whole_export_passes_and_everything_in_it_was_looked_at(tmp_path: Path, audit: Audit) -> None:
@@ -66,7 +72,11 @@ def test_a_whole_export_passes_and_everything_in_it_was_looked_at(tmp_path: Path
         "placement": 480,
         "closed partitions": 480,
     }
-    json.dumps(report.to_json())
+    assert [(x.partition, x.leader_epoch, x.first_offset, x.records) for x in report.epochs] == [
+        (x.partition, 0, 0, x.last_offset + 1) for x in report.epochs
+    ]
+    assert sum(x.bytes for x in report.epochs) == sum(path.stat().st_size for path in tmp_path.rglob("*.log"))
+    assert [(x.topic, x.records) for x in report.hot_keys] == [("events", 12)] * 20
 
 
 def test_one_edited_record_is_named(tmp_path: Path, audit: Audit) -> None:
@@ -78,7 +88,7 @@ def test_one_edited_record_is_named(tmp_path: Path, audit: Audit) -> None:
     data[data.index(edited.value)] ^= 1
     segment.write_bytes(data)
     report = audit(tmp_path, order_by=None)
-    (check,) = [check for check in report.checks if not check.passed]
+    (check,) = [check for check in report.checks if check.violation_count]
     assert (check.name, check.violation_count) == ("crc", 1)
     (violation,) = check.violations
     assert (violation.topic, violation.partition, violation.offset) == ("events", 1, edited.offset)
@@ -352,8 +362,8 @@ def test_a_log_directory_without_manifest(tmp_path: Path, audit: Audit) -> None:
     (tmp_path / MANIFEST_NAME).unlink()
     report = audit(tmp_path)
     assert failed(report) == {}
-    skipped = {check.name for check in report.checks if check.skipped}
-    assert skipped == {"segment files", "placement", "closed partitions"}
+    unknown = {check.name for check in report.checks if check.status is Status.UNKNOWN}
+    assert unknown == {"segment files", "placement", "closed partitions"}
     data = bytearray(writer.partitions[0].segments[0].read_bytes())
     data[80] ^= 1
     writer.partitions[0].segments[0].write_bytes(data)

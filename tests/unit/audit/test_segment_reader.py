@@ -276,7 +276,7 @@ def test_order_specs_that_make_no_sense(spec: str) -> None:
 def test_a_report_fails_with_any_check_and_names_the_place() -> None:
     violation = Violation("t", 3, 14, "t-3/0.log", 99, "is wrong")
     assert str(violation) == "t-3 offset 14 in t-3/0.log at byte 99: is wrong"
-    good, bad, skipped = Check("a", 5), Check("b", 5, 1, [violation]), Check("c", 0, skipped="no reason")
+    good, bad, skipped = Check("a", 5), Check("b", 5, 1, [violation]), Check("c", 0, unknown="no reason")
     assert AuditReport("d", ["t"], 1, 1, 1, 1, [good, skipped]).passed
     report = AuditReport("d", ["t"], 1, 1, 1, 1, [good, bad, skipped]).to_json()
     assert not report["passed"]
