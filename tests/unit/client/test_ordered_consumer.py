@@ -543,9 +543,10 @@ def test_what_the_user_has_of_a_partition_that_was_removed_is_flushed(run: Run) 
 def test_hole_24_tombstones_of_moved_keys_are_not_shown(compression: CompressionType, from_offset: int) -> None:
     moved = (b"k", None, [("x", b""), (MOVED_HEADER, b"")], 0)
     data = build_batch(
-        [(b"a", b"0", [], 0), moved, (b"b", None, [], 0), (b"c", b"3", [(MOVED_HEADER, b"")], 0), moved],
+        [(b"a", bytes(200), [], 0), moved, (b"b", None, [], 0), (b"c", b"3", [(MOVED_HEADER, b"")], 0), moved],
         compression=compression,
     )
+    assert (MOVED_HEADER.encode() in data) == (compression is CompressionType.NONE)
     fetched = FetchedBatch(RecordBatch(data), from_offset, may_hold_moved=True)
     kept = [offset for offset in (0, 2, 3) if offset >= from_offset]
     taken, positions = [], []
