@@ -34,6 +34,7 @@ pytestmark = pytest.mark.integration
 
 DEADLINE_S = 120.0
 KEYS = 30
+OLD_MS = 1_700_000_000_000
 
 
 @pytest.fixture(scope="module")
@@ -49,13 +50,16 @@ class Live:
     def __init__(self, spark: SparkSession, bootstrap: str, directory: Path) -> None:
         self.spark, self.bootstrap, self.directory = spark, bootstrap, directory
 
-    def read(self, topic: str, **options: str) -> DataFrame:
+    def read(self, topic: str | None, **options: str) -> DataFrame:
+        """A batch; without a topic the options name what is read."""
         reader = self.spark.read.format("anabranch").option("kafka.bootstrap.servers", self.bootstrap)
-        return reader.option("subscribe", topic).options(**options).load()
+        return reader.options(**({"subscribe": topic} if topic else {}), **options).load()
 
-    def stream(self, topic: str, **options: str) -> DataFrame:
+    def stream(self, topic: str | None, **options: str) -> DataFrame:
+        """A stream; without a topic the options name what is read."""
         reader = self.spark.readStream.format("anabranch").option("kafka.bootstrap.servers", self.bootstrap)
-        return reader.option("subscribe", topic).options(**{"startingOffsets": "earliest", **options}).load()
+        begin = {} if "startingTimestamp" in options else {"startingOffsets": "earliest"}
+        return reader.options(**begin, **({"subscribe": topic} if topic else {}), **options).load()
 
     def start(self, rows: DataFrame, take: Callable[[DataFrame, int], None], **trigger: Any) -> StreamingQuery:
         writer = rows.writeStream.foreachBatch(take).outputMode("update")
@@ -69,9 +73,9 @@ class Live:
         query.awaitTermination()
         return found
 
-    def produce(self, topic: str, records: list[tuple[bytes, bytes]], **settings: Any) -> None:
-        with Producer(bootstrap_servers=self.bootstrap, linger_ms=5, **settings) as producer:
-            for handle in [producer.send(topic, key=key, value=value) for key, value in records]:
+    def produce(self, topic: str, records: list[tuple[bytes, bytes]], timestamp_ms: int | None = None) -> None:
+        with Producer(bootstrap_servers=self.bootstrap, linger_ms=5) as producer:
+            for handle in [producer.send(topic, key=key, value=v, timestamp_ms=timestamp_ms) for key, v in records]:
                 handle.result()
 
 
@@ -231,6 +235,38 @@ def test_a_checkpoint_of_a_topic_that_was_deleted_is_refused(live: Live, fresh_n
     create_topic(live.bootstrap, topic, 1)
     with pytest.raises(StreamingQueryException, match=f"the checkpoint is of topic {topic} with topic id"):
         live.read_all(live.stream(topic))
+
+
+def test_topics_of_a_pattern_and_records_from_a_timestamp_on(live: Live, fresh_name: Callable[[str], str]) -> None:
+    name = fresh_name("pattern")
+    for topic in (f"{name}-a", f"{name}-b", f"other-{name}-a"):
+        create_topic(live.bootstrap, topic, 1)
+        live.produce(topic, [(b"k", b"old")], timestamp_ms=OLD_MS)
+        live.produce(topic, [(b"k", b"new"), (b"k", b"last")], timestamp_ms=OLD_MS + 10)
+    pattern = {"subscribePattern": f"{name}-."}
+    both = {f"{name}-a", f"{name}-b"}
+
+    after = {**pattern, "startingTimestamp": str(OLD_MS + 1)}
+    young = live.read(None, **after).collect()
+    assert {(row.topic, row.value) for row in young} == {
+        (topic, value) for topic in both for value in (b"new", b"last")
+    }
+    assert live.read(None, startingTimestamp=str(OLD_MS + 11), **pattern).count() == 0
+    assigned = live.read(None, assign=json.dumps({f"{name}-b": [0]})).collect()
+    assert [(row.topic, row.offset) for row in assigned] == [(f"{name}-b", offset) for offset in range(3)]
+
+    sizes: list[int] = []
+    query = live.start(
+        live.stream(None, maxOffsetsPerTrigger="2", **after),
+        lambda batch, _: sizes.append(batch.count()),
+        availableNow=True,
+    )
+    query.awaitTermination()
+    assert [size for size in sizes if size] == [2, 2]
+    create_topic(live.bootstrap, f"{name}-c", 1)
+    live.produce(f"{name}-c", [(b"k", b"old")], timestamp_ms=OLD_MS)
+    later = live.read_all(live.stream(None, **after))
+    assert [(row.topic, row.offset) for row in later] == [(f"{name}-c", 0)], "a topic found later is read whole"
 
 
 def test_what_is_written_is_read_back(live: Live, fresh_name: Callable[[str], str]) -> None:
