@@ -15,6 +15,7 @@ import numpy as np
 import pyarrow as pa
 
 from audit import segment_scan as scan
+from audit.bounds import EVERYTHING, Bounds
 from audit.manifest import Layout, Manifest, PartitionEntry, layouts_until
 from audit.order_field import OrderField
 from audit.segment_scan import Run
@@ -114,6 +115,17 @@ class Rows:
 
     def __len__(self) -> int:
         return len(self.batch)
+
+    def within(self, bounds: Bounds) -> Bools | None:
+        """The rows whose records are in these bounds, and those of batches that cannot be read. None: all rows."""
+        if bounds == EVERYTHING:
+            return None
+        offsets, times = self.offsets, self.record_timestamps
+        inside = (offsets >= bounds.first_offset) & (offsets < bounds.end_offset)
+        inside &= (times >= bounds.first_timestamp) & (times < bounds.end_timestamp)
+        keep = ~self.is_record
+        keep[self.is_record] = inside
+        return keep
 
     def arrow(self, columns: Sequence[str], keep: Bools | None = None) -> pa.RecordBatch:
         """These columns of all rows, or of those to keep."""

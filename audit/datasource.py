@@ -1,51 +1,57 @@
 """The Spark data source ``anabranch-segments``: the records of segment files.
 
-    from audit.datasource import register
-
-    register(spark)
     spark.read.format("anabranch-segments").load("exported-directory")
 
-Options: ``path`` (the directory, as given to ``load``), ``view``, ``order_by`` (``json:FIELD`` or ``tsv:N``),
-``splitBytes`` (a larger segment is read in parts where its index lies beside it). The directory must be readable at the
-same path by every executor. ``timestamp`` is in milliseconds since 1970; a batch that cannot be read is a row with
-``error`` set and ``offset`` null.
+Spark finds it through the module ``pyspark_anabranch_segments``; ``register(spark)`` is for a session that does not.
+
+Options: ``path`` (the directory, as given to ``load``), ``columns``, ``view``, ``order_by`` (``json:FIELD`` or
+``tsv:N``), ``splitBytes`` (a larger segment is read in parts where its index lies beside it), and those of
+``audit.bounds``, which skip files and batches. The directory must be readable at the same path by every executor.
+``timestamp`` is in milliseconds since 1970; a batch that cannot be read is a row with ``error`` set and ``offset``
+null.
 
 Views: ``records`` (the default), ``checks`` (records, with the columns the checks need besides), ``summary`` (what the
-audit looks at first: ``audit.summary``). A schema such as ``spark.read.schema("offset bigint")`` names some of a view's
-columns: no others are built then, and values that it does not name are not decoded. Filters on ``topic``,
-``partition`` and ``offset`` skip files.
+audit looks at first: ``audit.summary``). PySpark does not show a Python data source which columns a query uses. The
+option ``columns`` (``offset,key``), or a schema such as ``spark.read.schema("offset bigint")``, names some of a view's
+columns: no others are built then, and values that it does not name are not decoded.
+
+Filters skip nothing: where PySpark 4.3 pushes them down, a second query over the same DataFrame reads with the filters
+of the first.
+
+A stream follows an export that grows (``audit.growing``). ``failOnDataLoss`` (``true``): whether it ends where records
+that it has not read are gone, or warns and goes on.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, MutableMapping, Sequence
+import logging
+from collections.abc import Iterator, Mapping, MutableMapping, Sequence
+from typing import Any
 
 import pyarrow as pa
 from pyspark.sql import SparkSession
 from pyspark.sql.datasource import (
     DataSource,
     DataSourceReader,
-    EqualTo,
-    Filter,
-    GreaterThan,
-    GreaterThanOrEqual,
-    In,
+    DataSourceStreamReader,
     InputPartition,
-    LessThan,
-    LessThanOrEqual,
 )
+from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, SupportsTriggerAvailableNow
 from pyspark.sql.types import StructType
 
+from audit.bounds import OPTIONS, Wanted, wanted
 from audit.columns import CHECK_SCHEMA, PUBLIC_SCHEMA, names_of
-from audit.discovery import discover
+from audit.discovery import TopicFiles, discover
+from audit.growing import DataLossError, Offsets, Slice, beginning, followed, latest, read_slice, slices
 from audit.order_field import OrderField
-from audit.parts import SPLIT_BYTES, SegmentPart, Wanted, read_part, segment_parts
+from audit.parts import SPLIT_BYTES, SegmentPart, read_part, segment_parts
 from audit.summary import SUMMARY_SCHEMA, summaries
 
 FORMAT_NAME = "anabranch-segments"
 ROWS_PER_ARROW_BATCH = 65_536
+_log = logging.getLogger(__name__)
 VIEWS = {"records": PUBLIC_SCHEMA, "checks": f"{PUBLIC_SCHEMA}, {CHECK_SCHEMA}", "summary": SUMMARY_SCHEMA}
-_OPTIONS = frozenset({"path", "view", "order_by", "splitbytes"})
+_OPTIONS = frozenset({"path", "columns", "view", "order_by", "splitBytes", "failOnDataLoss", *OPTIONS})
 
 
 class SegmentPartition(InputPartition):  # type: ignore[misc]
@@ -58,23 +64,23 @@ class SegmentPartition(InputPartition):  # type: ignore[misc]
 class SegmentsReader(DataSourceReader):  # type: ignore[misc]
     """Lists the segment files, on the driver; reads a part of one, on an executor."""
 
-    def __init__(self, directory: str, columns: Sequence[str], order_by: str | None, split_bytes: int) -> None:
+    def __init__(
+        self, directory: str, columns: Sequence[str], order_by: str | None, split_bytes: int, selected: Wanted
+    ) -> None:
         self._directory = directory
         self._columns = list(columns)
         self._order_by = order_by
         self._split_bytes = split_bytes
-        self.wanted = Wanted()
+        self._wanted = selected
 
     def partitions(self) -> Sequence[InputPartition]:
-        parts = segment_parts(discover(self._directory), self._split_bytes, self.wanted)
+        parts = segment_parts(discover(self._directory), self._split_bytes, self._wanted)
         return [SegmentPartition(part) for part in parts]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         assert isinstance(partition, SegmentPartition)
         for rows in read_part(partition.part, self._order_field()):
-            found = rows.arrow(self._columns)
-            for at in range(0, len(found), ROWS_PER_ARROW_BATCH):
-                yield found.slice(at, ROWS_PER_ARROW_BATCH)
+            yield from _pieces(rows.arrow(self._columns, rows.within(partition.part.bounds)))
 
     def _order_field(self) -> OrderField | None:
         return OrderField(self._order_by) if self._order_by else None
@@ -85,35 +91,79 @@ class SummaryReader(SegmentsReader):
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         assert isinstance(partition, SegmentPartition)
-        yield from summaries(read_part(partition.part, self._order_field()))
+        for found in summaries(read_part(partition.part, self._order_field())):
+            yield found.select(self._columns)
 
 
-class FilteringReader(SegmentsReader):
-    """Skips what filters do not want. Spark refuses such a reader where pushing filters down is switched off."""
+class SlicePartition(InputPartition):  # type: ignore[misc]
+    """A slice of one segment, as it travels to an executor."""
 
-    def pushFilters(self, filters: list[Filter]) -> Iterable[Filter]:
-        """Take what can skip files as a hint. Spark applies all filters again."""
-        for condition in filters:
-            match condition:
-                case EqualTo((column,), value):
-                    self.wanted.keep(column, {value})
-                case In((column,), values):
-                    self.wanted.keep(column, set(values))
-                case GreaterThan((column,), value) | GreaterThanOrEqual((column,), value):
-                    self.wanted.keep_from(column, value)
-                case LessThan((column,), value) | LessThanOrEqual((column,), value):
-                    self.wanted.keep_until(column, value)
-        return filters
+    def __init__(self, wanted: Slice) -> None:
+        self.wanted = wanted
+
+
+class SegmentsStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):  # type: ignore[misc]
+    """Follows an export whose manifest each export replaces."""
+
+    def __init__(self, directory: str, columns: Sequence[str], order_by: str | None, fail_on_data_loss: bool) -> None:
+        self._directory = directory
+        self._columns = list(columns)
+        self._order_by = order_by
+        self._fail_on_data_loss = fail_on_data_loss
+        self._target: TopicFiles | None = None
+
+    def _present(self) -> TopicFiles:
+        return followed(discover(self._directory), self._directory)
+
+    def _lost(self, what: str) -> None:
+        if self._fail_on_data_loss:
+            raise DataLossError(f"{what}; failOnDataLoss=false goes on without these records")
+        _log.warning("records are lost: %s", what)
+
+    def initialOffset(self) -> dict[str, Any]:
+        return beginning(self._present().manifest).encode()
+
+    def getDefaultReadLimit(self) -> ReadLimit:
+        return ReadAllAvailable()
+
+    def latestOffset(self, start: Mapping[str, Any], limit: ReadLimit) -> Mapping[str, Any]:
+        topic = self._target or self._present()
+        return latest(topic.manifest, Offsets.decode(start), self._lost).encode()
+
+    def prepareForTriggerAvailableNow(self) -> None:
+        self._target = self._present()
+
+    def partitions(self, start: Mapping[str, Any], end: Mapping[str, Any]) -> Sequence[InputPartition]:
+        found = slices(self._present(), Offsets.decode(start), Offsets.decode(end), self._lost)
+        return [SlicePartition(one) for one in found]
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        wanted = getattr(partition, "wanted", None)
+        if wanted is None:  # Spark's stand-in for no partition at all
+            return
+        order_field = OrderField(self._order_by) if self._order_by else None
+        for rows, keep in read_slice(wanted, order_field, self._lost):
+            yield from _pieces(rows.arrow(self._columns, keep))
+
+    def commit(self, end: Mapping[str, Any]) -> None:
+        """Nothing is kept outside of Spark's checkpoint."""
+
+    def stop(self) -> None:
+        """Nothing is open."""
+
+
+def _pieces(rows: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
+    for at in range(0, len(rows), ROWS_PER_ARROW_BATCH):
+        yield rows.slice(at, ROWS_PER_ARROW_BATCH)
 
 
 class SegmentsDataSource(DataSource):  # type: ignore[misc]
     """Registers as ``anabranch-segments``. Raises ValueError for an option it does not have."""
 
-    _reader = SegmentsReader
-
     def __init__(self, options: MutableMapping[str, str]) -> None:
         super().__init__(options)
-        unknown = sorted(set(map(str.lower, options)) - _OPTIONS)
+        known = {name.lower() for name in _OPTIONS}
+        unknown = sorted(name for name in options if name.lower() not in known)
         if unknown:
             raise ValueError(f"{FORMAT_NAME} has no option {unknown[0]!r}; it has {', '.join(sorted(_OPTIONS))}")
         if "path" not in options:
@@ -121,35 +171,52 @@ class SegmentsDataSource(DataSource):  # type: ignore[misc]
         self._view = options.get("view", "records")
         if self._view not in VIEWS:
             raise ValueError(f"{FORMAT_NAME} has no view {self._view!r}; it has {', '.join(VIEWS)}")
+        self._columns = [name.strip() for name in options["columns"].split(",")] if "columns" in options else None
+        self._refuse_unknown(self._columns or [])
+        self._wanted = wanted(options)
         split = options.get("splitBytes", str(SPLIT_BYTES))
         if not split.isdecimal() or int(split) < 1:
             raise ValueError(f"{FORMAT_NAME}: splitBytes is {split!r}, not a positive number of bytes")
         self._split_bytes = int(split)
+        fail = options.get("failOnDataLoss", "true").lower()
+        if fail not in ("true", "false"):
+            raise ValueError(f"{FORMAT_NAME}: failOnDataLoss is {fail!r}, neither true nor false")
+        self._fail_on_data_loss = fail == "true"
 
     @classmethod
     def name(cls) -> str:
         return FORMAT_NAME
 
     def schema(self) -> str:
-        return VIEWS[self._view]
+        whole = VIEWS[self._view]
+        if self._columns is None:
+            return whole
+        types = dict(column.split(" ", 1) for column in whole.split(", "))
+        return ", ".join(f"{name} {types[name]}" for name in self._columns)
 
     def reader(self, schema: StructType) -> DataSourceReader:
         columns = schema.fieldNames()
-        unknown = sorted(set(columns) - set(names_of(VIEWS[self._view])))
+        self._refuse_unknown(columns)
+        reader = SummaryReader if self._view == "summary" else SegmentsReader
+        return reader(self.options["path"], columns, self.options.get("order_by"), self._split_bytes, self._wanted)
+
+    def streamReader(self, schema: StructType) -> DataSourceStreamReader:
+        columns = schema.fieldNames()
+        self._refuse_unknown(columns)
+        if self._view == "summary":
+            raise ValueError(f"the view {self._view!r} of {FORMAT_NAME} is not for streams")
+        if others := [name for name in (*OPTIONS, "splitBytes") if name in self.options]:
+            raise ValueError(f"option {others[0]} of {FORMAT_NAME} is not for streams")
+        order_by = self.options.get("order_by")
+        return SegmentsStreamReader(self.options["path"], columns, order_by, self._fail_on_data_loss)
+
+    def _refuse_unknown(self, columns: Sequence[str]) -> None:
+        known = names_of(VIEWS[self._view])
+        unknown = [name for name in columns if name not in known]
         if unknown:
             raise ValueError(f"the view {self._view!r} of {FORMAT_NAME} has no column {unknown[0]!r}")
-        order_by = self.options.get("order_by")
-        reader = SummaryReader if self._view == "summary" else self._reader
-        return reader(self.options["path"], columns, order_by, self._split_bytes)
-
-
-class FilteredSegmentsDataSource(SegmentsDataSource):
-    """The same, with filters that skip files."""
-
-    _reader = FilteringReader
 
 
 def register(spark: SparkSession) -> None:
-    """Make ``anabranch-segments`` known to a session, and have its filters skip files."""
-    spark.conf.set("spark.sql.python.filterPushdown.enabled", "true")
-    spark.dataSource.register(FilteredSegmentsDataSource)
+    """Make ``anabranch-segments`` known to a session."""
+    spark.dataSource.register(SegmentsDataSource)

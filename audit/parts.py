@@ -7,11 +7,19 @@ begins, for an index may be wrong.
 
 from __future__ import annotations
 
+import contextlib
 import os
-import struct
+import socket
+from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Iterator, Sequence
-from typing import Any, BinaryIO, NamedTuple
+from itertools import pairwise
+from typing import BinaryIO, NamedTuple, TypeAlias
 
+import msgspec
+import numpy as np
+import numpy.typing as npt
+
+from audit.bounds import EVERYTHING, Bounds, Wanted
 from audit.columns import Rows, SegmentSource
 from audit.discovery import TopicFiles
 from audit.manifest import Manifest, PartitionEntry, SegmentEntry
@@ -20,133 +28,154 @@ from audit.segment_scan import scan
 from protocol.batch_layout import HEADER_BYTES, LENGTH, LENGTH_PREFIX_BYTES, MAGIC, MAGIC_AT
 from protocol.records import RecordBatch
 
-_ENTRY = struct.Struct(">ii")
-
-
+Entries: TypeAlias = npt.NDArray[np.int32]
+_ENTRY_BYTES = 8
 SPLIT_BYTES = 64 * 1024 * 1024
+ALL = Wanted()
 
 
 class SegmentPart(NamedTuple):
-    """The batches of a segment file below ``directory`` that begin in ``[begin, end)``; ``end`` None is the file's."""
+    """The batches of a segment file below ``directory`` that begin in ``[begin, end)``; ``end`` None is the file's.
+
+    Batches without records in ``bounds`` are skipped.
+    """
 
     directory: str
     source: SegmentSource
     begin: int
     end: int | None
+    bounds: Bounds = EVERYTHING
 
 
-class Wanted:
-    """The values that filters leave of columns: a set of them, or a range."""
-
-    def __init__(self) -> None:
-        self._values: dict[str, set[Any]] = {}
-        self._lowest: dict[str, Any] = {}
-        self._highest: dict[str, Any] = {}
-
-    def keep(self, column: str, values: set[Any]) -> None:
-        self._values[column] = self._values.get(column, values) & values
-
-    def keep_from(self, column: str, lowest: Any) -> None:
-        self._lowest[column] = max(self._lowest.get(column, lowest), lowest)
-
-    def keep_until(self, column: str, highest: Any) -> None:
-        self._highest[column] = min(self._highest.get(column, highest), highest)
-
-    def includes(self, column: str, value: Any) -> bool:
-        return self.overlaps(column, value, value)
-
-    def overlaps(self, column: str, lowest: Any, highest: Any) -> bool:
-        """Whether some value from ``lowest`` to ``highest`` may be wanted; None is no bound."""
-        if column in self._lowest and highest is not None and highest < self._lowest[column]:
-            return False
-        if column in self._highest and lowest is not None and lowest > self._highest[column]:
-            return False
-        return column not in self._values or any(
-            (lowest is None or lowest <= x) and (highest is None or x <= highest) for x in self._values[column]
-        )
-
-
-EVERYTHING = Wanted()
+class MissingSegmentError(FileNotFoundError):
+    """A segment file that the driver found and that is not there for a worker."""
 
 
 def segment_parts(
-    topics: Iterable[TopicFiles], split_bytes: int = SPLIT_BYTES, wanted: Wanted = EVERYTHING
+    topics: Iterable[TopicFiles], split_bytes: int = SPLIT_BYTES, wanted: Wanted = ALL
 ) -> Iterator[SegmentPart]:
-    """The parts to read of these topics' segments. Looks at no file but large ones and their indexes."""
+    """The parts to read of these topics' segments. Looks at the sizes of files, and into large ones by their indexes.
+
+    A file that is missing has no parts: the check "segment files" names it.
+    """
     for topic in topics:
-        if not wanted.includes("topic", topic.manifest.topic):
-            continue
-        # The other partitions and segments stay here: an executor needs the topic's counts and this history.
-        alone = _narrowed(topic.manifest)
+        alone = without_others(topic.manifest)
         for partition in topic.manifest.partitions:
-            if not wanted.includes("partition", partition.partition):
+            bounds = wanted.of(topic.manifest.topic, partition.partition)
+            if bounds is None:
                 continue
-            entry = PartitionEntry(
-                partition.partition, partition.log_start_offset, partition.high_watermark, [], partition.layouts
-            )
+            entry = alone_entry(partition)
             for segment, end_offset in _with_ends(partition.segments):
-                if wanted.overlaps("offset", segment.base_offset, end_offset):
+                if segment.base_offset < bounds.end_offset and (end_offset is None or bounds.first_offset < end_offset):
                     source = SegmentSource(alone, entry, f"{alone.topic}-{entry.partition}/{segment.name}")
-                    bounds = _bounds(os.path.join(topic.directory, source.segment), segment.base_offset, split_bytes)
-                    for begin, end in zip(bounds, [*bounds[1:], None], strict=True):
-                        yield SegmentPart(topic.directory, source, begin, end)
+                    path = os.path.join(topic.directory, source.segment)
+                    for begin, end in _ranges(path, segment.base_offset, split_bytes, bounds):
+                        yield SegmentPart(topic.directory, source, begin, end, bounds)
 
 
 def read_part(part: SegmentPart, order_by: OrderField | None = None) -> Iterator[Rows]:
-    """The rows of a part, a few megabytes at a time. A file that is missing has none."""
+    """The rows of a part, a few megabytes at a time. Raises MissingSegmentError."""
     path = os.path.join(part.directory, part.source.segment)
-    if not os.path.exists(path):
-        return  # the check "segment files" names every file of the manifest that is missing
-    with open(path, "rb") as file:
-        for run in scan(file, os.fstat(file.fileno()).st_size, part.begin, part.end):
+    try:
+        file = open(path, "rb")  # noqa: SIM115
+    except FileNotFoundError:
+        raise MissingSegmentError(
+            f"{path} is not there on {socket.gethostname()}, and was when the query was planned: the directory has to "
+            f"be at the same path on the driver and on every worker, and must not lose files while it is read"
+        ) from None
+    with file:
+        for run in scan(file, os.fstat(file.fileno()).st_size, part.begin, part.end, part.bounds):
             yield Rows(part.source, run, order_by)
 
 
 def _with_ends(segments: Sequence[SegmentEntry]) -> Iterator[tuple[SegmentEntry, int | None]]:
-    """Each segment with the last offset it can have, which is not known for the last."""
+    """Each segment with the offset behind its records, which may not be known of the last."""
     for index, segment in enumerate(segments):
-        yield segment, segments[index + 1].base_offset - 1 if index + 1 < len(segments) else None
+        later = segments[index + 1].base_offset if index + 1 < len(segments) else None
+        yield segment, segment.end_offset if segment.end_offset >= 0 else later
 
 
-def _narrowed(manifest: Manifest) -> Manifest:
-    return Manifest(
-        topic=manifest.topic,
-        cleanup_policy=manifest.cleanup_policy,
-        initial_partition_count=manifest.initial_partition_count,
-        undeleted_partition_count=manifest.undeleted_partition_count,
-        partitions=[],
-        layout_version=manifest.layout_version,
-    )
+def without_others(manifest: Manifest) -> Manifest:
+    """What an executor needs of the manifest: the topic's identity and counts."""
+    return msgspec.structs.replace(manifest, partitions=[])
 
 
-def _bounds(path: str, base_offset: int, split_bytes: int) -> list[int]:
-    """Where parts of about ``split_bytes`` of a segment begin. There is one part where no index lies beside it."""
-    bounds = [0]
+def alone_entry(entry: PartitionEntry) -> PartitionEntry:
+    """What an executor needs of a partition: its offsets and the history of its layouts."""
+    return PartitionEntry(entry.partition, entry.log_start_offset, entry.high_watermark, [], entry.layouts)
+
+
+def _ranges(path: str, base_offset: int, split_bytes: int, bounds: Bounds) -> Iterator[tuple[int, int | None]]:
+    """The ranges of about ``split_bytes`` of a segment that have its records in ``bounds``.
+
+    There is one range where the file is small or no index lies beside it, and none where it is missing.
+    """
     try:
         size = os.path.getsize(path)
-        if size > split_bytes:
-            with open(path.removesuffix(".log") + ".index", "rb") as index, open(path, "rb") as log:
-                for relative, position in _ENTRY.iter_unpack(_whole_entries(index.read())):
-                    far = bounds[-1] + split_bytes <= position <= size - split_bytes // 2
-                    if far and _begins_batch(log, position, base_offset + relative):
-                        bounds.append(position)
     except FileNotFoundError:
-        pass
-    return bounds
+        return
+    cuts: list[int | None] = [0, None]
+    if size > split_bytes or bounds != EVERYTHING:
+        with (
+            contextlib.suppress(FileNotFoundError),
+            open(path.removesuffix(".log") + ".index", "rb") as index,
+            open(path, "rb") as log,
+        ):
+            entries = _entries(index)
+            begin = _begin(entries, log, base_offset, bounds.first_offset)
+            end = _end(entries, log, base_offset, bounds.end_offset)
+            cuts = [begin, *_splits(entries, log, begin, size if end is None else end, split_bytes), end]
+    for begin_at, end_at in pairwise(cuts):
+        assert begin_at is not None
+        yield begin_at, end_at
 
 
-def _whole_entries(data: bytes) -> bytes:
-    return data[: len(data) // _ENTRY.size * _ENTRY.size]
+def _entries(index: BinaryIO) -> Entries:
+    """The entries of an offset index, relative offset and position. Only the pages that are looked at are read."""
+    count = os.fstat(index.fileno()).st_size // _ENTRY_BYTES
+    return np.memmap(index, ">i4", "r", shape=(count, 2)) if count else np.zeros((0, 2), np.int32)
 
 
-def _begins_batch(log: BinaryIO, position: int, offset: int) -> bool:
-    """Whether a batch with a true CRC begins at ``position`` that does not begin behind ``offset``."""
+def _begin(entries: Entries, log: BinaryIO, base_offset: int, first: int) -> int:
+    """The position from which on all batches with offsets from ``first`` on are read."""
+    for at in range(bisect_right(entries, first - base_offset, key=lambda entry: int(entry[0])) - 1, -1, -1):
+        position = int(entries[at][1])
+        if (found := _batch_at(log, position)) is not None and found <= first:
+            return position
+    return 0
+
+
+def _end(entries: Entries, log: BinaryIO, base_offset: int, end: int) -> int | None:
+    """The position from which on no batch has offsets below ``end``; None where that is not known."""
+    for at in range(bisect_left(entries, end - base_offset, key=lambda entry: int(entry[0])), len(entries)):
+        position = int(entries[at][1])
+        if (found := _batch_at(log, position)) is not None and found >= end:
+            return position
+    return None
+
+
+def _splits(entries: Entries, log: BinaryIO, begin: int, end: int, split_bytes: int) -> Iterator[int]:
+    """The positions of batches, each ``split_bytes`` or more behind the one before and behind ``begin``."""
+    at, last, highest = 0, begin, end - split_bytes // 2
+    while (at := bisect_left(entries, last + split_bytes, lo=at, key=lambda entry: int(entry[1]))) < len(entries):
+        position = int(entries[at][1])
+        if position > highest:
+            return
+        if position >= last + split_bytes and _batch_at(log, position) is not None:
+            yield position
+            last = position
+        at += 1
+
+
+def _batch_at(log: BinaryIO, position: int) -> int | None:
+    """The base offset of the batch with a true CRC that begins at ``position``; None where there is none."""
     log.seek(position)
     prefix = log.read(LENGTH_PREFIX_BYTES)
     if len(prefix) < LENGTH_PREFIX_BYTES:
-        return False
+        return None
     first, length = LENGTH.unpack(prefix)
-    if first > offset or length < HEADER_BYTES - LENGTH_PREFIX_BYTES:
-        return False
+    if length < HEADER_BYTES - LENGTH_PREFIX_BYTES:
+        return None
     batch = prefix + log.read(length)
-    return len(batch) == LENGTH_PREFIX_BYTES + length and batch[MAGIC_AT] == MAGIC and RecordBatch(batch).verify_crc()
+    whole = len(batch) == LENGTH_PREFIX_BYTES + length and batch[MAGIC_AT] == MAGIC and RecordBatch(batch).verify_crc()
+    return first if whole else None

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import re
 import sys
 import tempfile
 from collections.abc import Callable, Iterable, Iterator
@@ -27,8 +28,11 @@ Summaries: TypeAlias = dict[tuple[str, int], PartitionSummary]
 # than they save. They are left alone where there is more to do.
 _SHORT_RUN_SETTINGS = {
     "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",
+    "spark.executor.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",
     "spark.sql.codegen.wholeStage": "false",
     "spark.sql.codegen.factoryMode": "NO_CODEGEN",
+    "spark.sql.shuffle.partitions": "2",
+    "spark.sql.adaptive.enabled": "false",
 }
 SHORT_RUN_BYTES = 4 * 1024**3
 
@@ -38,10 +42,12 @@ _OF_RECORDS = [
 ]  # fmt: skip
 """What the checks of the order of records need."""
 _SETTINGS = {
-    "spark.ui.enabled": "false",
     "spark.ui.showConsoleProgress": "false",
     "spark.log.level": "ERROR",
     "spark.sql.session.timeZone": "UTC",
+}
+_LOCAL_SETTINGS = {
+    "spark.ui.enabled": "false",
     "spark.sql.shuffle.partitions": "2",
     "spark.sql.adaptive.enabled": "false",
     "spark.driver.host": "127.0.0.1",
@@ -50,44 +56,47 @@ _SETTINGS = {
 
 
 def run_audit(
-    directory: str | Path, *, order_by: str | None = None, master: str = "local[2]", first: int = FIRST_VIOLATIONS
+    directory: str | Path,
+    *,
+    order_by: str | None = None,
+    master: str | None = "local[2]",
+    first: int = FIRST_VIOLATIONS,
 ) -> AuditReport:
     """Check an exported directory, or a log directory. Each check keeps its ``first`` violations.
 
     ``order_by`` (``json:FIELD`` or ``tsv:N``) names the integer in the values that must not decrease within a key.
+    ``master`` None leaves the master to ``spark-submit`` and to Spark's own configuration.
     Raises ManifestError for a directory that is none, OrderFieldError for an ``order_by`` that is none, and
     ModuleNotFoundError without pyspark.
     """
     topics = discover(directory)
     if order_by is not None:
         OrderField(order_by)
-    with spark_session(master, short=_size(topics) < SHORT_RUN_BYTES) as spark:
+    with spark_session(master, short=_size(topics) < SHORT_RUN_BYTES) as spark, _explained():
         return audit_with(spark, str(directory), topics, order_by, first)
 
 
 @contextlib.contextmanager
-def spark_session(master: str, *, short: bool = False) -> Iterator[SparkSession]:
-    """A quiet session of its own, stopped at the end; its workers run this interpreter and find these packages.
+def spark_session(master: str | None, *, short: bool = False) -> Iterator[SparkSession]:
+    """A quiet session of its own, stopped at the end.
 
-    ``short``: it is to start quickly and has little to do.
+    Local workers run this interpreter and find these packages. On a cluster the interpreter is ``PYSPARK_PYTHON`` where
+    that is set, and else the one at this one's path. ``short``: it is to start quickly and has little to do.
     """
     from pyspark.sql import SparkSession
 
     if SparkSession.getActiveSession() is not None:
         raise RuntimeError("a Spark session is active in this process; pass it to audit_with instead")
-    root = str(Path(__file__).resolve().parent.parent)
-    inherited = os.environ.get("PYTHONPATH")
-    changed = {
-        "PYSPARK_PYTHON": sys.executable,
-        "PYSPARK_DRIVER_PYTHON": sys.executable,
-        "SPARK_LOCAL_IP": "127.0.0.1",
-        "PYTHONPATH": root if not inherited else f"{root}{os.pathsep}{inherited}",
-    }
+    is_local = master is not None and master.startswith("local")
+    changed = _environment(is_local)
     before = {name: os.environ.get(name) for name in changed}
     os.environ.update(changed)
     try:
-        builder = SparkSession.builder.master(master).appName("anabranch audit")
-        for name, value in (_SETTINGS | (_SHORT_RUN_SETTINGS if short else {})).items():
+        builder = SparkSession.builder.appName("anabranch audit")
+        if master is not None:
+            builder = builder.master(master)
+        chosen = _SETTINGS | (_LOCAL_SETTINGS if is_local else {}) | (_SHORT_RUN_SETTINGS if short else {})
+        for name, value in chosen.items():
             builder = builder.config(name, value)
         with _captured_stderr():
             spark = builder.getOrCreate()
@@ -99,6 +108,33 @@ def spark_session(master: str, *, short: bool = False) -> Iterator[SparkSession]
         for name in changed:
             os.environ.pop(name, None)
         os.environ.update({name: value for name, value in before.items() if value is not None})
+
+
+def _environment(is_local: bool) -> dict[str, str]:
+    """What Spark's processes find in their environment. Those of a cluster have only what names the interpreter."""
+    root = str(Path(__file__).resolve().parent.parent)
+    inherited = os.environ.get("PYTHONPATH")
+    python = {"PYTHONPATH": root if not inherited else f"{root}{os.pathsep}{inherited}"}
+    if is_local:
+        local = dict.fromkeys(("PYSPARK_PYTHON", "PYSPARK_DRIVER_PYTHON"), sys.executable)
+        return python | local | {"SPARK_LOCAL_IP": "127.0.0.1"}
+    return python | {"PYSPARK_PYTHON": os.environ.get("PYSPARK_PYTHON", sys.executable)}
+
+
+@contextlib.contextmanager
+def _explained() -> Iterator[None]:
+    """Name what a worker lacks, instead of Spark's account of a failed stage."""
+    try:
+        yield
+    except Exception as error:
+        if (module := re.search(r"ModuleNotFoundError: No module named '([^']+)'", str(error))) is not None:
+            raise RuntimeError(
+                f"a Spark worker has no Python module {module[1]!r}: pip install 'anabranch[audit]' on every worker, "
+                f"for the interpreter that PYSPARK_PYTHON names there"
+            ) from error
+        if (file := re.search(r"MissingSegmentError: (.+)", str(error))) is not None:
+            raise RuntimeError(file[1]) from error
+        raise
 
 
 @contextlib.contextmanager

@@ -13,6 +13,7 @@ from typing import BinaryIO, TypeAlias
 import numpy as np
 from fastcrc import crc32
 
+from audit.bounds import EVERYTHING, Bounds
 from audit.segment_reader import MAX_DECOMPRESSED_BYTES, describe_damaged_length, read_batch
 from protocol.batch_layout import CODEC_MASK, CRC_START, HEADER, HEADER_BYTES, LENGTH, LENGTH_PREFIX_BYTES, MAGIC
 from protocol.compression import CompressionType, CorruptRecordError, decompress
@@ -49,11 +50,15 @@ class Run:
         return np.fromiter((header[index] for header in self.headers), np.int64, len(self.headers))
 
 
-def scan(file: BinaryIO, size_bytes: int, begin: int = 0, end: int | None = None) -> Iterator[Run]:
+def scan(
+    file: BinaryIO, size_bytes: int, begin: int = 0, end: int | None = None, bounds: Bounds = EVERYTHING
+) -> Iterator[Run]:
     """The batches of a segment of ``size_bytes`` that begin in ``[begin, end)``, up to the first damaged length.
 
-    ``begin`` has to be the first byte of a batch.
+    ``begin`` has to be the first byte of a batch. Batches whose headers show that no record is in ``bounds`` are
+    skipped.
     """
+    has_bounds = bounds != EVERYTHING
     stop = size_bytes if end is None else min(end, size_bytes)
     position, pending = begin, _Pending()
     while position < stop:
@@ -74,7 +79,8 @@ def scan(file: BinaryIO, size_bytes: int, begin: int = 0, end: int | None = None
                     data += file.read(length - len(data))
                     continue
                 break
-            pending.add(data[at : at + length] if length < len(data) else data, position + at)
+            if not has_bounds or _may_be_in(bounds, HEADER.unpack_from(data, at)):
+                pending.add(data[at : at + length] if length < len(data) else data, position + at)
             at += length
             if pending.bytes >= RUN_BYTES:
                 yield pending.run()
@@ -82,6 +88,13 @@ def scan(file: BinaryIO, size_bytes: int, begin: int = 0, end: int | None = None
         position += at
     if pending.positions:
         yield pending.run()
+
+
+def _may_be_in(bounds: Bounds, header: Fields) -> bool:
+    """Whether a batch may have records in these bounds, or may be damaged."""
+    first = header[BASE_OFFSET]
+    outside = first >= bounds.end_offset or first + header[LAST_OFFSET_DELTA] < bounds.first_offset
+    return header[_MAGIC] != MAGIC or not (outside or header[MAX_TIMESTAMP] < bounds.first_timestamp)
 
 
 def _length(data: bytes, at: int) -> int | None:

@@ -5,6 +5,7 @@ import os
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
+import msgspec
 import pytest
 from jsonschema import Draft202012Validator
 
@@ -17,8 +18,10 @@ from tests.audit_samples import T0, TopicWriter, write_sample
 
 pytest.importorskip("pyspark", reason="the audit needs the extra [audit]")
 
+from pyspark.errors import StreamingQueryException
+from pyspark.sql import DataFrame
+
 from audit import run
-from audit.datasource import SegmentsDataSource
 from audit.discovery import discover
 from audit.manifest import MANIFEST_NAME, Layout, ManifestError
 from audit.order_field import OrderFieldError
@@ -379,15 +382,65 @@ def test_only_the_first_violations_are_kept_but_all_are_counted(tmp_path: Path, 
     assert (check.violation_count, len(check.violations)) == (34, 4)
 
 
-def test_the_data_source_serves_users(tmp_path: Path, spark) -> None:
+def test_the_data_source_serves_users_without_an_import(tmp_path: Path, spark) -> None:
     write_sample(tmp_path)
-    spark.dataSource.register(SegmentsDataSource)
-    frame = spark.read.format("anabranch-segments").load(str(tmp_path))
-    assert frame.rdd.getNumPartitions() == 6
+    session = spark.newSession()  # nothing is registered in it
+    frame = session.read.format("anabranch-segments").load(str(tmp_path))
     rows = frame.where("key = cast('key-7' as binary)").orderBy("partition", "offset").collect()
     assert [bytes(row["value"]) for row in rows] == [b"%d\tchange of key-7" % (n * 40 + 7) for n in range(12)]
     assert len({row["partition"] for row in rows}) == 1
-    assert frame.where("error is not null").count() == 0
+
+    def narrow(**options: str) -> DataFrame:
+        reader = session.read.format("anabranch-segments").options(columns="offset, partition", **options)
+        return reader.load(str(tmp_path))
+
+    one = narrow(assign='{"events": [1]}', endingOffsets=json.dumps({"events": {"1": 100}}))
+    assert one.columns == ["offset", "partition"]
+    assert one.rdd.getNumPartitions() == 2, "the segments of one partition"
+    assert sorted(one.collect()) == [(offset, 1) for offset in range(100)]
+
+    session.conf.set("spark.sql.python.filterPushdown.enabled", "true")
+    whole = narrow()
+    counts = [whole.where(f"partition = {p}").count() for p in range(3)]
+    assert whole.count() == sum(counts) == 480, "no query reads with the filters of another"
+    with pytest.raises(Exception, match="has no column 'ofset'"):
+        session.read.format("anabranch-segments").option("columns", "ofset").load(str(tmp_path))
+
+
+def test_a_stream_follows_an_export_and_goes_on_from_its_checkpoint(tmp_path: Path, spark) -> None:
+    writer = write_sample(tmp_path / "export")
+    checkpoint = str(tmp_path / "checkpoint")
+
+    def export() -> None:
+        manifest = msgspec.structs.replace(writer.manifest(), cluster_id="C", topic_id="T")
+        for entry in manifest.partitions:
+            ends = [*(segment.base_offset for segment in entry.segments[1:]), entry.high_watermark]
+            pairs = zip(entry.segments, ends, strict=True)
+            entry.segments[:] = [msgspec.structs.replace(segment, end_offset=end) for segment, end in pairs]
+        (writer.root / MANIFEST_NAME).write_bytes(manifest.encode())
+
+    def follow(**options: str) -> list[tuple[int, int]]:
+        found: list[tuple[int, int]] = []
+        rows = spark.readStream.format("anabranch-segments").options(columns="partition, offset", **options)
+        stream = rows.load(str(writer.root)).writeStream.foreachBatch(lambda batch, _: found.extend(batch.collect()))
+        stream.option("checkpointLocation", checkpoint).trigger(availableNow=True).start().awaitTermination()
+        return sorted(tuple(row) for row in found)
+
+    export()
+    first = follow()
+    assert first == sorted((p, offset) for p, one in writer.partitions.items() for offset in range(one.offset))
+    before = writer.partitions[1].offset
+    writer.partitions[1].roll()
+    writer.partitions[1].append([(b"key", b"1\tnew"), (b"key", b"2\tnew")])
+    export()
+    assert follow() == [(1, before), (1, before + 1)]
+    writer.partitions[1].roll()
+    writer.partitions[1].append([(b"key", b"3\tnew")])
+    export()
+    writer.partitions[1].segments[-1].unlink()
+    with pytest.raises(StreamingQueryException, match=r"has no bytes, the export wrote .*failOnDataLoss=false goes on"):
+        follow()
+    assert follow(failOnDataLoss="false") == []
 
 
 def test_run_audit_refuses_nonsense_before_it_starts_spark(tmp_path: Path) -> None:

@@ -1,0 +1,67 @@
+"""Which records of which partitions a query reads: options named as those of Spark's Kafka source."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+import msgspec
+
+_MAX = 2**63 - 1
+_Offsets = dict[str, dict[int, int]]
+OPTIONS = ("assign", "startingOffsets", "endingOffsets", "startingTimestamp", "endingTimestamp")
+
+
+class Bounds(NamedTuple):
+    """Of one partition: offsets in [first_offset, end_offset), timestamps in [first_timestamp, end_timestamp)."""
+
+    first_offset: int = 0
+    end_offset: int = _MAX
+    first_timestamp: int = -_MAX
+    end_timestamp: int = _MAX
+
+
+EVERYTHING = Bounds()
+
+
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """The partitions to read, None: all, and the bounds of each."""
+
+    assigned: Mapping[str, list[int]] | None = None
+    starts: Mapping[str, Mapping[int, int]] = field(default_factory=dict)
+    ends: Mapping[str, Mapping[int, int]] = field(default_factory=dict)
+    first_timestamp: int = EVERYTHING.first_timestamp
+    end_timestamp: int = EVERYTHING.end_timestamp
+
+    def of(self, topic: str, partition: int) -> Bounds | None:
+        """None: the partition is not read."""
+        if self.assigned is not None and partition not in self.assigned.get(topic, ()):
+            return None
+        return Bounds(
+            self.starts.get(topic, {}).get(partition, EVERYTHING.first_offset),
+            self.ends.get(topic, {}).get(partition, EVERYTHING.end_offset),
+            self.first_timestamp,
+            self.end_timestamp,
+        )
+
+
+def wanted(options: Mapping[str, str]) -> Wanted:
+    """What these options select. Raises ValueError, which names the option."""
+    return Wanted(
+        assigned=_json(options, "assign", dict[str, list[int]], '{"events": [0, 1]}', None),
+        starts=_json(options, "startingOffsets", _Offsets, '{"events": {"0": 23}}', {}),
+        ends=_json(options, "endingOffsets", _Offsets, '{"events": {"0": 23}}', {}),
+        first_timestamp=_json(options, "startingTimestamp", int, "milliseconds", EVERYTHING.first_timestamp),
+        end_timestamp=_json(options, "endingTimestamp", int, "milliseconds", EVERYTHING.end_timestamp),
+    )
+
+
+def _json(options: Mapping[str, str], name: str, kind: type, example: str, default: Any) -> Any:
+    if name not in options:
+        return default
+    try:
+        return msgspec.json.decode(options[name], type=kind)
+    except msgspec.DecodeError as error:
+        raise ValueError(f"option {name} is {options[name]!r}, and is written as {example}: {error}") from None

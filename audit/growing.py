@@ -1,0 +1,212 @@
+"""A stream over a growing export: its offsets, and which parts of which segments a micro-batch reads.
+
+An offset in Spark's checkpoint identifies the topic and has the next offset of each partition:
+
+    {"version": 1, "format": "anabranch-segments", "topic": "events", "cluster_id": "...", "topic_id": "...",
+     "partitions": {"0": {"offset": 120}, "4": {"offset": 7, "begin": 3}}}
+
+A micro-batch begins where the one before it ended, or at ``begin`` in a partition that is new or whose records were
+lost. It ends at the high watermarks of one manifest. A file that a manifest names is never written again, so a
+micro-batch that Spark repeats reads the same records.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Final, NamedTuple, TypeAlias
+
+import numpy as np
+
+from audit.bounds import Bounds
+from audit.columns import Rows, SegmentSource
+from audit.discovery import TopicFiles
+from audit.manifest import MANIFEST_NAME, Manifest, ManifestError, PartitionEntry
+from audit.order_field import OrderField
+from audit.parts import SegmentPart, alone_entry, read_part, without_others
+from protocol.record_arrays import Bools, Ints
+
+VERSION: Final = 1
+FORMAT: Final = "anabranch-segments"
+Lost: TypeAlias = Callable[[str], None]
+"""Called with what is lost; it raises DataLossError, or warns."""
+
+
+class CheckpointError(Exception):
+    """A checkpoint that is of something else than this export, or that this release cannot read."""
+
+
+class DataLossError(Exception):
+    """Records that the stream has not read are not in the export."""
+
+
+class Position(NamedTuple):
+    """The next offset of a partition; ``begin`` is where the micro-batch begins, -1: where the one before ended."""
+
+    offset: int
+    begin: int = -1
+
+
+@dataclass(frozen=True, slots=True)
+class Offsets:
+    """Where a micro-batch ends."""
+
+    topic: str
+    cluster_id: str
+    topic_id: str
+    partitions: Mapping[int, Position] = field(default_factory=dict)
+
+    def encode(self) -> dict[str, Any]:
+        """JSON values, equal for equal offsets: Spark compares them as text."""
+        return {
+            "version": VERSION,
+            "format": FORMAT,
+            "topic": self.topic,
+            "cluster_id": self.cluster_id,
+            "topic_id": self.topic_id,
+            "partitions": {
+                str(p): {"offset": at.offset, **({"begin": at.begin} if at.begin >= 0 else {})}
+                for p, at in sorted(self.partitions.items())
+            },
+        }
+
+    @classmethod
+    def decode(cls, found: Mapping[str, Any]) -> Offsets:
+        """Raises CheckpointError."""
+        kind = found.get("format"), found.get("version")
+        if kind != (FORMAT, VERSION):
+            raise CheckpointError(
+                f"the checkpoint has offsets of format {kind[0]!r}, version {kind[1]!r}; this release reads "
+                f"{FORMAT!r}, version {VERSION}: it is of another source or of a newer release"
+            )
+        try:
+            partitions = {
+                int(p): Position(int(at["offset"]), int(at.get("begin", -1))) for p, at in found["partitions"].items()
+            }
+            return cls(str(found["topic"]), str(found["cluster_id"]), str(found["topic_id"]), partitions)
+        except (KeyError, TypeError, ValueError, AttributeError) as error:
+            raise CheckpointError(f"the checkpoint's offsets are malformed: {error!r} in {found!r}") from None
+
+
+class Slice(NamedTuple):
+    """The records of one segment that are in ``part.bounds``; those of a compacted topic may have gaps."""
+
+    part: SegmentPart
+    may_have_gaps: bool
+
+
+def followed(topics: list[TopicFiles], directory: str) -> TopicFiles:
+    """The export in ``directory``. Raises ManifestError for files without a manifest that identifies their topic."""
+    if topics[0].inferred or not topics[0].manifest.topic_id:
+        raise ManifestError(
+            f"{directory}: a stream follows an export with a {MANIFEST_NAME} that has a topic id; run anabranch export "
+            f"of this release into a new directory"
+        )
+    return topics[0]
+
+
+def beginning(manifest: Manifest) -> Offsets:
+    """Where a stream without a checkpoint begins: at the first exported record of each partition."""
+    return _at(manifest, {p.partition: Position(_first_offset(p)) for p in manifest.partitions})
+
+
+def latest(manifest: Manifest, start: Offsets, lost: Lost) -> Offsets:
+    """Where a micro-batch that begins at ``start`` ends. Raises CheckpointError."""
+    identity = {
+        "topic": (start.topic, manifest.topic),
+        "cluster id": (start.cluster_id, manifest.cluster_id),
+        "topic id": (start.topic_id, manifest.topic_id),
+    }
+    for what, (kept, now) in identity.items():
+        if kept != now:
+            raise CheckpointError(
+                f"the checkpoint is of {what} {kept!r}, and the export is of {what} {now!r}: another checkpoint "
+                f"location is needed"
+            )
+    positions = {p: Position(at.offset) for p, at in start.partitions.items()}
+    entries = {partition.partition: partition for partition in manifest.partitions}
+    for p in sorted(set(positions) - set(entries)):
+        lost(f"{manifest.topic}-{p} was read up to offset {positions[p].offset}, and is not in the export")
+    for p, entry in entries.items():
+        before, end = start.partitions.get(p), entry.high_watermark
+        if before is None:
+            positions[p] = Position(end, _first_offset(entry))
+        elif end < before.offset:
+            lost(f"{manifest.topic}-{p} was read up to offset {before.offset}, and the export ends at offset {end}")
+            positions[p] = Position(end, end)
+        else:
+            positions[p] = Position(end)
+    return _at(manifest, positions)
+
+
+def slices(topic: TopicFiles, start: Offsets, end: Offsets, lost: Lost) -> Iterator[Slice]:
+    """What the micro-batch between two offsets reads. Looks at the size of each file."""
+    alone = without_others(topic.manifest)
+    for entry in topic.manifest.partitions:
+        upto, before = end.partitions.get(entry.partition), start.partitions.get(entry.partition)
+        if upto is None:
+            continue
+        at = upto.begin if upto.begin >= 0 else before.offset if before is not None else upto.offset
+        place = f"{topic.manifest.topic}-{entry.partition}"
+        for segment in sorted(entry.segments, key=lambda x: x.base_offset):
+            first, last = max(at, segment.base_offset), min(upto.offset, segment.end_offset)
+            if first >= last:
+                continue
+            _check_hole(topic.manifest, entry, at, first, lost)
+            at = last
+            name = f"{place}/{segment.name}"
+            path = os.path.join(topic.directory, name)
+            size = os.path.getsize(path) if os.path.exists(path) else None
+            if size != segment.size_bytes:
+                lost(f"{path} has {'no' if size is None else size} bytes, the export wrote {segment.size_bytes}")
+            if size is not None:
+                source = SegmentSource(alone, alone_entry(entry), name)
+                part = SegmentPart(topic.directory, source, 0, None, Bounds(first, last))
+                yield Slice(part, topic.manifest.is_compacted)
+        _check_hole(topic.manifest, entry, at, upto.offset, lost)
+
+
+def read_slice(one: Slice, order_by: OrderField | None, lost: Lost) -> Iterator[tuple[Rows, Bools]]:
+    """Rows, and which of them are records of the slice. Raises MissingSegmentError."""
+    source, (at, end, *_) = one.part.source, one.part.bounds
+    for rows in read_part(one.part, order_by):
+        for index in np.flatnonzero(~rows.is_record):
+            if (error := rows.run.errors[rows.batch[index]]) is not None:
+                lost(f"{source.segment}, byte {rows.run.positions[rows.batch[index]]}: {error}")
+        keep = rows.within(one.part.bounds)
+        assert keep is not None
+        keep &= rows.is_record
+        at = _check_order(one, rows.offsets[keep[rows.is_record]], at, lost)
+        yield rows, keep
+    if at < end and not one.may_have_gaps:
+        lost(f"{source.segment} ends at offset {at}, the export wrote it up to offset {end}")
+
+
+def _check_order(one: Slice, offsets: Ints, at: int, lost: Lost) -> int:
+    """The offset behind these, which have to follow each other from ``at`` on."""
+    if not len(offsets):
+        return at
+    before = np.concatenate([np.array([at - 1]), offsets[:-1]])
+    wrong = np.flatnonzero(offsets <= before if one.may_have_gaps else offsets != before + 1)
+    if wrong.size:
+        index = int(wrong[0])
+        lost(f"{one.part.source.segment}: offset {offsets[index]} follows offset {before[index]}")
+    return int(offsets[-1]) + 1
+
+
+def _check_hole(manifest: Manifest, entry: PartitionEntry, begin: int, end: int, lost: Lost) -> None:
+    """No segment has the offsets [begin, end). In a compacted topic that is a loss where the export says so."""
+    known = any(begin < hole.end_offset and hole.first_offset < end for hole in entry.missing)
+    if begin < end and (known or not manifest.is_compacted):
+        lost(f"{manifest.topic}-{entry.partition}: no exported segment has the offsets [{begin}, {end})")
+
+
+def _first_offset(entry: PartitionEntry) -> int:
+    """Of a partition that no micro-batch has read."""
+    first = min((segment.base_offset for segment in entry.segments), default=entry.high_watermark)
+    return max(first, entry.log_start_offset)
+
+
+def _at(manifest: Manifest, positions: Mapping[int, Position]) -> Offsets:
+    return Offsets(manifest.topic, manifest.cluster_id, manifest.topic_id, positions)

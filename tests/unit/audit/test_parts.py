@@ -1,0 +1,98 @@
+"""Parts of a large segment: together they have every record once, and with bounds the records that are asked for."""
+
+from __future__ import annotations
+
+import random
+import struct
+from pathlib import Path
+
+import pytest
+
+pytest.importorskip("pyarrow", reason="the audit needs the extra [audit]")
+
+from audit import parts
+from audit.bounds import Bounds, Wanted, wanted
+from audit.discovery import discover
+from audit.parts import MissingSegmentError, read_part, segment_parts
+from protocol.batch_builder import build_batch
+from tests.audit_samples import T0, TopicWriter
+
+BATCHES, RECORDS = 40, 5
+ENTRY = struct.Struct(">ii")
+
+
+def segment(root: Path, base: int = 1000) -> tuple[Path, list[tuple[int, int]]]:
+    """A segment of one partition, and the entries of a true index: each batch's last offset and its position."""
+    writer = TopicWriter(root, "events", 1)
+    writer.partitions[0].offset = base
+    entries = []
+    for _ in range(BATCHES):
+        at = writer.partitions[0].offset
+        path = writer.partitions[0].segment
+        entries.append((at + RECORDS - 1 - base, path.stat().st_size if path else 0))
+        records = [(b"k", b"x" * 50, (), T0 + at + k) for k in range(RECORDS)]
+        writer.partitions[0].write(build_batch(records, base_offset=at), RECORDS)
+    writer.finish()
+    path = writer.partitions[0].segments[0]
+    return path.with_suffix(".index"), entries[1:]
+
+
+def offsets(root: Path, split_bytes: int, selected: Wanted = parts.ALL) -> tuple[list[int], int]:
+    """The offsets that all parts have, and how many bytes of the file the parts cover."""
+    found, covered = [], 0
+    for part in segment_parts(discover(root), split_bytes, selected):
+        size = Path(part.directory, part.source.segment).stat().st_size
+        covered += (size if part.end is None else part.end) - part.begin
+        for rows in read_part(part):
+            column = rows.arrow(["offset"], rows.within(part.bounds)).column(0)
+            found += column.to_pylist()
+    return found, covered
+
+
+def test_parts_have_every_record_once(tmp_path: Path) -> None:
+    index, entries = segment(tmp_path)
+    index.write_bytes(b"".join(ENTRY.pack(*entry) for entry in entries))
+    everything = list(range(1000, 1000 + BATCHES * RECORDS))
+    assert len(list(segment_parts(discover(tmp_path), 2000))) > 3
+    assert offsets(tmp_path, 2000)[0] == offsets(tmp_path, 1 << 30)[0] == everything
+
+
+@pytest.mark.parametrize("kind", ["true", "sparse", "missing", "lies"])
+def test_bounds_give_the_records_between_them_whatever_the_index_says(tmp_path: Path, kind: str) -> None:
+    index, entries = segment(tmp_path)
+    rng = random.Random(kind)
+    if kind == "sparse":
+        entries = entries[::7]
+    if kind == "lies":
+        entries = sorted((rng.randrange(200), rng.choice(entries)[1] + rng.choice([0, 0, 1])) for _ in entries)
+    if kind != "missing":
+        index.write_bytes(b"".join(ENTRY.pack(*entry) for entry in entries) + b"\0\0\0")
+    for _ in range(30):
+        first = rng.randrange(990, 1210)
+        end = rng.randrange(first, 1220)
+        selected = Wanted(starts={"events": {0: first}}, ends={"events": {0: end}})
+        for split_bytes in (1500, 1 << 30):
+            found, covered = offsets(tmp_path, split_bytes, selected)
+            assert found == [offset for offset in range(1000, 1200) if first <= offset < end]
+            if kind == "true":
+                batch_bytes = (tmp_path / "events-0" / f"{1000:020d}.log").stat().st_size // BATCHES
+                assert covered <= (end - first) // RECORDS * batch_bytes + 3 * batch_bytes
+
+
+def test_times_and_partitions_are_selected(tmp_path: Path) -> None:
+    segment(tmp_path)
+    selected = wanted({"startingTimestamp": str(T0 + 1012), "endingTimestamp": str(T0 + 1019)})
+    assert offsets(tmp_path, 1 << 30, selected)[0] == list(range(1012, 1019))
+    assert offsets(tmp_path, 1 << 30, wanted({"assign": '{"events": [1]}'}))[0] == []
+    assert wanted({"startingOffsets": '{"events": {"0": 7}}'}).of("events", 0) == Bounds(first_offset=7)
+    with pytest.raises(ValueError, match=r"option startingOffsets is '7', and is written as"):
+        wanted({"startingOffsets": "7"})
+
+
+def test_a_file_that_only_the_driver_has_is_an_error(tmp_path: Path) -> None:
+    index, _ = segment(tmp_path)
+    (part,) = segment_parts(discover(tmp_path))
+    index.with_suffix(".log").unlink()
+    with pytest.raises(MissingSegmentError, match="the same path on the driver and on every worker"):
+        list(read_part(part))
+    assert list(segment_parts(discover(tmp_path))) == [], "the check of segment files names it"
