@@ -18,7 +18,7 @@ up: $(VENV)/.user ## a local cluster in the foreground
 
 test: check ## everything: lint, types, unit, property, contract, integration, interop, containers
 	PYTHON=$(BIN)/python tests/setup-system
-	$(BIN)/python -m pytest -n 2 --dist loadfile tests/history tests/contract tests/model tests/sim tests/integration tests/interop $(ARGS)
+	$(BIN)/python -m pytest -n 2 --dist loadfile tests/property/protocol tests/history tests/contract tests/model tests/sim tests/integration tests/interop $(ARGS)
 	$(BIN)/python -m pytest tests/soak $(ARGS)
 	$(MAKE) compose-test
 
@@ -27,7 +27,7 @@ check: $(VENV)/.dev ## under a minute: ruff, import-linter, mypy, tidy, unit, pr
 	$(BIN)/ruff format --check .
 	$(BIN)/lint-imports
 	$(BIN)/mypy
-	$(BIN)/python -m pytest -n auto tests/unit tests/property tests/golden
+	$(BIN)/python -m pytest -n auto tests/unit tests/property tests/golden --ignore tests/property/protocol
 
 sim: $(VENV)/.dev ## the simulated worlds, SEEDS of them from seed FIRST on
 	ANABRANCH_SIM_SEEDS=$(SEEDS) ANABRANCH_SIM_FIRST=$(FIRST) $(BIN)/python -m pytest tests/sim $(ARGS)
