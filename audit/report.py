@@ -108,8 +108,11 @@ class HotKey:
     """One of a topic's most frequent keys. ``records`` is a lower bound: rare keys of a part are not counted."""
 
     topic: str
-    key: str
+    key: bytes
     records: int
+
+    def to_json(self) -> dict[str, Any]:
+        return dataclasses.asdict(self) | {"key": self.key.decode(errors="replace")}
 
 
 @dataclass(frozen=True, slots=True)
@@ -159,5 +162,5 @@ class AuditReport:
             "bytes": self.bytes,
             "checks": [check.to_json() for check in self.checks],
             "epochs": [dataclasses.asdict(epoch) for epoch in self.epochs],
-            "hot_keys": [dataclasses.asdict(key) for key in self.hot_keys],
+            "hot_keys": [key.to_json() for key in self.hot_keys],
         }

@@ -264,10 +264,7 @@ def _hot_keys(kept: DataFrame) -> list[HotKey]:
     counted = kept.where("kind = 'hot'").groupBy("topic", "key").agg(F.sum("records").alias("records"))
     most = Window.partitionBy("topic").orderBy(F.desc("records"), "key")
     rows = counted.withColumn("rank", F.row_number().over(most)).where(F.col("rank") <= HOT_KEYS)
-    return [
-        HotKey(row["topic"], bytes(row["key"]).decode(errors="replace"), row["records"])
-        for row in rows.orderBy("topic", "rank").collect()
-    ]
+    return [HotKey(row["topic"], bytes(row["key"]), row["records"]) for row in rows.orderBy("topic", "rank").collect()]
 
 
 def _file_checks(topics: list[TopicFiles], summaries: Summaries, first: int) -> Iterator[Check]:

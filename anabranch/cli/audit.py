@@ -22,6 +22,9 @@ def audit(
     first: Int = 10,
     strict: bool = False,
     json_: JsonFile = None,
+    html: Path | None = None,
+    html_rows: Int = 100,
+    html_lanes: Int = 16,
 ) -> int:
     """Check exported segment files. Exit status: 0 without a violation, 1 with one, 2 where nothing could be checked.
 
@@ -37,10 +40,23 @@ def audit(
         How many offending records of each check to name.
     strict
         Exit with 1 also when a check could not be decided.
+    html
+        Write a page to this file: what happened at every split and merge, and where violations lie.
+    html_rows
+        So many rows each table of the page has.
+    html_lanes
+        So many partitions the page's tree shows side by side; more share boxes.
     """
+    if html_rows < 1 or html_lanes < 1:
+        raise UsageError("--html-rows and --html-lanes: at least 1")
+    if html is not None and not html.parent.is_dir():
+        raise UsageError(f"--html {html}: {html.parent} is no directory")
     try:
+        from audit.discovery import discover
+        from audit.history import PageLimits
         from audit.manifest import ManifestError
         from audit.order_field import OrderFieldError
+        from audit.page import render_page
         from audit.run import run_audit
     except ModuleNotFoundError as error:
         raise CommandError(f"{error.name} is not installed: pip install 'anabranch[audit]'") from error
@@ -56,6 +72,9 @@ def audit(
         raise CommandError(str(error)) from error
     if json_ is not None:
         json_.write_text(json.dumps(report.to_json(), indent=2) + "\n")
+    if html is not None:
+        manifests = [topic.manifest for topic in discover(directory)]
+        html.write_text(render_page(report, manifests, PageLimits(html_lanes, html_rows)), encoding="utf-8")
     console = Console(highlight=False)
     console.print(
         f"{report.segments:,} segment files, {report.bytes:,} bytes, {report.batches:,} batches, "

@@ -14,7 +14,7 @@ from rich.table import Table
 from anabranch.cli.errors import CommandError
 from anabranch.cli.options import Int, JsonFile
 from anabranch.demo.hand_over import Percentiles
-from anabranch.demo.run import PARTITIONS, STREAM_S, DemoResult, run_demo
+from anabranch.demo.run import PAGE_NAME, PARTITIONS, STREAM_S, DemoResult, run_demo
 from anabranch.demo.verify import Verdict
 from anabranch.demo.view import LiveView
 from anabranch.local.cluster import run_local_cluster
@@ -59,7 +59,10 @@ def demo(
     if json_ is not None:
         json_.write_text(json.dumps(result.to_json(), indent=2, default=str) + "\n")
     show(result, console)
-    console.print(f"The exported files: anabranch audit {dir / 'export'} --order-by tsv:0", highlight=False)
+    console.print(
+        f"The exported files: anabranch audit {dir / 'export'} --order-by tsv:0", highlight=False, soft_wrap=True
+    )
+    console.print(f"What happened at every split and merge: {dir / PAGE_NAME}", highlight=False, soft_wrap=True)
     return 0 if result.passed else 1
 
 

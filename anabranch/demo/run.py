@@ -33,6 +33,7 @@ CONTROL = "file-changes-control"
 PARTITIONS = 4
 PRODUCERS = 2
 CONSUMERS = 3
+PAGE_NAME = "audit.html"
 STREAM_S = 36.0
 """How long the events are streamed: the resizes fall into it, and hold it where they are slow."""
 TOPIC_CONFIGS = {
@@ -295,7 +296,7 @@ async def run_demo(
         )
         view.stage("Spark reads the exported files for a minute or two, while the marked partitions are drained")
         async with trio.open_nursery() as nursery:
-            nursery.start_soon(_audit_into, result, export_directory)
+            nursery.start_soon(_audit_into, result, export_directory, directory / PAGE_NAME)
             result.drained_s = await drained_after(admin, TOPIC, STEPS[-1].partitions)
     return result
 
@@ -305,13 +306,18 @@ def _resize(done: Done) -> Resize:
     return Resize(done.began_ns, frozenset((move.source, move.target) for move in planned))
 
 
-async def _audit_into(result: DemoResult, directory: Path) -> None:
+async def _audit_into(result: DemoResult, directory: Path, page: Path) -> None:
     started = time.monotonic()
-    result.audit = await trio.to_thread.run_sync(_audit, str(directory))
+    result.audit = await trio.to_thread.run_sync(_audit, str(directory), page)
     result.audit["seconds"] = round(time.monotonic() - started, 3)
 
 
-def _audit(directory: str) -> dict[str, Any]:
+def _audit(directory: str, page: Path) -> dict[str, Any]:
+    """The report as JSON values; the audit's page goes to ``page``."""
+    from audit.discovery import discover
+    from audit.page import render_page
     from audit.run import run_audit
 
-    return run_audit(directory, order_by="tsv:0").to_json()
+    report = run_audit(directory, order_by="tsv:0")
+    page.write_text(render_page(report, [topic.manifest for topic in discover(directory)]), encoding="utf-8")
+    return report.to_json()

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import re
+import shlex
 import subprocess
 import sys
 from pathlib import Path
@@ -13,6 +15,7 @@ from protocol.records import iter_batches
 
 pytestmark = pytest.mark.integration
 
+README = Path(__file__).resolve().parents[2] / "README.md"
 EVENTS = 8_000
 SECONDS = 10
 """Shorter than it takes to resize when a broker was killed: the stream has to wait for that."""
@@ -24,7 +27,7 @@ def anabranch(*arguments: str, cwd: Path | None = None, timeout_s: float = 280) 
 
 
 def test_the_demo_passes_and_an_edited_record_is_named(tmp_path: Path) -> None:
-    directory, result_file = tmp_path / "demo", tmp_path / "result.json"
+    directory, result_file = tmp_path / "anabranch-demo", tmp_path / "result.json"
     sizes = ["--events", str(EVENTS), "--seconds", str(SECONDS)]
     done = anabranch("demo", *sizes, "--dir", str(directory), "--json", str(result_file))
     assert (done.returncode, done.stderr) == (0, ""), done.stdout + done.stderr
@@ -48,6 +51,10 @@ def test_the_demo_passes_and_an_edited_record_is_named(tmp_path: Path) -> None:
     assert rows["violations"] == ["0", f"{result['control_violations']:,}"]
     assert all(f"Spark: {name}" in rows for name in checks)
 
+    page = (directory / "audit.html").read_text()
+    assert "4 → 6 → 9 → 6 → 4 → 8 → 4" in page and "Every key is in order" in page
+    assert done.stdout.splitlines()[-1] == f"What happened at every split and merge: {directory / 'audit.html'}"
+
     segment = max((directory / "export").rglob("*.log"), key=lambda path: path.stat().st_size)
     data = bytearray(segment.read_bytes())
     batch = next(iter_batches(data))
@@ -56,8 +63,9 @@ def test_the_demo_passes_and_an_edited_record_is_named(tmp_path: Path) -> None:
     data[at] ^= 0x01
     segment.write_bytes(data)
     report_file = tmp_path / "audit.json"
-    audit = ["audit", str(directory / "export"), "--order-by", "tsv:0", "--json", str(report_file)]
-    audited = anabranch(*audit, cwd=tmp_path)
+    command = re.search(r"^\.venv/bin/anabranch (audit anabranch-demo/export .*)$", README.read_text(), re.MULTILINE)
+    assert command is not None
+    audited = anabranch(*shlex.split(command[1]), "--json", str(report_file), cwd=tmp_path)
     assert (audited.returncode, audited.stderr) == (1, "")
     assert "FAIL" in audited.stdout
     failed = {
@@ -67,6 +75,8 @@ def test_the_demo_passes_and_an_edited_record_is_named(tmp_path: Path) -> None:
     assert offender["segment"].endswith(f"{segment.parent.name}/{segment.name}")
     assert offender["offset"] == record.offset
     assert segment.name in audited.stdout
+    page = (tmp_path / "audit.html").read_text()
+    assert "1 check found violations: crc" in page and f"{segment.parent.name}/{segment.name}" in page
 
 
 def test_a_stream_takes_time(tmp_path: Path) -> None:

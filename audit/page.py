@@ -1,0 +1,226 @@
+"""The audit's report as one HTML page that needs no network and no script. Pure: report and manifests in, text out.
+
+Keys, names and messages come from the audited files and hold any character. The templates escape each value, and
+``shown`` makes characters visible that have no shape of their own, such as those that turn the reading direction.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import UTC, datetime
+from typing import NamedTuple
+
+from jinja2 import Environment, PackageLoader, StrictUndefined
+
+from audit.history import DEFAULT_LIMITS, ORDER_CHECK, Change, PageLimits, TopicHistory, topic_history
+from audit.manifest import Manifest
+from audit.report import AuditReport, Check, Status, Violation
+
+KEY_CHARACTERS = 80
+FIRST_SCREEN = 3
+"""How many violations the top of the page names."""
+MOST_STEPS = 8
+"""So many partition counts, or partitions of a key, are named one after the other."""
+_UNITS = ("B", "KB", "MB", "GB", "TB", "PB")
+_STRIP_HEIGHT, _LANE_WIDTH = 40, 10
+WIDE_TREE = 12
+"""A tree of more lanes has no room for numbers on a phone."""
+
+
+class Verdict(NamedTuple):
+    """The answer of the first screen. ``tone`` is "ok", "bad" or "unknown"."""
+
+    tone: str
+    title: str
+    text: str
+    first: list[tuple[Check, Violation]]
+
+
+def render_page(report: AuditReport, manifests: Sequence[Manifest], limits: PageLimits = DEFAULT_LIMITS) -> str:
+    """The page's text. Topics beyond ``limits.rows`` are named in a sentence alone."""
+    return (
+        _environment()
+        .get_template("page.html.jinja")
+        .render(
+            report=report,
+            verdict=verdict(report),
+            topics=[topic_history(manifest, report, limits) for manifest in manifests[: limits.rows]],
+            further_topics=max(0, len(manifests) - limits.rows),
+            unknown=[check for check in report.checks if check.unknown is not None],
+            violated=_violated(report),
+        )
+    )
+
+
+def _violated(report: AuditReport) -> list[Check]:
+    return [check for check in report.checks if check.status is Status.VIOLATED]
+
+
+def verdict(report: AuditReport) -> Verdict:
+    """Whether the order is kept, and if not, where."""
+    violated = _violated(report)
+    order = next((check for check in report.checks if check.name == ORDER_CHECK), None)
+    first = [(check, violation) for check in violated for violation in check.violations]
+    first.sort(key=lambda found: found[0] is not order)
+    tone = "bad" if violated else "unknown"
+    if order is not None and order.status is Status.VIOLATED:
+        title = f"Keys are out of order at {_count(order.violation_count, 'place')}"
+    elif violated:
+        names = ", ".join(check.name for check in violated)
+        title = f"{_count(len(violated), 'check')} found violations: {names}"
+    elif order is None or order.status is Status.UNKNOWN:
+        title = "No violation, but the order of keys was not decided"
+    else:
+        title, tone = "Every key is in order", "ok"
+    return Verdict(tone, title, _explain(order, violated), first[:FIRST_SCREEN])
+
+
+def _explain(order: Check | None, violated: Sequence[Check]) -> str:
+    if order is None or order.counted == 0:
+        return "The order of keys was not checked."
+    looked_at = f"{order.counted:,} records have an order value"
+    if order.status is Status.VIOLATED:
+        others = [check.name for check in violated if check is not order]
+        return f"{looked_at}. {'Other checks with violations: ' + ', '.join(others) + '.' if others else ''}"
+    of_readable = "of those that can be read, " if violated else ""
+    return f"{looked_at}; {of_readable}none is below that of its key's record before, over all splits and merges."
+
+
+# ---------------------------------------------------------------- filters
+
+
+def shown(value: str | bytes, most: int | None = None) -> str:
+    """Text for the eye: what has no shape, or is not UTF-8, as an escape; the rest of a long one as a number."""
+    text = value.decode("utf-8", "backslashreplace") if isinstance(value, bytes) else value
+    left_out = len(text) - most if most is not None else 0
+    visible = "".join(c if c.isprintable() else _escape(c) for c in text[:most])
+    return f"{visible}… ({left_out:,} more characters)" if left_out > 0 else visible
+
+
+def _escape(character: str) -> str:
+    return character.encode("unicode_escape").decode() if ord(character) < 0xD800 else f"\\u{ord(character):04x}"
+
+
+def key_text(key: bytes) -> str:
+    return shown(key, KEY_CHARACTERS) if key else "(empty)"
+
+
+def size_text(size_bytes: int) -> str:
+    """A size in the largest unit of which there is one at least."""
+    size, unit = float(size_bytes), 0
+    while size >= 1000 and unit < len(_UNITS) - 1:
+        size, unit = size / 1000, unit + 1
+    text = str(size_bytes) if unit == 0 else f"{size:.0f}" if size >= 100 else f"{size:.3g}"
+    return f"{text}\u00a0{_UNITS[unit]}"
+
+
+def compact(number: int) -> str:
+    """At most four characters or so: 950, 1.2k, 34k, 1.2M."""
+    size, unit = float(number), 0
+    while size >= 999.5 and unit < 4:
+        size, unit = size / 1000, unit + 1
+    return str(number) if unit == 0 else f"{size:.1f}".removesuffix(".0")[:4].rstrip(".") + "kMGT"[unit - 1]
+
+
+def time_text(timestamp_ms: int | None) -> str:
+    """A record's time in UTC, to the millisecond; the number itself where no calendar has it."""
+    if timestamp_ms is None or timestamp_ms < 0:
+        return "without a time"
+    try:
+        return f"{datetime.fromtimestamp(timestamp_ms / 1000, UTC):%Y-%m-%d %H:%M:%S}.{timestamp_ms % 1000:03d}"
+    except (ValueError, OverflowError, OSError):
+        return f"{timestamp_ms} ms"
+
+
+def _count(number: int, noun: str, plural: str | None = None) -> str:
+    return f"{number:,} {noun if number == 1 else plural or noun + 's'}"
+
+
+def counts_text(topic: TopicHistory) -> str:
+    """The partition counts one after the other."""
+    counts = ["…"] if topic.further_stages else []
+    return route([*counts, *(f"{stage.undeleted_partition_count:,}" for stage in topic.stages)])
+
+
+def route(steps: Sequence[int | str]) -> str:
+    """Steps in turn; the first and the last of many."""
+    if len(steps) > MOST_STEPS:
+        steps = [steps[0], "…", *steps[-MOST_STEPS + 2 :]]
+    return " → ".join(map(str, steps))
+
+
+def sentences(change: Change) -> list[str]:
+    """What happened at a resize."""
+    version = change.after.layout_version
+    if change.kind == "other":
+        found = ["Which keys moved is not known: the counts of these layouts do not say it."]
+    else:
+        found = [f"{_count(change.move_count, change.kind)}."]
+    first = change.after.total.first_timestamp
+    found.append(f"The first record after it is of {time_text(first)}." if first is not None else "No record follows.")
+    if change.outcome == "broken":
+        are = "is" if change.order_violations == 1 else "are"
+        found.append(f"{_count(change.order_violations, 'record')} under layout {version} {are} out of order.")
+    elif change.outcome == "unnamed":
+        found.append(f"Not all records out of order are named; none of those named is under layout {version}.")
+    elif change.outcome == "undecided":
+        found.append("Whether keys kept their order was not checked for all records.")
+    if change.skipped_layouts:
+        found.append(f"No file mentions {_count(change.skipped_layouts, 'layout')} in between.")
+    return found
+
+
+class Line(NamedTuple):
+    """A line of the tree between two layouts: an SVG path, and what it stands for."""
+
+    path: str
+    kind: str
+
+
+def lines(change: Change) -> list[Line]:
+    """From each lane to itself where its partitions stay, and from source to target for moves."""
+    found = []
+    for lane, (cell, later) in enumerate(zip(change.before.cells, change.after.cells, strict=True)):
+        x = _middle(lane)
+        if cell.in_use and later.in_use:
+            found.append(Line(f"M{x} 0V{_STRIP_HEIGHT}", "stays"))
+    for edge in change.edges:
+        if edge.source != edge.target:
+            x, to = _middle(edge.source), _middle(edge.target)
+            half = _STRIP_HEIGHT // 2
+            found.append(Line(f"M{x} 0C{x} {half} {to} {half} {to} {_STRIP_HEIGHT}", change.kind))
+    return found
+
+
+def _middle(lane: int) -> int:
+    return lane * _LANE_WIDTH + _LANE_WIDTH // 2
+
+
+def strip_box(change: Change) -> str:
+    return f"0 0 {len(change.after.cells) * _LANE_WIDTH} {_STRIP_HEIGHT}"
+
+
+def _environment() -> Environment:
+    environment = Environment(
+        loader=PackageLoader("audit", "templates"),
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    environment.filters |= {
+        "shown": shown,
+        "key": key_text,
+        "size": size_text,
+        "compact": compact,
+        "time": time_text,
+        "count": _count,
+        "n": "{:,}".format,
+        "counts": counts_text,
+        "route": route,
+        "sentences": sentences,
+        "lines": lines,
+        "box": strip_box,
+    }
+    environment.globals |= {"WIDE_TREE": WIDE_TREE}
+    return environment

@@ -1,0 +1,39 @@
+"""Count a topic's records by key in a Spark stream, and check that no key went back: python count_by_key.py TOPIC
+
+It reads what is there, prints a line for each micro-batch, and ends. The next run goes on from the checkpoint, also
+when the topic was resized in between. Values are whole numbers that rise within a key.
+"""
+
+import os
+import sys
+
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F
+
+topic = sys.argv[1]
+spark = SparkSession.builder.appName(f"count {topic}").getOrCreate()
+newest: dict[str, int] = {}
+
+
+def take(batch: DataFrame, number: int) -> None:
+    """A key's records of a micro-batch are in one partition, in the order of offsets."""
+    value = F.col("value").cast("string").cast("long")
+    keys = batch.withColumn("value", value).groupBy(F.col("key").cast("string").alias("key"))
+    found = keys.agg(F.count("*").alias("records"), F.min("value").alias("first"), F.max("value").alias("last"))
+    rows = found.collect()
+    back = [row.key for row in rows if newest.get(row.key, row.first) > row.first]
+    newest.update({row.key: row.last for row in rows})
+    print(
+        f"micro-batch {number}: {sum(row.records for row in rows)} records of {len(rows)} keys, {len(back)} went back"
+    )
+
+
+events = (
+    spark.readStream.format("anabranch")
+    .option("kafka.bootstrap.servers", os.environ.get("ANABRANCH_BOOTSTRAP_SERVERS", "127.0.0.1:9092"))
+    .option("subscribe", topic)
+    .option("startingOffsets", "earliest")
+    .load()
+)
+query = events.writeStream.foreachBatch(take).option("checkpointLocation", f"{topic}-checkpoint")
+query.trigger(availableNow=True).start().awaitTermination()
