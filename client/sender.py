@@ -174,6 +174,8 @@ class Sender:
                 replaced.moved,
                 replaced.failed,
             )
+            if topic.next is not None:  # a newer layout came meanwhile, and no answer is left to wait for
+                self._wake.set()
         elif not topic.confirmed:
             self._metadata.request_update()
         if unknown or replaced is not None:

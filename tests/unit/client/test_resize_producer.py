@@ -11,6 +11,7 @@ import pytest
 
 from client import Producer
 from client.errors import ErrorCode, KafkaError, OutcomeUnknownError, PartitionMarkedError
+from client.replacement import Replacement
 from protocol.api_keys import ApiKey
 from protocol.key_placement import place, positive_hash
 from protocol.records import RecordBatch
@@ -121,6 +122,37 @@ def test_one_request_has_one_layout_of_a_topic(run: Run) -> None:
             assert len({topic.name for topic in request.topic_data}) == len(request.topic_data)
         assert all(earlier[2] <= later[2] for earlier, later in pairwise(layouts))
         assert layouts[-1] == ("t", 5, 3)
+
+    run(check)
+
+
+def test_a_layout_that_comes_during_a_replacement_is_placed_by_at_once(
+    run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nothing is on the wire then, so no answer makes the sender look again."""
+    step = Replacement.step
+
+    async def check() -> None:
+        broker = ordered(2)
+
+        def step_behind_the_next_layout(work: Replacement) -> None:
+            topic = producer._accumulator.topics["t"]
+            assert topic.next is not None
+            if topic.next.layout_version == 1:
+                if broker.layouts["t"][2] == 1:
+                    broker.resize("t", (2, 4, 2))
+                    producer._metadata.hurry_update()
+            else:
+                step(work)
+
+        monkeypatch.setattr(Replacement, "step", step_behind_the_next_layout)
+        async with broker.running(), Producer(bootstrap_servers=broker.address, **FAST) as producer:
+            await producer.send_and_wait("t", key=b"k", value=b"1")
+            broker.resize("t", (2, 3, 1))
+            await producer.send_and_wait("t", key=b"k", value=b"2")
+            (metrics,) = producer.metrics().values()
+        assert metrics["layout-changes-total"] == 2
+        assert layouts_sent(broker)[-1] == ("t", 4, 2)
 
     run(check)
 
