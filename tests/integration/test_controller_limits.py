@@ -481,6 +481,18 @@ async def grow(world: World, count: int, *, name: str = "t", validate_only: bool
     return result.error_code, result.error_message or ""
 
 
+async def test_a_topic_does_not_grow_beyond_one_request_to_zookeeper(world: World) -> None:
+    """The servers may take less than the bound of a topic's znode: ``jute.maxbuffer`` may be lowered."""
+    before = (await world.store.get(paths.topic("t"))).data
+    world.zk.max_request_bytes = 3000
+    for validate_only in (True, False):
+        code, message = await grow(world, 400, validate_only=validate_only)
+        assert code == ErrorCode.INVALID_PARTITIONS
+        assert "400 partitions of t are too many" in message and "accepts 3000 (jute.maxbuffer)" in message
+    assert (await world.store.get(paths.topic("t"))).data == before
+    assert await is_served(world)
+
+
 async def move(world: World, targets: dict[int, list[int] | None]) -> dict[int, tuple[int, str]]:
     partitions = [ReassignablePartition(partition_index=index, replicas=target) for index, target in targets.items()]
     request = AlterPartitionReassignmentsRequest(topics=[ReassignableTopic(name="t", partitions=partitions)])
