@@ -9,8 +9,11 @@ import pytest
 import trio
 import trio.testing
 
+from broker.config import BrokerConfig
 from broker.dispatch import Dispatcher
+from broker.memory_budget import MemoryBudget
 from broker.server import Server
+from runtime.background import Background
 
 pytestmark = pytest.mark.trio
 LIMIT = 2
@@ -47,24 +50,19 @@ class FakeListener:
 
 
 def fake_node(values: dict[str, int]) -> Any:
+    config = BrokerConfig.from_given({"broker.id": "1", "zookeeper.connect": "zk:2181", "log.dirs": "/none"})
     return SimpleNamespace(
-        config=SimpleNamespace(
-            values={
-                "queued.max.request.bytes": -1,
-                "socket.request.max.bytes": 1 << 20,
-                "admin.request.max.bytes": 1 << 20,
-                "connections.max.idle.ms": 600_000,
-            },
-            inter_broker_listener="INTERNAL",
-        ),
+        request_memory=MemoryBudget(-1),
+        config=SimpleNamespace(values=config.values, inter_broker_listener="INTERNAL"),
         dynamic=SimpleNamespace(values=values),
         env=SimpleNamespace(clock=SimpleNamespace(monotonic=trio.current_time)),
     )
 
 
-async def test_every_listener_accepts_again_below_the_limit(autojump_clock: object) -> None:
+async def test_every_listener_accepts_again_below_the_limit(mock_clock: trio.testing.MockClock) -> None:
+    """At once: no time passes by itself, so the look at the limit each second wakes nobody."""
     values = {"max.connections": LIMIT, "max.connections.per.ip": 1000}
-    server = Server(fake_node(values), Dispatcher())
+    server = Server(fake_node(values), Dispatcher(), Background(propagate_bugs=True))
     listeners = {name: FakeListener() for name in ("A", "B", "INTERNAL")}
     server._listeners = listeners  # type: ignore[assignment]
     async with trio.open_nursery() as nursery:
@@ -73,9 +71,11 @@ async def test_every_listener_accepts_again_below_the_limit(autojump_clock: obje
         for name, stream in zip("AAB", held, strict=True):  # B waited in accept when the limit was reached
             listeners[name].offer(stream)
             await trio.testing.wait_all_tasks_blocked()
+        assert server.connection_count == LIMIT + 1, "a listener that waited in accept takes one more"
         for stream in held:
             stream.close()
         await trio.testing.wait_all_tasks_blocked()
+        assert server.connection_count == 0
         for name in "AB":
             listeners[name].offer(FakeStream())
         await trio.testing.wait_all_tasks_blocked()
@@ -85,6 +85,7 @@ async def test_every_listener_accepts_again_below_the_limit(autojump_clock: obje
         await trio.testing.wait_all_tasks_blocked()
         assert server.connection_count <= LIMIT + 1, "a listener that waited in accept takes one more"
         values["max.connections"] = LIMIT + 5
-        await trio.sleep(2)  # virtual time: the clock jumps
+        mock_clock.jump(2)
+        await trio.testing.wait_all_tasks_blocked()
         assert (listeners["A"].accepted, listeners["B"].accepted) == (4, 3), "a raised limit is seen"
         nursery.cancel_scope.cancel()
