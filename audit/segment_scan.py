@@ -64,7 +64,7 @@ def scan(
     while position < stop:
         file.seek(position)
         data = file.read(min(READ_BYTES, size_bytes - position))
-        at = 0
+        at, view = 0, memoryview(data)
         while position + at < stop:
             length = _length(data, at)
             left = size_bytes - position - at
@@ -77,10 +77,11 @@ def scan(
             if at + length > len(data):
                 if at == 0:
                     data += file.read(length - len(data))
+                    view = memoryview(data)
                     continue
                 break
             if not has_bounds or _may_be_in(bounds, HEADER.unpack_from(data, at)):
-                pending.add(data[at : at + length] if length < len(data) else data, position + at)
+                pending.add(view[at : at + length], position + at)
             at += length
             if pending.bytes >= RUN_BYTES:
                 yield pending.run()
@@ -110,7 +111,7 @@ class _Pending:
 
     def __init__(self) -> None:
         self._run = Run()
-        self._batches: list[bytes] = []
+        self._batches: list[memoryview] = []
         self._bodies: list[bytes | memoryview] = []
         self._decoded: list[bool] = []
         self.bytes = 0
@@ -120,25 +121,25 @@ class _Pending:
         return self._run.positions
 
     def add_damaged(self, position: int, message: str) -> None:
-        self._add(b"", position, NO_BATCH, False, message, None, None)
+        self._add(memoryview(b""), position, NO_BATCH, False, message, None, None)
 
-    def add(self, batch: bytes, position: int) -> None:
+    def add(self, batch: memoryview, position: int) -> None:
         header = HEADER.unpack_from(batch)
         if header[_MAGIC] != MAGIC:
-            (row,) = read_batch(batch, position)
+            (row,) = read_batch(bytes(batch), position)
             self._add(batch, position, NO_BATCH, False, row.error, None, None)
             return
-        crc_ok = crc32.iscsi(memoryview(batch)[CRC_START:]) == header[CRC]
+        crc_ok = crc32.iscsi(batch[CRC_START:]) == header[CRC]
         body = _body(batch, header)
         error, suspect = None, None
         if not crc_ok or body is None:
-            row = next(read_batch(batch, position))
+            row = next(read_batch(bytes(batch), position))
             error, suspect = row.error, row.suspect_offset
         self._add(batch, position, header, crc_ok, error, suspect, body)
 
     def _add(
         self,
-        batch: bytes,
+        batch: memoryview,
         position: int,
         header: Fields,
         crc_ok: bool,
@@ -167,14 +168,14 @@ class _Pending:
         run.columns, malformed = decode(run.body, starts, ends, counts, run.header_field(LAST_OFFSET_DELTA))
         for index in np.flatnonzero(malformed):
             if run.errors[index] is None:
-                row = next(read_batch(self._batches[index], run.positions[index]))
+                row = next(read_batch(bytes(self._batches[index]), run.positions[index]))
                 if row.error is None:
                     raise AssertionError(f"batch at byte {run.positions[index]} is malformed to one reader only")
                 run.errors[index] = row.error
         return run
 
 
-def _body(batch: bytes, header: Fields) -> bytes | memoryview | None:
+def _body(batch: memoryview, header: Fields) -> bytes | memoryview | None:
     """The records' bytes, decompressed; None when the header or the compressed bytes cannot be right."""
     codec, count, last_offset_delta = header[ATTRIBUTES] & CODEC_MASK, header[COUNT], header[LAST_OFFSET_DELTA]
     if header[BASE_OFFSET] < 0 or last_offset_delta < 0 or not 0 <= count <= last_offset_delta + 1:
@@ -182,10 +183,10 @@ def _body(batch: bytes, header: Fields) -> bytes | memoryview | None:
     if count == 0 and len(batch) == HEADER_BYTES:
         return b""  # what compaction leaves of a batch whose producer state still matters
     if codec == CompressionType.NONE:
-        return memoryview(batch)[HEADER_BYTES:]
+        return batch[HEADER_BYTES:]
     if codec > max(CompressionType):
         return None
     try:
-        return decompress(CompressionType(codec), memoryview(batch)[HEADER_BYTES:], MAX_DECOMPRESSED_BYTES)
+        return decompress(CompressionType(codec), batch[HEADER_BYTES:], MAX_DECOMPRESSED_BYTES)
     except CorruptRecordError:
         return None

@@ -231,7 +231,7 @@ def headers(body: Bytes, columns: Columns) -> Headers:
 def having_header(body: Bytes, columns: Columns, name: str) -> Bools:
     """Which records have a header of this name."""
     found = np.zeros(len(columns.batch), np.bool_)
-    if body.tobytes().find(name.encode()) >= 0:
+    if columns.header_count.any() and body.tobytes().find(name.encode()) >= 0:
         read = headers(body, columns)
         named = pc.equal(gather(body, read.key_at, read.key_length), name.encode())
         found[read.record[np.asarray(named.to_numpy(zero_copy_only=False), np.bool_)]] = True
