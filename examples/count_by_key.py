@@ -6,12 +6,13 @@ when the topic was resized in between. Values are whole numbers that rise within
 
 import os
 import sys
+from pathlib import Path
 
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 topic = sys.argv[1]
-spark = SparkSession.builder.appName(f"count {topic}").getOrCreate()
+spark = SparkSession.builder.config("spark.sql.shuffle.partitions", "4").getOrCreate()
 newest: dict[str, int] = {}
 
 
@@ -30,10 +31,11 @@ def take(batch: DataFrame, number: int) -> None:
 
 events = (
     spark.readStream.format("anabranch")
-    .option("kafka.bootstrap.servers", os.environ.get("ANABRANCH_BOOTSTRAP_SERVERS", "127.0.0.1:9092"))
+    .option("kafka.bootstrap.servers", os.environ.get("ANABRANCH_BOOTSTRAP_SERVER", "127.0.0.1:9092"))
     .option("subscribe", topic)
     .option("startingOffsets", "earliest")
     .load()
 )
-query = events.writeStream.foreachBatch(take).option("checkpointLocation", f"{topic}-checkpoint")
+checkpoint = Path(f"{topic}-checkpoint").resolve().as_uri()
+query = events.writeStream.foreachBatch(take).option("checkpointLocation", checkpoint)
 query.trigger(availableNow=True).start().awaitTermination()

@@ -34,6 +34,10 @@ OVERLAPPING = """return [...document.querySelectorAll(".lanes, .facts, tr")].fla
 })"""
 
 
+SCROLLING = """return [...document.querySelectorAll(".scroll")].filter(e => e.scrollWidth > e.clientWidth)
+  .map(e => e.getAttribute("aria-label"))"""
+
+
 class Browser:
     """One Chromium for all pages."""
 
@@ -77,7 +81,7 @@ def page_of(kind: str) -> str:
     if kind == "whole":
         manifests, checks = [topic([4, 6, 9, 6, 4, 8, 4])], [Check("key order", 1000), Check("crc", 100)]
     elif kind == "broken":
-        manifests = [topic([4, 6, 4], "a-topic.with_a-long-name" * 9)]
+        manifests = [topic([4, 6, 4], "a_topic.with_a_long_name" * 9)]
         found = [violation(4, n, HOSTILE.decode(), manifests[0].topic) for n in range(10)]
         checks = [Check("key order", 1000, 12_345, found), Check("placement", 0, unknown="nobody knows the layout")]
     else:
@@ -96,6 +100,7 @@ def test_the_page_fits_and_stands_alone(browser: Browser, kind: str, size: str) 
     assert browser.run("return document.documentElement.scrollWidth <= innerWidth")
     assert browser.run(OVERFLOWING) == []
     assert browser.run(OVERLAPPING) == []
+    assert browser.run(SCROLLING) == []
     assert [url.rpartition("/")[2] for url in browser.requests()] == ["page.html"]
     assert browser.driver.get_log("browser") == []
     assert "anabranch audit" in browser.driver.title, "no script of a key has run"

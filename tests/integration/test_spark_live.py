@@ -4,6 +4,11 @@ from __future__ import annotations
 
 import contextlib
 import json
+import re
+import runpy
+import shlex
+import subprocess
+import sys
 import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -20,6 +25,7 @@ from pyspark.sql import DataFrame, Row, SparkSession
 from pyspark.sql.streaming import StreamingQuery
 from pyspark.sql.streaming.state import GroupState
 
+from anabranch.cli.main import main
 from anabranch.spark import register
 from anabranch.sync import Producer
 from anabranch.testing.cluster import Cluster
@@ -32,6 +38,7 @@ from tests.topics import create_topic
 
 pytestmark = pytest.mark.integration
 
+ROOT = Path(__file__).resolve().parents[2]
 DEADLINE_S = 120.0
 KEYS = 30
 OLD_MS = 1_700_000_000_000
@@ -311,3 +318,43 @@ def test_what_cannot_be_done_is_refused_in_words(live: Live, fresh_name: Callabl
     missing = live.stream(topic, **{"kafka.default.api.timeout.ms": "500"})
     with pytest.raises(StreamingQueryException, match=f"topic {topic} does not exist"):
         live.read_all(missing)
+
+
+def test_the_readmes_spark_section_line_by_line(
+    spark: SparkSession,
+    cluster: Cluster,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """From a new topic over a split to the streaming query and the audit's page.
+
+    The lines that start Spark run here, on this session.
+    """
+    section = (ROOT / "README.md").read_text().split("\n## Spark\n")[1].split("\n## ")[0]
+    lines = re.findall(r"```\n(.*?)```", section, re.DOTALL)[1].splitlines()
+    (tmp_path / ".venv").mkdir()
+    (tmp_path / ".venv" / "bin").symlink_to(Path(sys.executable).parent)
+    (tmp_path / "examples").symlink_to(ROOT / "examples")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("ANABRANCH_BOOTSTRAP_SERVER", cluster.bootstrap_servers)
+    monkeypatch.setattr("audit.run.spark_session", lambda *_, **__: contextlib.nullcontext(spark))
+    partitions = spark.conf.get("spark.sql.shuffle.partitions")
+    for line in lines:
+        program, *arguments = shlex.split(line, comments=True)
+        if program == ".venv/bin/python":
+            monkeypatch.setattr(sys, "argv", arguments)
+            runpy.run_path(arguments[0])
+            spark.conf.set("spark.sql.shuffle.partitions", partitions)
+        elif arguments[0] == "audit":
+            arguments[1] = str(tmp_path / arguments[1])  # Spark started in another directory
+            with pytest.raises(SystemExit, match=r"^0$"):
+                main(arguments)
+        else:
+            subprocess.run(["bash", "-ec", line], check=True, timeout=DEADLINE_S)
+    counted = re.findall(r"micro-batch \d+: (\d+) records of \d+ keys, (\d+) went back", capsys.readouterr().out)
+    assert len(counted) >= 2, "a micro-batch ends at the split"
+    assert sum(int(records) for records, _ in counted) == 20_000
+    assert {back for _, back in counted} == {"0"}
+    page = (tmp_path / "clicks.html").read_text()
+    assert "Every key is in order" in page and "4 → 6" in page and page.count("order kept") == 2
