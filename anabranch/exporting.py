@@ -1,156 +1,197 @@
-"""Export a topic: its segment files from the brokers' log directories, and a manifest of what they should hold."""
+"""Export a topic of a running cluster: its segment files from the brokers' log directories, with a manifest."""
 
 from __future__ import annotations
 
 import os
-import shutil
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+import anyio
+import anyio.to_thread
+
 from anabranch.cli.errors import CommandError
-from anabranch.segment_copy import SegmentCopy, copy_partition
-from audit.manifest import (
-    MANIFEST_NAME,
-    Layout,
-    Manifest,
-    ManifestError,
-    PartitionEntry,
-    SegmentEntry,
-    decode_layouts,
-    merge_layouts,
-)
+from anabranch.export_destination import open_destination
+from anabranch.export_run import PARTIAL_EVERY_BYTES, ExportReport, ExportRun, NoProgress, Progress, Source
+from anabranch.export_state import Bounds, CopyKey, Head
+from anabranch.replica_files import read_high_watermarks, read_leader_epochs
+from anabranch.segment_copy import SourceChangedError
 from client import Admin
+from client.admin_types import LogDirDescription
+from client.cluster import PartitionInfo
 from protocol.types import TopicPartition
+from zk_schemas.znode import format_id
 
-COPY_ATTEMPTS = 5
-LAYOUT_CHECKPOINT = "partition-count-checkpoint"
-
-
-@dataclass(frozen=True, slots=True)
-class ExportReport:
-    """What was written; ``bytes`` counts the ``.log`` files."""
-
-    topic: str
-    directory: str
-    partitions: int
-    segments: int
-    bytes: int
+COPY_ATTEMPTS = 20
+RETRY_DELAY_S = 0.25
 
 
 async def export_topic(
-    admin: Admin, topic: str, destination: Path, log_dirs: Mapping[int, Path] | None = None
+    admin: Admin,
+    topic: str,
+    to: str | Path,
+    log_dirs: Mapping[int, Path] | None = None,
+    *,
+    all_replicas: bool = False,
+    progress: Progress | None = None,
+    partial_every: int = PARTIAL_EVERY_BYTES,
 ) -> ExportReport:
-    """Copy every partition of ``topic`` below ``destination`` up to its high watermark.
+    """Copy what ``to``, a directory or a URI, does not have yet of every partition, up to its high watermark.
 
     The files are read where the brokers say they are, so this runs on the brokers' machine; ``log_dirs`` gives, per
     broker id, where a broker's log directory is seen from here (a mounted volume, say). Raises ``CommandError`` when
     a directory cannot be read or something else is in the way, ``KafkaError`` when a broker refuses.
     """
-    if destination.exists() and any(destination.iterdir()):
-        raise CommandError(f"{destination} is not empty; export into a new directory")
-    destination.mkdir(parents=True, exist_ok=True)
-    description = (await admin.describe_topics([topic]))[topic]
-    leaders = {partition.partition: partition.leader for partition in description.partitions}
-    without = sorted(partition for partition, leader in leaders.items() if leader < 0)
-    if without:
-        raise CommandError(f"partition {without[0]} of {topic} has no leader; start its broker and export again")
-    replicas = {partition.partition: partition.replicas for partition in description.partitions}
-    sources = await _locate(admin, topic, leaders, replicas, log_dirs or {})
-    entries = [
-        await _export_partition(admin, TopicPartition(topic, partition), sources[partition], destination)
-        for partition in sorted(leaders)
-    ]
-    configs = await admin.describe_configs(topics=[topic])
-    layouts = [layout for entry in entries for layout in entry.layouts]
-    newest = max(layouts, key=lambda layout: layout.layout_version, default=None)
-    manifest = Manifest(
-        topic=topic,
-        cleanup_policy=configs[topic]["cleanup.policy"].value or "delete",
-        initial_partition_count=newest.initial_partition_count if newest else len(entries),
-        undeleted_partition_count=newest.undeleted_partition_count if newest else len(entries),
-        layout_version=newest.layout_version if newest else 0,
-        partitions=entries,
-    )
-    (destination / MANIFEST_NAME).write_bytes(manifest.encode())
-    segments = [segment for entry in entries for segment in entry.segments]
-    size = sum(segment.size_bytes for segment in segments)
-    return ExportReport(topic, str(destination), len(entries), len(segments), size)
+    destination = open_destination(to)
+    cluster = _Cluster(admin, topic, log_dirs or {}, all_replicas)
+    head = await cluster.head()
+    with destination.hold():
+        run = ExportRun(destination, head, progress or NoProgress(), partial_every)
+        try:
+            return await _export(cluster, run)
+        finally:
+            run.stop()  # what a thread still copies when this task was cancelled
+
+
+async def _export(cluster: _Cluster, run: ExportRun) -> ExportReport:
+    await anyio.to_thread.run_sync(run.open)
+    view = await cluster.look(run)
+    for key in sorted(view.sources, key=lambda key: (key.partition, key.broker is not None, key.broker)):
+        await _copy(cluster, run, key, view.sources[key])
+    for partition, directories in view.directories.items():
+        run.add_layouts(partition, directories)
+    return await anyio.to_thread.run_sync(run.finish, view.unread)
+
+
+async def _copy(cluster: _Cluster, run: ExportRun, key: CopyKey, source: Source) -> None:
+    """Copy one replica; goes on at the offset reached when its files change meanwhile."""
+    reached, attempts = -1, 0
+    while True:
+        changed: Exception | None = None
+        try:
+            await anyio.to_thread.run_sync(run.copy, key, source)
+        except (SourceChangedError, FileNotFoundError) as error:
+            changed = error
+        end = run.copies[key].end_offset if key in run.copies else -1
+        if changed is None and (key.broker is None or source.may_lag or end >= source.bounds.high_watermark):
+            return
+        reached, attempts = end, 1 if end > reached else attempts + 1
+        if attempts > COPY_ATTEMPTS:
+            if changed is None:
+                return  # it is in sync and has not what it must have: that is the audit's to judge
+            raise CommandError(f"{source.directory} changed {attempts} times while it was copied, at last: {changed}")
+        await anyio.sleep(RETRY_DELAY_S)
+        present = (await cluster.look(run, key.partition)).sources.get(key)
+        if present is None:
+            return  # the partition, or this replica of it, was removed
+        source = present
 
 
 @dataclass(frozen=True, slots=True)
-class _Source:
-    """Where one partition is: the leader's directory, and those of the other replicas that can be seen from here."""
+class _View:
+    """Where the replicas are that are to be copied, and all directories of each partition that can be read."""
 
-    leader: Path
-    others: tuple[Path, ...]
-
-
-async def _locate(
-    admin: Admin,
-    topic: str,
-    leaders: Mapping[int, int],
-    replicas: Mapping[int, Iterable[int]],
-    log_dirs: Mapping[int, Path],
-) -> dict[int, _Source]:
-    """Each partition's directories. Raises ``CommandError`` when the leader's cannot be read from here."""
-    live = {node.id for node in (await admin.describe_cluster()).nodes}
-    described = await admin.describe_log_dirs(
-        sorted(live & {*leaders.values(), *(r for x in replicas.values() for r in x)})
-    )
-
-    def directory(broker: int, tp: TopicPartition) -> Path | None:
-        here = [directory for directory in described.get(broker, []) if tp in directory.partitions]
-        return log_dirs.get(broker, Path(here[0].path)) / f"{tp.topic}-{tp.partition}" if here else None
-
-    found: dict[int, _Source] = {}
-    for partition, leader in leaders.items():
-        tp = TopicPartition(topic, partition)
-        path = directory(leader, tp)
-        if path is None:
-            raise CommandError(f"broker {leader} does not say where {topic}-{partition} is; try again in a moment")
-        if not os.access(path, os.R_OK | os.X_OK):
-            raise CommandError(
-                f"cannot read {path} of broker {leader} from here; run this on its machine or name where its log "
-                f"directory is seen with --log-dir {leader}=PATH"
-            )
-        others = [directory(broker, tp) for broker in replicas[partition] if broker != leader]
-        found[partition] = _Source(path, tuple(other for other in others if other is not None))
-    return found
+    sources: dict[CopyKey, Source]
+    directories: dict[int, list[Path]]
+    unread: tuple[int, ...]
 
 
-async def _export_partition(admin: Admin, tp: TopicPartition, source: _Source, destination: Path) -> PartitionEntry:
-    """Copy one partition; starts over when retention removes a segment meanwhile."""
-    target = destination / f"{tp.topic}-{tp.partition}"
-    for _ in range(COPY_ATTEMPTS):
-        start = (await admin.list_offsets({tp: "earliest"}))[tp].offset
-        high_watermark = (await admin.list_offsets({tp: "latest"}))[tp].offset
-        try:
-            copies = copy_partition(source.leader, target, start, high_watermark)
-            break
-        except FileNotFoundError:
-            shutil.rmtree(target, ignore_errors=True)
-    else:
-        raise CommandError(
-            f"segments of {tp.topic}-{tp.partition} were removed {COPY_ATTEMPTS} times while being copied"
+class _Cluster:
+    """What the brokers answer about one topic."""
+
+    def __init__(self, admin: Admin, topic: str, log_dirs: Mapping[int, Path], all_replicas: bool) -> None:
+        self._admin = admin
+        self._topic = topic
+        self._log_dirs = log_dirs
+        self._all_replicas = all_replicas
+
+    async def head(self) -> Head:
+        description = (await self._admin.describe_topics([self._topic]))[self._topic]
+        configs = await self._admin.describe_configs(topics=[self._topic])
+        cluster = await self._admin.describe_cluster()
+        return Head(
+            self._topic,
+            format_id(description.topic_id) if description.topic_id.int else "",
+            cluster.cluster_id or "",
+            configs[self._topic]["cleanup.policy"].value or "delete",
+            {p.partition: p.incarnation for p in description.partitions if p.incarnation >= 0},
         )
-    return PartitionEntry(
-        tp.partition, start, high_watermark, [_entry(copy) for copy in copies], _layouts([target, *source.others])
-    )
+
+    async def look(self, run: ExportRun, partition: int | None = None) -> _View:
+        """All partitions, or one, as they are now. The ISR is asked for after the high watermarks: it has them."""
+        numbers = [p.partition for p in await self._partitions() if partition in (None, p.partition)]
+        tps = [TopicPartition(self._topic, number) for number in numbers]
+        starts = await self._admin.list_offsets(dict.fromkeys(tps, "earliest"))
+        ends = await self._admin.list_offsets(dict.fromkeys(tps, "latest"))
+        partitions = [p for p in await self._partitions() if p.partition in numbers]
+        live = {node.id for node in (await self._admin.describe_cluster()).nodes}
+        wanted = {p.leader for p in partitions} | {replica for p in partitions for replica in p.replicas}
+        places = _Places(await self._admin.describe_log_dirs(sorted(live & wanted)), self._log_dirs)
+        sources: dict[CopyKey, Source] = {}
+        directories: dict[int, list[Path]] = {}
+        unread = set()
+        for info in partitions:
+            tp = TopicPartition(self._topic, info.partition)
+            leader = places.readable(info.leader, tp)
+            start, end = starts[tp].offset, ends[tp].offset
+            sources[CopyKey(info.partition, None)] = _source(info.leader, leader, start, end)
+            others = [broker for broker in info.replicas if broker != info.leader]
+            found = {broker: places.of(broker, tp) for broker in others}
+            directories[info.partition] = [leader, *(path for path in found.values() if path is not None)]
+            run.leaders[info.partition] = info.leader
+            run.add_layouts(info.partition, directories[info.partition])
+            for broker in info.replicas if self._all_replicas else ():
+                key = CopyKey(info.partition, broker)
+                if broker == info.leader:
+                    if key in run.copies:  # it was a follower before
+                        sources[key] = _source(broker, leader, start, end)
+                elif found[broker] is None:
+                    unread.add(broker)
+                else:
+                    place = places.readable(broker, tp)
+                    known = end if broker in info.isr else min(end, read_high_watermarks(place.parent).get(tp, 0))
+                    sources[key] = _source(broker, place, start, known, may_lag=broker not in info.isr)
+        return _View(sources, directories, tuple(sorted(unread)))
+
+    async def _partitions(self) -> Sequence[PartitionInfo]:
+        partitions = (await self._admin.describe_topics([self._topic]))[self._topic].partitions
+        without = sorted(p.partition for p in partitions if p.leader < 0)
+        if without:
+            raise CommandError(
+                f"partition {without[0]} of {self._topic} has no leader; start its broker and export again"
+            )
+        return partitions
 
 
-def _entry(copy: SegmentCopy) -> SegmentEntry:
-    return SegmentEntry(copy.name, int(copy.name.removesuffix(".log")), copy.size_bytes)
+class _Places:
+    """Where brokers have their replicas, seen from here."""
+
+    def __init__(self, described: Mapping[int, Iterable[LogDirDescription]], log_dirs: Mapping[int, Path]) -> None:
+        self._described = described
+        self._log_dirs = log_dirs
+
+    def of(self, broker: int, tp: TopicPartition) -> Path | None:
+        """A replica's directory; None when the broker does not name one."""
+        here = [
+            directory.path
+            for directory in self._described.get(broker, ())
+            if tp in directory.partitions and not directory.partitions[tp].is_future
+        ]
+        return self._log_dirs.get(broker, Path(here[0])) / f"{tp.topic}-{tp.partition}" if here else None
+
+    def readable(self, broker: int, tp: TopicPartition) -> Path:
+        path = self.of(broker, tp)
+        if path is None:
+            raise CommandError(
+                f"broker {broker} does not say where {tp.topic}-{tp.partition} is; try again in a moment"
+            )
+        if not os.access(path, os.R_OK | os.X_OK, effective_ids=os.access in os.supports_effective_ids):
+            raise CommandError(
+                f"cannot read {path} of broker {broker} from here; run this on its machine or name where its log "
+                f"directory is seen with --log-dir {broker}=PATH"
+            )
+        return path
 
 
-def _layouts(replicas: Sequence[Path]) -> list[Layout]:
-    """The history of one partition's layouts: a replica that was down during a resize misses lines of it."""
-    histories = []
-    for directory in replicas:
-        path = directory / LAYOUT_CHECKPOINT
-        if os.access(path, os.R_OK):
-            histories.append(decode_layouts(path.read_text(), str(path)))
-    try:
-        return merge_layouts(histories)
-    except ManifestError as error:
-        raise CommandError(f"{replicas[0].name}: {error}") from error
+def _source(broker: int, directory: Path, start: int, end: int, *, may_lag: bool = False) -> Source:
+    return Source(broker, directory, Bounds(start, end, read_leader_epochs(directory)), may_lag)

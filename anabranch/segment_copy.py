@@ -1,95 +1,270 @@
-"""Copy one partition's segment files, up to its high watermark, while the broker goes on writing them."""
+"""Read what one replica's directory holds of a range of offsets, while the broker goes on writing it.
+
+``list_segments`` looks at the directory, ``wanted_segments`` chooses, ``open_piece`` opens the part of a segment that
+is wanted. A piece is whole batches, with the entries of the indexes that point into it. Where retention or compaction
+takes a file away meanwhile, ``SourceChangedError`` is raised: list the segments again and go on at the offset reached.
+"""
 
 from __future__ import annotations
 
+import contextlib
 import os
-import shutil
-import struct
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from pathlib import Path
+from struct import Struct
 
-_BATCH_PREFIX = struct.Struct(">qi")  # base offset, bytes that follow
-_LAST_OFFSET_DELTA = struct.Struct(">i")
-_LAST_OFFSET_DELTA_AT = 23
-_HEADER_BYTES = 61
-_PREFIX_BYTES = 12
-_INDEX_ENTRY = struct.Struct(">ii")
-_TIME_INDEX_ENTRY = struct.Struct(">qi")
-COPIED_WHOLE = ("leader-epoch-checkpoint", "partition.metadata", "partition-count-checkpoint")
-_OFFSET_DIGITS = 20
+from broker.log.paths import (
+    INDEX_SUFFIX,
+    LOG_SUFFIX,
+    SNAPSHOT_SUFFIX,
+    SWAP_SUFFIX,
+    TIME_INDEX_SUFFIX,
+    TXN_INDEX_SUFFIX,
+    offset_of,
+)
+from protocol.batch_layout import HEADER, HEADER_BYTES, LENGTH_PREFIX_BYTES, MAGIC
+
+CHUNK_BYTES = 1 << 20
+_INDEX_ENTRY = Struct(">ii")  # last offset of a batch - base offset, position of the batch
+_TIME_INDEX_ENTRY = Struct(">qi")  # largest timestamp so far, offset - base offset
+_TXN_INDEX_ENTRY = Struct(">hqqqq")  # 0, producer id, first, last and last stable offset
+_MAGIC, _LAST_OFFSET_DELTA = 3, 6  # of HEADER's fields
+
+
+class SourceChangedError(Exception):
+    """The broker put other files in the place of those that were listed."""
+
+
+class HistoryChangedError(Exception):
+    """A batch of the replica lies on both sides of the offset where an export goes on: its history is another one."""
 
 
 @dataclass(frozen=True, slots=True)
-class SegmentCopy:
-    """One copied segment: its file name and size in bytes."""
+class SourceSegment:
+    """A ``.log`` file with offsets from ``base_offset`` on, up to ``end_offset`` (None: the last segment)."""
 
-    name: str
+    base_offset: int
+    end_offset: int | None
     size_bytes: int
+    inode: int
+
+    @property
+    def name(self) -> str:
+        return f"{self.base_offset:020d}{LOG_SUFFIX}"
 
 
-def copy_partition(source: Path, destination: Path, log_start_offset: int, high_watermark: int) -> list[SegmentCopy]:
-    """Copy the segments that hold offsets in [log_start_offset, high_watermark) with their indexes and checkpoints.
+@dataclass(frozen=True, slots=True)
+class Piece:
+    """The bytes [begin, end) of an open segment, which hold whole batches of offsets in [base_offset, end_offset)."""
 
-    The last segment is cut behind the last batch below the high watermark. Retention may delete a segment meanwhile:
-    ``FileNotFoundError`` then, and the caller asks for the log start offset again.
-    """
-    destination.mkdir(parents=True, exist_ok=False)
-    names = sorted(name for name in os.listdir(source) if name.endswith(".log") and name[:-4].isdigit())
-    bases = [int(name[:-4]) for name in names]
-    copies = []
-    for name, base, following in zip(names, bases, [*bases[1:], None], strict=True):
-        if base >= high_watermark or (following is not None and following <= log_start_offset):
-            continue
-        with open(source / name, "rb") as log:
-            whole = following is not None and following <= high_watermark
-            size = os.fstat(log.fileno()).st_size if whole else size_below(log.fileno(), high_watermark)
-            _copy_bytes(source / name, destination / name, size)
-        _copy_indexes(source, destination, name[:-4], size, high_watermark)
-        copies.append(SegmentCopy(name, size))
-    for name in COPIED_WHOLE:
-        if (source / name).exists():
-            shutil.copyfile(source / name, destination / name)
-    return copies
+    descriptor: int
+    source: str
+    begin: int
+    end: int
+    base_offset: int
+    end_offset: int
+    files: dict[str, bytes]
+    """By suffix: what lies beside the piece."""
 
+    @property
+    def name(self) -> str:
+        return f"{self.base_offset:020d}{LOG_SUFFIX}"
 
-def size_below(descriptor: int, offset_limit: int) -> int:
-    """Bytes of a segment file up to the end of the last whole batch whose offsets are all below ``offset_limit``."""
-    size = os.fstat(descriptor).st_size
-    position = 0
-    while position + _HEADER_BYTES <= size:
-        header = os.pread(descriptor, _HEADER_BYTES, position)
-        base_offset, length = _BATCH_PREFIX.unpack_from(header)
-        (last_offset_delta,) = _LAST_OFFSET_DELTA.unpack_from(header, _LAST_OFFSET_DELTA_AT)
-        end = position + _PREFIX_BYTES + length
-        if length <= 0 or end > size or base_offset + last_offset_delta >= offset_limit:
-            break
-        position = end
-    return position
+    @property
+    def size_bytes(self) -> int:
+        return self.end - self.begin
 
-
-def _copy_bytes(source: Path, destination: Path, size: int) -> None:
-    with open(source, "rb") as reading, open(destination, "wb") as writing:
-        left = size
-        while left > 0:
-            chunk = reading.read(min(left, 1 << 20))
+    def chunks(self) -> Iterator[bytes]:
+        """The piece's bytes. Raises SourceChangedError when the file became shorter."""
+        position = self.begin
+        while position < self.end:
+            chunk = os.pread(self.descriptor, min(CHUNK_BYTES, self.end - position), position)
             if not chunk:
-                break
-            writing.write(chunk)
-            left -= len(chunk)
+                raise SourceChangedError(f"{self.source} ends at byte {position}")
+            position += len(chunk)
+            yield chunk
 
 
-def _copy_indexes(source: Path, destination: Path, base: str, log_size: int, high_watermark: int) -> None:
-    """The entries of the indexes that point into the copied part; other files of the segment whole."""
-    limits = ((".index", _INDEX_ENTRY, log_size), (".timeindex", _TIME_INDEX_ENTRY, high_watermark - int(base)))
-    for suffix, entry, limit in limits:
-        path = source / (base + suffix)
-        if path.exists():
-            data = path.read_bytes()
-            entries = list(entry.iter_unpack(data[: len(data) // entry.size * entry.size]))
-            real = entries[:1] + [fields for fields in entries[1:] if any(fields)]  # a preallocated file ends in zeros
-            kept = [fields for fields in real if fields[1] < limit]
-            (destination / path.name).write_bytes(b"".join(entry.pack(*fields) for fields in kept))
-    for suffix in (".txnindex", ".snapshot"):
-        path = source / (base + suffix)
-        if path.exists():
-            shutil.copyfile(path, destination / path.name)
+def list_segments(directory: Path) -> list[SourceSegment]:
+    """The segments of a replica, ascending. Raises SourceChangedError while they are being replaced.
+
+    The directory is looked at twice. A compaction that ends between the two changes the answer, and one that goes on
+    has its ``.swap`` file there all the time: so segments that it has already removed do not look like a gap.
+    """
+    first, second = _scan(directory), _scan(directory)
+    if {base: inode for base, (inode, _) in first.items()} != {base: inode for base, (inode, _) in second.items()}:
+        raise SourceChangedError(f"the segments of {directory} are changing")
+    bases = sorted(second)
+    following = dict(pairwise(bases))
+    return [SourceSegment(base, following.get(base), second[base][1], second[base][0]) for base in bases]
+
+
+def _scan(directory: Path) -> dict[int, tuple[int, int]]:
+    """Base offset to inode and size."""
+    found = {}
+    with os.scandir(directory) as entries:
+        for entry in entries:
+            base = offset_of(entry.name)
+            if base is None:
+                continue
+            if entry.name.endswith(LOG_SUFFIX + SWAP_SUFFIX):
+                raise SourceChangedError(f"{directory}/{entry.name} is about to replace other segments")
+            if entry.name == f"{base:020d}{LOG_SUFFIX}":
+                try:
+                    state = entry.stat()
+                except FileNotFoundError:
+                    raise SourceChangedError(f"{directory}/{entry.name} was removed") from None
+                found[base] = (state.st_ino, state.st_size)
+    return found
+
+
+def wanted_segments(
+    segments: Iterable[SourceSegment], start_offset: int, log_start_offset: int, limit: int
+) -> list[SourceSegment]:
+    """Those that may hold offsets in [start_offset, limit) and do not lie below the log start."""
+    lowest = max(start_offset, log_start_offset)
+    return [
+        segment
+        for segment in segments
+        if segment.base_offset < limit and (segment.end_offset is None or segment.end_offset > lowest)
+    ]
+
+
+@contextlib.contextmanager
+def open_piece(directory: Path, segment: SourceSegment, start_offset: int, limit: int) -> Iterator[Piece]:
+    """The batches of a segment in [start_offset, limit); a piece may be empty.
+
+    Raises SourceChangedError when the file is not the one that was listed, HistoryChangedError when ``start_offset``
+    lies within a batch, and other OSErrors.
+    """
+    path = directory / segment.name
+    try:
+        descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    except FileNotFoundError:
+        raise SourceChangedError(f"{path} was removed") from None
+    try:
+        yield _piece(path, segment, descriptor, start_offset, limit)
+    finally:
+        os.close(descriptor)
+
+
+def _piece(path: Path, segment: SourceSegment, descriptor: int, start_offset: int, limit: int) -> Piece:
+    raw = {suffix: _read(path.with_suffix(suffix)) for suffix in (INDEX_SUFFIX, TIME_INDEX_SUFFIX, TXN_INDEX_SUFFIX)}
+    snapshot = _read(path.with_suffix(SNAPSHOT_SUFFIX))
+    # The files beside the log are this log's if it is still in its place: a compaction changes them first.
+    now = _inode(path)
+    if not segment.inode == os.fstat(descriptor).st_ino == now:
+        raise SourceChangedError(f"{path} was {'removed' if now is None else 'replaced'}")
+    index = _entries(_INDEX_ENTRY, raw[INDEX_SUFFIX])
+    begin = 0
+    if start_offset > segment.base_offset:
+        begin, _ = _boundary(descriptor, segment.base_offset, index or [], start_offset)
+    if segment.end_offset is not None and segment.end_offset <= limit:
+        end, end_offset = os.fstat(descriptor).st_size, segment.end_offset
+    else:
+        end, end_offset = _boundary(descriptor, segment.base_offset, index or [], limit, at_most=True)
+    base_offset = max(start_offset, segment.base_offset)
+    end_offset = max(end_offset, base_offset)
+    files = {
+        INDEX_SUFFIX: _index_of_piece(index, segment.base_offset - base_offset, begin, max(begin, end)),
+        TIME_INDEX_SUFFIX: _time_index_of_piece(
+            _entries(_TIME_INDEX_ENTRY, raw[TIME_INDEX_SUFFIX]), segment.base_offset, base_offset, end_offset
+        ),
+        TXN_INDEX_SUFFIX: _txn_index_of_piece(raw[TXN_INDEX_SUFFIX], base_offset, end_offset),
+        SNAPSHOT_SUFFIX: snapshot if begin == 0 and base_offset == segment.base_offset else None,
+    }
+    kept = {suffix: data for suffix, data in files.items() if data is not None}
+    return Piece(descriptor, segment.name, begin, max(begin, end), base_offset, end_offset, kept)
+
+
+def _boundary(
+    descriptor: int, base_offset: int, index: Sequence[tuple[int, int]], offset: int, *, at_most: bool = False
+) -> tuple[int, int]:
+    """Where the first batch begins that reaches ``offset``, and the offset behind the batch before it.
+
+    Looked for from the last index entry below ``offset`` on; from the beginning where the index is wrong. Raises
+    HistoryChangedError when that batch begins below ``offset``, unless it is left out anyway (``at_most``).
+    """
+    size = os.fstat(descriptor).st_size
+    position, reached = 0, base_offset
+    below = [(relative, at) for relative, at in index if base_offset + relative < offset and 0 <= at < size]
+    for relative, at in below[:-5:-1]:
+        batch = next(_batches(descriptor, at, size), None)
+        if batch is not None and base_offset <= batch[1] <= min(base_offset + relative, offset):
+            position, reached = at, batch[1]
+            break
+    for at, first, last, end in _batches(descriptor, position, size):
+        if last >= offset:
+            if first < offset and not at_most:
+                raise HistoryChangedError(f"a batch holds offsets {first}-{last}")
+            return at, reached
+        position, reached = end, last + 1
+    return position, reached
+
+
+def _batches(descriptor: int, position: int, size: int) -> Iterator[tuple[int, int, int, int]]:
+    """Position, first and last offset, and end of the whole batches from ``position`` on."""
+    chunk, chunk_at = b"", position
+    while position + HEADER_BYTES <= size:
+        if position + HEADER_BYTES > chunk_at + len(chunk):
+            chunk, chunk_at = os.pread(descriptor, 1 << 16, position), position
+            if len(chunk) < HEADER_BYTES:
+                return
+        fields = HEADER.unpack_from(chunk, position - chunk_at)
+        base_offset, length = fields[0], fields[1]
+        end = position + LENGTH_PREFIX_BYTES + length
+        if length < HEADER_BYTES - LENGTH_PREFIX_BYTES or end > size or fields[_MAGIC] != MAGIC:
+            return
+        yield position, base_offset, base_offset + fields[_LAST_OFFSET_DELTA], end
+        position = end
+
+
+def _inode(path: Path) -> int | None:
+    try:
+        return os.stat(path).st_ino
+    except FileNotFoundError:
+        return None
+
+
+def _read(path: Path) -> bytes | None:
+    try:
+        return path.read_bytes()
+    except FileNotFoundError:
+        return None
+
+
+def _entries(entry: Struct, data: bytes | None) -> list[tuple[int, int]] | None:
+    """The entries of an index file; a preallocated file ends in zeros."""
+    if data is None:
+        return None
+    found = list(entry.iter_unpack(data[: len(data) // entry.size * entry.size]))
+    return found[:1] + [fields for fields in found[1:] if any(fields)]
+
+
+def _index_of_piece(entries: Sequence[tuple[int, int]] | None, shift: int, begin: int, end: int) -> bytes | None:
+    if entries is None:
+        return None
+    return b"".join(_INDEX_ENTRY.pack(rel + shift, at - begin) for rel, at in entries if begin <= at < end)
+
+
+def _time_index_of_piece(
+    entries: Sequence[tuple[int, int]] | None, source_base: int, base_offset: int, end_offset: int
+) -> bytes | None:
+    if entries is None:
+        return None
+    shift = source_base - base_offset
+    return b"".join(
+        _TIME_INDEX_ENTRY.pack(timestamp, relative + shift)
+        for timestamp, relative in entries
+        if base_offset <= source_base + relative < end_offset
+    )
+
+
+def _txn_index_of_piece(data: bytes | None, base_offset: int, end_offset: int) -> bytes | None:
+    """Aborted transactions whose last offset lies in the piece."""
+    if data is None:
+        return None
+    entries = _TXN_INDEX_ENTRY.iter_unpack(data[: len(data) // _TXN_INDEX_ENTRY.size * _TXN_INDEX_ENTRY.size])
+    return b"".join(_TXN_INDEX_ENTRY.pack(*fields) for fields in entries if base_offset <= fields[3] < end_offset)

@@ -3,53 +3,123 @@
 from __future__ import annotations
 
 import json
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import asdict
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Literal
 
 import anyio
 from cyclopts import Parameter
+from rich.console import Console
+from rich.progress import BarColumn, DownloadColumn, TextColumn, TimeRemainingColumn, TransferSpeedColumn
+from rich.progress import Progress as Bars
 
 from anabranch import Admin
 from anabranch.cli.errors import CommandError
 from anabranch.cli.options import DEFAULT_BOOTSTRAP, Bootstrap, JsonFlag
-from anabranch.exporting import ExportReport, export_topic
+from anabranch.export_offline import export_offline
+from anabranch.export_run import ExportReport, NoProgress, Progress
+from anabranch.exporting import export_topic
 
 
 def export(
     *,
     topic: str,
-    to: Path,
+    to: str,
+    replicas: Literal["leader", "all"] = "leader",
+    offline: Path | None = None,
     log_dir: Annotated[list[str] | None, Parameter(negative=(), consume_multiple=False)] = None,
     bootstrap_server: Bootstrap = DEFAULT_BOOTSTRAP,
     json_: JsonFlag = False,
 ) -> int:
     """Copy a topic's segment files up to the high watermark, with a manifest for the audit.
 
+    A second export into the same place adds what is new. One that was interrupted goes on.
+
     Parameters
     ----------
     topic
         The topic.
     to
-        A new or empty directory.
+        A directory, or a URI that fsspec can write, such as s3://bucket/prefix.
+    replicas
+        Of each partition the leader's files, or those of all replicas.
+    offline
+        A log directory of a broker that is stopped. No broker is asked then.
     log_dir
         BROKER=PATH: where that broker's log directory is seen from here, when not where the broker says.
     """
-    directories = {}
-    for setting in log_dir or []:
-        broker, separator, path = setting.partition("=")
-        if not separator or not broker.isdigit():
-            raise CommandError(f"--log-dir {setting}: expected BROKER=PATH, e.g. --log-dir 1=/mnt/broker-1")
-        directories[int(broker)] = Path(path)
+    if offline is not None and (log_dir or replicas == "all"):
+        raise CommandError("--offline reads one log directory; --log-dir and --replicas are for a running cluster")
+    with _progress() as progress:
+        if offline is not None:
+            report = export_offline(offline, topic, to, progress=progress)
+        else:
+            directories = _log_dirs(log_dir or [])
+            every = replicas == "all"
 
-    async def run() -> ExportReport:
-        async with Admin(bootstrap_servers=bootstrap_server) as admin:
-            return await export_topic(admin, topic, to, directories)
+            async def run() -> ExportReport:
+                async with Admin(bootstrap_servers=bootstrap_server) as admin:
+                    return await export_topic(admin, topic, to, directories, all_replicas=every, progress=progress)
 
-    report = anyio.run(run)
+            report = anyio.run(run)
     if json_:
         print(json.dumps(asdict(report), indent=2))
     else:
-        print(f"{report.segments} segment files of {report.partitions} partitions, {report.bytes:,} bytes, in {to}")
-        print(f"anabranch audit {to}")
+        _print(report)
     return 0
+
+
+def _log_dirs(settings: list[str]) -> dict[int, Path]:
+    found = {}
+    for setting in settings:
+        broker, separator, path = setting.partition("=")
+        if not separator or not broker.isdigit():
+            raise CommandError(f"--log-dir {setting}: expected BROKER=PATH, e.g. --log-dir 1=/mnt/broker-1")
+        found[int(broker)] = Path(path)
+    return found
+
+
+def _print(report: ExportReport) -> None:
+    beside = f" and {report.replicas} other replicas" if report.replicas else ""
+    print(
+        f"{report.segments} segment files of {report.partitions} partitions{beside}, {report.bytes:,} bytes, "
+        f"in {report.directory}"
+    )
+    resumed = f", {report.resumed_bytes:,} of them by an export that was interrupted" if report.resumed_bytes else ""
+    print(f"added: {report.added_segments} segment files, {report.added_bytes:,} bytes{resumed}")
+    for copy, gaps in report.missing.items():
+        ranges = ", ".join(f"{first}-{end - 1}" for first, end in gaps)
+        print(f"{copy}: offsets {ranges} were removed from the log before they were exported")
+    for broker in report.unread:
+        print(f"broker {broker} names no directory of its replicas; they were not exported")
+    print(f"anabranch audit {report.directory}")
+
+
+class _Bar:
+    """Progress on a terminal."""
+
+    def __init__(self, bars: Bars) -> None:
+        self._bars = bars
+        self._task = bars.add_task("copying", total=0)
+        self._total = 0
+
+    def expect(self, size_bytes: int) -> None:
+        self._total += size_bytes
+        self._bars.update(self._task, total=self._total)
+
+    def advance(self, size_bytes: int) -> None:
+        self._bars.advance(self._task, size_bytes)
+
+
+@contextmanager
+def _progress() -> Iterator[Progress]:
+    """A bar on standard error if that is a terminal."""
+    if not sys.stderr.isatty():
+        yield NoProgress()
+        return
+    columns = (TextColumn("{task.description}"), BarColumn(), DownloadColumn(), TransferSpeedColumn())
+    with Bars(*columns, TimeRemainingColumn(), console=Console(stderr=True), transient=True) as bars:
+        yield _Bar(bars)

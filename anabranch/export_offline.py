@@ -1,0 +1,134 @@
+"""Export a topic from the log directory of a broker that is stopped."""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+from anabranch.cli.errors import CommandError
+from anabranch.export_destination import open_destination
+from anabranch.export_run import ExportReport, ExportRun, NoProgress, Progress, Source
+from anabranch.export_state import Bounds, CopyKey, Head
+from anabranch.replica_files import read_high_watermarks, read_leader_epochs, read_offsets
+from anabranch.segment_copy import SourceChangedError, list_segments
+from broker.log.checkpoint_files import (
+    MalformedFileError,
+    MetaProperties,
+    PartitionMetadata,
+    decode_meta_properties,
+    decode_partition_metadata,
+)
+from broker.log.paths import (
+    CLEANER_CHECKPOINT,
+    LOCK_FILE,
+    LOG_START_CHECKPOINT,
+    META_PROPERTIES,
+    PARTITION_METADATA,
+    parse_directory_name,
+)
+from protocol.topic_names import INTERNAL_TOPICS
+from protocol.types import TopicPartition
+from zk_schemas.znode import format_id
+
+
+def export_offline(log_dir: Path, topic: str, to: str | Path, *, progress: Progress | None = None) -> ExportReport:
+    """Copy what ``to`` does not have yet of the partitions in ``log_dir``, up to their checkpointed high watermarks.
+
+    The directory stays locked meanwhile, so that no broker starts on it. Raises CommandError: a broker runs on it, or
+    it has no such topic, or is no log directory.
+    """
+    meta = _meta(log_dir)
+    with _locked(log_dir):
+        partitions = sorted(
+            tp
+            for path in log_dir.iterdir()
+            if (tp := parse_directory_name(path.name)) is not None and tp.topic == topic and path.is_dir()
+        )
+        if not partitions:
+            raise CommandError(f"{log_dir} has no partition of topic {topic}")
+        identities = _identities(log_dir, partitions)
+        head = Head(
+            topic,
+            next((format_id(identity.topic_id) for identity in identities.values()), ""),
+            meta.cluster_id,
+            _cleanup_policy(log_dir, topic),
+            {number: identity.incarnation for number, identity in identities.items() if identity.incarnation >= 0},
+        )
+        destination = open_destination(to)
+        with destination.hold():
+            run = ExportRun(destination, head, progress or NoProgress())
+            run.open()
+            try:
+                _copy(log_dir, meta.broker_id, partitions, run)
+            except SourceChangedError as error:
+                raise CommandError(
+                    f"{error}: a compaction was interrupted; start and stop the broker, it finishes that"
+                ) from None
+            return run.finish()
+
+
+def _copy(log_dir: Path, broker: int, partitions: list[TopicPartition], run: ExportRun) -> None:
+    starts, ends = read_offsets(log_dir / LOG_START_CHECKPOINT), read_high_watermarks(log_dir)
+    for tp in partitions:
+        directory = log_dir / f"{tp.topic}-{tp.partition}"
+        segments = list_segments(directory)
+        first = segments[0].base_offset if segments else 0
+        start = max(starts.get(tp, 0), first)
+        bounds = Bounds(start, max(ends.get(tp, 0), start), read_leader_epochs(directory))
+        run.copy(CopyKey(tp.partition, None), Source(broker, directory, bounds, may_lag=True))
+        run.add_layouts(tp.partition, [directory])
+
+
+def _meta(log_dir: Path) -> MetaProperties:
+    path = log_dir / META_PROPERTIES
+    try:
+        return decode_meta_properties(str(path), path.read_bytes())
+    except FileNotFoundError:
+        raise CommandError(f"{log_dir} is no broker's log directory: it has no {META_PROPERTIES}") from None
+    except MalformedFileError as error:
+        raise CommandError(str(error)) from None
+
+
+def _identities(log_dir: Path, partitions: list[TopicPartition]) -> dict[int, PartitionMetadata]:
+    """What the partitions' directories say of the topic."""
+    found = {}
+    for tp in partitions:
+        path = log_dir / f"{tp.topic}-{tp.partition}" / PARTITION_METADATA
+        with contextlib.suppress(FileNotFoundError):
+            try:
+                found[tp.partition] = decode_partition_metadata(str(path), path.read_bytes())
+            except MalformedFileError as error:
+                raise CommandError(str(error)) from None
+    return found
+
+
+def _cleanup_policy(log_dir: Path, topic: str) -> str:
+    """What can be known without the cluster: a partition that was compacted is in the cleaner's checkpoint."""
+    cleaned = any(tp.topic == topic for tp in read_offsets(log_dir / CLEANER_CHECKPOINT))
+    return "compact" if cleaned or topic in INTERNAL_TOPICS else "delete"
+
+
+@contextlib.contextmanager
+def _locked(log_dir: Path) -> Iterator[None]:
+    """Hold the lock of the log directory: that of Anabranch's brokers (flock) and that of Kafka's (POSIX)."""
+    path = log_dir / LOCK_FILE
+    try:
+        descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    except FileNotFoundError:
+        yield  # a copy of a directory
+        return
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        fcntl.lockf(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except BlockingIOError:
+        os.close(descriptor)
+        raise CommandError(
+            f"a broker runs on {log_dir}, it holds {path}: stop it, or export from the running cluster (no --offline)"
+        ) from None
+    try:
+        yield
+    finally:
+        os.close(descriptor)
