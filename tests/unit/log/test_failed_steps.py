@@ -80,6 +80,21 @@ async def test_what_a_failed_append_leaves_is_cut_off(world: LogWorld) -> None:
     assert [offset for offset, _, _ in values(log)] == [0, 1]
 
 
+@pytest.mark.parametrize("clean", [True, False])
+async def test_so_it_is_when_the_next_append_begins_a_segment(world: LogWorld, clean: bool) -> None:
+    """Behind the sealed segment it would stay, and be taken for records after a clean restart."""
+    log = world.create(segment_bytes=2 * SMALL)
+    log.append_as_leader(batch(b"small"), 0)
+    log.segments[-1].file.append(b"a part of a batch")
+    log.segments[-1]._prepared = False
+    log.append_as_leader(batch(b"large" * 100), 0)
+    assert world.names(".log") == [LOG.format(0), LOG.format(1)]
+    assert world.file(LOG.format(0)).stat().st_size == SMALL
+    await (log.close() if clean else log.flush())
+    again = await world.reopen(clean=clean, segment_bytes=2 * SMALL)
+    assert [offset for offset, _, _ in values(again)] == [0, 1]
+
+
 # ---------------------------------------------------------------- segments that do not join
 
 
