@@ -52,11 +52,12 @@ PUBLIC_SCHEMA = (
     "is_control boolean, is_transactional boolean, codec string, layout_version int, batch_crc_ok boolean, error string"
 )
 # What the checks need besides: what the batch's header says, and what is worked out from key and value.
+# ``replica``: the broker whose copy it is, -1 for what was exported of the leader, or read without an export.
 # ``moved``: of a record with the header MOVED_HEADER, whether it is a tombstone; null without the header.
 CHECK_SCHEMA = (
     "batch_start boolean, suspect_offset bigint, last_offset bigint, record_count int, base_sequence int, "
     "last_sequence int, marker int, expected_partition int, moved boolean, while_closed boolean, "
-    "order_value bigint, order_error string"
+    "order_value bigint, order_error string, replica int, crc bigint"
 )
 
 _ARROW_TYPES = {
@@ -82,11 +83,15 @@ def names_of(spark_schema: str) -> list[str]:
 
 @dataclass(frozen=True, slots=True)
 class SegmentSource:
-    """Where rows come from: a partition of a topic, and the segment's path below the audited directory."""
+    """Where rows come from: a partition of a topic, and the segment's path below the audited directory.
+
+    ``broker`` is set for the copy of a replica beside the leader's.
+    """
 
     manifest: Manifest
     partition: PartitionEntry
     segment: str
+    broker: int = -1
 
     @property
     def is_internal(self) -> bool:
@@ -373,4 +378,6 @@ _COLUMNS: Mapping[str, Callable[[Rows], Arrays]] = {
     "while_closed": lambda rows: _known(rows, rows.closed[0].astype(np.int64), rows.closed[1], pa.bool_()),
     "order_value": lambda rows: _of_records(rows, rows.order[0]),
     "order_error": lambda rows: _of_records(rows, rows.order[1]),
+    "replica": lambda rows: pa.repeat(pa.scalar(rows.source.broker, pa.int32()), len(rows)),
+    "crc": _field(scan.CRC, pa.int64()),
 }

@@ -5,8 +5,9 @@
 Spark finds it through the module ``pyspark_anabranch_segments``; ``register(spark)`` is for a session that does not.
 
 Options: ``path`` (the directory, as given to ``load``), ``columns``, ``view``, ``order_by`` (``json:FIELD`` or
-``tsv:N``), ``splitBytes`` (a larger segment is read in parts where its index lies beside it), and those of
-``audit.bounds``, which skip files and batches. The directory must be readable at the same path by every executor.
+``tsv:N``), ``splitBytes`` (a larger segment is read in parts where its index lies beside it),
+``maxDecompressedBytes`` (a batch that decompresses to more is a row with ``error``), and those of ``audit.bounds``,
+which skip files and batches. The directory must be readable at the same path by every executor.
 ``timestamp`` is in milliseconds since 1970; a batch that cannot be read is a row with ``error`` set and ``offset``
 null.
 
@@ -41,18 +42,21 @@ from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, Suppor
 from pyspark.sql.types import StructType
 
 from audit.bounds import OPTIONS, Wanted, wanted
-from audit.columns import CHECK_SCHEMA, PUBLIC_SCHEMA, names_of
-from audit.discovery import TopicFiles, discover
+from audit.columns import CHECK_SCHEMA, PUBLIC_SCHEMA, Rows, names_of
+from audit.discovery import TopicFiles, discover, replica_files
 from audit.growing import DataLossError, Offsets, Slice, beginning, followed, latest, read_slice, slices
 from audit.order_field import OrderField
 from audit.parts import SPLIT_BYTES, SegmentPart, read_part, segment_parts
+from audit.segment_reader import MAX_DECOMPRESSED_BYTES
 from audit.summary import SUMMARY_SCHEMA, summaries
 
 FORMAT_NAME = "anabranch-segments"
 ROWS_PER_ARROW_BATCH = 65_536
 _log = logging.getLogger(__name__)
 VIEWS = {"records": PUBLIC_SCHEMA, "checks": f"{PUBLIC_SCHEMA}, {CHECK_SCHEMA}", "summary": SUMMARY_SCHEMA}
-_OPTIONS = frozenset({"path", "columns", "view", "order_by", "splitBytes", "failOnDataLoss", *OPTIONS})
+_OPTIONS = frozenset(
+    {"path", "columns", "view", "order_by", "splitBytes", "maxDecompressedBytes", "failOnDataLoss", *OPTIONS}
+)
 
 
 class SegmentPartition(InputPartition):  # type: ignore[misc]
@@ -65,9 +69,18 @@ class SegmentPartition(InputPartition):  # type: ignore[misc]
 class SegmentsReader(DataSourceReader):  # type: ignore[misc]
     """Lists the segment files, on the driver; reads a part of one, on an executor."""
 
+    _with_replicas = False
+
     def __init__(
-        self, directory: str, columns: Sequence[str], order_by: str | None, split_bytes: int, selected: Wanted
+        self,
+        directory: str,
+        columns: Sequence[str],
+        order_by: str | None,
+        split_bytes: int,
+        selected: Wanted,
+        max_decompressed_bytes: int,
     ) -> None:
+        self._max_decompressed_bytes = max_decompressed_bytes
         self._directory = directory
         self._columns = list(columns)
         self._order_by = order_by
@@ -75,24 +88,32 @@ class SegmentsReader(DataSourceReader):  # type: ignore[misc]
         self._wanted = selected
 
     def partitions(self) -> Sequence[InputPartition]:
-        parts = segment_parts(discover(self._directory), self._split_bytes, self._wanted)
+        topics = discover(self._directory)
+        if self._with_replicas:
+            topics += [replica for topic in topics for replica in replica_files(topic)]
+        parts = segment_parts(topics, self._split_bytes, self._wanted)
         return [SegmentPartition(part) for part in parts]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        assert isinstance(partition, SegmentPartition)
-        for rows in read_part(partition.part, self._order_field()):
+        if not isinstance(partition, SegmentPartition):
+            return  # Spark reads something even where there is no partition
+        for rows in self._rows(partition.part):
             yield from _pieces(rows.arrow(self._columns, rows.within(partition.part.bounds)))
 
-    def _order_field(self) -> OrderField | None:
-        return OrderField(self._order_by) if self._order_by else None
+    def _rows(self, part: SegmentPart) -> Iterator[Rows]:
+        order_by = OrderField(self._order_by) if self._order_by else None
+        return read_part(part, order_by, self._max_decompressed_bytes)
 
 
 class SummaryReader(SegmentsReader):
-    """Reads what the audit looks at first."""
+    """Reads what the audit looks at first, of every exported replica."""
+
+    _with_replicas = True
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        assert isinstance(partition, SegmentPartition)
-        for found in summaries(read_part(partition.part, self._order_field())):
+        if not isinstance(partition, SegmentPartition):
+            return
+        for found in summaries(self._rows(partition.part), partition.part):
             yield found.select(self._columns)
 
 
@@ -175,10 +196,8 @@ class SegmentsDataSource(DataSource):  # type: ignore[misc]
         self._columns = [name.strip() for name in options["columns"].split(",")] if "columns" in options else None
         self._refuse_unknown(self._columns or [])
         self._wanted = wanted(options)
-        split = options.get("splitBytes", str(SPLIT_BYTES))
-        if not split.isdecimal() or int(split) < 1:
-            raise ValueError(f"{FORMAT_NAME}: splitBytes is {split!r}, not a positive number of bytes")
-        self._split_bytes = int(split)
+        self._split_bytes = _bytes_of(options, "splitBytes", SPLIT_BYTES)
+        self._max_decompressed_bytes = _bytes_of(options, "maxDecompressedBytes", MAX_DECOMPRESSED_BYTES)
         fail = options.get("failOnDataLoss", "true").lower()
         if fail not in ("true", "false"):
             raise ValueError(f"{FORMAT_NAME}: failOnDataLoss is {fail!r}, neither true nor false")
@@ -199,14 +218,15 @@ class SegmentsDataSource(DataSource):  # type: ignore[misc]
         columns = schema.fieldNames()
         self._refuse_unknown(columns)
         reader = SummaryReader if self._view == "summary" else SegmentsReader
-        return reader(self.options["path"], columns, self.options.get("order_by"), self._split_bytes, self._wanted)
+        order_by, path = self.options.get("order_by"), self.options["path"]
+        return reader(path, columns, order_by, self._split_bytes, self._wanted, self._max_decompressed_bytes)
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:
         columns = schema.fieldNames()
         self._refuse_unknown(columns)
         if self._view == "summary":
             raise ValueError(f"the view {self._view!r} of {FORMAT_NAME} is not for streams")
-        if others := [name for name in (*OPTIONS, "splitBytes") if name in self.options]:
+        if others := [name for name in (*OPTIONS, "splitBytes", "maxDecompressedBytes") if name in self.options]:
             raise ValueError(f"option {others[0]} of {FORMAT_NAME} is not for streams")
         order_by = self.options.get("order_by")
         return SegmentsStreamReader(self.options["path"], columns, order_by, self._fail_on_data_loss)
@@ -224,26 +244,42 @@ def segment_frame(
     view: str,
     order_by: str | None = None,
     split_bytes: int = SPLIT_BYTES,
+    *,
+    wanted_columns: Sequence[str] = (),
+    max_decompressed_bytes: int = MAX_DECOMPRESSED_BYTES,
 ) -> DataFrame:
     """What ``format("anabranch-segments")`` gives for these topics, planned in this process.
+
+    ``wanted_columns`` of the view; all where there is none.
 
     For the format Spark starts three Python programs one after the other, which takes seconds.
     """
     parts = [pickle.dumps(part) for part in segment_parts(topics, split_bytes)]
-    columns = names_of(VIEWS[view])
+    types = dict(column.split(" ", 1) for column in VIEWS[view].split(", "))
+    columns = list(wanted_columns or types)
     order_field = OrderField(order_by) if order_by else None
 
     def read(tasks: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         for task in tasks:
             for number in task.column(0).to_pylist():
                 part: SegmentPart = pickle.loads(parts[number])
+                found = read_part(part, order_field, max_decompressed_bytes)
                 if view == "summary":
-                    yield from summaries(read_part(part, order_field))
+                    yield from summaries(found, part)
                 else:
-                    for rows in read_part(part, order_field):
+                    for rows in found:
                         yield from _pieces(rows.arrow(columns))
 
-    return spark.range(0, len(parts), 1, max(1, len(parts))).mapInArrow(read, VIEWS[view])
+    return spark.range(0, len(parts), 1, max(1, len(parts))).mapInArrow(
+        read, ", ".join(f"{name} {types[name]}" for name in columns)
+    )
+
+
+def _bytes_of(options: Mapping[str, str], name: str, default: int) -> int:
+    text = options.get(name, str(default))
+    if not text.isdecimal() or int(text) < 1:
+        raise ValueError(f"{FORMAT_NAME}: {name} is {text!r}, not a positive number of bytes")
+    return int(text)
 
 
 def register(spark: SparkSession) -> None:

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Mapping
+import re
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
 from audit.discovery import TopicFiles
-from audit.manifest import PartitionEntry
+from audit.manifest import REPLICAS_DIRECTORY, PartitionEntry, SegmentEntry
 from audit.report import Violation
 
 
@@ -30,34 +31,73 @@ class PartitionSummary:
     by_clients: int = 0
     ordered: int = 0
     transactional: int = 0
+    control: int = 0
+    sequenced: int = 0
+    unsequenced: int = 0
 
+
+_UNFINISHED = ".part"
+"""The suffix of a file that an export has not copied to its end."""
+_OF_A_LOG = re.compile(
+    r"\d{20}\.(log|index|timeindex|txnindex|snapshot)(\.(cleaned|swap|deleted))?"
+    r"|leader-epoch-checkpoint|partition-count-checkpoint|partition\.metadata"
+    r"|quorum-state|\d{20}-\d{10}\.checkpoint"  # of Kafka's controllers
+)
 
 EMPTY = PartitionSummary()
 
 
-def missing_or_resized_files(topic: TopicFiles) -> Iterator[Violation]:
-    """Files of the manifest that are gone or have another size, and ``.log`` files it does not know.
+def wrong_files(topic: TopicFiles) -> Iterator[Violation]:
+    """Files of the manifest that are gone or have another size, and files that are none of a log or not in it.
 
     Files from the high watermark on are what an export that has not ended has copied beyond this manifest.
+
+    Promise: an export holds the files that its manifest names, byte by byte, and no others. docs/files.md, "An export".
     """
-    name = topic.manifest.topic
     for partition in topic.manifest.partitions:
-        folder = f"{name}-{partition.partition}"
-        known = {segment.name for segment in partition.segments}
-        for segment in partition.segments:
-            at = f"{folder}/{segment.name}"
+        folder = f"{topic.manifest.topic}-{partition.partition}"
+        for segment, name, size in _named_files(partition):
             try:
-                size = os.path.getsize(os.path.join(topic.directory, at))
+                found = os.path.getsize(os.path.join(topic.directory, folder, name))
             except FileNotFoundError:
-                yield Violation(name, partition.partition, segment.base_offset, at, None, "the file is missing")
+                yield _of_file(topic, partition, segment.base_offset, name, "the file is missing")
                 continue
-            if size != segment.size_bytes:
-                message = f"the file has {size} bytes, {segment.size_bytes} were exported"
-                yield Violation(name, partition.partition, segment.base_offset, at, None, message)
+            if found != size:
+                message = f"the file has {found} bytes, {size} were exported"
+                yield _of_file(topic, partition, segment.base_offset, name, message)
         path = os.path.join(topic.directory, folder)
+        known = {name for _, name, _ in _named_files(partition)}
         for extra in sorted(os.listdir(path)) if os.path.isdir(path) else []:
-            if extra.endswith(".log") and extra not in known and not _is_later(extra, partition.high_watermark):
-                yield Violation(name, partition.partition, None, f"{folder}/{extra}", None, "not in the manifest")
+            if not _OF_A_LOG.fullmatch(extra.removesuffix(_UNFINISHED)):
+                yield _of_file(topic, partition, None, extra, "no file of a log; it was not read")
+            elif extra.endswith(".log") and extra not in known and not _is_later(extra, partition.high_watermark):
+                yield _of_file(topic, partition, None, extra, "not in the manifest")
+
+
+def changed_files(topic: TopicFiles, read: Mapping[str, tuple[int, int]]) -> Iterator[Violation]:
+    """Files of the size that was exported with another CRC32C. ``read``: size and CRC32C by path in the export."""
+    for partition in topic.manifest.partitions:
+        for segment in partition.segments:
+            of_segment = [(segment.name, segment.size_bytes, segment.crc32c)]
+            for name, size, crc in of_segment + [(x.name, x.size_bytes, x.crc32c) for x in segment.files]:
+                violation = _of_file(topic, partition, segment.base_offset, name, "")
+                found = read.get(violation.segment or "")
+                if crc >= 0 and found is not None and found[0] == size and found[1] != crc:
+                    message = f"the file's CRC32C is {found[1]:#010x}, {crc:#010x} was exported"
+                    yield _of_file(topic, partition, segment.base_offset, name, message)
+
+
+def _named_files(partition: PartitionEntry) -> Iterator[tuple[SegmentEntry, str, int]]:
+    for segment in partition.segments:
+        yield segment, segment.name, segment.size_bytes
+        for file in segment.files:
+            yield segment, file.name, file.size_bytes
+
+
+def _of_file(topic: TopicFiles, partition: PartitionEntry, offset: int | None, name: str, message: str) -> Violation:
+    below = "" if topic.broker is None else f"{REPLICAS_DIRECTORY}/{topic.broker}/"
+    at = f"{below}{topic.manifest.topic}-{partition.partition}/{name}"
+    return Violation(topic.manifest.topic, partition.partition, offset, at, None, message)
 
 
 def _is_later(name: str, high_watermark: int) -> bool:
@@ -66,11 +106,42 @@ def _is_later(name: str, high_watermark: int) -> bool:
 
 
 def wrong_log_ends(topic: TopicFiles, summaries: Mapping[int, PartitionSummary]) -> Iterator[Violation]:
-    """Logs that begin behind their log start offset or end before their high watermark; gaps are another check's."""
+    """Logs that begin behind their log start offset or end before their high watermark; gaps are another check's.
+
+    Promise: a log holds every record from its log start offset to its high watermark. Kafka, "Replication"; KIP-107.
+    """
     for partition in topic.manifest.partitions:
         summary = summaries.get(partition.partition, EMPTY)
         for message, offset in _end_faults(partition, summary, topic.manifest.is_compacted):
             yield Violation(topic.manifest.topic, partition.partition, offset, None, None, message)
+
+
+def wrong_leader_epochs(
+    topic: TopicFiles, epochs: Iterable[tuple[PartitionEntry, Mapping[int, tuple[int, int]]]]
+) -> Iterator[Violation]:
+    """Records of another leader epoch than the partition's history of epochs has for their offsets (KIP-101).
+
+    ``epochs``: of each partition the first and last offset of each epoch that its batches have. Without a history
+    nothing is wrong.
+    """
+    for partition, found in epochs:
+        starts = {line.leader_epoch: line.start_offset for line in partition.leader_epochs}
+        ordered = sorted(starts)
+        for epoch, (first, last) in sorted(found.items()):
+            if not starts or epoch < 0:
+                continue
+            later = [starts[x] for x in ordered if x > epoch]
+            message = None
+            if epoch not in starts:
+                message = f"the history of leader epochs has no epoch {epoch}"
+            elif first < starts[epoch]:
+                message = f"leader epoch {epoch} begins at offset {starts[epoch]} in the history of leader epochs"
+            elif later and last >= later[0]:
+                message = (
+                    f"leader epoch {epoch} ends at offset {later[0] - 1} in the history, its last record is {last}"
+                )
+            if message is not None:
+                yield Violation(topic.manifest.topic, partition.partition, first, None, None, message)
 
 
 def _end_faults(partition: PartitionEntry, summary: PartitionSummary, compacted: bool) -> Iterator[tuple[str, int]]:

@@ -22,8 +22,9 @@ import numpy.typing as npt
 from audit.bounds import EVERYTHING, Bounds, Wanted
 from audit.columns import Rows, SegmentSource
 from audit.discovery import TopicFiles
-from audit.manifest import Manifest, PartitionEntry, SegmentEntry
+from audit.manifest import REPLICAS_DIRECTORY, Manifest, PartitionEntry, SegmentEntry
 from audit.order_field import OrderField
+from audit.segment_reader import MAX_DECOMPRESSED_BYTES
 from audit.segment_scan import scan
 from protocol.batch_layout import HEADER_BYTES, LENGTH, LENGTH_PREFIX_BYTES, MAGIC, MAGIC_AT
 from protocol.records import RecordBatch
@@ -59,6 +60,8 @@ def segment_parts(
     A file that is missing has no parts: the check "segment files" names it.
     """
     for topic in topics:
+        below = "" if topic.broker is None else f"{REPLICAS_DIRECTORY}/{topic.broker}/"
+        directory = topic.directory.removesuffix(f"/{below}".rstrip("/")) if below else topic.directory
         alone = without_others(topic.manifest)
         for partition in topic.manifest.partitions:
             bounds = wanted.of(topic.manifest.topic, partition.partition)
@@ -67,13 +70,16 @@ def segment_parts(
             entry = alone_entry(partition)
             for segment, end_offset in _with_ends(partition.segments):
                 if segment.base_offset < bounds.end_offset and (end_offset is None or bounds.first_offset < end_offset):
-                    source = SegmentSource(alone, entry, f"{alone.topic}-{entry.partition}/{segment.name}")
-                    path = os.path.join(topic.directory, source.segment)
+                    name = f"{below}{alone.topic}-{entry.partition}/{segment.name}"
+                    source = SegmentSource(alone, entry, name, -1 if topic.broker is None else topic.broker)
+                    path = os.path.join(directory, name)
                     for begin, end in _ranges(path, segment.base_offset, split_bytes, bounds):
-                        yield SegmentPart(topic.directory, source, begin, end, bounds)
+                        yield SegmentPart(directory, source, begin, end, bounds)
 
 
-def read_part(part: SegmentPart, order_by: OrderField | None = None) -> Iterator[Rows]:
+def read_part(
+    part: SegmentPart, order_by: OrderField | None = None, max_decompressed_bytes: int = MAX_DECOMPRESSED_BYTES
+) -> Iterator[Rows]:
     """The rows of a part, a few megabytes at a time. Raises MissingSegmentError."""
     path = os.path.join(part.directory, part.source.segment)
     try:
@@ -84,7 +90,8 @@ def read_part(part: SegmentPart, order_by: OrderField | None = None) -> Iterator
             f"be at the same path on the driver and on every worker, and must not lose files while it is read"
         ) from None
     with file:
-        for run in scan(file, os.fstat(file.fileno()).st_size, part.begin, part.end, part.bounds):
+        size = os.fstat(file.fileno()).st_size
+        for run in scan(file, size, part.begin, part.end, part.bounds, max_decompressed_bytes):
             yield Rows(part.source, run, order_by)
 
 

@@ -8,22 +8,18 @@ import re
 import shlex
 import sys
 import tempfile
-from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass, field, fields
-from functools import reduce
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TYPE_CHECKING
 
-from audit.discovery import TopicFiles, discover
-from audit.file_checks import PartitionSummary, missing_or_resized_files, wrong_log_ends
-from audit.manifest import layouts_until
+from audit.discovery import TopicFiles, discover, replica_files
 from audit.order_field import OrderField
-from audit.report import AuditReport, Check, Epoch, HotKey, Violation
+from audit.progress import Progress, watched
+from audit.report import AuditReport
+from audit.segment_reader import MAX_DECOMPRESSED_BYTES
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame, Row, SparkSession
-
-Summaries: TypeAlias = dict[tuple[str, int], PartitionSummary]
+    from pyspark.sql import DataFrame, SparkSession
 
 # Most rows stay in Python, and a run lasts seconds: the JVM's optimising compiler and Spark's generated code cost more
 # than they save. They are left alone where there is more to do.
@@ -34,6 +30,14 @@ _SHORT_RUN_SETTINGS = {
     "spark.sql.codegen.factoryMode": "NO_CODEGEN",
     "spark.sql.shuffle.partitions": "2",
     "spark.sql.adaptive.enabled": "false",
+}
+SHORT_RUN_BYTES = 4 * 1024**3
+
+FIRST_VIOLATIONS = 10
+_SETTINGS = {
+    "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",
+    "spark.sql.codegen.wholeStage": "false",
+    "spark.sql.codegen.factoryMode": "NO_CODEGEN",
 }
 SHORT_RUN_BYTES = 4 * 1024**3
 
@@ -62,10 +66,15 @@ def run_audit(
     order_by: str | None = None,
     master: str | None = "local[2]",
     first: int = FIRST_VIOLATIONS,
+    consumer_log: str | Path | None = None,
+    max_decompressed_bytes: int = MAX_DECOMPRESSED_BYTES,
+    progress: Progress | None = None,
 ) -> AuditReport:
     """Check an exported directory, or a log directory. Each check keeps its ``first`` violations.
 
     ``order_by`` (``json:FIELD`` or ``tsv:N``) names the integer in the values that must not decrease within a key.
+    ``consumer_log`` is what consumers delivered (``audit.deliveries``). ``progress`` is called while Spark works.
+    A batch that decompresses to more than ``max_decompressed_bytes`` counts as one that cannot be read.
     ``master`` None leaves the master to ``spark-submit`` and to Spark's own configuration.
     Raises ManifestError for a directory that is none, OrderFieldError for an ``order_by`` that is none, and
     ModuleNotFoundError without pyspark.
@@ -73,8 +82,17 @@ def run_audit(
     topics = discover(directory)
     if order_by is not None:
         OrderField(order_by)
-    with spark_session(master, short=_size(topics) < SHORT_RUN_BYTES) as spark, _explained():
-        return audit_with(spark, str(directory), topics, order_by, first)
+    short = _size(topics) < SHORT_RUN_BYTES
+    with spark_session(master, short=short) as spark, _explained(), watched(spark, progress):
+        return audit_with(
+            spark,
+            str(directory),
+            topics,
+            order_by,
+            first,
+            consumer_log=consumer_log,
+            max_decompressed_bytes=max_decompressed_bytes,
+        )
 
 
 @contextlib.contextmanager
@@ -183,227 +201,61 @@ def _size(topics: Iterable[TopicFiles]) -> int:
 
 
 def audit_with(
-    spark: SparkSession, directory: str, topics: list[TopicFiles], order_by: str | None, first: int
+    spark: SparkSession,
+    directory: str,
+    topics: list[TopicFiles],
+    order_by: str | None,
+    first: int,
+    *,
+    consumer_log: str | Path | None = None,
+    max_decompressed_bytes: int = MAX_DECOMPRESSED_BYTES,
 ) -> AuditReport:
     """``run_audit`` on a session of the caller's."""
+    from audit import totals
     from audit.datasource import segment_frame
+    from audit.deliveries import read_deliveries
+    from audit.rules import Found, apply_rules
 
-    def read(view: str) -> DataFrame:
-        return segment_frame(spark, topics, view, order_by)
+    copies = [*topics, *(copy for topic in topics for copy in replica_files(topic))]
 
-    kept = read("summary").persist()
+    def read(columns: Sequence[str]) -> DataFrame:
+        return segment_frame(
+            spark,
+            topics,
+            "checks",
+            order_by,
+            wanted_columns=columns,
+            max_decompressed_bytes=max_decompressed_bytes,
+        )
+
+    kept = segment_frame(spark, copies, "summary", order_by, max_decompressed_bytes=max_decompressed_bytes).persist()
+    found = None
+    log = None
+    if consumer_log is not None:
+        only = topics[0].manifest.topic if len(topics) == 1 else None
+        log = read_deliveries(spark, str(consumer_log), only).persist()
     try:
-        rows = _summarise(kept)
-        summaries = _per_partition(rows)
-        found = [
-            *_file_checks(topics, summaries, first),
-            *_row_checks(kept, read, topics, summaries, order_by, first),
-        ]
-        hot_keys = _hot_keys(kept)
+        epochs, indexes = totals.totals(kept)
+        summaries = totals.summaries_of(epochs)
+        found = Found(spark, kept, read, topics, copies, epochs, indexes, summaries, order_by, log)
+        checks = apply_rules(found, first)
+        hot_keys = totals.hot_keys(kept)
     finally:
         kept.unpersist()
+        if found is not None:
+            found.release()
+        if log is not None:
+            log.unpersist()
+    total = totals.total_of(x for (_, _, replica), x in summaries.items() if replica == totals.OF_LEADERS)
     return AuditReport(
         directory=directory,
         topics=[topic.manifest.topic for topic in topics],
         partitions=sum(len(topic.manifest.partitions) for topic in topics),
         segments=sum(len(partition.segments) for topic in topics for partition in topic.manifest.partitions),
-        batches=sum(summary.batches for summary in summaries.values()),
-        records=sum(summary.records for summary in summaries.values()),
-        checks=found,
-        bytes=sum(summary.bytes for summary in summaries.values()),
-        epochs=_epochs(rows, topics),
+        batches=total.batches,
+        records=total.records,
+        checks=checks,
+        bytes=total.bytes,
+        epochs=totals.epochs_of(epochs, topics),
         hot_keys=hot_keys,
     )
-
-
-_SUMMED = ("batches", "records", "bytes", "placed", "placeable", "closed", "by_clients", "ordered", "transactional")
-
-
-def _summarise(kept: DataFrame) -> list[Row]:
-    """What there is of each partition and leader epoch, in this order. Batches that cannot be read are in none."""
-    from pyspark.sql import functions as F
-
-    per_batch = [F.lit(1).alias("batches"), F.col("is_transactional").cast("int").alias("transactional")]
-    batches = kept.where("batch_start").select("*", *per_batch)
-    grouped = batches.groupBy("topic", "partition", "leader_epoch", "layout_version").agg(
-        F.min("base_offset").alias("first_offset"),
-        F.max("last_offset").alias("last_offset"),
-        F.min("base_timestamp").alias("first_timestamp"),
-        F.max("max_timestamp").alias("last_timestamp"),
-        *(F.coalesce(F.sum(name), F.lit(0)).alias(name) for name in _SUMMED),
-    )
-    return sorted(grouped.collect(), key=lambda x: (x["topic"], x["partition"], x["leader_epoch"] or 0))
-
-
-def _per_partition(found: Iterable[Row]) -> Summaries:
-    summaries: dict[tuple[str, int], list[Row]] = {}
-    for row in found:
-        summaries.setdefault((row["topic"], row["partition"]), []).append(row)
-    return {
-        key: PartitionSummary(
-            first_offset=min((x["first_offset"] for x in rows if x["first_offset"] is not None), default=None),
-            last_offset=max((x["last_offset"] for x in rows if x["last_offset"] is not None), default=None),
-            **{name: sum(row[name] for row in rows) for name in _SUMMED},
-        )
-        for key, rows in summaries.items()
-    }
-
-
-def _epochs(found: Iterable[Row], topics: Iterable[TopicFiles]) -> list[Epoch]:
-    entries = {
-        (topic.manifest.topic, partition.partition): (topic.manifest, partition)
-        for topic in topics
-        for partition in topic.manifest.partitions
-    }
-    epochs = []
-    for row in found:
-        if row["first_offset"] is None:
-            continue
-        layouts = layouts_until(*entries[row["topic"], row["partition"]], row["leader_epoch"])
-        layout = layouts[-1] if layouts else None
-        epochs.append(
-            Epoch(
-                initial_partition_count=layout.initial_partition_count if layout else None,
-                undeleted_partition_count=layout.undeleted_partition_count if layout else None,
-                **{field.name: row[field.name] for field in fields(Epoch) if field.name in row},
-            )
-        )
-    return epochs
-
-
-def _hot_keys(kept: DataFrame) -> list[HotKey]:
-    from pyspark.sql import Window
-    from pyspark.sql import functions as F
-
-    from audit.summary import HOT_KEYS
-
-    counted = kept.where("kind = 'hot'").groupBy("topic", "key").agg(F.sum("records").alias("records"))
-    most = Window.partitionBy("topic").orderBy(F.desc("records"), "key")
-    rows = counted.withColumn("rank", F.row_number().over(most)).where(F.col("rank") <= HOT_KEYS)
-    return [HotKey(row["topic"], bytes(row["key"]), row["records"]) for row in rows.orderBy("topic", "rank").collect()]
-
-
-def _file_checks(topics: list[TopicFiles], summaries: Summaries, first: int) -> Iterator[Check]:
-    declared = [topic for topic in topics if not topic.inferred]
-    segments = sum(len(partition.segments) for topic in declared for partition in topic.manifest.partitions)
-    files = [violation for topic in declared for violation in missing_or_resized_files(topic)]
-    unknown = None if declared else "no manifest says which files there should be"
-    yield Check("segment files", segments, len(files), files[:first], unknown)
-    ends: list[Violation] = []
-    for topic in topics:
-        of_topic = {p: summary for (name, p), summary in summaries.items() if name == topic.manifest.topic}
-        ends += wrong_log_ends(topic, of_topic)
-    yield Check("log ends", sum(len(topic.manifest.partitions) for topic in topics), len(ends), ends[:first])
-
-
-@dataclass(frozen=True, slots=True)
-class _Rule:
-    """A check over rows: how many things it looks at, and the frames of what breaks it."""
-
-    name: str
-    counted: int
-    offences: list[DataFrame] = field(default_factory=list)
-    unknown: str | None = None
-    undecided: int = 0
-
-
-def _row_checks(
-    kept: DataFrame,
-    read: Callable[[str], DataFrame],
-    topics: list[TopicFiles],
-    summaries: Summaries,
-    order_by: str | None,
-    first: int,
-) -> Iterator[Check]:
-    rules = list(_rules(kept, read, topics, _total(summaries), order_by))
-    counts = _count(rules)
-    for rule in rules:
-        count = counts.get(rule.name, 0)
-        yield Check(
-            rule.name, rule.counted, count, _first(rule.offences, first) if count else [], rule.unknown, rule.undecided
-        )
-
-
-def _rules(
-    kept: DataFrame,
-    read: Callable[[str], DataFrame],
-    topics: list[TopicFiles],
-    total: PartitionSummary,
-    order_by: str | None,
-) -> Iterator[_Rule]:
-    from audit import checks
-
-    rows = kept.where("kind = 'row'")
-    batches, records = rows.where("batch_start"), rows.where("offset is not null")
-    yield _Rule("crc", total.batches, [checks.wrong_crcs(batches)])
-    yield _Rule("readable batches", total.batches, [checks.unreadable_batches(batches)])
-    yield _Rule("contiguous offsets", total.batches, _by_policy(checks.broken_offsets, batches, topics))
-    yield _Rule("producer sequences", total.batches, _by_policy(checks.broken_sequences, batches, topics))
-    repeated = [checks.repeated_batches(batches)]
-    if order_by is None:
-        yield _Rule("duplicates", total.records, repeated)
-        yield _Rule("key order", 0, unknown="no order-by; of the order only the producer sequences were checked")
-    else:
-        suspects = _suspects(kept, records, read, bool(total.transactional))
-        yield _Rule("duplicates", total.records, [*repeated, checks.repeated_records(suspects)])
-        yield _Rule("key order", total.ordered, [checks.broken_key_order(suspects)])
-    unplaced, unsealed = total.placeable - total.placed, total.by_clients - total.closed
-    placed = [checks.misplaced_records(records)] if total.placed else []
-    yield _Rule("placement", total.placed, placed, _without_layout(unplaced), unplaced)
-    closed = [checks.records_while_closed(records)] if total.closed else []
-    yield _Rule("closed partitions", total.closed, closed, _without_layout(unsealed), unsealed)
-
-
-def _without_layout(records: int) -> str | None:
-    return f"nothing says how many partitions the topic had when {records:,} records were written" if records else None
-
-
-def _count(rules: Iterable[_Rule]) -> dict[str, int]:
-    """How many offences there are against each rule that has some, in one query."""
-    from pyspark.sql import functions as F
-
-    frames = [frame.select(F.lit(rule.name).alias("rule")) for rule in rules for frame in rule.offences]
-    return {
-        row["rule"]: row["count"]
-        for row in reduce(lambda one, other: one.union(other), frames).groupBy("rule").count().collect()
-    }
-
-
-def _first(offences: Iterable[DataFrame], first: int) -> list[Violation]:
-    """The first offences, in log order within each frame."""
-    order = ("topic", "partition", "segment", "position", "offset")
-    found = [row for frame in offences for row in frame.orderBy(*order).limit(first).collect()]
-    return [Violation(**row.asDict()) for row in found[:first]]
-
-
-def _suspects(kept: DataFrame, records: DataFrame, read: Callable[[str], DataFrame], transactional: bool) -> DataFrame:
-    """The records of keys whose summaries do not ascend, read once more, and those without an order value.
-
-    Summaries count aborted records too, so all records are read once more where there are transactions.
-    """
-    from audit import checks
-
-    if transactional:
-        return checks.without_aborted(read("checks")).where("offset is not null")
-    unreadable = records.where("order_error is not null").select(_OF_RECORDS)
-    keys = checks.keys_that_do_not_ascend(kept.where("kind = 'key'")).persist()
-    if keys.isEmpty():
-        return unreadable
-    readable = read("checks").where("offset is not null and order_error is null")
-    return readable.join(keys, ["topic", "key"], "left_semi").select(_OF_RECORDS).unionByName(unreadable)
-
-
-def _total(summaries: Summaries) -> PartitionSummary:
-    return PartitionSummary(**{name: sum(getattr(x, name) for x in summaries.values()) for name in _SUMMED})
-
-
-def _by_policy(
-    rule: Callable[[DataFrame, bool], DataFrame], batches: DataFrame, topics: list[TopicFiles]
-) -> list[DataFrame]:
-    """``rule`` over the topics that are compacted and over those that are not."""
-    found = []
-    for compacted in (False, True):
-        names = [topic.manifest.topic for topic in topics if topic.manifest.is_compacted is compacted]
-        if names:
-            found.append(rule(batches.where(batches["topic"].isin(names)), compacted))
-    return found

@@ -15,6 +15,7 @@ from protocol.compression import CompressionType, CorruptRecordError
 from protocol.records import Record, RecordBatch, iter_batches, read_varint
 
 MAX_DECOMPRESSED_BYTES = 256 * 1024 * 1024
+"""A batch that decompresses to more cannot be read, where nothing else is asked for: ``--max-decompressed-bytes``."""
 _CRC_COVERS_FROM = 21
 _CODEC_MASK = 0x07
 _MAGIC_AT = 16
@@ -43,13 +44,13 @@ def describe_damaged_length(length: int | None, position: int, left: int) -> str
     return f"batch at byte {position} {claim}, {left} are left; the rest of the file is not readable"
 
 
-def read_batch(data: bytes, position: int) -> Iterator[Row]:
+def read_batch(data: bytes, position: int, max_decompressed_bytes: int = MAX_DECOMPRESSED_BYTES) -> Iterator[Row]:
     """The rows of the batch ``data``, which was found at byte ``position`` of its file."""
-    records, fault = _read_records(data)
+    records, fault = _read_records(data, max_decompressed_bytes)
     if data[_MAGIC_AT] != _MAGIC:
         yield Row(None, position, True, None, False, f"batch at byte {position}: {fault}")
         return
-    batch = RecordBatch(data, MAX_DECOMPRESSED_BYTES)
+    batch = RecordBatch(data, max_decompressed_bytes)
     message = f"batch with offsets {batch.base_offset}-{batch.last_offset}: {fault}" if fault else None
     computed = batch.compute_crc()
     crc_ok = computed == batch.crc
@@ -64,10 +65,10 @@ def read_batch(data: bytes, position: int) -> Iterator[Row]:
         start = False
 
 
-def _read_records(data: bytes) -> tuple[list[Record], str | None]:
+def _read_records(data: bytes, max_decompressed_bytes: int) -> tuple[list[Record], str | None]:
     """The records of a batch, or what keeps them from being read; the CRC is another matter."""
     try:
-        (batch,) = iter_batches(data, max_decompressed_bytes=MAX_DECOMPRESSED_BYTES)
+        (batch,) = iter_batches(data, max_decompressed_bytes=max_decompressed_bytes)
         return batch.records(), None
     except CorruptRecordError as error:
         return [], error.message

@@ -51,7 +51,12 @@ class Run:
 
 
 def scan(
-    file: BinaryIO, size_bytes: int, begin: int = 0, end: int | None = None, bounds: Bounds = EVERYTHING
+    file: BinaryIO,
+    size_bytes: int,
+    begin: int = 0,
+    end: int | None = None,
+    bounds: Bounds = EVERYTHING,
+    max_decompressed_bytes: int = MAX_DECOMPRESSED_BYTES,
 ) -> Iterator[Run]:
     """The batches of a segment of ``size_bytes`` that begin in ``[begin, end)``, up to the first damaged length.
 
@@ -60,7 +65,7 @@ def scan(
     """
     has_bounds = bounds != EVERYTHING
     stop = size_bytes if end is None else min(end, size_bytes)
-    position, pending = begin, _Pending()
+    position, pending = begin, _Pending(max_decompressed_bytes)
     while position < stop:
         file.seek(position)
         data = file.read(min(READ_BYTES, size_bytes - position))
@@ -85,7 +90,7 @@ def scan(
             at += length
             if pending.bytes >= RUN_BYTES:
                 yield pending.run()
-                pending = _Pending()
+                pending = _Pending(max_decompressed_bytes)
         position += at
     if pending.positions:
         yield pending.run()
@@ -109,7 +114,8 @@ def _length(data: bytes, at: int) -> int | None:
 class _Pending:
     """Batches that are to become a run."""
 
-    def __init__(self) -> None:
+    def __init__(self, max_decompressed_bytes: int) -> None:
+        self._max_decompressed_bytes = max_decompressed_bytes
         self._run = Run()
         self._batches: list[memoryview] = []
         self._bodies: list[bytes | memoryview] = []
@@ -130,10 +136,10 @@ class _Pending:
             self._add(batch, position, NO_BATCH, False, row.error, None, None)
             return
         crc_ok = crc32.iscsi(batch[CRC_START:]) == header[CRC]
-        body = _body(batch, header)
+        body = _body(batch, header, self._max_decompressed_bytes)
         error, suspect = None, None
         if not crc_ok or body is None:
-            row = next(read_batch(bytes(batch), position))
+            row = next(read_batch(bytes(batch), position, self._max_decompressed_bytes))
             error, suspect = row.error, row.suspect_offset
         self._add(batch, position, header, crc_ok, error, suspect, body)
 
@@ -168,14 +174,15 @@ class _Pending:
         run.columns, malformed = decode(run.body, starts, ends, counts, run.header_field(LAST_OFFSET_DELTA))
         for index in np.flatnonzero(malformed):
             if run.errors[index] is None:
-                row = next(read_batch(bytes(self._batches[index]), run.positions[index]))
+                batch = bytes(self._batches[index])
+                row = next(read_batch(batch, run.positions[index], self._max_decompressed_bytes))
                 if row.error is None:
                     raise AssertionError(f"batch at byte {run.positions[index]} is malformed to one reader only")
                 run.errors[index] = row.error
         return run
 
 
-def _body(batch: memoryview, header: Fields) -> bytes | memoryview | None:
+def _body(batch: memoryview, header: Fields, max_decompressed_bytes: int) -> bytes | memoryview | None:
     """The records' bytes, decompressed; None when the header or the compressed bytes cannot be right."""
     codec, count, last_offset_delta = header[ATTRIBUTES] & CODEC_MASK, header[COUNT], header[LAST_OFFSET_DELTA]
     if header[BASE_OFFSET] < 0 or last_offset_delta < 0 or not 0 <= count <= last_offset_delta + 1:
@@ -187,6 +194,6 @@ def _body(batch: memoryview, header: Fields) -> bytes | memoryview | None:
     if codec > max(CompressionType):
         return None
     try:
-        return decompress(CompressionType(codec), batch[HEADER_BYTES:], MAX_DECOMPRESSED_BYTES)
+        return decompress(CompressionType(codec), batch[HEADER_BYTES:], max_decompressed_bytes)
     except CorruptRecordError:
         return None

@@ -9,15 +9,20 @@ the records of the key themselves.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
+from fastcrc import crc32
 
+from audit import index_checks
 from audit import segment_scan as scan
 from audit.columns import CHECK_SCHEMA, PUBLIC_SCHEMA, Rows, SegmentSource, arrow_schema, names_of
+from audit.parts import SegmentPart
+from audit.segment_scan import READ_BYTES
 from protocol.batch_layout import LENGTH_PREFIX_BYTES
 from protocol.record_arrays import Ints, gather
 
@@ -25,7 +30,7 @@ NOT_KEPT = ("value", "headers", "codec", "timestamp", "timestamp_type")
 _KEPT = [name for name in names_of(f"{PUBLIC_SCHEMA}, {CHECK_SCHEMA}") if name not in NOT_KEPT]
 _COUNTS = (
     "records bigint, bytes bigint, base_timestamp bigint, max_timestamp bigint, placed bigint, placeable bigint, "
-    "closed bigint, by_clients bigint, ordered bigint, last_value bigint, ascends boolean"
+    "closed bigint, by_clients bigint, ordered bigint, last_value bigint, ascends boolean, file_crc bigint"
 )
 HOT_KEYS = 20
 """So many of the most frequent keys are kept of each run of batches, and of the report."""
@@ -34,28 +39,35 @@ SUMMARY_SCHEMA = (
     + ", ".join(x for x in f"{PUBLIC_SCHEMA}, {CHECK_SCHEMA}".split(", ") if x.split(" ")[0] in _KEPT)
     + f", {_COUNTS}"
 )
-"""``kind`` is "row" for a batch's first row and for an offending record, "key" for a key, "hot" for a frequent key.
+"""``kind`` is "row" for a batch's first row and for an offending record, "key" for a key, "hot" for a frequent key,
+"entry" for an untrue index entry (``position`` is its first byte in the index file), "index" for an index file and
+"file" for a file of the manifest.
 
 A batch's first row counts the batch's bytes and records, and those whose partition, layout and order value can be
 checked: ``placed`` of ``placeable``, ``closed`` of ``by_clients``, ``ordered``. A key's row has the place and the order
-value of its first record here, and the order value of the last. A frequent key's row has its ``records``.
+value of its first record here, and the order value of the last. A frequent key's row has its ``records``. An index
+file's row has in ``records`` how many entries it has, null without such a file. A file's row has its ``bytes`` and
+``file_crc``, a CRC32C.
 """
-BATCH, KEY, HOT = "row", "key", "hot"
+BATCH, KEY, HOT, ENTRY, INDEX, FILE = "row", "key", "hot", "entry", "index", "file"
 _NAMES = names_of(SUMMARY_SCHEMA)
 _SCHEMA = arrow_schema(_NAMES, SUMMARY_SCHEMA)
 
 
-def summaries(part: Iterable[Rows]) -> Iterator[pa.RecordBatch]:
-    """The rows of ``SUMMARY_SCHEMA`` for the runs of a part of a segment."""
-    keys = []
+def summaries(part: Iterable[Rows], of: SegmentPart | None = None) -> Iterator[pa.RecordBatch]:
+    """The rows of ``SUMMARY_SCHEMA`` for the runs of a part of a segment; of its other files where ``of`` names it."""
+    keys, runs = [], []
     hot: Counter[bytes] = Counter()
     source = None
     for rows in part:
         source = rows.source
         yield _batches_and_offences(rows)
+        runs.append(_headers(rows))
         hot.update(_hot_keys(rows))
         if rows.order[0].null_count < len(rows.order[0]):
             keys.append(_keys(rows))
+    if of is not None:
+        yield from _files(of, runs)
     if source is None:
         return
     if keys:
@@ -71,7 +83,63 @@ def _place(source: SegmentSource, count: int) -> dict[str, pa.Array]:
     return {
         "topic": pa.repeat(source.manifest.topic, count),
         "partition": pa.repeat(pa.scalar(source.partition.partition, pa.int32()), count),
+        "replica": pa.repeat(pa.scalar(source.broker, pa.int32()), count),
     }
+
+
+def _headers(rows: Rows) -> Ints:
+    """Of each batch of a run: position, base offset, last offset, largest timestamp, and whether its CRC is right."""
+    base = rows.field(scan.BASE_OFFSET)
+    fields = (rows.run.positions, base, base + rows.field(scan.LAST_OFFSET_DELTA), rows.field(scan.MAX_TIMESTAMP))
+    return np.array([*fields, rows.run.crc_ok], np.int64)
+
+
+def _files(part: SegmentPart, runs: Sequence[Ints]) -> Iterator[pa.RecordBatch]:
+    """The rows of a part's indexes; with the segment's first part also those of its files."""
+    log, size = Path(part.directory, part.source.segment), 0
+    if log.exists():
+        size = log.stat().st_size
+    headers = np.concatenate(runs, axis=1) if runs else np.zeros((5, 0), np.int64)
+    end = size if part.end is None else part.end
+    positions, base_offsets, last_offsets, max_timestamps, crc_ok = headers
+    batches = index_checks.Batches(
+        positions, base_offsets, last_offsets, max_timestamps, crc_ok != 0, part.begin, end, part.end is None
+    )
+    found: list[dict[str, Any]] = []
+    for suffix in index_checks.SUFFIXES:
+        path = log.with_suffix(suffix)
+        at = {"segment": part.source.segment.removesuffix(".log") + suffix}
+        if not path.exists():
+            found += [{"kind": INDEX, **at}] if part.begin == 0 else []
+            continue
+        index = index_checks.read_index(path, int(log.stem))
+        faults = list(index_checks.file_faults(index)) if part.begin == 0 else []
+        if not faults and suffix == ".index":
+            faults += index_checks.offset_faults(index, batches)
+        elif not faults:
+            faults += index_checks.time_faults(index, batches, part.source.manifest.is_compacted)
+        found += [{"kind": ENTRY, **at, "position": x.position, "offset": x.offset, "error": x.message} for x in faults]
+        found += [{"kind": INDEX, **at, "records": len(index.offset)}] if part.begin == 0 else []
+    if part.begin == 0 and part.source.manifest.generation > 0:
+        for path in sorted(log.parent.glob(f"{log.stem}.*")):
+            size, crc = crc32c_of(path)
+            name = part.source.segment.removesuffix(log.name) + path.name
+            found.append({"kind": FILE, "segment": name, "bytes": size, "file_crc": crc})
+    if found:
+        columns = {
+            name: pa.array([row.get(name) for row in found], _SCHEMA.field(name).type)
+            for name in ("kind", "segment", "position", "offset", "error", "records", "bytes", "file_crc")
+        }
+        yield _complete("", _place(part.source, len(found)) | columns, len(found))
+
+
+def crc32c_of(path: Path) -> tuple[int, int]:
+    """The size and the CRC32C of a file."""
+    size, crc = 0, 0
+    with path.open("rb") as file:
+        while piece := file.read(READ_BYTES):
+            size, crc = size + len(piece), crc32.iscsi(piece, crc)
+    return size, crc
 
 
 def _hot_keys(rows: Rows) -> dict[bytes, int]:

@@ -54,7 +54,7 @@ def _public_values(source: SegmentSource, row: Row) -> Values:
     found: Values = dict.fromkeys(_OF_BATCH + _OF_RECORD)
     found |= {"topic": source.manifest.topic, "partition": source.partition.partition, "segment": source.segment}
     found |= {"position": row.position, "batch_start": row.batch_start, "batch_crc_ok": row.crc_ok}
-    found |= {"error": row.error, "suspect_offset": row.suspect_offset}
+    found |= {"error": row.error, "suspect_offset": row.suspect_offset, "replica": -1, "crc": None}
     batch, record = row.batch, row.record
     if batch is not None:
         codec = batch.attributes & 7
@@ -71,6 +71,7 @@ def _public_values(source: SegmentSource, row: Row) -> Values:
             "record_count": batch.count,
             "base_sequence": batch.base_sequence,
             "last_sequence": batch.last_sequence,
+            "crc": batch.crc,
         }
     if batch is not None and record is not None:
         found |= {"offset": record.offset, "timestamp": record.timestamp, "key": record.key, "value": record.value}

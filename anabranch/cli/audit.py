@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from rich.console import Console
 from rich.markup import escape
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
 from anabranch.cli.errors import CommandError, UsageError
 from anabranch.cli.options import Int, JsonFile
 from audit.report import AuditReport, Status
+from audit.segment_reader import MAX_DECOMPRESSED_BYTES
 
 
 def audit(
@@ -20,6 +24,8 @@ def audit(
     order_by: str | None = None,
     master: str = "local[2]",
     first: Int = 10,
+    consumer_log: Path | None = None,
+    max_decompressed_bytes: Int = MAX_DECOMPRESSED_BYTES,
     strict: bool = False,
     json_: JsonFile = None,
     html: Path | None = None,
@@ -38,6 +44,10 @@ def audit(
         A Spark master; by default two threads of this machine.
     first
         How many offending records of each check to name.
+    consumer_log
+        What consumers delivered, as JSON lines: group, member, topic, partition, offset, time (docs/audit.md).
+    max_decompressed_bytes
+        A batch that decompresses to more is not read, and counts as one that cannot be read.
     strict
         Exit with 1 also when a check could not be decided.
     html
@@ -51,6 +61,8 @@ def audit(
         raise UsageError("--html-rows and --html-lanes: at least 1")
     if html is not None and not html.parent.is_dir():
         raise UsageError(f"--html {html}: {html.parent} is no directory")
+    if consumer_log is not None and not consumer_log.exists():
+        raise UsageError(f"--consumer-log {consumer_log}: there is no such file")
     try:
         from audit.discovery import discover
         from audit.history import PageLimits
@@ -58,10 +70,17 @@ def audit(
         from audit.order_field import OrderFieldError
         from audit.page import render_page
         from audit.run import run_audit
-    except ModuleNotFoundError as error:
-        raise CommandError(f"{error.name} is not installed: pip install 'anabranch[audit]'") from error
-    try:
-        report = run_audit(directory, order_by=order_by, master=master, first=first)
+
+        with _progress() as progress:
+            report = run_audit(
+                directory,
+                order_by=order_by,
+                master=master,
+                first=first,
+                consumer_log=consumer_log,
+                max_decompressed_bytes=max_decompressed_bytes,
+                progress=progress,
+            )
     except ModuleNotFoundError as error:
         raise CommandError(f"{error.name} is not installed: pip install 'anabranch[audit]'") from error
     except (ManifestError, OrderFieldError) as error:
@@ -75,6 +94,12 @@ def audit(
     if html is not None:
         manifests = [topic.manifest for topic in discover(directory)]
         html.write_text(render_page(report, manifests, PageLimits(html_lanes, html_rows)), encoding="utf-8")
+    _print(report, strict)
+    return report.exit_status(strict=strict)
+
+
+def _print(report: AuditReport, strict: bool) -> None:
+    """The table of checks, the violations that are named, and the verdict."""
     console = Console(highlight=False)
     console.print(
         f"{report.segments:,} segment files, {report.bytes:,} bytes, {report.batches:,} batches, "
@@ -86,7 +111,19 @@ def audit(
             console.print(f"{check.name}: {violation}", style="red", soft_wrap=True)
     verdict = "[bold green]PASS[/]" if report.exit_status(strict=strict) == 0 else "[bold red]FAIL[/]"
     console.print(f"{verdict}: {report.decided} of {len(report.checks)} checks could be decided")
-    return report.exit_status(strict=strict)
+
+
+@contextlib.contextmanager
+def _progress() -> Iterator[Callable[[int, int], None] | None]:
+    """A bar on a terminal, gone at the end; None elsewhere."""
+    console = Console(stderr=True)
+    if not console.is_terminal:
+        yield None
+        return
+    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
+    with Progress(*columns, console=console, transient=True) as bar:
+        task = bar.add_task("starting Spark", total=None)
+        yield lambda done, total: bar.update(task, description="reading", completed=done, total=total)
 
 
 def _table(report: AuditReport) -> Table:

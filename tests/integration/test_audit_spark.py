@@ -4,6 +4,7 @@ import json
 import os
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import msgspec
 import pytest
@@ -14,7 +15,9 @@ from protocol.batch_layout import CONTROL_ABORT, CONTROL_COMMIT
 from protocol.compression import CompressionType
 from protocol.key_placement import MOVED_HEADER
 from protocol.records import RecordBatch, iter_batches
+from tests.audit_history import History
 from tests.audit_samples import T0, TopicWriter, write_sample
+from tests.audit_seeds import MAX_DECOMPRESSED_BYTES, Seeds
 
 pytest.importorskip("pyspark", reason="the audit needs the extra [audit]")
 
@@ -44,8 +47,8 @@ def spark() -> Iterator:
 
 @pytest.fixture
 def audit(spark) -> Audit:
-    def run(directory: Path, order_by: str | None = "tsv:0", first: int = 10) -> AuditReport:
-        report = audit_with(spark, str(directory), discover(directory), order_by, first)
+    def run(directory: Path, order_by: str | None = "tsv:0", first: int = 10, **options: Any) -> AuditReport:
+        report = audit_with(spark, str(directory), discover(directory), order_by, first, **options)
         SCHEMA.validate(json.loads(json.dumps(report.to_json())))
         return report
 
@@ -69,12 +72,21 @@ def test_a_whole_export_passes_and_everything_in_it_was_looked_at(tmp_path: Path
         "crc": 36,
         "readable batches": 36,
         "contiguous offsets": 36,
+        "indexes": 0,
+        "leader epochs": 36,
         "producer sequences": 36,
+        "control batches": 0,
+        "replicas": 0,
         "duplicates": 480,
         "key order": 480,
         "placement": 480,
         "closed partitions": 480,
+        "consumer positions": 0,
+        "consumer key order": 0,
     }
+    unknown = {check.name: check.undecided for check in report.checks if check.status is Status.UNKNOWN}
+    assert unknown == {"indexes": 12, "replicas": 3, "consumer positions": 0, "consumer key order": 0}
+    assert (report.decided, report.exit_status(), report.exit_status(strict=True)) == (12, 0, 1)
     assert [(x.partition, x.leader_epoch, x.first_offset, x.records) for x in report.epochs] == [
         (x.partition, 0, 0, x.last_offset + 1) for x in report.epochs
     ]
@@ -223,7 +235,8 @@ def test_a_record_written_twice_by_a_producer_without_sequences(tmp_path: Path, 
     found = failed(audit(tmp_path))
     assert list(found) == ["duplicates"]
     assert "order value 9999 already" in found["duplicates"][0]
-    assert audit(tmp_path, order_by=None).passed, "without an order value nobody can tell"
+    (check,) = [check for check in audit(tmp_path, order_by=None).checks if check.name == "duplicates"]
+    assert (check.status, check.undecided) == (Status.UNKNOWN, 2), "without an order value that is not known"
 
 
 def test_a_lost_batch_shows_in_the_producers_sequences(tmp_path: Path, audit: Audit) -> None:
@@ -356,7 +369,7 @@ def test_order_and_closed_partitions_across_two_grows_and_a_shrink(tmp_path: Pat
     writer.partitions[2].append([(None, b"400")], leader_epoch=9)
     writer.finish()
     found = failed(audit(tmp_path))
-    assert list(found) == ["closed partitions"]
+    assert list(found) == ["leader epochs", "closed partitions"]
     assert "record of leader epoch 9, in which the partition was closed" in found["closed partitions"][0]
 
 
@@ -366,7 +379,10 @@ def test_a_log_directory_without_manifest(tmp_path: Path, audit: Audit) -> None:
     report = audit(tmp_path)
     assert failed(report) == {}
     unknown = {check.name for check in report.checks if check.status is Status.UNKNOWN}
-    assert unknown == {"segment files", "placement", "closed partitions"}
+    assert unknown == {
+        "segment files", "log ends", "indexes", "replicas", "key order", "placement", "closed partitions",
+        "consumer positions", "consumer key order",
+    }  # fmt: skip
     data = bytearray(writer.partitions[0].segments[0].read_bytes())
     data[80] ^= 1
     writer.partitions[0].segments[0].write_bytes(data)
@@ -468,3 +484,86 @@ def fail_to_start() -> None:
 def test_a_failed_start_shows_what_the_jvm_said() -> None:
     with pytest.raises(RuntimeError, match="did not start: no java\nsaid before"):
         fail_to_start()
+
+
+# ---------------------------------------------------------------- every violation, in files of the broker's log
+
+
+def named(report: AuditReport) -> set[tuple[str, int, int | None, str | None, int | None]]:
+    """Each violation's check, partition, offset, file and byte."""
+    return {
+        (check.name, found.partition, found.offset, found.segment and found.segment.split("/")[-1], found.position)
+        for check in report.checks
+        for found in check.violations
+    }
+
+
+def test_a_clean_history_of_many_resizes_and_a_million_records_gives_no_violation(tmp_path: Path, audit: Audit) -> None:
+    """Every check is decided but those of a consumer log and of replicas of all partitions."""
+    history = History(tmp_path, 4, segment_bytes=1 << 24)
+    keys = [b"key-%d" % n for n in range(2_500)]
+    for count in (4, 6, 9, 6, 4, 8, 5, 16, 4, 7):
+        if count != history.count:
+            history.resize(count)
+        history.write_rounds(keys, 40)
+    history.finish(copied=tuple(range(16)))
+    report = audit(tmp_path)
+    assert failed(report) == {}
+    assert report.records == 1_000_000
+    counted = {check.name: check.counted for check in report.checks if check.status is Status.PASSED}
+    assert counted.pop("indexes") > 1_000
+    assert counted.pop("replicas") == report.batches
+    assert counted == {
+        "segment files": 2 * report.segments, "log ends": 32, "crc": 2 * report.batches, "control batches": 0,
+        "readable batches": 2 * report.batches, "contiguous offsets": 2 * report.batches,
+        "leader epochs": 2 * report.batches, "producer sequences": report.batches, "duplicates": 1_000_000,
+        "key order": 1_000_000, "placement": 1_000_000, "closed partitions": 1_000_000,
+    }  # fmt: skip
+    assert {(x.undeleted_partition_count, x.layout_version) for x in report.epochs} == {
+        (count, version) for version, count in enumerate((4, 6, 9, 6, 4, 8, 5, 16, 4, 7))
+    }
+
+
+@pytest.fixture
+def seeds(tmp_path: Path) -> Seeds:
+    return Seeds(tmp_path / "exported")
+
+
+def test_every_violation_in_the_brokers_files_is_found_and_named_at_its_place(
+    tmp_path: Path, audit: Audit, seeds: Seeds
+) -> None:
+    """One partition for each violation, and no other violation."""
+    seeds.append_violations()
+    seeds.append_bomb()
+    seeds.history.finish(copied=(11, 12))
+    seeds.damage_files()
+    seeds.write_consumer_log(tmp_path / "consumers.jsonl")
+    report = audit(
+        tmp_path / "exported",
+        first=50,
+        consumer_log=tmp_path / "consumers.jsonl",
+        max_decompressed_bytes=MAX_DECOMPRESSED_BYTES,
+    )
+    assert named(report) == seeds.expected
+    assert {check.name for check in report.checks if check.status is not Status.VIOLATED} == {
+        "contiguous offsets", "consumer log"
+    }  # fmt: skip
+
+
+def test_an_empty_topic_has_nothing_wrong_and_nothing_unread(tmp_path: Path, audit: Audit) -> None:
+    TopicWriter(tmp_path, "events", 2).finish()
+    report = audit(tmp_path)
+    assert (failed(report), report.partitions, report.records, report.epochs) == ({}, 2, 0, [])
+
+
+def test_a_user_calls_a_check_on_dataframes_and_reads_what_it_promises(tmp_path: Path, spark) -> None:
+    from anabranch.audit import checks, read_rows
+
+    writer = write_sample(tmp_path, lambda writer: writer.place(b"key-1").append([(b"key-1", b"3\tlate")]))
+    rows = read_rows(spark, str(tmp_path), order_by="tsv:0")
+    (found,) = checks.broken_key_order(checks.records(rows)).collect()
+    assert (found["offset"], found["segment"].split("/")[0]) == (
+        writer.place(b"key-1").offset - 1, writer.place(b"key-1").path.name
+    )  # fmt: skip
+    assert checks.misplaced_records(checks.records(rows)).isEmpty()
+    assert "KIP-253" in checks.promise_of(checks.broken_key_order)

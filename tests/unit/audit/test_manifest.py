@@ -4,8 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from audit.discovery import discover, replica_files
-from audit.file_checks import PartitionSummary, missing_or_resized_files, wrong_log_ends
+from audit.discovery import TopicFiles, discover, replica_files
+from audit.file_checks import PartitionSummary, changed_files, wrong_files, wrong_leader_epochs, wrong_log_ends
 from audit.manifest import (
     EpochStart,
     FileEntry,
@@ -193,13 +193,13 @@ def test_a_damaged_checkpoint_is_named(tmp_path: Path) -> None:
 def test_files_are_compared_with_the_manifest(tmp_path: Path) -> None:
     writer = write_sample(tmp_path)
     (topic,) = discover(tmp_path)
-    assert list(missing_or_resized_files(topic)) == []
+    assert list(wrong_files(topic)) == []
     gone, cut = writer.partitions[0].segments[0], writer.partitions[1].segments[1]
     gone.unlink()
     cut.write_bytes(cut.read_bytes()[:-1])
     (tmp_path / "events-2" / f"{1:020d}.log").touch()
     (tmp_path / "events-2" / f"{writer.partitions[2].offset:020d}.log").touch()  # of an export that goes on
-    found = list(missing_or_resized_files(topic))
+    found = list(wrong_files(topic))
     assert [x.partition for x in found] == [0, 1, 2]
     assert ["missing" in found[0].message, "exported" in found[1].message, "not in" in found[2].message] == [True] * 3
 
@@ -220,3 +220,37 @@ def test_log_ends(tmp_path: Path, first: int | None, last: int | None, said: str
     object.__setattr__(topic, "manifest", manifest())
     found = list(wrong_log_ends(topic, {0: PartitionSummary(3, 10, first, last)}))
     assert [said in x.message for x in found] == ([True] if said else [])
+
+
+@pytest.mark.parametrize(
+    ("found", "said"),
+    [
+        ({0: (0, 4), 2: (5, 9)}, []),
+        ({-1: (0, 9)}, []),  # of a release without epochs
+        ({0: (0, 4), 1: (5, 9)}, ["has no epoch 1"]),
+        ({0: (0, 5), 2: (6, 9)}, ["epoch 0 ends at offset 4"]),
+        ({0: (0, 3), 2: (4, 9)}, ["epoch 2 begins at offset 5"]),
+    ],
+)
+def test_leader_epochs_are_those_of_the_history(tmp_path: Path, found: dict, said: list[str]) -> None:
+    write_sample(tmp_path)
+    (topic,) = discover(tmp_path)
+    entry = PartitionEntry(0, 0, 10, [], leader_epochs=[EpochStart(0, 0), EpochStart(2, 5)])
+    faults = list(wrong_leader_epochs(topic, [(entry, found)]))
+    assert len(faults) == len(said) and all(text in fault.message for text, fault in zip(said, faults))
+    assert list(wrong_leader_epochs(topic, [(PartitionEntry(0, 0, 10, []), found)])) == []
+
+
+def test_files_that_are_none_of_a_log_and_changed_ones_are_named(tmp_path: Path) -> None:
+    writer = write_sample(tmp_path)
+    segment = writer.partitions[0].segments[0]
+    (segment.parent / "notes.txt").touch()
+    (segment.parent / "leader-epoch-checkpoint").touch()
+    (topic,) = discover(tmp_path)
+    (foreign,) = wrong_files(topic)
+    assert (foreign.segment, "no file of a log" in foreign.message) == ("events-0/notes.txt", True)
+    entry = SegmentEntry(segment.name, 0, 100, crc32c=5)
+    topic = TopicFiles(str(tmp_path), manifest(partitions=[PartitionEntry(0, 0, 10, [entry])]), False)
+    name = f"{topic.manifest.topic}-0/{segment.name}"
+    assert [x.segment for x in changed_files(topic, {name: (100, 6)})] == [name]
+    assert list(changed_files(topic, {name: (100, 5)})) == list(changed_files(topic, {name: (99, 6)})) == []

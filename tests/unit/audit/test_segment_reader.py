@@ -218,6 +218,7 @@ def test_a_row_without_batch_has_only_its_place() -> None:
     (row,) = arrow_rows(b"\0" * 20)
     assert {name for name, value in row.items() if value is not None} == {
         "topic", "partition", "segment", "batch_crc_ok", "error", "position", "batch_start",
+        "replica",
     }  # fmt: skip
 
 
@@ -280,5 +281,17 @@ def test_a_report_fails_with_any_check_and_names_the_place() -> None:
     assert AuditReport("d", ["t"], 1, 1, 1, 1, [good, skipped]).passed
     report = AuditReport("d", ["t"], 1, 1, 1, 1, [good, bad, skipped]).to_json()
     assert not report["passed"]
+    assert [(check["status"], check["unknown"]) for check in report["checks"]] == [
+        ("passed", None), ("violated", None), ("unknown", "no reason")
+    ]  # fmt: skip
+    assert report["decided"] == 2
     assert report["checks"][1]["violations"] == [str(violation)]
     assert report["checks"][1]["offenders"][0]["offset"] == 14
+
+
+def test_the_exit_status_counts_violations_and_what_is_unknown_only_where_that_is_asked_for() -> None:
+    good, bad, unknown = Check("a", 5), Check("b", 5, 1), Check("c", 5, unknown="half of it", undecided=5)
+    for checks, plain, strict in (([good], 0, 0), ([good, unknown], 0, 1), ([bad, unknown], 1, 1)):
+        report = AuditReport("d", ["t"], 1, 1, 1, 1, checks)
+        assert (report.exit_status(), report.exit_status(strict=True)) == (plain, strict)
+    assert not unknown.passed

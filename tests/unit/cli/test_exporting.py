@@ -17,7 +17,7 @@ from anabranch import export_run, exporting, segment_copy
 from anabranch.cli.errors import CommandError
 from anabranch.export_destination import LocalDestination
 from audit.discovery import discover, replica_files
-from audit.file_checks import missing_or_resized_files
+from audit.file_checks import wrong_files
 from audit.manifest import EpochStart, Layout, OffsetRange
 from tests.export_world import Cluster, batches, offsets
 
@@ -82,7 +82,7 @@ def test_a_repeated_export_adds_only_what_is_new(cluster: Cluster) -> None:
     assert cluster.manifest().partitions[0].segments[2].source == f"{6:020d}.log"
     after = mtimes(cluster.out)
     assert {name: after[name] for name in before if name[0] == "0"} == {n: t for n, t in before.items() if n[0] == "0"}
-    assert list(missing_or_resized_files(discover(cluster.root / "out")[0])) == []
+    assert list(wrong_files(discover(cluster.root / "out")[0])) == []
 
 
 def test_an_export_with_nothing_new_leaves_the_manifest_alone(cluster: Cluster) -> None:
@@ -200,7 +200,7 @@ def test_each_replica_has_a_directory_of_its_own(replicated: Cluster) -> None:
     assert (second.broker, second.manifest.partitions[0].high_watermark) == (2, 12)
     assert offsets(Path(second.directory) / "t-0" / f"{0:020d}.log") == list(range(12))
     for files in (second, third):
-        assert list(missing_or_resized_files(files)) == []
+        assert list(wrong_files(files)) == []
 
 
 def test_a_replica_out_of_sync_is_copied_up_to_its_own_high_watermark(replicated: Cluster) -> None:
@@ -458,7 +458,7 @@ def test_an_export_killed_anywhere_goes_on(cluster: Cluster, monkeypatch: pytest
     grow(cluster)
     cluster.export()
     assert cluster.exported() == list(range(18))
-    assert list(missing_or_resized_files(discover(cluster.root / "out")[0])) == []
+    assert list(wrong_files(discover(cluster.root / "out")[0])) == []
     assert not list((cluster.root / "out").glob("**/*.part*"))
 
 
@@ -470,12 +470,12 @@ def test_a_repeated_export_killed_anywhere_leaves_the_last_whole(
     grow(cluster)
     killed_after(cluster, writes, monkeypatch)
     assert cluster.exported() == list(range(12))
-    assert list(missing_or_resized_files(discover(cluster.root / "out")[0])) == []
+    assert list(wrong_files(discover(cluster.root / "out")[0])) == []
     cluster.replica(1).append(16, batches(18, 1))
     cluster.high_watermark = 20
     cluster.export()
     assert cluster.exported() == list(range(20))
-    assert list(missing_or_resized_files(discover(cluster.root / "out")[0])) == []
+    assert list(wrong_files(discover(cluster.root / "out")[0])) == []
     assert not list((cluster.root / "out").glob("**/*.part*"))
 
 
@@ -579,7 +579,7 @@ def test_a_foreign_segment_below_the_exported_end_is_left_for_the_audit(cluster:
     shutil.copy(cluster.out / f"{6:020d}.log", cluster.out / f"{8:020d}.log")
     grow(cluster)
     cluster.export()
-    (violation,) = missing_or_resized_files(discover(cluster.root / "out")[0])
+    (violation,) = wrong_files(discover(cluster.root / "out")[0])
     assert violation.message == "not in the manifest"
 
 

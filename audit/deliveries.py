@@ -1,0 +1,133 @@
+"""What consumers delivered, from their own log, against the promise of docs/ordered-resize.md.
+
+A consumer log is JSON lines, in the order in which a member acted:
+
+    {"group": "g", "member": "m1", "topic": "events", "partition": 3, "offset": 17, "time": 1700000000000.5}
+    {"group": "g", "member": "m1", "topic": "events", "partition": 3, "offset": 17, "time": ..., "event": "assigned"}
+
+The first is a record that was delivered: what ``getmany`` returned, or a callback was called with. The second is a
+position that a rebalance or a seek gave the member. ``topic`` may be left out where the files hold one topic. ``time``
+is in milliseconds since 1970, of clocks that agree among the members. The lines of a member are in one file; ``path``
+may be a file or a directory of files.
+"""
+
+from __future__ import annotations
+
+from pyspark.sql import Column, DataFrame, SparkSession, Window
+from pyspark.sql import functions as F
+
+LINE = (
+    "group string, member string, topic string, partition int, offset bigint, time double, event string, wrong string"
+)
+DELIVERED, ASSIGNED = "delivered", "assigned"
+_PARTITION = ("group", "topic", "partition")
+_NEVER = float("inf")
+
+
+def read_deliveries(spark: SparkSession, path: str, topic: str | None) -> DataFrame:
+    """The lines of a consumer log with their number, ``line``. ``wrong`` is the text of a line that is none.
+
+    ``topic`` is that of lines that name none.
+    """
+    text = spark.read.text(path).withColumn("line", F.monotonically_increasing_id())
+    parsed = F.from_json("value", LINE, {"columnNameOfCorruptRecord": "wrong", "mode": "PERMISSIVE"})
+    lines = text.where("trim(value) != ''").select("line", F.col("value"), parsed.alias("read"))
+    found = lines.select("line", "value", "read.*")
+    found = found.withColumn("event", F.coalesce("event", F.lit(DELIVERED)))
+    found = found.withColumn("topic", F.coalesce("topic", F.lit(topic)))
+    complete = F.lit(True)
+    for name in ("group", "member", "topic", "partition", "offset", "time"):
+        complete = complete & F.col(name).isNotNull()
+    good = F.col("wrong").isNull() & complete & F.col("event").isin(DELIVERED, ASSIGNED)
+    return found.withColumn("wrong", F.when(~F.coalesce(good, F.lit(False)), F.col("value"))).drop("value")
+
+
+def lines_that_are_none(deliveries: DataFrame) -> DataFrame:
+    """Lines of a consumer log that cannot be understood.
+
+    Promise: every line of the consumer log is one of those that docs/audit.md describes.
+    """
+    message = F.concat(F.lit("no line of a consumer log: "), F.substring("wrong", 1, 120))
+    wrong = deliveries.where("wrong is not null").withColumn("topic", F.coalesce("topic", F.lit("")))
+    return _offences(wrong.withColumn("partition", F.coalesce("partition", F.lit(-1))), message)
+
+
+def deliveries_that_go_back(deliveries: DataFrame) -> DataFrame:
+    """Deliveries by a member at or below its last one in the partition, without another member or position between.
+
+    Promise: a member delivers no record of a partition twice and none below its position, unless a rebalance or a seek
+    gives it another one. Kafka, "Consumer Position"; docs/ordered-resize.md, "What is promised".
+    """
+    before = Window.partitionBy(*_PARTITION).orderBy("time", "line")
+    lines = deliveries.where("wrong is null")
+    for name in ("member", "offset", "event"):
+        lines = lines.withColumn(f"{name}_before", F.lag(name).over(before))
+    back = lines.where(
+        f"event = '{DELIVERED}' and event_before = '{DELIVERED}' and member = member_before and offset <= offset_before"
+    )
+    message = F.concat(
+        *_words("group '", "group", "': member '", "member", "' delivered offset ", "offset", " after "),
+        F.col("offset_before").cast("string"),
+    )
+    return _offences(back, message)
+
+
+def early_deliveries(deliveries: DataFrame, records: DataFrame) -> DataFrame:
+    """Records that a group delivered before an older record of the same key, in the same partition or another.
+
+    A record that the group never delivered counts as later than all, when it is not below the group's first offset in
+    its partition; partitions of which the log has no line of the group are left out. Only the first delivery of a
+    record counts. ``records`` are rows with topic, partition, offset, key, layout_version, moved, segment, position, of
+    committed records.
+
+    Promise: within a group a key's records are delivered in order, across every split and merge: a record of a new
+    partition follows all records of its key that lie below the barrier in the old one. docs/ordered-resize.md, "What is
+    promised" and "The rule" (``may_deliver``); docs/model, ``Promise``.
+    """
+    good = deliveries.where("wrong is null")
+    begins = good.groupBy(*_PARTITION).agg(F.min("offset").alias("begin"))
+    first = F.min(F.struct("time", "line", "member")).alias("at")
+    delivered = good.where(f"event = '{DELIVERED}'").groupBy(*_PARTITION, "offset").agg(first)
+    # A tombstone of a moved key is not delivered; a record without a known layout has no place in its key's order.
+    keyed = records.where("offset is not null and key is not null and layout_version is not null and moved is null")
+    expected = keyed.join(F.broadcast(begins), ["topic", "partition"]).where("offset >= begin")
+    seen = expected.join(delivered, [*_PARTITION, "offset"], "left")
+    never = F.struct(F.lit(_NEVER).alias("time"), F.lit(0).cast("bigint").alias("line"), F.lit("").alias("member"))
+    place = F.struct(F.coalesce("at", never).alias("at"), "partition", "offset")
+    older = (
+        Window.partitionBy("group", "topic", "key")
+        .orderBy("layout_version", "partition", "offset")
+        .rowsBetween(Window.unboundedPreceding, -1)
+    )
+    ordered = seen.withColumn("latest", F.max(place).over(older)).where("at is not null and latest is not null")
+    in_one_call = "latest.at.time = at.time and latest.at.member = at.member and latest.at.line > at.line"
+    early = ordered.where(f"latest.at.time > at.time or ({in_one_call})")
+    key = F.substring(F.decode("key", "UTF-8"), 1, 80)
+    when = F.when(F.col("latest.at.time") == _NEVER, F.lit(", which was never delivered")).otherwise(
+        F.concat(F.lit(", which was delivered later"))
+    )
+    message = F.concat(
+        *_words("group '", "group", "': member '"), F.col("at.member"), F.lit("' delivered key '"), key,
+        F.lit("' before its older record in partition "), F.col("latest.partition").cast("string"),
+        F.lit(" at offset "), F.col("latest.offset").cast("string"), when,
+    )  # fmt: skip
+    return _offences(early, message)
+
+
+def undecided_deliveries(deliveries: DataFrame, records: DataFrame) -> DataFrame:
+    """Deliveries whose place in the order of their key is not known: the files lack the record, or its layout."""
+    good = deliveries.where(f"wrong is null and event = '{DELIVERED}'")
+    known = records.where("offset is not null and (key is null or layout_version is not null)")
+    return good.join(known.select("topic", "partition", "offset"), ["topic", "partition", "offset"], "left_anti")
+
+
+def _words(*parts: str) -> list[Column]:
+    """Texts and columns in turn."""
+    return [F.col(part).cast("string") if number % 2 else F.lit(part) for number, part in enumerate(parts)]
+
+
+def _offences(rows: DataFrame, message: Column) -> DataFrame:
+    columns = rows.columns
+    segment = F.col("segment") if "segment" in columns else F.lit(None).cast("string").alias("segment")
+    position = F.col("position") if "position" in columns else F.lit(None).cast("bigint").alias("position")
+    return rows.select("topic", "partition", "offset", segment, position, message.alias("message"))

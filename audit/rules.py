@@ -1,0 +1,381 @@
+"""Which rules are applied to what was read, what each looked at, and what it could not decide."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property, reduce
+from typing import Any
+
+from pyspark.sql import DataFrame, Row, SparkSession, Window
+from pyspark.sql import functions as F
+
+from audit import checks, deliveries, file_checks
+from audit.discovery import TopicFiles
+from audit.manifest import PartitionEntry
+from audit.report import Check, Violation
+from audit.totals import OF_LEADERS, Summaries, total_of
+
+_OF_RECORDS = [
+    "topic", "partition", "segment", "position", "offset", "key", "layout_version", "order_value", "order_error"
+]  # fmt: skip
+"""What the checks of the order of records need."""
+_OF_TRANSACTIONS = ["batch_start", "base_offset", "producer_id", "is_transactional", "is_control", "marker"]
+"""What is needed besides to leave out aborted records."""
+_COLUMNS = ("topic", "partition", "offset", "segment", "position")
+_PLACE = ("topic", "partition", "segment", "position", "offset")
+
+
+@dataclass(frozen=True, slots=True)
+class Rule:
+    """A check: how many things it looks at, and the frames of what breaks it, or the violations themselves.
+
+    ``unknown`` and ``undecided`` are as in ``Check``.
+    """
+
+    name: str
+    promise: str
+    counted: int
+    offences: list[DataFrame] = field(default_factory=list)
+    unknown: str | None = None
+    undecided: int = 0
+    violations: list[Violation] = field(default_factory=list)
+
+
+@dataclass
+class Found:
+    """What was read of a directory.
+
+    ``kept``: the rows of the view ``summary``. ``read`` gives columns of the view ``checks``. ``copies``: ``topics`` as
+    the leaders have them, then the replicas. ``epochs`` and ``indexes`` are the rows of ``totals``. ``deliveries``: the
+    consumer log, if there is one.
+    """
+
+    spark: SparkSession
+    kept: DataFrame
+    read: Callable[[Sequence[str]], DataFrame]
+    topics: list[TopicFiles]
+    copies: list[TopicFiles]
+    epochs: list[Row]
+    indexes: list[Row]
+    summaries: Summaries
+    order_by: str | None
+    deliveries: DataFrame | None
+
+    @cached_property
+    def committed(self) -> DataFrame:
+        """The records that a committed reader sees and transaction markers, in the columns for the order of keys.
+
+        Several rules take them, so they are kept, on disk where memory does not do.
+        """
+        rows = checks.without_aborted(self.read([*_OF_RECORDS, "moved", *_OF_TRANSACTIONS]))
+        return rows.where("offset is not null").select(*_OF_RECORDS, "moved").persist()
+
+    def release(self) -> None:
+        """Keep nothing any longer."""
+        if "committed" in vars(self):
+            self.committed.unpersist()
+
+
+def apply_rules(found: Found, first: int) -> list[Check]:
+    """All checks. Each keeps its ``first`` violations."""
+    rules = [*_file_rules(found), *_batch_rules(found), *_record_rules(found), *_consumer_rules(found)]
+    counts = _count(rules)
+    named = _first([rule for rule in rules if rule.name in counts], first)
+    return [
+        Check(
+            rule.name,
+            rule.counted,
+            counts.get(rule.name, 0) + len(rule.violations),
+            [*rule.violations, *named.get(rule.name, [])][:first],
+            rule.unknown,
+            rule.undecided,
+            rule.promise,
+        )
+        for rule in rules
+    ]
+
+
+def _count(rules: Iterable[Rule]) -> dict[str, int]:
+    """How many offences there are against each rule that has some, in one query."""
+    frames = [frame.select(F.lit(rule.name).alias("rule")) for rule in rules for frame in rule.offences]
+    return {
+        row["rule"]: row["count"]
+        for row in reduce(lambda one, other: one.union(other), frames).groupBy("rule").count().collect()
+    }
+
+
+def _first(rules: Iterable[Rule], first: int) -> dict[str, list[Violation]]:
+    """The first offences against each rule, in log order within each of its frames, in one query."""
+    frames = [
+        frame.select(F.lit(rule.name).alias("rule"), F.lit(number).alias("frame"), "*")
+        for rule in rules
+        for number, frame in enumerate(rule.offences)
+    ]
+    found: dict[str, list[Violation]] = {}
+    if not frames:
+        return found
+    in_order = Window.partitionBy("rule").orderBy("frame", *_PLACE)
+    rows = reduce(lambda one, other: one.union(other), frames).withColumn("number", F.row_number().over(in_order))
+    for row in rows.where(F.col("number") <= first).orderBy("rule", "number").collect():
+        violation = Violation(*(row[name] for name in (*_COLUMNS, "message")))
+        found.setdefault(row["rule"], []).append(violation)
+    return found
+
+
+# ---------------------------------------------------------------- files
+
+
+def _file_rules(found: Found) -> Iterator[Rule]:
+    declared = [copy for copy in found.copies if not copy.inferred]
+    entries = [entry for copy in declared for entry in copy.manifest.partitions]
+    violations = [x for copy in found.copies for x in file_checks.wrong_files(copy)]
+    if any(copy.manifest.generation > 0 for copy in declared):
+        read = {
+            row["segment"]: (row["bytes"], row["file_crc"])
+            for row in found.kept.where("kind = 'file'").select("segment", "bytes", "file_crc").collect()
+        }
+        violations += [x for copy in declared for x in file_checks.changed_files(copy, read)]
+    yield Rule(
+        "segment files",
+        checks.promise_of(file_checks.wrong_files),
+        sum(len(entry.segments) for entry in entries),
+        unknown=None if declared else "no manifest says which files there should be",
+        violations=violations,
+    )
+    ends, open_ended = [], 0
+    for copy in found.copies:
+        replica = OF_LEADERS if copy.broker is None else copy.broker
+        of_topic = {
+            partition: summary
+            for (name, partition, of), summary in found.summaries.items()
+            if (name, of) == (copy.manifest.topic, replica)
+        }
+        ends += list(file_checks.wrong_log_ends(copy, of_topic))
+        open_ended += sum(entry.high_watermark < 0 for entry in copy.manifest.partitions)
+    yield Rule(
+        "log ends",
+        checks.promise_of(file_checks.wrong_log_ends),
+        sum(len(copy.manifest.partitions) for copy in found.copies) - open_ended,
+        unknown=f"nothing says where {_count_of(open_ended, 'log')} should end" if open_ended else None,
+        undecided=open_ended,
+        violations=ends,
+    )
+
+
+# ---------------------------------------------------------------- batches
+
+
+def _batch_rules(found: Found) -> Iterator[Rule]:
+    every = total_of(found.summaries.values())
+    of_leaders = total_of(x for (_, _, replica), x in found.summaries.items() if replica == OF_LEADERS)
+    batches = found.kept.where("kind = 'row' and batch_start")
+    leaders = batches.where(f"replica = {OF_LEADERS}")
+    yield _rule("crc", checks.wrong_crcs, every.batches, [checks.wrong_crcs(batches)])
+    yield _rule("readable batches", checks.unreadable_batches, every.batches, [checks.unreadable_batches(batches)])
+    missing = [
+        (copy.manifest.topic, entry.partition, gap.first_offset, gap.end_offset)
+        for copy in found.copies
+        for entry in copy.manifest.partitions
+        for gap in entry.missing
+    ]
+    lost = sum(end - start for _, _, start, end in missing)
+    yield _rule(
+        "contiguous offsets",
+        checks.broken_offsets,
+        every.batches,
+        _by_policy(lambda rows, compacted: checks.broken_offsets(rows, compacted, missing), batches, found.topics),
+        f"{_count_of(lost, 'offset')} were removed by their broker between two exports" if lost else None,
+        lost,
+    )
+    yield _indexes(found)
+    starts = [x for copy in found.copies for x in file_checks.wrong_leader_epochs(copy, _epochs_of(found, copy))]
+    yield Rule(
+        "leader epochs",
+        checks.promise_of(checks.leader_epochs_that_go_back),
+        every.batches,
+        [checks.leader_epochs_that_go_back(batches)],
+        violations=starts,
+    )
+    plain = of_leaders.batches - of_leaders.sequenced - of_leaders.control
+    yield _rule(
+        "producer sequences",
+        checks.broken_sequences,
+        of_leaders.sequenced,
+        _by_policy(checks.broken_sequences, leaders, found.topics),
+        f"{_count_of(plain, 'batch', 'batches')} have no sequence" if plain else None,
+        plain,
+    )
+    yield _rule(
+        "control batches",
+        checks.wrong_control_batches,
+        every.control + every.transactional,
+        [checks.wrong_control_batches(batches)],
+    )
+    yield _replicas(found, batches)
+
+
+def _indexes(found: Found) -> Rule:
+    files, present = (sum(row[name] for row in found.indexes) for name in ("batches", "present"))
+    absent = files - present
+    return _rule(
+        "indexes",
+        checks.untrue_index_entries,
+        sum(row["records"] for row in found.indexes),
+        [checks.untrue_index_entries(found.kept)],
+        f"{_count_of(absent, 'index file')} are not there" if absent else None,
+        absent,
+    )
+
+
+def _replicas(found: Found, batches: DataFrame) -> Rule:
+    topics = [topic for topic in found.topics if not topic.manifest.is_compacted]
+    names = {topic.manifest.topic for topic in topics}
+    alone = sum(len(topic.manifest.partitions) for topic in found.topics)
+    ranges = []
+    for copy in found.copies:
+        for entry in copy.manifest.partitions if copy.manifest.topic in names else []:
+            replica = OF_LEADERS if copy.broker is None else copy.broker
+            ranges.append((copy.manifest.topic, entry.partition, replica, entry.log_start_offset, entry.high_watermark))
+    compared = {(topic, partition) for topic, partition, replica, _, _ in ranges if replica != OF_LEADERS}
+    alone -= len(compared)
+    counted = sum(
+        x.batches for (topic, partition, of), x in found.summaries.items() if of != OF_LEADERS and topic in names
+    )
+    offences = []
+    if compared:
+        schema = "topic string, partition int, replica int, log_start_offset bigint, high_watermark bigint"
+        offences = [checks.diverging_replicas(batches, found.spark.createDataFrame(ranges, schema))]
+    why = f"there is one copy, or each was compacted by itself, of {_count_of(alone, 'partition')}"
+    return _rule("replicas", checks.diverging_replicas, counted, offences, why if alone else None, alone)
+
+
+# ---------------------------------------------------------------- records
+
+
+def _record_rules(found: Found) -> Iterator[Rule]:
+    total = total_of(x for (_, _, replica), x in found.summaries.items() if replica == OF_LEADERS)
+    rows = found.kept.where(f"kind = 'row' and replica = {OF_LEADERS}")
+    records = rows.where("offset is not null")
+    repeated = [checks.repeated_batches(rows.where("batch_start"))]
+    unplaced, unsealed = total.placeable - total.placed, total.by_clients - total.closed
+    plain = f"{_count_of(total.unsequenced, 'record')} have neither a sequence nor an order value"
+    why_plain = plain if total.unsequenced else None
+    if found.order_by is None:
+        yield _rule("duplicates", checks.repeated_records, total.records, repeated, why_plain, total.unsequenced)
+        unknown = "no order-by; of the order only the producer sequences were checked"
+        yield _rule("key order", checks.broken_key_order, 0, [], unknown, total.placeable)
+    else:
+        suspects = _suspects(found, records, bool(total.transactional + total.control))
+        repeated.append(checks.repeated_records(suspects))
+        yield _rule("duplicates", checks.repeated_records, total.records, repeated, why_plain, total.unsequenced)
+        offences = [checks.broken_key_order(suspects)]
+        across = f"across partitions: {_without_layout(unsealed)}" if unsealed else None
+        yield _rule("key order", checks.broken_key_order, total.ordered, offences, across, unsealed)
+    placed = [checks.misplaced_records(records)] if total.placed else []
+    why = _without_layout(unplaced) if unplaced else None
+    yield _rule("placement", checks.misplaced_records, total.placed, placed, why, unplaced)
+    closed = [checks.records_while_closed(records)] if total.closed else []
+    why = _without_layout(unsealed) if unsealed else None
+    yield _rule("closed partitions", checks.records_while_closed, total.closed, closed, why, unsealed)
+
+
+def _without_layout(records: int) -> str:
+    return f"nothing says how many partitions the topic had when {_count_of(records, 'record')} were written"
+
+
+def _suspects(found: Found, records: DataFrame, transactional: bool) -> DataFrame:
+    """The records of keys whose summaries do not ascend, read once more, and those without an order value.
+
+    Summaries count aborted records too, so all records are read once more where there are transactions.
+    """
+    if transactional:
+        return found.committed
+    unreadable = records.where("order_error is not null").select(_OF_RECORDS)
+    keys = checks.keys_that_do_not_ascend(found.kept.where(f"kind = 'key' and replica = {OF_LEADERS}")).persist()
+    if keys.isEmpty():
+        return unreadable
+    readable = found.read(_OF_RECORDS).where("offset is not null and order_error is null")
+    return readable.join(keys, ["topic", "key"], "left_semi").select(_OF_RECORDS).unionByName(unreadable)
+
+
+# ---------------------------------------------------------------- consumers
+
+
+def _consumer_rules(found: Found) -> Iterator[Rule]:
+    going_back, early = deliveries.deliveries_that_go_back, deliveries.early_deliveries
+    log = found.deliveries
+    if log is None:
+        for name, rule in (("consumer positions", going_back), ("consumer key order", early)):
+            yield _rule(name, rule, 0, [], "no consumer log was given")
+        return
+    records = found.committed
+    unplaced = deliveries.undecided_deliveries(log, records).count()
+    counted = log.where(f"wrong is null and event = '{deliveries.DELIVERED}'").count()
+    unread = _unread_partitions(log, found.summaries)
+    why = [f"the files hold {_count_of(unplaced, 'delivered record')} not, or no layout of theirs"] if unplaced else []
+    why += [f"the consumer log has no line of {', '.join(unread[:5])}"] if unread else []
+    yield _rule("consumer log", deliveries.lines_that_are_none, counted, [deliveries.lines_that_are_none(log)])
+    yield _rule("consumer positions", going_back, counted, [going_back(log)])
+    yield _rule(
+        "consumer key order", early, counted - unplaced, [early(log, records)], "; ".join(why) or None, unplaced
+    )
+
+
+def _unread_partitions(log: DataFrame, summaries: Summaries) -> list[str]:
+    """The groups and partitions with records of which the log has no line."""
+    read = {(row["group"], row["topic"], row["partition"]) for row in
+            log.where("wrong is null").select("group", "topic", "partition").distinct().collect()}  # fmt: skip
+    held = [(topic, number) for (topic, number, of), x in summaries.items() if of == OF_LEADERS and x.by_clients]
+    groups = sorted({(group, topic) for group, topic, _ in read})
+    return [
+        f"{group}: {topic}-{number}"
+        for group, topic in groups
+        for name, number in sorted(held)
+        if name == topic and (group, topic, number) not in read
+    ]
+
+
+# ---------------------------------------------------------------- helpers
+
+
+def _rule(
+    name: str,
+    rule: Callable[..., Any],
+    counted: int,
+    offences: list[DataFrame],
+    unknown: str | None = None,
+    undecided: int = 0,
+) -> Rule:
+    return Rule(name, checks.promise_of(rule), counted, offences, unknown, undecided)
+
+
+def _by_policy(
+    rule: Callable[[DataFrame, bool], DataFrame], batches: DataFrame, topics: list[TopicFiles]
+) -> list[DataFrame]:
+    """``rule`` over the topics that are compacted and over those that are not."""
+    found = []
+    for compacted in (False, True):
+        names = [topic.manifest.topic for topic in topics if topic.manifest.is_compacted is compacted]
+        if names:
+            found.append(rule(batches.where(batches["topic"].isin(names)), compacted))
+    return found
+
+
+def _epochs_of(found: Found, copy: TopicFiles) -> Iterator[tuple[PartitionEntry, Mapping[int, tuple[int, int]]]]:
+    """Each partition of a copy, and the first and last offset of each leader epoch that its batches have."""
+    replica = OF_LEADERS if copy.broker is None else copy.broker
+    for entry in copy.manifest.partitions:
+        yield (
+            entry,
+            {
+                row["leader_epoch"]: (row["first_offset"], row["last_offset"])
+                for row in found.epochs
+                if (row["topic"], row["partition"], row["replica"]) == (copy.manifest.topic, entry.partition, replica)
+                and row["first_offset"] is not None
+            },
+        )
+
+
+def _count_of(number: int, one: str, many: str = "") -> str:
+    return f"{number:,} {one if number == 1 else many or one + 's'}"

@@ -1,0 +1,108 @@
+"""What the summary rows add up to: for each copy of a partition, leader epoch and index, and the most frequent keys."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import fields
+from typing import TypeAlias
+
+from pyspark.sql import DataFrame, Row, Window
+from pyspark.sql import functions as F
+
+from audit.discovery import TopicFiles
+from audit.file_checks import PartitionSummary
+from audit.manifest import layouts_until
+from audit.report import Epoch, HotKey
+from audit.summary import HOT_KEYS
+
+OF_LEADERS = -1
+"""The replica of what was exported of the leaders, or read from a log directory."""
+Summaries: TypeAlias = dict[tuple[str, int, int], PartitionSummary]
+"""By topic, partition and replica."""
+SUMMED = (
+    "batches", "records", "bytes", "placed", "placeable", "closed", "by_clients", "ordered", "transactional",
+    "control", "sequenced", "unsequenced",
+)  # fmt: skip
+"""``transactional``, ``control``, ``sequenced``: batches; ``unsequenced``: clients' records without sequence or order
+value."""
+
+
+def totals(kept: DataFrame) -> tuple[list[Row], list[Row]]:
+    """What there is of each partition, replica and leader epoch, in this order; and of each partition's indexes.
+
+    Batches that cannot be read have no leader epoch. An index row has ``batches`` for files, ``present`` of them, and
+    ``records`` for entries.
+    """
+    sequenced = F.expr("producer_id >= 0 and base_sequence >= 0 and not is_control")
+    plain = F.expr("not is_control and (producer_id < 0 or base_sequence < 0)")
+    per_row = [
+        F.lit(1).alias("batches"),
+        F.expr("is_transactional and not is_control").cast("int").alias("transactional"),
+        F.col("is_control").cast("int").alias("control"),
+        sequenced.cast("int").alias("sequenced"),
+        F.when(plain, F.expr("by_clients - ordered")).otherwise(0).alias("unsequenced"),
+    ]
+    rows = kept.where("batch_start or kind = 'index'").select("*", *per_row)
+    grouped = rows.groupBy("kind", "topic", "partition", "replica", "leader_epoch", "layout_version").agg(
+        F.min("base_offset").alias("first_offset"),
+        F.max("last_offset").alias("last_offset"),
+        F.min("base_timestamp").alias("first_timestamp"),
+        F.max("max_timestamp").alias("last_timestamp"),
+        F.count("records").alias("present"),
+        *(F.coalesce(F.sum(name), F.lit(0)).alias(name) for name in SUMMED),
+    )
+    found = sorted(grouped.collect(), key=lambda x: (x["topic"], x["partition"], x["replica"], x["leader_epoch"] or 0))
+    return [row for row in found if row["kind"] == "row"], [row for row in found if row["kind"] == "index"]
+
+
+def summaries_of(epochs: Iterable[Row]) -> Summaries:
+    """What there is of each copy of a partition."""
+    found: dict[tuple[str, int, int], list[Row]] = {}
+    for row in epochs:
+        found.setdefault((row["topic"], row["partition"], row["replica"]), []).append(row)
+    return {
+        key: PartitionSummary(
+            first_offset=min((x["first_offset"] for x in rows if x["first_offset"] is not None), default=None),
+            last_offset=max((x["last_offset"] for x in rows if x["last_offset"] is not None), default=None),
+            **{name: sum(row[name] for row in rows) for name in SUMMED},
+        )
+        for key, rows in found.items()
+    }
+
+
+def total_of(summaries: Iterable[PartitionSummary]) -> PartitionSummary:
+    summaries = list(summaries)
+    return PartitionSummary(**{name: sum(getattr(x, name) for x in summaries) for name in SUMMED})
+
+
+def epochs_of(rows: Iterable[Row], topics: Sequence[TopicFiles]) -> list[Epoch]:
+    """The rows of the leaders' copies with their layouts."""
+    entries = {
+        (topic.manifest.topic, partition.partition): (topic.manifest, partition)
+        for topic in topics
+        for partition in topic.manifest.partitions
+    }
+    epochs = []
+    for row in rows:
+        if row["first_offset"] is None or row["replica"] != OF_LEADERS:
+            continue
+        manifest, partition = entries[row["topic"], row["partition"]]
+        layouts = layouts_until(manifest, partition, row["leader_epoch"])
+        layout = layouts[-1] if layouts else None
+        epochs.append(
+            Epoch(
+                initial_partition_count=layout.initial_partition_count if layout else None,
+                undeleted_partition_count=layout.undeleted_partition_count if layout else None,
+                **{field.name: row[field.name] for field in fields(Epoch) if field.name in row},
+            )
+        )
+    return epochs
+
+
+def hot_keys(kept: DataFrame) -> list[HotKey]:
+    """The most frequent keys of each topic."""
+    counted = kept.where(f"kind = 'hot' and replica = {OF_LEADERS}").groupBy("topic", "key")
+    most = Window.partitionBy("topic").orderBy(F.desc("records"), "key")
+    rows = counted.agg(F.sum("records").alias("records")).withColumn("rank", F.row_number().over(most))
+    kept_rows = rows.where(F.col("rank") <= HOT_KEYS).orderBy("topic", "rank").collect()
+    return [HotKey(row["topic"], bytes(row["key"]), row["records"]) for row in kept_rows]

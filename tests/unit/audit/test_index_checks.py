@@ -1,0 +1,99 @@
+"""What contradicts the indexes of a segment, in whole files and in parts of large ones."""
+
+import struct
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from audit.index_checks import Batches, Fault, Index, file_faults, offset_faults, read_index, time_faults
+
+# Five batches of ten records and 100 bytes; the third is younger than the fourth.
+TIMES = [50, 60, 90, 80, 95]
+
+
+def batches(first: int = 0, end: int = 5, ok: bool = True) -> Batches:
+    """The batches [first, end) of the segment."""
+    numbers = np.arange(first, end)
+    trusted = np.full(end - first, ok)
+    times = np.array(TIMES[first:end])
+    begin, stop = first * 100, end * 100
+    return Batches(numbers * 100, numbers * 10 + 1000, numbers * 10 + 1009, times, trusted, begin, stop, end == 5)
+
+
+def index(*entries: tuple[int, int], size: int = 8, rest: int = 0) -> Index:
+    return Index(np.array([x for x, _ in entries]), np.array([y for _, y in entries]), size, rest)
+
+
+def whole(found: Index, compacted: bool = False) -> list[str]:
+    faults = offset_faults(found, batches()) if found.entry_bytes == 8 else time_faults(found, batches(), compacted)
+    return [message.split(": ")[1] for _, _, message in faults]
+
+
+OFFSETS = ((1009, 0), (1029, 200), (1039, 300))
+
+
+@pytest.mark.parametrize(
+    ("entries", "said"),
+    [
+        (OFFSETS, []),
+        (((1015, 100),), []),  # as Kafka's followers write it: an offset within the batch, or of a later one
+        (((1029, 100), (1039, 300)), []),
+        (((1009, 1),), ["no batch begins there"]),
+        (((1009, 600),), ["no batch begins there"]),
+        (((1009, 100),), ["the batch there begins at offset 1010"]),
+        (((1049, 100), (1039, 300)), ["that offset is at byte 400"]),
+        (((1050, 400),), ["the log ends at offset 1049"]),
+    ],
+)
+def test_offset_index(entries: tuple[tuple[int, int], ...], said: list[str]) -> None:
+    assert whole(index(*entries)) == said
+
+
+@pytest.mark.parametrize(
+    ("entries", "compacted", "said"),
+    [
+        (((1009, 50), (1029, 90), (1049, 95)), False, []),
+        (((1005, 50),), False, []),  # the record itself, as Kafka's leaders write it
+        (((1029, 89),), False, ["a batch that ends at or before that offset has 90"]),
+        (((1039, 80),), False, ["a batch that ends at or before that offset has 90"]),
+        (((1019, 61),), False, ["the batch with that offset has 60"]),
+        (((1019, 61),), True, []),
+        (((1050, 95),), False, ["the log ends at offset 1049"]),
+    ],
+)
+def test_time_index(entries: tuple[tuple[int, int], ...], compacted: bool, said: list[str]) -> None:
+    assert whole(index(*entries, size=12), compacted) == said
+
+
+def test_each_entry_is_judged_by_the_part_of_the_segment_it_points_into() -> None:
+    wrong = index((1009, 1), (1029, 201), (1039, 300))
+    assert [x.offset for part in ((0, 2), (2, 5)) for x in offset_faults(wrong, batches(*part))] == [1009, 1029]
+    late = index((1009, 50), (1039, 80), size=12)
+    assert [x.offset for part in ((0, 3), (3, 5)) for x in time_faults(late, batches(*part), False)] == [1039]
+
+
+def test_damaged_batches_are_no_witnesses() -> None:
+    assert list(offset_faults(index((1009, 100)), batches(ok=False))) == []
+    assert list(time_faults(index((1029, 1), size=12), batches(ok=False), False)) == []
+
+
+def test_entries_ascend_and_are_whole() -> None:
+    assert list(file_faults(index(*OFFSETS))) == []
+    back = index((1009, 0), (1029, 200), (1019, 300), rest=3)
+    assert [(x.position, x.offset) for x in file_faults(back)] == [(24, None), (16, 1019)]
+    assert "follows offset 1029 at 200" in list(file_faults(back))[1].message
+
+
+def test_an_index_file_is_read_up_to_the_zeros_that_were_reserved(tmp_path: Path) -> None:
+    path = tmp_path / f"{1000:020d}.index"
+    path.write_bytes(struct.pack(">iiii", 9, 0, 29, 200) + bytes(80))
+    found = read_index(path, 1000)
+    assert (found.offset.tolist(), found.at.tolist(), found.rest) == ([1009, 1029], [0, 200], 0)
+    path.write_bytes(bytes(80))
+    assert len(read_index(path, 1000).offset) == 0
+
+
+def test_a_fault_names_the_byte_of_its_entry() -> None:
+    (fault,) = offset_faults(index((1009, 0), (1019, 99)), batches())
+    assert fault == Fault(8, 1019, "the entry names offset 1019 at byte 99: no batch begins there")
