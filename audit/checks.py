@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 from pyspark.sql import Column, DataFrame, Window
 from pyspark.sql import functions as F
@@ -52,11 +52,23 @@ def unreadable_batches(batches: DataFrame) -> DataFrame:
     return _offences(batches.where(malformed), F.col("error"), F.col("base_offset"))
 
 
-def broken_offsets(batches: DataFrame, compacted: bool, missing: Sequence[tuple[str, int, int, int]] = ()) -> DataFrame:
+class Missing(NamedTuple):
+    """Offsets [first, end) of a partition that no export holds, by the manifest."""
+
+    topic: str
+    partition: int
+    first: int
+    end: int
+
+
+def _of(missing: Missing) -> Column:
+    return (F.col("topic") == missing.topic) & (F.col("partition") == missing.partition)
+
+
+def broken_offsets(batches: DataFrame, compacted: bool, missing: Sequence[Missing] = ()) -> DataFrame:
     """Batches that do not begin where the one before them in their partition ended, and holes within a batch.
 
-    ``missing``: topic, partition, first and end offset of ranges that no export holds. They are no gap. Transaction
-    markers and records of aborted transactions have offsets like others.
+    What is ``missing`` is no gap. Transaction markers and records of aborted transactions have offsets like others.
 
     Promise: offsets of a partition ascend by one; compaction removes records and never renumbers. Kafka, "Log" and "Log
     Compaction".
@@ -72,9 +84,8 @@ def broken_offsets(batches: DataFrame, compacted: bool, missing: Sequence[tuple[
         )
     holes = "record_count != last_offset - base_offset + 1"
     gap = F.col("base_offset") != F.col("previous") + 1
-    for topic, partition, first, end in missing:
-        of_partition = (F.col("topic") == topic) & (F.col("partition") == partition)
-        gap = gap & ~(of_partition & (F.col("base_offset") == end) & (F.col("previous") == first - 1))
+    for found in missing:
+        gap = gap & ~(_of(found) & (F.col("base_offset") == found.end) & (F.col("previous") == found.first - 1))
     return _offences(
         ordered.where(gap | F.expr(holes)),
         F.when(
@@ -111,8 +122,10 @@ def leader_epochs_that_go_back(batches: DataFrame) -> DataFrame:
     )
 
 
-def broken_sequences(batches: DataFrame, compacted: bool) -> DataFrame:
+def broken_sequences(batches: DataFrame, compacted: bool, missing: Sequence[Missing] = ()) -> DataFrame:
     """Batches that do not follow the one before of the same producer id in their partition.
+
+    Two batches with ``missing`` offsets between them are not compared.
 
     Promise: an idempotent producer's batches are stored in its order and without a gap; a new epoch begins at sequence
     0, and an old one writes no more. KIP-98, "Idempotent Producer Guarantees"; KIP-360.
@@ -120,6 +133,9 @@ def broken_sequences(batches: DataFrame, compacted: bool) -> DataFrame:
     of_producer = Window.partitionBy("topic", "partition", "producer_id").orderBy("base_offset")
     ordered = _sequenced(batches).withColumn("previous", F.lag("last_sequence").over(of_producer))
     ordered = ordered.withColumn("epoch_before", F.lag("producer_epoch").over(of_producer))
+    ordered = ordered.withColumn("ended", F.lag("last_offset").over(of_producer))
+    for found in missing:
+        ordered = ordered.where(~(_of(found) & (F.col("ended") < found.end) & (F.col("base_offset") >= found.end)))
     ahead = F.expr(f"pmod(base_sequence - previous, {_SEQUENCES})")
     # Sequences wrap: more than half the circle ahead is behind.
     wrong = ((ahead == 0) | (ahead > _SEQUENCES // 2)) if compacted else ahead != 1

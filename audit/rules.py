@@ -174,18 +174,19 @@ def _batch_rules(found: Found) -> Iterator[Rule]:
     yield _rule("crc", checks.wrong_crcs, every.batches, [checks.wrong_crcs(batches)])
     yield _rule("readable batches", checks.unreadable_batches, every.batches, [checks.unreadable_batches(batches)])
     missing = [
-        (copy.manifest.topic, entry.partition, gap.first_offset, gap.end_offset)
+        checks.Missing(copy.manifest.topic, entry.partition, gap.first_offset, gap.end_offset)
         for copy in found.copies
         for entry in copy.manifest.partitions
         for gap in entry.missing
     ]
-    lost = sum(end - start for _, _, start, end in missing)
+    lost = sum(gap.end - gap.first for gap in missing)
+    removed = f"{_count_of(lost, 'offset')} were removed by their broker between two exports"
     yield _rule(
         "contiguous offsets",
         checks.broken_offsets,
         every.batches,
         _by_policy(lambda rows, compacted: checks.broken_offsets(rows, compacted, missing), batches, found.topics),
-        f"{_count_of(lost, 'offset')} were removed by their broker between two exports" if lost else None,
+        removed if lost else None,
         lost,
     )
     yield _indexes(found)
@@ -198,12 +199,13 @@ def _batch_rules(found: Found) -> Iterator[Rule]:
         violations=starts,
     )
     plain = of_leaders.batches - of_leaders.sequenced - of_leaders.control
+    why = [f"{_count_of(plain, 'batch', 'batches')} have no sequence"] if plain else []
     yield _rule(
         "producer sequences",
         checks.broken_sequences,
         of_leaders.sequenced,
-        _by_policy(checks.broken_sequences, leaders, found.topics),
-        f"{_count_of(plain, 'batch', 'batches')} have no sequence" if plain else None,
+        _by_policy(lambda rows, compacted: checks.broken_sequences(rows, compacted, missing), leaders, found.topics),
+        "; ".join([*why, removed] if lost else why) or None,
         plain,
     )
     yield _rule(

@@ -145,6 +145,28 @@ def test_a_missing_segment_and_a_cut_one(tmp_path: Path, audit: Audit) -> None:
     assert any(f"the high watermark is {writer.partitions[1].offset}" in x for x in found["log ends"])
 
 
+def test_offsets_that_no_export_holds_are_unknown_and_no_gap(tmp_path: Path, audit: Audit) -> None:
+    def skip(writer: TopicWriter) -> None:
+        partition = writer.place(b"key-1")
+        partition.offset, partition.sequence = partition.offset + 2, partition.sequence + 2
+        partition.append([(b"key-1", b"9999\tlater")])
+
+    writer = write_sample(tmp_path, skip)
+    end = writer.place(b"key-1").offset - 1
+    assert set(failed(audit(tmp_path))) == {"contiguous offsets", "producer sequences"}
+    path = tmp_path / MANIFEST_NAME
+    manifest = json.loads(path.read_bytes())
+    for entry in manifest["partitions"]:
+        if entry["high_watermark"] == end + 1:
+            entry["missing"] = [{"first_offset": end - 2, "end_offset": end}]
+    path.write_text(json.dumps(manifest))
+    report = audit(tmp_path)
+    assert failed(report) == {}
+    unknown = {check.name: check.unknown for check in report.checks if check.status is Status.UNKNOWN}
+    removed = "2 offsets were removed by their broker between two exports"
+    assert (unknown["contiguous offsets"], unknown["producer sequences"]) == (removed, removed)
+
+
 def test_a_torn_batch_is_not_readable(tmp_path: Path, audit: Audit) -> None:
     writer = write_sample(tmp_path)
     with writer.partitions[2].segment.open("ab") as file:
