@@ -76,7 +76,7 @@ def test_the_demo_passes_and_an_edited_record_is_named(tmp_path: Path) -> None:
     assert offender["offset"] == record.offset
     assert segment.name in audited.stdout
     page = (tmp_path / "audit.html").read_text()
-    assert "1 check found violations: crc" in page and f"{segment.parent.name}/{segment.name}" in page
+    assert "2 checks found violations: segment files, crc" in page and f"{segment.parent.name}/{segment.name}" in page
 
 
 def test_a_stream_takes_time(tmp_path: Path) -> None:
