@@ -153,7 +153,9 @@ def test_offsets_that_no_export_holds_are_unknown_and_no_gap(tmp_path: Path, aud
 
     writer = write_sample(tmp_path, skip)
     end = writer.place(b"key-1").offset - 1
-    assert set(failed(audit(tmp_path))) == {"contiguous offsets", "producer sequences"}
+    found = failed(audit(tmp_path))
+    assert set(found) == {"contiguous offsets", "producer sequences"}
+    assert f"offset {end} in" in found["contiguous offsets"][0]
     path = tmp_path / MANIFEST_NAME
     manifest = json.loads(path.read_bytes())
     for entry in manifest["partitions"]:
@@ -165,28 +167,6 @@ def test_offsets_that_no_export_holds_are_unknown_and_no_gap(tmp_path: Path, aud
     unknown = {check.name: check.unknown for check in report.checks if check.status is Status.UNKNOWN}
     removed = "2 offsets were removed by their broker between two exports"
     assert (unknown["contiguous offsets"], unknown["producer sequences"]) == (removed, removed)
-
-
-def test_a_torn_batch_is_not_readable(tmp_path: Path, audit: Audit) -> None:
-    writer = write_sample(tmp_path)
-    with writer.partitions[2].segment.open("ab") as file:
-        file.write(build_batch([(b"k", b"v" * 50, (), T0)], base_offset=writer.partitions[2].offset)[:70])
-    writer.finish()
-    found = failed(audit(tmp_path))
-    assert list(found) == ["readable batches"]
-    assert "events-2" in found["readable batches"][0]
-
-
-def test_a_gap_in_offsets(tmp_path: Path, audit: Audit) -> None:
-    def prepare(writer: TopicWriter) -> None:
-        partition = writer.place(b"key-1")
-        partition.offset += 2
-        partition.append([(b"key-1", b"9999\tlater")])
-
-    writer = write_sample(tmp_path, prepare)
-    offset = writer.place(b"key-1").offset - 1
-    (message,) = failed(audit(tmp_path))["contiguous offsets"]
-    assert f"offset {offset} in" in message
 
 
 def test_a_compacted_topic_may_have_gaps(tmp_path: Path, audit: Audit) -> None:
@@ -214,38 +194,12 @@ def test_a_compacted_topic_may_have_gaps(tmp_path: Path, audit: Audit) -> None:
     assert report.records == 8
 
 
-def test_a_record_in_the_wrong_partition(tmp_path: Path, audit: Audit) -> None:
-    def prepare(writer: TopicWriter) -> None:
-        right = writer.place(b"key-1")
-        wrong = next(p for p in writer.partitions.values() if p is not right)
-        wrong.append([(b"key-1", b"9999\tlater"), (None, b"10000\tno key goes anywhere")])
-
-    write_sample(tmp_path, prepare)
-    found = failed(audit(tmp_path))
-    assert list(found) == ["placement"]
-    (message,) = found["placement"]
-    assert "'key-1' belongs in partition" in message
-
-
 def test_records_of_a_key_out_of_order(tmp_path: Path, audit: Audit) -> None:
     write_sample(tmp_path, lambda writer: writer.place(b"key-1").append([(b"key-1", b"3\tlate"), (b"key-1", b"no\t")]))
     found = failed(audit(tmp_path))
     assert list(found) == ["key order"]
     assert "order value 3 comes after 441" in found["key order"][0]
     assert "no integer" in found["key order"][1]
-
-
-def test_a_batch_written_twice(tmp_path: Path, audit: Audit) -> None:
-    def prepare(writer: TopicWriter) -> None:
-        partition = writer.place(b"key-1")
-        partition.append([(b"key-1", b"9999\ta")])
-        partition.append([(b"key-1", b"9999\ta")], sequence=partition.sequence - 1)
-
-    writer = write_sample(tmp_path, prepare)
-    last = writer.place(b"key-1").offset - 1
-    found = failed(audit(tmp_path))
-    assert sorted(found) == ["duplicates", "producer sequences"]
-    assert [f"already at offset {last - 1}" in found["duplicates"][0], len(found["duplicates"])] == [True, 2]
 
 
 def test_a_record_written_twice_by_a_producer_without_sequences(tmp_path: Path, audit: Audit) -> None:
@@ -259,15 +213,6 @@ def test_a_record_written_twice_by_a_producer_without_sequences(tmp_path: Path, 
     assert "order value 9999 already" in found["duplicates"][0]
     (check,) = [check for check in audit(tmp_path, order_by=None).checks if check.name == "duplicates"]
     assert (check.status, check.undecided) == (Status.UNKNOWN, 2), "without an order value that is not known"
-
-
-def test_a_lost_batch_shows_in_the_producers_sequences(tmp_path: Path, audit: Audit) -> None:
-    def prepare(writer: TopicWriter) -> None:
-        partition = writer.place(b"key-1")
-        partition.append([(b"key-1", b"9999\ta")], sequence=partition.sequence + 3)
-
-    write_sample(tmp_path, prepare)
-    assert list(failed(audit(tmp_path))) == ["producer sequences"]
 
 
 def test_sequences_wrap(tmp_path: Path, audit: Audit) -> None:
