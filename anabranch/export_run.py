@@ -56,11 +56,11 @@ PARTIAL_EVERY_BYTES = 64 << 20
 
 
 class StoppedError(Exception):
-    """The export was told to stop."""
+    """The export was cancelled."""
 
 
 class Progress(Protocol):
-    """Is told how many bytes are to be copied, and which are."""
+    """Receives how many bytes are to be copied, and how many were."""
 
     def expect(self, size_bytes: int) -> None: ...
 

@@ -51,7 +51,7 @@ class CopyKey(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Bounds:
-    """What a replica must hold now: offsets, and its leader epochs, which are empty where nobody knows them."""
+    """What a replica must hold now: offsets, and its leader epochs, which are empty where they are not known."""
 
     log_start_offset: int
     high_watermark: int

@@ -107,8 +107,8 @@ class PartitionEntry(msgspec.Struct, frozen=True):
     ``log_start_offset`` is that of the first export: what was exported stays when the broker removes it.
     ``leader_epochs`` is the history of all exported offsets, ascending. ``missing``: offsets that the broker removed
     between two exports, so that no export has them. ``leader`` is the broker that led the partition (-1: not known, or
-    exported from a stopped broker). ``incarnation`` tells the partition from one of its number that was removed before
-    it (-1: not known); that of partition 0 is the topic's identity, for the topic id changes when a shrink ends.
+    exported from a stopped broker). ``incarnation`` differs from that of a partition of this number that was removed
+    before (-1: not known); that of partition 0 is the topic's identity, for the topic id changes when a shrink ends.
     """
 
     partition: int
@@ -131,7 +131,7 @@ class Manifest(msgspec.Struct, frozen=True):
 
     ``initial_partition_count`` -1 means nobody knows how keys were placed: placement is not checked then.
     ``cleanup_policy`` is the topic's ``cleanup.policy``; with ``compact`` in it, offsets may have gaps. ``cluster_id``
-    and ``topic_id`` (Kafka's base64 form, that of the first export) are empty where nobody knows them. ``generation``
+    and ``topic_id`` (Kafka's base64 form, that of the first export) are empty where they are not known. ``generation``
     counts the exports into this directory, from 1 on (0: not known). Partitions that the topic no longer has stay with
     what was exported.
     """

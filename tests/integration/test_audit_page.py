@@ -83,7 +83,7 @@ def page_of(kind: str) -> str:
     elif kind == "broken":
         manifests = [topic([4, 6, 4], "a_topic.with_a_long_name" * 9)]
         found = [violation(4, n, HOSTILE.decode(), manifests[0].topic) for n in range(10)]
-        checks = [Check("key order", 1000, 12_345, found), Check("placement", 0, unknown="nobody knows the layout")]
+        checks = [Check("key order", 1000, 12_345, found), Check("placement", 0, unknown="the layout is not known")]
     else:
         manifests, checks = [topic([10, 10_000, 9_000]), topic([3], "other")], [Check("key order", 10**12)]
     name = manifests[0].topic
